@@ -1,0 +1,95 @@
+"""How much better than expected each completion did, with the group itself as the expectation.
+
+A = (r − baseline) / scale.   GRPO: DeepSeekMath (arXiv 2402.03300) §4.1.2; Dr. GRPO: arXiv 2503.20783; RLOO: arXiv
+2402.14740; OPO: arXiv 2505.23585; REINFORCE++: arXiv 2501.03262.
+Where we differ: the std is the sample std (n − 1) plus 1e-4, and a group without spread gets exactly 0 instead of
+rounding noise divided by 1e-4.
+"""
+
+from __future__ import annotations
+
+import torch
+
+STD_FLOOR = 1e-4
+"""Added to every std, as TRL and verl do; it shrinks a binary-reward advantage by about 0.02%."""
+
+GROUP_BASELINES = ("mean", "leave_one_out", "length_weighted")
+
+
+def group_advantages(
+    rewards_PG: torch.Tensor,
+    valid_PG: torch.Tensor | None = None,
+    lengths_PG: torch.Tensor | None = None,
+    *,
+    baseline: str = "mean",
+    scale: str = "group_std",
+) -> torch.Tensor:
+    """One advantage per completion; 0 where `valid_PG` is False.
+
+    baseline: mean (of the group's valid rewards), leave_one_out (mean of the others), batch (mean of all groups),
+    length_weighted (OPO: mean weighted by completion length, needs `lengths_PG`).
+    scale: group_std, batch_std (of the centred rewards of all groups), none.
+
+    One right answer among four, rewards (1, 0, 0, 0): mean 1/4, sample std 1/2.
+
+    >>> group_advantages(torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64))
+    tensor([[ 1.4997, -0.4999, -0.4999, -0.4999]], dtype=torch.float64)
+    >>> group_advantages(torch.tensor([[1.0, 0.0, 0.0, 0.0]]), baseline="leave_one_out", scale="none")
+    tensor([[ 1.0000, -0.3333, -0.3333, -0.3333]])
+    """
+    if valid_PG is None:
+        valid_PG = torch.ones_like(rewards_PG, dtype=torch.bool)
+    # An unscored completion may hold anything, NaN included: it must not reach a sum.
+    rewards_PG = rewards_PG.masked_fill(~valid_PG, 0.0)
+    count_P1 = valid_PG.sum(dim=1, keepdim=True)
+
+    centred_PG = rewards_PG - _baseline(rewards_PG, valid_PG, lengths_PG, count_P1, baseline)
+    spread_P1 = _spread(rewards_PG, valid_PG)
+    if baseline in GROUP_BASELINES or scale == "group_std":
+        centred_PG = centred_PG.masked_fill(spread_P1 == 0, 0.0)
+    centred_PG = centred_PG.masked_fill(~valid_PG, 0.0)
+
+    if scale == "none":
+        return centred_PG
+    if scale == "group_std":
+        mean_P1 = rewards_PG.sum(dim=1, keepdim=True) / count_P1.clamp(min=1)
+        squares_PG = ((rewards_PG - mean_P1) ** 2).masked_fill(~valid_PG, 0.0)
+        std_P1 = (squares_PG.sum(dim=1, keepdim=True) / (count_P1 - 1).clamp(min=1)).sqrt()
+        return centred_PG / (std_P1 + STD_FLOOR)
+    if scale == "batch_std":
+        centred_N = centred_PG[valid_PG]
+        if len(centred_N) < 2:
+            return torch.zeros_like(centred_PG)
+        return centred_PG / (centred_N.std() + STD_FLOOR)
+    raise ValueError(f"unknown scale {scale!r}: group_std, batch_std or none")
+
+
+def _baseline(
+    rewards_PG: torch.Tensor,
+    valid_PG: torch.Tensor,
+    lengths_PG: torch.Tensor | None,
+    count_P1: torch.Tensor,
+    baseline: str,
+) -> torch.Tensor:
+    total_P1 = rewards_PG.sum(dim=1, keepdim=True)
+    if baseline == "mean":
+        return total_P1 / count_P1.clamp(min=1)
+    if baseline == "leave_one_out":
+        # A completion alone in its group has no others to be measured by: its own reward makes the advantage 0.
+        others_PG = (total_P1 - rewards_PG) / (count_P1 - 1).clamp(min=1)
+        return torch.where(count_P1 > 1, others_PG, rewards_PG)
+    if baseline == "batch":
+        return total_P1.sum() / count_P1.sum().clamp(min=1)
+    if baseline == "length_weighted":
+        if lengths_PG is None:
+            raise ValueError('baseline "length_weighted" needs lengths_PG')
+        weights_PG = lengths_PG.to(rewards_PG.dtype).masked_fill(~valid_PG, 0.0)
+        return (weights_PG * rewards_PG).sum(dim=1, keepdim=True) / weights_PG.sum(dim=1, keepdim=True).clamp(min=1)
+    raise ValueError(f"unknown baseline {baseline!r}: mean, leave_one_out, batch or length_weighted")
+
+
+def _spread(rewards_PG: torch.Tensor, valid_PG: torch.Tensor) -> torch.Tensor:
+    """Largest minus smallest valid reward of each group; 0 where there is at most one."""
+    highest_P1 = rewards_PG.masked_fill(~valid_PG, -torch.inf).amax(dim=1, keepdim=True)
+    lowest_P1 = rewards_PG.masked_fill(~valid_PG, torch.inf).amin(dim=1, keepdim=True)
+    return torch.where(highest_P1 > lowest_P1, highest_P1 - lowest_P1, 0.0)

@@ -1,0 +1,86 @@
+"""What one step looked like: sums that add up over micro-batches, and the metrics made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+
+
+@dataclass(frozen=True, eq=False)
+class LossStatistics:
+    """Counts and sums over the tokens of one micro-batch; `+` joins micro-batches.
+
+    Scalars stay tensors on their device until `metrics()`, so that measuring never makes the device wait.
+    """
+
+    loss: torch.Tensor
+    tokens: torch.Tensor
+    gradient_tokens: torch.Tensor
+    """Tokens with a non-zero advantage."""
+    clip_low: torch.Tensor
+    clip_high: torch.Tensor
+    """Tokens whose gradient the clip took away; a ratio outside the range with A on the other side is not clipped."""
+    kl: torch.Tensor
+    entropy: torch.Tensor
+    ratio_min: torch.Tensor
+    ratio_max: torch.Tensor
+
+    @classmethod
+    @torch.no_grad()
+    def measure(
+        cls,
+        loss: torch.Tensor,
+        ratio_NL: torch.Tensor,
+        advantages_NL: torch.Tensor,
+        mask_NL: torch.Tensor,
+        *,
+        clip_low: float,
+        clip_high: float,
+        kl_NL: torch.Tensor | None,
+        entropy_NL: torch.Tensor | None,
+    ) -> LossStatistics:
+        zero = torch.zeros((), dtype=loss.dtype, device=loss.device)
+        return cls(
+            loss=loss.detach(),
+            tokens=mask_NL.sum(),
+            gradient_tokens=(mask_NL & (advantages_NL != 0)).sum(),
+            clip_low=(mask_NL & (ratio_NL < 1 - clip_low) & (advantages_NL < 0)).sum(),
+            clip_high=(mask_NL & (ratio_NL > 1 + clip_high) & (advantages_NL > 0)).sum(),
+            kl=zero if kl_NL is None else kl_NL.masked_fill(~mask_NL, 0.0).sum(),
+            entropy=zero if entropy_NL is None else entropy_NL.masked_fill(~mask_NL, 0.0).sum(),
+            ratio_min=ratio_NL.masked_fill(~mask_NL, torch.inf).amin(),
+            ratio_max=ratio_NL.masked_fill(~mask_NL, -torch.inf).amax(),
+        )
+
+    def __add__(self, other: LossStatistics) -> LossStatistics:
+        joined = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        joined["ratio_min"] = torch.minimum(self.ratio_min, other.ratio_min)
+        joined["ratio_max"] = torch.maximum(self.ratio_max, other.ratio_max)
+        return LossStatistics(**joined)
+
+    def metrics(self) -> dict[str, float]:
+        tokens = max(float(self.tokens), 1.0)
+        per_token = ("gradient_tokens", "clip_low", "clip_high", "kl", "entropy")
+        shares = {name: float(getattr(self, name)) / tokens for name in per_token}
+        return {name: float(getattr(self, name)) for name in ("loss", "ratio_min", "ratio_max")} | shares
+
+
+def reward_statistics(
+    rewards_PG: torch.Tensor, advantages_PG: torch.Tensor, valid_PG: torch.Tensor
+) -> dict[str, float]:
+    """Mean and std of the valid rewards, std of their advantages, share of groups that teach nothing.
+
+    >>> rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    >>> reward_statistics(rewards, torch.tensor([[0.7, -0.7], [0.0, 0.0]]), torch.ones(2, 2) > 0)["zero_signal_groups"]
+    0.5
+    """
+    rewards_N, advantages_N = rewards_PG[valid_PG], advantages_PG[valid_PG]
+    spread_P = (advantages_PG != 0).any(dim=1)
+    return {
+        "reward_mean": float(rewards_N.mean()) if len(rewards_N) else 0.0,
+        "reward_std": float(rewards_N.std()) if len(rewards_N) > 1 else 0.0,
+        "advantage_std": float(advantages_N.std()) if len(advantages_N) > 1 else 0.0,
+        "zero_signal_groups": float((~spread_P).float().mean()),
+        "unscored": float((~valid_PG).float().mean()),
+    }

@@ -1,0 +1,120 @@
+"""What travels down the loop. Every stage returns new objects with one more field filled; none reaches back.
+
+Axis letters, here and in all tensor code:
+P problems (groups)   G completions of a group   N completions   L tokens of a completion   V vocabulary
+T packed tokens   A answer tokens: all trained tokens of a batch, one after another   C width of a hidden state
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+    from grpo.attention import PackedLayout
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One question and how to check its answer.
+
+    >>> Problem(id="train-0-3", prompt="47*86=", answer="4042")
+    Problem(id='train-0-3', prompt='47*86=', answer='4042')
+    """
+
+    id: str
+    """Unique and stable: it keys the sampling noise, so a problem gets the same completions in any batch."""
+    prompt: str
+    answer: str
+    """The gold answer, as the task's checker reads it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """One sampled answer.
+
+    >>> done = Completion(text="42", tokens=np.array([4, 2, 19]), logprobs=np.array([-0.1, -0.7, -0.01]),
+    ...                   finish="stop", parts={"correct": 1.0}, reward=1.0, traits={"worked": 0.0},
+    ...                   advantages=np.array([0.93, 0.93, 0.93]))
+    >>> len(done), done.reward
+    (3, 1.0)
+    """
+
+    text: str
+    """Decoded, without the end token."""
+    tokens: np.ndarray
+    """int64 [L]; the end token is there, and trained, exactly when `finish` is "stop"."""
+    logprobs: np.ndarray
+    """float32 [L]: the sampler's log-probability of each token, at the sampling temperature."""
+    finish: Literal["stop", "length"]
+    parts: Mapping[str, float | None] = field(default_factory=dict)
+    """Rewards by part; None where a part does not apply."""
+    reward: float | None = None
+    """Sum of the parts that apply; None when none does: such a completion is left out of baseline and loss."""
+    traits: Mapping[str, float] = field(default_factory=dict)
+    """What the task notices about the text but does not pay for, such as whether the work was written out."""
+    ref_logprobs: np.ndarray | None = None
+    """float32 [L] under the reference model, where the algorithm has one."""
+    old_logprobs: np.ndarray | None = None
+    """float32 [L] under the policy before its first update on this batch, where there is more than one update."""
+    advantages: np.ndarray | None = None
+    """float32 [L]."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A problem and its completions: the unit of sampling, credit and packing.
+
+    >>> group = Group(problem=Problem("p", "6*7=", "42"), prompt_tokens=np.array([6, 11, 7, 12]), policy_version=3,
+    ...               completions=(Completion("42", np.array([4, 2, 19]), np.zeros(3), "stop", reward=1.0),
+    ...                            Completion("41", np.array([4, 1, 19]), np.zeros(3), "stop", reward=0.0)))
+    >>> [completion.reward for completion in group.completions]
+    [1.0, 0.0]
+    """
+
+    problem: Problem
+    prompt_tokens: np.ndarray
+    completions: tuple[Completion, ...]
+    policy_version: int
+    """Optimizer steps the policy had taken when it sampled these."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One packed micro-batch: [prompt][c1]…[cG][prompt][c1]… in a single row, no padding, each prompt once.
+
+    >>> import torch
+    >>> from grpo.batch import pack
+    >>> completions = tuple(Completion("", np.array(t), np.zeros(2), "stop", advantages=np.full(2, a))
+    ...                     for t, a in (([4, 2], 1.0), ([4, 1], -1.0)))
+    >>> [batch] = pack([Group(Problem("p", "", ""), np.array([6, 7]), completions, 0)], token_budget=100)
+    >>> batch.tokens_T.tolist(), batch.positions_T.tolist()
+    ([6, 7, 4, 2, 4, 1], [0, 1, 2, 3, 2, 3])
+    >>> batch.source_A.tolist(), batch.target_A.tolist()  # the prompt's last token predicts both first tokens
+    ([1, 2, 1, 4], [4, 2, 4, 1])
+    >>> batch.advantages_NL.tolist()
+    [[1.0, 1.0], [-1.0, -1.0]]
+    """
+
+    tokens_T: torch.Tensor
+    positions_T: torch.Tensor
+    layout: PackedLayout
+    """Who attends to whom."""
+    source_A: torch.Tensor
+    """Index into T of the hidden state that predicts each trained token: the shift, done once and only here."""
+    target_A: torch.Tensor
+    """The trained tokens."""
+    mask_NL: torch.Tensor
+    """bool: True where a completion has a token that counts; flattened row by row it lines up with A."""
+    advantages_NL: torch.Tensor
+    sampler_logp_NL: torch.Tensor
+    old_logp_NL: torch.Tensor | None
+    ref_logp_NL: torch.Tensor | None
