@@ -1,0 +1,292 @@
+"""All options. Attribute docstrings are the `--help`; a TOML file is flags written down. Imports no torch."""
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Literal, TypeVar
+
+from grpo import flags
+from grpo.algorithms import PRESETS, Loss
+from grpo.errors import GrpoError
+from grpo.models import EMBEDDED
+
+T = TypeVar("T")
+
+FROM_PRESET = Loss()
+"""This very object, not its values, stands for "whatever the algorithm's preset says"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """How the weights move: AdamW."""
+
+    epochs: int = 1
+    """Passes over the completions of a step."""
+    minibatches: int = 1
+    """Updates per pass, each on its share of whole groups."""
+    warmup_steps: int = 10
+    """Steps over which the learning rate rises from 0."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate goes on after the warm-up; linear and cosine fall to 0."""
+    weight_decay: float = 0.0
+    """Pull of the weights towards 0, times the learning rate."""
+    adam_beta1: float = 0.9
+    """Memory of the gradient's mean."""
+    adam_beta2: float = 0.99
+    """Memory of the gradient's square."""
+    grad_clip: float = 1.0
+    """Longest gradient; a longer one is shortened to this norm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How progress is measured, on problems that are never trained on."""
+
+    every: int = 25
+    """Steps between evaluations; 0: only before and after the run."""
+    problems: int = 500
+    """How many held-out problems an evaluation asks."""
+    probes: int = 4
+    """Pinned problems whose completions are kept at each evaluation, to read side by side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """The machine. Apart from the number format, nothing here changes what is computed."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1 and so on; auto takes a GPU where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Number format of weights and computation; auto: float32."""
+    threads: int = 0
+    """CPU threads; 0: one for each core."""
+    token_budget: int = 16384
+    """Tokens per micro-batch: lower it when memory runs out."""
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    token_groups: int = 1
+    """Groups per step whose every token is recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Train a model on problems whose answers can be checked.
+
+    grpo train [recipe.toml ...] [--field value ...]: defaults, then the algorithm's, then files, then flags; the last
+    wins. In a file, --loss.beta 0.1 is written beta = 0.1 under [loss].
+    """
+
+    model: str = "tiny"
+    """tiny or nano (embedded), or a Hugging Face folder or id."""
+    task: str = ""
+    """What to learn; empty: the embedded model's own task."""
+    algorithm: str = "grpo"
+    """Preset that gives the loss section its defaults, such as grpo or dr_grpo."""
+    steps: int = 120
+    """Rounds of sampling, scoring and updating."""
+    prompts_per_step: int = 16
+    """Problems asked in a step."""
+    group_size: int = 8
+    """Completions of each problem, compared with each other."""
+    max_new_tokens: int = 48
+    """Longest completion; a longer one is cut."""
+    temperature: float = 1.0
+    """Of the policy, in sampling and in training alike."""
+    lr: float = 1e-4
+    """Learning rate after the warm-up."""
+    seed: int = 1
+    """The same seed gives the same run."""
+    run: str = ""
+    """Name of the run; empty: a fresh one."""
+    resume: bool = False
+    """Go on with the run of that name from its last checkpoint."""
+    checkpoint_every: int = 50
+    """Steps between checkpoints; 0: only at the end."""
+    quiet: bool = False
+    """Print only warnings and the result."""
+    loss: Loss = FROM_PRESET
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    system: System = field(default_factory=System)
+
+    def __post_init__(self) -> None:
+        if self.loss is FROM_PRESET and self.algorithm in PRESETS:
+            object.__setattr__(self, "loss", PRESETS[self.algorithm].settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftConfig:
+    """Supervised fine-tuning on written answers.
+
+    grpo sft MODEL DATA [recipe.toml ...] [--field value ...]: defaults, then files, then flags; the last wins.
+    """
+
+    model: str
+    """tiny or nano (embedded), or a Hugging Face folder or id; also the first argument."""
+    data: str
+    """JSONL file with rows {"prompt": "...", "answer": "..."}; also the second argument."""
+    epochs: float = 1.0
+    """Passes over the data; half a pass is 0.5."""
+    steps: int = 0
+    """Updates; 0: as many as the epochs make."""
+    batch_size: int = 64
+    """Rows per step."""
+    lr: float = 1e-3
+    """Learning rate after the warm-up."""
+    warmup_steps: int = 50
+    """Steps over which the learning rate rises from 0."""
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    """How the learning rate goes on after the warm-up; linear and cosine fall to 0."""
+    weight_decay: float = 0.01
+    """Pull of the weights towards 0, times the learning rate."""
+    grad_clip: float = 1.0
+    """Longest gradient; a longer one is shortened to this norm."""
+    seed: int = 1
+    """The same seed gives the same run."""
+    run: str = ""
+    """Name of the run; empty: a fresh one."""
+    checkpoint_every: int = 0
+    """Steps between checkpoints; 0: only at the end."""
+    quiet: bool = False
+    """Print only warnings and the result."""
+    system: System = field(default_factory=System)
+
+
+_WHY_FULL_DISTRIBUTION = (
+    "not in training: completions would come from a cut-off distribution, so the policy ratio would compare log-probs "
+    "of two different distributions; remove it (grpo sample and grpo eval accept it)"
+)
+_REFUSED = {"topp": _WHY_FULL_DISTRIBUTION, "topk": _WHY_FULL_DISTRIBUTION, "minp": _WHY_FULL_DISTRIBUTION}
+
+
+def parse_train(argv: list[str]) -> Config:
+    """Defaults, then the preset of `algorithm`, then TOML files from left to right, then flags; the last wins."""
+    prog = "grpo train"
+    if "--help" in argv or "-h" in argv:
+        flags.show_help(Config, prog)
+    settings = flags.read(Config, argv, prog=prog, refused=_REFUSED)
+    chosen = settings.get("algorithm", flags.Setting(Config.algorithm, "default"))
+    _check_preset(str(chosen.value), f"field algorithm ({chosen.origin})")
+    config = flags.build(Config, settings, prog=prog, default=Config(algorithm=str(chosen.value)))
+    validate(config, {path: setting.origin for path, setting in settings.items()})
+    return config
+
+
+def parse_sft(argv: list[str]) -> SftConfig:
+    """Defaults, then TOML files from left to right, then flags and positional arguments; the last wins."""
+    prog = "grpo sft"
+    if "--help" in argv or "-h" in argv:
+        flags.show_help(SftConfig, prog)
+    settings = flags.read(SftConfig, argv, prog=prog, positionals=("model", "data"))
+    config = flags.build(SftConfig, settings, prog=prog)
+    validate(config, {path: setting.origin for path, setting in settings.items()})
+    return config
+
+
+def _check_preset(name: str, where: str) -> None:
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name[:60], PRESETS, n=1)
+        hint = f' did you mean "{near[0]}"?' if near else ""
+        raise GrpoError(f"{where}: no preset {flags.shown(name)};{hint} known: {', '.join(PRESETS)}")
+
+
+@dataclass(frozen=True)
+class _Limit:
+    words: str
+    holds: Callable[[Any], bool]
+
+
+_ONE = _Limit("at least 1", lambda value: value >= 1)
+_ZERO = _Limit("0 or more", lambda value: value >= 0)
+_POSITIVE = _Limit("above 0", lambda value: value > 0)
+_FRACTION = _Limit("0 or more and below 1", lambda value: 0 <= value < 1)
+_LIMITS: Mapping[str, _Limit] = {
+    **dict.fromkeys(("steps", "prompts_per_step", "group_size", "max_new_tokens", "batch_size"), _ONE),
+    **dict.fromkeys(("optimizer.epochs", "optimizer.minibatches", "system.token_budget"), _ONE),
+    **dict.fromkeys(("seed", "checkpoint_every", "warmup_steps", "weight_decay", "loss.beta", "system.threads"), _ZERO),
+    **dict.fromkeys(("optimizer.warmup_steps", "optimizer.weight_decay", "system.token_groups"), _ZERO),
+    **dict.fromkeys(("evaluation.every", "evaluation.problems", "evaluation.probes"), _ZERO),
+    **dict.fromkeys(("lr", "temperature", "epochs", "grad_clip", "loss.clip_high", "optimizer.grad_clip"), _POSITIVE),
+    **dict.fromkeys(("optimizer.adam_beta1", "optimizer.adam_beta2"), _FRACTION),
+    **dict.fromkeys(("model", "data", "system.device", "system.runs"), _Limit("given, not empty", bool)),
+    "loss.clip_low": _Limit("above 0 and at most 1", lambda value: 0 < value <= 1),
+}
+
+
+def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = None) -> None:
+    """Refuse values that cannot work, alone or together. `origins` tells where each field was set."""
+
+    def where(path: str) -> str:
+        return f"field {path}" if origins is None else f"field {path} ({origins.get(path, 'default')})"
+
+    limits = _LIMITS if isinstance(config, Config) else {**_LIMITS, "steps": _ZERO}
+    for path, leaf in flags.leaves(type(config)).items():
+        value = attrgetter(path)(config)
+        if why := flags.misfit(leaf, value):
+            raise GrpoError(f"{where(path)}: {why}")
+        limit = limits.get(path)
+        if limit and not limit.holds(value):
+            raise GrpoError(f"{where(path)}: must be {limit.words}; got {flags.shown(value)}")
+    if config.run:
+        check_run_name(config.run, where("run"))
+    if isinstance(config, Config):
+        _validate_batch(config, where)
+
+
+def _validate_batch(config: Config, where: Callable[[str], str]) -> None:
+    _check_preset(config.algorithm, where("algorithm"))
+    chosen = {"baseline": config.loss.baseline, "scale": config.loss.scale}
+    for name, value in chosen.items():
+        if config.group_size == 1 and value in ("mean", "leave_one_out", "length_weighted", "group_std"):
+            raise GrpoError(f'{where("group_size")}: must be at least 2 with {name} "{value}"; got 1')
+        if config.group_size * config.prompts_per_step == 1 and value in ("batch", "batch_std"):
+            raise GrpoError(f'{where("group_size")}: one completion a step has no {name} "{value}"; ask for at least 2')
+    if config.optimizer.minibatches > config.prompts_per_step:
+        prompts = f"prompts_per_step, which is {config.prompts_per_step}"
+        got = f"a minibatch holds whole groups; got {config.optimizer.minibatches}"
+        raise GrpoError(f"{where('optimizer.minibatches')}: must be at most {prompts}: {got}")
+
+
+def resolve(config: Config) -> Config:
+    """The config that runs: checked, and with the embedded model's own task where none was named."""
+    validate(config)
+    if config.task:
+        return config
+    if config.model not in EMBEDDED:
+        raise GrpoError("field task: name one with --task NAME; only embedded models bring their own")
+    return dataclasses.replace(config, task=EMBEDDED[config.model])
+
+
+def check_run_name(name: str, where: str = "field run") -> None:
+    """A run's name is also its folder's: one plain component, the same on every system."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        allowed = "up to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
+        raise GrpoError(f"{where}: {flags.shown(name)} is no name for a run; use {allowed}, and no folder")
+
+
+def as_dict(config: Config | SftConfig) -> dict[str, Any]:
+    """Nested plain values, to store as JSON."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
+    """The inverse of `as_dict`."""
+    return flags.from_table(cls, data, "stored config")
+
+
+def to_toml(config: Config | SftConfig) -> str:
+    """A recipe that gives this config again."""
+    lines, section = [], ""
+    for path in flags.leaves(type(config)):
+        parent, _, name = path.rpartition(".")
+        if parent != section:
+            section = parent
+            lines += ["", f"[{section}]"]
+        value = attrgetter(path)(config)
+        # JSON writes numbers, booleans and text as TOML does, but for the delete character.
+        lines.append(f"{name} = " + json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f"))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,292 @@
+"""Reads flags and TOML files into a frozen dataclass. A TOML file is flags written down: `[loss] beta = 0.1` is
+`--loss.beta 0.1`, checked by the same rules and handed to the same parser. Knows no option by name.
+
+Names and values are checked here, so that a mistake is one line with its place; tyro then builds the object.
+"""
+
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from grpo.errors import GrpoError
+
+T = TypeVar("T")
+
+COMMAND_LINE = "command line"
+NOTHING: Mapping[str, str] = {}
+LARGEST_INTEGER = 2**63 - 1  # what the run record can store
+NEGATIVE_NUMBER = re.compile(r"-\.?[0-9].*|-inf.*|-nan", re.IGNORECASE | re.DOTALL)
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One settable field: its annotation (int, float, str, bool or a Literal of strings) and default, or MISSING."""
+
+    kind: Any
+    default: Any
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A checked value and where it was given: "recipe.toml:3" or "command line"."""
+
+    value: Any
+    origin: str
+
+
+def leaves(cls: Any) -> dict[str, Leaf]:
+    """Every settable field of a dataclass by its path, such as "steps" and "loss.beta"."""
+    found: dict[str, Leaf] = {}
+    kinds = get_type_hints(cls)
+    for each in fields(cls):
+        kind = kinds[each.name]
+        if is_dataclass(kind):
+            found |= {f"{each.name}.{inner}": leaf for inner, leaf in leaves(kind).items()}
+        else:
+            found[each.name] = Leaf(kind, each.default)
+    return found
+
+
+def misfit(leaf: Leaf, value: object) -> str:
+    """Why the field cannot hold this value, or "" where it can."""
+    kind, got = leaf.kind, f"; got {shown(value)}"
+    such_as = "" if leaf.default is MISSING else f", such as {leaf.default}"
+    if get_origin(kind) is Literal:
+        choices = [f'"{choice}"' for choice in get_args(kind)]
+        return "" if value in get_args(kind) else f"expected one of {', '.join(choices)}{got}{nearest(value, kind)}"
+    if kind is bool:
+        return "" if isinstance(value, bool) else f"expected true or false{got}"
+    if kind is str:
+        if not isinstance(value, str):
+            return f"expected text{got}"
+        return f"contains a character that cannot be shown{got}" if UNPRINTABLE.search(value) else ""
+    number = int if kind is int else int | float
+    expected = f"expected a {'whole ' if kind is int else ''}number{such_as}{got}"
+    if isinstance(value, bool) or not isinstance(value, number):
+        unquoted = from_text(kind, value) if isinstance(value, str) else value
+        return expected if unquoted is value or misfit(leaf, unquoted) else f"{expected}; remove the quotes"
+    if isinstance(value, int):
+        return "" if abs(value) <= LARGEST_INTEGER else expected
+    return "" if math.isfinite(value) else expected.replace("a number", "a finite number")
+
+
+def from_text(kind: object, text: str) -> object:
+    """The number a flag's text stands for; any other text stays as it is, for `misfit` to judge."""
+    try:
+        return int(text) if kind is int else float(text) if kind is float else text
+    except ValueError:
+        return text
+
+
+def read(
+    cls: type, argv: Sequence[str], *, prog: str, positionals: Sequence[str] = (), refused: Mapping[str, str] = NOTHING
+) -> dict[str, Setting]:
+    """Checked settings by path: those of the TOML files from left to right, then of the flags; the last wins.
+
+    `positionals` are fields that may also be given by position. `refused` maps names that are no fields, in small
+    letters and without separators, to the reason why they are not.
+    """
+    reader = _Reader(leaves(cls), prog, refused)
+    files, strays, flags = [], [], {}
+    rest = list(argv)
+    while rest:
+        token = rest.pop(0)
+        if _is_flag(token):
+            path, value = reader.flag(token, rest)
+            flags[path] = Setting(value, COMMAND_LINE)
+        elif token.endswith(".toml"):
+            files.append(token)
+        else:
+            strays.append(token)
+    open_positions = [path for path in positionals if path not in flags]
+    if surplus := strays[len(open_positions) :]:
+        known = "flags start with --, recipes end in .toml"
+        raise GrpoError(f"argument {shown(surplus[0])} ({COMMAND_LINE}): not understood; {known}; see {prog} --help")
+    for path, token in zip(open_positions, strays, strict=False):
+        flags[path] = Setting(reader.checked(path, token, COMMAND_LINE), COMMAND_LINE)
+    settings: dict[str, Setting] = {}
+    for file in files:
+        document, lines = _read_toml(file)
+        places = {path: f"{one_line(file)}:{line}" for path, line in lines.items()}
+        settings |= reader.table(document, places.__getitem__)
+    return settings | flags
+
+
+def build(cls: type[T], settings: Mapping[str, Setting], *, prog: str, default: T | None = None) -> T:
+    """The object that checked settings describe; what they do not set comes from `default` or the class."""
+    for path, leaf in leaves(cls).items():
+        if leaf.default is MISSING and path not in settings:
+            raise GrpoError(f"field {path} ({COMMAND_LINE}): missing; write --{path} VALUE, or see {prog} --help")
+    args = []
+    for path, setting in settings.items():
+        if isinstance(setting.value, bool):
+            args.append(f"--{path}" if setting.value else _off(path))
+        else:
+            args.append(f"--{path}={setting.value}")
+    return _tyro(cls, args, prog, default)
+
+
+def show_help(cls: type, prog: str) -> None:
+    """Print what can be set, and exit with 0."""
+    _tyro(cls, ["--help"], prog, None)
+
+
+def _tyro(cls: type[T], args: list[str], prog: str, default: T | None) -> T:
+    import tyro  # slower to import than all else here, and not needed to refuse a mistake
+
+    if default is None:
+        return tyro.cli(cls, args=args, prog=prog, use_underscores=True)
+    return tyro.cli(cls, args=args, prog=prog, use_underscores=True, default=default)
+
+
+def from_table(cls: type[T], data: Mapping[str, Any], origin: str) -> T:
+    """The object that nested dictionaries describe, with the checks that flags get."""
+    return build(cls, _Reader(leaves(cls), "grpo", NOTHING).table(data, lambda path: origin), prog="grpo")
+
+
+@dataclass(frozen=True)
+class _Reader:
+    leaves: Mapping[str, Leaf]
+    prog: str
+    refused: Mapping[str, str]
+
+    def flag(self, token: str, rest: list[str]) -> tuple[str, object]:
+        """One flag; takes its value from the front of `rest` where it is not written with an equals sign."""
+        name, equals, text = token.removeprefix("--").partition("=")
+        section, dot, last = name.replace("-", "_").rpartition(".")
+        positive = f"{section}{dot}{last.removeprefix('no_')}"
+        negated = last.startswith("no_") and positive in self.leaves and self.leaves[positive].kind is bool
+        path = positive if negated else self.known(name, COMMAND_LINE)
+        if self.leaves[path].kind is bool:
+            if equals or (rest and rest[0].lower() in {"true", "false", "yes", "no", "on", "off", "1", "0"}):
+                instead = f"write --{path} or {_off(path)}"
+                raise GrpoError(f"field {path} ({COMMAND_LINE}): a switch takes no value; {instead}")
+            return path, not negated
+        if not equals:
+            if not rest or _is_flag(rest[0]):
+                default = self.leaves[path].default
+                value = "VALUE" if default in (MISSING, "") else default
+                raise GrpoError(f"field {path} ({COMMAND_LINE}): a value is missing; write --{path} {value}")
+            text = rest.pop(0)
+        return path, self.checked(path, from_text(self.leaves[path].kind, text), COMMAND_LINE)
+
+    def table(self, data: Mapping[str, Any], origin: Callable[[str], str]) -> dict[str, Setting]:
+        """Nested tables, from TOML or JSON; `origin` tells the place of a path."""
+        found = {}
+        for written, value in _flat(data):
+            if value == {} and any(leaf.startswith(f"{written}.") for leaf in self.leaves):
+                continue  # a section's header with nothing under it
+            path = self.known(written, origin(written))
+            found[path] = Setting(self.checked(path, value, origin(written)), origin(written))
+        return found
+
+    def checked(self, path: str, value: object, origin: str) -> object:
+        if why := misfit(self.leaves[path], value):
+            raise GrpoError(f"field {path} ({origin}): {why}")
+        return value
+
+    def known(self, name: str, origin: str) -> str:
+        """The path of the field a name stands for; dashes and underscores are the same."""
+        path = name.replace("-", "_")
+        if path in self.leaves:
+            return path
+        field = f"field {one_line(name, 60)} ({origin})"
+        if reason := self.refused.get(path.rpartition(".")[2].replace("_", "").lower()):
+            raise GrpoError(f"{field}: {reason}")
+        if inner := [leaf for leaf in self.leaves if leaf.startswith(f"{path}.")]:
+            raise GrpoError(f"{field}: is a section; set one of its fields: {', '.join(inner)}")
+        raise GrpoError(f"{field}: unknown; {self.suggestion(path, origin)}")
+
+    def suggestion(self, path: str, origin: str) -> str:
+        """The nearest field, searched by its own name in all sections, written the way its place wants it."""
+        by_name = {leaf.rpartition(".")[2]: leaf for leaf in self.leaves}
+        for wanted in (path.rpartition(".")[2], path):
+            for match in difflib.get_close_matches(wanted.lower()[:60], by_name, n=1):
+                section, _, name = by_name[match].rpartition(".")
+                if origin == COMMAND_LINE:
+                    return f"did you mean --{by_name[match]}?"
+                return f"did you mean {name} {f'in [{section}]' if section else 'at the top, above every [section]'}?"
+        return f"see {self.prog} --help"
+
+
+def nearest(value: object, kind: object) -> str:
+    found = difflib.get_close_matches(str(value)[:60], get_args(kind), n=1) if isinstance(value, str) else []
+    return f'; did you mean "{found[0]}"?' if found else ""
+
+
+def one_line(text: str, most: int = 1000) -> str:
+    """Text as it can stand in a message: without line breaks, control characters or endless length."""
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: most + 1])
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{one_line(value, 60)}"'
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) <= LARGEST_INTEGER):
+        return repr(value)
+    names = {list: "an array", dict: "a table", int: "a number above 2**63", type(None): "nothing"}
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
+def _off(path: str) -> str:
+    section, dot, name = path.rpartition(".")
+    return f"--{section}{dot}no-{name}"
+
+
+def _is_flag(token: str) -> bool:
+    return token.startswith("-") and token.strip("-") != "" and not NEGATIVE_NUMBER.fullmatch(token)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict) and value and path.count(".") < 2:  # no field lies deeper
+            yield from _flat(value, f"{path}.")
+        else:
+            yield path, value
+
+
+def _read_toml(file: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """The document, and the line on which each of its paths is set."""
+    name = one_line(file)
+    try:
+        text = Path(file).read_text(encoding="utf-8-sig").replace("\r\n", "\n")
+    except FileNotFoundError:
+        raise GrpoError(f"{name} ({COMMAND_LINE}): no such file; check the path") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or one_line(str(error))
+        raise GrpoError(f"{name} ({COMMAND_LINE}): cannot be read as text: {why}; check the path") from None
+    try:
+        return tomllib.loads(text), _lines(text)
+    except (ValueError, RecursionError) as error:
+        what, place = str(error), re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
+        line, column = place.groups() if place else (text.count("\n") + 1, len(text) - text.rfind("\n"))
+        what = one_line(what.partition(" (at ")[0], 200)
+        raise GrpoError(f"{name}:{line}:{column}: not valid TOML: {what}; mend it here") from None
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Statement by statement: the shortest run of lines that parses under its [header] is one statement."""
+    lines: dict[str, int] = {}
+    header, start, statement = "", 1, ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        statement += f"{line}\n"
+        is_header = statement.lstrip().startswith("[")
+        try:
+            parsed = tomllib.loads(statement if is_header else header + statement)
+        except (ValueError, RecursionError):
+            continue  # inside an array or a text of several lines
+        header = statement if is_header else header
+        for path, _ in _flat(parsed):
+            lines.setdefault(path, start)
+        start, statement = number + 1, ""
+    return lines
