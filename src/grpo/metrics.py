@@ -1,0 +1,242 @@
+"""Every number a run records, defined once. docs/metrics.md is this table printed: `python -m grpo.metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One row of the table.
+
+    >>> METRICS["truncated"].unit
+    'share, 0 to 1'
+    """
+
+    definition: str
+    unit: str
+    healthy: str
+    """What a sound run looks like, and what a departure means."""
+
+
+class UnlistedMetricError(KeyError):
+    """A number without a definition is not recorded."""
+
+    def __str__(self) -> str:  # KeyError would print the message quoted
+        return str(self.args[0])
+
+
+SHARE = "share, 0 to 1"
+NATS = "nats"
+
+METRICS: dict[str, Metric] = {
+    "reward_mean": Metric(
+        "Mean reward over the scored completions of the step.",
+        "the task's reward",
+        "Rises, noisily; judge over tens of steps.",
+    ),
+    "reward_std": Metric(
+        "Sample standard deviation of the reward over all scored completions of the step.",
+        "the task's reward",
+        "Above 0; near 0 means the task is solved, or out of reach.",
+    ),
+    "accuracy": Metric(
+        "Share of completions that earned the full reward.",
+        SHARE,
+        "Rises; between 0.1 and 0.9 there is most to learn from.",
+    ),
+    "unscored": Metric(
+        "Share of completions without a reward: no part applied, or the checker failed; they are not trained on.",
+        SHARE,
+        "0, unless the task leaves completions unscored on purpose.",
+    ),
+    "advantage_std": Metric(
+        "Sample standard deviation of the advantages over the step's scored completions.",
+        "none",
+        "With rewards scaled by their group: just below 1, and lower as groups lose their signal.",
+    ),
+    "zero_signal_groups": Metric(
+        "Share of groups whose rewards are all equal: every advantage in them is exactly 0, so they teach nothing.",
+        SHARE,
+        "Below about 0.5; if higher, change the difficulty or sample more per group.",
+    ),
+    "gradient_tokens": Metric(
+        "Share of the trained tokens that carried gradient: their advantage is not 0.",
+        SHARE,
+        "High; what is missing was sampled in vain (see zero_signal_groups).",
+    ),
+    "length_mean": Metric(
+        "Mean number of tokens in a completion, end token included.",
+        "tokens",
+        "Changes slowly; growth without reward is padding.",
+    ),
+    "length_max": Metric(
+        "Tokens in the longest completion of the step.",
+        "tokens",
+        "Below the length limit.",
+    ),
+    "truncated": Metric(
+        "Share of completions that ended at the length limit instead of an end token.",
+        SHARE,
+        "Below about 0.1; if higher, raise the limit or expect lost rewards.",
+    ),
+    "loss": Metric(
+        "What was minimised: the mean of −min(ρA, clip(ρ)A) + β·KL, with ρ = exp(logp − old logp). With one update per "
+        "batch ρ is exactly 1, so the first term is the mean of −A, and with a group baseline A sums to 0 in a group: "
+        "the value sits near 0 (plus β·KL) although its gradient, the mean of −A·∇logp, does not.",
+        "none",
+        "Near 0 with one update per batch. It does not measure progress: watch reward_mean, accuracy and grad_norm.",
+    ),
+    "kl": Metric(
+        "Mean per-token estimate of the distance to the reference model, by the loss's own estimator; k3, the usual "
+        "one, is exp(ref − logp) − (ref − logp) − 1.",
+        "nats per token, 0 or more",
+        "Grows slowly from 0; a sudden rise means the policy is running away.",
+    ),
+    "entropy": Metric(
+        "Mean over trained tokens of the entropy of the policy's next-token distribution: −Σ p·log p.",
+        "nats per token, 0 to log(vocabulary)",
+        "Falls slowly; a fast fall to 0 ends exploration, a rise means the policy is coming apart.",
+    ),
+    "clip_low": Metric(
+        "Share of tokens held by the lower clip, ρ < 1 − clip_low with A < 0: counted only where the clip removes "
+        "gradient.",
+        SHARE,
+        "0 with one update per batch; otherwise below about 0.1.",
+    ),
+    "clip_high": Metric(
+        "Share of tokens held by the upper clip, ρ > 1 + clip_high with A > 0: counted only where the clip removes "
+        "gradient.",
+        SHARE,
+        "0 with one update per batch; otherwise below about 0.1.",
+    ),
+    "ratio_min": Metric(
+        "Smallest ratio ρ = exp(logp − old logp) of the step.",
+        "ratio, above 0",
+        "1 with one update per batch; otherwise above about 0.1.",
+    ),
+    "ratio_max": Metric(
+        "Largest ratio ρ = exp(logp − old logp) of the step.",
+        "ratio, above 0",
+        "1 with one update per batch; otherwise below about 10.",
+    ),
+    "sampler_gap": Metric(
+        "Mean over trained tokens of |sampler logp − trainer logp|, before the first update on the batch.",
+        NATS,
+        "Below 1e-4 in float32, about 1e-2 in bfloat16; if larger, sampler and trainer disagree and ρ is wrong.",
+    ),
+    "grad_norm": Metric(
+        "L2 norm of the whole gradient before it is clipped; the mean where a step takes several updates.",
+        "none, 0 or more",
+        "Steady; spikes come before a collapse, 0 means nothing was learned.",
+    ),
+    "lr": Metric(
+        "Learning rate of the last update of the step.",
+        "none",
+        "Follows its schedule.",
+    ),
+    "updates": Metric(
+        "Optimizer steps taken in this step; an update is skipped when no token carries gradient.",
+        "count",
+        "epochs × minibatches.",
+    ),
+    "tokens": Metric(
+        "Completion tokens sampled in this step; in supervised fine-tuning, the answer tokens trained on.",
+        "tokens",
+        "prompts per step × group size × length_mean.",
+    ),
+    "tokens_per_second": Metric(
+        "tokens divided by the seconds spent sampling them.",
+        "tokens per second",
+        "Steady; it falls as completions grow.",
+    ),
+    "worked_share": Metric(
+        "Share of completions that write out their work (the arithmetic task's trait `worked`, which earns no reward).",
+        SHARE,
+        "Rises if working helps: the reward pays for the result alone.",
+    ),
+    "sft_loss": Metric(
+        "Supervised fine-tuning: mean of −logp over the answer tokens.",
+        "nats per token, 0 or more",
+        "Falls, then flattens.",
+    ),
+}
+
+EVAL_METRICS: dict[str, Metric] = {
+    "accuracy": Metric(
+        "Share of completions sampled for the held-out problems that earned the full reward.",
+        SHARE,
+        "Rises, beyond its interval.",
+    ),
+    "low": Metric("Lower end of the 95 % interval of accuracy.", SHARE, "Compare runs by intervals."),
+    "high": Metric("Upper end of the 95 % interval of accuracy.", SHARE, "Compare runs by intervals."),
+    "greedy_accuracy": Metric(
+        "Share of held-out problems solved by the most probable completion (temperature 0).",
+        SHARE,
+        "At or above accuracy; the two meet as entropy falls.",
+    ),
+    "greedy_low": Metric("Lower end of the 95 % interval of greedy_accuracy.", SHARE, "Compare runs by intervals."),
+    "greedy_high": Metric("Upper end of the 95 % interval of greedy_accuracy.", SHARE, "Compare runs by intervals."),
+    "worked_share": Metric(
+        "Share of the sampled held-out completions that write out their work (a trait; empty for tasks without it).",
+        SHARE,
+        "Rises if working helps.",
+    ),
+    "length_mean": Metric(
+        "Mean number of tokens in a sampled held-out completion, end token included.",
+        "tokens",
+        "Changes slowly.",
+    ),
+}
+
+
+def check_names(metrics: Mapping[str, float], listed: Mapping[str, Metric] = METRICS) -> None:
+    """Raise on a name that has no definition. A task's own traits need none: they are shares, named X_share.
+
+    >>> check_names({"loss": 0.0, "rhymed_share": 0.5})
+    """
+    unlisted = [name for name in metrics if name not in listed and not name.endswith("_share")]
+    if unlisted:
+        raise UnlistedMetricError(
+            f"unlisted metric: {', '.join(unlisted)}; define it in the table in grpo/metrics.py, "
+            "then write docs/metrics.md again (python -m grpo.metrics)"
+        )
+
+
+def _rows(table: Mapping[str, Metric]) -> list[str]:
+    lines = ["| name | definition | unit | healthy |", "|---|---|---|---|"]
+    for name, metric in table.items():
+        cells = (cell.replace("|", r"\|") for cell in (metric.definition, metric.unit, metric.healthy))
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return lines
+
+
+def markdown() -> str:
+    """The content of docs/metrics.md."""
+    lines = [
+        "# Metrics",
+        "",
+        "Generated from the table in `src/grpo/metrics.py` by `python -m grpo.metrics`; edit the table, not this page.",
+        "",
+        "ρ is the policy's probability of a token over its probability before the first update on the batch, A the",
+        "token's advantage, β the KL coefficient. The hints say where to look first; they are no limits.",
+        "A number that was not finite is recorded as empty.",
+        "",
+        "## Training, one row per step",
+        "",
+        "Step k is the k-th batch, counted from 0. A task's trait X is recorded as `X_share`.",
+        "",
+        *_rows(METRICS),
+        "",
+        "## Evaluation, one row per evaluation",
+        "",
+        "On held-out problems. An evaluation at step s comes after s batches; at 0, before training.",
+        "",
+        *_rows(EVAL_METRICS),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,433 @@
+"""The run record: runs/<name>/run.db (SQLite, one transaction per step) and runs/<name>/checkpoints/.
+
+Readers open the database read-only and see every finished step while the trainer writes the next.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from grpo.config import check_run_name
+from grpo.errors import GrpoError
+from grpo.metrics import EVAL_METRICS, check_names
+from grpo.types import Completion, Group
+
+if TYPE_CHECKING:
+    pass
+
+STATUSES = ("running", "finished", "stopped", "failed")
+SCHEMA_VERSION = 1
+SCHEMA = f"""
+PRAGMA user_version = {SCHEMA_VERSION};
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;  -- value: JSON
+
+-- Training. Step k is the k-th batch; removing a row of steps removes all that was recorded in that step.
+CREATE TABLE steps (step INTEGER PRIMARY KEY, recorded REAL NOT NULL);  -- seconds since 1970
+CREATE TABLE metrics (
+  step INTEGER NOT NULL REFERENCES steps ON DELETE CASCADE, name TEXT NOT NULL,
+  value REAL,  -- NULL: was not finite
+  PRIMARY KEY (step, name)) WITHOUT ROWID;
+CREATE TABLE spans (  -- a step's spans follow one another, and the last ends when the step is recorded
+  step INTEGER NOT NULL REFERENCES steps ON DELETE CASCADE, name TEXT NOT NULL,
+  start REAL NOT NULL, seconds REAL NOT NULL,
+  PRIMARY KEY (step, name)) WITHOUT ROWID;
+CREATE TABLE groups (
+  step INTEGER NOT NULL REFERENCES steps ON DELETE CASCADE, group_index INTEGER NOT NULL,
+  problem_id TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, policy_version INTEGER NOT NULL,
+  PRIMARY KEY (step, group_index)) WITHOUT ROWID;
+CREATE TABLE completions (
+  step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
+  text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,
+  reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL,  -- parts, traits: JSON objects
+  advantage REAL,  -- mean over the tokens
+  logprob REAL,    -- the sampler's, summed over the tokens
+  PRIMARY KEY (step, group_index, sample_index),
+  FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
+CREATE TABLE token_arrays (  -- of a few groups per step; little-endian, int32 tokens, float32 the rest
+  step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
+  tokens BLOB NOT NULL, logprobs BLOB NOT NULL, ref_logprobs BLOB, advantages BLOB, trainer_logprobs BLOB,
+  PRIMARY KEY (step, group_index, sample_index),
+  FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
+
+-- Evaluation. Step s means after s batches; 0 is before training.
+CREATE TABLE evals (step INTEGER PRIMARY KEY, recorded REAL NOT NULL);
+CREATE TABLE eval_metrics (
+  step INTEGER NOT NULL REFERENCES evals ON DELETE CASCADE, name TEXT NOT NULL, value REAL,
+  PRIMARY KEY (step, name)) WITHOUT ROWID;
+CREATE TABLE eval_groups (
+  step INTEGER NOT NULL REFERENCES evals ON DELETE CASCADE, group_index INTEGER NOT NULL,
+  problem_id TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, policy_version INTEGER NOT NULL,
+  PRIMARY KEY (step, group_index)) WITHOUT ROWID;
+CREATE TABLE eval_completions (
+  step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
+  text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,
+  reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL, advantage REAL, logprob REAL,
+  PRIMARY KEY (step, group_index, sample_index),
+  FOREIGN KEY (step, group_index) REFERENCES eval_groups ON DELETE CASCADE);
+CREATE TABLE probes (  -- the same pinned problems at each evaluation
+  step INTEGER NOT NULL, probe_index INTEGER NOT NULL,
+  problem_id TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL,
+  samples TEXT NOT NULL,  -- JSON: [{{"text": ..., "reward": ...}}, ...]
+  PRIMARY KEY (step, probe_index)) WITHOUT ROWID;
+"""
+
+
+def fresh_name(folder: Path, stem: str) -> str:
+    """The stem with the first free number: arithmetic-grpo-001. What a run name may not hold becomes a hyphen."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:56]
+    numbered = (f"{stem}-{number:03d}" for number in count(1))
+    return next(name for name in numbered if not os.path.lexists(folder / name))
+
+
+def _run_path(folder: Path, name: str) -> Path:
+    check_run_name(name)
+    path = folder / name
+    if path.is_symlink():
+        raise GrpoError(f"field run: {path} is a symbolic link; a run is a plain folder, name another with --run OTHER")
+    return path
+
+
+def _finite(value: Any) -> Any:
+    """The same JSON value with None for NaN and infinities, which JSON cannot write."""
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _metric_rows(step: int, metrics: Mapping[str, float]) -> list[tuple[int, str, float | None]]:
+    return [(step, name, _finite(value)) for name, value in metrics.items()]
+
+
+def _completion_columns(done: Completion) -> tuple[Any, ...]:
+    """Columns text to logprob of a completion's row."""
+    length = len(done)
+    advantage = None if done.advantages is None else _finite(done.advantages.sum(dtype=np.float64) / max(length, 1))
+    logprob = _finite(done.logprobs.sum(dtype=np.float64))
+    parts, traits = _json(done.parts), _json(done.traits)
+    return done.text, length, done.finish, _finite(done.reward), parts, traits, advantage, logprob
+
+
+def _token_rows(
+    step: int, groups: Sequence[Group], kept: int, trainer_logprobs: Sequence[Sequence[np.ndarray]] | None
+) -> list[tuple[Any, ...]]:
+    def all_equal(index: int) -> bool:
+        return len({completion.reward for completion in groups[index].completions} - {None}) < 2
+
+    rows = []
+    for index in sorted(range(len(groups)), key=all_equal)[:kept]:
+        for sample_index, done in enumerate(groups[index].completions):
+            trainer = None if trainer_logprobs is None else trainer_logprobs[index][sample_index]
+            floats = (done.logprobs, done.ref_logprobs, done.advantages, trainer)
+            blobs = (None if array is None else np.asarray(array, "<f4").tobytes() for array in floats)
+            rows.append((step, index, sample_index, np.asarray(done.tokens, "<i4").tobytes(), *blobs))
+    return rows
+
+
+def _decoded(column: str, value: Any) -> Any:
+    """A column of token_arrays as it went in."""
+    return np.frombuffer(value, "<i4" if column == "tokens" else "<f4") if isinstance(value, bytes) else value
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:  # grpo itself, when it runs from a source tree
+        return None
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit of the working directory's repository, and whether tracked files differ from it."""
+    if shutil.which("git") is None:
+        return None
+    # --exclude hides the tags, so that describe answers with the plain commit.
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    answer = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"})
+    if answer.returncode != 0:
+        return None
+    commit, _, dirty = answer.stdout.strip().partition("-")
+    return {"commit": commit, "dirty": bool(dirty)}
+
+
+def _connect(file: Path, *, readonly: bool) -> sqlite3.Connection:
+    uri = f"{file.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
+    db = sqlite3.connect(uri, uri=True, timeout=30)  # seconds to wait for another connection's lock
+    db.row_factory = sqlite3.Row
+    return db
+
+
+class Run:
+    """One run's record. `with Run.create(...) as run: run.record(...)`."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self.path = path
+        self.name = path.name
+        self._db = db
+        db.execute("PRAGMA synchronous = NORMAL")  # with WAL: a power cut may lose the last steps, never tear one
+        db.execute("PRAGMA foreign_keys = ON")
+        meta = self._meta()
+        self.config: dict[str, Any] = meta["config"]
+        self.kind: str = meta["kind"]
+
+    @classmethod
+    def create(cls, folder: Path, name: str, *, kind: str, config: dict[str, Any]) -> Self:
+        path = _run_path(folder, name)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(mode=0o700)  # completions may be private
+        except FileExistsError:
+            raise GrpoError(
+                f"field run: {name} exists in {folder}; continue it (--resume) or choose --run OTHER"
+            ) from None
+        distributions = {"torch": "torch", "transformers": "transformers", "numpy": "numpy", "grpo": "grpo-lab"}
+        versions = {package: _version(distribution) for package, distribution in distributions.items()}
+        meta = {
+            "kind": kind,
+            "config": config,
+            "status": "running",
+            "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "versions": {"python": platform.python_version(), **versions},
+            "git": _git(),
+            "command": sys.argv,
+        }
+        db = _connect(path / "run.db", readonly=False)
+        db.execute("PRAGMA journal_mode = WAL")
+        with db:
+            db.executescript(f"BEGIN; {SCHEMA}")
+            db.executemany("INSERT INTO meta VALUES (?, ?)", [(key, _json(value)) for key, value in meta.items()])
+        return cls(path, db)
+
+    @classmethod
+    def open(cls, folder: Path, name: str, *, readonly: bool = False) -> Self:
+        path = _run_path(folder, name)
+        file = path / "run.db"
+        if not file.is_file():
+            known = ", ".join(known for known in _folders(folder) if (folder / known / "run.db").exists()) or "none yet"
+            raise GrpoError(f"field run: there is no run {name} in {folder}; known runs: {known}")
+        db = _connect(file, readonly=readonly)
+        try:
+            [version] = db.execute("PRAGMA user_version").fetchone()
+            if version == SCHEMA_VERSION:
+                return cls(path, db)
+        except sqlite3.DatabaseError as problem:  # border: a file that anything may have written
+            db.close()
+            raise GrpoError(
+                f"field run: {file} cannot be read as a run record ({problem}); name another run"
+            ) from problem
+        db.close()
+        raise GrpoError(
+            f"field run: {file} has record version {version}, this grpo reads {SCHEMA_VERSION}; name another run"
+        )
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # Writing: each method is one transaction, so a reader or a crash never sees half of it.
+
+    def record(
+        self,
+        step: int,
+        groups: Sequence[Group],
+        metrics: Mapping[str, float],
+        spans: Mapping[str, float],
+        token_groups: int = 1,
+        trainer_logprobs: Sequence[Sequence[np.ndarray]] | None = None,
+    ) -> None:
+        """Record one step. Per-token arrays are kept for `token_groups` groups, those with unequal rewards first.
+
+        `trainer_logprobs[group][completion]` are the trainer's log-probabilities, one per token.
+        """
+        check_names(metrics)
+        now = time.time()
+        starts = now - np.cumsum([*spans.values()][::-1])[::-1]
+        span_rows = [(step, name, start, spans[name]) for name, start in zip(spans, starts.tolist(), strict=True)]
+        with self._db as db:
+            db.execute("INSERT INTO steps VALUES (?, ?)", (step, now))
+            db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", _metric_rows(step, metrics))
+            self._insert_groups("", step, groups)
+            token_rows = _token_rows(step, groups, token_groups, trainer_logprobs)
+            db.executemany("INSERT INTO token_arrays VALUES (?, ?, ?, ?, ?, ?, ?, ?)", token_rows)
+            # Recording takes time too: all of it but this line and the commit.
+            span_rows.append((step, "record", now, time.time() - now))
+            db.executemany("INSERT INTO spans VALUES (?, ?, ?, ?)", span_rows)
+
+    def record_eval(self, step: int, row: Mapping[str, float], groups: Sequence[Group]) -> None:
+        check_names(row, EVAL_METRICS)
+        with self._db as db:
+            db.execute("DELETE FROM evals WHERE step = ?", (step,))
+            db.execute("INSERT INTO evals VALUES (?, ?)", (step, time.time()))
+            db.executemany("INSERT INTO eval_metrics VALUES (?, ?, ?)", _metric_rows(step, row))
+            self._insert_groups("eval_", step, groups)
+
+    def record_probes(self, step: int, groups: Sequence[Group]) -> None:
+        rows = []
+        for index, group in enumerate(groups):
+            samples = [{"text": done.text, "reward": done.reward} for done in group.completions]
+            problem = group.problem
+            rows.append((step, index, problem.id, problem.prompt, problem.answer, _json(samples)))
+        with self._db as db:
+            db.execute("DELETE FROM probes WHERE step = ?", (step,))
+            db.executemany("INSERT INTO probes VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def set_status(self, status: str) -> None:
+        if status not in STATUSES:
+            raise ValueError(f"status {status!r} is not one of {STATUSES}")
+        with self._db as db:
+            db.execute("UPDATE meta SET value = ? WHERE key = 'status'", (_json(status),))
+
+    def rewind(self, step: int) -> None:
+        """Forget what came after the first `step` steps: to resume from a checkpoint taken there."""
+        with self._db as db:
+            db.execute("DELETE FROM steps WHERE step >= ?", (step,))
+            db.execute("DELETE FROM evals WHERE step > ?", (step,))
+            db.execute("DELETE FROM probes WHERE step > ?", (step,))
+
+    def _insert_groups(self, prefix: str, step: int, groups: Sequence[Group]) -> None:
+        group_rows, completion_rows = [], []
+        for index, group in enumerate(groups):
+            problem = group.problem
+            group_rows.append((step, index, problem.id, problem.prompt, problem.answer, group.policy_version))
+            completion_rows += [
+                (step, index, sample_index, *_completion_columns(completion))
+                for sample_index, completion in enumerate(group.completions)
+            ]
+        self._db.executemany(f"INSERT INTO {prefix}groups VALUES (?, ?, ?, ?, ?, ?)", group_rows)
+        self._db.executemany(
+            f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", completion_rows
+        )
+
+    # Reading.
+
+    def last_step(self) -> int | None:
+        [step] = self._db.execute("SELECT max(step) FROM steps").fetchone()
+        return step
+
+    def metrics(self, name: str) -> list[tuple[int, float]]:
+        """(step, value) in order, without the steps where the value was not finite."""
+        check_names({name: 0.0})
+        wanted = "SELECT step, value FROM metrics WHERE name = ? AND value IS NOT NULL ORDER BY step"
+        return [(step, value) for step, value in self._db.execute(wanted, (name,))]
+
+    def all_metrics(self) -> list[dict[str, Any]]:
+        return self._by_step("steps", "metrics")
+
+    def evals(self) -> list[dict[str, Any]]:
+        """One row per evaluation, with every column of the table; None where it does not apply."""
+        return [{**dict.fromkeys(["step", *EVAL_METRICS]), **row} for row in self._by_step("evals", "eval_metrics")]
+
+    def completions(self, step: int) -> list[dict[str, Any]]:
+        """The step's groups in order, each with its problem and its `completions`."""
+        return self._grouped("", step)
+
+    def eval_completions(self, step: int) -> list[dict[str, Any]]:
+        return self._grouped("eval_", step)
+
+    def token_arrays(self, step: int) -> list[dict[str, Any]]:
+        """Rows of the groups whose tokens were kept: group_index, sample_index and arrays, None where not recorded."""
+        rows = self._db.execute("SELECT * FROM token_arrays WHERE step = ? ORDER BY group_index, sample_index", (step,))
+        return [{key: _decoded(key, value) for key, value in dict(row).items()} for row in rows]
+
+    def probes(self) -> list[dict[str, Any]]:
+        rows = self._db.execute("SELECT * FROM probes ORDER BY step, probe_index")
+        return [{**dict(row), "samples": json.loads(row["samples"])} for row in rows]
+
+    def summary(self) -> dict[str, Any]:
+        """What `grpo runs NAME --json` prints."""
+        with self._snapshot():
+            meta, evals, rewards = self._meta(), self.evals(), self.metrics("reward_mean")
+            [steps] = self._db.execute("SELECT count(*) FROM steps").fetchone()
+            [completions] = self._db.execute("SELECT count(*) FROM completions").fetchone()
+            spans = dict(self._db.execute("SELECT name, sum(seconds) FROM spans GROUP BY name").fetchall())
+        settings = ("model", "task", "algorithm", "seed", "prompts_per_step", "group_size")
+        return {
+            "name": self.name,
+            **{key: meta[key] for key in ("kind", "status", "created", "command")},
+            **{key: self.config.get(key) for key in settings},
+            "steps": steps,
+            "completions": completions,
+            "eval": evals,
+            "worked_share": evals[-1]["worked_share"] if evals else None,
+            "reward_mean": rewards[-1][1] if rewards else None,
+            "seconds": sum(spans.values()),
+            "spans": spans,
+            **{key: meta[key] for key in ("config", "versions", "git")},
+        }
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Several reads of one moment, whatever a trainer commits meanwhile."""
+        with self._db as db:
+            db.execute("BEGIN")
+            yield
+
+    def _meta(self) -> dict[str, Any]:
+        return {key: json.loads(value) for key, value in self._db.execute("SELECT key, value FROM meta")}
+
+    def _by_step(self, steps: str, metrics: str) -> list[dict[str, Any]]:
+        rows: dict[int, dict[str, Any]] = {}
+        query = f"SELECT step, name, value FROM {steps} LEFT JOIN {metrics} USING (step) ORDER BY step"
+        for step, name, value in self._db.execute(query):
+            row = rows.setdefault(step, {"step": step})
+            if name is not None:
+                row[name] = value
+        return list(rows.values())
+
+    def _grouped(self, prefix: str, step: int) -> list[dict[str, Any]]:
+        with self._snapshot():
+            groups = self._db.execute(f"SELECT * FROM {prefix}groups WHERE step = ? ORDER BY group_index", (step,))
+            grouped: list[dict[str, Any]] = [{**dict(group), "completions": []} for group in groups]
+            for row in self._db.execute(
+                f"SELECT * FROM {prefix}completions WHERE step = ? ORDER BY group_index, sample_index", (step,)
+            ):
+                decoded = {"parts": json.loads(row["parts"]), "traits": json.loads(row["traits"])}
+                grouped[row["group_index"]]["completions"].append({**dict(row), **decoded})
+        return grouped
+
+
+def _folders(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def list_runs(folder: Path) -> list[dict[str, Any]]:
+    """One short row per run, newest first. A folder that cannot be read has status "unreadable" and a `problem`."""
+    columns = ("name", "kind", "status", "created", "model", "task", "algorithm", "steps", "reward_mean", "problem")
+    rows = []
+    for name in _folders(folder):
+        try:
+            with Run.open(folder, name, readonly=True) as run:
+                found = run.summary()
+        except (GrpoError, sqlite3.Error, OSError, ValueError) as problem:  # border: one bad folder hides no other
+            found = {"name": name, "status": "unreadable", "problem": str(problem)}
+        rows.append({column: found.get(column) for column in columns})
+    return sorted(rows, key=lambda row: row["created"] or "", reverse=True)

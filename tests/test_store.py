@@ -1,0 +1,614 @@
+import json
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grpo.errors import GrpoError
+from grpo.metrics import EVAL_METRICS, UnlistedMetricError
+from grpo.checkpoints import latest_checkpoint, save_checkpoint
+from grpo.config import check_run_name
+from grpo.store import Run, fresh_name, list_runs
+from grpo.types import Completion, Group, Problem
+
+CONFIG = {
+    "model": "tiny",
+    "task": "arithmetic",
+    "algorithm": "grpo",
+    "seed": 7,
+    "prompts_per_step": 3,
+    "group_size": 4,
+    "loss": {"clip_low": 0.2},
+}
+EVAL_ROW = {
+    "accuracy": 0.5,
+    "low": 0.4,
+    "high": 0.6,
+    "greedy_accuracy": 0.625,
+    "greedy_low": 0.5,
+    "greedy_high": 0.75,
+    "worked_share": 0.25,
+    "length_mean": 6.5,
+}
+
+
+def completion(reward: float | None, seed: int = 0) -> Completion:
+    noise = np.random.default_rng(seed)
+    length = 2 + seed % 3
+    return Completion(
+        text=f"«{seed}»\n42",
+        tokens=noise.integers(0, 50_000, length),
+        logprobs=noise.normal(size=length).astype(np.float32),
+        finish="stop" if seed % 2 else "length",
+        parts={"correct": reward, "format": None},
+        reward=reward,
+        traits={"worked": 1.0},
+        advantages=None if reward is None else np.full(length, reward - 0.25, np.float32),
+    )
+
+
+def make_groups(step: int = 0, groups: int = 3, size: int = 4) -> list[Group]:
+    return [
+        Group(
+            problem=Problem(f"train-{step}-{index}", f"{index}*7=", str(index * 7)),
+            prompt_tokens=np.array([1, 2, 3]),
+            completions=tuple(completion(float(sample == 0), 10 * index + sample) for sample in range(size)),
+            policy_version=step,
+        )
+        for index in range(groups)
+    ]
+
+
+def make_probe(text: str) -> Group:
+    done = Completion(text, np.array([1]), np.zeros(1, np.float32), "stop", reward=1.0)
+    return Group(Problem("probe-0", "6*7=", "42"), np.array([1]), (done, replace(done, reward=None)), 0)
+
+
+def record_steps(run: Run, steps: range) -> None:
+    for step in steps:
+        run.record(step, make_groups(step), {"loss": step / 8, "reward_mean": 0.25}, {"sample": 2.0, "update": 0.5})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with Run.create(tmp_path, "first", kind="grpo", config=CONFIG) as run:
+        yield run
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["a", "arithmetic-grpo-001", "0.5_b", "x" * 64])
+def test_good_names_pass(name: str) -> None:
+    check_run_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "-flag", "x" * 65, "a b", "a\n", "naïve", "a\0b"])
+def test_bad_names_are_refused_in_one_line(name: str) -> None:
+    with pytest.raises(GrpoError, match=r"^field run: ") as caught:
+        check_run_name(name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc", "a/b", "a\\b"])
+def test_paths_are_refused_as_paths(tmp_path: Path, name: str) -> None:
+    for use in (
+        lambda: check_run_name(name),
+        lambda: Run.open(tmp_path, name),
+        lambda: Run.create(tmp_path, name, kind="grpo", config={}),
+    ):
+        with pytest.raises(GrpoError, match=r"^field run: .* is no name for a run;.* no folder"):
+            use()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_symbolic_links_are_refused(tmp_path: Path) -> None:
+    Run.create(tmp_path / "elsewhere", "real", kind="grpo", config={}).close()
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path / "elsewhere" / "real")
+    with pytest.raises(GrpoError, match="symbolic link"):
+        Run.open(folder, "link")
+    with pytest.raises(GrpoError, match="symbolic link"):
+        Run.create(folder, "link", kind="grpo", config={})
+    assert [row["status"] for row in list_runs(folder)] == ["unreadable"]
+
+
+def test_fresh_name_takes_the_first_free_number(tmp_path: Path) -> None:
+    assert fresh_name(tmp_path / "absent", "arithmetic-grpo") == "arithmetic-grpo-001"
+    (tmp_path / "arithmetic-grpo-001").mkdir()
+    (tmp_path / "arithmetic-grpo-003").mkdir()
+    assert fresh_name(tmp_path, "arithmetic-grpo") == "arithmetic-grpo-002"
+    (tmp_path / "arithmetic-grpo-002").symlink_to("nowhere")
+    assert fresh_name(tmp_path, "arithmetic-grpo") == "arithmetic-grpo-004"
+    check_run_name(fresh_name(tmp_path, "my/task-reinforce++"))
+    check_run_name(fresh_name(tmp_path, "x" * 100))
+
+
+# Creating and opening
+
+
+def test_existing_run_is_refused_in_one_line(tmp_path: Path, run: Run) -> None:
+    with pytest.raises(GrpoError) as caught:
+        Run.create(tmp_path, "first", kind="grpo", config={})
+    message = str(caught.value)
+    assert message.startswith("field run: first exists")
+    assert "--resume" in message
+    assert "--run OTHER" in message
+    assert "\n" not in message
+    assert run.summary()["config"] == CONFIG
+
+
+def test_missing_run_lists_the_known_ones(tmp_path: Path, run: Run) -> None:
+    Run.create(tmp_path, "second", kind="sft", config={}).close()
+    with pytest.raises(GrpoError, match=r"no run third in .*; known runs: first, second$"):
+        Run.open(tmp_path, "third")
+    with pytest.raises(GrpoError, match=r"known runs: none yet$"):
+        Run.open(tmp_path / "absent", "third", readonly=True)
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+@pytest.mark.parametrize("content", [b"not a database at all, only text\n" * 50, b""])
+def test_file_that_is_no_record_is_refused(tmp_path: Path, readonly: bool, content: bytes) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.db").write_bytes(content)
+    with pytest.raises(GrpoError, match=r"^field run: .*run\.db") as caught:
+        Run.open(tmp_path, "broken", readonly=readonly)
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "broken" / "run.db").read_bytes() == content
+
+
+def test_record_of_another_version_is_refused(tmp_path: Path) -> None:
+    Run.create(tmp_path, "future", kind="grpo", config={}).close()
+    db = sqlite3.connect(tmp_path / "future" / "run.db")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(GrpoError, match="version 99"):
+        Run.open(tmp_path, "future")
+
+
+def test_folder_is_private_and_journal_is_wal(run: Run) -> None:
+    assert run.path.stat().st_mode & 0o777 == 0o700
+    db = sqlite3.connect(run.path / "run.db")
+    assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    db.close()
+
+
+def test_open_restores_what_create_was_given(tmp_path: Path, run: Run) -> None:
+    with Run.open(tmp_path, "first") as again:
+        assert (again.name, again.kind, again.config, again.path) == ("first", "grpo", CONFIG, tmp_path / "first")
+
+
+def test_versions_command_and_git(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = run.summary()
+    assert summary["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert summary["versions"]["numpy"] == np.__version__
+    assert set(summary["versions"]) == {"python", "torch", "transformers", "numpy", "grpo"}
+    assert summary["command"] == sys.argv
+
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    monkeypatch.chdir(repository)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    runs = tmp_path / "runs"
+    with Run.create(runs, "no-repository", kind="grpo", config={}) as other:
+        assert other.summary()["git"] is None
+
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false"]
+        return subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init")
+    Path("file").write_text("one")
+    git("add", "file")
+    git("commit", "-m", "one")
+    git("tag", "v1-first")
+    with Run.create(runs, "clean", kind="grpo", config={}) as other:
+        assert other.summary()["git"] == {"commit": git("rev-parse", "HEAD"), "dirty": False}
+    Path("file").write_text("two")
+    with Run.create(runs, "dirty", kind="grpo", config={}) as other:
+        assert other.summary()["git"] == {"commit": git("rev-parse", "HEAD"), "dirty": True}
+
+
+# Recording and reading back
+
+
+def test_completions_come_back_as_they_went_in(run: Run) -> None:
+    groups = make_groups(step=5)
+    unscored = completion(None, seed=3)
+    groups[1] = replace(groups[1], completions=(*groups[1].completions[:3], unscored))
+    run.record(5, groups, {}, {})
+
+    found = run.completions(5)
+    assert len(found) == 3
+    for index, (row, group) in enumerate(zip(found, groups, strict=True)):
+        assert (row["step"], row["group_index"], row["policy_version"]) == (5, index, 5)
+        assert Problem(row["problem_id"], row["prompt"], row["answer"]) == group.problem
+        for sample, (kept, done) in enumerate(zip(row["completions"], group.completions, strict=True)):
+            assert (kept["group_index"], kept["sample_index"]) == (index, sample)
+            assert (kept["text"], kept["length"], kept["finish"]) == (done.text, len(done.tokens), done.finish)
+            assert (kept["reward"], kept["parts"], kept["traits"]) == (done.reward, done.parts, done.traits)
+            assert kept["logprob"] == pytest.approx(float(done.logprobs.sum()), abs=1e-6)
+            if done.advantages is not None:
+                assert kept["advantage"] == float(done.advantages[0])
+    assert found[1]["completions"][3]["reward"] is None
+    assert found[1]["completions"][3]["advantage"] is None
+    assert run.completions(4) == []
+
+
+def test_advantage_is_the_mean_over_tokens(run: Run) -> None:
+    done = replace(
+        completion(1.0), tokens=np.arange(4), logprobs=np.zeros(4), advantages=np.array([1.0, 2.0, 3.0, 6.0])
+    )
+    run.record(0, [replace(make_groups()[0], completions=(done,))], {}, {})
+    assert run.completions(0)[0]["completions"][0]["advantage"] == 3.0
+
+
+def test_every_completion_is_recorded_exactly_once(run: Run) -> None:
+    record_steps(run, range(5))
+    run.record_eval(2, EVAL_ROW, make_groups(groups=2, size=3))
+    assert run.summary()["completions"] == 5 * 3 * 4
+    assert run.summary()["steps"] == 5
+    keys = {
+        (step, group["group_index"], done["sample_index"])
+        for step in range(5)
+        for group in run.completions(step)
+        for done in group["completions"]
+    }
+    assert keys == {(step, group, sample) for step in range(5) for group in range(3) for sample in range(4)}
+    with pytest.raises(sqlite3.IntegrityError):
+        record_steps(run, range(4, 5))
+    assert run.summary()["completions"] == 5 * 3 * 4
+
+
+def test_a_step_that_fails_leaves_nothing(run: Run) -> None:
+    broken = replace(make_groups()[2], completions=(replace(completion(1.0), finish=None),))  # type: ignore[arg-type]
+    with pytest.raises(sqlite3.IntegrityError):
+        run.record(0, [*make_groups()[:2], broken], {"loss": 1.0}, {"sample": 1.0})
+    assert run.last_step() is None
+    assert run.all_metrics() == []
+    assert run.completions(0) == []
+    assert run.summary()["spans"] == {}
+
+
+def test_metrics(run: Run) -> None:
+    record_steps(run, range(3))
+    assert run.last_step() == 2
+    assert run.metrics("loss") == [(0, 0.0), (1, 0.125), (2, 0.25)]
+    assert run.all_metrics() == [{"step": step, "loss": step / 8, "reward_mean": 0.25} for step in range(3)]
+    with pytest.raises(UnlistedMetricError):
+        run.metrics("los")
+
+
+def test_unlisted_metric_records_nothing(run: Run) -> None:
+    with pytest.raises(UnlistedMetricError, match="los"):
+        run.record(0, make_groups(), {"los": 1.0}, {})
+    with pytest.raises(UnlistedMetricError, match="loss"):
+        run.record_eval(0, {"loss": 1.0}, [])
+    assert run.last_step() is None
+    assert run.evals() == []
+
+
+def test_numbers_that_are_not_finite_become_none(run: Run) -> None:
+    wild = replace(completion(math.nan), parts={"correct": math.inf, "format": math.nan}, logprobs=np.full(2, -np.inf))
+    run.record(0, [replace(make_groups()[0], completions=(wild,))], {"loss": math.nan, "kl": np.float64("inf")}, {})
+    run.record(1, [], {"loss": 1.0}, {})
+    run.record_eval(1, {"accuracy": math.nan}, [])
+    run.record_probes(1, [replace(make_probe(""), completions=(wild,))])
+    kept = run.completions(0)[0]["completions"][0]
+    assert (kept["reward"], kept["advantage"], kept["logprob"]) == (None, None, None)
+    assert kept["parts"] == {"correct": None, "format": None}
+    assert run.all_metrics() == [{"step": 0, "loss": None, "kl": None}, {"step": 1, "loss": 1.0}]
+    assert run.metrics("loss") == [(1, 1.0)]
+    assert run.probes()[0]["samples"][0]["reward"] is None
+    json.dumps([run.summary(), run.completions(0)], allow_nan=False)
+
+
+def test_config_with_infinity_stays_json(tmp_path: Path) -> None:
+    with Run.create(tmp_path, "wild", kind="grpo", config={"cap": math.inf, "caps": (1.0, math.nan)}) as run:
+        assert run.config == {"cap": None, "caps": [1.0, None]}
+
+
+def test_spans_follow_one_another_up_to_now(run: Run) -> None:
+    before = time.time()
+    record_steps(run, range(2))
+    db = sqlite3.connect(run.path / "run.db")
+    [(name, start, seconds), (next_name, next_start, next_seconds)] = db.execute(
+        "SELECT name, start, seconds FROM spans WHERE step = 0 ORDER BY start"
+    )
+    db.close()
+    assert (name, seconds, next_name, next_seconds) == ("sample", 2.0, "update", 0.5)
+    assert start + seconds == pytest.approx(next_start, abs=1e-4)
+    assert before - 1e-4 <= next_start + next_seconds <= time.time() + 1e-4
+    assert run.summary()["spans"] == {"sample": 4.0, "update": 1.0}
+    assert run.summary()["seconds"] == 5.0
+
+
+def test_token_arrays_of_the_asked_number_of_groups(run: Run) -> None:
+    groups = make_groups()
+    groups[0] = replace(groups[0], completions=tuple(replace(done, reward=0.0) for done in groups[0].completions))
+    first = groups[1].completions[0]
+    first = replace(first, ref_logprobs=first.logprobs * 2)
+    groups[1] = replace(groups[1], completions=(first, *groups[1].completions[1:]))
+    trainer = [[done.logprobs + 1 for done in group.completions] for group in groups]
+
+    run.record(0, groups, {}, {}, trainer_logprobs=trainer)
+    run.record(1, groups, {}, {}, token_groups=3)
+    run.record(2, groups, {}, {}, token_groups=0)
+
+    kept = run.token_arrays(0)
+    assert [(row["group_index"], row["sample_index"]) for row in kept] == [(1, sample) for sample in range(4)]
+    for row, done in zip(kept, groups[1].completions, strict=True):
+        assert row["tokens"].dtype == np.int32
+        assert row["tokens"].tolist() == done.tokens.tolist()
+        assert row["logprobs"].dtype == np.float32
+        assert row["logprobs"].tolist() == done.logprobs.tolist()
+        assert done.advantages is not None
+        assert row["advantages"].tolist() == done.advantages.tolist()
+        assert row["trainer_logprobs"].tolist() == (done.logprobs + 1).tolist()
+    assert kept[0]["ref_logprobs"].tolist() == (first.logprobs * 2).tolist()
+    assert kept[1]["ref_logprobs"] is None
+    assert [row["group_index"] for row in run.token_arrays(1)] == [0] * 4 + [1] * 4 + [2] * 4
+    assert all(row["trainer_logprobs"] is None for row in run.token_arrays(1))
+    assert run.token_arrays(2) == []
+
+
+def test_an_eval_at_the_same_step_replaces_the_earlier(run: Run) -> None:
+    run.record_eval(0, {"accuracy": 0.125}, make_groups(groups=5))
+    run.record_eval(10, {"accuracy": 0.25, "worked_share": 0.5}, make_groups(groups=3))
+    run.record_eval(0, EVAL_ROW, make_groups(groups=2))
+    missing = dict.fromkeys(EVAL_METRICS)
+    assert run.evals() == [
+        {"step": 0, **EVAL_ROW},
+        {"step": 10, **missing, "accuracy": 0.25, "worked_share": 0.5},
+    ]
+    assert len(run.eval_completions(0)) == 2
+    assert run.eval_completions(0)[1]["completions"][0]["text"] == make_groups()[1].completions[0].text
+    assert run.completions(0) == []
+    assert run.summary()["completions"] == 0
+
+
+def test_probes(run: Run) -> None:
+    run.record_probes(0, [make_probe("old")])
+    run.record_probes(0, [make_probe("41"), make_probe("42")])
+    run.record_probes(5, [make_probe("later")])
+    found = run.probes()
+    assert [(row["step"], row["samples"][0]["text"]) for row in found] == [(0, "41"), (0, "42"), (5, "later")]
+    assert found[0]["samples"] == [{"text": "41", "reward": 1.0}, {"text": "41", "reward": None}]
+    assert (found[0]["problem_id"], found[0]["prompt"], found[0]["answer"]) == ("probe-0", "6*7=", "42")
+
+
+def test_rewind_forgets_what_came_after(run: Run) -> None:
+    record_steps(run, range(6))
+    for step in (0, 2, 4):
+        run.record_eval(step, {"accuracy": step / 8}, make_groups(groups=1))
+        run.record_probes(step, [make_probe(str(step))])
+    kept = run.completions(1)
+    run.rewind(2)
+    assert run.last_step() == 1
+    assert [row["step"] for row in run.all_metrics()] == [0, 1]
+    assert [row["step"] for row in run.evals()] == [0, 2]
+    assert [row["step"] for row in run.probes()] == [0, 2]
+    assert (run.completions(1), run.completions(2)) == (kept, [])
+    assert (len(run.token_arrays(1)), run.token_arrays(2)) == (4, [])
+    assert (len(run.eval_completions(2)), run.eval_completions(4)) == (1, [])
+    assert run.summary()["completions"] == 2 * 3 * 4
+    assert run.summary()["seconds"] == 5.0
+    record_steps(run, range(2, 6))
+    assert run.summary()["completions"] == 6 * 3 * 4
+    run.rewind(0)
+    assert run.last_step() is None
+    assert [row["step"] for row in run.evals()] == [0]
+
+
+def test_sft_run_records_no_groups(tmp_path: Path) -> None:
+    with Run.create(tmp_path, "taught", kind="sft", config={"model": "tiny"}) as run:
+        run.record(0, [], {"sft_loss": 2.5, "token_accuracy": 0.5}, {"update": 1.0})
+        summary = run.summary()
+    assert (summary["kind"], summary["steps"], summary["completions"]) == ("sft", 1, 0)
+    assert (summary["group_size"], summary["reward_mean"], summary["worked_share"]) == (None, None, None)
+
+
+def test_summary(run: Run) -> None:
+    record_steps(run, range(2))
+    run.record_eval(0, {"accuracy": 0.25, "worked_share": 0.0}, [])
+    run.record_eval(2, EVAL_ROW, [])
+    run.set_status("finished")
+    summary = run.summary()
+    settings = {key: value for key, value in CONFIG.items() if key != "loss"}
+    expected = {
+        "name": "first",
+        "kind": "grpo",
+        "status": "finished",
+        **settings,
+        "steps": 2,
+        "completions": 24,
+        "worked_share": 0.25,
+        "reward_mean": 0.25,
+        "seconds": 5.0,
+        "config": CONFIG,
+    }
+    assert {key: summary[key] for key in expected} == expected
+    assert summary["eval"][1] == {"step": 2, **EVAL_ROW}
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+
+
+def test_status(run: Run) -> None:
+    assert run.summary()["status"] == "running"
+    run.set_status("stopped")
+    assert run.summary()["status"] == "stopped"
+    with pytest.raises(ValueError, match="'done'"):
+        run.set_status("done")
+
+
+def test_list_is_newest_first_and_survives_broken_folders(tmp_path: Path) -> None:
+    assert list_runs(tmp_path / "absent") == []
+    for name in ("zebra", "ant"):
+        with Run.create(tmp_path, name, kind="grpo", config=CONFIG) as run:
+            record_steps(run, range(2))
+        time.sleep(0.005)  # created is kept in milliseconds
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "garbage").mkdir()
+    (tmp_path / "garbage" / "run.db").write_bytes(b"garbage" * 1000)
+    (tmp_path / "bad name").mkdir()
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / "note.txt").write_text("not a folder")
+    rows = list_runs(tmp_path)
+    assert [row["name"] for row in rows[:2]] == ["ant", "zebra"]
+    assert (rows[0]["steps"], rows[0]["model"], rows[0]["status"], rows[0]["problem"]) == (2, "tiny", "running", None)
+    assert {row["name"]: row["status"] for row in rows[2:]} == dict.fromkeys(
+        ("bad name", "empty", "garbage"), "unreadable"
+    )
+    assert all(row["problem"] for row in rows[2:])
+
+
+# Living beside others
+
+
+def test_reader_sees_whole_steps_while_a_writer_records(tmp_path: Path, run: Run) -> None:
+    done = threading.Event()
+    seen: list[int] = []
+    failures: list[str] = []
+
+    def read() -> None:
+        with Run.open(tmp_path, "first", readonly=True) as reader:
+            while not done.is_set():
+                summary = reader.summary()
+                if summary["completions"] != summary["steps"] * 12 or summary["seconds"] != summary["steps"] * 2.5:
+                    failures.append(f"torn: {summary}")
+                last = reader.last_step()
+                if last is not None and [len(group["completions"]) for group in reader.completions(last)] != [4] * 3:
+                    failures.append(f"torn groups at {last}")
+                seen.append(summary["steps"])
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    deadline = time.monotonic() + 20
+    step = 0
+    while time.monotonic() < deadline and (step < 40 or len(set(seen)) < 3):
+        record_steps(run, range(step, step + 1))
+        step += 1
+    done.set()
+    thread.join()
+    assert failures == []
+    assert len(set(seen)) >= 3, "the reader never saw the run grow"
+    assert seen == sorted(seen)
+
+
+def test_read_only_cannot_write(tmp_path: Path, run: Run) -> None:
+    with (
+        Run.open(tmp_path, "first", readonly=True) as reader,
+        pytest.raises(sqlite3.OperationalError, match="readonly"),
+    ):
+        reader.record(0, [], {"loss": 1.0}, {})
+    assert run.last_step() is None
+
+
+def test_steps_survive_a_killed_writer(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys; from pathlib import Path; from grpo.store import Run\n"
+        "run = Run.create(Path(sys.argv[1]), 'killed', kind='grpo', config={})\n"
+        "for step in range(3): run.record(step, [], {'loss': 0.5}, {})\n"
+        "run._db.execute('INSERT INTO steps VALUES (3, 0)')\n"  # begun, never committed
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)])
+    assert killed.returncode == -9
+    with Run.open(tmp_path, "killed") as run:
+        assert run.metrics("loss") == [(0, 0.5), (1, 0.5), (2, 0.5)]
+        assert run.last_step() == 2
+        assert run.summary()["status"] == "running"
+
+
+def test_reading_a_record_loads_no_torch() -> None:
+    script = "import sys, grpo.store, grpo.metrics; print('torch' in sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == "False"
+
+
+# Checkpoints
+
+
+def write_model(folder: Path, step: int) -> None:
+    (folder / "config.json").write_text(str(step))
+
+
+def save(run: Run, step: int, value: float = 1.0) -> None:
+    import torch
+
+    save_checkpoint(
+        run,
+        step,
+        save_model=lambda folder: write_model(folder, step),
+        optimizer_tensors={"0.exp_avg": torch.full((2, 3), value), "0.step": torch.tensor(step)},
+        state={"step": step, "lr": 0.1, "bound": math.inf},
+    )
+
+
+def checkpoint_names(run: Run) -> list[str]:
+    return sorted(os.listdir(run.path / "checkpoints"))
+
+
+def test_checkpoint_comes_back(run: Run) -> None:
+    assert latest_checkpoint(run) is None
+    save(run, 50, value=0.1)
+    checkpoint = latest_checkpoint(run)
+    assert checkpoint is not None
+    assert (checkpoint.step, checkpoint.path) == (50, run.path / "checkpoints" / "step-000050")
+    assert checkpoint.state == {"step": 50, "lr": 0.1, "bound": None}
+    assert (checkpoint.path / "model" / "config.json").read_text() == "50"
+    tensors = checkpoint.optimizer_tensors()
+    assert tensors["0.exp_avg"].tolist() == [[pytest.approx(0.1)] * 3] * 2
+    assert tensors["0.step"].item() == 50
+
+
+def test_the_newest_two_checkpoints_are_kept(run: Run) -> None:
+    for step in (5, 10, 999_999, 1_000_000):
+        save(run, step)
+    assert checkpoint_names(run) == ["step-1000000", "step-999999"]
+    checkpoint = latest_checkpoint(run)
+    assert checkpoint is not None
+    assert checkpoint.step == 1_000_000
+
+
+def test_failed_save_leaves_the_previous_checkpoint(run: Run) -> None:
+    save(run, 1)
+
+    def fail(folder: Path) -> None:
+        (folder / "half").write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        save_checkpoint(run, 2, save_model=fail, optimizer_tensors={}, state={})
+    checkpoint = latest_checkpoint(run)
+    assert checkpoint is not None
+    assert checkpoint.step == 1
+    save(run, 2)
+    assert checkpoint_names(run) == ["step-000001", "step-000002"]
+    assert not (run.path / "checkpoints" / "step-000002" / "model" / "half").exists()
+
+
+def test_saving_a_step_again_replaces_it(run: Run) -> None:
+    save(run, 3, value=1.0)
+    save(run, 3, value=2.0)
+    checkpoint = latest_checkpoint(run)
+    assert checkpoint is not None
+    assert checkpoint.optimizer_tensors()["0.exp_avg"].tolist() == [[2.0] * 3] * 2
+    assert checkpoint_names(run) == ["step-000003"]
+
+
+def test_rewind_removes_later_checkpoints(run: Run) -> None:
+    save(run, 2)
+    save(run, 4)
+    run.rewind(2)
+    assert checkpoint_names(run) == ["step-000002"]
