@@ -1,0 +1,183 @@
+"""The model: load it, save it, and read log-probabilities off it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors import SafetensorError
+from torch.utils.checkpoint import checkpoint as recompute
+
+from grpo.attention import NAME as ATTENTION
+from grpo.attention import DecodeCache, PackedLayout
+from grpo.batch import pack
+from grpo.errors import GrpoError
+from grpo.models import EMBEDDED, embedded_folder
+from grpo.types import Batch, Completion, Group
+
+LOGITS_AT_ONCE = 2**24
+"""Most logits that exist at a time: 64 MiB in float32."""
+
+UNSUPPORTED = {
+    "final_logit_softcapping": "caps its logits",
+    "attn_logit_softcapping": "caps its attention scores",
+    "logit_scale": "scales its logits",
+    "logits_scaling": "scales its logits",
+}
+"""Config fields of models that compute logits or attention in a way this engine does not reproduce."""
+
+
+@dataclass(eq=False)
+class Policy:
+    """A causal language model with its tokenizer; training and rollout share these very weights."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+    end_tokens: frozenset[int]
+    version: int = 0
+    """Optimizer steps taken so far; a completion remembers the version that sampled it."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, layout: PackedLayout | DecodeCache) -> torch.Tensor:
+        """Last hidden states; inputs and output [rows, columns]."""
+        body = self.model.base_model
+        return body(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout).last_hidden_state
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Float32 at least, whatever the model's precision."""
+        logits = self.model.get_output_embeddings()(hidden)
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def save(self, folder: Path) -> None:
+        """A plain Hugging Face folder."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Policy:
+    """`name` is an embedded model, a Hugging Face folder or a Hugging Face id."""
+    source = _locate(name)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, attn_implementation=ATTENTION, output_loading_info=True
+        )
+    # The border to files people made: whatever is wrong with the folder is told in one line.
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise GrpoError(f"field model: cannot load {name!r}: {reason}") from error
+    tied = set(getattr(model, "_tied_weights_keys", None) or ())
+    missing = sorted(set(report["missing_keys"]) - tied)
+    if missing:
+        # transformers would fill these with random numbers and go on.
+        raise GrpoError(
+            f"field model: {name!r} lacks {len(missing)} weights, the first is {missing[0]}; copy the folder again"
+        )
+    for setting, what in UNSUPPORTED.items():
+        if getattr(model.config, setting, None):
+            raise GrpoError(f"field model: {name!r} {what} ({setting}), which the engine does not reproduce yet")
+    # Dropout would make the trainer's log-probabilities disagree with the sampler's.
+    model.eval().to(device)
+    return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name))
+
+
+def _locate(name: str) -> str:
+    if name in EMBEDDED:
+        return str(embedded_folder(name))
+    if Path(name).is_dir():
+        _check_weight_files(Path(name))
+        return name
+    if Path(name).exists() or "/" not in name or name.startswith((".", "/", "~")):
+        known = ", ".join(sorted(EMBEDDED))
+        raise GrpoError(
+            f"field model: no model {name!r}; known are {known}, or give a Hugging Face folder or id (owner/name)"
+        )
+    return name
+
+
+def _check_weight_files(folder: Path) -> None:
+    """A cut-off weights file is named with its sizes, before anything is loaded."""
+    if not (folder / "config.json").is_file():
+        raise GrpoError(f"field model: {folder} has no config.json, so it is not a Hugging Face model folder")
+    files = sorted(folder.glob("*.safetensors"))
+    if not files and not list(folder.glob("*.bin")):
+        raise GrpoError(f"field model: {folder} has no weights (*.safetensors); copy the folder again")
+    for file in files:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            header_size = int.from_bytes(stream.read(8), "little")
+            header = stream.read(header_size) if 8 + header_size <= size else b""
+        ends = [entry["data_offsets"][1] for key, entry in _json(header).items() if key != "__metadata__"]
+        expected = 8 + header_size + max(ends, default=0)
+        if not ends or size != expected:
+            raise GrpoError(f"field model: {file} is damaged: {size} bytes, expected {expected}; copy the file again")
+
+
+def _json(header: bytes) -> dict[str, Any]:
+    try:
+        return dict(json.loads(header))
+    except ValueError:
+        return {}
+
+
+def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:
+    ends = model.generation_config.eos_token_id if model.generation_config else None
+    ends = tokenizer.eos_token_id if ends is None else ends
+    if ends is None:
+        raise GrpoError(f"field model: {name!r} defines no end token (eos_token_id), so no completion could end")
+    return frozenset([ends] if isinstance(ends, int) else ends)
+
+
+def logprobs(policy: Policy, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """(log-probability of each trained token, entropy of the distribution it was drawn from), both [N, L].
+
+    Only the hidden states that predict a trained token meet the output layer, a chunk at a time, and each chunk is
+    computed again in the backward pass: the logits [tokens, vocabulary] never exist whole.
+    """
+    hidden_TC = policy.hidden(batch.tokens_T[None], batch.positions_T[None], batch.layout)[0]
+    hidden_AC = torch.nn.functional.embedding(batch.source_A, hidden_TC)
+
+    def head(hidden: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logp_V = torch.log_softmax(policy.logits(hidden) / temperature, dim=-1)
+        return logp_V.gather(-1, target[:, None])[:, 0], -(logp_V.exp() * logp_V).sum(dim=-1)
+
+    rows = max(1, LOGITS_AT_ONCE // policy.model.config.vocab_size)
+    chunks = [
+        recompute(head, hidden, target, use_reentrant=False) if hidden.requires_grad else head(hidden, target)
+        for hidden, target in zip(hidden_AC.split(rows), batch.target_A.split(rows), strict=True)
+    ]
+    logp_A, entropy_A = (torch.cat(values) for values in zip(*chunks, strict=True))
+    zeros_NL = torch.zeros(batch.mask_NL.shape, dtype=logp_A.dtype, device=logp_A.device)
+    return zeros_NL.masked_scatter(batch.mask_NL, logp_A), zeros_NL.masked_scatter(batch.mask_NL, entropy_A)
+
+
+@torch.no_grad()
+def annotate(
+    groups: Sequence[Group],
+    policy: Policy,
+    add: Callable[[Completion, np.ndarray], Completion],
+    *,
+    temperature: float,
+    token_budget: int,
+) -> list[Group]:
+    """Every completion with its log-probabilities under `policy`, put where `add` says, from one packed forward."""
+    rows = []
+    for batch in pack(groups, token_budget, policy.device):
+        logp_NL, _ = logprobs(policy, batch, temperature)
+        lengths = batch.mask_NL.sum(dim=1).tolist()
+        rows += [logp[:length] for logp, length in zip(logp_NL.cpu().numpy(), lengths, strict=True)]
+    values = iter(rows)
+    return [
+        replace(group, completions=tuple(add(completion, next(values)) for completion in group.completions))
+        for group in groups
+    ]
