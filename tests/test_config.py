@@ -122,7 +122,7 @@ def test_truncated_sampling_is_refused_with_the_reason(recipe, name):
         *(({"loss.clip_low": value}, "loss.clip_low", "must be above 0 and at most 1") for value in (0, 1.5)),
         *(
             ({path: -1}, path, "must be 0 or more; got -1")
-            for path in ("loss.beta", "seed", "checkpoint_every", "evaluation.every", "evaluation.problems")
+            for path in ("loss.beta", "seed", "checkpoint_every", "evaluation.every", "evaluation.probes")
         ),
         ({"optimizer.adam_beta2": 1}, "optimizer.adam_beta2", "must be 0 or more and below 1; got 1"),
         ({"model": ""}, "model", "must be given"),

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grpo.errors import GrpoError
-from grpo.metrics import EVAL_METRICS, UnlistedMetricError
 from grpo.checkpoints import latest_checkpoint, save_checkpoint
 from grpo.config import check_run_name
+from grpo.errors import GrpoError
+from grpo.metrics import EVAL_METRICS, UnlistedMetricError
 from grpo.store import Run, fresh_name, list_runs
 from grpo.types import Completion, Group, Problem
 

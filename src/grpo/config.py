@@ -206,10 +206,10 @@ _POSITIVE = _Limit("above 0", lambda value: value > 0)
 _FRACTION = _Limit("0 or more and below 1", lambda value: 0 <= value < 1)
 _LIMITS: Mapping[str, _Limit] = {
     **dict.fromkeys(("steps", "prompts_per_step", "group_size", "max_new_tokens", "batch_size"), _ONE),
-    **dict.fromkeys(("optimizer.epochs", "optimizer.minibatches", "system.token_budget"), _ONE),
+    **dict.fromkeys(("optimizer.epochs", "optimizer.minibatches", "system.token_budget", "evaluation.problems"), _ONE),
     **dict.fromkeys(("seed", "checkpoint_every", "warmup_steps", "weight_decay", "loss.beta", "system.threads"), _ZERO),
     **dict.fromkeys(("optimizer.warmup_steps", "optimizer.weight_decay", "system.token_groups"), _ZERO),
-    **dict.fromkeys(("evaluation.every", "evaluation.problems", "evaluation.probes"), _ZERO),
+    **dict.fromkeys(("evaluation.every", "evaluation.probes"), _ZERO),
     **dict.fromkeys(("lr", "temperature", "epochs", "grad_clip", "loss.clip_high", "optimizer.grad_clip"), _POSITIVE),
     **dict.fromkeys(("optimizer.adam_beta1", "optimizer.adam_beta2"), _FRACTION),
     **dict.fromkeys(("model", "data", "system.device", "system.runs"), _Limit("given, not empty", bool)),

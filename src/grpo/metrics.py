@@ -57,7 +57,7 @@ METRICS: dict[str, Metric] = {
         "With rewards scaled by their group: just below 1, and lower as groups lose their signal.",
     ),
     "zero_signal_groups": Metric(
-        "Share of groups whose rewards are all equal: every advantage in them is exactly 0, so they teach nothing.",
+        "Share of groups whose advantages are all exactly 0, because their rewards are equal: they teach nothing.",
         SHARE,
         "Below about 0.5; if higher, change the difficulty or sample more per group.",
     ),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,18 +61,20 @@ class Policy:
 
     def save(self, folder: Path) -> None:
         """A plain Hugging Face folder."""
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        with _no_progress_bars():
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
 
 
 def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Policy:
     """`name` is an embedded model, a Hugging Face folder or a Hugging Face id."""
     source = _locate(name)
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, attn_implementation=ATTENTION, output_loading_info=True
-        )
+        with _no_progress_bars():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+            model, report = transformers.AutoModelForCausalLM.from_pretrained(
+                source, dtype=dtype, attn_implementation=ATTENTION, output_loading_info=True
+            )
     # The border to files people made: whatever is wrong with the folder is told in one line.
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -89,6 +92,18 @@ def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.fl
     # Dropout would make the trainer's log-probabilities disagree with the sampler's.
     model.eval().to(device)
     return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name))
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """transformers draws bars of its own, which would tear the terminal's view."""
+    shown = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers.utils.logging.enable_progress_bar()
 
 
 def _locate(name: str) -> str:

@@ -356,6 +356,10 @@ class Run:
         rows = self._db.execute("SELECT * FROM token_arrays WHERE step = ? ORDER BY group_index, sample_index", (step,))
         return [{key: _decoded(key, value) for key, value in dict(row).items()} for row in rows]
 
+    def spans(self) -> list[dict[str, Any]]:
+        """Where each step's time went, in order: step, name, start (seconds since 1970), seconds."""
+        return [dict(row) for row in self._db.execute("SELECT * FROM spans ORDER BY step, start")]
+
     def probes(self) -> list[dict[str, Any]]:
         rows = self._db.execute("SELECT * FROM probes ORDER BY step, probe_index")
         return [{**dict(row), "samples": json.loads(row["samples"])} for row in rows]

@@ -44,10 +44,10 @@ def group_advantages(
     count_P1 = valid_PG.sum(dim=1, keepdim=True)
 
     centred_PG = rewards_PG - _baseline(rewards_PG, valid_PG, lengths_PG, count_P1, baseline)
-    spread_P1 = _spread(rewards_PG, valid_PG)
-    if baseline in GROUP_BASELINES or scale == "group_std":
-        centred_PG = centred_PG.masked_fill(spread_P1 == 0, 0.0)
-    centred_PG = centred_PG.masked_fill(~valid_PG, 0.0)
+    # Compared within its group, a group without spread teaches nothing; compared with the batch, it takes a whole one.
+    by_group = baseline in GROUP_BASELINES or scale == "group_std"
+    spread = _spread(rewards_PG, valid_PG) if by_group else _spread(rewards_PG.view(1, -1), valid_PG.view(1, -1))
+    centred_PG = centred_PG.masked_fill((spread == 0) | ~valid_PG, 0.0)
 
     if scale == "none":
         return centred_PG
@@ -75,9 +75,7 @@ def _baseline(
     if baseline == "mean":
         return total_P1 / count_P1.clamp(min=1)
     if baseline == "leave_one_out":
-        # A completion alone in its group has no others to be measured by: its own reward makes the advantage 0.
-        others_PG = (total_P1 - rewards_PG) / (count_P1 - 1).clamp(min=1)
-        return torch.where(count_P1 > 1, others_PG, rewards_PG)
+        return (total_P1 - rewards_PG) / (count_P1 - 1).clamp(min=1)
     if baseline == "batch":
         return total_P1.sum() / count_P1.sum().clamp(min=1)
     if baseline == "length_weighted":

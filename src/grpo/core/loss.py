@@ -51,8 +51,8 @@ def policy_loss(
 ) -> tuple[torch.Tensor, LossStatistics]:
     """Loss of one micro-batch (its share of the optimizer step's loss) and the sums behind its metrics.
 
-    All tensors are [N, L]: a row per completion, `mask` True where it has a token. `ref_logp` is needed where
-    `beta` > 0; `entropy` is only measured.
+    All tensors are [N, L]: a row per completion, `mask` True where it has a token; `advantages` may also be [N], one
+    per completion. `ref_logp` is needed where `beta` > 0; `entropy` is only measured.
 
     One completion of two tokens, A = 1: the first has ρ = e^0.5 > 1.2 and is clipped, the second has ρ = 1.
 
@@ -68,19 +68,24 @@ def policy_loss(
     0.5
     """
     mask = mask.bool()
+    if advantages.dim() == 1:
+        advantages = advantages[:, None].expand_as(logp)
+    # Padding may hold anything, NaN included, and 0 · NaN is NaN in a backward pass: it must not enter at all.
+    logp, old_logp, advantages = (x.masked_fill(~mask, 0.0) for x in (logp, old_logp, advantages))
     lengths_N1 = mask.sum(dim=1, keepdim=True)
-    log_ratio_NL = (logp - old_logp).masked_fill(~mask, 0.0)
+    log_ratio_NL = logp - old_logp
     if ratio == "sequence":
         log_ratio_NL = (log_ratio_NL.sum(dim=1, keepdim=True) / lengths_N1.clamp(min=1)).expand_as(log_ratio_NL)
     elif ratio != "token":
         raise ValueError(f"unknown ratio {ratio!r}: token or sequence")
-    ratio_NL = log_ratio_NL.exp()
+    # e^80 still fits float32; beyond it the ratio would be inf, and inf times a clipped gradient of 0 is NaN.
+    ratio_NL = log_ratio_NL.clamp(max=80.0).exp()
 
     clipped_NL = ratio_NL.clamp(1 - clip_low, 1 + clip_high)
     loss_NL = -torch.minimum(ratio_NL * advantages, clipped_NL * advantages)
     kl_NL = None
     if ref_logp is not None:
-        kl_NL = kl_estimate(logp, ref_logp, kl).masked_fill(~mask, 0.0)
+        kl_NL = kl_estimate(logp, ref_logp.masked_fill(~mask, 0.0), kl)
         if beta:
             loss_NL = loss_NL + beta * kl_NL
     elif beta:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
@@ -21,8 +22,9 @@ class LossStatistics:
     clip_low: torch.Tensor
     clip_high: torch.Tensor
     """Tokens whose gradient the clip took away; a ratio outside the range with A on the other side is not clipped."""
-    kl: torch.Tensor
-    entropy: torch.Tensor
+    kl: torch.Tensor | None
+    entropy: torch.Tensor | None
+    """None where it was not measured: a 0 would claim that the policy has not moved."""
     ratio_min: torch.Tensor
     ratio_max: torch.Tensor
 
@@ -40,21 +42,21 @@ class LossStatistics:
         kl_NL: torch.Tensor | None,
         entropy_NL: torch.Tensor | None,
     ) -> LossStatistics:
-        zero = torch.zeros((), dtype=loss.dtype, device=loss.device)
         return cls(
             loss=loss.detach(),
             tokens=mask_NL.sum(),
             gradient_tokens=(mask_NL & (advantages_NL != 0)).sum(),
             clip_low=(mask_NL & (ratio_NL < 1 - clip_low) & (advantages_NL < 0)).sum(),
             clip_high=(mask_NL & (ratio_NL > 1 + clip_high) & (advantages_NL > 0)).sum(),
-            kl=zero if kl_NL is None else kl_NL.masked_fill(~mask_NL, 0.0).sum(),
-            entropy=zero if entropy_NL is None else entropy_NL.masked_fill(~mask_NL, 0.0).sum(),
+            kl=None if kl_NL is None else kl_NL.masked_fill(~mask_NL, 0.0).sum(),
+            entropy=None if entropy_NL is None else entropy_NL.masked_fill(~mask_NL, 0.0).sum(),
             ratio_min=ratio_NL.masked_fill(~mask_NL, torch.inf).amin(),
             ratio_max=ratio_NL.masked_fill(~mask_NL, -torch.inf).amax(),
         )
 
     def __add__(self, other: LossStatistics) -> LossStatistics:
-        joined = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
+        joined: dict[str, Any] = {name: None if a is None or b is None else a + b for name, (a, b) in pairs.items()}
         joined["ratio_min"] = torch.minimum(self.ratio_min, other.ratio_min)
         joined["ratio_max"] = torch.maximum(self.ratio_max, other.ratio_max)
         return LossStatistics(**joined)
@@ -62,7 +64,8 @@ class LossStatistics:
     def metrics(self) -> dict[str, float]:
         tokens = max(float(self.tokens), 1.0)
         per_token = ("gradient_tokens", "clip_low", "clip_high", "kl", "entropy")
-        shares = {name: float(getattr(self, name)) / tokens for name in per_token}
+        measured = {name: getattr(self, name) for name in per_token if getattr(self, name) is not None}
+        shares = {name: float(total) / tokens for name, total in measured.items()}
         return {name: float(getattr(self, name)) for name in ("loss", "ratio_min", "ratio_max")} | shares
 
 

@@ -1,0 +1,42 @@
+"""Group Relative Policy Optimization: train language models, and see why every update happened.
+
+>>> from grpo.core import group_advantages, policy_loss, kl_estimate       # the mathematics, torch only
+>>> from grpo import Config                                                # grpo.train(Config(model=…)) trains
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from grpo.config import Config as Config
+    from grpo.config import SftConfig as SftConfig
+    from grpo.errors import GrpoError as GrpoError
+    from grpo.sft import sft as sft
+    from grpo.train import train as train
+    from grpo.types import Batch as Batch
+    from grpo.types import Completion as Completion
+    from grpo.types import Group as Group
+    from grpo.types import Problem as Problem
+
+__all__ = ["Batch", "Completion", "Config", "Group", "GrpoError", "Problem", "SftConfig", "sft", "train"]
+
+_HOMES = {
+    "Batch": "types",
+    "Completion": "types",
+    "Config": "config",
+    "Group": "types",
+    "GrpoError": "errors",
+    "Problem": "types",
+    "SftConfig": "config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names are fetched when asked for, so that `grpo --help` and the record never wait for torch."""
+    if name in ("train", "sft"):
+        return import_module(f"grpo.{name}")  # a module that can be called: its function of the same name
+    if name in _HOMES:
+        return getattr(import_module(f"grpo.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'grpo' has no attribute {name!r}")

@@ -1,0 +1,331 @@
+"""The command line. Heavy modules are imported by the command that needs them, so that help answers at once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo import flags
+from grpo.config import parse_sft, parse_train, resolve, to_toml
+from grpo.errors import GrpoError
+
+if TYPE_CHECKING:
+    from grpo.policy import Policy
+    from grpo.store import Run
+
+USAGE = """\
+grpo: train language models with Group Relative Policy Optimization, and see why every update happened.
+
+  grpo train [recipe.toml ...] [--field value ...]   train; alone, it teaches the embedded model on the CPU
+  grpo sft MODEL DATA.jsonl    supervised fine-tuning on prompt/answer rows
+  grpo eval MODEL              held-out accuracy with its 95% interval
+  grpo sample MODEL "PROMPT"   a group of completions, scored where the task can score it
+  grpo runs [NAME]             what is recorded
+  grpo export RUN FOLDER       the trained model as a plain Hugging Face folder
+
+MODEL is tiny or nano (embedded), the name of a run, a Hugging Face folder or a Hugging Face id.
+`grpo COMMAND --help` lists a command's options.
+`--dry-run` prints the config that would train, and stops. `--debug` shows tracebacks.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """Ask held-out problems, once sampled and once greedy, and report accuracy with its 95% interval."""
+
+    model: str
+    """A model or the name of a run; also the first argument."""
+    task: str = ""
+    """Empty: the run's or the embedded model's own."""
+    problems: int = 500
+    """How many held-out problems are asked."""
+    temperature: float = 1.0
+    max_new_tokens: int = 0
+    """0: as in the run, or 48."""
+    top_k: int = 0
+    """Sample among the k likeliest tokens only; 0: all."""
+    top_p: float = 1.0
+    """Sample from the smallest set of tokens that holds this much probability."""
+    seed: int = 1
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions:
+    """Sample a group of completions of one prompt. Where the task can score it, rewards and advantages are shown."""
+
+    model: str
+    """A model or the name of a run; also the first argument."""
+    prompt: str
+    """The prompt; also the second argument."""
+    count: int = 8
+    """Completions; also -n."""
+    task: str = ""
+    """Empty: the run's or the embedded model's own."""
+    temperature: float = 1.0
+    """0: greedy."""
+    max_new_tokens: int = 0
+    """0: as in the run, or 48."""
+    top_k: int = 0
+    """Sample among the k likeliest tokens only; 0: all."""
+    top_p: float = 1.0
+    """Sample from the smallest set of tokens that holds this much probability."""
+    seed: int = 1
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsOptions:
+    """List the runs, or tell about one."""
+
+    name: str = ""
+    """The run; also the first argument. Empty: all of them."""
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Write the model of a run's last checkpoint as a plain Hugging Face folder."""
+
+    run: str
+    """The run; also the first argument."""
+    folder: str
+    """Where to write; also the second argument."""
+    runs: str = "runs"
+    """Folder that holds the runs."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        return _dispatch(arguments)
+    except GrpoError as error:
+        if debug:
+            raise
+        print(f"grpo: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # a border: the reader of our output, `head` for instance, has left
+        sys.stderr.close()
+        return 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"grpo {version('grpo-lab')}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
+        raise GrpoError(f"no command {flags.shown(name)}; {hint}")
+    COMMANDS[name](rest)
+    return 0
+
+
+def _train(arguments: list[str]) -> None:
+    dry_run = "--dry-run" in arguments
+    config = parse_train([argument for argument in arguments if argument != "--dry-run"])
+    if dry_run:
+        print(to_toml(resolve(config)), end="")
+        return
+    from grpo.train import train
+    from grpo.view import pick_view
+
+    train(config, pick_view(config.quiet)).close()
+
+
+def _sft(arguments: list[str]) -> None:
+    dry_run = "--dry-run" in arguments
+    config = parse_sft([argument for argument in arguments if argument != "--dry-run"])
+    if dry_run:
+        print(to_toml(config), end="")
+        return
+    from grpo.sft import sft
+    from grpo.view import pick_view
+
+    sft(config, pick_view(config.quiet)).close()
+
+
+def _eval(arguments: list[str]) -> None:
+    options = _parse(EvalOptions, arguments, "grpo eval", ("model",))
+    policy, settings = _load(options.model, options.runs)
+    from grpo.evaluation import evaluate
+    from grpo.rollout.engine import Engine
+    from grpo.tasks import load_task
+
+    task_name = options.task or settings.get("task")
+    if not task_name:
+        raise GrpoError("field task: name one with --task NAME; only runs and embedded models bring their own")
+    task = load_task(task_name)
+    row, _ = evaluate(
+        Engine(policy),
+        task,
+        task.heldout()[: options.problems],
+        max_new_tokens=options.max_new_tokens or settings.get("max_new_tokens", 48),
+        temperature=options.temperature,
+        seed=options.seed,
+        top_k=options.top_k,
+        top_p=options.top_p,
+    )
+    if options.json:
+        print(json.dumps({"model": options.model, "task": task.name, "problems": options.problems, **row}))
+        return
+    for kind, prefix in (("sampled", ""), ("greedy", "greedy_")):
+        low, high = row[f"{prefix}low"], row[f"{prefix}high"]
+        print(f"{kind:8} {row[f'{prefix}accuracy']:6.1%}   95% interval {low:.1%} to {high:.1%}")
+    print(f"mean length {row['length_mean']:.1f} tokens")
+    for name in (name for name in row if name.endswith("_share")):
+        print(f"{name.removesuffix('_share')} share {row[name]:.1%}")
+
+
+def _sample(arguments: list[str]) -> None:
+    arguments = ["--count" if argument == "-n" else argument for argument in arguments]
+    options = _parse(SampleOptions, arguments, "grpo sample", ("model", "prompt"))
+    policy, settings = _load(options.model, options.runs)
+    from grpo.rewards import score
+    from grpo.rollout.engine import Engine
+    from grpo.tasks import load_task
+    from grpo.train import credit
+    from grpo.types import Problem
+    from grpo.view import print_group
+
+    task_name = options.task or settings.get("task")
+    task = load_task(task_name) if task_name else None
+    problem = task.recognise(options.prompt) if task else None
+    groups = Engine(policy).sample(
+        [problem or Problem("typed", options.prompt, "")],
+        options.count,
+        seed=options.seed,
+        step=0,
+        temperature=options.temperature,
+        max_new_tokens=options.max_new_tokens or settings.get("max_new_tokens", 48),
+        purpose="sample",
+        top_k=options.top_k,
+        top_p=options.top_p,
+    )
+    if task and problem:
+        from grpo.algorithms import PRESETS
+
+        groups, _ = credit(score(task, groups), PRESETS["grpo"].settings)
+    [group] = groups
+    if not options.json:
+        print_group(group)
+        return
+    rows = [
+        {
+            "text": c.text,
+            "tokens": len(c),
+            "finish": c.finish,
+            "logprob": float(c.logprobs.sum()),
+            "reward": c.reward,
+            "advantage": None if c.advantages is None else float(c.advantages[0]),
+        }
+        for c in group.completions
+    ]
+    print(json.dumps({"prompt": options.prompt, "answer": problem.answer if problem else None, "completions": rows}))
+
+
+def _runs(arguments: list[str]) -> None:
+    options = _parse(RunsOptions, arguments, "grpo runs", ("name",))
+    from grpo.store import Run, list_runs
+    from grpo.view import print_run, print_runs
+
+    if options.name:
+        with Run.open(Path(options.runs), options.name, readonly=True) as run:
+            if options.json:
+                print(json.dumps(run.summary()))
+            else:
+                print_run(run)
+        return
+    rows = list_runs(Path(options.runs))
+    if options.json:
+        print(json.dumps(rows))
+    else:
+        print_runs(rows, options.runs)
+
+
+def _export(arguments: list[str]) -> None:
+    options = _parse(ExportOptions, arguments, "grpo export", ("run", "folder"))
+    target = Path(options.folder)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise GrpoError(f"field folder: {target} exists and is not empty; name a new one")
+    from grpo.store import Run
+
+    with Run.open(Path(options.runs), options.run, readonly=True) as run:
+        model = _model_of(run)
+        shutil.copytree(model, target, dirs_exist_ok=True)
+    print(f"{options.run} ({model.parent.name}) is in {target}: load it as any Hugging Face model")
+
+
+def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tuple[str, ...]) -> Any:
+    if "--help" in arguments or "-h" in arguments:
+        flags.show_help(options, prog)
+    settings = flags.read(options, arguments, prog=prog, positionals=positionals)
+    parsed = flags.build(options, settings, prog=prog)
+    for name, least in (("count", 1), ("problems", 1), ("temperature", 0), ("max_new_tokens", 0), ("top_k", 0)):
+        if getattr(parsed, name, least) < least:
+            raise GrpoError(f"field {name} (command line): must be at least {least}; got {getattr(parsed, name)}")
+    if not 0 < getattr(parsed, "top_p", 1.0) <= 1:
+        raise GrpoError(f"field top_p (command line): must be above 0 and at most 1; got {parsed.top_p}")
+    return parsed
+
+
+def _load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
+    """The policy, and the settings it was trained with or made for."""
+    from grpo.models import EMBEDDED
+    from grpo.policy import load_policy
+    from grpo.store import Run
+
+    if name in EMBEDDED:
+        return load_policy(name), {"task": EMBEDDED[name]}
+    if not Path(name).exists() and (Path(runs) / name / "run.db").is_file():
+        with Run.open(Path(runs), name, readonly=True) as run:
+            return load_policy(str(_model_of(run))), run.config
+    return load_policy(name), {}
+
+
+def _model_of(run: Run) -> Path:
+    from grpo.checkpoints import latest_checkpoint
+
+    checkpoint = latest_checkpoint(run)
+    if checkpoint is None:
+        raise GrpoError(f"run {run.name}: has no checkpoint yet; wait for one, or train with --checkpoint-every N")
+    return checkpoint.path / "model"
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "train": _train,
+    "sft": _sft,
+    "eval": _eval,
+    "sample": _sample,
+    "runs": _runs,
+    "export": _export,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

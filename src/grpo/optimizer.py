@@ -1,0 +1,48 @@
+"""AdamW on the policy's weights, and its state as named tensors that a checkpoint can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from grpo.errors import GrpoError
+from grpo.policy import Policy
+
+
+def make_optimizer(policy: Policy, *, beta1: float, beta2: float, weight_decay: float) -> torch.optim.AdamW:
+    """The learning rate is set at every step, from the schedule."""
+    return torch.optim.AdamW(
+        policy.model.parameters(), lr=0.0, betas=(beta1, beta2), weight_decay=weight_decay, fused=True
+    )
+
+
+def take_step(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_clip: float) -> float:
+    """One update with the gradients at hand; returns their norm before clipping."""
+    norm = torch.nn.utils.clip_grad_norm_(policy.model.parameters(), grad_clip)
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    policy.version += 1
+    return float(norm)
+
+
+def state_tensors(policy: Policy, optimizer: torch.optim.AdamW) -> dict[str, torch.Tensor]:
+    """Adam's moments and step count of every weight, as `exp_avg/model.layers.0…`."""
+    return {
+        f"{kind}/{name}": tensor
+        for name, weight in policy.model.named_parameters()
+        for kind, tensor in optimizer.state[weight].items()
+    }
+
+
+def restore_state(policy: Policy, optimizer: torch.optim.AdamW, tensors: Mapping[str, torch.Tensor]) -> None:
+    kinds = ("step", "exp_avg", "exp_avg_sq")
+    expected = {f"{kind}/{name}" for name, _ in policy.model.named_parameters() for kind in kinds}
+    # No state at all is right where no update was taken yet (every group was without signal).
+    if tensors and set(tensors) != expected:
+        raise GrpoError("the checkpoint's optimizer state does not belong to this model; start a new run")
+    if tensors:
+        for name, weight in policy.model.named_parameters():
+            optimizer.state[weight] = {kind: tensors[f"{kind}/{name}"].to(weight.device) for kind in kinds}

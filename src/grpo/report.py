@@ -1,0 +1,285 @@
+"""A run in words: groups to read, accuracies with their intervals, and at the end what came of it all.
+
+Prompts and completions are untrusted: they are shown through `printable` only, and reach rich as text, never as markup.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from grpo.checkpoints import latest_checkpoint
+from grpo.evaluation import is_right
+from grpo.flags import one_line
+from grpo.types import Completion, Group
+
+if TYPE_CHECKING:
+    from grpo.store import Run
+
+FAINT = "dim"
+"""Style of what is neither a number nor a text of the run; without a colour, it suits dark and light terminals."""
+PHASES = ("rollout", "reward", "update", "record")
+ABOVE, LEVEL, BELOW = (0x2F, 0x7F, 0xD0), (0x8A, 0x8A, 0x8A), (0xD9, 0x6B, 0x0B)
+
+
+def advantage_colour(advantage: float) -> str:
+    """Blue above the baseline, orange below, grey at 0: told apart by colour-blind eyes, on dark and on light ground.
+
+    >>> advantage_colour(0.0), advantage_colour(9.0), advantage_colour(-9.0)
+    ('#8a8a8a', '#2f7fd0', '#d96b0b')
+    """
+    end = ABOVE if advantage > 0 else BELOW
+    strength = math.tanh(abs(advantage))
+    return "#" + "".join(f"{round(grey + (full - grey) * strength):02x}" for grey, full in zip(LEVEL, end, strict=True))
+
+
+def printable(text: str, width: int) -> str:
+    r"""Untrusted text as one line of at most `width` cells. What is too long loses its middle: answers come last.
+
+    >>> printable("so\n\x1b[31m42", 80), printable("one, two, three, four, 42", 15)
+    ('so⏎\\x1b[31m42', 'one, two,…r, 42')
+    """
+    if len(text) > 2 * width:  # of a very long text, nothing but its ends can be seen
+        text = text[:width] + text[-width:]
+    line = one_line(text.replace("\r\n", "\n").replace("\n", "⏎"), most=20 * width)
+    if cell_len(line) <= width:
+        return line
+    tail = width // 3
+    return f"{set_cell_size(line, width - tail - 1)}…{set_cell_size(line[::-1], tail)[::-1]}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Equal completions of a group."""
+
+    text: str
+    reward: float | None
+    advantage: float | None
+    """Mean over the tokens; None where the completion is unscored and so left out of the update."""
+
+
+def telling(groups: Sequence[Group]) -> Group:
+    """The first group that teaches something: with unequal rewards, if there is one."""
+    rewards = ({done.reward for done in group.completions if done.reward is not None} for group in groups)
+    mixed = (group for group, different in zip(groups, rewards, strict=True) if len(different) > 1)
+    return next(mixed, groups[0])
+
+
+def rows_best_first(group: Group) -> list[tuple[Row, int]]:
+    """Each different completion with how often it came."""
+
+    def row(done: Completion) -> Row:
+        if done.reward is None or done.advantages is None:
+            return Row(done.text, done.reward, None)
+        # Rounded, because a mean over more tokens can differ in its last bit.
+        return Row(done.text, done.reward, round(float(done.advantages.mean()), 4))
+
+    def rank(counted: tuple[Row, int]) -> tuple[float, float, int]:
+        row, count = counted
+        unknown = -math.inf
+        return (
+            unknown if row.advantage is None else row.advantage,
+            unknown if row.reward is None else row.reward,
+            count,
+        )
+
+    return sorted(Counter(map(row, group.completions)).items(), key=rank, reverse=True)
+
+
+def group_lines(group: Group, width: int, most: int) -> list[Text]:
+    """The prompt over its completions, the best first; of more than `most` different ones, the middle is left out."""
+    rows = rows_best_first(group)
+    answer = printable(group.problem.answer, width // 4)
+    answer = f"   answer {answer}" if answer else ""
+    room = max(10, width - 24)
+    prompt = printable(group.problem.prompt, max(10, room - cell_len(answer)))
+    lines = [Text.assemble((f"{'reward':>6}  {'advantage':>9}       ", FAINT), (prompt, "bold"), (answer, FAINT))]
+    for row, count in rows:
+        reward = "–" if row.reward is None else f"{row.reward:.2f}"
+        advantage = "–" if row.advantage is None else f"{row.advantage:+z.2f}"
+        times = f"×{count}" if count > 1 else ""
+        colour = "" if row.advantage is None else advantage_colour(row.advantage)
+        text = printable(row.text, room) if row.text else "(nothing)"
+        cells = (f"{reward:>6}  ", (f"{advantage:>9}", f"bold {colour}"), (f" {times:>4}  ", FAINT), text)
+        lines.append(Text.assemble(*cells))
+    if len(rows) > most:
+        best = 1 + most // 2
+        worst = len(lines) - (most - most // 2 - 1)
+        between = Text(f"{'':24}… {worst - best} more", FAINT)
+        lines[best:worst] = [between]
+    return lines
+
+
+def describe(run: Run) -> str:
+    """What is trained on what, in a few words."""
+    config = run.config
+    if run.kind == "sft":
+        return printable(f"{config['model']} · {Path(config['data']).name} · sft", 60)
+    batch = f"{config['prompts_per_step']}×{config['group_size']}"
+    return printable(f"{config['model']} · {config['task']} · {config['algorithm']} · {batch}", 60)
+
+
+def change(rows: Sequence[Mapping[str, Any]], form: str) -> str:
+    """The first row and, where there are more, the last, each written as `form` says."""
+    ends = [rows[0], rows[-1]] if len(rows) > 1 else rows
+    return " → ".join(form.format(**row) for row in ends)
+
+
+def accuracy_change(evals: Sequence[Mapping[str, Any]], kind: str = "") -> str:
+    """`35.2% [31–39] → 92.0% [89–94]`: held-out accuracy with its 95% interval; kind "greedy_" for the greedy one."""
+    names = (f"{kind}accuracy", f"{kind}low", f"{kind}high")
+    values = ({"share": row[names[0]], "low": 100 * row[names[1]], "high": 100 * row[names[2]]} for row in evals)
+    return change(list(values), "{share:.1%} [{low:.0f}–{high:.0f}]")
+
+
+def eval_changes(evals: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """From the first evaluation to the last: accuracy of sampled and greedy answers, worked share, length."""
+    changes = {"sampled": accuracy_change(evals), "greedy": accuracy_change(evals, "greedy_")}
+    if evals[-1].get("worked_share") is not None:
+        changes["worked"] = change(evals, "{worked_share:.0%}")
+    return changes | {"length": f"{change(evals, '{length_mean:.1f}')} tokens"}
+
+
+def result(run: Run, width: int) -> list[str]:
+    """How the run stands or ended: before and after, examples, time by phase, where it is and what to type next."""
+    summary = run.summary()
+    title = f"{run.name} {summary['status']} after {summary['steps']} steps ({describe(run)})"
+    paragraphs = [[title], _measured(run), *_examples(run, width), _whereabouts(run, summary)]
+    lines = [line for paragraph in paragraphs if paragraph for line in ["", *paragraph]]
+    return lines[1:]
+
+
+def short_result(run: Run) -> list[str]:
+    """The same in three lines."""
+    summary, evals, losses = run.summary(), run.evals(), _losses(run)
+    lines = [f"{run.name} {summary['status']} after {summary['steps']} steps"]
+    if evals:
+        lines.append(f"held out {accuracy_change(evals)}, greedy {accuracy_change(evals, 'greedy_')}")
+    elif losses:
+        lines.append(f"loss {losses}")
+    resume = f"; go on: {_resume_command(run)}" if _can_resume(run, summary["status"]) else ""
+    return [*lines, f"{printable(str(run.path), 500)}{resume}"]
+
+
+def _measured(run: Run) -> list[str]:
+    evals, losses = run.evals(), _losses(run)
+    lines = [_labelled("loss", losses)] if losses else []
+    if evals:
+        after = f"after {evals[-1]['step']} steps"
+        lines.append(_labelled("held out", f"{'before → ' if len(evals) > 1 else ''}{after}   [95% interval]"))
+        lines += [_labelled(label, text) for label, text in eval_changes(evals).items()]
+    return lines
+
+
+def _losses(run: Run) -> str:
+    losses = [{"loss": loss} for _, loss in run.metrics("sft_loss")]
+    return change(losses, "{loss:.3f}") if losses else ""
+
+
+def _labelled(label: str, text: str) -> str:
+    return f"{label:<10} {text}"
+
+
+def _examples(run: Run, width: int) -> list[list[str]]:
+    """Two pinned problems before and after: those that gained most, so from wrong to right where one went that way."""
+    by_step: dict[int, list[dict[str, Any]]] = {}
+    for probe in run.probes():
+        by_step.setdefault(probe["step"], []).append(probe)
+    if not by_step:
+        return []
+    pairs = zip(by_step[min(by_step)], by_step[max(by_step)], strict=False)
+    examples = []
+    for before, after in sorted(pairs, key=lambda pair: _right(pair[0]) - _right(pair[1]))[:2]:
+        lines = [f"{printable(before['prompt'], max(10, width - 30))}   answer {printable(before['answer'], 18)}"]
+        for label, probe in (("before", before), ("after", after))[: len(by_step)]:
+            [(text, count)] = Counter(sample["text"] for sample in probe["samples"]).most_common(1)
+            told = f"{_right(probe)} of {len(probe['samples'])} right   {f'×{count} ' if count > 1 else ''}"
+            lines.append(_labelled(label, told + printable(text, max(10, width - 11 - len(told)))))
+        examples.append(lines)
+    return examples
+
+
+def _right(probe: Mapping[str, Any]) -> int:
+    return sum(is_right(sample["reward"]) for sample in probe["samples"])
+
+
+def _whereabouts(run: Run, summary: Mapping[str, Any]) -> list[str]:
+    """How long it took, where it is, and what to type next."""
+    lines, spans = [], summary["spans"]
+    if spans:
+        in_order = sorted(spans, key=lambda name: PHASES.index(name) if name in PHASES else len(PHASES))
+        phases = ", ".join(f"{name} {duration(spans[name])}" for name in in_order)
+        lines.append(_labelled("training", f"{duration(summary['seconds'])}: {phases}"))
+    elsewhere = "" if str(run.path.parent) == "runs" else f" --runs {shlex.quote(str(run.path.parent))}"
+    lines.append(_labelled("run", printable(str(run.path), 500)))
+    lines.append(_labelled("next", f"grpo runs {run.name}{elsewhere}"))
+    if latest_checkpoint(run):
+        lines.append(_labelled("", f"grpo sample {run.name} {_quoted_prompt(run)} -n 8{elsewhere}"))
+        lines.append(_labelled("", f"grpo export {run.name} my-model{elsewhere}"))
+    if _can_resume(run, summary["status"]):
+        lines.append(_labelled("resume", _resume_command(run)))
+        lines.append(_labelled("", "(… stands for the recipes and flags it began with)"))
+    return lines
+
+
+def _quoted_prompt(run: Run) -> str:
+    """A pinned problem's prompt as a word for the shell; a stand-in where none is short and plain."""
+    prompts = (probe["prompt"] for probe in run.probes())
+    plain = (text for text in prompts if len(text) <= 60 and text.isprintable() and not text.startswith("-"))
+    prompt = next(plain, "PROMPT")
+    # Within double quotes a shell would still run what these begin.
+    return shlex.quote(prompt) if set(prompt) & set('"$`\\!') else f'"{prompt}"'
+
+
+def _can_resume(run: Run, status: str) -> bool:
+    return run.kind == "grpo" and status in ("stopped", "failed")
+
+
+def _resume_command(run: Run) -> str:
+    return f"grpo train … --run {run.name} --resume"
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else clock(seconds)
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(65.2), clock(7265)
+    ('1:05', '2:01:05')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def write_line(line: str) -> None:
+    """Plain, and at once, so that a log can be followed; a narrow encoding gets escapes instead of an error."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+def table_of_runs(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line per run, from the rows of `grpo.store.list_runs`."""
+    columns = ("name", "status", "model", "task", "algorithm", "steps", "reward_mean", "created")
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        if row["status"] == "unreadable":
+            return [row["name"], printable(f"unreadable: {row['problem']}", 90)]
+        shown = {**row, "reward_mean": "" if row["reward_mean"] is None else f"{row['reward_mean']:.2f}"}
+        shown["created"] = str(row["created"])[:16].replace("T", " ")
+        return ["" if shown[column] is None else printable(str(shown[column]), 40) for column in columns]
+
+    table = [[column.replace("_mean", "") for column in columns], *map(cells, rows)]
+    whole = [row for row in table if len(row) == len(columns)]
+    widths = [max(cell_len(row[i]) for row in whole) for i in range(len(columns))]
+    return ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, widths, strict=False)).rstrip() for row in table]

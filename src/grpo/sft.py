@@ -1,0 +1,133 @@
+"""Supervised fine-tuning: the stage before GRPO, on the same packing, record and view.
+
+Rows are JSON lines {"prompt": …, "answer": …}; the loss is the mean −logp of the answer's tokens, end token included.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grpo.batch import pack
+from grpo.checkpoints import save_checkpoint
+from grpo.config import SftConfig, as_dict, validate
+from grpo.errors import GrpoError
+from grpo.optimizer import make_optimizer, state_tensors, take_step
+from grpo.policy import Policy, load_policy
+from grpo.policy import logprobs as policy_logprobs
+from grpo.schedule import learning_rate
+from grpo.session import pick_device, pick_dtype, recorded_ending, use_threads
+from grpo.store import Run, fresh_name
+from grpo.types import Completion, Group, Problem
+from grpo.view import View
+
+
+def sft(config: SftConfig, view: View | None = None) -> Run:
+    """Fine-tunes `config.model` on `config.data`; the run's last checkpoint holds the model."""
+    validate(config)
+    view = view or View()
+    use_threads(config.system)
+    policy = load_policy(config.model, device=pick_device(config.system), dtype=pick_dtype(config.system))
+    rows = read_rows(Path(config.data), policy)
+    steps = config.steps or math.ceil(config.epochs * len(rows) / config.batch_size)
+    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.98, weight_decay=config.weight_decay)
+    folder = Path(config.system.runs)
+    name = config.run or fresh_name(folder, "sft")
+    run = Run.create(folder, name, kind="sft", config=as_dict(config) | {"steps": steps})
+
+    def checkpoint(step: int) -> None:
+        tensors = state_tensors(policy, optimizer)
+        state = {"policy_version": policy.version}
+        save_checkpoint(run, step, save_model=policy.save, optimizer_tensors=tensors, state=state)
+
+    view.started(run, config, 0)
+    with recorded_ending(run, view):
+        for step, batch_rows in enumerate(islice(shuffled(rows, config.batch_size, config.seed), steps)):
+            lr = learning_rate(config.lr, step, steps=steps, warmup_steps=config.warmup_steps, schedule=config.schedule)
+            loss, tokens = accumulate_gradients(policy, batch_rows, config.system.token_budget)
+            norm = take_step(policy, optimizer, lr=lr, grad_clip=config.grad_clip)
+            metrics = {"sft_loss": loss, "tokens": float(tokens), "lr": lr, "grad_norm": norm}
+            run.record(step, [], metrics, {})
+            view.stepped(step, metrics, [])
+            if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:
+                checkpoint(step + 1)
+        checkpoint(steps)
+    return run
+
+
+def read_rows(path: Path, policy: Policy) -> list[Group]:
+    """Each row as a group of one completion: its written answer."""
+    if not path.is_file():
+        raise GrpoError(f"field data: there is no file {path}")
+    # Decoded line by line, so that a stray byte is reported with its line.
+    lines = enumerate(path.read_bytes().splitlines(), 1)
+    rows = {f"{path}:{number}": _row(line, f"{path}:{number}") for number, line in lines if line.strip()}
+    if not rows:
+        raise GrpoError(f"field data: {path} has no rows")
+    prompts = policy.tokenizer([row["prompt"] for row in rows.values()])["input_ids"]
+    answers = policy.tokenizer([row["answer"] for row in rows.values()], add_special_tokens=False)["input_ids"]
+    limit = getattr(policy.model.config, "max_position_embeddings", None)
+    groups = []
+    for (where, row), prompt, answer in zip(rows.items(), prompts, answers, strict=True):
+        tokens = np.array([*answer, policy.tokenizer.eos_token_id], dtype=np.int64)
+        if limit and len(prompt) + len(tokens) > limit:
+            raise GrpoError(
+                f"{where}: {len(prompt) + len(tokens)} tokens exceed the {limit} positions of {policy.name}"
+            )
+        completion = Completion(row["answer"], tokens, np.zeros(len(tokens), dtype=np.float32), "stop")
+        problem = Problem(where, row["prompt"], row["answer"])
+        groups.append(Group(problem, np.array(prompt, dtype=np.int64), (completion,), policy_version=0))
+    return groups
+
+
+def _row(line: bytes, where: str) -> dict[str, str]:
+    try:
+        row = json.loads(line.decode())
+    except ValueError as error:  # a border: people write these files
+        raise GrpoError(f"{where}: not a line of JSON in UTF-8 ({error})") from error
+    if not isinstance(row, dict):
+        raise GrpoError(f'{where}: expected an object like {{"prompt": "...", "answer": "..."}}')
+    for name in ("prompt", "answer"):
+        if not isinstance(row.get(name), str) or not row[name]:
+            raise GrpoError(f'{where}: field "{name}" must be text that is not empty; the row has {sorted(row)}')
+    return row
+
+
+def shuffled(rows: Sequence[Group], batch_size: int, seed: int) -> Iterator[list[Group]]:
+    """Endless batches, every row once per epoch, in an order keyed by (seed, epoch)."""
+    epoch, waiting = 0, np.zeros(0, dtype=np.int64)
+    while True:
+        while len(waiting) < batch_size:
+            waiting = np.concatenate([waiting, np.random.default_rng([seed, epoch]).permutation(len(rows))])
+            epoch += 1
+        chosen, waiting = waiting[:batch_size], waiting[batch_size:]
+        yield [rows[i] for i in chosen]
+
+
+def accumulate_gradients(policy: Policy, groups: Sequence[Group], token_budget: int) -> tuple[float, int]:
+    """Leaves the gradient of the mean −logp in the weights; returns that mean and the number of answer tokens."""
+    tokens = sum(len(completion) for group in groups for completion in group.completions)
+    total = torch.zeros((), device=policy.device)
+    for batch in pack(groups, token_budget, policy.device):
+        logp_NL, _ = policy_logprobs(policy, batch, temperature=1.0)
+        loss = -logp_NL.sum() / tokens
+        loss.backward()
+        total += loss.detach()
+    return float(total), tokens
+
+
+class _CallableModule(types.ModuleType):
+    """`grpo.sft` names this module and the function in it; both readings of `grpo.sft(config)` work."""
+
+    __call__ = staticmethod(sft)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,0 +1,150 @@
+"""The pages of docs/ against the code: names exist, flags parse, examples run."""
+
+import doctest
+import importlib
+import inspect
+import re
+import shlex
+from functools import reduce
+from pathlib import Path
+
+import pytest
+
+import grpo
+from grpo import flags, train
+from grpo.config import Config, parse_train
+from grpo.tasks import TASKS, Task, load_task
+
+DOCS = Path(__file__).parents[1] / "docs"
+ALGORITHM = (DOCS / "algorithm.md").read_text()
+FROM_TRL = (DOCS / "from-trl.md").read_text()
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def table_rows(section: str) -> list[list[str]]:
+    """Cells of the table rows of a section, without headers and rules; no cell holds an escaped bar."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    return [row for row, after in zip(rows, [*rows[1:], [""]], strict=True) if "---" not in row[0] + after[0]]
+
+
+# Names: `grpo.core.loss:policy_loss`, as text or as a link to its file.
+
+NAMES = sorted(set(re.findall(r"`(grpo(?:\.\w+)*):([\w.]+)`", ALGORITHM)))
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES, ids=":".join)
+def test_named_functions_exist(module, name):
+    found = reduce(getattr, name.split("."), importlib.import_module(module))
+    assert callable(found)
+    assert found.__module__ == module, "it is only imported there"
+
+
+def test_links_lead_to_the_file_of_the_function():
+    links = re.findall(r"\[`(grpo(?:\.\w+)*):[\w.]+`\]\(([^)]+)\)", ALGORITHM)
+    assert len(links) > 20
+    for module, target in links:
+        file = Path(inspect.getfile(importlib.import_module(module)))
+        assert target == f"../src/{file.relative_to(Path(grpo.__file__).parents[1]).as_posix()}"
+        assert (DOCS / target).is_file()
+
+
+def test_the_table_quotes_the_loop():
+    section = ALGORITHM.split("## One step, line by line")[1].split("Inside the update")[0]
+    quoted = [row[0] for row in table_rows(section)]
+    assert len(quoted) == 7
+    loop = [line.strip() for line in inspect.getsource(train.loop).splitlines()]
+    places = [loop.index(line.strip("`")) for line in quoted]
+    assert places == sorted(places)
+
+
+def test_settings_named_on_the_page_exist():
+    """The first column of the tables headed by a field of the loss: its choices, all of them."""
+    for field, choices in (
+        ("baseline", {"mean", "leave_one_out", "batch", "length_weighted"}),
+        ("scale", {"group_std", "batch_std", "none"}),
+        ("ratio", {"token", "sequence"}),
+        ("kl", {"k1", "k2", "k3"}),
+        ("aggregate", {"sequence", "token", "constant"}),
+    ):
+        table = ALGORITHM.split(f"\n| `{field}` |")[1].split("\n\n")[0]
+        assert {row[0].strip("`") for row in table_rows(f"\n{table}")} - {""} == choices
+        for choice in choices:
+            assert getattr(parse_train([f"--loss.{field}", choice]).loss, field) == choice
+
+
+def test_the_examples_of_the_algorithm_page_run():
+    found = blocks(ALGORITHM, "pycon")
+    assert len(found) == 4
+    names: dict[str, object] = {}
+    for number, block in enumerate(found):
+        test = doctest.DocTestParser().get_doctest(block, names, f"algorithm.md, example {number}", None, 0)
+        report: list[str] = []
+        runner = doctest.DocTestRunner()
+        runner.run(test, out=report.append, clear_globs=False)
+        names = test.globs
+        assert runner.summarize(verbose=False).failed == 0, "".join(report)
+
+
+def test_anchors_lead_to_headings():
+    headings = {re.sub(r"[^\w -]", "", line).strip().lower().replace(" ", "-") for line in ALGORITHM.splitlines()}
+    for anchor in re.findall(r"\]\(#([^)]+)\)", ALGORITHM):
+        assert anchor in headings
+
+
+# Flags: every `--name` on the page for people from TRL is ours.
+
+SPANS = sorted(set(re.findall(r"`(--[^`]+)`", FROM_TRL)))
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_flags_exist_and_take_the_values_shown(span):
+    words = shlex.split(span)
+    if len(words) == 1:
+        assert words[0].removeprefix("--") in flags.leaves(Config)
+    else:
+        parse_train(words)
+
+
+def test_no_flag_hides_outside_code():
+    prose = re.sub(r"^```.*?^```$|`[^`]*`", "", FROM_TRL, flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"--[a-z][\w.]*", prose) == []
+
+
+def test_defaults_shown_are_the_defaults():
+    """`--lr` [1e-4]: a number or word in brackets right after a flag is its default."""
+    shown = re.findall(r"`--([\w.]+)` \[([^\] ]+)\]", FROM_TRL)
+    assert len(shown) > 10
+    for path, value in shown:
+        default = reduce(getattr, path.split("."), Config())
+        assert flags.from_text(type(default), value) == default, path
+
+
+def test_the_command_shown_parses():
+    commands = re.findall(r"`grpo train (--[^`]+)`", FROM_TRL)
+    assert commands
+    for command in commands:
+        config = parse_train(shlex.split(command))
+        assert load_task(config.task)
+
+
+def test_the_task_shown_works():
+    [block] = [block for block in blocks(FROM_TRL, "python") if "TASKS" in block]
+    names: dict[str, object] = {}
+    try:
+        exec(block, names)
+        config, task = names["config"], load_task("backwards")
+    finally:
+        TASKS.pop("backwards", None)
+    promised = [name for name in vars(Task) if not name.startswith("_") and callable(getattr(Task, name))]
+    assert {"draw", "heldout", "score"} <= set(promised)
+    assert all(callable(getattr(task, name)) for name in promised)
+    drawn = task.draw(3, 16, seed=1)
+    assert drawn == task.draw(3, 16, seed=1) != task.draw(4, 16, seed=1)
+    assert not {problem.prompt for problem in task.heldout()} & {problem.prompt for problem in drawn}
+    for problem in (*drawn, *task.heldout()):
+        assert task.score(problem, problem.answer) == {"correct": 1.0}
+        assert task.score(problem, "junk") == {"correct": 0.0}
+    assert (config.prompts_per_step, config.group_size, config.steps) == (16, 8, 120)

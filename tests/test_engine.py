@@ -1,0 +1,151 @@
+"""The engine against transformers' own generation, and against the trainer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import random_policy
+from grpo.batch import pack
+from grpo.errors import GrpoError
+from grpo.policy import Policy, logprobs
+from grpo.rollout.engine import Engine, choose
+from grpo.rollout.noise import sampling_noise
+from grpo.types import Problem
+
+PROBLEMS = [Problem("a", "hello", ""), Problem("b", "a longer prompt", ""), Problem("c", "hi", "")]
+
+
+def sample(policy: Policy, problems: list[Problem] = PROBLEMS, group_size: int = 4, **options: object):
+    settings = {"seed": 0, "step": 0, "temperature": 1.0, "max_new_tokens": 16} | options
+    return Engine(policy).sample(problems, group_size, **settings)
+
+
+def test_greedy_tokens_equal_generate(architecture: str) -> None:
+    groups = sample(random_policy(architecture), group_size=1, temperature=0.0)
+    stock = random_policy(architecture, attention="eager").model
+    for group in groups:
+        prompt = torch.tensor(group.prompt_tokens)[None]
+        expected = stock.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=16,
+            do_sample=False,
+            eos_token_id=1,
+            pad_token_id=0,
+        )
+        assert group.completions[0].tokens.tolist() == expected[0, prompt.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_sampler_and_trainer_agree(architecture: str, temperature: float) -> None:
+    policy = random_policy(architecture)
+    groups = sample(policy, temperature=temperature)
+    lengths = {len(completion) for group in groups for completion in group.completions}
+    assert len(lengths) > 1, "completions of one length would not test dropping"
+    for batch in pack(groups, token_budget=60):
+        logp_NL, _ = logprobs(policy, batch, temperature)
+        gap = (logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs()
+        assert gap.max() < 1e-4
+
+
+def test_same_completions_in_any_company() -> None:
+    policy = random_policy("llama", torch.float64)
+    together = sample(policy)
+    for i, problem in enumerate(PROBLEMS):
+        [alone] = sample(policy, [problem], group_size=2)
+        for a, b in zip(alone.completions, together[i].completions, strict=False):
+            assert a.tokens.tolist() == b.tokens.tolist()
+            # Norms compute in float32 inside the model, so the last digits depend on the shapes.
+            np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
+
+
+def test_coordinates_key_the_noise() -> None:
+    policy = random_policy("llama")
+    texts = lambda **options: [c.text for group in sample(policy, **options) for c in group.completions]  # noqa: E731
+    assert texts() == texts()
+    assert texts() != texts(seed=1)
+    assert texts() != texts(step=1)
+    assert texts() != texts(purpose="eval")
+    siblings = texts()[:4]
+    assert len(set(siblings)) > 1
+
+
+def test_noise_is_uniform_and_independent_across_coordinates() -> None:
+    uniforms = sampling_noise(7, "train", 3, [f"p{i}" for i in range(50)], 20, 40).reshape(-1)
+    assert uniforms.min() >= 0
+    assert uniforms.max() < 1
+    # 40,000 uniforms: mean 1/2 with standard error 0.0014, and 4,000 ± 60 in each tenth.
+    assert abs(uniforms.mean() - 0.5) < 0.006
+    counts, _ = np.histogram(uniforms, bins=10, range=(0, 1))
+    assert np.abs(counts - 4000).max() < 300
+    assert abs(np.corrcoef(uniforms[:-1], uniforms[1:])[0, 1]) < 0.02
+    assert len(np.unique(uniforms)) > 39_900
+
+
+def test_samples_follow_the_distribution() -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
+    uniforms = torch.from_numpy(sampling_noise(0, "train", 0, ["p"], 1, 20_000).reshape(-1))
+    tokens, logp = choose(logits.expand(20_000, 4), uniforms, temperature=2.0)
+    expected = torch.softmax(logits[0] / 2.0, dim=0)
+    shares = torch.bincount(tokens, minlength=4) / 20_000
+    assert (shares - expected).abs().max() < 0.015  # four standard errors
+    torch.testing.assert_close(logp, expected.log()[tokens])
+
+
+def test_top_k_and_top_p_cut_the_tail() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(1000, 4)
+    uniforms = torch.linspace(0, 0.999, 1000)
+    assert set(choose(logits, uniforms, 1.0, top_k=2)[0].tolist()) == {0, 1}
+    assert set(choose(logits, uniforms, 1.0, top_p=0.6)[0].tolist()) == {0, 1}
+    assert set(choose(logits, uniforms, 1.0, top_p=0.4)[0].tolist()) == {0}
+    # The recorded log-probability stays that of the full distribution.
+    assert choose(logits, uniforms, 1.0, top_k=1)[1][0].item() == pytest.approx(np.log(0.5), rel=1e-5)
+
+
+def test_each_prompt_token_is_computed_once_per_group_and_finished_rows_leave() -> None:
+    policy = random_policy("llama")
+    shapes: list[tuple[int, ...]] = []
+    hook = policy.model.get_input_embeddings().register_forward_hook(
+        lambda _, inputs, __: shapes.append(inputs[0].shape)
+    )
+    groups = sample(policy, group_size=8)
+    hook.remove()
+    prompt_tokens = sum(len(group.prompt_tokens) for group in groups)
+    lengths = [len(completion) for group in groups for completion in group.completions]
+    prefill, *decode = shapes
+    assert prefill == (1, prompt_tokens)
+    assert all(columns == 1 for _, columns in decode)
+    assert decode[0][0] == 24 > decode[-1][0], "rows leave the batch as they finish"
+    # Every token but the last of each completion is fed back once; a finished row stays until the next compaction.
+    fed = sum(rows for rows, _ in decode)
+    assert sum(length - 1 for length in lengths) <= fed < 24 * max(length - 1 for length in lengths)
+
+
+def test_finish_and_end_token() -> None:
+    groups = sample(random_policy("llama"), group_size=8)
+    completions = [completion for group in groups for completion in group.completions]
+    assert {completion.finish for completion in completions} == {"stop", "length"}
+    for completion in completions:
+        assert (completion.finish == "stop") == (completion.tokens[-1] == 1)
+        assert 1 not in completion.tokens[:-1]
+        assert completion.finish == "stop" or len(completion) == 16
+        assert len(completion.text) == len(completion) - (completion.finish == "stop")
+
+
+def test_sampling_leaves_the_weights_alone() -> None:
+    policy = random_policy("llama")
+    before = [weight.clone() for weight in policy.model.parameters()]
+    sample(policy)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+
+
+def test_prompts_that_cannot_be_sampled_are_named() -> None:
+    policy = random_policy("llama")
+    with pytest.raises(GrpoError, match="problem empty: its prompt has no tokens"):
+        sample(policy, [Problem("empty", "", "")])
+    with pytest.raises(
+        GrpoError, match=r"problem long: 250 prompt tokens and max_new_tokens 16 exceed the 256 positions"
+    ):
+        sample(policy, [Problem("long", "x" * 250, "")])

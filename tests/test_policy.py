@@ -1,0 +1,132 @@
+"""Loading: what is wrong with a model folder is told in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from conftest import random_policy
+from grpo import policy as policy_module
+from grpo.batch import pack
+from grpo.errors import GrpoError
+from grpo.models import EMBEDDED, embedded_folder
+from grpo.policy import load_policy, logprobs
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return shutil.copytree(embedded_folder("nano"), tmp_path / "model")
+
+
+def refusal(name: object) -> str:
+    with pytest.raises(GrpoError) as caught:
+        load_policy(str(name))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith("field model: ")
+    return message
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("tiny", 933_440), ("nano", 95_744)])
+def test_embedded_models_load(name: str, parameters: int) -> None:
+    policy = load_policy(name)
+    assert sum(weight.numel() for weight in policy.model.parameters()) == parameters
+    assert policy.tokenizer("37+85=")["input_ids"] == [3, 7, 10, 8, 5, 12]
+    assert policy.tokenizer.batch_decode([[13, 7, 15, 1, 2, 14, 1, 2]]) == ["(7,12)12"]
+    assert policy.end_tokens == {policy.tokenizer.eos_token_id} == {18}
+
+
+def test_unknown_names() -> None:
+    assert "no model 'tinny'; known are nano, tiny" in refusal("tinny")
+    assert "no model './nowhere'" in refusal("./nowhere")
+    assert "cannot load 'nobody/nothing'" in refusal("nobody/nothing")
+    assert set(EMBEDDED) == {"nano", "tiny"}
+
+
+def test_missing_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    assert "has no config.json" in refusal(folder)
+
+
+def test_missing_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    assert "has no weights" in refusal(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, 1000, -1])
+def test_truncated_weights(folder: Path, keep: int) -> None:
+    file = folder / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:keep])
+    message = refusal(folder)
+    assert f"model.safetensors is damaged: {len(whole[:keep])} bytes" in message
+
+
+def test_missing_tensors_are_not_filled_with_random_numbers(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "lacks 1 weights, the first is model.layers.1.mlp.up_proj.weight" in refusal(folder)
+
+
+def test_broken_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+    refusal(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "no-such-architecture"}))
+    refusal(folder)
+
+
+def test_unsupported_logits_are_refused(folder: Path, tmp_path: Path) -> None:
+    config = transformers.Gemma2Config(
+        vocab_size=19, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        intermediate_size=16,
+    )  # fmt: skip
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "gemma2")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(folder / name, tmp_path / "gemma2" / name)
+    assert "caps its logits (final_logit_softcapping)" in refusal(tmp_path / "gemma2")
+
+
+def test_saved_and_loaded_weights_are_the_same(tmp_path: Path) -> None:
+    policy = load_policy("nano")
+    with torch.no_grad():
+        for weight in policy.model.parameters():
+            weight.add_(0.01)
+    policy.save(tmp_path / "saved")
+    again = load_policy(str(tmp_path / "saved")).model.state_dict()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in policy.model.state_dict().items())
+    stock = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")  # as anybody would load it
+    assert torch.equal(stock.state_dict()["model.norm.weight"], again["model.norm.weight"])
+
+
+def test_logits_never_exist_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for 5 rows of logits the result and gradient are the same, and no larger piece is ever made."""
+    from test_batch import random_groups
+
+    policy = random_policy("phi", torch.float64)
+    [batch] = pack(random_groups(), 10_000)
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        logp_NL, entropy_NL = logprobs(policy, batch, 1.0)
+        (logp_NL.sum() + entropy_NL.sum()).backward()
+        gradient = torch.cat([weight.grad.flatten() for weight in policy.model.parameters()])
+        policy.model.zero_grad()
+        return logp_NL.detach(), gradient
+
+    whole = run()
+    rows: list[int] = []
+    hook = policy.model.get_output_embeddings().register_forward_hook(lambda _, __, out: rows.append(len(out)))
+    monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 5 * 48 + 7)
+    chunked = run()
+    hook.remove()
+    assert max(rows) == 5
+    assert sum(rows) == 2 * len(batch.target_A)  # once forward, once again in the backward pass
+    for a, b in zip(whole, chunked, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)

@@ -1,0 +1,114 @@
+"""Supervised fine-tuning: its loss, its data border, its record."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import grpo
+from grpo.checkpoints import latest_checkpoint
+from grpo.config import SftConfig, System
+from grpo.errors import GrpoError
+from grpo.policy import load_policy
+from grpo.sft import accumulate_gradients, read_rows, shuffled
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(10, 20) for b in range(10, 20)]
+
+
+def test_loss_and_gradient_are_those_of_cross_entropy(tmp_path: Path) -> None:
+    ours, stock = load_policy("nano"), load_policy("nano")
+    stock.model.config._attn_implementation = "sdpa"
+    rows = read_rows(write(tmp_path / "rows.jsonl", ROWS[:7]), ours)
+    loss, tokens = accumulate_gradients(ours, rows, token_budget=40)
+    total = torch.zeros(())
+    for row in ROWS[:7]:
+        text = stock.tokenizer(row["prompt"] + row["answer"])["input_ids"] + [stock.tokenizer.eos_token_id]
+        logits = stock.model(torch.tensor([text])).logits[0]
+        start = len(row["prompt"])
+        total = total + torch.nn.functional.cross_entropy(
+            logits[start - 1 : -1], torch.tensor(text[start:]), reduction="sum"
+        )
+    assert tokens == sum(len(row["answer"]) + 1 for row in ROWS[:7])
+    (total / tokens).backward()
+    assert loss == pytest.approx(float(total) / tokens, rel=1e-5)
+    for a, b in zip(ours.model.parameters(), stock.model.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-3)
+
+
+def test_it_learns_and_records(tmp_path: Path) -> None:
+    data = write(tmp_path / "rows.jsonl", ROWS)
+    config = SftConfig(
+        model="nano",
+        data=str(data),
+        epochs=6,
+        batch_size=20,
+        warmup_steps=5,
+        system=System(runs=str(tmp_path / "runs")),
+    )
+    with grpo.sft(config) as run:
+        losses = [value for _, value in run.metrics("sft_loss")]
+        summary = run.summary()
+        checkpoint = latest_checkpoint(run)
+    assert len(losses) == 6 * 100 / 20
+    assert losses[-1] < 0.5 * losses[0]
+    assert (summary["kind"], summary["status"], summary["steps"]) == ("sft", "finished", 30)
+    assert checkpoint is not None
+    assert load_policy(str(checkpoint.path / "model")).model is not None
+
+
+def test_every_row_once_per_epoch_in_a_keyed_order(tmp_path: Path) -> None:
+    rows = read_rows(write(tmp_path / "rows.jsonl", ROWS[:10]), load_policy("nano"))
+
+    def order(seed: int) -> list[str]:
+        batches = islice(shuffled(rows, 4, seed), 5)
+        return [row.problem.prompt for batch in batches for row in batch]
+
+    first = order(1)
+    assert sorted(first[:10]) == sorted(first[10:]) == sorted(row["prompt"] for row in ROWS[:10])
+    assert first == order(1)
+    assert first != order(2)
+    assert first[:10] != first[10:]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2="}\n', r':2: field "answer" must be text'),
+        (b'{"prompt": "1+1=", "answer": "2"}\n\n{broken\n', r":3: not a line of JSON"),
+        (b'{"prompt": "1+1=", "answer": "\xff"}\n', r":1: not a line of JSON in UTF-8"),
+        (b'{"prompt": "", "answer": "2"}\n', r':1: field "prompt" must be text that is not empty'),
+        (b'{"prompt": "1+1=", "answer": null}\n', r':1: field "answer" must be text'),
+        (b"[1, 2]\n", r":1: expected an object"),
+        (b"\n\n", r"has no rows"),
+        (b'{"prompt": "1+1=", "answer": "' + b"2" * 200 + b'"}\n', r":1: 205 tokens exceed the 128 positions of nano"),
+    ],
+)
+def test_bad_rows_are_named_with_their_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(GrpoError, match=message) as caught:
+        read_rows(path, load_policy("nano"))
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file() -> None:
+    with pytest.raises(GrpoError, match=r"field data: there is no file nowhere\.jsonl"):
+        read_rows(Path("nowhere.jsonl"), load_policy("nano"))
+
+
+def test_a_row_ends_with_the_end_token(tmp_path: Path) -> None:
+    policy = load_policy("nano")
+    [row] = read_rows(write(tmp_path / "rows.jsonl", ROWS[:1]), policy)
+    assert row.prompt_tokens.tolist() == [1, 0, 10, 1, 0, 12]
+    assert np.array_equal(row.completions[0].tokens, [2, 0, policy.tokenizer.eos_token_id])
