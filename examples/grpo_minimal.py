@@ -48,7 +48,7 @@ if __name__ == "__main__":
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
     for step in range(steps):
         reward_mean = 0.0
-        for numbers in torch.randint(10, 100, (PROMPTS, 4)).tolist():  # the model `nano` adds one-digit numbers
+        for numbers in torch.randint(10, 100, (PROMPTS, 4)).tolist():
             prompt_ids = tokenizer("+".join(map(str, numbers)) + "=").input_ids
             completions_ids = sample(model, prompt_ids, tokenizer.eos_token_id)
             texts = tokenizer.batch_decode(completions_ids, skip_special_tokens=True)

@@ -49,7 +49,7 @@ class Recipe:
 
 RECIPES = {
     "tiny": Recipe("arithmetic", 160, 3, 5, 432, 200_000, 0.98, 3e-3, 6_000, 0.33, 1e-4),
-    "nano": Recipe("arithmetic:easy", 64, 2, 4, 160, 200_000, 0.98, 5e-3, 6_000, 0.33, 1e-4),
+    "nano": Recipe("arithmetic:easy", 64, 2, 2, 176, 200_000, 0.95, 5e-3, 8_000, 0.33, 2e-4),
 }
 
 

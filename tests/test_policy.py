@@ -14,13 +14,13 @@ from conftest import random_policy
 from grpo import policy as policy_module
 from grpo.batch import pack
 from grpo.errors import GrpoError
-from grpo.models import EMBEDDED, embedded_folder
+from grpo.models import EMBEDDED, locate_model
 from grpo.policy import load_policy, logprobs
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return shutil.copytree(embedded_folder("nano"), tmp_path / "model")
+    return shutil.copytree(locate_model("nano"), tmp_path / "model")
 
 
 def refusal(name: object) -> str:
@@ -32,7 +32,7 @@ def refusal(name: object) -> str:
     return message
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("tiny", 933_440), ("nano", 95_744)])
+@pytest.mark.parametrize(("name", "parameters"), [("tiny", 933_440), ("nano", 101_888)])
 def test_embedded_models_load(name: str, parameters: int) -> None:
     policy = load_policy(name)
     assert sum(weight.numel() for weight in policy.model.parameters()) == parameters

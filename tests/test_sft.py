@@ -41,7 +41,7 @@ def test_loss_and_gradient_are_those_of_cross_entropy(tmp_path: Path) -> None:
         )
     assert tokens == sum(len(row["answer"]) + 1 for row in ROWS[:7])
     (total / tokens).backward()
-    assert loss == pytest.approx(float(total) / tokens, rel=1e-5)
+    assert loss == pytest.approx(total.item() / tokens, rel=1e-5)
     for a, b in zip(ours.model.parameters(), stock.model.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-3)
 

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grpo.checkpoints import latest_checkpoint, save_checkpoint
+from grpo.checkpoints import forget_later, latest_checkpoint, save_checkpoint
 from grpo.config import check_run_name
 from grpo.errors import GrpoError
 from grpo.metrics import EVAL_METRICS, UnlistedMetricError
@@ -323,15 +324,18 @@ def test_spans_follow_one_another_up_to_now(run: Run) -> None:
     before = time.time()
     record_steps(run, range(2))
     db = sqlite3.connect(run.path / "run.db")
-    [(name, start, seconds), (next_name, next_start, next_seconds)] = db.execute(
-        "SELECT name, start, seconds FROM spans WHERE step = 0 ORDER BY start"
-    )
+    rows = db.execute("SELECT name, start, seconds FROM spans WHERE step = 0 ORDER BY start").fetchall()
     db.close()
-    assert (name, seconds, next_name, next_seconds) == ("sample", 2.0, "update", 0.5)
-    assert start + seconds == pytest.approx(next_start, abs=1e-4)
-    assert before - 1e-4 <= next_start + next_seconds <= time.time() + 1e-4
-    assert run.summary()["spans"] == {"sample": 4.0, "update": 1.0}
-    assert run.summary()["seconds"] == 5.0
+    assert [span["name"] for span in run.spans()] == ["sample", "update", "record"] * 2
+    assert [name for name, _, _ in rows] == ["sample", "update", "record"]
+    assert [seconds for _, _, seconds in rows[:2]] == [2.0, 0.5]
+    for (_, start, seconds), (_, next_start, _) in itertools.pairwise(rows):
+        assert start + seconds == pytest.approx(next_start, abs=1e-4)
+    _, record_start, record_seconds = rows[2]
+    assert before - 1e-4 <= record_start <= record_start + record_seconds <= time.time() + 1e-4
+    spans = run.summary()["spans"]
+    assert (spans["sample"], spans["update"]) == (4.0, 1.0)
+    assert run.summary()["seconds"] == pytest.approx(5.0 + spans["record"])
 
 
 def test_token_arrays_of_the_asked_number_of_groups(run: Run) -> None:
@@ -403,7 +407,7 @@ def test_rewind_forgets_what_came_after(run: Run) -> None:
     assert (len(run.token_arrays(1)), run.token_arrays(2)) == (4, [])
     assert (len(run.eval_completions(2)), run.eval_completions(4)) == (1, [])
     assert run.summary()["completions"] == 2 * 3 * 4
-    assert run.summary()["seconds"] == 5.0
+    assert run.summary()["spans"]["sample"] == 4.0
     record_steps(run, range(2, 6))
     assert run.summary()["completions"] == 6 * 3 * 4
     run.rewind(0)
@@ -413,7 +417,7 @@ def test_rewind_forgets_what_came_after(run: Run) -> None:
 
 def test_sft_run_records_no_groups(tmp_path: Path) -> None:
     with Run.create(tmp_path, "taught", kind="sft", config={"model": "tiny"}) as run:
-        run.record(0, [], {"sft_loss": 2.5, "token_accuracy": 0.5}, {"update": 1.0})
+        run.record(0, [], {"sft_loss": 2.5, "tokens": 70.0}, {"update": 1.0})
         summary = run.summary()
     assert (summary["kind"], summary["steps"], summary["completions"]) == ("sft", 1, 0)
     assert (summary["group_size"], summary["reward_mean"], summary["worked_share"]) == (None, None, None)
@@ -435,7 +439,6 @@ def test_summary(run: Run) -> None:
         "completions": 24,
         "worked_share": 0.25,
         "reward_mean": 0.25,
-        "seconds": 5.0,
         "config": CONFIG,
     }
     assert {key: summary[key] for key in expected} == expected
@@ -484,7 +487,10 @@ def test_reader_sees_whole_steps_while_a_writer_records(tmp_path: Path, run: Run
         with Run.open(tmp_path, "first", readonly=True) as reader:
             while not done.is_set():
                 summary = reader.summary()
-                if summary["completions"] != summary["steps"] * 12 or summary["seconds"] != summary["steps"] * 2.5:
+                if (
+                    summary["completions"] != summary["steps"] * 12
+                    or summary["spans"].get("update", 0) != summary["steps"] / 2
+                ):
                     failures.append(f"torn: {summary}")
                 last = reader.last_step()
                 if last is not None and [len(group["completions"]) for group in reader.completions(last)] != [4] * 3:
@@ -551,7 +557,7 @@ def save(run: Run, step: int, value: float = 1.0) -> None:
         step,
         save_model=lambda folder: write_model(folder, step),
         optimizer_tensors={"0.exp_avg": torch.full((2, 3), value), "0.step": torch.tensor(step)},
-        state={"step": step, "lr": 0.1, "bound": math.inf},
+        state={"step": step, "lr": 0.1},
     )
 
 
@@ -565,7 +571,7 @@ def test_checkpoint_comes_back(run: Run) -> None:
     checkpoint = latest_checkpoint(run)
     assert checkpoint is not None
     assert (checkpoint.step, checkpoint.path) == (50, run.path / "checkpoints" / "step-000050")
-    assert checkpoint.state == {"step": 50, "lr": 0.1, "bound": None}
+    assert checkpoint.state == {"step": 50, "lr": 0.1}
     assert (checkpoint.path / "model" / "config.json").read_text() == "50"
     tensors = checkpoint.optimizer_tensors()
     assert tensors["0.exp_avg"].tolist() == [[pytest.approx(0.1)] * 3] * 2
@@ -607,8 +613,8 @@ def test_saving_a_step_again_replaces_it(run: Run) -> None:
     assert checkpoint_names(run) == ["step-000003"]
 
 
-def test_rewind_removes_later_checkpoints(run: Run) -> None:
+def test_later_checkpoints_are_forgotten(run: Run) -> None:
     save(run, 2)
     save(run, 4)
-    run.rewind(2)
+    forget_later(run, 2)
     assert checkpoint_names(run) == ["step-000002"]

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from grpo import flags
 from grpo.algorithms import PRESETS, Loss
 from grpo.errors import GrpoError
-from grpo.models import EMBEDDED
+from grpo.models import EMBEDDED, locate_model
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Optimizer:
 class Evaluation:
     """How progress is measured, on problems that are never trained on."""
 
-    every: int = 25
+    every: int = 20
     """Steps between evaluations; 0: only before and after the run."""
     problems: int = 500
     """How many held-out problems an evaluation asks."""
@@ -96,7 +96,7 @@ class Config:
     """Longest completion; a longer one is cut."""
     temperature: float = 1.0
     """Of the policy, in sampling and in training alike."""
-    lr: float = 1e-4
+    lr: float = 3e-5
     """Learning rate after the warm-up."""
     seed: int = 1
     """The same seed gives the same run."""
@@ -254,6 +254,7 @@ def _validate_batch(config: Config, where: Callable[[str], str]) -> None:
 def resolve(config: Config) -> Config:
     """The config that runs: checked, and with the embedded model's own task where none was named."""
     validate(config)
+    locate_model(config.model)
     if config.task:
         return config
     if config.model not in EMBEDDED:

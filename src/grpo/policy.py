@@ -19,7 +19,7 @@ from grpo.attention import NAME as ATTENTION
 from grpo.attention import DecodeCache, PackedLayout
 from grpo.batch import pack
 from grpo.errors import GrpoError
-from grpo.models import EMBEDDED, embedded_folder
+from grpo.models import locate_model
 from grpo.types import Batch, Completion, Group
 
 LOGITS_AT_ONCE = 2**24
@@ -68,7 +68,9 @@ class Policy:
 
 def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Policy:
     """`name` is an embedded model, a Hugging Face folder or a Hugging Face id."""
-    source = _locate(name)
+    source = locate_model(name)
+    if Path(source).is_dir():
+        _check_weight_files(Path(source))
     try:
         with _no_progress_bars():
             tokenizer = transformers.AutoTokenizer.from_pretrained(source)
@@ -104,20 +106,6 @@ def _no_progress_bars() -> Iterator[None]:
     finally:
         if shown:
             transformers.utils.logging.enable_progress_bar()
-
-
-def _locate(name: str) -> str:
-    if name in EMBEDDED:
-        return str(embedded_folder(name))
-    if Path(name).is_dir():
-        _check_weight_files(Path(name))
-        return name
-    if Path(name).exists() or "/" not in name or name.startswith((".", "/", "~")):
-        known = ", ".join(sorted(EMBEDDED))
-        raise GrpoError(
-            f"field model: no model {name!r}; known are {known}, or give a Hugging Face folder or id (owner/name)"
-        )
-    return name
 
 
 def _check_weight_files(folder: Path) -> None:
@@ -167,8 +155,10 @@ def logprobs(policy: Policy, batch: Batch, temperature: float) -> tuple[torch.Te
         return logp_V.gather(-1, target[:, None])[:, 0], -(logp_V.exp() * logp_V).sum(dim=-1)
 
     rows = max(1, LOGITS_AT_ONCE // policy.model.config.vocab_size)
+    # A single chunk is small enough to be kept for the backward pass.
+    forgetful = hidden_AC.requires_grad and len(hidden_AC) > rows
     chunks = [
-        recompute(head, hidden, target, use_reentrant=False) if hidden.requires_grad else head(hidden, target)
+        recompute(head, hidden, target, use_reentrant=False) if forgetful else head(hidden, target)
         for hidden, target in zip(hidden_AC.split(rows), batch.target_A.split(rows), strict=True)
     ]
     logp_A, entropy_A = (torch.cat(values) for values in zip(*chunks, strict=True))

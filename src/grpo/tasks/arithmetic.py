@@ -87,6 +87,11 @@ def work(prompt: str) -> str:
     >>> work("37+85+46+92=")
     '(7,12,18,20;2,5,13,17,26)'
 
+    A sum of three: the two totals alone, 7+5+6 and 1+3+8+4.
+
+    >>> work("37+85+46=")
+    '(18;16)'
+
     A product: each digit of the second number times the first, ones before tens (6*7=42, 6*4+4=28; 8*7=56, 8*4+5=37),
     then the columns of 282 + 3760 with their carries.
 
@@ -98,7 +103,8 @@ def work(prompt: str) -> str:
     else:
         numbers = [int(number) for number in prompt.rstrip("=").split("+")]
         ones = _running([number % 10 for number in numbers])
-        rows = [ones, _running([ones[-1] // 10, *(number // 10 for number in numbers)])]
+        tens = _running([ones[-1] // 10, *(number // 10 for number in numbers)])
+        rows = [ones, tens] if len(numbers) > 3 else [ones[-1:], tens[-1:]]
     return "(" + ";".join(",".join(map(str, row)) for row in rows) + ")"
 
 

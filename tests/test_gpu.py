@@ -1,0 +1,69 @@
+"""What holds on the CPU holds on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import grpo
+from conftest import ARCHITECTURES, random_policy
+from grpo.batch import pack
+from grpo.config import Config, Evaluation, System
+from grpo.policy import logprobs
+from grpo.rollout.engine import Engine
+from grpo.types import Problem
+from test_batch import random_groups
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
+
+PROBLEMS = [Problem("a", "hello", ""), Problem("b", "a longer prompt", "")]
+OPTIONS = {"seed": 0, "step": 0, "max_new_tokens": 16}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_greedy_tokens_equal_the_cpus(name: str) -> None:
+    cpu, gpu = random_policy(name), random_policy(name)
+    gpu.model.cuda()
+    on_cpu = Engine(cpu).sample(PROBLEMS, 1, temperature=0.0, **OPTIONS)
+    on_gpu = Engine(gpu).sample(PROBLEMS, 1, temperature=0.0, **OPTIONS)
+    for a, b in zip(on_cpu, on_gpu, strict=True):
+        assert a.completions[0].tokens.tolist() == b.completions[0].tokens.tolist()
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
+def test_sampler_and_trainer_agree(name: str, dtype: torch.dtype, bound: float) -> None:
+    policy = random_policy(name, dtype)
+    policy.model.cuda()
+    groups = Engine(policy).sample(PROBLEMS, 8, temperature=1.0, **OPTIONS)
+    for batch in pack(groups, 100, "cuda"):
+        logp_NL, _ = logprobs(policy, batch, 1.0)
+        assert (logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs().mean() < bound
+
+
+def test_packed_logprobs_equal_the_cpus() -> None:
+    cpu, gpu = random_policy("llama"), random_policy("llama")
+    gpu.model.cuda()
+    groups = random_groups()
+    expected, _ = logprobs(cpu, pack(groups, 10_000)[0], 1.0)
+    found, _ = logprobs(gpu, pack(groups, 10_000, "cuda")[0], 1.0)
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-3, rtol=1e-3)
+
+
+def test_nano_learns(tmp_path: Path) -> None:
+    config = Config(
+        model="nano",
+        steps=40,
+        lr=3e-4,
+        max_new_tokens=16,
+        evaluation=Evaluation(every=0, problems=300),
+        system=System(runs=str(tmp_path), device="cuda"),
+    )
+    with grpo.train(config) as run:
+        before, after = run.evals()
+        gaps = [gap for _, gap in run.metrics("sampler_gap")]
+    assert max(gaps) < 1e-4
+    assert after["low"] > before["high"]
+    assert after["worked_share"] > before["worked_share"] + 0.3
