@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from grpo.store import Run
 
 WIDTH, HEIGHT = 860, 380
-LEFT, RIGHT, TOP, BOTTOM = 64, 150, 58, 46
+LEFT, RIGHT, TOP, BOTTOM = 64, 170, 58, 46
 BLUE, ORANGE, GREY = "#2f7fd0", "#d96b0b", "#8a8a8a"
 TITLE = "paid only for right answers, it learns to write out its work"
 Points = Sequence[tuple[float, float]]
@@ -46,7 +46,7 @@ def picture(run: Run) -> str:
     batch = f"{summary['prompts_per_step']} prompts × {summary['group_size']} completions a step"
     parts = [
         *(axis_line(x(0), x(steps), y(share), f"{share:.0%}") for share in (0, 0.25, 0.5, 0.75, 1)),
-        *(text(x(step), HEIGHT - 18, str(step), anchor="middle") for step in range(0, steps + 1, max(1, steps // 5))),
+        *(text(x(step), HEIGHT - 18, str(step), anchor="middle") for step in range(0, steps + 1, max(1, steps // 60 * 10))),
         text((x(0) + x(steps)) / 2, HEIGHT - 2, "GRPO steps", anchor="middle"),
         line([(x(a), y(b)) for a, b in length], GREY, width=2, dash="5 4"),
         line([(x(a), y(b)) for a, b in worked], ORANGE, width=2),
