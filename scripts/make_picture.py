@@ -46,7 +46,10 @@ def picture(run: Run) -> str:
     batch = f"{summary['prompts_per_step']} prompts × {summary['group_size']} completions a step"
     parts = [
         *(axis_line(x(0), x(steps), y(share), f"{share:.0%}") for share in (0, 0.25, 0.5, 0.75, 1)),
-        *(text(x(step), HEIGHT - 18, str(step), anchor="middle") for step in range(0, steps + 1, max(1, steps // 60 * 10))),
+        *(
+            text(x(step), HEIGHT - 18, str(step), anchor="middle")
+            for step in range(0, steps + 1, max(1, steps // 60 * 10))
+        ),
         text((x(0) + x(steps)) / 2, HEIGHT - 2, "GRPO steps", anchor="middle"),
         line([(x(a), y(b)) for a, b in length], GREY, width=2, dash="5 4"),
         line([(x(a), y(b)) for a, b in worked], ORANGE, width=2),

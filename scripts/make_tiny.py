@@ -21,7 +21,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import grpo
-from grpo.checkpoints import latest_checkpoint
+from grpo.checkpoints import Checkpoints
 from grpo.config import SftConfig, System
 from grpo.policy import load_policy
 from grpo.rollout.engine import Engine
@@ -109,9 +109,9 @@ def write_rows(path: Path, recipe: Recipe, count: int, worked_share: float, step
 def fine_tune(model: Path, rows: Path, lr: float) -> Path:
     config = SftConfig(model=str(model), data=str(rows), lr=lr, run=rows.stem, system=System(runs=str(model.parent)))
     with grpo.sft(config) as run:
-        checkpoint = latest_checkpoint(run)
+        checkpoint = Checkpoints(run.path).newest()
     assert checkpoint is not None
-    return checkpoint.path / "model"
+    return checkpoint.model
 
 
 def measure(policy, recipe: Recipe) -> dict[str, float]:

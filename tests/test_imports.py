@@ -12,9 +12,22 @@ import grpo
 
 SOURCE = Path(grpo.__file__).parent
 LEVELS = [
-    {"errors", "models"},
+    {"errors", "faults", "models", "lock", "stop"},
     {"types", "core", "flags", "algorithms", "config", "metrics", "schedule"},
-    {"attention", "batch", "policy", "optimizer", "tasks", "rewards", "rollout", "store", "checkpoints", "evaluation"},
+    {
+        "attention",
+        "batch",
+        "policy",
+        "optimizer",
+        "tasks",
+        "rewards",
+        "rollout",
+        "store",
+        "checkpoints",
+        "evaluation",
+        "fingerprint",
+        "preflight",
+    },
     {"report", "progress", "view"},
     {"session"},
     {"train", "sft"},

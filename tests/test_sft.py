@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import grpo
-from grpo.checkpoints import latest_checkpoint
+from grpo.checkpoints import Checkpoints
 from grpo.config import SftConfig, System
 from grpo.errors import GrpoError
 from grpo.policy import load_policy
@@ -59,12 +59,12 @@ def test_it_learns_and_records(tmp_path: Path) -> None:
     with grpo.sft(config) as run:
         losses = [value for _, value in run.metrics("sft_loss")]
         summary = run.summary()
-        checkpoint = latest_checkpoint(run)
+        checkpoint = Checkpoints(run.path).newest()
     assert len(losses) == 6 * 100 / 20
     assert losses[-1] < 0.5 * losses[0]
     assert (summary["kind"], summary["status"], summary["steps"]) == ("sft", "finished", 30)
     assert checkpoint is not None
-    assert load_policy(str(checkpoint.path / "model")).model is not None
+    assert load_policy(str(checkpoint.model)).model is not None
 
 
 def test_every_row_once_per_epoch_in_a_keyed_order(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import grpo
-from grpo.checkpoints import latest_checkpoint
+from grpo.checkpoints import Checkpoints
 from grpo.config import Config, Evaluation, Optimizer, System
 from grpo.errors import GrpoError
 from grpo.optimizer import make_optimizer
@@ -41,9 +41,9 @@ def small(tmp_path: Path, **changes: object) -> Config:
 
 
 def weights(run: Run) -> dict[str, torch.Tensor]:
-    checkpoint = latest_checkpoint(run)
+    checkpoint = Checkpoints(run.path).newest()
     assert checkpoint is not None
-    return load_policy(str(checkpoint.path / "model")).model.state_dict()
+    return load_policy(str(checkpoint.model)).model.state_dict()
 
 
 def timeless(run: Run) -> list[dict[str, float]]:

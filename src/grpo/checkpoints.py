@@ -1,20 +1,46 @@
-"""Checkpoints of a run: folders checkpoints/step-000050 with everything needed to go on from there."""
+"""Checkpoints of a run: folders checkpoints/step-000050 with everything needed to go on from there.
+
+A folder of that name is whole, or it is found out: files are written aside, fsynced, hashed in a manifest, and renamed;
+before one is used every hash is checked. Writing happens in the background, from a copy of the weights.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo.store import Run
+from safetensors import SafetensorError
+
+from grpo.errors import DiskFullError
+from grpo.faults import point
 
 if TYPE_CHECKING:
     import torch
 
-CHECKPOINTS_KEPT = 2
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What a checkpoint holds, copied off the run so that training can go on while it is written."""
+
+    save_model: Callable[[Path], None]
+    """Writes a plain Hugging Face folder."""
+    optimizer_tensors: dict[str, torch.Tensor]
+    state: dict[str, Any]
+    """Whatever else the next step depends on; plain JSON values."""
+
+    def size(self) -> int:
+        """About as many bytes as it takes on the disk: Adam keeps two numbers for each weight."""
+        return sum(tensor.nbytes for tensor in self.optimizer_tensors.values()) * 3 // 2
 
 
 @dataclass(frozen=True)
@@ -24,63 +50,162 @@ class Checkpoint:
     step: int
     """Steps the run had taken."""
     path: Path
-    state: dict[str, Any]
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return dict(json.loads((self.path / "state.json").read_text()))
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         from safetensors.torch import load_file
 
         return load_file(self.path / "optimizer.safetensors")
 
-
-def save_checkpoint(
-    run: Run,
-    step: int,
-    *,
-    save_model: Callable[[Path], None],
-    optimizer_tensors: dict[str, torch.Tensor],
-    state: dict[str, Any],
-) -> None:
-    """Write aside, then rename: a folder named step-… is always whole. Keeps the newest CHECKPOINTS_KEPT."""
-    from safetensors.torch import save_file
-
-    folder = run.path / "checkpoints"
-    for abandoned in folder.glob(".tmp-*"):  # by a run that was killed here
-        shutil.rmtree(abandoned)
-    final = folder / f"step-{step:06d}"
-    aside = folder / f".tmp-{final.name}"
-    (aside / "model").mkdir(parents=True)
-    save_model(aside / "model")
-    save_file(optimizer_tensors, aside / "optimizer.safetensors")
-    (aside / "state.json").write_text(json.dumps(state))
-    if final.exists():
-        _remove(final)
-    aside.rename(final)
-    for _, old in _folders(run)[:-CHECKPOINTS_KEPT]:
-        _remove(old)
+    def damage(self) -> str:
+        """What is wrong with it, naming the file; empty when every file is there with its size and hash."""
+        try:
+            listed = json.loads((self.path / MANIFEST).read_text())["files"]
+        # A border: anything may have happened to the file since it was written.
+        except (OSError, ValueError, KeyError, TypeError):
+            return f"{self.path / MANIFEST} is missing or unreadable"
+        for name, expected in listed.items():
+            file = self.path / name
+            if not file.is_file():
+                return f"{file} is missing"
+            if file.stat().st_size != expected["size"]:
+                return f"{file} has {file.stat().st_size} bytes, not {expected['size']}"
+            if _sha256(file) != expected["sha256"]:
+                return f"{file} does not have the content that was written"
+        return ""
 
 
-def latest_checkpoint(run: Run) -> Checkpoint | None:
-    folders = _folders(run)
-    if not folders:
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, run_path: Path, *, keep: int = 2):
+        self.folder = run_path / "checkpoints"
+        self.keep = keep
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def save(self, step: int, snapshot: Snapshot, *, also_keep: int | None = None) -> None:
+        """Starts writing; afterwards the newest ones stay, and the one of step `also_keep`.
+
+        What went wrong with the one before is raised here, and nothing is started.
+        """
+        self.wait()
+        self.folder.mkdir(exist_ok=True)
+        needed, free = snapshot.size(), shutil.disk_usage(self.folder).free
+        if free < needed:
+            raise self._disk_full(step, f" ({needed:,} bytes needed, {free:,} free)")
+        self._writing = self._writer.submit(self._write_or_clean_up, step, snapshot, also_keep)
+
+    def wait(self) -> None:
+        """Until nothing is being written. Raises what went wrong."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def newest(self) -> Checkpoint | None:
+        """The newest one, checked no further; None when there is none."""
+        found = self._all()
+        return found[-1] if found else None
+
+    def newest_whole(self, report: Callable[[str], None]) -> Checkpoint | None:
+        """The newest one whose every hash is right. Damaged ones are reported and set aside as damaged-step-…"""
+        for checkpoint in reversed(self._all()):
+            damage = checkpoint.damage()
+            if not damage:
+                return checkpoint
+            aside = checkpoint.path.with_name(f"damaged-{checkpoint.path.name}")
+            if aside.exists():
+                shutil.rmtree(aside)
+            checkpoint.path.rename(aside)
+            report(f"checkpoint {checkpoint.path.name} is damaged: {damage}; set aside as {aside.name}")
         return None
-    step, path = folders[-1]
-    return Checkpoint(step, path, json.loads((path / "state.json").read_text()))
+
+    def at(self, step: int) -> Checkpoint | None:
+        return next((checkpoint for checkpoint in self._all() if checkpoint.step == step), None)
+
+    def _all(self) -> list[Checkpoint]:
+        """Oldest first."""
+        numbered = ((path.name.removeprefix("step-"), path) for path in self.folder.glob("step-*"))
+        found = (Checkpoint(int(number), path) for number, path in numbered if number.isdecimal())
+        return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def _write_or_clean_up(self, step: int, snapshot: Snapshot, also_keep: int | None) -> None:
+        try:
+            self._write(step, snapshot)
+            self._prune(also_keep)
+        # safetensors reports a full disk in an exception of its own, by the system's words.
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(self._aside(step), ignore_errors=True)
+            full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error)
+            raise (self._disk_full(step) if full else error) from error
+
+    def _disk_full(self, step: int, numbers: str = "") -> DiskFullError:
+        name = self._final(step).name
+        return DiskFullError(
+            f"{self.folder}: the disk is full, {name} cannot be written{numbers}; older ones are intact"
+        )
+
+    def _write(self, step: int, snapshot: Snapshot) -> None:
+        from safetensors.torch import save_file
+
+        aside, final = self._aside(step), self._final(step)
+        for abandoned in self.folder.glob(".*-step-*"):  # by a run that was killed here
+            shutil.rmtree(abandoned)
+        (aside / "model").mkdir(parents=True)
+        point("checkpoint.begun")
+        snapshot.save_model(aside / "model")
+        point("checkpoint.model")
+        save_file(snapshot.optimizer_tensors, aside / "optimizer.safetensors")
+        (aside / "state.json").write_text(json.dumps(snapshot.state))
+        point("checkpoint.optimizer")
+        files = sorted(path for path in aside.rglob("*") if path.is_file())
+        listed = {str(f.relative_to(aside)): {"size": f.stat().st_size, "sha256": _sha256(f)} for f in files}
+        (aside / MANIFEST).write_text(json.dumps({"step": step, "files": listed}, indent=1))
+        for path in (*files, aside / MANIFEST, aside / "model", aside):
+            _fsync(path)
+        point("checkpoint.manifest")
+        if final.exists():
+            _remove(final)
+        aside.rename(final)
+        _fsync(self.folder)
+        point("checkpoint.renamed")
+
+    def _prune(self, also_keep: int | None) -> None:
+        for checkpoint in self._all()[: -self.keep]:
+            if checkpoint.step != also_keep:
+                _remove(checkpoint.path)
+        point("checkpoint.pruned")
+
+    def _final(self, step: int) -> Path:
+        return self.folder / f"step-{step:06d}"
+
+    def _aside(self, step: int) -> Path:
+        return self.folder / f".writing-step-{step:06d}"
 
 
-def forget_later(run: Run, step: int) -> None:
-    """Removes checkpoints beyond `step`: their future is about to be made again."""
-    for checkpoint_step, path in _folders(run):
-        if checkpoint_step > step:
-            _remove(path)
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _folders(run: Run) -> list[tuple[int, Path]]:
-    """(step, folder), oldest first."""
-    found = (run.path / "checkpoints").glob("step-*")
-    numbered = ((path.name.removeprefix("step-"), path) for path in found)
-    return sorted((int(number), path) for number, path in numbered if number.isdecimal())
+def _fsync(path: Path) -> None:
+    """Files and folders alike: a rename is safe only when what it names is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remove(path: Path) -> None:
-    """Rename first: killed halfway, the rest of it is not taken for a checkpoint."""
-    shutil.rmtree(path.rename(path.with_name(f".tmp-removed-{path.name}")))
+    """Renamed first: killed halfway, the rest of it is not taken for a checkpoint."""
+    gone = path.rename(path.with_name(f".removing-{path.name}"))
+    point("checkpoint.pruning")
+    shutil.rmtree(gone)

@@ -105,6 +105,8 @@ class ExportOptions:
     """The run; also the first argument."""
     folder: str
     """Where to write; also the second argument."""
+    best: bool = False
+    """The checkpoint with the best held-out accuracy, instead of the last."""
     runs: str = "runs"
     """Folder that holds the runs."""
 
@@ -143,35 +145,41 @@ def _dispatch(arguments: list[str]) -> int:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
         raise GrpoError(f"no command {flags.shown(name)}; {hint}")
-    COMMANDS[name](rest)
-    return 0
+    return COMMANDS[name](rest)
 
 
-def _train(arguments: list[str]) -> None:
+def _train(arguments: list[str]) -> int:
     dry_run = "--dry-run" in arguments
     config = parse_train([argument for argument in arguments if argument != "--dry-run"])
     if dry_run:
         print(to_toml(resolve(config)), end="")
-        return
+        return 0
     from grpo.train import train
     from grpo.view import pick_view
 
-    train(config, pick_view(config.quiet)).close()
+    with train(config, pick_view(config.quiet)) as run:
+        return _exit_code(run)
 
 
-def _sft(arguments: list[str]) -> None:
+def _sft(arguments: list[str]) -> int:
     dry_run = "--dry-run" in arguments
     config = parse_sft([argument for argument in arguments if argument != "--dry-run"])
     if dry_run:
         print(to_toml(config), end="")
-        return
+        return 0
     from grpo.sft import sft
     from grpo.view import pick_view
 
-    sft(config, pick_view(config.quiet)).close()
+    with sft(config, pick_view(config.quiet)) as run:
+        return _exit_code(run)
 
 
-def _eval(arguments: list[str]) -> None:
+def _exit_code(run: Run) -> int:
+    """Not 0 where the run was asked to stop: whoever waits for it sees that it is not done."""
+    return 130 if run.summary()["status"] == "stopped" else 0
+
+
+def _eval(arguments: list[str]) -> int:
     options = _parse(EvalOptions, arguments, "grpo eval", ("model",))
     policy, settings = _load(options.model, options.runs)
     from grpo.evaluation import evaluate
@@ -194,16 +202,17 @@ def _eval(arguments: list[str]) -> None:
     )
     if options.json:
         print(json.dumps({"model": options.model, "task": task.name, "problems": options.problems, **row}))
-        return
+        return 0
     for kind, prefix in (("sampled", ""), ("greedy", "greedy_")):
         low, high = row[f"{prefix}low"], row[f"{prefix}high"]
         print(f"{kind:8} {row[f'{prefix}accuracy']:6.1%}   95% interval {low:.1%} to {high:.1%}")
     print(f"mean length {row['length_mean']:.1f} tokens")
     for name in (name for name in row if name.endswith("_share")):
         print(f"{name.removesuffix('_share')} share {row[name]:.1%}")
+    return 0
 
 
-def _sample(arguments: list[str]) -> None:
+def _sample(arguments: list[str]) -> int:
     arguments = ["--count" if argument == "-n" else argument for argument in arguments]
     options = _parse(SampleOptions, arguments, "grpo sample", ("model", "prompt"))
     policy, settings = _load(options.model, options.runs)
@@ -235,7 +244,7 @@ def _sample(arguments: list[str]) -> None:
     [group] = groups
     if not options.json:
         print_group(group)
-        return
+        return 0
     rows = [
         {
             "text": c.text,
@@ -248,9 +257,10 @@ def _sample(arguments: list[str]) -> None:
         for c in group.completions
     ]
     print(json.dumps({"prompt": options.prompt, "answer": problem.answer if problem else None, "completions": rows}))
+    return 0
 
 
-def _runs(arguments: list[str]) -> None:
+def _runs(arguments: list[str]) -> int:
     options = _parse(RunsOptions, arguments, "grpo runs", ("name",))
     from grpo.store import Run, list_runs
     from grpo.view import print_run, print_runs
@@ -261,15 +271,16 @@ def _runs(arguments: list[str]) -> None:
                 print(json.dumps(run.summary()))
             else:
                 print_run(run)
-        return
+        return 0
     rows = list_runs(Path(options.runs))
     if options.json:
         print(json.dumps(rows))
     else:
         print_runs(rows, options.runs)
+    return 0
 
 
-def _export(arguments: list[str]) -> None:
+def _export(arguments: list[str]) -> int:
     options = _parse(ExportOptions, arguments, "grpo export", ("run", "folder"))
     target = Path(options.folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -277,9 +288,10 @@ def _export(arguments: list[str]) -> None:
     from grpo.store import Run
 
     with Run.open(Path(options.runs), options.run, readonly=True) as run:
-        model = _model_of(run)
+        model = _model_of(run, best=options.best)
         shutil.copytree(model, target, dirs_exist_ok=True)
     print(f"{options.run} ({model.parent.name}) is in {target}: load it as any Hugging Face model")
+    return 0
 
 
 def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tuple[str, ...]) -> Any:
@@ -309,16 +321,21 @@ def _load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
     return load_policy(name), {}
 
 
-def _model_of(run: Run) -> Path:
-    from grpo.checkpoints import latest_checkpoint
+def _model_of(run: Run, *, best: bool = False) -> Path:
+    from grpo.checkpoints import Checkpoints
 
-    checkpoint = latest_checkpoint(run)
+    checkpoints, best_step = Checkpoints(run.path), run.best_step()
+    checkpoint = checkpoints.at(best_step) if best and best_step is not None else checkpoints.newest()
+    if checkpoint is None and best:
+        raise GrpoError(f"run {run.name}: has no checkpoint of its best evaluation (after {best_step} steps)")
     if checkpoint is None:
         raise GrpoError(f"run {run.name}: has no checkpoint yet; wait for one, or train with --checkpoint-every N")
-    return checkpoint.path / "model"
+    if damage := checkpoint.damage():
+        raise GrpoError(f"run {run.name}: {damage}; resume the run, which falls back to the checkpoint before")
+    return checkpoint.model
 
 
-COMMANDS: dict[str, Callable[[list[str]], None]] = {
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "sft": _sft,
     "eval": _eval,

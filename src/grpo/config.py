@@ -55,6 +55,16 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """What a run can go on from. How often is `checkpoint_every`, at the top."""
+
+    keep: int = 2
+    """How many of the newest stay; the one with the best held-out accuracy stays besides."""
+    disk_full: Literal["stop", "wait"] = "stop"
+    """With no space left, stop with everything so far intact, or wait until there is some."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class System:
     """The machine. Apart from the number format, nothing here changes what is computed."""
 
@@ -70,6 +80,8 @@ class System:
     """Folder that holds the runs."""
     token_groups: int = 1
     """Groups per step whose every token is recorded."""
+    deterministic: bool = False
+    """On a GPU, use only kernels that give the same bits every time; a CPU's do so anyway."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +115,9 @@ class Config:
     run: str = ""
     """Name of the run; empty: a fresh one."""
     resume: bool = False
-    """Go on with the run of that name from its last checkpoint."""
+    """Go on with the run of that name from its last checkpoint; start it if it does not exist."""
+    allow_change: bool = False
+    """Resume even where settings, model, problems, code or versions are not those the run began with."""
     checkpoint_every: int = 50
     """Steps between checkpoints; 0: only at the end."""
     quiet: bool = False
@@ -111,6 +125,7 @@ class Config:
     loss: Loss = FROM_PRESET
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
     system: System = field(default_factory=System)
 
     def __post_init__(self) -> None:
@@ -206,7 +221,10 @@ _POSITIVE = _Limit("above 0", lambda value: value > 0)
 _FRACTION = _Limit("0 or more and below 1", lambda value: 0 <= value < 1)
 _LIMITS: Mapping[str, _Limit] = {
     **dict.fromkeys(("steps", "prompts_per_step", "group_size", "max_new_tokens", "batch_size"), _ONE),
-    **dict.fromkeys(("optimizer.epochs", "optimizer.minibatches", "system.token_budget", "evaluation.problems"), _ONE),
+    **dict.fromkeys(
+        ("checkpoints.keep", "optimizer.epochs", "optimizer.minibatches", "system.token_budget", "evaluation.problems"),
+        _ONE,
+    ),
     **dict.fromkeys(("seed", "checkpoint_every", "warmup_steps", "weight_decay", "loss.beta", "system.threads"), _ZERO),
     **dict.fromkeys(("optimizer.warmup_steps", "optimizer.weight_decay", "system.token_groups"), _ZERO),
     **dict.fromkeys(("evaluation.every", "evaluation.probes"), _ZERO),

@@ -6,3 +6,7 @@ class GrpoError(Exception):
 
     The command line prints it without a traceback and exits with 2; `--debug` shows the traceback.
     """
+
+
+class DiskFullError(GrpoError):
+    """There is no space left. What was written before is intact, and the same write can be tried again."""

@@ -136,6 +136,11 @@ METRICS: dict[str, Metric] = {
         "none",
         "Follows its schedule.",
     ),
+    "skipped_updates": Metric(
+        "Optimizer steps left out because the gradient was not finite; three steps in a row with one stop the run.",
+        "count",
+        "0; otherwise the learning rate is too high, or the model's numbers overflow.",
+    ),
     "updates": Metric(
         "Optimizer steps taken in this step; an update is skipped when no token carries gradient.",
         "count",
@@ -189,6 +194,10 @@ EVAL_METRICS: dict[str, Metric] = {
         "Changes slowly.",
     ),
 }
+
+
+TIMED_METRICS = frozenset(["tokens_per_second"])
+"""Those that measure the machine: a run made again has the same numbers but for these."""
 
 
 def check_names(metrics: Mapping[str, float], listed: Mapping[str, Metric] = METRICS) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
 
 from grpo.errors import GrpoError
+from grpo.faults import point
 from grpo.policy import Policy
 
 
@@ -18,20 +20,26 @@ def make_optimizer(policy: Policy, *, beta1: float, beta2: float, weight_decay: 
 
 
 def take_step(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_clip: float) -> float:
-    """One update with the gradients at hand; returns their norm before clipping."""
-    norm = torch.nn.utils.clip_grad_norm_(policy.model.parameters(), grad_clip)
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    optimizer.step()
+    """One update with the gradients at hand; returns their norm before clipping.
+
+    Where that is not finite no update is taken: weights, moments and version stay as they are.
+    """
+    norm = float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), grad_clip))
+    if math.isfinite(norm):
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        point("update.gradients")
+        optimizer.step()
+        policy.version += 1
+        point("update.stepped")
     optimizer.zero_grad(set_to_none=True)
-    policy.version += 1
-    return float(norm)
+    return norm
 
 
 def state_tensors(policy: Policy, optimizer: torch.optim.AdamW) -> dict[str, torch.Tensor]:
-    """Adam's moments and step count of every weight, as `exp_avg/model.layers.0…`."""
+    """A copy of Adam's moments and step count of every weight, as `exp_avg/model.layers.0…`."""
     return {
-        f"{kind}/{name}": tensor
+        f"{kind}/{name}": tensor.detach().to("cpu", copy=True)
         for name, weight in policy.model.named_parameters()
         for kind, tensor in optimizer.state[weight].items()
     }

@@ -61,9 +61,23 @@ class Policy:
 
     def save(self, folder: Path) -> None:
         """A plain Hugging Face folder."""
-        with _no_progress_bars():
-            self.model.save_pretrained(folder)
-            self.tokenizer.save_pretrained(folder)
+        self.snapshot()(folder)
+
+    def snapshot(self) -> Callable[[Path], None]:
+        """A copy of the weights as they are now, as a function that saves it: training can go on meanwhile."""
+        copies: dict[int, torch.Tensor] = {}
+        weights: dict[str, torch.Tensor] = {}
+        for name, tensor in self.model.state_dict().items():
+            # Tied weights stay one tensor, so that they are saved once.
+            copies.setdefault(tensor.data_ptr(), tensor.detach().to("cpu", copy=True))
+            weights[name] = copies[tensor.data_ptr()]
+
+        def save(folder: Path) -> None:
+            with _no_progress_bars():
+                self.model.save_pretrained(folder, state_dict=weights)
+                self.tokenizer.save_pretrained(folder)
+
+        return save
 
 
 def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Policy:
@@ -73,9 +87,14 @@ def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.fl
         _check_weight_files(Path(source))
     try:
         with _no_progress_bars():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
             model, report = transformers.AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype, attn_implementation=ATTENTION, output_loading_info=True
+                source,
+                dtype=dtype,
+                attn_implementation=ATTENTION,
+                output_loading_info=True,
+                use_safetensors=True,  # the other format is pickle, which runs whatever code a stranger put in it
+                trust_remote_code=False,
             )
     # The border to files people made: whatever is wrong with the folder is told in one line.
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
@@ -113,8 +132,8 @@ def _check_weight_files(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise GrpoError(f"field model: {folder} has no config.json, so it is not a Hugging Face model folder")
     files = sorted(folder.glob("*.safetensors"))
-    if not files and not list(folder.glob("*.bin")):
-        raise GrpoError(f"field model: {folder} has no weights (*.safetensors); copy the folder again")
+    if not files:
+        raise GrpoError(f"field model: {folder} has no weights in *.safetensors, the one format that is read")
     for file in files:
         size = file.stat().st_size
         with file.open("rb") as stream:

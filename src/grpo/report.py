@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from grpo.checkpoints import latest_checkpoint
+from grpo.checkpoints import Checkpoints
 from grpo.evaluation import is_right
 from grpo.flags import one_line
 from grpo.types import Completion, Group
@@ -222,7 +222,7 @@ def _whereabouts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     elsewhere = "" if str(run.path.parent) == "runs" else f" --runs {shlex.quote(str(run.path.parent))}"
     lines.append(_labelled("run", printable(str(run.path), 500)))
     lines.append(_labelled("next", f"grpo runs {run.name}{elsewhere}"))
-    if latest_checkpoint(run):
+    if Checkpoints(run.path).newest():
         lines.append(_labelled("", f"grpo sample {run.name} {_quoted_prompt(run)} -n 8{elsewhere}"))
         lines.append(_labelled("", f"grpo export {run.name} my-model{elsewhere}"))
     if _can_resume(run, summary["status"]):

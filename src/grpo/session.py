@@ -1,8 +1,11 @@
-"""What one run holds while it trains: task, policy, reference, optimizer, engine, record and view."""
+"""What one run holds while it trains: task, policy, reference, optimizer, engine, record, checkpoints and view."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,21 +13,30 @@ from typing import Any, Self
 
 import torch
 
-from grpo.checkpoints import forget_later, latest_checkpoint, save_checkpoint
+from grpo.checkpoints import Checkpoint, Checkpoints, Snapshot
 from grpo.config import Config, System, as_dict, resolve
-from grpo.errors import GrpoError
+from grpo.errors import DiskFullError, GrpoError
 from grpo.evaluation import evaluate
+from grpo.fingerprint import fingerprints
+from grpo.lock import RunLock
 from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy, load_policy
+from grpo.preflight import preflight
 from grpo.rewards import score
 from grpo.rollout import SamplingEngine
 from grpo.rollout.engine import Engine
+from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
 from grpo.tasks import Task, load_task
+from grpo.types import Group
 from grpo.view import View
 
-FREE_TO_CHANGE = {"steps", "run", "resume", "checkpoint_every", "quiet", "evaluation", "system"}
+FREE_TO_CHANGE = ("steps", "run", "resume", "allow_change", "quiet", "checkpoint_every", "evaluation", "checkpoints")
 """Settings a resumed run may have otherwise than it began with; all others would make it another experiment."""
+FREE_IN_SYSTEM = ("runs", "token_groups")
+MOST_NONFINITE_STEPS = 3
+SECONDS_BETWEEN_TRIES = 10.0
+"""How long a full disk is left alone before it is tried again, where the settings say to wait."""
 
 
 @dataclass(eq=False)
@@ -36,41 +48,65 @@ class Session:
     optimizer: torch.optim.AdamW
     engine: SamplingEngine
     run: Run
+    checkpoints: Checkpoints
     view: View
+    stop: StopRequest
+    lock: RunLock
     first_step: int = 0
+    nonfinite_steps: int = 0
+    """How many steps in a row, up to now, had a gradient that was not finite."""
+    saved_step: int = -1
 
     @classmethod
     def start(cls, config: Config, view: View) -> Self:
-        """Begins the run, or goes on from its last checkpoint. Nothing is written before all that can fail has not."""
+        """Begins the run, or goes on from its last whole checkpoint. Whatever can be refused is, before it is made."""
         config = resolve(config)
         folder = Path(config.system.runs)
-        run = _existing(config, folder)
-        checkpoint = latest_checkpoint(run) if run else None
-
         task = load_task(config.task)
-        use_threads(config.system)
+        prints = fingerprints(config, task)
+        run = _existing(config, folder)
+        lock = RunLock(run.path) if run else None
+        checkpoint = _go_on_from(run, config, prints, view) if run else None
+
+        threads = prepare_machine(config.system, run)
         device, dtype = pick_device(config.system), pick_dtype(config.system)
-        policy = load_policy(str(checkpoint.path / "model") if checkpoint else config.model, device=device, dtype=dtype)
+        policy = load_policy(str(checkpoint.model) if checkpoint else config.model, device=device, dtype=dtype)
         reference = load_policy(config.model, device=device, dtype=dtype) if config.loss.beta else None
+        settings = config.optimizer
         optimizer = make_optimizer(
-            policy,
-            beta1=config.optimizer.adam_beta1,
-            beta2=config.optimizer.adam_beta2,
-            weight_decay=config.optimizer.weight_decay,
+            policy, beta1=settings.adam_beta1, beta2=settings.adam_beta2, weight_decay=settings.weight_decay
         )
         if checkpoint:
             policy.version = checkpoint.state["policy_version"]
             restore_state(policy, optimizer, checkpoint.optimizer_tensors())
-        if run is None:
+        notes = preflight(config, task, policy)
+        if run is None or lock is None:
             name = config.run or fresh_name(folder, f"{config.task}-{config.algorithm}")
-            run = Run.create(folder, name, kind="grpo", config=as_dict(config))
-        first_step = checkpoint.step if checkpoint else 0
-        forget_later(run, first_step)
-        run.rewind(first_step)
-        session = cls(config, task, policy, reference, optimizer, Engine(policy), run, view, first_step)
+            meta = {"fingerprints": prints, "threads": threads}
+            run = Run.create(folder, name, kind="grpo", config=as_dict(config), meta=meta)
+            lock = RunLock(run.path)
+        checkpoints = Checkpoints(run.path, keep=config.checkpoints.keep)
+        stop = StopRequest(view.warned)
+        session = cls(
+            config, task, policy, reference, optimizer, Engine(policy), run, checkpoints, view, stop, lock
+        )  # fmt: skip
+        if checkpoint:
+            session.first_step = session.saved_step = checkpoint.step
+            session.nonfinite_steps = checkpoint.state["nonfinite_steps"]
+        run.rewind(config.steps)  # steps beyond the ones asked for, of a run that once was longer
         run.set_status("running")
-        view.started(run, config, first_step)
+        view.started(run, config, session.first_step)
+        for note in notes:
+            session.warn("assumed", note)
         return session
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """However training ends, the record says how, the view is told, and the run is free for the next trainer."""
+        with recorded_ending(self.run, self.view, self.stop):
+            yield
+            self.checkpoints.wait()
+        self.lock.close()
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -80,34 +116,87 @@ class Session:
             "max_new_tokens": self.config.max_new_tokens,
         }
 
+    def record(
+        self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], seconds: Mapping[str, float]
+    ) -> None:
+        """Into the record; a step made again after a kill must be what it was, and is shouted about if it is not."""
+        differences = self._with_space(
+            lambda: self.run.record(step, groups, metrics, seconds, self.config.system.token_groups)
+        )
+        if differences:
+            more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
+            self.warn("replay", f"step {step} was made again and is not the same: {differences[0]}{more}", step)
+        self.view.stepped(step, metrics, groups)
+        self._watch_nonfinite(step, groups, metrics)
+
+    def _watch_nonfinite(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
+        self.nonfinite_steps = self.nonfinite_steps + 1 if metrics.get("skipped_updates") else 0
+        if self.nonfinite_steps:
+            problems = ", ".join(group.problem.id for group in groups)
+            self.warn(
+                "nonfinite", f"step {step}: the gradient was not finite, no update taken; problems {problems}", step
+            )
+        if self.nonfinite_steps >= MOST_NONFINITE_STEPS:
+            raise GrpoError(
+                f"field lr: {MOST_NONFINITE_STEPS} steps in a row had a gradient that was not finite, the last is step "
+                f"{step}; lower lr (now {self.config.lr:g}) and start again or resume from an earlier checkpoint"
+            )
+
     def evaluate(self, step: int) -> None:
         """Held-out accuracy after `step` steps, and a group for each pinned problem."""
         heldout = self.task.heldout()
         row, groups = evaluate(self.engine, self.task, heldout[: self.config.evaluation.problems], **self.sampling)
-        self.run.record_eval(step, row, groups)
+        best_before = max((old["accuracy"] for old in self.run.evals() if old["step"] < step), default=math.inf)
+        self._with_space(lambda: self.run.record_eval(step, row, groups))
         pinned = heldout[: self.config.evaluation.probes]
         options = {"step": 0, "purpose": "probe", **self.sampling}
         probes = score(self.task, self.engine.sample(pinned, self.config.group_size, **options)) if pinned else []
-        self.run.record_probes(step, probes)
+        self._with_space(lambda: self.run.record_probes(step, probes))
         self.view.evaluated(step, row, probes)
+        if row["accuracy"] > best_before:
+            self.checkpoint(step)
 
     def checkpoint(self, step: int) -> None:
-        save_checkpoint(
-            self.run,
-            step,
-            save_model=self.policy.save,
+        """Writes in the background; the copy is taken now."""
+        if step == self.saved_step:
+            return
+        for name, weight in self.policy.model.named_parameters():
+            if not torch.isfinite(weight).all():
+                raise GrpoError(
+                    f"weight {name} is not finite after {step} steps; older checkpoints are intact, lower lr"
+                )
+        snapshot = Snapshot(
+            save_model=self.policy.snapshot(),
             optimizer_tensors=state_tensors(self.policy, self.optimizer),
-            state={"policy_version": self.policy.version},
+            state={"policy_version": self.policy.version, "nonfinite_steps": self.nonfinite_steps},
         )
+        self._with_space(lambda: self.checkpoints.save(step, snapshot, also_keep=self.run.best_step()))
+        self.saved_step = step
+
+    def warn(self, kind: str, text: str, step: int | None = None) -> None:
+        """Said aloud, and kept in the record."""
+        self.view.warned(text)
+        self.run.find(kind, text, step)
+
+    def _with_space(self, write: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return write()
+            except DiskFullError as error:
+                if self.config.checkpoints.disk_full == "stop" or self.stop.requested:
+                    raise
+                self.view.warned(f"{error}; trying again every {SECONDS_BETWEEN_TRIES:.0f} s")
+                time.sleep(SECONDS_BETWEEN_TRIES)
 
 
 @contextmanager
-def recorded_ending(run: Run, view: View) -> Iterator[None]:
+def recorded_ending(run: Run, view: View, stop: StopRequest) -> Iterator[StopRequest]:
     """However training ends, the record says how, and the view is told."""
     status = "failed"
     try:
-        yield
-        status = "finished"
+        with stop:
+            yield stop
+        status = "stopped" if stop.requested else "finished"
     except KeyboardInterrupt:
         status = "stopped"
         raise
@@ -126,18 +215,61 @@ def _existing(config: Config, folder: Path) -> Run | None:
         raise GrpoError(
             f"field run: {config.run} exists in {folder}; go on with it (--resume) or choose another name (--run OTHER)"
         )
-    run = Run.open(folder, config.run)
-    before, now = run.config, as_dict(config)
-    changed = [name for name in now if name not in FREE_TO_CHANGE and now[name] != before.get(name)]
-    if changed:
-        details = ", ".join(f"{name} was {before.get(name)!r}, is {now[name]!r}" for name in changed)
-        raise GrpoError(f"field resume: {config.run} began with other settings ({details}); choose --run OTHER")
-    return run
+    return Run.open(folder, config.run)
 
 
-def use_threads(system: System) -> None:
-    if system.threads:
-        torch.set_num_threads(system.threads)
+def _go_on_from(run: Run, config: Config, prints: Mapping[str, str], view: View) -> Checkpoint | None:
+    """The checkpoint to resume from; None: from the beginning. Refuses what would make it another run."""
+
+    def report(damage: str) -> None:
+        view.warned(damage)
+        run.find("damaged", damage)
+
+    changes = [*_changed_settings(run.config, as_dict(config)), *_changed(run.meta("fingerprints"), prints)]
+    if changes and not config.allow_change:
+        raise GrpoError(
+            f"field resume: {run.name} would not go on as it began: {'; '.join(changes)}; restore that, start another "
+            "(--run OTHER), or accept it (--allow-change)"
+        )
+    for change in changes:
+        run.find("changed", change)
+    checkpoint = Checkpoints(run.path).newest_whole(report)
+    if checkpoint is None and run.last_step() is not None:
+        report(f"{run.name} has no whole checkpoint: it is made again from the beginning")
+    if checkpoint and checkpoint.step > config.steps:
+        raise GrpoError(f"field steps: {run.name} has taken {checkpoint.step} steps already; ask for more than that")
+    return checkpoint
+
+
+def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
+        flat = {name: value for name, value in settings.items() if name not in FREE_TO_CHANGE}
+        sections = [name for name, value in flat.items() if isinstance(value, dict)]
+        for section in sections:
+            flat |= {f"{section}.{name}": value for name, value in flat.pop(section).items()}
+        return {
+            name: value for name, value in flat.items() if name not in [f"system.{free}" for free in FREE_IN_SYSTEM]
+        }
+
+    return _changed(relevant(before), relevant(now))
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    names = [*before, *(name for name in now if name not in before)]
+    pairs = [(name, before.get(name), now.get(name)) for name in names]
+    return [f"{name} was {was!r}, is {is_!r}" for name, was, is_ in pairs if was != is_]
+
+
+def prepare_machine(system: System, run: Run | None = None) -> int:
+    """Sets threads and determinism; a resumed run gets the number of threads it began with, because it decides the
+    last bits. Returns that number."""
+    threads = system.threads or (run.meta("threads") if run else 0)
+    if threads:
+        torch.set_num_threads(threads)
+    if system.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    return torch.get_num_threads()
 
 
 def pick_device(system: System) -> str:

@@ -17,14 +17,15 @@ import numpy as np
 import torch
 
 from grpo.batch import pack
-from grpo.checkpoints import save_checkpoint
+from grpo.checkpoints import Checkpoints, Snapshot
 from grpo.config import SftConfig, as_dict, validate
 from grpo.errors import GrpoError
 from grpo.optimizer import make_optimizer, state_tensors, take_step
 from grpo.policy import Policy, load_policy
 from grpo.policy import logprobs as policy_logprobs
 from grpo.schedule import learning_rate
-from grpo.session import pick_device, pick_dtype, recorded_ending, use_threads
+from grpo.session import pick_device, pick_dtype, prepare_machine, recorded_ending
+from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
 from grpo.types import Completion, Group, Problem
 from grpo.view import View
@@ -34,7 +35,7 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
     """Fine-tunes `config.model` on `config.data`; the run's last checkpoint holds the model."""
     validate(config)
     view = view or View()
-    use_threads(config.system)
+    prepare_machine(config.system)
     policy = load_policy(config.model, device=pick_device(config.system), dtype=pick_dtype(config.system))
     rows = read_rows(Path(config.data), policy)
     steps = config.steps or math.ceil(config.epochs * len(rows) / config.batch_size)
@@ -43,13 +44,14 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
     name = config.run or fresh_name(folder, "sft")
     run = Run.create(folder, name, kind="sft", config=as_dict(config) | {"steps": steps})
 
+    checkpoints = Checkpoints(run.path)
+
     def checkpoint(step: int) -> None:
-        tensors = state_tensors(policy, optimizer)
         state = {"policy_version": policy.version}
-        save_checkpoint(run, step, save_model=policy.save, optimizer_tensors=tensors, state=state)
+        checkpoints.save(step, Snapshot(policy.snapshot(), state_tensors(policy, optimizer), state))
 
     view.started(run, config, 0)
-    with recorded_ending(run, view):
+    with recorded_ending(run, view, StopRequest(view.warned)) as stop:
         for step, batch_rows in enumerate(islice(shuffled(rows, config.batch_size, config.seed), steps)):
             lr = learning_rate(config.lr, step, steps=steps, warmup_steps=config.warmup_steps, schedule=config.schedule)
             loss, tokens = accumulate_gradients(policy, batch_rows, config.system.token_budget)
@@ -59,7 +61,10 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
             view.stepped(step, metrics, [])
             if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:
                 checkpoint(step + 1)
-        checkpoint(steps)
+            if stop.requested:
+                break
+        checkpoint(step + 1)
+        checkpoints.wait()
     return run
 
 

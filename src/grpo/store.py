@@ -21,73 +21,35 @@ from datetime import UTC, datetime
 from importlib import metadata
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from grpo.config import check_run_name
-from grpo.errors import GrpoError
-from grpo.metrics import EVAL_METRICS, check_names
+from grpo.errors import DiskFullError, GrpoError
+from grpo.faults import point
+from grpo.metrics import EVAL_METRICS, TIMED_METRICS, check_names
 from grpo.types import Completion, Group
-
-if TYPE_CHECKING:
-    pass
 
 STATUSES = ("running", "finished", "stopped", "failed")
 SCHEMA_VERSION = 1
-SCHEMA = f"""
-PRAGMA user_version = {SCHEMA_VERSION};
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;  -- value: JSON
+SECRET = re.compile("(token|key|secret|password)$", re.IGNORECASE)
+SCHEMA = Path(__file__).with_name("schema.sql").read_text()
 
--- Training. Step k is the k-th batch; removing a row of steps removes all that was recorded in that step.
-CREATE TABLE steps (step INTEGER PRIMARY KEY, recorded REAL NOT NULL);  -- seconds since 1970
-CREATE TABLE metrics (
-  step INTEGER NOT NULL REFERENCES steps ON DELETE CASCADE, name TEXT NOT NULL,
-  value REAL,  -- NULL: was not finite
-  PRIMARY KEY (step, name)) WITHOUT ROWID;
-CREATE TABLE spans (  -- a step's spans follow one another, and the last ends when the step is recorded
-  step INTEGER NOT NULL REFERENCES steps ON DELETE CASCADE, name TEXT NOT NULL,
-  start REAL NOT NULL, seconds REAL NOT NULL,
-  PRIMARY KEY (step, name)) WITHOUT ROWID;
-CREATE TABLE groups (
-  step INTEGER NOT NULL REFERENCES steps ON DELETE CASCADE, group_index INTEGER NOT NULL,
-  problem_id TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, policy_version INTEGER NOT NULL,
-  PRIMARY KEY (step, group_index)) WITHOUT ROWID;
-CREATE TABLE completions (
-  step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
-  text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,
-  reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL,  -- parts, traits: JSON objects
-  advantage REAL,  -- mean over the tokens
-  logprob REAL,    -- the sampler's, summed over the tokens
-  PRIMARY KEY (step, group_index, sample_index),
-  FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
-CREATE TABLE token_arrays (  -- of a few groups per step; little-endian, int32 tokens, float32 the rest
-  step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
-  tokens BLOB NOT NULL, logprobs BLOB NOT NULL, ref_logprobs BLOB, advantages BLOB, trainer_logprobs BLOB,
-  PRIMARY KEY (step, group_index, sample_index),
-  FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
 
--- Evaluation. Step s means after s batches; 0 is before training.
-CREATE TABLE evals (step INTEGER PRIMARY KEY, recorded REAL NOT NULL);
-CREATE TABLE eval_metrics (
-  step INTEGER NOT NULL REFERENCES evals ON DELETE CASCADE, name TEXT NOT NULL, value REAL,
-  PRIMARY KEY (step, name)) WITHOUT ROWID;
-CREATE TABLE eval_groups (
-  step INTEGER NOT NULL REFERENCES evals ON DELETE CASCADE, group_index INTEGER NOT NULL,
-  problem_id TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, policy_version INTEGER NOT NULL,
-  PRIMARY KEY (step, group_index)) WITHOUT ROWID;
-CREATE TABLE eval_completions (
-  step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
-  text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,
-  reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL, advantage REAL, logprob REAL,
-  PRIMARY KEY (step, group_index, sample_index),
-  FOREIGN KEY (step, group_index) REFERENCES eval_groups ON DELETE CASCADE);
-CREATE TABLE probes (  -- the same pinned problems at each evaluation
-  step INTEGER NOT NULL, probe_index INTEGER NOT NULL,
-  problem_id TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL,
-  samples TEXT NOT NULL,  -- JSON: [{{"text": ..., "reward": ...}}, ...]
-  PRIMARY KEY (step, probe_index)) WITHOUT ROWID;
-"""
+def redacted(command: Sequence[str]) -> list[str]:
+    """The command line without what follows or is set by an option that sounds like a secret.
+
+    >>> redacted(["grpo", "train", "--hub-token", "hf_123", "--api_key=456", "--steps", "3"])
+    ['grpo', 'train', '--hub-token', '…', '--api_key=…', '--steps', '3']
+    """
+    words, hide = [], False
+    for word in command:
+        name, equals, _ = word.partition("=")
+        secret = bool(SECRET.search(name)) and name.startswith("-")
+        words.append("…" if hide else f"{name}=…" if secret and equals else word)
+        hide = secret and not equals
+    return words
 
 
 def fresh_name(folder: Path, stem: str) -> str:
@@ -193,32 +155,44 @@ class Run:
         self.kind: str = meta["kind"]
 
     @classmethod
-    def create(cls, folder: Path, name: str, *, kind: str, config: dict[str, Any]) -> Self:
+    def create(
+        cls, folder: Path, name: str, *, kind: str, config: dict[str, Any], meta: Mapping[str, Any] | None = None
+    ) -> Self:
+        """`meta` is whatever else the run should know of itself, such as its fingerprints."""
         path = _run_path(folder, name)
-        folder.mkdir(parents=True, exist_ok=True)
+        # Made aside and renamed: a folder with this name always holds a record.
+        aside = folder / f".creating-{name}-{os.getpid()}"
+        shutil.rmtree(aside, ignore_errors=True)
         try:
-            path.mkdir(mode=0o700)  # completions may be private
-        except FileExistsError:
-            raise GrpoError(
-                f"field run: {name} exists in {folder}; continue it (--resume) or choose --run OTHER"
-            ) from None
+            aside.mkdir(mode=0o700, parents=True)  # completions may be private
+        except OSError as error:
+            raise GrpoError(f"field system.runs: cannot write in {folder}: {error.strerror}; choose another") from error
         distributions = {"torch": "torch", "transformers": "transformers", "numpy": "numpy", "grpo": "grpo-lab"}
         versions = {package: _version(distribution) for package, distribution in distributions.items()}
-        meta = {
+        about = {
             "kind": kind,
             "config": config,
             "status": "running",
             "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "versions": {"python": platform.python_version(), **versions},
             "git": _git(),
-            "command": sys.argv,
+            "command": redacted(sys.argv),
+            **(meta or {}),
         }
-        db = _connect(path / "run.db", readonly=False)
+        db = _connect(aside / "run.db", readonly=False)
         db.execute("PRAGMA journal_mode = WAL")
         with db:
             db.executescript(f"BEGIN; {SCHEMA}")
-            db.executemany("INSERT INTO meta VALUES (?, ?)", [(key, _json(value)) for key, value in meta.items()])
-        return cls(path, db)
+            db.executemany("INSERT INTO meta VALUES (?, ?)", [(key, _json(value)) for key, value in about.items()])
+        db.close()
+        try:
+            aside.rename(path)
+        except OSError:
+            shutil.rmtree(aside)
+            raise GrpoError(
+                f"field run: {name} exists in {folder}; continue it (--resume) or choose --run OTHER"
+            ) from None
+        return cls(path, _connect(path / "run.db", readonly=False))
 
     @classmethod
     def open(cls, folder: Path, name: str, *, readonly: bool = False) -> Self:
@@ -261,28 +235,40 @@ class Run:
         spans: Mapping[str, float],
         token_groups: int = 1,
         trainer_logprobs: Sequence[Sequence[np.ndarray]] | None = None,
-    ) -> None:
+    ) -> list[str]:
         """Record one step. Per-token arrays are kept for `token_groups` groups, those with unequal rewards first.
 
         `trainer_logprobs[group][completion]` are the trainer's log-probabilities, one per token.
+
+        A step that was recorded before (a run killed after its last checkpoint makes it again) is replaced. What is
+        not the same as before, times apart, is returned: it should be nothing.
         """
         check_names(metrics)
         now = time.time()
         starts = now - np.cumsum([*spans.values()][::-1])[::-1]
         span_rows = [(step, name, start, spans[name]) for name, start in zip(spans, starts.tolist(), strict=True)]
-        with self._db as db:
+        point("record.begun")
+        with self._transaction() as db:
+            before = self._timeless(step)
+            db.execute("DELETE FROM steps WHERE step = ?", (step,))
             db.execute("INSERT INTO steps VALUES (?, ?)", (step, now))
             db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", _metric_rows(step, metrics))
             self._insert_groups("", step, groups)
+            now_recorded = self._timeless(step) if before else before
             token_rows = _token_rows(step, groups, token_groups, trainer_logprobs)
             db.executemany("INSERT INTO token_arrays VALUES (?, ?, ?, ?, ?, ?, ?, ?)", token_rows)
             # Recording takes time too: all of it but this line and the commit.
             span_rows.append((step, "record", now, time.time() - now))
             db.executemany("INSERT INTO spans VALUES (?, ?, ?, ?)", span_rows)
+            point("record.written")
+        point("record.committed")
+        places = sorted(before.keys() | now_recorded.keys())
+        pairs = ((place, before.get(place), now_recorded.get(place)) for place in places)
+        return [f"{place} was {was}, is {now}" for place, was, now in pairs if was != now]
 
     def record_eval(self, step: int, row: Mapping[str, float], groups: Sequence[Group]) -> None:
         check_names(row, EVAL_METRICS)
-        with self._db as db:
+        with self._transaction() as db:
             db.execute("DELETE FROM evals WHERE step = ?", (step,))
             db.execute("INSERT INTO evals VALUES (?, ?)", (step, time.time()))
             db.executemany("INSERT INTO eval_metrics VALUES (?, ?, ?)", _metric_rows(step, row))
@@ -294,9 +280,14 @@ class Run:
             samples = [{"text": done.text, "reward": done.reward} for done in group.completions]
             problem = group.problem
             rows.append((step, index, problem.id, problem.prompt, problem.answer, _json(samples)))
-        with self._db as db:
+        with self._transaction() as db:
             db.execute("DELETE FROM probes WHERE step = ?", (step,))
             db.executemany("INSERT INTO probes VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def find(self, kind: str, text: str, step: int | None = None) -> None:
+        """Notes what somebody should look at."""
+        with self._transaction() as db:
+            db.execute("INSERT INTO findings VALUES (?, ?, ?, ?)", (time.time(), step, kind, text))
 
     def set_status(self, status: str) -> None:
         if status not in STATUSES:
@@ -325,7 +316,35 @@ class Run:
             f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", completion_rows
         )
 
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with self._db as db:
+                yield db
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_FULL":
+                raise
+            message = f"{self.path / 'run.db'}: the disk is full; what was recorded before is intact"
+            raise DiskFullError(message) from error
+
+    def _timeless(self, step: int) -> dict[str, Any]:
+        """All that a step recorded but its times, by place; empty when it was not recorded."""
+        metrics = self._db.execute("SELECT name, value FROM metrics WHERE step = ?", (step,)).fetchall()
+        places = {f"metric {name}": value for name, value in metrics if name not in TIMED_METRICS}
+        for row in self._db.execute("SELECT * FROM completions WHERE step = ?", (step,)):
+            places[f"completion {row['group_index']}/{row['sample_index']}"] = tuple(row)[3:]
+        return places
+
     # Reading.
+
+    def meta(self, key: str) -> Any:
+        """What the run was told of itself when it was made, such as its fingerprints."""
+        return self._meta().get(key)
+
+    def best_step(self) -> int | None:
+        """After how many steps held-out accuracy was highest; the first of equals."""
+        rows = [row for row in self.evals() if row["accuracy"] is not None]
+        return max(rows, key=lambda row: (row["accuracy"], -row["step"]))["step"] if rows else None
 
     def last_step(self) -> int | None:
         [step] = self._db.execute("SELECT max(step) FROM steps").fetchone()
@@ -359,6 +378,9 @@ class Run:
     def spans(self) -> list[dict[str, Any]]:
         """Where each step's time went, in order: step, name, start (seconds since 1970), seconds."""
         return [dict(row) for row in self._db.execute("SELECT * FROM spans ORDER BY step, start")]
+
+    def findings(self) -> list[dict[str, Any]]:
+        return [dict(row) for row in self._db.execute("SELECT * FROM findings ORDER BY recorded")]
 
     def probes(self) -> list[dict[str, Any]]:
         rows = self._db.execute("SELECT * FROM probes ORDER BY step, probe_index")

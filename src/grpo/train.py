@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import types
@@ -25,7 +26,7 @@ from grpo.optimizer import take_step
 from grpo.policy import Policy, annotate, logprobs
 from grpo.rewards import score
 from grpo.schedule import learning_rate
-from grpo.session import Session, recorded_ending
+from grpo.session import Session
 from grpo.store import Run
 from grpo.types import Completion, Group
 from grpo.view import View
@@ -37,7 +38,7 @@ def train(config: Config, view: View | None = None) -> Run:
     `view` is told about every step and evaluation; without one, training is silent.
     """
     session = Session.start(config, view or View())
-    with recorded_ending(session.run, session.view):
+    with session.recorded():
         loop(session)
     return session.run
 
@@ -58,8 +59,9 @@ def loop(session: Session) -> None:
             groups, rewards = credit(groups, config.loss)
             updates = update(policy, session.optimizer, groups, config, step)
         metrics = rewards | updates | describe(groups, clock)
-        session.run.record(step, groups, metrics, clock.seconds, config.system.token_groups)
-        session.view.stepped(step, metrics, groups)
+        session.record(step, groups, metrics, clock.seconds)
+        if session.stop.requested:
+            return session.checkpoint(step + 1)
         if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:
             session.checkpoint(step + 1)
     session.evaluate(config.steps)
@@ -124,16 +126,20 @@ def update(
         config.lr, step, steps=config.steps, warmup_steps=settings.warmup_steps, schedule=settings.schedule
     )
     totals: list[LossStatistics] = []
-    gaps, norms = [], []
+    gaps, norms, skipped = [], [], 0
     for minibatch in minibatches(groups, config, step):
         # Without a gradient Adam's momentum would still move the weights: no step is taken.
         if not config.loss.beta and not has_signal(minibatch):
             continue
         statistics, gap = accumulate_gradients(policy, minibatch, config)
-        norms.append(take_step(policy, optimizer, lr=lr, grad_clip=settings.grad_clip))
+        norm = take_step(policy, optimizer, lr=lr, grad_clip=settings.grad_clip)
+        if not math.isfinite(norm):
+            skipped += 1
+            continue
+        norms.append(norm)
         totals.append(statistics)
         gaps.append(gap)
-    metrics = {"lr": lr, "updates": float(len(totals))}
+    metrics = {"lr": lr, "updates": float(len(totals)), "skipped_updates": float(skipped)}
     if totals:
         per_update = [statistics.metrics() for statistics in totals]
         metrics |= {name: mean(row[name] for row in per_update) for name in per_update[0]}

@@ -54,6 +54,10 @@ class View:
 
     def finished(self, run: Run) -> None: ...
 
+    def warned(self, text: str) -> None:
+        """What must not go unseen; said even where nothing else is."""
+        print(f"grpo: {printable(text, 1000)}", file=sys.stderr)
+
 
 def pick_view(quiet: bool) -> View:
     live = sys.stdout.isatty() and not quiet and not Console().is_dumb_terminal
@@ -115,6 +119,9 @@ class LiveView(View):
         self.live = Live(get_renderable=self.frame, console=self.console, refresh_per_second=1)
         self.live.start(refresh=True)
         atexit.register(self.live.stop)  # a run that ends without `finished` must not leave the cursor hidden
+
+    def warned(self, text: str) -> None:
+        self.console.print(Text(f"grpo: {printable(text, 1000)}", style="bold"))
 
     def evaluated(self, step: int, row: Mapping[str, float], probes: Sequence[Group]) -> None:
         with self.lock:

@@ -19,6 +19,10 @@ def score(task: Task, groups: Sequence[Group]) -> list[Group]:
     ]
 
 
+def total_reward(task: Task, problem: Problem, text: str) -> float | None:
+    return _total(task.score(problem, text), task, problem)
+
+
 def _scored(task: Task, problem: Problem, completion: Completion) -> Completion:
     parts = task.score(problem, completion.text)
     reward = _total(parts, task, problem)

@@ -1,0 +1,54 @@
+"""What a run depends on, in short: a resumed run must depend on the same."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import platform
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from grpo.config import Config
+from grpo.models import locate_model
+from grpo.tasks import Task
+
+
+def fingerprints(config: Config, task: Task) -> dict[str, str]:
+    """Hashes of model, problems and code, and the versions of what computes."""
+    versions = {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
+    return {
+        "model": model_fingerprint(config.model),
+        "problems": problems_fingerprint(task, config.seed),
+        "task code": _digest([Path(inspect.getfile(type(task))).read_bytes()]),
+        "grpo code": _digest(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))),
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def model_fingerprint(name: str) -> str:
+    """Of a folder's weights and settings; a Hugging Face id stands for itself."""
+    folder = Path(locate_model(name))
+    if not folder.is_dir():
+        return name
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".json"))
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def problems_fingerprint(task: Task, seed: int) -> str:
+    """Of the held-out problems and the first ones to train on."""
+    problems = [*task.heldout(), *task.draw(0, 8, seed)]
+    return _digest(json.dumps([problem.id, problem.prompt, problem.answer]).encode() for problem in problems)
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(hashlib.sha256(part).digest())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,142 @@
+"""Looks before the first step: refuses what could only fail later, and says what it took for granted."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from grpo.batch import pack
+from grpo.config import Config
+from grpo.errors import GrpoError
+from grpo.evaluation import is_right
+from grpo.policy import Policy, logprobs
+from grpo.rewards import total_reward
+from grpo.rollout.engine import Engine
+from grpo.tasks import Task
+from grpo.types import Problem
+
+LARGEST_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
+"""Mean |sampler logp − trainer logp| beyond which the two do not mean the same policy."""
+BYTES_PER_COMPLETION = 400
+"""What one completion takes in the record, roughly."""
+
+
+def preflight(config: Config, task: Task, policy: Policy) -> list[str]:
+    """What was assumed, one line each. Raises GrpoError with the reason when the run cannot go well."""
+    heldout = task.heldout()
+    if not heldout:
+        raise GrpoError(f"task {task.name}: has no held-out problems, so nothing could be measured")
+    problems = [*heldout[: config.evaluation.problems], *task.draw(0, config.prompts_per_step, config.seed)]
+    check_golds(task, problems)
+    check_vocabulary(policy)
+    check_lengths(policy, problems, config.max_new_tokens)
+    check_disk(config, policy)
+    check_memory(config, policy)
+    check_agreement(config, policy, problems[-2:])
+    return assumptions(policy)
+
+
+def check_golds(task: Task, problems: list[Problem]) -> None:
+    """Every gold answer must earn full marks from its own checker, or no completion could."""
+    wrong = [problem for problem in problems if not is_right(total_reward(task, problem, problem.answer))]
+    if wrong:
+        first = wrong[0]
+        raise GrpoError(
+            f"task {task.name}: {len(wrong)} of {len(problems)} gold answers do not pass their own check; the first is "
+            f"problem {first.id}, answer {first.answer!r}"
+        )
+
+
+def check_vocabulary(policy: Policy) -> None:
+    rows, words = policy.model.get_input_embeddings().weight.shape[0], len(policy.tokenizer)
+    if words > rows:
+        raise GrpoError(
+            f"field model: the tokenizer of {policy.name} has {words} tokens and the model {rows} embeddings; they do "
+            "not belong together"
+        )
+
+
+def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) -> None:
+    limit = getattr(policy.model.config, "max_position_embeddings", None)
+    if not limit:
+        return
+    lengths = [len(tokens) for tokens in policy.tokenizer([problem.prompt for problem in problems])["input_ids"]]
+    room = limit - max_new_tokens
+    long = [(problem.id, length) for problem, length in zip(problems, lengths, strict=True) if length > room]
+    if long:
+        raise GrpoError(
+            f"field max_new_tokens: {len(long)} prompts leave no room for {max_new_tokens} new tokens in the {limit} "
+            f"positions of {policy.name}; the first is problem {long[0][0]} with {long[0][1]} tokens"
+        )
+
+
+def check_disk(config: Config, policy: Policy) -> None:
+    folder = Path(config.system.runs).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    weights = sum(weight.nbytes for weight in policy.model.parameters())
+    completions = config.steps * config.prompts_per_step * config.group_size
+    # Weights and Adam's two moments; those kept, the best, and the one being written.
+    needed = 3 * weights * (config.checkpoints.keep + 2) + BYTES_PER_COMPLETION * completions
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise GrpoError(
+            f"field system.runs: {folder} has {free / 1e9:.1f} GB free and the run needs about {needed / 1e9:.1f} GB; "
+            "free some, choose another folder, or keep fewer checkpoints (--checkpoints.keep)"
+        )
+
+
+def check_memory(config: Config, policy: Policy) -> None:
+    """Gradients and Adam's moments are still to come; the weights, and the reference's, are there by now."""
+    needed = 3 * sum(weight.nbytes for weight in policy.model.parameters())
+    free = _free_memory(policy.device)
+    if free is not None and needed > free:
+        raise GrpoError(
+            f"field model: training {policy.name} takes {needed / 1e9:.1f} GB beyond its weights, and "
+            f"{free / 1e9:.1f} GB are free on {policy.device}; choose a smaller model"
+        )
+
+
+def _free_memory(device: torch.device) -> int | None:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return None
+    values = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    return int(values["MemAvailable"].split()[0]) * 1024
+
+
+def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> None:
+    """Samples a little and compares with the trainer's own log-probabilities: a gap would make every ratio lie."""
+    groups = Engine(policy).sample(
+        problems,
+        2,
+        seed=config.seed,
+        step=0,
+        temperature=config.temperature,
+        max_new_tokens=min(16, config.max_new_tokens),
+        purpose="preflight",
+    )
+    gaps = []
+    with torch.no_grad():
+        for batch in pack(groups, config.system.token_budget, policy.device):
+            logp_NL, _ = logprobs(policy, batch, config.temperature)
+            gaps.append((logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs())
+    gap = float(torch.cat(gaps).mean())
+    if not gap <= LARGEST_GAP[policy.model.dtype]:
+        raise GrpoError(
+            f"field model: sampler and trainer disagree on {policy.name} (mean |Δ log-probability| {gap:.2g}, allowed "
+            f"{LARGEST_GAP[policy.model.dtype]:.2g}); its attention is computed in a way the engine does not reproduce"
+        )
+
+
+def assumptions(policy: Policy) -> list[str]:
+    notes = []
+    if policy.tokenizer.pad_token_id is None:
+        notes.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
+    if getattr(policy.tokenizer, "chat_template", None):
+        notes.append(f"{policy.name} has a chat template; the task's prompts are used as they are")
+    return notes

@@ -1,0 +1,54 @@
+PRAGMA user_version = 1;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;  -- value: JSON
+
+-- Training. Step k is the k-th batch; removing a row of steps removes all that was recorded in that step.
+CREATE TABLE steps (step INTEGER PRIMARY KEY, recorded REAL NOT NULL);  -- seconds since 1970
+CREATE TABLE metrics (
+  step INTEGER NOT NULL REFERENCES steps ON DELETE CASCADE, name TEXT NOT NULL,
+  value REAL,  -- NULL: was not finite
+  PRIMARY KEY (step, name)) WITHOUT ROWID;
+CREATE TABLE spans (  -- a step's spans follow one another, and the last ends when the step is recorded
+  step INTEGER NOT NULL REFERENCES steps ON DELETE CASCADE, name TEXT NOT NULL,
+  start REAL NOT NULL, seconds REAL NOT NULL,
+  PRIMARY KEY (step, name)) WITHOUT ROWID;
+CREATE TABLE groups (
+  step INTEGER NOT NULL REFERENCES steps ON DELETE CASCADE, group_index INTEGER NOT NULL,
+  problem_id TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, policy_version INTEGER NOT NULL,
+  PRIMARY KEY (step, group_index)) WITHOUT ROWID;
+CREATE TABLE completions (
+  step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
+  text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,
+  reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL,  -- parts, traits: JSON objects
+  advantage REAL,  -- mean over the tokens
+  logprob REAL,    -- the sampler's, summed over the tokens
+  PRIMARY KEY (step, group_index, sample_index),
+  FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
+CREATE TABLE token_arrays (  -- of a few groups per step; little-endian, int32 tokens, float32 the rest
+  step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
+  tokens BLOB NOT NULL, logprobs BLOB NOT NULL, ref_logprobs BLOB, advantages BLOB, trainer_logprobs BLOB,
+  PRIMARY KEY (step, group_index, sample_index),
+  FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
+
+CREATE TABLE findings (  -- what somebody should look at: damage, differences, numbers that were not finite, assumptions
+  recorded REAL NOT NULL, step INTEGER, kind TEXT NOT NULL, text TEXT NOT NULL);
+
+-- Evaluation. Step s means after s batches; 0 is before training.
+CREATE TABLE evals (step INTEGER PRIMARY KEY, recorded REAL NOT NULL);
+CREATE TABLE eval_metrics (
+  step INTEGER NOT NULL REFERENCES evals ON DELETE CASCADE, name TEXT NOT NULL, value REAL,
+  PRIMARY KEY (step, name)) WITHOUT ROWID;
+CREATE TABLE eval_groups (
+  step INTEGER NOT NULL REFERENCES evals ON DELETE CASCADE, group_index INTEGER NOT NULL,
+  problem_id TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, policy_version INTEGER NOT NULL,
+  PRIMARY KEY (step, group_index)) WITHOUT ROWID;
+CREATE TABLE eval_completions (
+  step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
+  text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,
+  reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL, advantage REAL, logprob REAL,
+  PRIMARY KEY (step, group_index, sample_index),
+  FOREIGN KEY (step, group_index) REFERENCES eval_groups ON DELETE CASCADE);
+CREATE TABLE probes (  -- the same pinned problems at each evaluation
+  step INTEGER NOT NULL, probe_index INTEGER NOT NULL,
+  problem_id TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL,
+  samples TEXT NOT NULL,  -- JSON: [{"text": ..., "reward": ...}, ...]
+  PRIMARY KEY (step, probe_index)) WITHOUT ROWID;
