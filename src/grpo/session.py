@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -61,35 +61,44 @@ class Session:
     def start(cls, config: Config, view: View) -> Self:
         """Begins the run, or goes on from its last whole checkpoint. Whatever can be refused is, before it is made."""
         config = resolve(config)
+        with ExitStack() as undo:
+            session = cls._start(config, view, undo)
+            undo.pop_all()
+        return session
+
+    @classmethod
+    def _start(cls, config: Config, view: View, undo: ExitStack) -> Self:
         folder = Path(config.system.runs)
         task = load_task(config.task)
         prints = fingerprints(config, task)
-        run = _existing(config, folder)
-        lock = RunLock(run.path) if run else None
-        checkpoint = _go_on_from(run, config, prints, view) if run else None
+        run, lock, checkpoint = _existing(config, folder), None, None
+        if run is not None:
+            undo.callback(run.close)
+            lock = RunLock(run.path)
+            undo.callback(lock.close)
+            checkpoint = _go_on_from(run, config, prints, view)
 
         threads = prepare_machine(config.system, run)
-        device, dtype = pick_device(config.system), pick_dtype(config.system)
-        policy = load_policy(str(checkpoint.model) if checkpoint else config.model, device=device, dtype=dtype)
-        reference = load_policy(config.model, device=device, dtype=dtype) if config.loss.beta else None
-        settings = config.optimizer
-        optimizer = make_optimizer(
-            policy, beta1=settings.adam_beta1, beta2=settings.adam_beta2, weight_decay=settings.weight_decay
-        )
-        if checkpoint:
-            policy.version = checkpoint.state["policy_version"]
-            restore_state(policy, optimizer, checkpoint.optimizer_tensors())
+        policy, reference, optimizer = _models(config, checkpoint)
         notes = preflight(config, task, policy)
         if run is None or lock is None:
             name = config.run or fresh_name(folder, f"{config.task}-{config.algorithm}")
             meta = {"fingerprints": prints, "threads": threads}
             run = Run.create(folder, name, kind="grpo", config=as_dict(config), meta=meta)
             lock = RunLock(run.path)
-        checkpoints = Checkpoints(run.path, keep=config.checkpoints.keep)
-        stop = StopRequest(view.warned)
         session = cls(
-            config, task, policy, reference, optimizer, Engine(policy), run, checkpoints, view, stop, lock
-        )  # fmt: skip
+            config=config,
+            task=task,
+            policy=policy,
+            reference=reference,
+            optimizer=optimizer,
+            engine=Engine(policy),
+            run=run,
+            checkpoints=Checkpoints(run.path, keep=config.checkpoints.keep),
+            view=view,
+            stop=StopRequest(view.warned),
+            lock=lock,
+        )
         if checkpoint:
             session.first_step = session.saved_step = checkpoint.step
             session.nonfinite_steps = checkpoint.state["nonfinite_steps"]
@@ -103,10 +112,9 @@ class Session:
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """However training ends, the record says how, the view is told, and the run is free for the next trainer."""
-        with recorded_ending(self.run, self.view, self.stop):
+        with closing(self.lock), recorded_ending(self.run, self.view, self.stop):
             yield
             self.checkpoints.wait()
-        self.lock.close()
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -239,6 +247,21 @@ def _go_on_from(run: Run, config: Config, prints: Mapping[str, str], view: View)
     if checkpoint and checkpoint.step > config.steps:
         raise GrpoError(f"field steps: {run.name} has taken {checkpoint.step} steps already; ask for more than that")
     return checkpoint
+
+
+def _models(config: Config, checkpoint: Checkpoint | None) -> tuple[Policy, Policy | None, torch.optim.AdamW]:
+    """Policy, reference where there is a KL term, and optimizer; the reference is always the model the run began with."""
+    device, dtype = pick_device(config.system), pick_dtype(config.system)
+    policy = load_policy(str(checkpoint.model) if checkpoint else config.model, device=device, dtype=dtype)
+    reference = load_policy(config.model, device=device, dtype=dtype) if config.loss.beta else None
+    settings = config.optimizer
+    optimizer = make_optimizer(
+        policy, beta1=settings.adam_beta1, beta2=settings.adam_beta2, weight_decay=settings.weight_decay
+    )
+    if checkpoint:
+        policy.name, policy.version = config.model, checkpoint.state["policy_version"]
+        restore_state(policy, optimizer, checkpoint.optimizer_tensors())
+    return policy, reference, optimizer
 
 
 def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
