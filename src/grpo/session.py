@@ -250,7 +250,7 @@ def _go_on_from(run: Run, config: Config, prints: Mapping[str, str], view: View)
 
 
 def _models(config: Config, checkpoint: Checkpoint | None) -> tuple[Policy, Policy | None, torch.optim.AdamW]:
-    """Policy, reference where there is a KL term, and optimizer; the reference is always the model the run began with."""
+    """Policy, reference where there is a KL term, and optimizer. The reference is the model the run began with."""
     device, dtype = pick_device(config.system), pick_dtype(config.system)
     policy = load_policy(str(checkpoint.model) if checkpoint else config.model, device=device, dtype=dtype)
     reference = load_policy(config.model, device=device, dtype=dtype) if config.loss.beta else None
