@@ -18,6 +18,7 @@ LEVELS = [
         "attention",
         "batch",
         "policy",
+        "tensorfile",
         "optimizer",
         "tasks",
         "rewards",

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
 from grpo.errors import DiskFullError
 from grpo.faults import point
 
@@ -32,15 +30,16 @@ MANIFEST = "manifest.json"
 class Snapshot:
     """What a checkpoint holds, copied off the run so that training can go on while it is written."""
 
-    save_model: Callable[[Path], None]
-    """Writes a plain Hugging Face folder."""
+    files: dict[str, bytes]
+    """Config and tokenizer, which do not change: with the weights they make a plain Hugging Face folder."""
+    weights: dict[str, torch.Tensor]
     optimizer_tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
     """Whatever else the next step depends on; plain JSON values."""
 
     def size(self) -> int:
-        """About as many bytes as it takes on the disk: Adam keeps two numbers for each weight."""
-        return sum(tensor.nbytes for tensor in self.optimizer_tensors.values()) * 3 // 2
+        """About as many bytes as it takes on the disk."""
+        return sum(tensor.nbytes for tensor in (*self.weights.values(), *self.optimizer_tensors.values()))
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,15 @@ class Checkpoints:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
-    def save(self, step: int, snapshot: Snapshot, *, also_keep: int | None = None) -> None:
-        """Starts writing; afterwards the newest ones stay, and the one of step `also_keep`.
+    def save(self, step: int, take: Callable[[], Snapshot], also_keep: int | None = None) -> None:
+        """Takes a snapshot and starts writing it; afterwards the newest ones stay, and the one of step `also_keep`.
 
-        What went wrong with the one before is raised here, and nothing is started.
+        It is taken only when the one before is written, so that both may use the same memory. What went wrong with
+        that one is raised here, and nothing is started.
         """
         self.wait()
         self.folder.mkdir(exist_ok=True)
+        snapshot = take()
         needed, free = snapshot.size(), shutil.disk_usage(self.folder).free
         if free < needed:
             raise self._disk_full(step, f" ({needed:,} bytes needed, {free:,} free)")
@@ -140,11 +141,9 @@ class Checkpoints:
         try:
             self._write(step, snapshot)
             self._prune(also_keep)
-        # safetensors reports a full disk in an exception of its own, by the system's words.
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             shutil.rmtree(self._aside(step), ignore_errors=True)
-            full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error)
-            raise (self._disk_full(step) if full else error) from error
+            raise (self._disk_full(step) if error.errno in (errno.ENOSPC, errno.EDQUOT) else error) from error
 
     def _disk_full(self, step: int, numbers: str = "") -> DiskFullError:
         name = self._final(step).name
@@ -153,16 +152,17 @@ class Checkpoints:
         )
 
     def _write(self, step: int, snapshot: Snapshot) -> None:
-        from safetensors.torch import save_file
+        from grpo.policy import write_model
+        from grpo.tensorfile import write_tensors
 
         aside, final = self._aside(step), self._final(step)
         for abandoned in self.folder.glob(".*-step-*"):  # by a run that was killed here
             shutil.rmtree(abandoned)
         (aside / "model").mkdir(parents=True)
         point("checkpoint.begun")
-        snapshot.save_model(aside / "model")
+        write_model(aside / "model", snapshot.files, snapshot.weights)
         point("checkpoint.model")
-        save_file(snapshot.optimizer_tensors, aside / "optimizer.safetensors")
+        write_tensors(aside / "optimizer.safetensors", snapshot.optimizer_tensors)
         (aside / "state.json").write_text(json.dumps(snapshot.state))
         point("checkpoint.optimizer")
         files = sorted(path for path in aside.rglob("*") if path.is_file())

@@ -37,9 +37,9 @@ def take_step(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_c
 
 
 def state_tensors(policy: Policy, optimizer: torch.optim.AdamW) -> dict[str, torch.Tensor]:
-    """A copy of Adam's moments and step count of every weight, as `exp_avg/model.layers.0…`."""
+    """Adam's moments and step count of every weight, as `exp_avg/model.layers.0…`."""
     return {
-        f"{kind}/{name}": tensor.detach().to("cpu", copy=True)
+        f"{kind}/{name}": tensor
         for name, weight in policy.model.named_parameters()
         for kind, tensor in optimizer.state[weight].items()
     }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from grpo.attention import DecodeCache, PackedLayout
 from grpo.batch import pack
 from grpo.errors import GrpoError
 from grpo.models import locate_model
+from grpo.tensorfile import Mirror, write_tensors
 from grpo.types import Batch, Completion, Group
 
 LOGITS_AT_ONCE = 2**24
@@ -59,25 +62,39 @@ class Policy:
         logits = self.model.get_output_embeddings()(hidden)
         return logits if logits.dtype == torch.float64 else logits.float()
 
+    def weights(self) -> dict[str, torch.Tensor]:
+        """By name, tied ones once: what `model.safetensors` of a Hugging Face folder holds."""
+        named = {}
+        seen: set[int] = set()
+        for name, tensor in self.model.state_dict().items():
+            if tensor.data_ptr() not in seen:
+                seen.add(tensor.data_ptr())
+                named[name] = tensor
+        return named
+
+    @cached_property
+    def files(self) -> dict[str, bytes]:
+        """All files of its Hugging Face folder but the weights. Training does not change them, and they are made once,
+        because a tokenizer must not be asked from two threads."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.model.config.save_pretrained(folder)
+            if self.model.generation_config is not None:
+                self.model.generation_config.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            return {
+                str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
+            }
+
     def save(self, folder: Path) -> None:
         """A plain Hugging Face folder."""
-        self.snapshot()(folder)
+        write_model(folder, self.files, Mirror().copy(self.weights()))
 
-    def snapshot(self) -> Callable[[Path], None]:
-        """A copy of the weights as they are now, as a function that saves it: training can go on meanwhile."""
-        copies: dict[int, torch.Tensor] = {}
-        weights: dict[str, torch.Tensor] = {}
-        for name, tensor in self.model.state_dict().items():
-            # Tied weights stay one tensor, so that they are saved once.
-            copies.setdefault(tensor.data_ptr(), tensor.detach().to("cpu", copy=True))
-            weights[name] = copies[tensor.data_ptr()]
 
-        def save(folder: Path) -> None:
-            with _no_progress_bars():
-                self.model.save_pretrained(folder, state_dict=weights)
-                self.tokenizer.save_pretrained(folder)
-
-        return save
+def write_model(folder: Path, files: Mapping[str, bytes], weights: Mapping[str, torch.Tensor]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    write_tensors(folder / "model.safetensors", weights)
 
 
 def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Policy:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
 from grpo.tasks import Task, load_task
+from grpo.tensorfile import Mirror
 from grpo.types import Group
 from grpo.view import View
 
@@ -52,6 +53,7 @@ class Session:
     view: View
     stop: StopRequest
     lock: RunLock
+    mirror: Mirror = field(default_factory=Mirror)
     first_step: int = 0
     nonfinite_steps: int = 0
     """How many steps in a row, up to now, had a gradient that was not finite."""
@@ -173,12 +175,12 @@ class Session:
                 raise GrpoError(
                     f"weight {name} is not finite after {step} steps; older checkpoints are intact, lower lr"
                 )
-        snapshot = Snapshot(
-            save_model=self.policy.snapshot(),
-            optimizer_tensors=state_tensors(self.policy, self.optimizer),
-            state={"policy_version": self.policy.version, "nonfinite_steps": self.nonfinite_steps},
+        state = {"policy_version": self.policy.version, "nonfinite_steps": self.nonfinite_steps}
+        self._with_space(
+            lambda: self.checkpoints.save(
+                step, lambda: take_snapshot(self.policy, self.optimizer, self.mirror, state), self.run.best_step()
+            )
         )
-        self._with_space(lambda: self.checkpoints.save(step, snapshot, also_keep=self.run.best_step()))
         self.saved_step = step
 
     def warn(self, kind: str, text: str, step: int | None = None) -> None:
@@ -195,6 +197,18 @@ class Session:
                     raise
                 self.view.warned(f"{error}; trying again every {SECONDS_BETWEEN_TRIES:.0f} s")
                 time.sleep(SECONDS_BETWEEN_TRIES)
+
+
+def take_snapshot(policy: Policy, optimizer: torch.optim.AdamW, mirror: Mirror, state: dict[str, Any]) -> Snapshot:
+    """Copies weights and moments as they are now."""
+    weights, moments = policy.weights(), state_tensors(policy, optimizer)
+    copies = mirror.copy(weights | moments)
+    return Snapshot(
+        weights={name: copies[name] for name in weights},
+        files=policy.files,
+        optimizer_tensors={name: copies[name] for name in moments},
+        state=state,
+    )
 
 
 @contextmanager

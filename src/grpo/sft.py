@@ -17,16 +17,17 @@ import numpy as np
 import torch
 
 from grpo.batch import pack
-from grpo.checkpoints import Checkpoints, Snapshot
+from grpo.checkpoints import Checkpoints
 from grpo.config import SftConfig, as_dict, validate
 from grpo.errors import GrpoError
-from grpo.optimizer import make_optimizer, state_tensors, take_step
+from grpo.optimizer import make_optimizer, take_step
 from grpo.policy import Policy, load_policy
 from grpo.policy import logprobs as policy_logprobs
 from grpo.schedule import learning_rate
-from grpo.session import pick_device, pick_dtype, prepare_machine, recorded_ending
+from grpo.session import pick_device, pick_dtype, prepare_machine, recorded_ending, take_snapshot
 from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
+from grpo.tensorfile import Mirror
 from grpo.types import Completion, Group, Problem
 from grpo.view import View
 
@@ -44,11 +45,11 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
     name = config.run or fresh_name(folder, "sft")
     run = Run.create(folder, name, kind="sft", config=as_dict(config) | {"steps": steps})
 
-    checkpoints = Checkpoints(run.path)
+    checkpoints, mirror = Checkpoints(run.path), Mirror()
 
     def checkpoint(step: int) -> None:
         state = {"policy_version": policy.version}
-        checkpoints.save(step, Snapshot(policy.snapshot(), state_tensors(policy, optimizer), state))
+        checkpoints.save(step, lambda: take_snapshot(policy, optimizer, mirror, state))
 
     view.started(run, config, 0)
     with recorded_ending(run, view, StopRequest(view.warned)) as stop:

@@ -1,0 +1,75 @@
+"""What safety costs: the share of a run's time that checkpoints and the record take.
+
+python benchmarks/overhead.py [--model tiny] [--steps 60] [--every 10] [--json]
+
+The same run is made with a checkpoint every N steps and with none, alternating, and the medians of the steps' whole
+wall-clock times are compared; the record's share is its span over the step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+
+import grpo
+from grpo.config import Config, Evaluation, System
+from grpo.types import Group
+from grpo.view import View
+
+
+class Timer(View):
+    """Wall-clock time of every step, from the end of the one before: checkpoints between them count."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def stepped(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
+        self.ends.append(time.perf_counter())
+
+
+def run_once(arguments: argparse.Namespace, every: int) -> tuple[float, float]:
+    """(mean seconds of a step after the first five, seconds a step spends recording)."""
+    with tempfile.TemporaryDirectory() as runs:
+        config = Config(
+            model=arguments.model,
+            steps=arguments.steps,
+            checkpoint_every=every,
+            evaluation=Evaluation(every=0, problems=16, probes=0),
+            system=System(runs=runs, device=arguments.device),
+        )
+        timer = Timer()
+        with grpo.train(config, timer) as run:
+            recording = [span["seconds"] for span in run.spans() if span["name"] == "record"]
+    seconds = (timer.ends[-1] - timer.ends[4]) / (len(timer.ends) - 5)
+    return seconds, statistics.fmean(recording[5:])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--every", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    rounds = [(run_once(arguments, arguments.every), run_once(arguments, 0)) for _ in range(arguments.rounds)]
+    with_checkpoints = statistics.median(seconds for (seconds, _), _ in rounds)
+    without = statistics.median(seconds for _, (seconds, _) in rounds)
+    recording = statistics.median(record for _, (_, record) in rounds)
+    result = {
+        "model": arguments.model,
+        "step_seconds": round(without, 4),
+        "step_seconds_with_checkpoints": round(with_checkpoints, 4),
+        "checkpoint_share": round(with_checkpoints / without - 1, 4),
+        "record_share": round(recording / without, 4),
+    }
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name:32} {value}")
