@@ -231,7 +231,7 @@ def test_help_tells_every_field(parse, cls, prog, capsys):
     assert leaving.value.code == 0
     shown = capsys.readouterr().out
     assert prog in shown
-    assert all(f"--{path}" in shown for path in flags.leaves(cls))
+    assert all(f"--{path.replace('_', '-')}" in shown for path in flags.leaves(cls))
 
 
 def test_every_number_has_a_limit_and_every_preset_a_source():

@@ -103,7 +103,7 @@ SPANS = sorted(set(re.findall(r"`(--[^`]+)`", FROM_TRL)))
 def test_flags_exist_and_take_the_values_shown(span):
     words = shlex.split(span)
     if len(words) == 1:
-        assert words[0].removeprefix("--") in flags.leaves(Config)
+        assert words[0].removeprefix("--").replace("-", "_") in flags.leaves(Config)
     else:
         parse_train(words)
 

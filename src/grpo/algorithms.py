@@ -7,7 +7,8 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """The objective. The defaults are those of the preset named by `algorithm`."""
+    """The objective. What is not set on the command line or in a file comes from the preset named by `algorithm`; in
+    Python, start from a preset's: dataclasses.replace(PRESETS["dr_grpo"].settings, beta=0.1)."""
 
     baseline: Literal["mean", "leave_one_out", "batch", "length_weighted"] = "mean"
     """What a reward is compared with: its group's mean (plain, of the others only, or by length), or the batch's."""

@@ -67,16 +67,18 @@ class Checkpoint:
         """What is wrong with it, naming the file; empty when every file is there with its size and hash."""
         try:
             listed = json.loads((self.path / MANIFEST).read_text())["files"]
+            expected = {name: (entry["size"], entry["sha256"]) for name, entry in listed.items()}
         # A border: anything may have happened to the file since it was written.
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return f"{self.path / MANIFEST} is missing or unreadable"
-        for name, expected in listed.items():
+        present = {str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()}
+        for name, (size, sha256) in expected.items():
+            if name not in present:
+                return f"{self.path}/{name} is missing"
             file = self.path / name
-            if not file.is_file():
-                return f"{file} is missing"
-            if file.stat().st_size != expected["size"]:
-                return f"{file} has {file.stat().st_size} bytes, not {expected['size']}"
-            if _sha256(file) != expected["sha256"]:
+            if file.stat().st_size != size:
+                return f"{file} has {file.stat().st_size} bytes, not {size}"
+            if _sha256(file) != sha256:
                 return f"{file} does not have the content that was written"
         return ""
 

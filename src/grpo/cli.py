@@ -6,13 +6,14 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo import flags
 from grpo.config import parse_sft, parse_train, resolve, to_toml
 from grpo.errors import GrpoError
+from grpo.models import EMBEDDED
 
 if TYPE_CHECKING:
     from grpo.policy import Policy
@@ -151,8 +152,14 @@ def _dispatch(arguments: list[str]) -> int:
 def _train(arguments: list[str]) -> int:
     dry_run = "--dry-run" in arguments
     config = parse_train([argument for argument in arguments if argument != "--dry-run"])
+    if found := _find_run(config.model, config.system.runs):
+        config = replace(config, model=found[0], task=config.task or found[1].get("task", ""))
     if dry_run:
-        print(to_toml(resolve(config)), end="")
+        from grpo.tasks import load_task
+
+        config = resolve(config)
+        load_task(config.task)
+        print(to_toml(config), end="")
         return 0
     from grpo.train import train
     from grpo.view import pick_view
@@ -164,6 +171,8 @@ def _train(arguments: list[str]) -> int:
 def _sft(arguments: list[str]) -> int:
     dry_run = "--dry-run" in arguments
     config = parse_sft([argument for argument in arguments if argument != "--dry-run"])
+    if found := _find_run(config.model, config.system.runs):
+        config = replace(config, model=found[0])
     if dry_run:
         print(to_toml(config), end="")
         return 0
@@ -190,10 +199,11 @@ def _eval(arguments: list[str]) -> int:
     if not task_name:
         raise GrpoError("field task: name one with --task NAME; only runs and embedded models bring their own")
     task = load_task(task_name)
+    problems = task.heldout()[: options.problems]
     row, _ = evaluate(
         Engine(policy),
         task,
-        task.heldout()[: options.problems],
+        problems,
         max_new_tokens=options.max_new_tokens or settings.get("max_new_tokens", 48),
         temperature=options.temperature,
         seed=options.seed,
@@ -201,7 +211,7 @@ def _eval(arguments: list[str]) -> int:
         top_p=options.top_p,
     )
     if options.json:
-        print(json.dumps({"model": options.model, "task": task.name, "problems": options.problems, **row}))
+        print(json.dumps({"model": options.model, "task": task.name, "problems": len(problems), **row}))
         return 0
     for kind, prefix in (("sampled", ""), ("greedy", "greedy_")):
         low, high = row[f"{prefix}low"], row[f"{prefix}high"]
@@ -225,7 +235,7 @@ def _sample(arguments: list[str]) -> int:
 
     task_name = options.task or settings.get("task")
     task = load_task(task_name) if task_name else None
-    problem = task.recognise(options.prompt) if task else None
+    problem = task.recognise(options.prompt) if task is not None and hasattr(task, "recognise") else None
     groups = Engine(policy).sample(
         [problem or Problem("typed", options.prompt, "")],
         options.count,
@@ -307,18 +317,22 @@ def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tup
     return parsed
 
 
-def _load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
-    """The policy, and the settings it was trained with or made for."""
-    from grpo.models import EMBEDDED
-    from grpo.policy import load_policy
+def _find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
+    """Model folder and settings of the run of that name; None where a model is meant."""
+    if name in EMBEDDED or Path(name).exists() or not (Path(runs) / name / "run.db").is_file():
+        return None
     from grpo.store import Run
 
-    if name in EMBEDDED:
-        return load_policy(name), {"task": EMBEDDED[name]}
-    if not Path(name).exists() and (Path(runs) / name / "run.db").is_file():
-        with Run.open(Path(runs), name, readonly=True) as run:
-            return load_policy(str(_model_of(run))), run.config
-    return load_policy(name), {}
+    with Run.open(Path(runs), name, readonly=True) as run:
+        return str(_model_of(run)), run.config
+
+
+def _load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
+    """The policy, and the settings it was trained with or made for."""
+    from grpo.policy import load_policy
+
+    model, settings = _find_run(name, runs) or (name, {"task": EMBEDDED.get(name, "")})
+    return load_policy(model), settings
 
 
 def _model_of(run: Run, *, best: bool = False) -> Path:

@@ -73,7 +73,7 @@ class System:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of weights and computation; auto: float32."""
     threads: int = 0
-    """CPU threads; 0: one for each core."""
+    """CPU threads; 0: one for a small model, which more would only slow down on a busy machine, else one per core."""
     token_budget: int = 16384
     """Tokens per micro-batch: lower it when memory runs out."""
     runs: str = "runs"
@@ -129,7 +129,9 @@ class Config:
     system: System = field(default_factory=System)
 
     def __post_init__(self) -> None:
-        if self.loss is FROM_PRESET and self.algorithm in PRESETS:
+        # After dataclasses.replace(config, algorithm=…) it is the other preset's very object: nobody set it by hand.
+        untouched = (FROM_PRESET, *(preset.settings for preset in PRESETS.values()))
+        if self.algorithm in PRESETS and any(self.loss is settings for settings in untouched):
             object.__setattr__(self, "loss", PRESETS[self.algorithm].settings)
 
 

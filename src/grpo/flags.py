@@ -141,8 +141,8 @@ def _tyro(cls: type[T], args: list[str], prog: str, default: T | None) -> T:
     import tyro  # slower to import than all else here, and not needed to refuse a mistake
 
     if default is None:
-        return tyro.cli(cls, args=args, prog=prog, use_underscores=True)
-    return tyro.cli(cls, args=args, prog=prog, use_underscores=True, default=default)
+        return tyro.cli(cls, args=args, prog=prog, use_underscores=False)
+    return tyro.cli(cls, args=args, prog=prog, use_underscores=False, default=default)
 
 
 def from_table(cls: type[T], data: Mapping[str, Any], origin: str) -> T:

@@ -103,7 +103,10 @@ def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.fl
     if Path(source).is_dir():
         _check_weight_files(Path(source))
     try:
-        with _no_progress_bars():
+        with _quiet_transformers():
+            if not Path(source).is_dir():
+                # One small file first: offline, this fails once and soon, not once for every file there could be.
+                transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
             model, report = transformers.AutoModelForCausalLM.from_pretrained(
                 source,
@@ -133,15 +136,18 @@ def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.fl
 
 
 @contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """transformers draws bars of its own, which would tear the terminal's view."""
-    shown = transformers.utils.logging.is_progress_bar_enabled()
-    transformers.utils.logging.disable_progress_bar()
+def _quiet_transformers() -> Iterator[None]:
+    """It draws bars and prints reports of its own; what matters in them is said in one line here."""
+    logging = transformers.utils.logging
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity(logging.CRITICAL)
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if shown:
-            transformers.utils.logging.enable_progress_bar()
+            logging.enable_progress_bar()
 
 
 def _check_weight_files(folder: Path) -> None:

@@ -35,7 +35,12 @@ def preflight(config: Config, task: Task, policy: Policy) -> list[str]:
     check_disk(config, policy)
     check_memory(config, policy)
     check_agreement(config, policy, problems[-2:])
-    return assumptions(policy)
+    notes = assumptions(policy)
+    if len(heldout) < config.evaluation.problems:
+        notes.append(
+            f"evaluation.problems is {config.evaluation.problems}; {task.name} has {len(heldout)}, all are asked"
+        )
+    return notes
 
 
 def check_golds(task: Task, problems: list[Problem]) -> None:

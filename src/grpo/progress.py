@@ -84,10 +84,7 @@ class Progress:
         self.first_step = self.done = first_step
         self.started_at = self.stepped_at = time.monotonic()
         self.evals = run.evals()
-        # Without a reference the distance to it is recorded as 0, which would read as a measurement.
-        unmeasured = () if run.kind == "sft" or run.config["loss"]["beta"] else ("KL",)
-        followed = SFT_NUMBERS if run.kind == "sft" else GRPO_NUMBERS
-        self.trends = {number: Trend() for number in followed if number.label not in unmeasured}
+        self.trends = {number: Trend() for number in (SFT_NUMBERS if run.kind == "sft" else GRPO_NUMBERS)}
         for metrics in run.all_metrics():  # of a resumed run
             self._follow(metrics)
 

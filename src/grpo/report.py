@@ -6,6 +6,7 @@ Prompts and completions are untrusted: they are shown through `printable` only, 
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import sys
 from collections import Counter
@@ -227,7 +228,6 @@ def _whereabouts(run: Run, summary: Mapping[str, Any]) -> list[str]:
         lines.append(_labelled("", f"grpo export {run.name} my-model{elsewhere}"))
     if _can_resume(run, summary["status"]):
         lines.append(_labelled("resume", _resume_command(run)))
-        lines.append(_labelled("", "(… stands for the recipes and flags it began with)"))
     return lines
 
 
@@ -245,7 +245,12 @@ def _can_resume(run: Run, status: str) -> bool:
 
 
 def _resume_command(run: Run) -> str:
-    return f"grpo train … --run {run.name} --resume"
+    """The command that made the run, with its name and --resume; … stands for what a program set, not a person."""
+    _, *words = run.meta("command")
+    if words[:1] != ["train"]:
+        return f"grpo train … --run {run.name} --resume"
+    typed = [word for word in words if word not in ("--resume", "--run", run.name)]
+    return shlex.join(["grpo", *typed, "--run", run.name, "--resume"])
 
 
 def duration(seconds: float) -> str:
@@ -265,7 +270,10 @@ def clock(seconds: float) -> str:
 def write_line(line: str) -> None:
     """Plain, and at once, so that a log can be followed; a narrow encoding gets escapes instead of an error."""
     encoding = sys.stdout.encoding or "utf-8"
-    print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    try:
+        print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except BrokenPipeError:  # a border: the reader, `head` for instance, has left; that is no reason to end a run
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 def table_of_runs(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -36,6 +37,9 @@ FREE_TO_CHANGE = ("steps", "run", "resume", "allow_change", "quiet", "checkpoint
 """Settings a resumed run may have otherwise than it began with; all others would make it another experiment."""
 FREE_IN_SYSTEM = ("runs", "token_groups")
 MOST_NONFINITE_STEPS = 3
+SMALL_MODEL = 5_000_000
+"""Parameters below which a second thread gains a fifth on an idle machine, and on a busy one loses tenfold: threads
+that wait for one another spin."""
 SECONDS_BETWEEN_TRIES = 10.0
 """How long a full disk is left alone before it is tried again, where the settings say to wait."""
 
@@ -80,8 +84,8 @@ class Session:
             undo.callback(lock.close)
             checkpoint = _go_on_from(run, config, prints, view)
 
-        threads = prepare_machine(config.system, run)
         policy, reference, optimizer = _models(config, checkpoint)
+        threads = prepare_machine(config.system, policy, run)
         notes = preflight(config, task, policy)
         if run is None or lock is None:
             name = config.run or fresh_name(folder, f"{config.task}-{config.algorithm}")
@@ -104,6 +108,7 @@ class Session:
         if checkpoint:
             session.first_step = session.saved_step = checkpoint.step
             session.nonfinite_steps = checkpoint.state["nonfinite_steps"]
+        run.set_config(as_dict(config))  # what runs from here on: more steps, perhaps
         run.rewind(config.steps)  # steps beyond the ones asked for, of a run that once was longer
         run.set_status("running")
         view.started(run, config, session.first_step)
@@ -297,12 +302,12 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [f"{name} was {was!r}, is {is_!r}" for name, was, is_ in pairs if was != is_]
 
 
-def prepare_machine(system: System, run: Run | None = None) -> int:
-    """Sets threads and determinism; a resumed run gets the number of threads it began with, because it decides the
-    last bits. Returns that number."""
-    threads = system.threads or (run.meta("threads") if run else 0)
-    if threads:
-        torch.set_num_threads(threads)
+def prepare_machine(system: System, policy: Policy, run: Run | None = None) -> int:
+    """Sets determinism and threads, and returns their number. A resumed run gets as many as it began with, because they
+    decide the last bits."""
+    parameters = sum(weight.numel() for weight in policy.model.parameters())
+    fitting = 1 if parameters < SMALL_MODEL else os.cpu_count() or 1
+    torch.set_num_threads(system.threads or (run.meta("threads") if run else None) or fitting)
     if system.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
@@ -311,6 +316,8 @@ def prepare_machine(system: System, run: Run | None = None) -> int:
 
 def pick_device(system: System) -> str:
     if system.device != "auto":
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", system.device):
+            raise GrpoError(f"field system.device: no device {system.device!r}; use auto, cpu, cuda or cuda:1")
         if system.device.startswith("cuda") and not torch.cuda.is_available():
             raise GrpoError(f"field system.device: {system.device} asked for and there is no GPU; use cpu or auto")
         return system.device

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 import types
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -36,10 +37,11 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
     """Fine-tunes `config.model` on `config.data`; the run's last checkpoint holds the model."""
     validate(config)
     view = view or View()
-    prepare_machine(config.system)
     policy = load_policy(config.model, device=pick_device(config.system), dtype=pick_dtype(config.system))
+    prepare_machine(config.system, policy)
     rows = read_rows(Path(config.data), policy)
     steps = config.steps or math.ceil(config.epochs * len(rows) / config.batch_size)
+    warmup_steps = min(config.warmup_steps, steps // 10)  # a short run must not be all warm-up
     optimizer = make_optimizer(policy, beta1=0.9, beta2=0.98, weight_decay=config.weight_decay)
     folder = Path(config.system.runs)
     name = config.run or fresh_name(folder, "sft")
@@ -54,11 +56,12 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
     view.started(run, config, 0)
     with recorded_ending(run, view, StopRequest(view.warned)) as stop:
         for step, batch_rows in enumerate(islice(shuffled(rows, config.batch_size, config.seed), steps)):
-            lr = learning_rate(config.lr, step, steps=steps, warmup_steps=config.warmup_steps, schedule=config.schedule)
+            start = time.perf_counter()
+            lr = learning_rate(config.lr, step, steps=steps, warmup_steps=warmup_steps, schedule=config.schedule)
             loss, tokens = accumulate_gradients(policy, batch_rows, config.system.token_budget)
             norm = take_step(policy, optimizer, lr=lr, grad_clip=config.grad_clip)
             metrics = {"sft_loss": loss, "tokens": float(tokens), "lr": lr, "grad_norm": norm}
-            run.record(step, [], metrics, {})
+            run.record(step, [], metrics, {"update": time.perf_counter() - start})
             view.stepped(step, metrics, [])
             if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:
                 checkpoint(step + 1)

@@ -189,9 +189,7 @@ class Run:
             aside.rename(path)
         except OSError:
             shutil.rmtree(aside)
-            raise GrpoError(
-                f"field run: {name} exists in {folder}; continue it (--resume) or choose --run OTHER"
-            ) from None
+            raise GrpoError(f"field run: {name} exists in {folder}; choose another name (--run OTHER)") from None
         return cls(path, _connect(path / "run.db", readonly=False))
 
     @classmethod
@@ -288,6 +286,11 @@ class Run:
         """Notes what somebody should look at."""
         with self._transaction() as db:
             db.execute("INSERT INTO findings VALUES (?, ?, ?, ?)", (time.time(), step, kind, text))
+
+    def set_config(self, config: dict[str, Any]) -> None:
+        with self._transaction() as db:
+            db.execute("UPDATE meta SET value = ? WHERE key = 'config'", (_json(config),))
+        self.config = config
 
     def set_status(self, status: str) -> None:
         if status not in STATUSES:

@@ -60,7 +60,8 @@ class View:
 
 
 def pick_view(quiet: bool) -> View:
-    live = sys.stdout.isatty() and not quiet and not Console().is_dumb_terminal
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    live = sys.stdout.isatty() and not quiet and unicode and not Console().is_dumb_terminal
     return LiveView() if live else LinesView(quiet)
 
 

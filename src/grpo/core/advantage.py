@@ -37,8 +37,9 @@ def group_advantages(
     >>> group_advantages(torch.tensor([[1.0, 0.0, 0.0, 0.0]]), baseline="leave_one_out", scale="none")
     tensor([[ 1.0000, -0.3333, -0.3333, -0.3333]])
     """
-    if valid_PG is None:
-        valid_PG = torch.ones_like(rewards_PG, dtype=torch.bool)
+    if not rewards_PG.is_floating_point():
+        rewards_PG = rewards_PG.float()
+    valid_PG = torch.ones_like(rewards_PG, dtype=torch.bool) if valid_PG is None else valid_PG.bool()
     # An unscored completion may hold anything, NaN included: it must not reach a sum.
     rewards_PG = rewards_PG.masked_fill(~valid_PG, 0.0)
     count_P1 = valid_PG.sum(dim=1, keepdim=True)
@@ -46,7 +47,7 @@ def group_advantages(
     centred_PG = rewards_PG - _baseline(rewards_PG, valid_PG, lengths_PG, count_P1, baseline)
     # Compared within its group, a group without spread teaches nothing; compared with the batch, it takes a whole one.
     by_group = baseline in GROUP_BASELINES or scale == "group_std"
-    spread = _spread(rewards_PG, valid_PG) if by_group else _spread(rewards_PG.view(1, -1), valid_PG.view(1, -1))
+    spread = _spread(rewards_PG, valid_PG) if by_group else _spread(rewards_PG.reshape(1, -1), valid_PG.reshape(1, -1))
     centred_PG = centred_PG.masked_fill((spread == 0) | ~valid_PG, 0.0)
 
     if scale == "none":

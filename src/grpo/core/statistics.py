@@ -61,6 +61,9 @@ class LossStatistics:
         joined["ratio_max"] = torch.maximum(self.ratio_max, other.ratio_max)
         return LossStatistics(**joined)
 
+    def __getitem__(self, metric: str) -> float:
+        return self.metrics()[metric]
+
     def metrics(self) -> dict[str, float]:
         tokens = max(float(self.tokens), 1.0)
         per_token = ("gradient_tokens", "clip_low", "clip_high", "kl", "entropy")

@@ -26,7 +26,9 @@ def total_reward(task: Task, problem: Problem, text: str) -> float | None:
 def _scored(task: Task, problem: Problem, completion: Completion) -> Completion:
     parts = task.score(problem, completion.text)
     reward = _total(parts, task, problem)
-    return replace(completion, parts=parts, reward=reward, traits=task.traits(problem, completion.text))
+    # The least a task must have is draw, heldout and score.
+    traits = task.traits(problem, completion.text) if hasattr(task, "traits") else {}
+    return replace(completion, parts=parts, reward=reward, traits=traits)
 
 
 def _total(parts: Mapping[str, float | None], task: Task, problem: Problem) -> float | None:

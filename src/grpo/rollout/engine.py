@@ -65,6 +65,10 @@ class Engine:
         limit = getattr(self.policy.model.config, "max_position_embeddings", None)
         if not tokens:
             raise GrpoError(f"problem {problem.id}: its prompt has no tokens; give it some text")
+        unknown = getattr(self.policy.tokenizer, "unk_token_id", None)
+        if unknown is not None and unknown in tokens:
+            shown = problem.prompt[:40]
+            raise GrpoError(f"problem {problem.id}: {self.policy.name} does not know all characters of {shown!r}")
         if limit and len(tokens) + max_new_tokens > limit:
             raise GrpoError(
                 f"problem {problem.id}: {len(tokens)} prompt tokens and max_new_tokens {max_new_tokens} exceed the "

@@ -41,5 +41,5 @@ TASKS: dict[str, Callable[[str], Task]] = {"arithmetic": Arithmetic}
 def load_task(name: str) -> Task:
     base, _, variant = name.partition(":")
     if base not in TASKS:
-        raise GrpoError(f"field task: no task {name!r}; known are {', '.join(sorted(TASKS))}")
+        raise GrpoError(f"field task: no task {name!r}; known are {', '.join(sorted(TASKS))} (and arithmetic:easy)")
     return TASKS[base](variant)
