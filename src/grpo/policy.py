@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging as stdlib_logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -140,12 +141,16 @@ def _quiet_transformers() -> Iterator[None]:
     """It draws bars and prints reports of its own; what matters in them is said in one line here."""
     logging = transformers.utils.logging
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    hub = stdlib_logging.getLogger("huggingface_hub")
+    hub_level = hub.level
     logging.disable_progress_bar()
     logging.set_verbosity(logging.CRITICAL)
+    hub.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
         logging.set_verbosity(level)
+        hub.setLevel(hub_level)
         if shown:
             logging.enable_progress_bar()
 
