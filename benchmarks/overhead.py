@@ -3,7 +3,7 @@
 python benchmarks/overhead.py [--model tiny] [--steps 60] [--every 10] [--json]
 
 The same run is made with a checkpoint every N steps and with none, alternating, and the medians of the steps' whole
-wall-clock times are compared. That difference drowns in noise where steps vary, so the time for which a checkpoint holds
+wall-clock times are compared. That difference drowns in noise where steps vary, so the time a checkpoint holds
 up the loop is measured as well; the first one, which makes room for the copies, is left out.
 """
 
