@@ -1,10 +1,11 @@
 # make train: from a fresh checkout to a trained model.   make test: everything the checks need, then the tests.
+# make faults: every kill, damage and full disk of docs/reliability.md, in about six minutes.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: install train test check clean
+.PHONY: install train test faults check clean
 
 install: $(READY)
 
@@ -20,6 +21,9 @@ train: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+faults: $(READY)
+	GRPO_FAULTS=all $(BIN)/python -m pytest tests/test_faults.py
 
 check: $(READY)
 	$(BIN)/ruff check .

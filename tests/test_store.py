@@ -1,7 +1,6 @@
 import itertools
 import json
 import math
-import os
 import sqlite3
 import subprocess
 import sys
@@ -14,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grpo.checkpoints import forget_later, latest_checkpoint, save_checkpoint
 from grpo.config import check_run_name
-from grpo.errors import GrpoError
+from grpo.errors import DiskFullError, GrpoError
 from grpo.metrics import EVAL_METRICS, UnlistedMetricError
-from grpo.store import Run, fresh_name, list_runs
+from grpo.store import Run, fresh_name, list_runs, redacted
 from grpo.types import Completion, Group, Problem
 
 CONFIG = {
@@ -143,7 +141,6 @@ def test_existing_run_is_refused_in_one_line(tmp_path: Path, run: Run) -> None:
         Run.create(tmp_path, "first", kind="grpo", config={})
     message = str(caught.value)
     assert message.startswith("field run: first exists")
-    assert "--resume" in message
     assert "--run OTHER" in message
     assert "\n" not in message
     assert run.summary()["config"] == CONFIG
@@ -195,7 +192,7 @@ def test_versions_command_and_git(tmp_path: Path, run: Run, monkeypatch: pytest.
     assert summary["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert summary["versions"]["numpy"] == np.__version__
     assert set(summary["versions"]) == {"python", "torch", "transformers", "numpy", "grpo"}
-    assert summary["command"] == sys.argv
+    assert summary["command"] == redacted(sys.argv)
 
     repository = tmp_path / "repository"
     repository.mkdir()
@@ -267,9 +264,6 @@ def test_every_completion_is_recorded_exactly_once(run: Run) -> None:
         for done in group["completions"]
     }
     assert keys == {(step, group, sample) for step in range(5) for group in range(3) for sample in range(4)}
-    with pytest.raises(sqlite3.IntegrityError):
-        record_steps(run, range(4, 5))
-    assert run.summary()["completions"] == 5 * 3 * 4
 
 
 def test_a_step_that_fails_leaves_nothing(run: Run) -> None:
@@ -475,6 +469,172 @@ def test_list_is_newest_first_and_survives_broken_folders(tmp_path: Path) -> Non
     assert all(row["problem"] for row in rows[2:])
 
 
+# A step made again, as a run does that was killed after its last checkpoint
+
+
+def test_a_step_made_again_the_same_way_differs_in_nothing_but_its_times(run: Run) -> None:
+    record_steps(run, range(3))
+    before = [(row, run.completions(row["step"])) for row in run.all_metrics()]
+    metrics = {"loss": 1 / 8, "reward_mean": 0.25}
+    for speed in (5.0, 7.0):
+        assert run.record(1, make_groups(1), {**metrics, "tokens_per_second": speed}, {"sample": speed}) == []
+    assert run.metrics("tokens_per_second") == [(1, 7.0)]
+    assert [span["seconds"] for span in run.spans() if (span["step"], span["name"]) == (1, "sample")] == [7.0]
+    assert run.record(1, make_groups(1), metrics, {"sample": 2.0}) == []
+    assert [(row, run.completions(row["step"])) for row in run.all_metrics()] == before
+    assert run.summary()["completions"] == 3 * 3 * 4
+    assert len(run.token_arrays(1)) == 4
+
+
+def changed(**changes: object) -> list[Group]:
+    """The groups of step 1, with another third completion in the second group."""
+    groups = make_groups(1)
+    first, second, third, fourth = groups[1].completions
+    groups[1] = replace(groups[1], completions=(first, second, replace(third, **changes), fourth))
+    return groups
+
+
+SAME = {"loss": 0.125, "kl": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("groups", "metrics", "named"),
+    [
+        (changed(), {**SAME, "loss": 0.5}, ["metric loss was 0.125, is 0.5"]),
+        (changed(), {**SAME, "loss": math.nextafter(0.125, 1)}, ["metric loss was 0.125, is 0.12500000000000003"]),
+        (changed(), {**SAME, "loss": math.nan}, ["metric loss was 0.125, is None"]),
+        (changed(), {"loss": 0.125}, ["metric kl was 0.25, is None"]),
+        (changed(), {**SAME, "entropy": 1.5}, ["metric entropy was None, is 1.5"]),
+        (changed(), {"loss": 1.0, "kl": 2.0}, ["metric kl was 0.25, is 2.0", "metric loss was 0.125, is 1.0"]),
+        (changed(text="other"), SAME, ["completion 1/2 was ('«12»\\n42', 2, 'length', 0.0, "]),
+        (changed(reward=0.5), SAME, ["completion 1/2 was ('«12»\\n42', 2, 'length', 0.0, "]),
+        (changed(finish="stop"), SAME, ["completion 1/2 was ('«12»\\n42', 2, 'length', 0.0, "]),
+        (changed(parts={"correct": 1.0}), SAME, ["completion 1/2 was ('«12»\\n42', 2, 'length', 0.0, "]),
+        (changed(logprobs=np.zeros(2)), SAME, ["completion 1/2 was ('«12»\\n42', 2, 'length', 0.0, "]),
+        (changed()[:2], SAME, [f"completion 2/{sample} was ('«2{sample}»" for sample in range(4)]),
+        (make_groups(1, groups=4), SAME, [f"completion 3/{sample} was None, is ('«3{sample}»" for sample in range(4)]),
+    ],
+)
+def test_what_is_not_the_same_when_made_again_is_named_and_replaced(
+    run: Run, tmp_path: Path, groups: list[Group], metrics: dict[str, float], named: list[str]
+) -> None:
+    run.record(1, make_groups(1), SAME, {})
+    differences = run.record(1, groups, metrics, {})
+    assert [found[: len(name)] for found, name in zip(differences, named, strict=True)] == named
+    with Run.create(tmp_path, "only", kind="grpo", config={}) as only:
+        only.record(1, groups, metrics, {})
+        assert run.all_metrics() == only.all_metrics()
+        assert run.completions(1) == only.completions(1)
+    assert run.record(1, groups, metrics, {}) == [], "what differed once is now the record"
+
+
+def test_findings_come_back_in_order(run: Run) -> None:
+    assert run.findings() == []
+    run.find("damaged", "checkpoint step-000002 is damaged")
+    run.find("replay", "step 3 was made again and is not the same", 3)
+    found = run.findings()
+    assert [(row["step"], row["kind"], row["text"]) for row in found] == [
+        (None, "damaged", "checkpoint step-000002 is damaged"),
+        (3, "replay", "step 3 was made again and is not the same"),
+    ]
+    assert time.time() - 60 < found[0]["recorded"] <= found[1]["recorded"] <= time.time()
+    run.rewind(0)
+    assert run.findings() == found, "what somebody should look at outlives the steps"
+
+
+# Secrets
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("--hub-token hf_123 --steps 3", "--hub-token … --steps 3"),
+        ("--hub_TOKEN=hf_123 x", "--hub_TOKEN=… x"),
+        ("--api-key 1 --client.secret=2 --password 3", "--api-key … --client.secret=… --password …"),
+        ("--token", "--token"),
+        ("--max-new-tokens 32 --system.token_budget=5", "--max-new-tokens 32 --system.token_budget=5"),
+        ("sft keyboard.jsonl --run monkey", "sft keyboard.jsonl --run monkey"),
+    ],
+)
+def test_secrets_on_the_command_line_are_not_kept(typed: str, kept: str) -> None:
+    assert redacted(typed.split()) == kept.split()
+
+
+def test_no_secret_reaches_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["grpo", "train", "--hub-token", "hf_typed123"])
+    monkeypatch.setenv("HF_TOKEN", "hf_environment456")
+    with Run.create(tmp_path, "private", kind="grpo", config={}) as run:
+        assert run.summary()["command"] == ["grpo", "train", "--hub-token", "…"]
+    written = b"".join(path.read_bytes() for path in (tmp_path / "private").iterdir())
+    assert b"grpo" in written
+    assert b"hf_" not in written
+
+
+# Creation is all or nothing
+
+
+def test_a_run_that_could_not_be_made_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr("grpo.store.SCHEMA", "CREATE TABLE meta (key TEXT, value TEXT); CREATE nonsense;")
+        with pytest.raises(sqlite3.OperationalError, match="nonsense"):
+            Run.create(tmp_path, "first", kind="grpo", config={})
+    assert not (tmp_path / "first").exists()
+    assert list_runs(tmp_path) == []
+    with Run.create(tmp_path, "first", kind="grpo", config=CONFIG) as run:
+        assert run.config == CONFIG
+
+
+def test_a_process_killed_while_it_makes_a_run_leaves_no_folder(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys; from pathlib import Path; import grpo.store\n"
+        "Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"  # all is written, but not under its name
+        "grpo.store.Run.create(Path(sys.argv[1]), 'killed', kind='grpo', config={})"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path)]).returncode == -9
+    assert not (tmp_path / "killed").exists()
+    assert list_runs(tmp_path) == []
+    Run.create(tmp_path, "killed", kind="grpo", config={}).close()
+
+
+def test_a_folder_with_something_in_it_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("ten years")
+    with pytest.raises(GrpoError, match=r"^field run: mine exists"):
+        Run.create(tmp_path, "mine", kind="grpo", config={})
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "ten years"
+
+
+# No space left
+
+
+@pytest.mark.parametrize("write", ["record", "record_eval", "record_probes", "find"])
+def test_a_full_disk_is_named_and_the_same_write_works_once_there_is_space(run: Run, write: str) -> None:
+    record_steps(run, range(2))
+    long = [replace(group, problem=replace(group.problem, prompt="1" * 50_000)) for group in make_groups(2)]
+    writes = {
+        "record": lambda: run.record(2, long, {"loss": 0.25}, {}),
+        "record_eval": lambda: run.record_eval(2, EVAL_ROW, long),
+        "record_probes": lambda: run.record_probes(2, long),
+        "find": lambda: run.find("replay", "1" * 50_000),
+    }
+
+    def content() -> list:
+        return [run.all_metrics(), run.evals(), run.probes(), run.findings(), [run.completions(i) for i in range(3)]]
+
+    before = content()
+    [pages] = run._db.execute("PRAGMA page_count").fetchone()
+    run._db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(DiskFullError) as caught:
+        writes[write]()
+    assert str(caught.value) == f"{run.path / 'run.db'}: the disk is full; what was recorded before is intact"
+    assert content() == before
+    run._db.execute("PRAGMA max_page_count = 1000000")
+    writes[write]()
+    assert content() != before
+    assert [tuple(row) for row in run._db.execute("PRAGMA integrity_check")] == [("ok",)]
+
+
 # Living beside others
 
 
@@ -540,81 +700,3 @@ def test_reading_a_record_loads_no_torch() -> None:
     script = "import sys, grpo.store, grpo.metrics; print('torch' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert printed.stdout.strip() == "False"
-
-
-# Checkpoints
-
-
-def write_model(folder: Path, step: int) -> None:
-    (folder / "config.json").write_text(str(step))
-
-
-def save(run: Run, step: int, value: float = 1.0) -> None:
-    import torch
-
-    save_checkpoint(
-        run,
-        step,
-        save_model=lambda folder: write_model(folder, step),
-        optimizer_tensors={"0.exp_avg": torch.full((2, 3), value), "0.step": torch.tensor(step)},
-        state={"step": step, "lr": 0.1},
-    )
-
-
-def checkpoint_names(run: Run) -> list[str]:
-    return sorted(os.listdir(run.path / "checkpoints"))
-
-
-def test_checkpoint_comes_back(run: Run) -> None:
-    assert latest_checkpoint(run) is None
-    save(run, 50, value=0.1)
-    checkpoint = latest_checkpoint(run)
-    assert checkpoint is not None
-    assert (checkpoint.step, checkpoint.path) == (50, run.path / "checkpoints" / "step-000050")
-    assert checkpoint.state == {"step": 50, "lr": 0.1}
-    assert (checkpoint.path / "model" / "config.json").read_text() == "50"
-    tensors = checkpoint.optimizer_tensors()
-    assert tensors["0.exp_avg"].tolist() == [[pytest.approx(0.1)] * 3] * 2
-    assert tensors["0.step"].item() == 50
-
-
-def test_the_newest_two_checkpoints_are_kept(run: Run) -> None:
-    for step in (5, 10, 999_999, 1_000_000):
-        save(run, step)
-    assert checkpoint_names(run) == ["step-1000000", "step-999999"]
-    checkpoint = latest_checkpoint(run)
-    assert checkpoint is not None
-    assert checkpoint.step == 1_000_000
-
-
-def test_failed_save_leaves_the_previous_checkpoint(run: Run) -> None:
-    save(run, 1)
-
-    def fail(folder: Path) -> None:
-        (folder / "half").write_text("half")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        save_checkpoint(run, 2, save_model=fail, optimizer_tensors={}, state={})
-    checkpoint = latest_checkpoint(run)
-    assert checkpoint is not None
-    assert checkpoint.step == 1
-    save(run, 2)
-    assert checkpoint_names(run) == ["step-000001", "step-000002"]
-    assert not (run.path / "checkpoints" / "step-000002" / "model" / "half").exists()
-
-
-def test_saving_a_step_again_replaces_it(run: Run) -> None:
-    save(run, 3, value=1.0)
-    save(run, 3, value=2.0)
-    checkpoint = latest_checkpoint(run)
-    assert checkpoint is not None
-    assert checkpoint.optimizer_tensors()["0.exp_avg"].tolist() == [[2.0] * 3] * 2
-    assert checkpoint_names(run) == ["step-000003"]
-
-
-def test_later_checkpoints_are_forgotten(run: Run) -> None:
-    save(run, 2)
-    save(run, 4)
-    forget_later(run, 2)
-    assert checkpoint_names(run) == ["step-000002"]

@@ -112,14 +112,22 @@ class Checkpoints:
         if writing is not None:
             writing.result()
 
+    def settle(self) -> None:
+        """Until nothing is being written, whatever came of it."""
+        if self._writing is not None:
+            self._writing.exception()
+
     def newest(self) -> Checkpoint | None:
         """The newest one, checked no further; None when there is none."""
         found = self._all()
         return found[-1] if found else None
 
-    def newest_whole(self, report: Callable[[str], None]) -> Checkpoint | None:
-        """The newest one whose every hash is right. Damaged ones are reported and set aside as damaged-step-…"""
+    def newest_whole(self, report: Callable[[str], None], *, up_to: int | None = None) -> Checkpoint | None:
+        """The newest one, of at most `up_to` steps, whose every hash is right. Damaged ones are reported and set aside
+        as damaged-step-…"""
         for checkpoint in reversed(self._all()):
+            if up_to is not None and checkpoint.step > up_to:
+                continue
             damage = checkpoint.damage()
             if not damage:
                 return checkpoint

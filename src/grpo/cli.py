@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
     except GrpoError as error:
         if debug:
             raise
-        print(f"grpo: {error}", file=sys.stderr)
+        print(f"grpo: {flags.one_line(str(error), 2000)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

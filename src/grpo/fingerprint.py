@@ -21,7 +21,7 @@ def fingerprints(config: Config, task: Task) -> dict[str, str]:
     return {
         "model": model_fingerprint(config.model),
         "problems": problems_fingerprint(task, config.seed),
-        "task code": _digest([Path(inspect.getfile(type(task))).read_bytes()]),
+        "task code": _digest([_source(task)]),
         "grpo code": _digest(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))),
         "python": platform.python_version(),
         **versions,
@@ -45,6 +45,13 @@ def problems_fingerprint(task: Task, seed: int) -> str:
     """Of the held-out problems and the first ones to train on."""
     problems = [*task.heldout(), *task.draw(0, 8, seed)]
     return _digest(json.dumps([problem.id, problem.prompt, problem.answer]).encode() for problem in problems)
+
+
+def _source(task: Task) -> bytes:
+    try:
+        return Path(inspect.getfile(type(task))).read_bytes()
+    except (TypeError, OSError):  # a class typed at a prompt has no file
+        return b""
 
 
 def _digest(parts: Iterable[bytes]) -> str:

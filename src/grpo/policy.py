@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint as recompute
 
@@ -118,7 +119,16 @@ def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.fl
                 trust_remote_code=False,
             )
     # The border to files people made: whatever is wrong with the folder is told in one line.
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        SafetensorError,
+        StrictDataclassError,
+    ) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise GrpoError(f"field model: cannot load {name!r}: {reason}") from error
     tied = set(getattr(model, "_tied_weights_keys", None) or ())
@@ -167,17 +177,19 @@ def _check_weight_files(folder: Path) -> None:
         with file.open("rb") as stream:
             header_size = int.from_bytes(stream.read(8), "little")
             header = stream.read(header_size) if 8 + header_size <= size else b""
-        ends = [entry["data_offsets"][1] for key, entry in _json(header).items() if key != "__metadata__"]
-        expected = 8 + header_size + max(ends, default=0)
-        if not ends or size != expected:
+        end = _last_byte(header)
+        if not end or size != 8 + header_size + end:
+            expected = 8 + header_size + end
             raise GrpoError(f"field model: {file} is damaged: {size} bytes, expected {expected}; copy the file again")
 
 
-def _json(header: bytes) -> dict[str, Any]:
+def _last_byte(header: bytes) -> int:
+    """Where the last tensor ends, by the header of a safetensors file; 0 where it cannot be read."""
     try:
-        return dict(json.loads(header))
-    except ValueError:
-        return {}
+        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
+        return max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return 0
 
 
 def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:

@@ -23,8 +23,11 @@ BYTES_PER_COMPLETION = 400
 """What one completion takes in the record, roughly."""
 
 
-def preflight(config: Config, task: Task, policy: Policy) -> list[str]:
-    """What was assumed, one line each. Raises GrpoError with the reason when the run cannot go well."""
+def preflight(config: Config, task: Task, policy: Policy, run_path: Path | None = None) -> list[str]:
+    """What was assumed, one line each. Raises GrpoError with the reason when the run cannot go well.
+
+    `run_path` is the folder of a run that goes on: what it holds was part of what it needed.
+    """
     heldout = task.heldout()
     if not heldout:
         raise GrpoError(f"task {task.name}: has no held-out problems, so nothing could be measured")
@@ -32,7 +35,7 @@ def preflight(config: Config, task: Task, policy: Policy) -> list[str]:
     check_golds(task, problems)
     check_vocabulary(policy)
     check_lengths(policy, problems, config.max_new_tokens)
-    check_disk(config, policy)
+    check_disk(config, policy, run_path)
     check_memory(config, policy)
     check_agreement(config, policy, problems[-2:])
     notes = assumptions(policy)
@@ -64,10 +67,13 @@ def check_vocabulary(policy: Policy) -> None:
 
 
 def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) -> None:
+    lengths = [len(tokens) for tokens in policy.tokenizer([problem.prompt for problem in problems])["input_ids"]]
+    for problem, length in zip(problems, lengths, strict=True):
+        if not length:
+            raise GrpoError(f"problem {problem.id}: its prompt has no tokens; give it some text")
     limit = getattr(policy.model.config, "max_position_embeddings", None)
     if not limit:
         return
-    lengths = [len(tokens) for tokens in policy.tokenizer([problem.prompt for problem in problems])["input_ids"]]
     room = limit - max_new_tokens
     long = [(problem.id, length) for problem, length in zip(problems, lengths, strict=True) if length > room]
     if long:
@@ -77,7 +83,7 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
         )
 
 
-def check_disk(config: Config, policy: Policy) -> None:
+def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
     folder = Path(config.system.runs).absolute()
     while not folder.exists():
         folder = folder.parent
@@ -85,6 +91,8 @@ def check_disk(config: Config, policy: Policy) -> None:
     completions = config.steps * config.prompts_per_step * config.group_size
     # Weights and Adam's two moments; those kept, the best, and the one being written.
     needed = 3 * weights * (config.checkpoints.keep + 2) + BYTES_PER_COMPLETION * completions
+    if run_path is not None:
+        needed -= sum(path.stat().st_size for path in run_path.rglob("*") if path.is_file())
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise GrpoError(

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -86,7 +86,7 @@ class Session:
 
         policy, reference, optimizer = _models(config, checkpoint)
         threads = prepare_machine(config.system, policy, run)
-        notes = preflight(config, task, policy)
+        notes = preflight(config, task, policy, run.path if run else None)
         if run is None or lock is None:
             name = config.run or fresh_name(folder, f"{config.task}-{config.algorithm}")
             meta = {"fingerprints": prints, "threads": threads}
@@ -120,8 +120,10 @@ class Session:
     def recorded(self) -> Iterator[None]:
         """However training ends, the record says how, the view is told, and the run is free for the next trainer."""
         with closing(self.lock), recorded_ending(self.run, self.view, self.stop):
-            yield
-            self.checkpoints.wait()
+            try:
+                yield
+            finally:
+                self.checkpoints.settle()
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -171,22 +173,32 @@ class Session:
         if row["accuracy"] > best_before:
             self.checkpoint(step)
 
-    def checkpoint(self, step: int) -> None:
-        """Writes in the background; the copy is taken now."""
-        if step == self.saved_step:
-            return
+    def checkpoint(self, step: int, *, last: bool = False) -> None:
+        """Writes in the background; the copy is taken now. The last one is waited for."""
+        if step != self.saved_step:
+            self._check_weights(step)
+        self._with_space(lambda: self._save(step, last))
+
+    def _check_weights(self, step: int) -> None:
         for name, weight in self.policy.model.named_parameters():
             if not torch.isfinite(weight).all():
                 raise GrpoError(
                     f"weight {name} is not finite after {step} steps; older checkpoints are intact, lower lr"
                 )
-        state = {"policy_version": self.policy.version, "nonfinite_steps": self.nonfinite_steps}
-        self._with_space(
-            lambda: self.checkpoints.save(
+
+    def _save(self, step: int, last: bool) -> None:
+        if step != self.saved_step:
+            state = {"policy_version": self.policy.version, "nonfinite_steps": self.nonfinite_steps}
+            self.checkpoints.save(
                 step, lambda: take_snapshot(self.policy, self.optimizer, self.mirror, state), self.run.best_step()
             )
-        )
-        self.saved_step = step
+            self.saved_step = step
+        if last:
+            try:
+                self.checkpoints.wait()
+            except DiskFullError:
+                self.saved_step = -1  # to be written again
+                raise
 
     def warn(self, kind: str, text: str, step: int | None = None) -> None:
         """Said aloud, and kept in the record."""
@@ -228,7 +240,9 @@ def recorded_ending(run: Run, view: View, stop: StopRequest) -> Iterator[StopReq
         status = "stopped"
         raise
     finally:
-        run.set_status(status)
+        # On a full disk the status stays "running"; the error that is on its way says why.
+        with suppress(DiskFullError):
+            run.set_status(status)
         view.finished(run)
 
 
@@ -242,7 +256,13 @@ def _existing(config: Config, folder: Path) -> Run | None:
         raise GrpoError(
             f"field run: {config.run} exists in {folder}; go on with it (--resume) or choose another name (--run OTHER)"
         )
-    return Run.open(folder, config.run)
+    run = Run.open(folder, config.run)
+    if run.kind != "grpo":
+        run.close()
+        raise GrpoError(
+            f"field run: {config.run} is a run of supervised fine-tuning; choose another name (--run OTHER)"
+        )
+    return run
 
 
 def _go_on_from(run: Run, config: Config, prints: Mapping[str, str], view: View) -> Checkpoint | None:
@@ -260,8 +280,11 @@ def _go_on_from(run: Run, config: Config, prints: Mapping[str, str], view: View)
         )
     for change in changes:
         run.find("changed", change)
-    checkpoint = Checkpoints(run.path).newest_whole(report)
-    if checkpoint is None and run.last_step() is not None:
+    # A power cut may take the record's last steps, but not a checkpoint taken after them: it would leave a gap.
+    last_step = run.last_step()
+    recorded_steps = 0 if last_step is None else last_step + 1
+    checkpoint = Checkpoints(run.path).newest_whole(report, up_to=recorded_steps)
+    if checkpoint is None and last_step is not None:
         report(f"{run.name} has no whole checkpoint: it is made again from the beginning")
     if checkpoint and checkpoint.step > config.steps:
         raise GrpoError(f"field steps: {run.name} has taken {checkpoint.step} steps already; ask for more than that")

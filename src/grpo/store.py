@@ -28,6 +28,7 @@ import numpy as np
 from grpo.config import check_run_name
 from grpo.errors import DiskFullError, GrpoError
 from grpo.faults import point
+from grpo.flags import one_line
 from grpo.metrics import EVAL_METRICS, TIMED_METRICS, check_names
 from grpo.types import Completion, Group
 
@@ -180,11 +181,18 @@ class Run:
             **(meta or {}),
         }
         db = _connect(aside / "run.db", readonly=False)
-        db.execute("PRAGMA journal_mode = WAL")
-        with db:
-            db.executescript(f"BEGIN; {SCHEMA}")
-            db.executemany("INSERT INTO meta VALUES (?, ?)", [(key, _json(value)) for key, value in about.items()])
-        db.close()
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            with db:
+                db.executescript(f"BEGIN; {SCHEMA}")
+                db.executemany("INSERT INTO meta VALUES (?, ?)", [(key, _json(value)) for key, value in about.items()])
+            db.close()
+        except sqlite3.OperationalError as error:
+            db.close()
+            shutil.rmtree(aside)
+            if error.sqlite_errorname != "SQLITE_FULL":
+                raise
+            raise DiskFullError(f"{path / 'run.db'}: the disk is full; free some space") from error
         try:
             aside.rename(path)
         except OSError:
@@ -202,6 +210,10 @@ class Run:
         db = _connect(file, readonly=readonly)
         try:
             [version] = db.execute("PRAGMA user_version").fetchone()
+            # Somebody will write: better refused now than found out in the middle of a run.
+            found = "ok" if readonly else db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if found != "ok":
+                raise sqlite3.DatabaseError(f"malformed: {one_line(found, 200)}")
             if version == SCHEMA_VERSION:
                 return cls(path, db)
         except sqlite3.DatabaseError as problem:  # border: a file that anything may have written
@@ -295,7 +307,7 @@ class Run:
     def set_status(self, status: str) -> None:
         if status not in STATUSES:
             raise ValueError(f"status {status!r} is not one of {STATUSES}")
-        with self._db as db:
+        with self._transaction() as db:
             db.execute("UPDATE meta SET value = ? WHERE key = 'status'", (_json(status),))
 
     def rewind(self, step: int) -> None:

@@ -61,11 +61,11 @@ def loop(session: Session) -> None:
         metrics = rewards | updates | describe(groups, clock)
         session.record(step, groups, metrics, clock.seconds)
         if session.stop.requested:
-            return session.checkpoint(step + 1)
+            return session.checkpoint(step + 1, last=True)
         if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:
             session.checkpoint(step + 1)
     session.evaluate(config.steps)
-    session.checkpoint(config.steps)
+    session.checkpoint(config.steps, last=True)
 
 
 class Clock:

@@ -35,6 +35,8 @@ def _total(parts: Mapping[str, float | None], task: Task, problem: Problem) -> f
     """Sum of the parts that apply; None when none does."""
     applying = {name: value for name, value in parts.items() if value is not None}
     for name, value in applying.items():
-        if not math.isfinite(value):
-            raise GrpoError(f"task {task.name}, problem {problem.id}: part {name!r} is {value}; return a finite number")
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise GrpoError(
+                f"task {task.name}, problem {problem.id}: part {name!r} is {value!r}; return a finite number"
+            )
     return float(sum(applying.values())) if applying else None
