@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -89,6 +90,7 @@ def _obey(argv: list[str], log: Path, orders: Orders) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    faulthandler.register(signal.SIGUSR1, file=2)
     torch.set_num_threads(1)
     faults._name, faults._remaining = orders.kill_at, orders.count
     TASKS["paused"] = lambda _: Paused(orders, log.with_suffix(".paused"))
@@ -146,6 +148,8 @@ class Trainer:
         self.process.join(timeout)
         code = self.process.exitcode
         if code is None:
+            self.send(signal.SIGUSR1)  # where it is, thread by thread
+            self.process.join(1)
             self.process.kill()
             self.process.join()
             raise AssertionError(f"still running after {timeout} s: {self.said()}")
