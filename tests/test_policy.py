@@ -16,6 +16,7 @@ from grpo.batch import pack
 from grpo.errors import GrpoError
 from grpo.models import EMBEDDED, locate_model
 from grpo.policy import load_policy, logprobs
+from grpo.types import Problem, chat
 
 
 @pytest.fixture
@@ -130,3 +131,15 @@ def test_logits_never_exist_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(rows) == 2 * len(batch.target_A)  # once forward, once again in the backward pass
     for a, b in zip(whole, chunked, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_conversations_go_through_the_chat_template() -> None:
+    policy = load_policy("nano")
+    asked = Problem("p", "3+4=", "7", messages=chat("3+4="))
+    plain = policy.tokenizer("3+4=")["input_ids"]
+    assert policy.prompt_tokens(asked) == plain  # nano has no template: the text is read as it stands
+    policy.tokenizer.chat_template = (
+        "{% for m in messages %}({{ m.content }}){% endfor %}{% if add_generation_prompt %}={% endif %}"
+    )
+    assert policy.prompt_tokens(asked) == policy.tokenizer("(3+4=)=")["input_ids"]
+    assert policy.prompt_tokens(Problem("p", "3+4=", "7")) == plain

@@ -25,7 +25,7 @@ from grpo.batch import pack
 from grpo.errors import GrpoError
 from grpo.models import locate_model
 from grpo.tensorfile import Mirror, write_tensors
-from grpo.types import Batch, Completion, Group
+from grpo.types import Batch, Completion, Group, Problem
 
 LOGITS_AT_ONCE = 2**24
 """Most logits that exist at a time: 64 MiB in float32."""
@@ -53,6 +53,16 @@ class Policy:
     @property
     def device(self) -> torch.device:
         return self.model.device
+
+    def prompt_tokens(self, problem: Problem) -> list[int]:
+        """A conversation goes through the tokenizer's chat template where it has one; all else is read as it stands."""
+        if problem.messages and self.tokenizer.chat_template:
+            text = self.tokenizer.apply_chat_template(
+                [dict(message) for message in problem.messages], add_generation_prompt=True, tokenize=False
+            )
+            # The template has written the special tokens itself.
+            return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self.tokenizer(problem.prompt)["input_ids"]
 
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, layout: PackedLayout | DecodeCache) -> torch.Tensor:
         """Last hidden states; inputs and output [rows, columns]."""

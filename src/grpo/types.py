@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,15 +23,29 @@ if TYPE_CHECKING:
 class Problem:
     """One question and how to check its answer.
 
-    >>> Problem(id="train-0-3", prompt="47*86=", answer="4042")
-    Problem(id='train-0-3', prompt='47*86=', answer='4042')
+    >>> Problem(id="train-0-3", prompt="47*86=", answer="4042").answer
+    '4042'
+    >>> asked = Problem("train-0-4", "What is 6 * 7?", "42", messages=chat("What is 6 * 7?", system="Be brief."))
+    >>> asked.messages
+    ({'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': 'What is 6 * 7?'})
     """
 
     id: str
     """Unique and stable: it keys the sampling noise, so a problem gets the same completions in any batch."""
     prompt: str
+    """As text: what is shown, and what a model without a chat template reads."""
     answer: str
     """The gold answer, as the task's checker reads it."""
+    messages: tuple[Mapping[str, str], ...] = ()
+    """The prompt as a conversation, for models with a chat template; empty where the prompt is plain text."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """What else the row of a dataset holds, by column: people's own reward functions read it."""
+
+
+def chat(question: str, system: str = "") -> tuple[Mapping[str, str], ...]:
+    """One question as a conversation, after a system message where one is given."""
+    before = ({"role": "system", "content": system},) if system else ()
+    return (*before, {"role": "user", "content": question})
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,7 +61,7 @@ class Engine:
         ]
 
     def _prompt_tokens(self, problem: Problem, max_new_tokens: int) -> np.ndarray:
-        tokens = self.policy.tokenizer(problem.prompt)["input_ids"]
+        tokens = self.policy.prompt_tokens(problem)
         limit = getattr(self.policy.model.config, "max_position_embeddings", None)
         if not tokens:
             raise GrpoError(f"problem {problem.id}: its prompt has no tokens; give it some text")
