@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grpo import flags
 from grpo.config import parse_sft, parse_train, resolve, to_toml
 from grpo.errors import GrpoError
-from grpo.models import EMBEDDED
+from grpo.models import OWN_TASK
 
 if TYPE_CHECKING:
     from grpo.policy import Policy
@@ -319,7 +319,7 @@ def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tup
 
 def _find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
     """Model folder and settings of the run of that name; None where a model is meant."""
-    if name in EMBEDDED or Path(name).exists() or not (Path(runs) / name / "run.db").is_file():
+    if name in OWN_TASK or Path(name).exists() or not (Path(runs) / name / "run.db").is_file():
         return None
     from grpo.store import Run
 
@@ -331,7 +331,7 @@ def _load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
     """The policy, and the settings it was trained with or made for."""
     from grpo.policy import load_policy
 
-    model, settings = _find_run(name, runs) or (name, {"task": EMBEDDED.get(name, "")})
+    model, settings = _find_run(name, runs) or (name, {"task": OWN_TASK.get(name, "")})
     return load_policy(model), settings
 
 

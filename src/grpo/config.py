@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from grpo import flags
 from grpo.algorithms import PRESETS, Loss
 from grpo.errors import GrpoError
-from grpo.models import EMBEDDED, locate_model
+from grpo.models import OWN_TASK, check_model_name
 
 T = TypeVar("T")
 
@@ -76,6 +76,8 @@ class System:
     """CPU threads; 0: one for a small model, which more would only slow down on a busy machine, else one per core."""
     token_budget: int = 16384
     """Tokens per micro-batch: lower it when memory runs out."""
+    rows_at_once: int = 0
+    """Most completions sampled at a time, the rest waits; 0: what free memory holds, found once and kept."""
     runs: str = "runs"
     """Folder that holds the runs."""
     token_groups: int = 1
@@ -93,7 +95,7 @@ class Config:
     """
 
     model: str = "tiny"
-    """tiny or nano (embedded), or a Hugging Face folder or id."""
+    """tiny or nano (embedded), smollm2 (fetched once), a Hugging Face folder or id, or a GGUF file."""
     task: str = ""
     """What to learn; empty: the embedded model's own task."""
     algorithm: str = "grpo"
@@ -227,7 +229,18 @@ _LIMITS: Mapping[str, _Limit] = {
         ("checkpoints.keep", "optimizer.epochs", "optimizer.minibatches", "system.token_budget", "evaluation.problems"),
         _ONE,
     ),
-    **dict.fromkeys(("seed", "checkpoint_every", "warmup_steps", "weight_decay", "loss.beta", "system.threads"), _ZERO),
+    **dict.fromkeys(
+        (
+            "seed",
+            "checkpoint_every",
+            "warmup_steps",
+            "weight_decay",
+            "loss.beta",
+            "system.threads",
+            "system.rows_at_once",
+        ),
+        _ZERO,
+    ),
     **dict.fromkeys(("optimizer.warmup_steps", "optimizer.weight_decay", "system.token_groups"), _ZERO),
     **dict.fromkeys(("evaluation.every", "evaluation.probes"), _ZERO),
     **dict.fromkeys(("lr", "temperature", "epochs", "grad_clip", "loss.clip_high", "optimizer.grad_clip"), _POSITIVE),
@@ -274,12 +287,12 @@ def _validate_batch(config: Config, where: Callable[[str], str]) -> None:
 def resolve(config: Config) -> Config:
     """The config that runs: checked, and with the embedded model's own task where none was named."""
     validate(config)
-    locate_model(config.model)
+    check_model_name(config.model)
     if config.task:
         return config
-    if config.model not in EMBEDDED:
-        raise GrpoError("field task: name one with --task NAME; only embedded models bring their own")
-    return dataclasses.replace(config, task=EMBEDDED[config.model])
+    if config.model not in OWN_TASK:
+        raise GrpoError(f"field task: name one with --task NAME; only {', '.join(OWN_TASK)} bring their own")
+    return dataclasses.replace(config, task=OWN_TASK[config.model])
 
 
 def check_run_name(name: str, where: str = "field run") -> None:

@@ -23,7 +23,7 @@ BYTES_PER_COMPLETION = 400
 """What one completion takes in the record, roughly."""
 
 
-def preflight(config: Config, task: Task, policy: Policy, run_path: Path | None = None) -> list[str]:
+def preflight(config: Config, task: Task, policy: Policy, engine: Engine, run_path: Path | None = None) -> list[str]:
     """What was assumed, one line each. Raises GrpoError with the reason when the run cannot go well.
 
     `run_path` is the folder of a run that goes on: what it holds was part of what it needed.
@@ -38,7 +38,9 @@ def preflight(config: Config, task: Task, policy: Policy, run_path: Path | None 
     check_disk(config, policy, run_path)
     check_memory(config, policy)
     check_agreement(config, policy, problems[-2:])
-    notes = assumptions(policy)
+    prompts = [policy.prompt_tokens(problem) for problem in problems]
+    engine.rows_at_once = engine.rows_at_once or engine.rows_that_fit(max(map(len, prompts)), config.max_new_tokens)
+    notes = assumptions(policy, problems)
     if len(heldout) < config.evaluation.problems:
         notes.append(
             f"evaluation.problems is {config.evaluation.problems}; {task.name} has {len(heldout)}, all are asked"
@@ -67,7 +69,7 @@ def check_vocabulary(policy: Policy) -> None:
 
 
 def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) -> None:
-    lengths = [len(tokens) for tokens in policy.tokenizer([problem.prompt for problem in problems])["input_ids"]]
+    lengths = [len(policy.prompt_tokens(problem)) for problem in problems]
     for problem, length in zip(problems, lengths, strict=True):
         if not length:
             raise GrpoError(f"problem {problem.id}: its prompt has no tokens; give it some text")
@@ -146,10 +148,12 @@ def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> 
         )
 
 
-def assumptions(policy: Policy) -> list[str]:
+def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
     notes = []
     if policy.tokenizer.pad_token_id is None:
         notes.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
-    if getattr(policy.tokenizer, "chat_template", None):
-        notes.append(f"{policy.name} has a chat template; the task's prompts are used as they are")
+    if getattr(policy.tokenizer, "chat_template", None) and not problems[0].messages:
+        notes.append(
+            f"{policy.name} has a chat template and the task's prompts are plain text: they are used as they are"
+        )
     return notes

@@ -86,10 +86,11 @@ class Session:
 
         policy, reference, optimizer = _models(config, checkpoint)
         threads = prepare_machine(config.system, policy, run)
-        notes = preflight(config, task, policy, run.path if run else None)
+        engine = Engine(policy, config.system.rows_at_once or (run.meta("rows_at_once") if run else None) or 0)
+        notes = preflight(config, task, policy, engine, run.path if run else None)
         if run is None or lock is None:
             name = config.run or fresh_name(folder, f"{config.task}-{config.algorithm}")
-            meta = {"fingerprints": prints, "threads": threads}
+            meta = {"fingerprints": prints, "threads": threads, "rows_at_once": engine.rows_at_once}
             run = Run.create(folder, name, kind="grpo", config=as_dict(config), meta=meta)
             lock = RunLock(run.path)
         session = cls(
@@ -98,7 +99,7 @@ class Session:
             policy=policy,
             reference=reference,
             optimizer=optimizer,
-            engine=Engine(policy),
+            engine=engine,
             run=run,
             checkpoints=Checkpoints(run.path, keep=config.checkpoints.keep),
             view=view,

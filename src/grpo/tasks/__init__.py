@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from grpo.errors import GrpoError
+from grpo.tasks.addition import Addition
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Problem
 
@@ -34,7 +35,7 @@ class Task(Protocol):
         ...
 
 
-TASKS: dict[str, Callable[[str], Task]] = {"arithmetic": Arithmetic}
+TASKS: dict[str, Callable[[str], Task]] = {"arithmetic": Arithmetic, "addition": Addition}
 """Task name -> what makes it from the part of the name after the colon: `arithmetic:easy`."""
 
 
