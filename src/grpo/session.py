@@ -26,7 +26,7 @@ from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy, load_policy
 from grpo.preflight import preflight
 from grpo.rewards import score
-from grpo.rewards.steps import score_steps
+from grpo.rewards.steps import score_steps, step_marks
 from grpo.rollout import SamplingEngine
 from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
@@ -89,6 +89,8 @@ class Session:
             checkpoint = _go_on_from(run, config, prints, view)
 
         load_surrogate(config.loss.surrogate)
+        if config.loss.credit == "process":
+            step_marks(task)
         policy, reference, critic, optimizer = _models(config, checkpoint)
         threads = prepare_machine(config.system, policy, run)
         notes = preflight(config, task, policy, run.path if run else None)
