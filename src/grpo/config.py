@@ -118,7 +118,8 @@ class Config:
     task: str = ""
     """What to learn; empty: the embedded model's own task."""
     algorithm: str = "grpo"
-    """Preset that gives the loss section its defaults, such as grpo or dr_grpo."""
+    """Preset that gives the loss section its defaults: grpo, dr_grpo, dapo, gspo, cispo, sapo, rloo, reinforce,
+    reinforce++, opo or ppo."""
     steps: int = 120
     """Rounds of sampling, scoring and updating."""
     prompts_per_step: int = 16

@@ -113,7 +113,7 @@ METRICS: dict[str, Metric] = {
     "kl": Metric(
         "Mean per-token estimate of the distance to the reference model, by the loss's own estimator; k3, the usual "
         "one, is exp(ref − logp) − (ref − logp) − 1.",
-        "nats per token, 0 or more",
+        "nats per token, 0 or more (k1 may fall below)",
         "Grows slowly from 0; a sudden rise means the policy is running away.",
     ),
     "entropy": Metric(

@@ -202,7 +202,8 @@ class Session:
         self._with_space(lambda: self._save(step, last))
 
     def _check_weights(self, step: int) -> None:
-        for name, weight in self.policy.model.named_parameters():
+        critic = [] if self.critic is None else [(f"critic.{name}", w) for name, w in self.critic.named_parameters()]
+        for name, weight in (*self.policy.model.named_parameters(), *critic):
             if not torch.isfinite(weight).all():
                 raise GrpoError(
                     f"weight {name} is not finite after {step} steps; older checkpoints are intact, lower lr"
@@ -350,8 +351,13 @@ def _models(
         policy.name, policy.version = config.model, checkpoint.state["policy_version"]
         restore_state(policy, optimizer, checkpoint.optimizer_tensors())
         if critic is not None:
+            if not checkpoint.has("critic"):
+                raise GrpoError(
+                    "field loss.baseline: the run began without a critic, and cannot get one; start another"
+                )
             critic.restore(checkpoint.tensors("critic"))
-        if reference is not None and config.loss.refresh:
+        # A run that began without refreshing it still has the reference it began with.
+        if reference is not None and config.loss.refresh and checkpoint.has("reference"):
             refreshed = checkpoint.tensors("reference")
             # Tied weights are there once, under their first name.
             reference.model.load_state_dict(
