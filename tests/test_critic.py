@@ -88,6 +88,29 @@ def test_no_split_changes_the_gradients(shared: bool, budget: int) -> None:
     assert (split - whole).norm() / whole.norm() < 1e-9
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_its_clip_holds_back_values_that_moved_far(shared: bool) -> None:
+    """Values from before an update lie far away, on the side of the returns: with a clip nothing pulls any further."""
+
+    def norm(clip: float) -> float:
+        policy = random_policy("phi")
+        critic = critic_of(policy if shared else random_policy("phi", seed=1), shared=shared)
+        config = ppo(critic=Critic(warmup_steps=0, clip=clip))
+        groups = credit(annotated(rewarded(random_groups()), policy, None, config, critic), config)[0]
+        # As if the values had been 50 lower before: every return is ahead of where the clip lets them go.
+        moved = [
+            replace(
+                g, completions=tuple(replace(c, values=c.values - 50, returns=c.returns + 50) for c in g.completions)
+            )
+            for g in groups
+        ]
+        accumulate_gradients(policy, moved, config, critic)
+        return float(critic.head.weight.grad.norm())
+
+    assert norm(0.2) == 0.0
+    assert norm(0.0) > 1.0
+
+
 def test_a_shared_critic_moves_the_network_and_a_separate_one_does_not() -> None:
     groups = rewarded(random_groups())
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import inspect
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import torch
 
 import grpo.gradient
 from conftest import random_policy
+from grpo.algorithms import Loss
 from grpo.config import Config
+from grpo.core import policy_loss
 from grpo.gradient import accumulate_gradients, trained
 from grpo.types import Group
 from test_batch import config_with, gradient, random_groups
@@ -108,3 +111,38 @@ def test_shares_are_of_all_scored_tokens() -> None:
     policy.model.zero_grad()
     assert 0 < carrying < everything
     assert metrics["gradient_tokens"] == pytest.approx(carrying / everything)
+
+
+def test_every_setting_of_the_loss_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    unusual = {
+        "ratio": "sequence",
+        "surrogate": "weight",
+        "clip_low": 0.11,
+        "clip_high": 0.12,
+        "cap": 3.5,
+        "gate_up": 1.3,
+        "gate_down": 1.4,
+        "aggregate": "constant",
+        "beta": 0.07,
+        "kl": "k2",
+        "correction": "sequence_mask",
+        "correction_cap": 1.7,
+    }
+    arguments = inspect.signature(policy_loss).parameters
+    assert {field.name for field in fields(Loss)} & arguments.keys() - {"entropy"} == unusual.keys()
+    got: dict[str, object] = {}
+
+    def spy(*tensors: torch.Tensor, **options: object) -> object:
+        got.update(options)
+        return policy_loss(*tensors, **options)
+
+    monkeypatch.setattr(grpo.gradient, "policy_loss", spy)
+    groups = [
+        replace(g, completions=tuple(replace(c, ref_logprobs=np.full(len(c), -2.0, np.float32)) for c in g.completions))
+        for g in random_groups()
+    ]
+    policy = random_policy("phi")
+    accumulate_gradients(policy, groups, config_with(10_000, "grpo", entropy=0.013, **unusual))
+    assert {name: got[name] for name in unusual} == unusual
+    assert got["entropy_weight"] == 0.013
+    assert got.keys() == arguments.keys() - {"logp", "old_logp", "advantages", "mask"}

@@ -12,8 +12,11 @@ import torch
 import grpo
 from grpo.algorithms import PRESETS, Loss
 from grpo.config import Config, Critic, Evaluation, Optimizer, System, validate
+from grpo.errors import GrpoError
 from grpo.session import Session
 from grpo.store import Run
+from grpo.tasks import TASKS
+from grpo.tasks.arithmetic import Arithmetic
 from grpo.view import View
 from test_docs import ALGORITHM, table_rows
 
@@ -161,3 +164,37 @@ def test_each_part_changes_what_is_trained(tmp_path: Path, change: dict[str, obj
     plain = weights(grpo.train(config))
     changed = weights(grpo.train(replace(config, loss=replace(config.loss, **change))))
     assert any(not torch.equal(plain[name], changed[name]) for name in plain)
+
+
+def test_what_a_run_cannot_have_is_told_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unmarked(Arithmetic):
+        name = "unmarked"
+        steps = None  # type: ignore[assignment]
+
+    monkeypatch.setitem(TASKS, "unmarked", lambda _: Unmarked("easy"))
+    config = small(tmp_path, "grpo")
+    for changed, message in (
+        (
+            replace(config, task="unmarked", loss=replace(config.loss, credit="process")),
+            r'field loss.credit: "process" needs a task that marks steps, and arithmetic:easy has no method steps',
+        ),
+        (
+            replace(config, loss=replace(config.loss, surrogate="no_such_module:f")),
+            r"field loss.surrogate: cannot load 'no_such_module:f': No module named",
+        ),
+        (
+            replace(config, loss=replace(config.loss, surrogate="math:no_such_function")),
+            r"field loss.surrogate: cannot load 'math:no_such_function': module 'math' has no attribute",
+        ),
+    ):
+        with pytest.raises(GrpoError, match=message):
+            grpo.train(changed)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_cannot_get_a_critic_halfway(tmp_path: Path) -> None:
+    config = small(tmp_path, "reinforce", steps=1, run="job", evaluation=Evaluation(every=0, problems=1, probes=0))
+    grpo.train(config).close()
+    ppo = replace(config, algorithm="ppo", loss=PRESETS["ppo"].settings, steps=2, resume=True, allow_change=True)
+    with pytest.raises(GrpoError, match=r"field loss.baseline: the run began without a critic, and cannot get one"):
+        grpo.train(ppo)
