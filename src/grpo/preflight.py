@@ -91,8 +91,10 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
         folder = folder.parent
     weights = sum(weight.nbytes for weight in policy.model.parameters())
     completions = config.steps * config.prompts_per_step * config.group_size
-    # Weights and Adam's two moments; those kept, the best, and the one being written.
-    needed = 3 * weights * (config.checkpoints.keep + 2) + BYTES_PER_COMPLETION * completions
+    # Weights and Adam's two moments, a critic's too, and a reference that changes; times those kept, the best, and the
+    # one being written.
+    copies = 3 * trained_networks(config) + (config.loss.refresh > 0)
+    needed = copies * weights * (config.checkpoints.keep + 2) + BYTES_PER_COMPLETION * completions
     if run_path is not None:
         needed -= sum(path.stat().st_size for path in run_path.rglob("*") if path.is_file())
     free = shutil.disk_usage(folder).free
@@ -104,14 +106,19 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
 
 
 def check_memory(config: Config, policy: Policy) -> None:
-    """Gradients and Adam's moments are still to come; the weights, and the reference's, are there by now."""
-    needed = 3 * sum(weight.nbytes for weight in policy.model.parameters())
+    """Gradients and Adam's moments are still to come; all weights, the reference's and the critic's too, are there."""
+    needed = 3 * trained_networks(config) * sum(weight.nbytes for weight in policy.model.parameters())
     free = _free_memory(policy.device)
     if free is not None and needed > free:
         raise GrpoError(
             f"field model: training {policy.name} takes {needed / 1e9:.1f} GB beyond its weights, and "
             f"{free / 1e9:.1f} GB are free on {policy.device}; choose a smaller model"
         )
+
+
+def trained_networks(config: Config) -> int:
+    """The policy, and a critic of its size where there is one."""
+    return 2 if config.loss.baseline == "value" and config.critic.model == "separate" else 1
 
 
 def _free_memory(device: torch.device) -> int | None:
