@@ -27,6 +27,7 @@ grpo: train language models with Group Relative Policy Optimization, and see why
   grpo eval MODEL              held-out accuracy with its 95% interval
   grpo sample MODEL "PROMPT"   a group of completions, scored where the task can score it
   grpo runs [NAME]             what is recorded
+  grpo plan MODEL              memory and compute of a step, before anything is loaded
   grpo export RUN FOLDER       the trained model as a plain Hugging Face folder
 
 MODEL is tiny or nano (embedded), the name of a run, a Hugging Face folder or a Hugging Face id.
@@ -304,6 +305,12 @@ def _export(arguments: list[str]) -> int:
     return 0
 
 
+def _plan(arguments: list[str]) -> int:
+    from grpo.plan.command import command
+
+    return command(arguments)
+
+
 def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tuple[str, ...]) -> Any:
     if "--help" in arguments or "-h" in arguments:
         flags.show_help(options, prog)
@@ -355,6 +362,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": _eval,
     "sample": _sample,
     "runs": _runs,
+    "plan": _plan,
     "export": _export,
 }
 

@@ -210,18 +210,22 @@ def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:
     return frozenset([ends] if isinstance(ends, int) else ends)
 
 
-def logprobs(policy: Policy, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+def logprobs(
+    policy: Policy, batch: Batch, temperature: float, *, train_entropy: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-probability of each trained token, entropy of the distribution it was drawn from), both [N, L].
 
     Only the hidden states that predict a trained token meet the output layer, a chunk at a time, and each chunk is
-    computed again in the backward pass: the logits [tokens, vocabulary] never exist whole.
+    computed again in the backward pass: the logits [tokens, vocabulary] never exist whole. Where the loss does not use
+    the entropy, say so with `train_entropy`: a gradient that never comes would keep all the recomputed chunks waiting.
     """
     hidden_TC = policy.hidden(batch.tokens_T[None], batch.positions_T[None], batch.layout)[0]
     hidden_AC = torch.nn.functional.embedding(batch.source_A, hidden_TC)
 
     def head(hidden: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logp_V = torch.log_softmax(policy.logits(hidden) / temperature, dim=-1)
-        return logp_V.gather(-1, target[:, None])[:, 0], -(logp_V.exp() * logp_V).sum(dim=-1)
+        measured_V = logp_V if train_entropy else logp_V.detach()
+        return logp_V.gather(-1, target[:, None])[:, 0], -(measured_V.exp() * measured_V).sum(dim=-1)
 
     rows = max(1, LOGITS_AT_ONCE // policy.model.config.vocab_size)
     # A single chunk is small enough to be kept for the backward pass.

@@ -174,7 +174,7 @@ def accumulate_gradients(policy: Policy, groups: Sequence[Group], config: Config
     divide_by = denominator(lengths_N, loss_settings.aggregate, config.max_new_tokens)
     total, gap = None, torch.zeros(())
     for batch in pack(groups, config.system.token_budget, policy.device):
-        logp_NL, entropy_NL = logprobs(policy, batch, config.temperature)
+        logp_NL, entropy_NL = logprobs(policy, batch, config.temperature, train_entropy=False)
         old_logp_NL = logp_NL.detach() if batch.old_logp_NL is None else batch.old_logp_NL
         loss, statistics = policy_loss(
             logp_NL,
