@@ -16,6 +16,7 @@ from grpo import flags
 from grpo.algorithms import PRESETS
 from grpo.config import (
     Config,
+    Critic,
     Evaluation,
     Loss,
     Optimizer,
@@ -126,7 +127,7 @@ def test_truncated_sampling_is_refused_with_the_reason(recipe, name):
         ),
         ({"optimizer.adam_beta2": 1}, "optimizer.adam_beta2", "must be 0 or more and below 1; got 1"),
         ({"model": ""}, "model", "must be given"),
-        ({"algorithm": "gpro"}, "algorithm", 'no preset "gpro"; did you mean "grpo"? known: grpo, dr_grpo'),
+        ({"algorithm": "dr_gpro"}, "algorithm", 'no preset "dr_gpro"; did you mean "dr_grpo"? known: grpo, dr_grpo'),
         ({"algorithm": "zzz"}, "algorithm", 'no preset "zzz"; known: grpo, dr_grpo'),
         *(
             ({"run": name}, "run", f'"{name}" is no name for a run; use up to 64 letters')
@@ -184,6 +185,7 @@ def section(cls: type) -> st.SearchStrategy:
 
 sections = {
     "loss": section(Loss),
+    "critic": section(Critic),
     "optimizer": section(Optimizer),
     "evaluation": section(Evaluation),
     "system": section(System),

@@ -13,7 +13,7 @@ import grpo
 SOURCE = Path(grpo.__file__).parent
 LEVELS = [
     {"errors", "faults", "models", "lock", "stop"},
-    {"types", "core", "flags", "algorithms", "config", "metrics", "plan", "schedule"},
+    {"types", "core", "flags", "algorithms", "config", "contradictions", "metrics", "plan", "schedule"},
     {
         "attention",
         "batch",
@@ -29,8 +29,9 @@ LEVELS = [
         "fingerprint",
         "preflight",
     },
+    {"credit", "critic", "gradient"},
     {"report", "progress", "view"},
-    {"session"},
+    {"session", "refill"},
     {"train", "sft"},
     {"cli"},
 ]

@@ -23,6 +23,8 @@ from grpo.attention import NAME
 from grpo.batch import pack
 from grpo.cli import main
 from grpo.config import Config, Loss, Optimizer, System
+from grpo.credit import credit
+from grpo.critic import make_critic
 from grpo.errors import GrpoError
 from grpo.optimizer import make_optimizer
 from grpo.plan import GIB, PRECISIONS, SHAPES, Needs, Work, find_shape, flops, gpu_memory, memory_of, needs, shape_of
@@ -170,7 +172,7 @@ WORKS = {
 
 @pytest.mark.parametrize("name", WORKS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo"])
+@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "ppo"])
 def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two whole steps: sampling, log-probabilities under the reference, update. Predicted within 2%."""
     once = 2**19  # so that a small vocabulary, too, comes in chunks
@@ -189,30 +191,29 @@ def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pyte
         system=System(token_budget=work.token_budget),
     )
     optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+    needed = needs(config.loss, config.critic)
+    monkeypatch.setattr("grpo.critic.load_policy", lambda *_, **__: random_policy(**options))
+    critic = make_critic(config, policy) if needed.critic else None
 
     def step(number: int) -> None:
         problems = [Problem(f"{number}/{i}", "p" * work.prompt_tokens, "") for i in range(work.prompts)]
         groups = Engine(policy).sample(
             problems, work.group_size, seed=1, step=number, temperature=1.0, max_new_tokens=work.new_tokens
         )
-        signs = np.float32([1, -1] * work.group_size)
         groups = [
             replace(
-                group,
-                completions=tuple(
-                    replace(done, reward=1.0, advantages=np.full(len(done), sign))
-                    for done, sign in zip(group.completions, signs, strict=False)
-                ),
+                group, completions=tuple(replace(done, reward=float(i % 2)) for i, done in enumerate(group.completions))
             )
             for group in groups
         ]
-        update(policy, optimizer, annotated(groups, policy, reference, config), config, number)
+        groups = annotated(groups, policy, reference, config, critic)
+        update(policy, optimizer, credit(groups, config)[0], config, 10 + number, critic)  # the critic is warm
 
-    models = [policy, reference] if reference else [policy]
+    models = [model for model in (policy, reference, critic and critic.body) if model]
     loaded = sum(weight.nbytes for model in models for weight in model.model.parameters())
     peak, _ = peak_bytes(lambda: [step(0), step(1)])
     shape = shape_of(policy.model.config.to_dict(), "random")
-    predicted = memory_of(shape, work, Needs(reference=reference is not None, critic=False), PRECISIONS[dtype])
+    predicted = memory_of(shape, work, needed, PRECISIONS[dtype])
     assert predicted.peak == pytest.approx(loaded + peak, rel=0.02)
 
 

@@ -103,6 +103,8 @@ def _pack(groups: Sequence[Group], device: str | torch.device) -> Batch:
         sampler_logp_NL=sampler_logp_NL,
         old_logp_NL=grid(lambda completion: completion.old_logprobs),
         ref_logp_NL=grid(lambda completion: completion.ref_logprobs),
+        values_NL=grid(lambda completion: completion.values),
+        returns_NL=grid(lambda completion: completion.returns),
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo import flags
-from grpo.config import parse_sft, parse_train, resolve, to_toml
+from grpo.config import Config, parse_sft, parse_train, resolve, to_toml
 from grpo.errors import GrpoError
 from grpo.models import EMBEDDED
 
@@ -227,10 +227,10 @@ def _sample(arguments: list[str]) -> int:
     arguments = ["--count" if argument == "-n" else argument for argument in arguments]
     options = _parse(SampleOptions, arguments, "grpo sample", ("model", "prompt"))
     policy, settings = _load(options.model, options.runs)
+    from grpo.credit import credit
     from grpo.rewards import score
     from grpo.rollout.engine import Engine
     from grpo.tasks import load_task
-    from grpo.train import credit
     from grpo.types import Problem
     from grpo.view import print_group
 
@@ -249,9 +249,7 @@ def _sample(arguments: list[str]) -> int:
         top_p=options.top_p,
     )
     if task and problem:
-        from grpo.algorithms import PRESETS
-
-        groups, _ = credit(score(task, groups), PRESETS["grpo"].settings)
+        groups, _ = credit(score(task, groups), Config())
     [group] = groups
     if not options.json:
         print_group(group)

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from grpo import flags
 from grpo.algorithms import PRESETS, Loss
+from grpo.contradictions import contradictions
 from grpo.errors import GrpoError
 from grpo.models import EMBEDDED, locate_model
 
@@ -40,6 +41,26 @@ class Optimizer:
     """Memory of the gradient's square."""
     grad_clip: float = 1.0
     """Longest gradient; a longer one is shortened to this norm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Critic:
+    """What a reward is expected to be, token by token: trained only where loss.baseline is value (PPO)."""
+
+    model: Literal["separate", "shared"] = "separate"
+    """A network of its own, as large as the policy, or one more output of the policy's network."""
+    lr: float = 1e-4
+    """Learning rate of a separate critic, or of the shared one's output; scheduled like the policy's."""
+    warmup_steps: int = 10
+    """First steps, in which only the critic learns."""
+    clip: float = 0.2
+    """How far an update may move a value and still be rewarded for it; 0: as far as it likes."""
+    gamma: float = 1.0
+    """Discount per token."""
+    lam: float = 0.95
+    """Weight of far rewards against the critic's word: 1 trusts rewards alone, 0 the critic's next value."""
+    weight: float = 0.5
+    """Weight of the shared critic's error in the policy's loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +144,7 @@ class Config:
     quiet: bool = False
     """Print only warnings and the result."""
     loss: Loss = FROM_PRESET
+    critic: Critic = field(default_factory=Critic)
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
@@ -229,7 +251,13 @@ _LIMITS: Mapping[str, _Limit] = {
     ),
     **dict.fromkeys(("seed", "checkpoint_every", "warmup_steps", "weight_decay", "loss.beta", "system.threads"), _ZERO),
     **dict.fromkeys(("optimizer.warmup_steps", "optimizer.weight_decay", "system.token_groups"), _ZERO),
-    **dict.fromkeys(("evaluation.every", "evaluation.probes"), _ZERO),
+    **dict.fromkeys(("evaluation.every", "evaluation.probes", "loss.refresh", "loss.entropy"), _ZERO),
+    **dict.fromkeys(("critic.warmup_steps", "critic.clip", "critic.weight"), _ZERO),
+    **dict.fromkeys(("critic.lr", "loss.gate_up", "loss.gate_down"), _POSITIVE),
+    **dict.fromkeys(("loss.refill", "loss.correction_cap"), _ONE),
+    **dict.fromkeys(("critic.gamma", "critic.lam"), _Limit("between 0 and 1", lambda value: 0 <= value <= 1)),
+    "loss.overlong": _Limit("0 or more and at most 1", lambda value: 0 <= value <= 1),
+    "loss.cap": _Limit("above 1, or 0 for none", lambda value: value == 0 or value > 1),
     **dict.fromkeys(("lr", "temperature", "epochs", "grad_clip", "loss.clip_high", "optimizer.grad_clip"), _POSITIVE),
     **dict.fromkeys(("optimizer.adam_beta1", "optimizer.adam_beta2"), _FRACTION),
     **dict.fromkeys(("model", "data", "system.device", "system.runs"), _Limit("given, not empty", bool)),
@@ -255,6 +283,8 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
         check_run_name(config.run, where("run"))
     if isinstance(config, Config):
         _validate_batch(config, where)
+        for name, why in contradictions(config.loss, config.prompts_per_step):
+            raise GrpoError(f"{where(f'loss.{name}')}: {why}")
 
 
 def _validate_batch(config: Config, where: Callable[[str], str]) -> None:

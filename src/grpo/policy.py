@@ -210,8 +210,19 @@ def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:
     return frozenset([ends] if isinstance(ends, int) else ends)
 
 
+def predicting_states(policy: Policy, batch: Batch) -> torch.Tensor:
+    """The hidden state that predicts each trained token, [A, C]."""
+    hidden_TC = policy.hidden(batch.tokens_T[None], batch.positions_T[None], batch.layout)[0]
+    return torch.nn.functional.embedding(batch.source_A, hidden_TC)
+
+
 def logprobs(
-    policy: Policy, batch: Batch, temperature: float, *, train_entropy: bool = True
+    policy: Policy,
+    batch: Batch,
+    temperature: float,
+    *,
+    hidden_AC: torch.Tensor | None = None,
+    train_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-probability of each trained token, entropy of the distribution it was drawn from), both [N, L].
 
@@ -219,8 +230,8 @@ def logprobs(
     computed again in the backward pass: the logits [tokens, vocabulary] never exist whole. Where the loss does not use
     the entropy, say so with `train_entropy`: a gradient that never comes would keep all the recomputed chunks waiting.
     """
-    hidden_TC = policy.hidden(batch.tokens_T[None], batch.positions_T[None], batch.layout)[0]
-    hidden_AC = torch.nn.functional.embedding(batch.source_A, hidden_TC)
+    if hidden_AC is None:
+        hidden_AC = predicting_states(policy, batch)
 
     def head(hidden: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logp_V = torch.log_softmax(policy.logits(hidden) / temperature, dim=-1)
@@ -242,18 +253,17 @@ def logprobs(
 @torch.no_grad()
 def annotate(
     groups: Sequence[Group],
-    policy: Policy,
+    read: Callable[[Batch], torch.Tensor],
     add: Callable[[Completion, np.ndarray], Completion],
     *,
-    temperature: float,
     token_budget: int,
+    device: torch.device,
 ) -> list[Group]:
-    """Every completion with its log-probabilities under `policy`, put where `add` says, from one packed forward."""
+    """Every completion with what `read` finds for its tokens, put where `add` says, from one packed forward."""
     rows = []
-    for batch in pack(groups, token_budget, policy.device):
-        logp_NL, _ = logprobs(policy, batch, temperature)
+    for batch in pack(groups, token_budget, device):
         lengths = batch.mask_NL.sum(dim=1).tolist()
-        rows += [logp[:length] for logp, length in zip(logp_NL.cpu().numpy(), lengths, strict=True)]
+        rows += [row[:length] for row, length in zip(read(batch).float().cpu().numpy(), lengths, strict=True)]
     values = iter(rows)
     return [
         replace(group, completions=tuple(add(completion, next(values)) for completion in group.completions))

@@ -16,8 +16,10 @@ from typing import Any, Self
 
 import torch
 
+from grpo.algorithms import load_surrogate
 from grpo.checkpoints import Checkpoint, Checkpoints, Snapshot
 from grpo.config import Config, System, as_dict, resolve
+from grpo.critic import Critic, make_critic
 from grpo.errors import DiskFullError, GrpoError
 from grpo.evaluation import evaluate
 from grpo.fingerprint import fingerprints
@@ -26,6 +28,7 @@ from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy, load_policy
 from grpo.preflight import check_memory, preflight
 from grpo.rewards import score
+from grpo.rewards.steps import score_steps
 from grpo.rollout import SamplingEngine
 from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
@@ -52,6 +55,7 @@ class Session:
     task: Task
     policy: Policy
     reference: Policy | None
+    critic: Critic | None
     optimizer: torch.optim.AdamW
     engine: SamplingEngine
     run: Run
@@ -88,7 +92,8 @@ class Session:
 
         device = pick_device(config.system)
         memory = {"device": device, "predicted": check_memory(config, task, torch.device(device))}
-        policy, reference, optimizer = _models(config, checkpoint)
+        load_surrogate(config.loss.surrogate)
+        policy, reference, critic, optimizer = _models(config, checkpoint)
         threads = prepare_machine(config.system, policy, run)
         notes = preflight(config, task, policy, run.path if run else None)
         if run is None or lock is None:
@@ -101,6 +106,7 @@ class Session:
             task=task,
             policy=policy,
             reference=reference,
+            critic=critic,
             optimizer=optimizer,
             engine=Engine(policy),
             run=run,
@@ -136,6 +142,20 @@ class Session:
             "temperature": self.config.temperature,
             "max_new_tokens": self.config.max_new_tokens,
         }
+
+    def score(self, groups: Sequence[Group]) -> list[Group]:
+        """+ rewards, and those of the steps where they count."""
+        groups = score(self.task, groups)
+        if self.config.loss.credit == "process":
+            groups = score_steps(self.task, groups, self.policy.tokenizer.batch_decode)
+        return groups
+
+    def refresh_reference(self, step: int) -> None:
+        """Every so many steps the reference becomes a copy of the policy (iterative GRPO)."""
+        every = self.config.loss.refresh
+        if every and step and step % every == 0:
+            assert self.reference is not None
+            self.reference.model.load_state_dict(self.policy.model.state_dict())
 
     def record(
         self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], seconds: Mapping[str, float]
@@ -195,7 +215,9 @@ class Session:
         if step != self.saved_step:
             state = {"policy_version": self.policy.version, "nonfinite_steps": self.nonfinite_steps}
             self.checkpoints.save(
-                step, lambda: take_snapshot(self.policy, self.optimizer, self.mirror, state), self.run.best_step()
+                step,
+                lambda: take_snapshot(self.policy, self.optimizer, self.mirror, state, self._beside_the_policy()),
+                self.run.best_step(),
             )
             self.saved_step = step
         if last:
@@ -204,6 +226,15 @@ class Session:
             except DiskFullError:
                 self.saved_step = -1  # to be written again
                 raise
+
+    def _beside_the_policy(self) -> dict[str, dict[str, torch.Tensor]]:
+        """By file: what else has changed since the run began and decides how it goes on."""
+        files = {}
+        if self.critic is not None:
+            files["critic"] = self.critic.tensors()
+        if self.reference is not None and self.config.loss.refresh:
+            files["reference"] = {f"reference/{name}": tensor for name, tensor in self.reference.weights().items()}
+        return files
 
     def warn(self, kind: str, text: str, step: int | None = None) -> None:
         """Said aloud, and kept in the record."""
@@ -221,14 +252,23 @@ class Session:
                 time.sleep(SECONDS_BETWEEN_TRIES)
 
 
-def take_snapshot(policy: Policy, optimizer: torch.optim.AdamW, mirror: Mirror, state: dict[str, Any]) -> Snapshot:
-    """Copies weights and moments as they are now."""
-    weights, moments = policy.weights(), state_tensors(policy, optimizer)
-    copies = mirror.copy(weights | moments)
+def take_snapshot(
+    policy: Policy,
+    optimizer: torch.optim.AdamW,
+    mirror: Mirror,
+    state: dict[str, Any],
+    beside: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
+) -> Snapshot:
+    """Copies weights and moments as they are now, and the tensors of files beside them."""
+    weights, moments, beside = policy.weights(), state_tensors(policy, optimizer), beside or {}
+    copies = mirror.copy(
+        {**weights, **moments, **{name: t for tensors in beside.values() for name, t in tensors.items()}}
+    )
     return Snapshot(
         weights={name: copies[name] for name in weights},
         files=policy.files,
         optimizer_tensors={name: copies[name] for name in moments},
+        beside={file: {name: copies[name] for name in tensors} for file, tensors in beside.items()},
         state=state,
     )
 
@@ -296,8 +336,11 @@ def _go_on_from(run: Run, config: Config, prints: Mapping[str, str], view: View)
     return checkpoint
 
 
-def _models(config: Config, checkpoint: Checkpoint | None) -> tuple[Policy, Policy | None, torch.optim.AdamW]:
-    """Policy, reference where there is a KL term, and optimizer. The reference is the model the run began with."""
+def _models(
+    config: Config, checkpoint: Checkpoint | None
+) -> tuple[Policy, Policy | None, Critic | None, torch.optim.AdamW]:
+    """Policy, reference where there is a KL term, critic where there is one, and optimizer. The reference is the model
+    the run began with, or what the checkpoint says it was refreshed to."""
     device, dtype = pick_device(config.system), pick_dtype(config.system)
     policy = load_policy(str(checkpoint.model) if checkpoint else config.model, device=device, dtype=dtype)
     reference = load_policy(config.model, device=device, dtype=dtype) if config.loss.beta else None
@@ -305,10 +348,19 @@ def _models(config: Config, checkpoint: Checkpoint | None) -> tuple[Policy, Poli
     optimizer = make_optimizer(
         policy, beta1=settings.adam_beta1, beta2=settings.adam_beta2, weight_decay=settings.weight_decay
     )
+    critic = make_critic(config, policy) if config.loss.baseline == "value" else None
     if checkpoint:
         policy.name, policy.version = config.model, checkpoint.state["policy_version"]
         restore_state(policy, optimizer, checkpoint.optimizer_tensors())
-    return policy, reference, optimizer
+        if critic is not None:
+            critic.restore(checkpoint.tensors("critic"))
+        if reference is not None and config.loss.refresh:
+            refreshed = checkpoint.tensors("reference")
+            # Tied weights are there once, under their first name.
+            reference.model.load_state_dict(
+                {name.removeprefix("reference/"): tensor for name, tensor in refreshed.items()}, strict=False
+            )
+    return policy, reference, critic, optimizer
 
 
 def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

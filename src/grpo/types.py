@@ -76,6 +76,12 @@ class Completion:
     """float32 [L] under the reference model, where the algorithm has one."""
     old_logprobs: np.ndarray | None = None
     """float32 [L] under the policy before its first update on this batch, where there is more than one update."""
+    steps: tuple[tuple[int, float], ...] = ()
+    """(place of its last token, reward) of each step of the work, where steps are rewarded."""
+    values: np.ndarray | None = None
+    """float32 [L]: the reward still to come that the critic expected before each token, where there is a critic."""
+    returns: np.ndarray | None = None
+    """float32 [L]: what the critic should have expected."""
     advantages: np.ndarray | None = None
     """float32 [L]."""
 
@@ -132,3 +138,5 @@ class Batch:
     sampler_logp_NL: torch.Tensor
     old_logp_NL: torch.Tensor | None
     ref_logp_NL: torch.Tensor | None
+    values_NL: torch.Tensor | None = None
+    returns_NL: torch.Tensor | None = None

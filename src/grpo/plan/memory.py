@@ -59,7 +59,9 @@ def memory_of(
     # With adapters, the reference is the model without them.
     reference = precision.weights * shape.parameters if needs.reference and not lora else 0
     reward = precision.weights * reward_model.parameters if reward_model else 0
-    critic = (weights + optimizer) if needs.critic else 0
+    # The critic is a whole model besides, of which the output layer, where it has one of its own, is not trained.
+    critic_gradients = precision.gradients * (trained if lora else shape.body) if needs.critic else 0
+    critic = weights + precision.optimizer * critic_gradients // precision.gradients if needs.critic else 0
     resident = weights + optimizer + reference + reward + critic
 
     batch = work.micro_batch()
@@ -67,23 +69,25 @@ def memory_of(
     activations = saved(shape, batch, precision.values, lora)
     logits = 3 * FLOAT32 * shape.vocabulary * min(batch.trained_tokens, _rows(shape))
     # Gradients of the micro-batches before: beside the first one's activations there are none yet.
-    earlier = gradients if batch.count > 1 else 0
+    earlier = batch.count > 1
     table = 0 if lora else precision.gradients * shape.embedding
     scored = needs.reference or needs.critic or work.epochs * work.minibatches > 1
     phases = {
         "rollout": resident + keys_values + sampled_logits,
         "score": resident + scored * (no_gradient(shape, batch.tokens, precision.values) + logits),
-        "update": resident + _update(shape, batch, activations, logits, gradients, table),
+        # The critic's gradients are there first: its turn comes before the policy's in every micro-batch.
+        "update": resident + critic_gradients + _update(shape, batch, activations, logits, gradients, table),
     }
     if needs.critic:
-        phases["critic update"] = resident + max(activations + earlier, gradients + table)
+        own = max(activations + earlier * critic_gradients, critic_gradients + earlier * table)
+        phases["critic update"] = resident + earlier * gradients + own
     components = {
         "weights": weights,
         "gradients": gradients,
         "optimizer": optimizer,
         "reference": reference,
         "reward model": reward,
-        "critic": critic,
+        "critic": critic + critic_gradients,
         "keys/values": keys_values,
         "activations": activations,
         "logits": max(logits, sampled_logits),

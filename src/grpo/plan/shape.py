@@ -65,6 +65,11 @@ class Shape:
         tables = self.embedding * (1 if self.tied else 2)
         return self.linear_parameters + self.layers * (bias + norms) + self.hidden + tables
 
+    @property
+    def body(self) -> int:
+        """Parameters without an output layer of its own."""
+        return self.parameters - (0 if self.tied else self.embedding)
+
     def adapter_parameters(self, rank: int) -> int:
         """LoRA on every linear map: a matrix in and a matrix out, each of this rank."""
         return self.layers * rank * sum(inputs + outputs for inputs, outputs in self.linear_sizes)

@@ -33,6 +33,9 @@ class Task(Protocol):
         """What is worth watching but not paid for; trait x is recorded as metric x_share. Often empty."""
         ...
 
+    # A task may also have steps(problem, text) -> [(where the step ends in the text, its reward), …], for process
+    # rewards; see arithmetic.
+
 
 TASKS: dict[str, Callable[[str], Task]] = {"arithmetic": Arithmetic}
 """Task name -> what makes it from the part of the name after the colon: `arithmetic:easy`."""
