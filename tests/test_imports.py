@@ -32,7 +32,7 @@ LEVELS = [
     {"credit", "critic", "gradient"},
     {"report", "progress", "view"},
     {"session", "refill"},
-    {"train", "sft"},
+    {"train", "sft", "compare"},
     {"cli"},
 ]
 """A room may import its own level and those above it in this list."""

@@ -28,6 +28,7 @@ grpo: train language models with Group Relative Policy Optimization, and see why
   grpo sample MODEL "PROMPT"   a group of completions, scored where the task can score it
   grpo runs [NAME]             what is recorded
   grpo plan MODEL              memory and compute of a step, before anything is loaded
+  grpo compare --algorithms A,B --seeds N   several ways, several seeds, and what is beyond luck
   grpo export RUN FOLDER       the trained model as a plain Hugging Face folder
 
 MODEL is tiny or nano (embedded), the name of a run, a Hugging Face folder or a Hugging Face id.
@@ -309,6 +310,12 @@ def _plan(arguments: list[str]) -> int:
     return command(arguments)
 
 
+def _compare(arguments: list[str]) -> int:
+    from grpo.compare.command import command
+
+    return command(arguments)
+
+
 def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tuple[str, ...]) -> Any:
     if "--help" in arguments or "-h" in arguments:
         flags.show_help(options, prog)
@@ -361,6 +368,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "sample": _sample,
     "runs": _runs,
     "plan": _plan,
+    "compare": _compare,
     "export": _export,
 }
 
