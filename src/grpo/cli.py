@@ -27,6 +27,8 @@ grpo: train language models with Group Relative Policy Optimization, and see why
   grpo eval MODEL              held-out accuracy with its 95% interval
   grpo sample MODEL "PROMPT"   a group of completions, scored where the task can score it
   grpo runs [NAME]             what is recorded
+  grpo plan MODEL              memory and compute of a step, before anything is loaded
+  grpo compare --algorithms A,B --seeds N   several ways, several seeds, and what is beyond luck
   grpo export RUN FOLDER       the trained model as a plain Hugging Face folder
 
 MODEL is tiny or nano (embedded), the name of a run, a Hugging Face folder or a Hugging Face id.
@@ -302,6 +304,18 @@ def _export(arguments: list[str]) -> int:
     return 0
 
 
+def _plan(arguments: list[str]) -> int:
+    from grpo.plan.command import command
+
+    return command(arguments)
+
+
+def _compare(arguments: list[str]) -> int:
+    from grpo.compare.command import command
+
+    return command(arguments)
+
+
 def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tuple[str, ...]) -> Any:
     if "--help" in arguments or "-h" in arguments:
         flags.show_help(options, prog)
@@ -353,6 +367,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": _eval,
     "sample": _sample,
     "runs": _runs,
+    "plan": _plan,
+    "compare": _compare,
     "export": _export,
 }
 

@@ -210,6 +210,11 @@ METRICS: dict[str, Metric] = {
         "tokens per second",
         "Steady; it falls as completions grow.",
     ),
+    "peak_memory": Metric(
+        "Most memory in use at a time since the program began: of tensors on a GPU, of the whole process on a CPU.",
+        "bytes",
+        "Rises once, to about what was predicted (grpo plan), and stays.",
+    ),
     "worked_share": Metric(
         "Share of completions that write out their work (the arithmetic task's trait `worked`, which earns no reward).",
         SHARE,
@@ -250,7 +255,7 @@ EVAL_METRICS: dict[str, Metric] = {
 }
 
 
-TIMED_METRICS = frozenset(["tokens_per_second"])
+TIMED_METRICS = frozenset(["tokens_per_second", "peak_memory"])
 """Those that measure the machine: a run made again has the same numbers but for these."""
 
 

@@ -11,6 +11,7 @@ from grpo.batch import pack
 from grpo.config import Config
 from grpo.errors import GrpoError
 from grpo.evaluation import is_right
+from grpo.plan import PRECISIONS, Memory, Shape, Work, memory_of, needs, read_config, shape_of
 from grpo.policy import Policy, logprobs
 from grpo.rewards import total_reward
 from grpo.rollout.engine import Engine
@@ -36,7 +37,6 @@ def preflight(config: Config, task: Task, policy: Policy, engine: Engine, run_pa
     check_vocabulary(policy)
     check_lengths(policy, problems, config.max_new_tokens)
     check_disk(config, policy, run_path)
-    check_memory(config, policy)
     check_agreement(config, policy, problems[-2:])
     prompts = [policy.prompt_tokens(problem) for problem in problems]
     engine.rows_at_once = engine.rows_at_once or engine.rows_that_fit(max(map(len, prompts)), config.max_new_tokens)
@@ -105,15 +105,29 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
         )
 
 
-def check_memory(config: Config, policy: Policy) -> None:
-    """Gradients and Adam's moments are still to come; all weights, the reference's and the critic's too, are there."""
-    needed = 3 * trained_networks(config) * sum(weight.nbytes for weight in policy.model.parameters())
-    free = _free_memory(policy.device)
+def check_memory(config: Config, task: Task, device: torch.device) -> int | None:
+    """Predicted against free, from the model's config.json alone: before anything is loaded. Returns the prediction."""
+    try:
+        shape = shape_of(read_config(config.model), config.model)
+    except GrpoError:  # border: a folder people made; what is wrong with it, loading tells better
+        return None
+    texts = [problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)]
+    # A token of a large vocabulary is about three characters of text; of a small one, a character.
+    longest = max(map(len, texts)) // (3 if shape.vocabulary > 1000 else 1)
+    needed, free = predicted_memory(config, shape, longest).peak, _free_memory(device)
     if free is not None and needed > free:
         raise GrpoError(
-            f"field model: training {policy.name} takes {needed / 1e9:.1f} GB beyond its weights, and "
-            f"{free / 1e9:.1f} GB are free on {policy.device}; choose a smaller model"
+            f"field model: training {config.model} takes about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free "
+            f"on {device}; lower system.token_budget or prompts_per_step, or choose a smaller model (see grpo plan)"
         )
+    return needed
+
+
+def predicted_memory(config: Config, shape: Shape, prompt_tokens: int) -> Memory:
+    """Of a run as configured, with prompts of this length and completions as long as they may get."""
+    dtype = "float32" if config.system.dtype == "auto" else config.system.dtype
+    needed = needs(config.loss, getattr(config, "critic", None))
+    return memory_of(shape, Work.of(config, max(1, prompt_tokens)), needed, PRECISIONS[dtype])
 
 
 def trained_networks(config: Config) -> int:

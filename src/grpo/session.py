@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -24,7 +26,7 @@ from grpo.fingerprint import fingerprints
 from grpo.lock import RunLock
 from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy, load_policy
-from grpo.preflight import preflight
+from grpo.preflight import check_memory, preflight
 from grpo.rewards import score
 from grpo.rewards.steps import score_steps, step_marks
 from grpo.rollout import SamplingEngine
@@ -88,6 +90,8 @@ class Session:
             undo.callback(lock.close)
             checkpoint = _go_on_from(run, config, prints, view)
 
+        device = pick_device(config.system)
+        memory = {"device": device, "predicted": check_memory(config, task, torch.device(device))}
         load_surrogate(config.loss.surrogate)
         if config.loss.credit == "process":
             step_marks(task)
@@ -97,7 +101,12 @@ class Session:
         notes = preflight(config, task, policy, engine, run.path if run else None)
         if run is None or lock is None:
             name = config.run or fresh_name(folder, f"{config.task}-{config.algorithm}")
-            meta = {"fingerprints": prints, "threads": threads, "rows_at_once": engine.rows_at_once}
+            meta = {
+                "fingerprints": prints,
+                "threads": threads,
+                "rows_at_once": engine.rows_at_once,
+                "memory": memory,
+            }
             run = Run.create(folder, name, kind="grpo", config=as_dict(config), meta=meta)
             lock = RunLock(run.path)
         session = cls(
@@ -160,6 +169,7 @@ class Session:
         self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], seconds: Mapping[str, float]
     ) -> None:
         """Into the record; a step made again after a kill must be what it was, and is shouted about if it is not."""
+        metrics = {**metrics, "peak_memory": peak_memory(self.policy.device)}
         differences = self._with_space(
             lambda: self.run.record(step, groups, metrics, seconds, self.config.system.token_groups)
         )
@@ -406,6 +416,14 @@ def pick_device(system: System) -> str:
             raise GrpoError(f"field system.device: {system.device} asked for and there is no GPU; use cpu or auto")
         return system.device
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def peak_memory(device: torch.device) -> float:
+    """Bytes at the worst moment so far: of tensors on a GPU; on a CPU of the whole process, the program included."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 
 
 def pick_dtype(system: System) -> torch.dtype:
