@@ -27,6 +27,7 @@ LEVELS = [
         "checkpoints",
         "evaluation",
         "fingerprint",
+        "data",
         "preflight",
     },
     {"report", "progress", "view"},

@@ -6,18 +6,19 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo import flags
-from grpo.config import parse_sft, parse_train, resolve, to_toml
+from grpo.config import Config, Dataset, from_dict, parse_sft, parse_train, resolve, to_toml
 from grpo.errors import GrpoError
 from grpo.models import EMBEDDED
 
 if TYPE_CHECKING:
     from grpo.policy import Policy
     from grpo.store import Run
+    from grpo.tasks import Task
 
 USAGE = """\
 grpo: train language models with Group Relative Policy Optimization, and see why every update happened.
@@ -43,6 +44,8 @@ class EvalOptions:
     """A model or the name of a run; also the first argument."""
     task: str = ""
     """Empty: the run's or the embedded model's own."""
+    data: str = ""
+    """Rows to ask instead: a file or a Hugging Face dataset."""
     problems: int = 500
     """How many held-out problems are asked."""
     temperature: float = 1.0
@@ -57,6 +60,7 @@ class EvalOptions:
     """Folder that holds the runs."""
     json: bool = False
     """Print JSON."""
+    dataset: Dataset = field(default_factory=Dataset)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,8 @@ class SampleOptions:
     """Completions; also -n."""
     task: str = ""
     """Empty: the run's or the embedded model's own."""
+    data: str = ""
+    """Rows to ask instead: a file or a Hugging Face dataset."""
     temperature: float = 1.0
     """0: greedy."""
     max_new_tokens: int = 0
@@ -84,6 +90,7 @@ class SampleOptions:
     """Folder that holds the runs."""
     json: bool = False
     """Print JSON."""
+    dataset: Dataset = field(default_factory=Dataset)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,19 +160,27 @@ def _train(arguments: list[str]) -> int:
     dry_run = "--dry-run" in arguments
     config = parse_train([argument for argument in arguments if argument != "--dry-run"])
     if found := _find_run(config.model, config.system.runs):
-        config = replace(config, model=found[0], task=config.task or found[1].get("task", ""))
+        config = _with_task_of(replace(config, model=found[0]), found[1])
     if dry_run:
         from grpo.tasks import load_task
 
         config = resolve(config)
-        load_task(config.task)
+        load_task(config.task, config.data, config.dataset)
         print(to_toml(config), end="")
         return 0
     from grpo.train import train
     from grpo.view import pick_view
 
-    with train(config, pick_view(config.quiet)) as run:
+    with train(config, pick_view(config.system.quiet)) as run:
         return _exit_code(run)
+
+
+def _with_task_of(config: Config, settings: dict[str, Any]) -> Config:
+    """Where neither task nor data is named: those of the run that gave the model."""
+    if config.task or config.data or not settings.get("task"):
+        return config
+    dataset = from_dict(Dataset, settings.get("dataset", {}))
+    return replace(config, task=settings["task"], data=settings.get("data", ""), dataset=dataset)
 
 
 def _sft(arguments: list[str]) -> int:
@@ -179,7 +194,7 @@ def _sft(arguments: list[str]) -> int:
     from grpo.sft import sft
     from grpo.view import pick_view
 
-    with sft(config, pick_view(config.quiet)) as run:
+    with sft(config, pick_view(config.system.quiet)) as run:
         return _exit_code(run)
 
 
@@ -193,12 +208,10 @@ def _eval(arguments: list[str]) -> int:
     policy, settings = _load(options.model, options.runs)
     from grpo.evaluation import evaluate
     from grpo.rollout.engine import Engine
-    from grpo.tasks import load_task
 
-    task_name = options.task or settings.get("task")
-    if not task_name:
+    task = _task(options, settings)
+    if task is None:
         raise GrpoError("field task: name one with --task NAME; only runs and embedded models bring their own")
-    task = load_task(task_name)
     problems = task.heldout()[: options.problems]
     row, _ = evaluate(
         Engine(policy),
@@ -228,13 +241,11 @@ def _sample(arguments: list[str]) -> int:
     policy, settings = _load(options.model, options.runs)
     from grpo.rewards import score
     from grpo.rollout.engine import Engine
-    from grpo.tasks import load_task
     from grpo.train import credit
     from grpo.types import Problem
     from grpo.view import print_group
 
-    task_name = options.task or settings.get("task")
-    task = load_task(task_name) if task_name else None
+    task = _task(options, settings)
     problem = task.recognise(options.prompt) if task is not None and hasattr(task, "recognise") else None
     groups = Engine(policy).sample(
         [problem or Problem("typed", options.prompt, "")],
@@ -325,6 +336,17 @@ def _find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
 
     with Run.open(Path(runs), name, readonly=True) as run:
         return str(_model_of(run)), run.config
+
+
+def _task(options: Any, settings: dict[str, Any]) -> Task | None:
+    """The task that was asked for, or else the one the model was trained on."""
+    from grpo.tasks import load_task
+
+    if options.task or options.data:
+        return load_task(options.task or "data", options.data, options.dataset)
+    if not settings.get("task"):
+        return None
+    return load_task(settings["task"], settings.get("data", ""), from_dict(Dataset, settings.get("dataset", {})))
 
 
 def _load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:

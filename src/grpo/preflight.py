@@ -34,7 +34,8 @@ def preflight(config: Config, task: Task, policy: Policy, run_path: Path | None 
     problems = [*heldout[: config.evaluation.problems], *task.draw(0, config.prompts_per_step, config.seed)]
     check_golds(task, problems)
     check_vocabulary(policy)
-    check_lengths(policy, problems, config.max_new_tokens)
+    # Where the rows are known, all of them: a prompt too long is found now, not in the night.
+    check_lengths(policy, task.problems() if hasattr(task, "problems") else problems, config.max_new_tokens)
     check_disk(config, policy, run_path)
     check_memory(config, policy)
     check_agreement(config, policy, problems[-2:])
@@ -67,7 +68,7 @@ def check_vocabulary(policy: Policy) -> None:
 
 
 def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) -> None:
-    lengths = [len(tokens) for tokens in policy.tokenizer([problem.prompt for problem in problems])["input_ids"]]
+    lengths = [len(policy.prompt_tokens(problem)) for problem in problems]
     for problem, length in zip(problems, lengths, strict=True):
         if not length:
             raise GrpoError(f"problem {problem.id}: its prompt has no tokens; give it some text")
