@@ -48,6 +48,8 @@ RIGHT = [
     ("A", "The answer is (A)."),
     ("A", r"\boxed{\text{A}}"),
     ("A", "A) Paris"),
+    ("A", "Answer: A is correct"),
+    ("A", "<answer>a</answer>"),
     ("yes", "Yes."),
     ("yes", "The answer is yes, because 7 is prime."),
     ("True", "yes"),
@@ -91,11 +93,14 @@ WRONG = [
     ("18", "<answer>180</answer>"),
     ("18", r"\boxed{18} no, the answer is 17"),
     ("A", "The answer is (B)."),
+    ("A", "The answer is a matter of taste"),
+    ("A", "A good question"),
     ("yes", "no"),
     ("Paris", "London"),
     ("0.5", "0.5%5"),
     ("0.5%", "50%"),
     ("18", "-18"),
+    ("18190", "18\n190"),
 ]
 LIMITS = [
     # gold, text, what is said, what would be right, why; docs/rewards.md lists the same

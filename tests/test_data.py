@@ -251,6 +251,22 @@ def test_a_parquet_file_with_other_column_names_trains_nano(tmp_path: Path) -> N
     assert rows[0]["updates"] == 1
 
 
+def test_a_resumed_run_must_learn_from_the_same_rows(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(Path("rows.jsonl"), ROWS)
+    flags = (
+        "--model nano --data rows.jsonl --dataset.prompt ask --dataset.answer gold --system.device cpu --quiet "
+        "--steps 1 --prompts-per-step 2 --group-size 2 --evaluation.problems 2 --run job --resume"
+    )
+    command = ["train", *flags.split()]
+    assert main(command) == 0
+    write(path, [*ROWS[:-1], {**ROWS[-1], "gold": "0"}])
+    assert main([*command, "--steps", "2"]) == 2
+    assert "job would not go on as it began: data was '" in capsys.readouterr().err
+    write(path, ROWS)
+    assert main([*command, "--steps", "2"]) == 0
+
+
 def test_over_long_prompts_are_found_at_load(tmp_path: Path, monkeypatch, capsys) -> None:
     """In any row, not only the first drawn: its place, its length and the limit are named."""
     monkeypatch.chdir(tmp_path)

@@ -31,7 +31,7 @@ LEVELS = [
         "preflight",
     },
     {"report", "progress", "view"},
-    {"session"},
+    {"session", "check"},
     {"train", "sft"},
     {"cli"},
 ]

@@ -25,6 +25,7 @@ grpo: train language models with Group Relative Policy Optimization, and see why
 
   grpo train [recipe.toml ...] [--field value ...]   train; alone, it teaches the embedded model on the CPU
   grpo sft MODEL DATA.jsonl    supervised fine-tuning on prompt/answer rows
+  grpo check TASK              before training: do the golds pass, does junk fail, what pays that should not
   grpo eval MODEL              held-out accuracy with its 95% interval
   grpo sample MODEL "PROMPT"   a group of completions, scored where the task can score it
   grpo runs [NAME]             what is recorded
@@ -34,6 +35,35 @@ MODEL is tiny or nano (embedded), the name of a run, a Hugging Face folder or a 
 `grpo COMMAND --help` lists a command's options.
 `--dry-run` prints the config that would train, and stops. `--debug` shows tracebacks.
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Look at a task before training on it. Exits with 1 where a gold fails its own check, or junk passes it."""
+
+    task: str = ""
+    """Name or file.py; also the first argument. Empty: to answer the rows of data."""
+    data: str = ""
+    """Rows: a file or a Hugging Face dataset."""
+    problems: int = 0
+    """How many are looked at; 0: every row, or 1000 of a task without end."""
+    samples: int = 12
+    """Completions that are shown."""
+    model: str = ""
+    """A model or the name of a run, to measure its pass rate; empty: none."""
+    model_problems: int = 32
+    """How many problems the model is asked."""
+    group_size: int = 8
+    """Completions of each."""
+    max_new_tokens: int = 0
+    """0: as in the run, or 48."""
+    temperature: float = 1.0
+    seed: int = 1
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    json: bool = False
+    """Print JSON."""
+    dataset: Dataset = field(default_factory=Dataset)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +233,31 @@ def _exit_code(run: Run) -> int:
     return 130 if run.summary()["status"] == "stopped" else 0
 
 
+def _check(arguments: list[str]) -> int:
+    options = _parse(CheckOptions, arguments, "grpo check", ("task",))
+    if not options.task and not options.data:
+        raise GrpoError("field task: which one? grpo check TASK, or grpo check --data FILE")
+    from grpo.check import check_task, check_with_model, lines
+    from grpo.tasks import load_task
+
+    task = load_task(options.task or "data", options.data, options.dataset)
+    found = check_task(task, problems=options.problems, seed=options.seed, samples=options.samples)
+    if options.model:
+        policy, settings = _load(options.model, options.runs)
+        found.model, sampled = check_with_model(
+            task,
+            policy,
+            problems=options.model_problems,
+            group_size=options.group_size,
+            max_new_tokens=options.max_new_tokens or settings.get("max_new_tokens", 48),
+            temperature=options.temperature,
+            seed=options.seed,
+        )
+        found.samples = sampled[: options.samples]
+    print(json.dumps(found.as_dict()) if options.json else "\n".join(lines(found)))
+    return 0 if found.sound else 1
+
+
 def _eval(arguments: list[str]) -> int:
     options = _parse(EvalOptions, arguments, "grpo eval", ("model",))
     policy, settings = _load(options.model, options.runs)
@@ -320,7 +375,11 @@ def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tup
         flags.show_help(options, prog)
     settings = flags.read(options, arguments, prog=prog, positionals=positionals)
     parsed = flags.build(options, settings, prog=prog)
-    for name, least in (("count", 1), ("problems", 1), ("temperature", 0), ("max_new_tokens", 0), ("top_k", 0)):
+    least_problems = 0 if options is CheckOptions else 1
+    for name, least in (
+        *(("count", 1), ("problems", least_problems), ("temperature", 0), ("max_new_tokens", 0), ("top_k", 0)),
+        *(("group_size", 1), ("model_problems", 1), ("samples", 0)),
+    ):
         if getattr(parsed, name, least) < least:
             raise GrpoError(f"field {name} (command line): must be at least {least}; got {getattr(parsed, name)}")
     if not 0 < getattr(parsed, "top_p", 1.0) <= 1:
@@ -374,6 +433,7 @@ def _model_of(run: Run, *, best: bool = False) -> Path:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "sft": _sft,
+    "check": _check,
     "eval": _eval,
     "sample": _sample,
     "runs": _runs,

@@ -148,11 +148,19 @@ class Builder:
         return re.sub(r"\{(\w+)\}", value, template)
 
 
-def other_answers(problem: Problem, column: str) -> list[str]:
+def other_answers(problem: Problem, settings: Dataset) -> tuple[str, ...]:
     """A gold answer may be a list: any of it is right, and the first stands for it."""
-    named = [column] if column else [name for name in ANSWER_COLUMNS if name in problem.columns][:1]
-    value = problem.columns.get(named[0]) if named else None
-    return [str(each) for each in value[1:]] if isinstance(value, list) else []
+    value = _mapped(problem, settings.answer, ANSWER_COLUMNS)
+    return tuple(str(each) for each in value[1:]) if isinstance(value, list) else ()
+
+
+def question_of(problem: Problem, settings: Dataset) -> Any:
+    """What the row itself asks, before any template."""
+    return _mapped(problem, settings.prompt, PROMPT_COLUMNS)
+
+
+def _mapped(problem: Problem, named: str, usual: Iterable[str]) -> Any:
+    return next((problem.columns[name] for name in ([named] if named else usual) if name in problem.columns), None)
 
 
 def _value(row: Row, column: str) -> Any:

@@ -39,7 +39,7 @@ def preflight(config: Config, task: Task, policy: Policy, run_path: Path | None 
     check_disk(config, policy, run_path)
     check_memory(config, policy)
     check_agreement(config, policy, problems[-2:])
-    notes = assumptions(policy)
+    notes = assumptions(policy, problems)
     if len(heldout) < config.evaluation.problems:
         notes.append(
             f"evaluation.problems is {config.evaluation.problems}; {task.name} has {len(heldout)}, all are asked"
@@ -147,10 +147,10 @@ def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> 
         )
 
 
-def assumptions(policy: Policy) -> list[str]:
+def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
     notes = []
     if policy.tokenizer.pad_token_id is None:
         notes.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
-    if getattr(policy.tokenizer, "chat_template", None):
+    if getattr(policy.tokenizer, "chat_template", None) and not all(problem.messages for problem in problems):
         notes.append(f"{policy.name} has a chat template; the task's prompts are used as they are")
     return notes

@@ -215,11 +215,13 @@ def _as_formulas(candidate: str, gold: str, form: str) -> Outcome:
 
 
 def _compare_choices(candidate: str, gold: str, form: str) -> Outcome:
-    letter = re.fullmatch(r"\(?([A-Ja-j])\)?(?:[.):,].*|(?<=\)) .*)?", plain(candidate), re.DOTALL)
-    if letter is None or (form in ("bare", "last line") and not letter[1].isupper()):
+    # "A" may begin a sentence of its own; where an answer is announced it may go on, and be a small letter by itself.
+    told = r"\(?([A-J])\)?(?:\W.*)?|\(?([a-j])\)?" if form in STRICT - {"bare"} else r"\(?([A-J])\)?(?:[.):,].*)?|(\Z.)"
+    letter = re.fullmatch(told, plain(candidate), re.DOTALL)
+    if letter is None:
         return None
-    right = letter[1].upper() == plain(gold).strip("()")
-    return (True, "same letter") if right else (False, "other letter")
+    said = (letter[1] or letter[2]).upper()
+    return (True, "same letter") if said == plain(gold).strip("()") else (False, "other letter")
 
 
 def _compare_words(candidate: str, gold: str, form: str) -> Outcome:

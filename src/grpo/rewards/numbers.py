@@ -57,61 +57,15 @@ SCALES = {
     **{"dozen": Fraction(12), "hundred": Fraction(100), "thousand": Fraction(1000)},
     **{"million": Fraction(10**6), "billion": Fraction(10**9), "trillion": Fraction(10**12)},
 }
-SHORT_UNITS = frozenset(
-    [
-        "m",
-        "s",
-        "g",
-        "h",
-        "l",
-        "L",
-        "J",
-        "N",
-        "W",
-        "V",
-        "mm",
-        "cm",
-        "dm",
-        "km",
-        "ft",
-        "yd",
-        "mi",
-        "in",
-        "kg",
-        "mg",
-        "lb",
-        "oz",
-        "ml",
-        "cl",
-        "hr",
-        "ms",
-        "am",
-        "pm",
-    ]
-)
-JOINING = frozenset(["a", "an", "per", "of", "us"])
-NO_UNIT = frozenset(
-    [
-        "or",
-        "and",
-        "to",
-        "by",
-        "mod",
-        "over",
-        "times",
-        "plus",
-        "minus",
-        "pi",
-        "sqrt",
-        "sin",
-        "cos",
-        "tan",
-        "log",
-        "ln",
-        "exp",
-        "not",
-    ]
-)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+SHORT_UNITS = _words("m s g h l L J N W V mm cm dm km ft yd mi in kg mg lb oz ml cl hr ms am pm")
+JOINING = _words("a an per of us")
+NO_UNIT = _words("or and to by mod over times plus minus pi sqrt sin cos tan log ln exp not")
 """Words after which a number is only part of what is said."""
 UNIT = re.compile(r"[A-Za-z°²³µ'/.()\^\- ]|(?<=\^)\{?[23]\}?")
 
@@ -151,7 +105,7 @@ def plain(text: str) -> str:
 
 def read_number(text: str) -> Number | None:
     """The number that is all of this text, but for currency, percent sign and unit; None where it is not one number."""
-    if len(text) > LONGEST:
+    if len(text) > LONGEST or "\n" in text.strip():
         return None
     found = NUMBER.fullmatch(_unassigned(plain(text)))
     if found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 import importlib
 import importlib.util
@@ -42,6 +43,7 @@ TASKS: dict[str, str | Callable[..., Task]] = {
     "data": "grpo.tasks.data:DataTask",
     "gsm8k": "grpo.tasks.data:Gsm8k",
     "math": "grpo.tasks.data:Math",
+    "reasoning_gym": "grpo.tasks.reasoning_gym:ReasoningGym",
 }
 """Task name -> what makes it, or where that is. It is given what it has parameters for: `variant`, the part of the name
 after the colon (`arithmetic:easy`), and `source`, the rows of `--data`."""
@@ -101,8 +103,7 @@ def _tasks_in(module: Any) -> list[Any]:
     """The object named `task`, or else the classes of this very file that look like one."""
     if hasattr(module, "task"):
         return [module.task]
-    classes = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
-    return [each for each in classes if hasattr(each, "draw") and hasattr(each, "score")]
+    return [each for each in _classes_in(module) if hasattr(each, "draw") and hasattr(each, "score")]
 
 
 def load_file(path: Path, field: str) -> Any:
@@ -110,6 +111,7 @@ def load_file(path: Path, field: str) -> Any:
     if not path.is_file():
         raise GrpoError(f"field {field}: there is no file {path}")
     name = f"grpo_{field}_{path.stem}"
+    path = path.absolute()
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -119,7 +121,24 @@ def load_file(path: Path, field: str) -> Any:
         spec.loader.exec_module(module)
     except Exception as error:
         raise GrpoError(f"{_place_of(error, path)}: {type(error).__name__}: {error}") from error
+    for each in _classes_in(module):
+        # Another process cannot import this module by its name; it loads the file anew.
+        copyreg.pickle(each, lambda one: (_restored, (path, field, type(one).__qualname__, one.__getstate__())))
     return module
+
+
+def _restored(path: Path, field: str, name: str, state: Any) -> Any:
+    module = sys.modules.get(f"grpo_{field}_{path.stem}") or load_file(path, field)
+    made = object.__new__(getattr(module, name))
+    if hasattr(made, "__setstate__"):
+        made.__setstate__(state)
+    else:
+        vars(made).update(state or {})
+    return made
+
+
+def _classes_in(module: Any) -> list[type]:
+    return [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
 
 
 def _place_of(error: Exception, path: Path) -> str:

@@ -31,6 +31,9 @@ class Countdown:
     [1.0, 1.0, 0.0]
     """
 
+    trusted = True
+    """Its check cannot hang or harm, whatever the text."""
+
     def __init__(self, variant: str = ""):
         if variant not in ("", "easy"):
             raise GrpoError(f"field task: no variant {variant!r} of countdown; there is countdown:easy")

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from random import Random
+from typing import Any
 
-from grpo.data import Problems, Source, other_answers, read_problems
+from grpo.data import Problems, Source, other_answers, question_of, read_problems
 from grpo.errors import GrpoError
 from grpo.rewards.answers import Verdict, boxes, check
 from grpo.types import Problem
@@ -30,6 +32,10 @@ class DataTask:
         self.name = f"{self.name}:strict" if self.pays_strict else self.name
         self.source = self.usual(source)
         self.sides = read_problems(self.source, template=self.template, gold=self.gold)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To score, a process needs none of the rows."""
+        return {name: value for name, value in vars(self).items() if name != "sides"}
 
     def usual(self, source: Source) -> Source:
         """The rows, where none were named."""
@@ -58,12 +64,12 @@ class DataTask:
     def recognise(self, prompt: str) -> Problem | None:
         """The row that asks this."""
         for problem in self.problems():
-            if prompt.strip() in (problem.prompt.strip(), *map(str, problem.columns.values())):
+            if prompt.strip() in (problem.prompt.strip(), question_of(problem, self.source.settings)):
                 return problem
         return None
 
     def verdict(self, problem: Problem, text: str) -> Verdict:
-        return check(text, problem.answer, other_answers(problem, self.source.settings.answer))
+        return _checked(text, problem.answer, other_answers(problem, self.source.settings))
 
     def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
         verdict = self.verdict(problem, text)
@@ -77,6 +83,12 @@ class DataTask:
         """(what was taken for the answer, why it is right or wrong), for `grpo check`."""
         verdict = self.verdict(problem, text)
         return verdict.extracted, f"{verdict.form}: {verdict.why}" if verdict.form else verdict.why
+
+
+@lru_cache(maxsize=64)
+def _checked(text: str, gold: str, aliases: tuple[str, ...]) -> Verdict:
+    """Score, traits and reasons ask for the same in a row."""
+    return check(text, gold, aliases)
 
 
 def drawn(sides: Problems, step: int, count: int, seed: int) -> list[Problem]:
