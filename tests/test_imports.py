@@ -27,11 +27,12 @@ LEVELS = [
         "checkpoints",
         "evaluation",
         "fingerprint",
+        "data",
         "preflight",
     },
     {"credit", "critic", "gradient"},
     {"report", "progress", "view"},
-    {"session", "refill"},
+    {"session", "refill", "check"},
     {"train", "sft", "compare"},
     {"cli"},
 ]

@@ -21,6 +21,7 @@ def fingerprints(config: Config, task: Task) -> dict[str, str]:
     return {
         "model": model_fingerprint(config.model),
         "problems": problems_fingerprint(task, config.seed),
+        **({"data": task.fingerprint} if hasattr(task, "fingerprint") else {}),
         "task code": _digest([_source(task)]),
         "grpo code": _digest(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))),
         "python": platform.python_version(),

@@ -35,7 +35,8 @@ def preflight(config: Config, task: Task, policy: Policy, engine: Engine, run_pa
     problems = [*heldout[: config.evaluation.problems], *task.draw(0, config.prompts_per_step, config.seed)]
     check_golds(task, problems)
     check_vocabulary(policy)
-    check_lengths(policy, problems, config.max_new_tokens)
+    # Where the rows are known, all of them: a prompt too long is found now, not in the night.
+    check_lengths(policy, task.problems() if hasattr(task, "problems") else problems, config.max_new_tokens)
     check_disk(config, policy, run_path)
     check_agreement(config, policy, problems[-2:])
     prompts = [policy.prompt_tokens(problem) for problem in problems]
@@ -173,8 +174,6 @@ def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
     notes = []
     if policy.tokenizer.pad_token_id is None:
         notes.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
-    if getattr(policy.tokenizer, "chat_template", None) and not problems[0].messages:
-        notes.append(
-            f"{policy.name} has a chat template and the task's prompts are plain text: they are used as they are"
-        )
+    if getattr(policy.tokenizer, "chat_template", None) and not all(problem.messages for problem in problems):
+        notes.append(f"{policy.name} has a chat template; prompts that are plain text are used as they are")
     return notes

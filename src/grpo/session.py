@@ -38,9 +38,9 @@ from grpo.tensorfile import Mirror
 from grpo.types import Group
 from grpo.view import View
 
-FREE_TO_CHANGE = ("steps", "run", "resume", "allow_change", "quiet", "checkpoint_every", "evaluation", "checkpoints")
+FREE_TO_CHANGE = ("steps", "run", "resume", "checkpoint_every", "evaluation", "checkpoints")
 """Settings a resumed run may have otherwise than it began with; all others would make it another experiment."""
-FREE_IN_SYSTEM = ("runs", "token_groups")
+FREE_IN_SYSTEM = ("runs", "token_groups", "quiet")
 MOST_NONFINITE_STEPS = 3
 SMALL_MODEL = 5_000_000
 """Parameters below which a second thread gains a fifth on an idle machine, and on a busy one loses tenfold: threads
@@ -81,7 +81,7 @@ class Session:
     @classmethod
     def _start(cls, config: Config, view: View, undo: ExitStack) -> Self:
         folder = Path(config.system.runs)
-        task = load_task(config.task)
+        task = load_task(config.task, config.data, config.dataset)
         prints = fingerprints(config, task)
         run, lock, checkpoint = _existing(config, folder), None, None
         if run is not None:
@@ -100,7 +100,7 @@ class Session:
         engine = Engine(policy, config.system.rows_at_once or (run.meta("rows_at_once") if run else None) or 0)
         notes = preflight(config, task, policy, engine, run.path if run else None)
         if run is None or lock is None:
-            name = config.run or fresh_name(folder, f"{config.task}-{config.algorithm}")
+            name = config.run or fresh_name(folder, f"{task.name}-{config.algorithm}")
             meta = {
                 "fingerprints": prints,
                 "threads": threads,
@@ -327,7 +327,7 @@ def _go_on_from(run: Run, config: Config, prints: Mapping[str, str], view: View)
         run.find("damaged", damage)
 
     changes = [*_changed_settings(run.config, as_dict(config)), *_changed(run.meta("fingerprints"), prints)]
-    if changes and not config.allow_change:
+    if changes and not config.checkpoints.allow_change:
         raise GrpoError(
             f"field resume: {run.name} would not go on as it began: {'; '.join(changes)}; restore that, start another "
             "(--run OTHER), or accept it (--allow-change)"
