@@ -62,6 +62,32 @@ class Checkpoints:
     """How many of the newest stay; the one with the best held-out accuracy stays besides."""
     disk_full: Literal["stop", "wait"] = "stop"
     """With no space left, stop with everything so far intact, or wait until there is some."""
+    allow_change: bool = False
+    """Resume even where settings, model, problems, code or versions are not those the run began with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How completions are scored. Which rewards is `reward`, at the top."""
+
+    workers: int = 0
+    """Processes that score; 0: one per core, at most 16."""
+    seconds: float = 10.0
+    """Longest one call of a reward may take; the completion that takes longer scores 0."""
+    memory_gb: float = 2.0
+    """Memory that a call may take; the completion that takes more scores 0."""
+    most_failures: float = 0.1
+    """Share of the last completions that a reward may fail on, time-outs included, before the run stops."""
+    judge_model: str = ""
+    """Model that a judge is asked for; empty: whatever its server offers first."""
+    judge_prompt: str = ""
+    """Text file that asks a judge, with {prompt}, {answer} and {completion} in it; empty: a plain one."""
+    judge_seconds: float = 60.0
+    """Longest a judge may take to answer."""
+    judge_retries: int = 3
+    """How often a judge is asked again after an error."""
+    judge_budget: int = 100000
+    """Requests a run may send to a judge, those asked again included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +122,9 @@ class Config:
     """tiny or nano (embedded), or a Hugging Face folder or id."""
     task: str = ""
     """What to learn; empty: the embedded model's own task."""
+    reward: str = ""
+    """What pays instead of the task's own check: file.py:function or module:function, with *0.5 for a weight, model:ID,
+    judge:URL, task; several with commas between them."""
     algorithm: str = "grpo"
     """Preset that gives the loss section its defaults, such as grpo or dr_grpo."""
     steps: int = 120
@@ -116,8 +145,6 @@ class Config:
     """Name of the run; empty: a fresh one."""
     resume: bool = False
     """Go on with the run of that name from its last checkpoint; start it if it does not exist."""
-    allow_change: bool = False
-    """Resume even where settings, model, problems, code or versions are not those the run began with."""
     checkpoint_every: int = 50
     """Steps between checkpoints; 0: only at the end."""
     quiet: bool = False
@@ -126,6 +153,7 @@ class Config:
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    scoring: Scoring = field(default_factory=Scoring)
     system: System = field(default_factory=System)
 
     def __post_init__(self) -> None:
@@ -230,6 +258,9 @@ _LIMITS: Mapping[str, _Limit] = {
     **dict.fromkeys(("seed", "checkpoint_every", "warmup_steps", "weight_decay", "loss.beta", "system.threads"), _ZERO),
     **dict.fromkeys(("optimizer.warmup_steps", "optimizer.weight_decay", "system.token_groups"), _ZERO),
     **dict.fromkeys(("evaluation.every", "evaluation.probes"), _ZERO),
+    **dict.fromkeys(("scoring.workers", "scoring.judge_retries", "scoring.judge_budget"), _ZERO),
+    **dict.fromkeys(("scoring.seconds", "scoring.memory_gb", "scoring.judge_seconds"), _POSITIVE),
+    "scoring.most_failures": _Limit("0 or more and at most 1", lambda value: 0 <= value <= 1),
     **dict.fromkeys(("lr", "temperature", "epochs", "grad_clip", "loss.clip_high", "optimizer.grad_clip"), _POSITIVE),
     **dict.fromkeys(("optimizer.adam_beta1", "optimizer.adam_beta2"), _FRACTION),
     **dict.fromkeys(("model", "data", "system.device", "system.runs"), _Limit("given, not empty", bool)),

@@ -12,7 +12,7 @@ from grpo.config import Config
 from grpo.errors import GrpoError
 from grpo.evaluation import is_right
 from grpo.policy import Policy, logprobs
-from grpo.rewards import total_reward
+from grpo.rewards import Rewarded, total_rewards
 from grpo.rollout.engine import Engine
 from grpo.tasks import Task
 from grpo.types import Problem
@@ -32,13 +32,15 @@ def preflight(config: Config, task: Task, policy: Policy, run_path: Path | None 
     if not heldout:
         raise GrpoError(f"task {task.name}: has no held-out problems, so nothing could be measured")
     problems = [*heldout[: config.evaluation.problems], *task.draw(0, config.prompts_per_step, config.seed)]
+    if isinstance(task, Rewarded):
+        task.ready()
     check_golds(task, problems)
     check_vocabulary(policy)
     check_lengths(policy, problems, config.max_new_tokens)
     check_disk(config, policy, run_path)
     check_memory(config, policy)
     check_agreement(config, policy, problems[-2:])
-    notes = assumptions(policy)
+    notes = [*assumptions(policy), *(task.notes if isinstance(task, Rewarded) else [])]
     if len(heldout) < config.evaluation.problems:
         notes.append(
             f"evaluation.problems is {config.evaluation.problems}; {task.name} has {len(heldout)}, all are asked"
@@ -47,8 +49,12 @@ def preflight(config: Config, task: Task, policy: Policy, run_path: Path | None 
 
 
 def check_golds(task: Task, problems: list[Problem]) -> None:
-    """Every gold answer must earn full marks from its own checker, or no completion could."""
-    wrong = [problem for problem in problems if not is_right(total_reward(task, problem, problem.answer))]
+    """Every gold answer must earn full marks from its own checker, or no completion could. People's own rewards may pay
+    for something else."""
+    if isinstance(task, Rewarded) and not task.checks_golds:
+        return
+    rewards = total_rewards(task, problems, [problem.answer for problem in problems])
+    wrong = [problem for problem, reward in zip(problems, rewards, strict=True) if not is_right(reward)]
     if wrong:
         first = wrong[0]
         raise GrpoError(

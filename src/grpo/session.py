@@ -23,19 +23,19 @@ from grpo.lock import RunLock
 from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy, load_policy
 from grpo.preflight import preflight
-from grpo.rewards import score
+from grpo.rewards import Rewarded, rewarded, score
 from grpo.rollout import SamplingEngine
 from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
-from grpo.tasks import Task, load_task
+from grpo.tasks import load_task
 from grpo.tensorfile import Mirror
 from grpo.types import Group
 from grpo.view import View
 
-FREE_TO_CHANGE = ("steps", "run", "resume", "allow_change", "quiet", "checkpoint_every", "evaluation", "checkpoints")
+FREE_TO_CHANGE = ("steps", "run", "resume", "quiet", "checkpoint_every", "evaluation", "checkpoints")
 """Settings a resumed run may have otherwise than it began with; all others would make it another experiment."""
-FREE_IN_SYSTEM = ("runs", "token_groups")
+FREE_IN_SECTIONS = ("system.runs", "system.token_groups", "scoring.workers")
 MOST_NONFINITE_STEPS = 3
 SMALL_MODEL = 5_000_000
 """Parameters below which a second thread gains a fifth on an idle machine, and on a busy one loses tenfold: threads
@@ -47,7 +47,7 @@ SECONDS_BETWEEN_TRIES = 10.0
 @dataclass(eq=False)
 class Session:
     config: Config
-    task: Task
+    task: Rewarded
     policy: Policy
     reference: Policy | None
     optimizer: torch.optim.AdamW
@@ -75,8 +75,10 @@ class Session:
     @classmethod
     def _start(cls, config: Config, view: View, undo: ExitStack) -> Self:
         folder = Path(config.system.runs)
-        task = load_task(config.task)
-        prints = fingerprints(config, task)
+        plain_task = load_task(config.task)
+        # Workers load people's code while the model is loaded here.
+        task = undo.enter_context(rewarded(plain_task, config.reward, config.scoring, pick_device(config.system)))
+        prints = fingerprints(config, plain_task)
         run, lock, checkpoint = _existing(config, folder), None, None
         if run is not None:
             undo.callback(run.close)
@@ -119,7 +121,7 @@ class Session:
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """However training ends, the record says how, the view is told, and the run is free for the next trainer."""
-        with closing(self.lock), recorded_ending(self.run, self.view, self.stop):
+        with closing(self.lock), closing(self.task), recorded_ending(self.run, self.view, self.stop):
             try:
                 yield
             finally:
@@ -273,10 +275,10 @@ def _go_on_from(run: Run, config: Config, prints: Mapping[str, str], view: View)
         run.find("damaged", damage)
 
     changes = [*_changed_settings(run.config, as_dict(config)), *_changed(run.meta("fingerprints"), prints)]
-    if changes and not config.allow_change:
+    if changes and not config.checkpoints.allow_change:
         raise GrpoError(
             f"field resume: {run.name} would not go on as it began: {'; '.join(changes)}; restore that, start another "
-            "(--run OTHER), or accept it (--allow-change)"
+            "(--run OTHER), or accept it (--checkpoints.allow-change)"
         )
     for change in changes:
         run.find("changed", change)
@@ -312,9 +314,7 @@ def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
         sections = [name for name, value in flat.items() if isinstance(value, dict)]
         for section in sections:
             flat |= {f"{section}.{name}": value for name, value in flat.pop(section).items()}
-        return {
-            name: value for name, value in flat.items() if name not in [f"system.{free}" for free in FREE_IN_SYSTEM]
-        }
+        return {name: value for name, value in flat.items() if name not in FREE_IN_SECTIONS}
 
     return _changed(relevant(before), relevant(now))
 

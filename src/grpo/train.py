@@ -21,7 +21,7 @@ import torch
 from grpo.batch import pack
 from grpo.config import Config, Loss
 from grpo.core import LossStatistics, denominator, group_advantages, policy_loss, reward_statistics
-from grpo.evaluation import is_right
+from grpo.evaluation import is_right, trait_shares
 from grpo.optimizer import take_step
 from grpo.policy import Policy, annotate, logprobs
 from grpo.rewards import score
@@ -207,12 +207,13 @@ def describe(groups: Sequence[Group], clock: Clock) -> dict[str, float]:
         "length_mean": mean(lengths),
         "length_max": float(max(lengths)),
         "truncated": mean(completion.finish == "length" for completion in completions),
+        "timeouts": mean(completion.why.startswith("timeout") for completion in completions),
+        "crashes": mean(completion.why.startswith("crash") for completion in completions),
+        "failures": mean(completion.why.startswith("failure") for completion in completions),
         "tokens": float(sum(lengths)),
         "tokens_per_second": sum(lengths) / clock.seconds["rollout"],
     }
-    for trait in completions[0].traits:
-        metrics[f"{trait}_share"] = mean(completion.traits[trait] for completion in completions)
-    return metrics
+    return metrics | trait_shares(completions)
 
 
 class _CallableModule(types.ModuleType):

@@ -11,6 +11,10 @@ from grpo.types import Problem
 
 
 class Task(Protocol):
+    """A task may say `trusted = True` of itself: its check cannot hang, crash or harm, whatever the text, and runs in
+    the trainer's process. All others are sent to worker processes by pickle; one that holds much data keeps it at home
+    with `__getstate__`, since only `score` and `traits` are called there."""
+
     name: str
 
     def draw(self, step: int, count: int, seed: int) -> list[Problem]:
