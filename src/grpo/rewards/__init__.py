@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from grpo.rewards.scoring import Pending, Rewarded
-from grpo.tasks import Task
 from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
     from grpo.config import Scoring
+    from grpo.tasks import Task
 
 __all__ = ["Pending", "Rewarded", "rewarded", "score", "submit", "total_rewards"]
 

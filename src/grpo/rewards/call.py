@@ -9,11 +9,13 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from grpo.errors import GrpoError
-from grpo.tasks import Task
 from grpo.types import Problem
+
+if TYPE_CHECKING:
+    from grpo.tasks import Task
 
 Fault = Literal["", "timeout", "crash", "failure", "mistake"]
 LONGEST_WHY = 4000

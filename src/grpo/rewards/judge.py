@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -122,15 +123,18 @@ class Judge:
         if key := os.environ.get(KEY_VARIABLE):
             headers["Authorization"] = f"Bearer {key}"
         # The connection's own limit begins anew with every byte; this one does not.
-        alarm = threading.Timer(limit, _hang_up, [connection])
+        alarm = threading.Timer(limit, lambda: _hang_up(line))
         alarm.daemon = True
-        alarm.start()
         try:
+            connection.connect()
+            line = connection.sock
+            alarm.start()
             connection.request(method, self.url.path.rstrip("/") + path, body, headers)
             response = connection.getresponse()
             content = response.read(LONGEST_REPLY)
         except (OSError, http.client.HTTPException, ValueError) as error:  # border: a server
-            what = f"no answer within {limit:g} s" if not alarm.is_alive() else f"{type(error).__name__}: {error}"
+            rang = alarm.finished.is_set() or isinstance(error, TimeoutError)
+            what = f"no answer within {limit:g} s" if rang else f"{type(error).__name__}: {error}"
             raise PassingError(f"judge at {self.url.netloc}: {what}") from None
         finally:
             alarm.cancel()
@@ -146,12 +150,9 @@ class Judge:
                 )
 
 
-def _hang_up(connection: http.client.HTTPConnection) -> None:
-    if connection.sock:
-        try:
-            connection.sock.shutdown(socket.SHUT_RDWR)
-        except OSError:  # closed meanwhile
-            return
+def _hang_up(line: socket.socket) -> None:
+    with suppress(OSError):  # closed meanwhile
+        line.shutdown(socket.SHUT_RDWR)
 
 
 def _reply(status: int, content: bytes, where: str) -> Any:

@@ -29,12 +29,18 @@ class ModelReward:
         try:
             with _quiet_transformers():
                 self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-                self.model: Any = transformers.AutoModelForSequenceClassification.from_pretrained(
-                    source, use_safetensors=True, trust_remote_code=False
+                self.model: Any
+                self.model, report = transformers.AutoModelForSequenceClassification.from_pretrained(
+                    source, use_safetensors=True, trust_remote_code=False, output_loading_info=True
                 )
         except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:  # border: files people made
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise GrpoError(f"field reward: cannot load the reward model {source!r}: {reason}") from error
+        if missing := sorted(report["missing_keys"]):
+            # transformers would fill these with random numbers and go on.
+            raise GrpoError(
+                f"field reward: {source} lacks {len(missing)} weights, the first is {missing[0]}; it is no reward model"
+            )
         self.part = Path(source).name
         self.label = self._label(source, label)
         if self.tokenizer.pad_token_id is None:

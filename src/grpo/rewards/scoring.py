@@ -6,7 +6,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from grpo.config import Scoring
 from grpo.errors import GrpoError
@@ -15,8 +15,10 @@ from grpo.rewards.confine import Limits
 from grpo.rewards.judge import Judge
 from grpo.rewards.own import OwnReward, Spec, parse
 from grpo.rewards.workers import Workers
-from grpo.tasks import Task
 from grpo.types import Completion, Group
+
+if TYPE_CHECKING:
+    from grpo.tasks import Task
 
 RECENT = 500
 """Completions among which a reward's faults are counted."""

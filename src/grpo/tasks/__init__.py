@@ -7,6 +7,7 @@ from typing import Protocol
 
 from grpo.errors import GrpoError
 from grpo.tasks.arithmetic import Arithmetic
+from grpo.tasks.code import Code
 from grpo.types import Problem
 
 
@@ -38,7 +39,7 @@ class Task(Protocol):
         ...
 
 
-TASKS: dict[str, Callable[[str], Task]] = {"arithmetic": Arithmetic}
+TASKS: dict[str, Callable[[str], Task]] = {"arithmetic": Arithmetic, "code": Code}
 """Task name -> what makes it from the part of the name after the colon: `arithmetic:easy`."""
 
 
