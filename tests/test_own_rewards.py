@@ -157,6 +157,11 @@ def test_trls_own_rewards_as_they_are() -> None:
         assert len(set(expected)) > 1, reward
 
 
+def test_what_a_task_notices_is_noticed_whatever_pays() -> None:
+    done = scored(f"{HERE / 'trl_rewards.py'}:digits", group_of("(1;2)42", "42"))
+    assert [dict(c.traits) for c in done] == [{"worked": 1.0}, {"worked": 0.0}]
+
+
 def test_the_task_among_others() -> None:
     done = scored(f"task*2, {HERE / 'trl_rewards.py'}:digits", group_of("42", "7"))
     assert [(c.reward, dict(c.parts), dict(c.traits)) for c in done] == [
@@ -250,6 +255,9 @@ def test_training_goes_on(fault: str, tmp_path: Path, monkeypatch: pytest.Monkey
         assert {name: first[name] for name in expected} == expected
         assert first["unscored"] == pytest.approx(share if fault in ("raise", "none") else 0.0)
         assert (second["failures"], second["updates"]) == (0.0, 1.0)
+        found = [finding["text"] for finding in run.findings() if finding["kind"] == "reward"]
+        assert len(found) == bool(says)
+        assert all("in reward mine.py:f" in text and text.startswith("step 0: ") for text in found)
 
 
 def test_a_reward_that_always_fails_stops_the_run_and_loses_nothing(

@@ -129,6 +129,15 @@ def test_a_killed_foreman_is_replaced() -> None:
         pool.close()
 
 
+def test_a_reward_that_kills_the_foreman_stops_the_run() -> None:
+    pool = Workers([reward("patricide")], Limits(seconds=5.0, workers=1))
+    try:
+        with pytest.raises(GrpoError, match="the process that scores patricide was killed twice"):
+            outcomes(pool, "abc")
+    finally:
+        pool.close()
+
+
 def test_nothing_outlives_a_killed_trainer(tmp_path: Path) -> None:
     program = f"""
 from grpo.rewards.call import Answers

@@ -74,3 +74,7 @@ def number(completions, **columns):
 def loud(problem, text):
     print("before the end")
     os._exit(1)
+
+
+def patricide(problem, text):
+    os.kill(os.getppid(), 9)

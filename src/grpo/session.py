@@ -23,7 +23,7 @@ from grpo.lock import RunLock
 from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy, load_policy
 from grpo.preflight import preflight
-from grpo.rewards import Rewarded, rewarded, score
+from grpo.rewards import Rewarded, rewarded, score, telling_line
 from grpo.rollout import SamplingEngine
 from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
@@ -62,6 +62,7 @@ class Session:
     nonfinite_steps: int = 0
     """How many steps in a row, up to now, had a gradient that was not finite."""
     saved_step: int = -1
+    told_faults: set[str] = field(default_factory=set)
 
     @classmethod
     def start(cls, config: Config, view: View) -> Self:
@@ -145,8 +146,19 @@ class Session:
         if differences:
             more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
             self.warn("replay", f"step {step} was made again and is not the same: {differences[0]}{more}", step)
+        self._tell_faults(step, groups)
         self.view.stepped(step, metrics, groups)
         self._watch_nonfinite(step, groups, metrics)
+
+    def _tell_faults(self, step: int, groups: Sequence[Group]) -> None:
+        """The first fault of each kind and reward; all are in the record, completion by completion."""
+        for group in groups:
+            for completion in group.completions:
+                kind, _, _ = completion.why.partition(": ")
+                if kind and kind not in self.told_faults:
+                    self.told_faults.add(kind)
+                    scored = "it is left unscored" if completion.reward is None else "it scores 0"
+                    self.warn("reward", f"step {step}: {telling_line(completion.why)}: {kind}; {scored}", step)
 
     def _watch_nonfinite(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         self.nonfinite_steps = self.nonfinite_steps + 1 if metrics.get("skipped_updates") else 0

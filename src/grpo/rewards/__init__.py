@@ -11,14 +11,14 @@ import atexit
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from grpo.rewards.scoring import Pending, Rewarded
+from grpo.rewards.scoring import Pending, Rewarded, telling_line
 from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
     from grpo.config import Scoring
     from grpo.tasks import Task
 
-__all__ = ["Pending", "Rewarded", "rewarded", "score", "submit", "total_rewards"]
+__all__ = ["Pending", "Rewarded", "rewarded", "score", "submit", "telling_line", "total_rewards"]
 
 MOST_SHARED = 4
 _shared: list[tuple[Task, Rewarded]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +15,7 @@ from grpo.rewards.confine import Limits
 from grpo.rewards.judge import Judge
 from grpo.rewards.own import OwnReward, Spec, parse
 from grpo.rewards.workers import Workers
-from grpo.types import Completion, Group
+from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
     from grpo.tasks import Task
@@ -63,7 +63,9 @@ class Rewarded:
         self.rewards = self._start()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["task"], name)
+        if name.startswith("__"):  # asked for by copy and pickle, before there is a task
+            raise AttributeError(name)
+        return getattr(self.task, name)
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +97,12 @@ class Rewarded:
         by_workers = self.workers.start(asked) if self.workers else list
         return Pending(self, groups, by_workers, [each.start and each.start(asked) for each in self.rewards])
 
+    def watched(self) -> Callable[[Problem, str], Mapping[str, float]]:
+        """The task's traits where its own check, which finds them too, is not among the rewards."""
+        if any(spec.source == "task" for spec in self.specs) or not getattr(self.task, "trusted", False):
+            return lambda problem, text: {}
+        return self.task.traits
+
     def note_faults(self, title: str, outcomes: Outcomes) -> None:
         """Stops the run where a reward fails too often to learn from."""
         recent = self.recent.setdefault(title, deque(maxlen=RECENT))
@@ -104,7 +112,7 @@ class Rewarded:
             raise GrpoError(
                 f"{title}: failed on {sum(recent)} of the last {len(recent)} completions, more than "
                 f"scoring.most_failures ({self.scoring.most_failures:g}) allows; the last: {last.fault}: "
-                f"{_telling_line(last.why)}; mend it, or raise the limit"
+                f"{telling_line(last.why)}; mend it, or raise the limit"
             )
 
     def _start(self) -> list[Weighted]:
@@ -162,6 +170,7 @@ class Pending:
         other = [None if collect is None else collect() for collect in self.others]
         from_workers = iter(self.by_workers())
         outcomes = [next(from_workers) if found is None else found for found in other]
+        watched = self.task.watched()
         for weighted, by_group in zip(self.task.rewards, outcomes, strict=True):
             _refuse_mistakes(weighted.title, self.groups, by_group)
             self.task.note_faults(weighted.title, by_group)
@@ -169,7 +178,11 @@ class Pending:
             replace(
                 group,
                 completions=tuple(
-                    _scored(completion, self.task.rewards, [by_group[i][row] for by_group in outcomes])
+                    _scored(
+                        replace(completion, traits=watched(group.problem, completion.text)),
+                        self.task.rewards,
+                        [by_group[i][row] for by_group in outcomes],
+                    )
                     for row, completion in enumerate(group.completions)
                 ),
             )
@@ -179,7 +192,7 @@ class Pending:
 
 def _scored(completion: Completion, rewards: Sequence[Weighted], outcomes: Sequence[Outcome]) -> Completion:
     parts: dict[str, float | None] = {}
-    traits: dict[str, float] = {}
+    traits = dict(completion.traits)
     paid: list[float] = []
     for weighted, outcome in zip(rewards, outcomes, strict=True):
         parts |= outcome.parts
@@ -201,7 +214,7 @@ def _refuse_mistakes(title: str, groups: Sequence[Group], outcomes: Outcomes) ->
                 raise GrpoError(f"{title}, problem {group.problem.id}, completion {row}: {outcome.why}")
 
 
-def _telling_line(why: str) -> str:
+def telling_line(why: str) -> str:
     """The error of a traceback, with the place it was raised at."""
     before = why.partition("\nprinted: ")[0].strip().splitlines() or [""]
     places = [line.strip() for line in before if line.strip().startswith("File ")]

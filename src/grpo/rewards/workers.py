@@ -11,11 +11,13 @@ import pickle
 import socket
 import subprocess
 import sys
+import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from multiprocessing.connection import Connection
+from typing import IO
 
 from grpo.errors import GrpoError
 from grpo.rewards.call import Answers, Outcome, Reward
@@ -54,19 +56,20 @@ class Workers:
             "PYTHONHASHSEED": "0",
             "OMP_NUM_THREADS": "1",
         }
+        self.complaints = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
         self.process = subprocess.Popen(
             [sys.executable, "-m", "grpo.rewards.foreman", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env={**os.environ, **surroundings},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=self.complaints,
             start_new_session=True,  # Ctrl-C is for the trainer, which then finishes its step
         )
         theirs.close()
         self.connection = Connection(ours.detach())
         self.loaded = False
-        self._end = weakref.finalize(self, _end, self.connection, self.process)
+        self._end = weakref.finalize(self, _end, self.connection, self.process, self.complaints)
         self.connection.send((sys.path, self.packed, self.limits))
 
     def ready(self) -> None:
@@ -104,7 +107,7 @@ class Workers:
             except (EOFError, OSError):
                 raise GrpoError(
                     f"field reward: the process that scores {', '.join(self.names)} was killed twice, perhaps for want "
-                    "of memory; lower scoring.workers or scoring.memory_gb"
+                    f"of memory{self._last_complaint()}; lower scoring.workers or scoring.memory_gb"
                 ) from None
         del self.under_way[number]
         return outcomes
@@ -112,6 +115,11 @@ class Workers:
     def _ask(self, number: int) -> list[list[list[Outcome]]]:
         self.connection.send((number, None))
         return self.connection.recv()
+
+    def _last_complaint(self) -> str:
+        self.complaints.seek(0)
+        lines = self.complaints.read().decode(errors="replace").strip().splitlines()
+        return f" ({lines[-1]})" if lines else ""
 
     def _again(self) -> None:
         self.close()
@@ -125,10 +133,11 @@ class Workers:
         self._end()
 
 
-def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
+def _end(connection: Connection, process: subprocess.Popen[bytes], complaints: IO[bytes]) -> None:
     connection.close()
     try:
         process.wait(SECONDS_TO_END)
     except subprocess.TimeoutExpired:  # still loading, for instance
         process.kill()
         process.wait()
+    complaints.close()
