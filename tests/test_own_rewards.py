@@ -162,6 +162,17 @@ def test_what_a_task_notices_is_noticed_whatever_pays() -> None:
     assert [dict(c.traits) for c in done] == [{"worked": 1.0}, {"worked": 0.0}]
 
 
+def test_two_of_one_name_are_refused() -> None:
+    with pytest.raises(GrpoError, match="field reward: two are called f; give one of them another name"):
+        Rewarded(Arithmetic(), "a.py:f, b.py:f*2")
+
+
+def test_dice_fall_the_same_in_every_process(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import random\ndef f(problem, text):\n    return random.random()\n")
+    first, second = ([c.reward for c in scored(f"{tmp_path / 'mine.py'}:f", group_of("a", "b"))] for _ in range(2))
+    assert first == second
+
+
 def test_the_task_among_others() -> None:
     done = scored(f"task*2, {HERE / 'trl_rewards.py'}:digits", group_of("42", "7"))
     assert [(c.reward, dict(c.parts), dict(c.traits)) for c in done] == [

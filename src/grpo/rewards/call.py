@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import math
-import random
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -91,8 +90,6 @@ class TaskReward:
 
 def call(reward: Reward, answers: Answers) -> list[Outcome]:
     """One outcome for each completion, whatever happens short of the end of the process."""
-    # The same completion gets the same reward in whichever process, even where the function throws dice.
-    random.seed(answers.problem.id)
     count = len(answers.texts)
     try:
         outcomes = reward(answers)

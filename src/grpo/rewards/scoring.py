@@ -53,6 +53,7 @@ class Rewarded:
     def __init__(self, task: Task, reward: str = "", scoring: Scoring | None = None, device: str = "cpu"):
         self.task, self.scoring, self.device = task, scoring or Scoring(), device
         self.specs = parse(reward) or [Spec("task", "", 1.0)]
+        _refuse_namesakes(self.specs)
         self.checks_golds = [spec.source for spec in self.specs] == ["task"]
         """Whether a gold answer must earn the full reward."""
         self.notes: list[str] = []
@@ -205,6 +206,14 @@ def _scored(completion: Completion, rewards: Sequence[Weighted], outcomes: Seque
     why = "\n".join(f"{outcome.fault} in {title}: {outcome.why}" for title, outcome in faults)
     reward = None if unscored else float(sum(paid))
     return replace(completion, parts=parts, reward=reward, traits=traits, why=why)
+
+
+def _refuse_namesakes(specs: Sequence[Spec]) -> None:
+    """Values are recorded by the function's name."""
+    names = [spec.name.partition("(")[0] for spec in specs if spec.source not in ("model", "judge")]
+    for name in names:
+        if names.count(name) > 1:
+            raise GrpoError(f"field reward: two are called {name or 'task'}; give one of them another name")
 
 
 def _refuse_mistakes(title: str, groups: Sequence[Group], outcomes: Outcomes) -> None:
