@@ -568,12 +568,14 @@ def test_a_resume_that_would_change_the_run_is_refused_unless_accepted(
     assert main(argv) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"grpo: field resume: job would not go on as it began: {says}")
-    assert line.endswith("; restore that, start another (--run OTHER), or accept it (--allow-change)")
+    assert line.endswith("; restore that, start another (--run OTHER), or accept it (--checkpoints.allow-change)")
     differences = line.removeprefix("grpo: field resume: job would not go on as it began: ")
-    differences = differences.removesuffix("; restore that, start another (--run OTHER), or accept it (--allow-change)")
+    differences = differences.removesuffix(
+        "; restore that, start another (--run OTHER), or accept it (--checkpoints.allow-change)"
+    )
     assert tree(again / "runs") == before
 
-    assert main([*argv, "--allow-change"]) == 0
+    assert main([*argv, "--checkpoints.allow-change"]) == 0
     run = again / "runs" / "job"
     assert (status(run), last_step(run)) == ("finished", 2)
     assert [(kind, text) for kind, _, text in findings(run)] == [("changed", text) for text in differences.split("; ")]
@@ -916,7 +918,7 @@ def test_the_page_names_what_exists() -> None:
     known = {name.replace("_", "-") for name in leaves(Config)}
     known |= {name.rpartition(".")[2] for name in known}  # a flag may leave out its section
     named = set(re.findall(r"--([a-z][\w.-]*)", text)) - {"best"}
-    assert {"resume", "allow-change", "checkpoints.disk-full", "system.deterministic"} <= named <= known
+    assert {"resume", "checkpoints.allow-change", "checkpoints.disk-full", "system.deterministic"} <= named <= known
     assert set(re.findall(r"GRPO_KILL_AT=([\w.]+)", text)) <= set(POINTS)
     kinds = set(re.findall(r"finding `(\w+)`", text))
     assert kinds == {"replay", "damaged", "nonfinite", "changed", "assumed"}

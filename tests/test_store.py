@@ -178,7 +178,7 @@ def test_folder_is_private_and_journal_is_wal(run: Run) -> None:
     assert run.path.stat().st_mode & 0o777 == 0o700
     db = sqlite3.connect(run.path / "run.db")
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    assert db.execute("PRAGMA user_version").fetchone() == (2,)
     db.close()
 
 

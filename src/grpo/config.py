@@ -112,6 +112,30 @@ class Checkpoints:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How completions are scored. Which rewards is `reward`, at the top."""
+
+    workers: int = 0
+    """Processes that score; 0: one per core, at most 16."""
+    seconds: float = 10.0
+    """Longest one call of a reward may take; the completion that takes longer scores 0."""
+    memory_gb: float = 2.0
+    """Memory that a call may take; the completion that takes more scores 0."""
+    most_failures: float = 0.1
+    """Share of the last completions that a reward may fail on, time-outs included, before the run stops."""
+    judge_model: str = ""
+    """Model that a judge is asked for; empty: whatever its server offers first."""
+    judge_prompt: str = ""
+    """Text file that asks a judge, with {prompt}, {answer} and {completion} in it; empty: a plain one."""
+    judge_seconds: float = 60.0
+    """Longest a judge may take to answer."""
+    judge_retries: int = 3
+    """How often a judge is asked again after an error."""
+    judge_budget: int = 100000
+    """Requests a run may send to a judge, those asked again included."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class System:
     """The machine. Apart from the number format, nothing here changes what is computed."""
 
@@ -149,6 +173,9 @@ class Config:
     """What to learn, or your own file.py; empty: to answer the rows of data, or else the embedded model's own task."""
     data: str = ""
     """Rows to learn from: a JSONL, CSV or Parquet file, or a Hugging Face dataset (id or folder)."""
+    reward: str = ""
+    """What pays instead of the task's own check: file.py:function or module:function, with *0.5 for a weight, model:ID,
+    judge:URL, task; several with commas between them."""
     algorithm: str = "grpo"
     """Preset that gives the loss section its defaults: grpo, dr_grpo, dapo, gspo, cispo, sapo, rloo, reinforce,
     reinforce++, opo or ppo."""
@@ -178,6 +205,7 @@ class Config:
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    scoring: Scoring = field(default_factory=Scoring)
     system: System = field(default_factory=System)
 
     def __post_init__(self) -> None:
@@ -297,6 +325,9 @@ _LIMITS: Mapping[str, _Limit] = {
     **dict.fromkeys(("critic.gamma", "critic.lam"), _Limit("between 0 and 1", lambda value: 0 <= value <= 1)),
     "loss.overlong": _Limit("0 or more and at most 1", lambda value: 0 <= value <= 1),
     "loss.cap": _Limit("above 1, or 0 for none", lambda value: value == 0 or value > 1),
+    **dict.fromkeys(("scoring.workers", "scoring.judge_retries", "scoring.judge_budget"), _ZERO),
+    **dict.fromkeys(("scoring.seconds", "scoring.memory_gb", "scoring.judge_seconds"), _POSITIVE),
+    "scoring.most_failures": _Limit("0 or more and at most 1", lambda value: 0 <= value <= 1),
     **dict.fromkeys(("lr", "temperature", "epochs", "grad_clip", "loss.clip_high", "optimizer.grad_clip"), _POSITIVE),
     **dict.fromkeys(("optimizer.adam_beta1", "optimizer.adam_beta2"), _FRACTION),
     **dict.fromkeys(("model", "system.device", "system.runs"), _Limit("given, not empty", bool)),

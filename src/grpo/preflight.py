@@ -13,7 +13,7 @@ from grpo.errors import GrpoError
 from grpo.evaluation import is_right
 from grpo.plan import PRECISIONS, Memory, Shape, Work, memory_of, needs, read_config, shape_of
 from grpo.policy import Policy, logprobs
-from grpo.rewards import total_reward
+from grpo.rewards import Rewarded, total_rewards
 from grpo.rollout.engine import Engine
 from grpo.tasks import Task
 from grpo.types import Problem
@@ -33,6 +33,8 @@ def preflight(config: Config, task: Task, policy: Policy, engine: Engine, run_pa
     if not heldout:
         raise GrpoError(f"task {task.name}: has no held-out problems, so nothing could be measured")
     problems = [*heldout[: config.evaluation.problems], *task.draw(0, config.prompts_per_step, config.seed)]
+    if isinstance(task, Rewarded):
+        task.ready()
     check_golds(task, problems)
     check_vocabulary(policy)
     # Where the rows are known, all of them: a prompt too long is found now, not in the night.
@@ -41,7 +43,7 @@ def preflight(config: Config, task: Task, policy: Policy, engine: Engine, run_pa
     check_agreement(config, policy, problems[-2:])
     prompts = [policy.prompt_tokens(problem) for problem in problems]
     engine.rows_at_once = engine.rows_at_once or engine.rows_that_fit(max(map(len, prompts)), config.max_new_tokens)
-    notes = assumptions(policy, problems)
+    notes = [*assumptions(policy, problems), *(task.notes if isinstance(task, Rewarded) else [])]
     if len(heldout) < config.evaluation.problems:
         notes.append(
             f"evaluation.problems is {config.evaluation.problems}; {task.name} has {len(heldout)}, all are asked"
@@ -50,8 +52,12 @@ def preflight(config: Config, task: Task, policy: Policy, engine: Engine, run_pa
 
 
 def check_golds(task: Task, problems: list[Problem]) -> None:
-    """Every gold answer must earn full marks from its own checker, or no completion could."""
-    wrong = [problem for problem in problems if not is_right(total_reward(task, problem, problem.answer))]
+    """Every gold answer must earn full marks from its own checker, or no completion could. People's own rewards may pay
+    for something else."""
+    if isinstance(task, Rewarded) and not task.checks_golds:
+        return
+    rewards = total_rewards(task, problems, [problem.answer for problem in problems])
+    wrong = [problem for problem, reward in zip(problems, rewards, strict=True) if not is_right(reward)]
     if wrong:
         first = wrong[0]
         raise GrpoError(

@@ -1,4 +1,4 @@
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;  -- value: JSON
 
 -- Training. Step k is the k-th batch; removing a row of steps removes all that was recorded in that step.
@@ -21,6 +21,7 @@ CREATE TABLE completions (
   reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL,  -- parts, traits: JSON objects
   advantage REAL,  -- mean over the tokens
   logprob REAL,    -- the sampler's, summed over the tokens
+  why TEXT NOT NULL,  -- what went wrong when it was scored; empty: nothing
   PRIMARY KEY (step, group_index, sample_index),
   FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
 CREATE TABLE token_arrays (  -- of a few groups per step; little-endian, int32 tokens, float32 the rest
@@ -44,7 +45,7 @@ CREATE TABLE eval_groups (
 CREATE TABLE eval_completions (
   step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
   text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,
-  reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL, advantage REAL, logprob REAL,
+  reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL, advantage REAL, logprob REAL, why TEXT NOT NULL,
   PRIMARY KEY (step, group_index, sample_index),
   FOREIGN KEY (step, group_index) REFERENCES eval_groups ON DELETE CASCADE);
 CREATE TABLE probes (  -- the same pinned problems at each evaluation

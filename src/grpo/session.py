@@ -27,20 +27,20 @@ from grpo.lock import RunLock
 from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy, load_policy
 from grpo.preflight import check_memory, preflight
-from grpo.rewards import score
+from grpo.rewards import Rewarded, rewarded, score, telling_line
 from grpo.rewards.steps import score_steps, step_marks
 from grpo.rollout import SamplingEngine
 from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
-from grpo.tasks import Task, load_task
+from grpo.tasks import load_task
 from grpo.tensorfile import Mirror
 from grpo.types import Group
 from grpo.view import View
 
 FREE_TO_CHANGE = ("steps", "run", "resume", "checkpoint_every", "evaluation", "checkpoints")
 """Settings a resumed run may have otherwise than it began with; all others would make it another experiment."""
-FREE_IN_SYSTEM = ("runs", "token_groups", "quiet")
+FREE_IN_SECTIONS = ("system.runs", "system.token_groups", "system.quiet", "scoring.workers")
 MOST_NONFINITE_STEPS = 3
 SMALL_MODEL = 5_000_000
 """Parameters below which a second thread gains a fifth on an idle machine, and on a busy one loses tenfold: threads
@@ -52,7 +52,7 @@ SECONDS_BETWEEN_TRIES = 10.0
 @dataclass(eq=False)
 class Session:
     config: Config
-    task: Task
+    task: Rewarded
     policy: Policy
     reference: Policy | None
     critic: Critic | None
@@ -68,6 +68,7 @@ class Session:
     nonfinite_steps: int = 0
     """How many steps in a row, up to now, had a gradient that was not finite."""
     saved_step: int = -1
+    told_faults: set[str] = field(default_factory=set)
 
     @classmethod
     def start(cls, config: Config, view: View) -> Self:
@@ -81,8 +82,10 @@ class Session:
     @classmethod
     def _start(cls, config: Config, view: View, undo: ExitStack) -> Self:
         folder = Path(config.system.runs)
-        task = load_task(config.task, config.data, config.dataset)
-        prints = fingerprints(config, task)
+        plain_task = load_task(config.task, config.data, config.dataset)
+        # Workers load people's code while the model is loaded here.
+        task = undo.enter_context(rewarded(plain_task, config.reward, config.scoring, pick_device(config.system)))
+        prints = fingerprints(config, plain_task)
         run, lock, checkpoint = _existing(config, folder), None, None
         if run is not None:
             undo.callback(run.close)
@@ -137,7 +140,7 @@ class Session:
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """However training ends, the record says how, the view is told, and the run is free for the next trainer."""
-        with closing(self.lock), recorded_ending(self.run, self.view, self.stop):
+        with closing(self.lock), closing(self.task), recorded_ending(self.run, self.view, self.stop):
             try:
                 yield
             finally:
@@ -176,8 +179,19 @@ class Session:
         if differences:
             more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
             self.warn("replay", f"step {step} was made again and is not the same: {differences[0]}{more}", step)
+        self._tell_faults(step, groups)
         self.view.stepped(step, metrics, groups)
         self._watch_nonfinite(step, groups, metrics)
+
+    def _tell_faults(self, step: int, groups: Sequence[Group]) -> None:
+        """The first fault of each kind and reward; all are in the record, completion by completion."""
+        for group in groups:
+            for completion in group.completions:
+                kind, _, _ = completion.why.partition(": ")
+                if kind and kind not in self.told_faults:
+                    self.told_faults.add(kind)
+                    scored = "it is left unscored" if completion.reward is None else "it scores 0"
+                    self.warn("reward", f"step {step}: {telling_line(completion.why)}: {kind}; {scored}", step)
 
     def _watch_nonfinite(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         self.nonfinite_steps = self.nonfinite_steps + 1 if metrics.get("skipped_updates") else 0
@@ -330,7 +344,7 @@ def _go_on_from(run: Run, config: Config, prints: Mapping[str, str], view: View)
     if changes and not config.checkpoints.allow_change:
         raise GrpoError(
             f"field resume: {run.name} would not go on as it began: {'; '.join(changes)}; restore that, start another "
-            "(--run OTHER), or accept it (--allow-change)"
+            "(--run OTHER), or accept it (--checkpoints.allow-change)"
         )
     for change in changes:
         run.find("changed", change)
@@ -383,9 +397,7 @@ def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
         sections = [name for name, value in flat.items() if isinstance(value, dict)]
         for section in sections:
             flat |= {f"{section}.{name}": value for name, value in flat.pop(section).items()}
-        return {
-            name: value for name, value in flat.items() if name not in [f"system.{free}" for free in FREE_IN_SYSTEM]
-        }
+        return {name: value for name, value in flat.items() if name not in FREE_IN_SECTIONS}
 
     return _changed(relevant(before), relevant(now))
 

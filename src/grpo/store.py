@@ -33,7 +33,7 @@ from grpo.metrics import EVAL_METRICS, TIMED_METRICS, check_names
 from grpo.types import Completion, Group
 
 STATUSES = ("running", "finished", "stopped", "failed")
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SECRET = re.compile("(token|key|secret|password)$", re.IGNORECASE)
 SCHEMA = Path(__file__).with_name("schema.sql").read_text()
 
@@ -86,12 +86,12 @@ def _metric_rows(step: int, metrics: Mapping[str, float]) -> list[tuple[int, str
 
 
 def _completion_columns(done: Completion) -> tuple[Any, ...]:
-    """Columns text to logprob of a completion's row."""
+    """Columns text to why of a completion's row."""
     length = len(done)
     advantage = None if done.advantages is None else _finite(done.advantages.sum(dtype=np.float64) / max(length, 1))
     logprob = _finite(done.logprobs.sum(dtype=np.float64))
     parts, traits = _json(done.parts), _json(done.traits)
-    return done.text, length, done.finish, _finite(done.reward), parts, traits, advantage, logprob
+    return done.text, length, done.finish, _finite(done.reward), parts, traits, advantage, logprob, done.why
 
 
 def _token_rows(
@@ -328,7 +328,7 @@ class Run:
             ]
         self._db.executemany(f"INSERT INTO {prefix}groups VALUES (?, ?, ?, ?, ?, ?)", group_rows)
         self._db.executemany(
-            f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", completion_rows
+            f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", completion_rows
         )
 
     @contextmanager

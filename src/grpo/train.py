@@ -20,7 +20,7 @@ import torch
 from grpo.config import Config
 from grpo.credit import credit
 from grpo.critic import Critic
-from grpo.evaluation import is_right
+from grpo.evaluation import is_right, trait_shares
 from grpo.gradient import accumulate_gradients, minibatches, trained
 from grpo.optimizer import take_step
 from grpo.policy import Policy, annotate, logprobs
@@ -174,12 +174,13 @@ def describe(groups: Sequence[Group], clock: Clock) -> dict[str, float]:
         "length_mean": mean(lengths),
         "length_max": float(max(lengths)),
         "truncated": mean(completion.finish == "length" for completion in completions),
+        "timeouts": mean(completion.why.startswith("timeout") for completion in completions),
+        "crashes": mean(completion.why.startswith("crash") for completion in completions),
+        "failures": mean(completion.why.startswith("failure") for completion in completions),
         "tokens": float(sum(lengths)),
         "tokens_per_second": sum(lengths) / clock.seconds["rollout"],
     }
-    for trait in completions[0].traits:
-        metrics[f"{trait}_share"] = mean(completion.traits[trait] for completion in completions)
-    return metrics
+    return metrics | trait_shares(completions)
 
 
 class _CallableModule(types.ModuleType):

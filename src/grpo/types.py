@@ -72,6 +72,9 @@ class Completion:
     """Sum of the parts that apply; None when none does: such a completion is left out of baseline and loss."""
     traits: Mapping[str, float] = field(default_factory=dict)
     """What the task notices about the text but does not pay for, such as whether the work was written out."""
+    why: str = ""
+    """What went wrong when it was scored: a time-out or crash, for which it got 0, or a failure of the reward, which
+    left it unscored."""
     ref_logprobs: np.ndarray | None = None
     """float32 [L] under the reference model, where the algorithm has one."""
     old_logprobs: np.ndarray | None = None

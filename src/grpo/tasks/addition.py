@@ -24,6 +24,8 @@ class Addition:
     ({'correct': 1.0}, {'correct': 0.0})
     """
 
+    trusted = True
+
     def __init__(self, variant: str = ""):
         if not re.fullmatch(r"|[1-9]|1\d", variant):
             raise GrpoError(f"field task: no variant {variant!r} of addition; give the digits, 1 to 19: addition:3")
@@ -45,9 +47,6 @@ class Addition:
     def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
         numbers = re.findall(r"-?\d+", text)
         return {"correct": float(bool(numbers) and numbers[-1] == problem.answer)}
-
-    def traits(self, problem: Problem, text: str) -> Mapping[str, float]:
-        return {}
 
     def _pairs(self, key: str, heldout: bool) -> Iterator[tuple[int, int]]:
         """Endless; a pair belongs to the held-out side by its own hash, whatever stream it turns up in."""

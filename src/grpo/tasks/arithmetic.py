@@ -28,6 +28,8 @@ class Arithmetic:
     ({'correct': 1.0}, {'worked': 0.0})
     """
 
+    trusted = True
+
     def __init__(self, variant: str = ""):
         if variant not in ("", "easy"):
             raise GrpoError(f"field task: no variant {variant!r} of arithmetic; there is arithmetic:easy")
