@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from statistics import fmean as mean
 
 import numpy as np
@@ -28,6 +29,7 @@ from grpo.rewards import score
 from grpo.schedule import learning_rate
 from grpo.session import Session
 from grpo.store import Run
+from grpo.trace import Traces
 from grpo.types import Completion, Group
 from grpo.view import View
 
@@ -57,9 +59,10 @@ def loop(session: Session) -> None:
         with clock("update"):
             groups = annotated(groups, policy, session.reference, config)
             groups, rewards = credit(groups, config.loss)
-            updates = update(policy, session.optimizer, groups, config, step)
+            traces = Traces(groups, config.system.token_groups)
+            updates = update(policy, session.optimizer, groups, config, step, traces)
         metrics = rewards | updates | describe(groups, clock)
-        session.record(step, groups, metrics, clock.seconds)
+        session.record(step, traces.onto(groups), metrics, clock.seconds)
         if session.stop.requested:
             return session.checkpoint(step + 1, last=True)
         if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:
@@ -118,9 +121,14 @@ def credit(groups: Sequence[Group], loss: Loss) -> tuple[list[Group], dict[str, 
 
 
 def update(
-    policy: Policy, optimizer: torch.optim.AdamW, groups: Sequence[Group], config: Config, step: int
+    policy: Policy,
+    optimizer: torch.optim.AdamW,
+    groups: Sequence[Group],
+    config: Config,
+    step: int,
+    traces: Traces | None = None,
 ) -> dict[str, float]:
-    """`epochs` passes over the groups, each of `minibatches` optimizer steps."""
+    """`epochs` passes over the groups, each of `minibatches` optimizer steps; `traces` is shown every token."""
     settings = config.optimizer
     lr = learning_rate(
         config.lr, step, steps=config.steps, warmup_steps=settings.warmup_steps, schedule=settings.schedule
@@ -131,7 +139,7 @@ def update(
         # Without a gradient Adam's momentum would still move the weights: no step is taken.
         if not config.loss.beta and not has_signal(minibatch):
             continue
-        statistics, gap = accumulate_gradients(policy, minibatch, config)
+        statistics, gap = accumulate_gradients(policy, minibatch, config, traces)
         norm = take_step(policy, optimizer, lr=lr, grad_clip=settings.grad_clip)
         if not math.isfinite(norm):
             skipped += 1
@@ -167,11 +175,14 @@ def minibatches(groups: Sequence[Group], config: Config, step: int) -> Iterator[
                 yield [scored[i] for i in part]
 
 
-def accumulate_gradients(policy: Policy, groups: Sequence[Group], config: Config) -> tuple[LossStatistics, float]:
+def accumulate_gradients(
+    policy: Policy, groups: Sequence[Group], config: Config, traces: Traces | None = None
+) -> tuple[LossStatistics, float]:
     """Leaves the gradient of one optimizer step in the weights, micro-batch by micro-batch."""
     loss_settings = config.loss
     lengths_N = torch.tensor([len(completion) for group in groups for completion in group.completions])
     divide_by = denominator(lengths_N, loss_settings.aggregate, config.max_new_tokens)
+    in_order = (completion for group in groups for completion in group.completions)
     total, gap = None, torch.zeros(())
     for batch in pack(groups, config.system.token_budget, policy.device):
         logp_NL, entropy_NL = logprobs(policy, batch, config.temperature)
@@ -192,6 +203,8 @@ def accumulate_gradients(policy: Policy, groups: Sequence[Group], config: Config
             entropy=entropy_NL,
         )
         loss.backward()
+        if traces:
+            traces.see(islice(in_order, len(logp_NL)), logp_NL, entropy_NL, divide_by)
         total = statistics if total is None else total + statistics
         gap = gap + (old_logp_NL - batch.sampler_logp_NL).abs().sum().cpu()
     assert total is not None
