@@ -2,7 +2,7 @@
 
     python scripts/make_recording.py        about three minutes on one CPU core
 
-Two passes over each batch instead of one: only then do ratios leave 1, and clipping is there to be seen.
+Eight updates on each batch instead of one: only then do ratios leave 1, and clipping is there to be seen.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MOST_BYTES = 5_000_000
 CONFIG = Config(
     model="tiny",
     run=INTO.name,
-    steps=100,
+    steps=80,
     checkpoint_every=0,
-    optimizer=Optimizer(epochs=2),
+    optimizer=Optimizer(epochs=2, minibatches=4),
     evaluation=Evaluation(every=10, problems=150, probes=6),
     system=System(token_groups=2, threads=1, device="cpu"),
 )
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def pack(source: Path, target: Path) -> None:
-    """One file without a log beside it, so that it can be read where nothing can be written; no word of this machine."""
+    """One file without a log beside it, so that it can be read where nothing can be written."""
     db = sqlite3.connect(source)
     db.execute("UPDATE meta SET value = json_set(value, '$.system.runs', 'runs') WHERE key = 'config'")
     db.execute("UPDATE meta SET value = json_array('grpo', 'train') WHERE key = 'command'")

@@ -28,6 +28,7 @@ grpo: train language models with Group Relative Policy Optimization, and see why
   grpo sample MODEL "PROMPT"   a group of completions, scored where the task can score it
   grpo runs [NAME]             what is recorded
   grpo export RUN FOLDER       the trained model as a plain Hugging Face folder
+  grpo lab                     look inside every run, live, down to the token (in the browser)
 
 MODEL is tiny or nano (embedded), the name of a run, a Hugging Face folder or a Hugging Face id.
 `grpo COMMAND --help` lists a command's options.
@@ -110,6 +111,22 @@ class ExportOptions:
     """The checkpoint with the best held-out accuracy, instead of the last."""
     runs: str = "runs"
     """Folder that holds the runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabOptions:
+    """Look inside the runs in the browser: groups, advantages, tokens, while they train and afterwards."""
+
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    port: int = 8765
+    """0: any that is free."""
+    host: str = "127.0.0.1"
+    """Address to listen at; one that other machines can reach needs --token."""
+    token: str = ""
+    """Secret that a browser must bring once, in the address."""
+    open: bool = True
+    """Open the browser."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -304,6 +321,20 @@ def _export(arguments: list[str]) -> int:
     return 0
 
 
+def _lab(arguments: list[str]) -> int:
+    options = _parse(LabOptions, arguments, "grpo lab", ())
+    if not 0 <= options.port < 65536:
+        raise GrpoError(f"field port (command line): must be 0 to 65535; got {options.port}")
+    try:
+        from grpo.lab.server import serve
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("starlette", "uvicorn"):
+            raise
+        raise GrpoError(f'the lab needs {missing.name}: pip install "grpo-lab[lab]"') from None
+    serve(Path(options.runs), address=options.host, port=options.port, token=options.token, open_browser=options.open)
+    return 0
+
+
 def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tuple[str, ...]) -> Any:
     if "--help" in arguments or "-h" in arguments:
         flags.show_help(options, prog)
@@ -356,6 +387,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "sample": _sample,
     "runs": _runs,
     "export": _export,
+    "lab": _lab,
 }
 
 if __name__ == "__main__":

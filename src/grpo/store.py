@@ -396,6 +396,10 @@ class Run:
         rows = self._db.execute("SELECT * FROM probes ORDER BY step, probe_index")
         return [{**dict(row), "samples": json.loads(row["samples"])} for row in rows]
 
+    def select(self, query: str, *parameters: Any) -> list[dict[str, Any]]:
+        """For readers with questions of their own; schema.sql names tables and columns."""
+        return [dict(row) for row in self._db.execute(query, parameters)]
+
     def summary(self) -> dict[str, Any]:
         """What `grpo runs NAME --json` prints."""
         with self._snapshot():

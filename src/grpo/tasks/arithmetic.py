@@ -55,6 +55,10 @@ class Arithmetic:
     def traits(self, problem: Problem, text: str) -> Mapping[str, float]:
         return {"worked": float("(" in text)}
 
+    def extract(self, text: str) -> str:
+        """What is compared with the answer."""
+        return final_answer(text)
+
     def _prompts(self, key: str, heldout: bool) -> Iterator[str]:
         """Endless; a prompt belongs to the held-out side by its own hash, whatever stream it turns up in."""
         rng = random.Random(f"{self.name}/{key}")

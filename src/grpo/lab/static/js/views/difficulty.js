@@ -1,0 +1,2 @@
+import { html } from "htm/preact";
+export function Difficulty() { return html`<p>soon</p>`; }
