@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 from grpo.store import Run
@@ -30,12 +31,14 @@ def compare(runs: Sequence[tuple[str, Run]], metric: str, by: str, points: int) 
     differing = [name for name in names if len({json.dumps(row.get(name)) for row in settings.values()}) > 1]
     curves = {run_id: curve(run, metric, by, points) for run_id, run in runs}
     evaluations = {run_id: evals(run, by) for run_id, run in runs}
+    grouped = experiments(settings)
     return {
         "metric": metric,
         "by": by,
         "curves": curves,
         "evaluations": evaluations,
-        "experiments": experiments(settings),
+        "experiments": grouped,
+        "bands": [{"runs": ids, "points": band([curves[run_id] for run_id in ids])} for ids in grouped if len(ids) > 1],
         "differences": [
             {"name": name, "values": {run_id: row.get(name) for run_id, row in settings.items()}} for name in differing
         ],
@@ -78,6 +81,20 @@ def curve(run: Run, metric: str, by: str, points: int) -> list[dict[str, float]]
         {"x": at.get(part[-1][0], 0.0), "y": sum(value for _, value in part) / len(part), "step": part[-1][0]}
         for part in stretches
     ]
+
+
+def band(curves: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
+    """Mean over seeds and one sample standard deviation to either side, as far as all of them go.
+
+    >>> band([[{"x": 1.0, "y": 0.0}], [{"x": 3.0, "y": 2.0}, {"x": 9.0, "y": 9.0}]])
+    [{'x': 2.0, 'mean': 1.0, 'low': -0.41421356237309515, 'high': 2.414213562373095}]
+    """
+    points = []
+    for together in zip(*curves, strict=False):
+        middle, spread = fmean(point["y"] for point in together), stdev(point["y"] for point in together)
+        x = fmean(point["x"] for point in together)
+        points.append({"x": x, "mean": middle, "low": middle - spread, "high": middle + spread})
+    return points
 
 
 def evals(run: Run, by: str) -> list[dict[str, Any]]:

@@ -45,6 +45,7 @@ def overview(run: Run) -> dict[str, Any]:
         "findings": run.select("SELECT count(*) AS count FROM findings")[0]["count"],
         "seconds": {row["name"]: row["seconds"] for row in spans},
         "metrics": metric_names(run),
+        "telling_step": telling_step(run),
         "traced_steps": traced_steps(run, most=400),
         "probes": run.select("SELECT count(DISTINCT probe_index) AS count FROM probes")[0]["count"],
     }
@@ -56,6 +57,12 @@ def metric_names(run: Run) -> list[str]:
     found = run.select("SELECT DISTINCT name FROM metrics WHERE step < 20 OR step > ?", last - 20)
     names = {row["name"] for row in found}
     return [*(name for name in METRICS if name in names), *sorted(names - METRICS.keys())]
+
+
+def telling_step(run: Run) -> int:
+    """The first of those in which most groups had something to teach."""
+    query = "SELECT step FROM metrics WHERE name = 'zero_signal_groups' ORDER BY value, step LIMIT 1"
+    return next((row["step"] for row in run.select(query)), 0)
 
 
 def traced_steps(run: Run, most: int) -> list[int]:

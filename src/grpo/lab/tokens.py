@@ -118,6 +118,7 @@ def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[
         "beta": settings["beta"],
         "aggregate": settings["aggregate"],
         "weight": weight,
+        "surrogate": token_loss(position, **{**inputs, "beta": 0.0}) * inputs["denominator"] / weight,
         "denominator": inputs["denominator"],
         "share": token_loss(position, **inputs),
         "push": float(terms.push[position]),

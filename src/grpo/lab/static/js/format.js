@@ -1,5 +1,5 @@
 // Numbers as people read them. A true minus sign; enough digits to compare, none to admire.
-const minus = (text) => text.replace("-", "−");
+const minus = (text) => text.replaceAll("-", "−");
 
 export function number(value, digits = 3) {
   if (value === null || value === undefined) return "–";
@@ -42,6 +42,13 @@ export function date(iso) {
 }
 
 export const plural = (count, noun) => `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
+
+// On an axis: no trailing zeros, short where the numbers are very small.
+export function tick(value) {
+  const size = Math.abs(value);
+  if (value !== 0 && size < 1e-3) return minus(String(Number(value.toPrecision(2)).toExponential()));
+  return minus(Number(value.toPrecision(3)).toLocaleString("en-US", { maximumSignificantDigits: 3 }));
+}
 
 export const isShare = (unit) => unit?.startsWith("share");
 

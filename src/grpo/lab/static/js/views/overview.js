@@ -2,11 +2,11 @@
 import { html } from "htm/preact";
 import { definitions, useApi } from "../api.js";
 import { Chart } from "../chart.js";
-import { isShare, metricValue, number, percent, plural, seconds } from "../format.js";
+import { isShare, metricValue, number, percent, plural, seconds, tick } from "../format.js";
 import { Card, Empty, Fetched, MetricHint, Stat } from "../parts.js";
-import { address, go, Link } from "../route.js";
+import { address, go, route, setQuery } from "../route.js";
 
-const FIRST = ["reward_mean", "zero_signal_groups", "gradient_tokens", "length_mean", "entropy", "kl", "loss", "grad_norm", "clip_low", "clip_high", "ratio_min", "ratio_max", "sampler_gap", "truncated", "tokens_per_second"];
+const FIRST = ["reward_mean", "zero_signal_groups", "gradient_tokens", "loss", "grad_norm", "kl", "entropy", "length_mean", "sft_loss"];
 
 export function Overview({ url, about, version, base }) {
   const series = useApi(`${url}/series?points=240`, version);
@@ -23,12 +23,21 @@ export function Overview({ url, about, version, base }) {
     ${about.evals.length > 0 && html`<${Accuracy} about=${about} series=${series.data?.series?.accuracy} />`}
     <${Fetched} state=${series} height="60rem">${({ series: found, width }) => {
       const names = Object.keys(found);
-      const ordered = [...FIRST.filter((name) => names.includes(name)), ...names.filter((name) => !FIRST.includes(name) && name !== "accuracy")];
+      const first = [...FIRST.filter((name) => names.includes(name)), ...names.filter((name) => name.endsWith("_share"))];
+      const rest = names.filter((name) => !first.includes(name) && name !== "accuracy");
+      const card = (name) => html`<${MetricCard} key=${name} name=${name} points=${found[name]} base=${base} width=${width} />`;
       if (!names.length) return html`<${Empty} title="No step yet">The first one appears here as soon as it is recorded.<//>`;
       return html`${width > 1 && html`<p class="small soft">Each point is the mean over ${width} steps; the band is how far the steps ranged.</p>`}
-        <div class="metrics">${ordered.map((name) => html`<${MetricCard} key=${name} name=${name} points=${found[name]} base=${base} width=${width} />`)}</div>`;
+        <div class="metrics">${first.map(card)}</div>
+        <${More} count=${rest.length}>${() => html`<div class="metrics">${rest.map(card)}</div>`}<//>`;
     }}<//>
     <${Configuration} about=${about} />`;
+}
+
+// Drawn when it is opened, and open when the address says so.
+function More({ count, children }) {
+  const open = route.value.query.get("all") === "1";
+  return html`<details class="more" open=${open} onToggle=${(event) => setQuery({ all: event.currentTarget.open ? 1 : undefined })}><summary class="small">${count} more numbers, among them clipping, ratios and speed</summary>${open && children()}</details>`;
 }
 
 function Accuracy({ about, series }) {
@@ -70,7 +79,7 @@ export function MetricCard({ name, points, base, width }) {
       build=${(Plot) => ({
         marginBottom: 20, marginTop: 6, marginLeft: 46,
         x: { label: null, ticks: 4, tickFormat: (v) => (Number.isInteger(v) ? number(v) : "") },
-        y: { label: null, ticks: 3, grid: true, nice: true, domain: share ? [0, Math.max(high, high > 0.5 ? 1 : 0.05)] : low >= 0 && low < high / 2 ? [0, high || 1] : [low, high === low ? low + 1 : high], tickFormat: share ? (v) => percent(v, high < 0.05 ? 1 : 0) : (v) => number(v, Math.abs(high) < 0.1 ? 3 : 2) },
+        y: { label: null, ticks: 3, grid: true, nice: true, domain: share ? [0, Math.max(high, high > 0.5 ? 1 : 0.05)] : low >= 0 && low < high / 2 ? [0, high || 1] : [low, high === low ? low + 1 : high], tickFormat: share ? (v) => percent(v, high < 0.05 ? 1 : 0) : tick },
         marks: [
           width > 1 && Plot.areaY(rows, { x: "step", y1: "low", y2: "high", fill: "var(--c1)", fillOpacity: 0.14 }),
           Plot.lineY(rows, { x: "step", y: "mean", stroke: "var(--c1)", strokeWidth: 1.5 }),
