@@ -105,7 +105,7 @@ def _saturated_part(ends: Ends) -> Iterator[Alarm]:
                     if value is not None:
                         parts.setdefault(part, []).append(value)
     for part, values in parts.items():
-        if len(parts) > 1 and len(values) >= 50 and max(values) > 0 and fmean(values) > 0.99 * max(values):
+        if len(parts) > 1 and len(values) >= 40 and max(values) > 0 and fmean(values) > 0.99 * max(values):
             yield Alarm(
                 f"Everyone earns {part}",
                 f"The part {part} was earned by {fmean(v == max(values) for v in values):.0%} of the last completions.",
@@ -145,7 +145,7 @@ def _length(ends: Ends) -> Iterator[Alarm]:
     if last > 3 * first or last < first / 3:
         yield Alarm(
             "Completions grew without reward" if last > first else "Completions shrank without reward",
-            f"Mean length went from {first:.0f} to {last:.0f} tokens, reward from {rewards[0]:.2f} to {rewards[1]:.2f}.",
+            f"Length went from {first:.0f} to {last:.0f} tokens, reward from {rewards[0]:.2f} to {rewards[1]:.2f}.",
             "Padding, repetition or giving up: read the newest ones.",
             "completions",
             "the newest completions",
@@ -170,7 +170,7 @@ def _entropy(ends: Ends) -> Iterator[Alarm]:
     if first and last is not None and last < 0.01 and last < first / 10 and not ends.solved:
         yield Alarm(
             "Entropy has fallen to the floor",
-            f"It went from {first:.3f} to {last:.4f} nats per token, with accuracy at {ends.last('accuracy') or 0:.0%}.",
+            f"From {first:.3f} to {last:.4f} nats per token, accuracy is at {ends.last('accuracy') or 0:.0%}.",
             "The policy no longer tries anything else: lower the learning rate, or raise the temperature.",
             "tokens",
             "tokens by entropy",

@@ -22,6 +22,8 @@ from grpo.store import Run
 ACCEPTED = frozenset(inspect.signature(policy_loss).parameters)
 """Settings that `policy_loss` takes; the others of a run's loss section make its advantages."""
 
+MOST_TOKENS_AT_ONCE = 2000
+
 
 def loss_settings(loss: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a run's loss section that `policy_loss` takes."""
@@ -61,17 +63,29 @@ class Traced:
 
 
 def lens(run: Run, step: int, group: int, sample: int) -> dict[str, Any]:
-    """Every token with each of the values it can be coloured by; None where a value was not recorded."""
-    traced = _traced(run, step, group, sample)
+    """The group's tokens with each of the values they can be coloured by; of long completions, only the one asked for.
+
+    A value that was not recorded is None.
+    """
+    rows: list[Mapping[str, Any]] = [row for row in run.token_arrays(step) if row["group_index"] == group]
+    traced = _traced(rows, run, sample)
+    if sum(len(row["tokens"]) for row in rows) > MOST_TOKENS_AT_ONCE:
+        rows = [traced.row]
+    return {
+        "settings": traced.settings,
+        "updates": _updates(run),
+        "rows": [_row(run, Traced(row, run.config.get("loss", {}))) for row in rows],
+    }
+
+
+def _row(run: Run, traced: Traced) -> dict[str, Any]:
     terms = token_terms(**traced.inputs)
     entropies = traced.row["entropies"]
     return {
+        "sample": traced.row["sample_index"],
         "pieces": pieces(run, traced.row["tokens"].tolist()),
-        "ids": traced.row["tokens"].tolist(),
         "trained": traced.trained,
         "denominator": traced.row["denominator"],
-        "settings": traced.settings,
-        "updates": _updates(run),
         "values": {
             "push": terms.push.tolist() if traced.trained else None,
             "advantage": traced.advantages_L.tolist(),
@@ -87,7 +101,7 @@ def lens(run: Run, step: int, group: int, sample: int) -> dict[str, Any]:
 
 def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[str, Any]:
     """One token's loss in the numbers that made it, each by the function of `grpo.core` that made it."""
-    traced = _traced(run, step, group, sample)
+    traced = _traced([row for row in run.token_arrays(step) if row["group_index"] == group], run, sample)
     length = len(traced.logp_L)
     if not 0 <= position < length:
         raise GrpoError(f"token {position} is not there; the completion has {length} tokens")
@@ -126,14 +140,11 @@ def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[
     }
 
 
-def _traced(run: Run, step: int, group: int, sample: int) -> Traced:
-    for row in run.token_arrays(step):
-        if (row["group_index"], row["sample_index"]) == (group, sample):
+def _traced(rows: Sequence[Mapping[str, Any]], run: Run, sample: int) -> Traced:
+    for row in rows:
+        if row["sample_index"] == sample:
             return Traced(row, run.config.get("loss", {}))
-    raise GrpoError(
-        f"the tokens of step {step}, group {group}, completion {sample} were not recorded; "
-        "--system.token_groups N keeps those of N groups per step"
-    )
+    raise GrpoError("these tokens were not recorded; --system.token_groups N keeps those of N groups per step")
 
 
 def _updates(run: Run) -> int:

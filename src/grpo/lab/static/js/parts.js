@@ -11,11 +11,11 @@ export function Loading({ height = "12rem", label = "Loading" }) {
 }
 
 export function Failed({ error }) {
-  return html`<div class="failed" role="alert"><h3>That did not work</h3><p>${error.message}</p></div>`;
+  return html`<div class="failed" role="alert"><h2>That did not work</h2><p>${error.message}</p></div>`;
 }
 
 export function Empty({ title, children }) {
-  return html`<div class="empty"><h3>${title}</h3><div class="soft">${children}</div></div>`;
+  return html`<div class="empty"><h2>${title}</h2><div class="soft">${children}</div></div>`;
 }
 
 export function Fetched({ state, height, children }) {

@@ -47,19 +47,19 @@ export function RunPage({ id, view, query }) {
   const [, View] = VIEWS[view] ?? VIEWS.overview;
   const kept = Object.fromEntries(SHARED.map((name) => [name, query.get(name)]));
   const base = `/runs/${encodeURIComponent(id)}`;
-  return html`<div class="run">
-    <header class="run-head">
+  return html`<main class="run" id="main">
+    <div class="run-head">
       <div class="run-title"><h1>${about.name}</h1><${Status} run=${about} /></div>
       <p class="soft small">${about.kind === "sft" ? `${about.model}, supervised fine-tuning` : `${about.model} on ${about.task} · ${about.algorithm} · ${about.prompts_per_step} prompts × ${about.group_size} completions a step · seed ${about.seed}`}</p>
-    </header>
+    </div>
     <nav class="views" aria-label="Views of the run">${Object.entries(VIEWS).map(
       ([key, [name]]) => html`<${Link} to=${address(`${base}/${key}`, kept)} aria-current=${key === view ? "page" : undefined}>
         ${name}${key === "findings" && about.findings > 0 && html`<span class="count">${about.findings}</span>`}<//>`,
     )}</nav>
-    <main class="view" id="main" key=${view}>
+    <div class="view" key=${view}>
       ${about.steps === 0 && view !== "overview" ? html`<${Waiting} about=${about} />` : html`<${View} id=${id} url=${url} about=${about} version=${version} query=${query} base=${base} />`}
-    </main>
-  </div>`;
+    </div>
+  </main>`;
 }
 
 function Waiting({ about }) {

@@ -1,12 +1,12 @@
-// The token lens: every token of one completion, coloured by what the update saw of it; one token's loss worked out.
+// The token lens: every token of a group, coloured by what the update saw of it; one token's loss worked out.
 import { html } from "htm/preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { useApi } from "../api.js";
-import { exact, number, percent, plural, signed } from "../format.js";
-import { Advantage, Card, Empty, Fetched, Reward, Segmented, strength } from "../parts.js";
-import { setQuery } from "../route.js";
+import { exact, number, percent, signed } from "../format.js";
+import { Advantage, Card, Empty, Fetched, Segmented } from "../parts.js";
+import { route, setQuery } from "../route.js";
 import { braced, Tex, value } from "../tex.js";
-import { visible } from "../text.js";
+import { Untrusted, visible } from "../text.js";
 
 // name, what it shows, which colours, how a value reads, least full strength.
 const LENSES = {
@@ -42,41 +42,45 @@ export function Tokens({ url, about, query, base }) {
       group ? html`<${Completions} key=${`${step} ${group.index}`} url=${url} step=${step} groups=${groups} group=${group} query=${query} about=${about} />` : html`<div class="loading"></div>`}<//>`;
 }
 
-function Completions({ url, step, groups, group, query, about }) {
+function Completions({ url, step, groups, group, query }) {
   const state = useApi(`${url}/steps/${step}/groups/${group.index}`);
   return html`<${Fetched} state=${state} height="70vh">${(data) => {
-    const named = data.completions.find((done) => String(done.sample) === query.get("sample"));
-    const done = named ?? data.completions[0];
+    const most = data.completions.reduce((best, done) => (Math.abs(done.advantage ?? 0) > Math.abs(best.advantage ?? 0) ? done : best));
+    const done = data.completions.find((one) => String(one.sample) === query.get("sample")) ?? most;
     return html`
-      ${groups.length > 1 && html`<div class="row"><${Segmented} label="Group" value=${group.index} onChange=${(index) => setQuery({ group: index, sample: undefined, token: undefined })} options=${groups.map((one) => [one.index, `Group ${one.index}`, one.prompt])} /></div>`}
-      <p class="prompt"><bdi class="untrusted" dir="ltr">${visible(data.prompt)}</bdi> <span class="soft small">answer</span> <bdi class="untrusted" dir="ltr">${visible(data.answer)}</bdi></p>
-      <div class="samples" role="radiogroup" aria-label="Completion">${data.completions.map(
-        (one) => html`<label class="sample ${one.sample === done.sample ? "chosen" : ""}"><input type="radio" name="sample" checked=${one.sample === done.sample} onChange=${() => setQuery({ sample: one.sample, token: undefined })} aria-label=${`Completion ${one.sample}, advantage ${signed(one.advantage)}`} />
-          <${Advantage} value=${one.advantage} /><${Reward} value=${one.reward} /></label>`,
-      )}</div>
-      <${Lens} url=${`${url}/steps/${step}/groups/${group.index}/tokens/${done.sample}`} done=${done} query=${query} about=${about} />`;
+      <div class="row">${groups.length > 1 && html`<${Segmented} label="Group" value=${group.index} onChange=${(index) => setQuery({ group: index, sample: undefined, token: undefined })} options=${groups.map((one) => [one.index, `Group ${one.index}`, one.prompt])} />`}
+        <p class="prompt"><bdi class="untrusted" dir="ltr">${visible(data.prompt)}</bdi> <span class="soft small">answer</span> <bdi class="untrusted" dir="ltr">${visible(data.answer)}</bdi></p></div>
+      <${Lens} url=${`${url}/steps/${step}/groups/${group.index}/tokens`} completions=${data.completions} done=${done} query=${query} />`;
   }}<//>`;
 }
 
-function Lens({ url, done, query, about }) {
-  const state = useApi(url);
+function Lens({ url, completions, done, query }) {
+  const state = useApi(`${url}/${done.sample}`);
   return html`<${Fetched} state=${state} height="50vh">${(data) => {
-    const offered = Object.entries(LENSES).filter(([key]) => data.values[key]);
-    const key = data.values[query.get("lens")] ? query.get("lens") : data.trained ? "push" : "probability";
+    const shown = data.rows.find((row) => row.sample === done.sample) ?? data.rows[0];
+    const offered = Object.entries(LENSES).filter(([key]) => shown.values[key]);
+    const key = shown.values[query.get("lens")] ? query.get("lens") : shown.trained ? "push" : "probability";
     const token = Number.parseInt(query.get("token"), 10);
-    const chosen = Number.isInteger(token) && token < data.pieces.length ? token : null;
+    const chosen = Number.isInteger(token) && token < shown.pieces.length ? token : null;
+    const most = Math.max(...data.rows.filter((row) => row.values[key]).map((row) => fullStrength(key, row.values[key])));
     return html`<div class="lens">
       <${Card}>
         <div class="row"><${Segmented} label="Lens" value=${key} onChange=${(lens) => setQuery({ lens })} options=${offered.map(([name, [text]]) => [name, text])} /></div>
         <p class="small soft lens-about">${LENSES[key][1]}${key === "ratio" && data.updates === 1 ? " This run takes one update per batch, so it is 1 everywhere." : ""}</p>
-        ${!data.trained && html`<p class="small warn">No update was taken on this completion, so only what the sampler saw is known.</p>`}
-        <${TokenText} data=${data} lens=${key} chosen=${chosen} />
-        <${Scale} lens=${key} values=${data.values[key]} />
+        ${!shown.trained && html`<p class="small warn">No update was taken on this completion, so only what the sampler saw is known.</p>`}
+        <ol class="lens-rows">${completions.map((one) => {
+          const row = data.rows.find((other) => other.sample === one.sample && other.values[key]);
+          return html`<li key=${one.sample} class="lens-row ${one.sample === done.sample ? "chosen" : ""}">
+            <button type="button" class="lens-open" aria-label=${`Completion ${one.sample}, advantage ${signed(one.advantage)}`} aria-pressed=${one.sample === done.sample} onClick=${() => setQuery({ sample: one.sample, token: undefined })}><${Advantage} value=${one.advantage} /></button>
+            ${row ? html`<${TokenText} row=${row} lens=${key} most=${most} chosen=${one.sample === done.sample ? chosen : null} />` : html`<${Untrusted} text=${one.text.slice(0, 200)} class="clip faint" />`}
+          </li>`;
+        })}</ol>
+        <${Scale} lens=${key} most=${most} />
       <//>
       ${chosen === null
         ? html`<${Empty} title="Choose a token">Its loss is worked out here, with the numbers of this very update.<//>`
-        : data.trained
-          ? html`<${Worked} url=${`${url}/${chosen}`} about=${about} />`
+        : shown.trained
+          ? html`<${Worked} url=${`${url}/${shown.sample}/${chosen}`} />`
           : html`<${Empty} title="Nothing to work out">No update was taken on this completion.<//>`}
     </div>`;
   }}<//>`;
@@ -96,39 +100,38 @@ function fullStrength(lens, values) {
   return Math.max(LENSES[lens][4], ...sizes);
 }
 
-function TokenText({ data, lens, chosen }) {
+function TokenText({ row, lens, most, chosen }) {
   const box = useRef(null);
-  const values = data.values[lens];
-  const most = fullStrength(lens, values);
-  useEffect(() => {
+  const values = row.values[lens];
+  const choose = (token) => setQuery({ sample: row.sample, token });
+  useLayoutEffect(() => {
     if (chosen !== null && box.current?.contains(document.activeElement)) box.current.children[chosen]?.focus();
   }, [chosen]);
   function press(event) {
-    const moves = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-    const at = chosen ?? -1;
+    const moves = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Enter: 0, " ": 0 };
+    // The address is ahead of the screen when keys come fast.
+    const at = Number((chosen === null ? null : route.value.query.get("token")) ?? document.activeElement?.dataset.place ?? 0);
     const to = event.key === "Home" ? 0 : event.key === "End" ? values.length - 1 : event.key in moves ? at + moves[event.key] : null;
     if (to === null) return;
     event.preventDefault();
-    setQuery({ token: Math.max(0, Math.min(values.length - 1, to)) });
+    choose(Math.max(0, Math.min(values.length - 1, to)));
   }
-  const choose = (event) => {
+  const click = (event) => {
     const place = event.target.closest(".token")?.dataset.place;
-    if (place !== undefined) setQuery({ token: place });
+    if (place !== undefined) choose(place);
   };
-  return html`<div class="tokens" ref=${box} role="listbox" aria-label="Tokens" data-arrows onKeyDown=${press} onClick=${choose}>${data.pieces.map((piece, place) => {
+  return html`<div class="tokens" ref=${box} role="listbox" aria-label=${`Tokens of completion ${row.sample}`} data-arrows onKeyDown=${press} onClick=${click}>${row.pieces.map((piece, place) => {
     const [hue, size] = paint(lens, values[place], most);
     return html`<span class="token ${hue}" role="option" data-place=${place} aria-selected=${place === chosen} tabIndex=${place === (chosen ?? 0) ? 0 : -1} style=${{ "--strength": Math.min(1, size).toFixed(3) }} title=${`${LENSES[lens][0]} ${LENSES[lens][3](values[place])}`}>${piece ? visible(piece.replace(/ /g, "␣").replace(/\n/g, "⏎\n")) : "·"}</span>`;
   })}</div>`;
 }
 
-function Scale({ lens, values }) {
+function Scale({ lens, most }) {
   const [name, , colours, read] = LENSES[lens];
-  const most = fullStrength(lens, values);
-  const ends = colours === "diverging" ? ["below", "above", -most, most] : colours === "sequential" ? ["more", "more", 0, most] : null;
-  if (!ends) {
+  if (colours === "around-one" || colours === "around-zero") {
     return html`<p class="scale small soft"><i class="key square less-key"></i>${lens === "clip" ? "clipped below" : "less likely than when sampled"} <i class="key square more-key"></i>${lens === "clip" ? "clipped above" : "more likely"}</p>`;
   }
-  return html`<p class="scale small soft num"><span>${lens === "kl" || colours === "sequential" ? "0" : read(ends[2])}</span><i class="ramp ramp-${colours}" aria-hidden="true"></i><span>${read(ends[3])}</span><span class="visually-hidden">scale of ${name}</span></p>`;
+  return html`<p class="scale small soft num"><span>${colours === "sequential" ? "0" : read(-most)}</span><i class="ramp ramp-${colours}" aria-hidden="true"></i><span>${read(most)}</span><span class="visually-hidden">scale of ${name}</span></p>`;
 }
 
 function Worked({ url }) {

@@ -28,17 +28,21 @@ export function WhatIf({ url, about, query }) {
   const clear = Object.fromEntries(Object.keys(asked).map((name) => [name, undefined]));
   return html`<p class="view-lead">The completions and rewards of a recorded step stay; the advantages and weights are worked out again by <code>grpo.core</code>. Nothing is trained.</p>
     <${StepBar} step=${step} last=${about.steps - 1} />
-    <${Fetched} state=${state} height="60vh">${(data) => html`<div class="whatif">
+    <${Fetched} state=${state} height="60vh">${(answer) => {
+      // Controls show what is asked, at once; the numbers follow when they are there.
+      const data = { ...answer, settings: { ...answer.recorded_settings, ...asked }, weights: Object.fromEntries(answer.parts.map((part) => [part, Number(asked[`weight.${part}`] ?? 1)])) };
+      for (const [name] of NUMBERS) data.settings[name] = Number(data.settings[name]);
+      return html`<div class="whatif">
       <${Card} class="controls" title="Settings" actions=${html`<button type="button" disabled=${!Object.keys(asked).length} onClick=${() => setQuery(clear)}>As it ran</button>`}>
         <div class="row presets" role="group" aria-label="Presets">${Object.entries(data.presets).map(([name, preset]) => html`<button type="button" class="chip" onClick=${() => setQuery({ ...clear, ...changes(preset, data.recorded_settings) })}>${name}</button>`)}</div>
         ${Object.entries(TITLES).map(([name, title]) => html`<div class="setting"><span class="small soft">${title}${differs(data, name)}</span>
           <${Segmented} label=${title} value=${data.settings[name]} onChange=${(choice) => setQuery({ [name]: choice === data.recorded_settings[name] ? undefined : choice })} options=${data.choices[name].map((key) => [key, WORDS[name][key] ?? key])} /></div>`)}
         ${NUMBERS.map(([name, title, low, high, tick]) => html`<${Slider} name=${name} title=${title} low=${low} high=${high} tick=${tick} value=${data.settings[name]} recorded=${data.recorded_settings[name]} />`)}
-        ${data.parts.map((part) => html`<${Slider} name=${`weight.${part}`} title=${html`weight of <b>${part}</b>`} low=${-1} high=${2} tick=${0.1} value=${data.weights[part] ?? 1} recorded=${1} />`)}
+        ${data.parts.map((part) => html`<${Slider} name=${`weight.${part}`} title=${html`weight of <b>${part}</b>`} low=${-1} high=${2} tick=${0.1} value=${data.weights[part]} recorded=${1} />`)}
       <//>
       <div>
         <${Card} title="The step" note="As it ran, and as it would have been.">
-          <table class="before-after"><thead><tr><th scope="col"></th><th scope="col" class="right">as it ran</th><th scope="col" class="right">what if</th></tr></thead><tbody>
+          <table class="before-after"><thead><tr><th scope="col"><span class="visually-hidden">metric</span></th><th scope="col" class="right">as it ran</th><th scope="col" class="right">what if</th></tr></thead><tbody>
             ${MEASURED.map(([name, read]) => html`<${Row} name=${name} read=${read} before=${data.statistics.before[name]} now=${data.statistics.now[name]} />`)}
             ${data.traced.now && html`<tr><th colspan="3" scope="rowgroup" class="rowgroup">over the tokens that were recorded</th></tr>`}
             ${data.traced.now && TRACED.map(([name, read]) => html`<${Row} name=${name} read=${read} before=${data.traced.before[name]} now=${data.traced.now[name]} />`)}
@@ -48,7 +52,8 @@ export function WhatIf({ url, about, query }) {
           <${Pushes} groups=${data.groups} />
         <//>
       </div>
-    </div>`}<//>`;
+    </div>`;
+    }}<//>`;
 }
 
 const changes = (preset, recorded) => Object.fromEntries([...Object.keys(TITLES), ...NUMBERS.map(([name]) => name)].map((name) => [name, preset[name] === recorded[name] ? undefined : preset[name]]));
