@@ -32,6 +32,7 @@ grpo: train language models with Group Relative Policy Optimization, and see why
   grpo plan MODEL              memory and compute of a step, before anything is loaded
   grpo compare --algorithms A,B --seeds N   several ways, several seeds, and what is beyond luck
   grpo export RUN FOLDER       the trained model as a plain Hugging Face folder
+  grpo lab                     look inside every run, live, down to the token (in the browser)
 
 MODEL is tiny or nano (embedded), the name of a run, a Hugging Face folder or a Hugging Face id.
 `grpo COMMAND --help` lists a command's options.
@@ -149,6 +150,22 @@ class ExportOptions:
     """The checkpoint with the best held-out accuracy, instead of the last."""
     runs: str = "runs"
     """Folder that holds the runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabOptions:
+    """Look inside the runs in the browser: groups, advantages, tokens, while they train and afterwards."""
+
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    port: int = 8765
+    """0: any that is free."""
+    host: str = "127.0.0.1"
+    """Address to listen at; one that other machines can reach needs --token."""
+    token: str = ""
+    """Secret that a browser must bring once, in the address."""
+    open: bool = True
+    """Open the browser."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -382,6 +399,20 @@ def _compare(arguments: list[str]) -> int:
     return command(arguments)
 
 
+def _lab(arguments: list[str]) -> int:
+    options = _parse(LabOptions, arguments, "grpo lab", ())
+    if not 0 <= options.port < 65536:
+        raise GrpoError(f"field port (command line): must be 0 to 65535; got {options.port}")
+    try:
+        from grpo.lab.server import serve
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("starlette", "uvicorn"):
+            raise
+        raise GrpoError(f'the lab needs {missing.name}: pip install "grpo-lab[lab]"') from None
+    serve(Path(options.runs), address=options.host, port=options.port, token=options.token, open_browser=options.open)
+    return 0
+
+
 def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tuple[str, ...]) -> Any:
     if "--help" in arguments or "-h" in arguments:
         flags.show_help(options, prog)
@@ -452,6 +483,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "plan": _plan,
     "compare": _compare,
     "export": _export,
+    "lab": _lab,
 }
 
 if __name__ == "__main__":

@@ -70,6 +70,10 @@ class Arithmetic:
         marked = [(piece.end(), float(is_right)) for piece, is_right in zip(found, right, strict=True)]
         return [*marked, (len(text), float(answer.strip() == problem.answer))]
 
+    def extract(self, text: str) -> str:
+        """What is compared with the answer."""
+        return final_answer(text)
+
     def _prompts(self, key: str, heldout: bool) -> Iterator[str]:
         """Endless; a prompt belongs to the held-out side by its own hash, whatever stream it turns up in."""
         rng = random.Random(f"{self.name}/{key}")
