@@ -4,7 +4,8 @@ python benchmarks/rollout.py --shape smollm2-135m --prompts 64 --group 16 --prom
 python benchmarks/rollout.py --model smollm2 --device cpu --prompts 4 --group 8 --prompt-tokens 50 --new 32 --peers hf
 
 --shape takes random weights of a known shape, --model real ones. --uneven stops each completion at a random length, a
-third of the limit on average (ours alone): uniform, or geometric and cut at the limit. A peer that is not installed is left out, and said so.
+third of the limit on average (ours alone): uniform, or geometric and cut at the limit. A peer that is not installed is
+left out, and said so.
 """
 
 from __future__ import annotations

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from conftest import random_policy
-from grpo.batch import pack
+from grpo.attention import PromptCache
+from grpo.batch import pack, pack_prompts
 from grpo.errors import GrpoError
 from grpo.policy import Policy, logprobs
 from grpo.rollout.engine import Engine, choose
 from grpo.rollout.noise import sampling_noise
+from grpo.rollout.packed import packed
 from grpo.types import Problem
 
 PROBLEMS = [Problem("a", "hello", ""), Problem("b", "a longer prompt", ""), Problem("c", "hi", "")]
@@ -121,6 +123,33 @@ def test_each_prompt_token_is_computed_once_per_group_and_finished_rows_leave() 
     # Every token but the last of each completion is fed back once; a finished row stays until the next compaction.
     fed = sum(rows for rows, _ in decode)
     assert sum(length - 1 for length in lengths) <= fed < 24 * max(length - 1 for length in lengths)
+
+
+def test_laid_out_weights_compute_the_same(architecture: str) -> None:
+    policy = random_policy(architecture)
+    tokens = torch.arange(12).reshape(1, 12)
+    tokens_T, positions_T, layout, _ = pack_prompts([tokens[0].numpy()], "cpu", PromptCache())
+    plain = policy.logits(policy.hidden(tokens_T[None], positions_T[None], layout))
+    with torch.no_grad(), packed(policy.model, 12):
+        again = policy.logits(policy.hidden(tokens_T[None], positions_T[None], layout))
+        assert not torch.equal(plain, torch.zeros_like(plain))
+        torch.testing.assert_close(again, plain.detach(), atol=1e-4, rtol=1e-4)
+    assert all("forward" not in vars(module) for module in policy.model.modules()), "the model is as it was"
+
+
+def test_large_models_are_sampled_with_laid_out_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = random_policy("llama")
+    before = sample(policy)
+    monkeypatch.setattr("grpo.rollout.packed.SMALL_MODEL", 10)
+    used = []
+    real = torch.ops.mkldnn._linear_pointwise
+    monkeypatch.setattr(
+        "grpo.rollout.packed._product", lambda x, weight, bias: used.append(1) or real(x, weight, bias, "none", [], "")
+    )
+    after = sample(policy)
+    assert used
+    for a, b in zip(before, after, strict=True):
+        assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
 
 
 def test_finish_and_end_token() -> None:

@@ -82,10 +82,13 @@ class Policy:
 
     def logits(self, hidden: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
         """Float32 at least, whatever the model's precision. `weight`: what `head_weight` gave, to make it once."""
+        head = self.model.get_output_embeddings()
+        if weight is None and self.device.type == "cpu" and self.compute is None:
+            logits = head(hidden)
+            return logits if logits.dtype == torch.float64 else logits.float()
         weight = self.head_weight() if weight is None else weight
-        bias = self.model.get_output_embeddings().bias
         logits = wide_product(hidden.to(weight.dtype), weight)
-        return logits if bias is None else logits + bias
+        return logits if head.bias is None else logits + head.bias
 
     def weights(self) -> dict[str, torch.Tensor]:
         """By name, tied ones once: what `model.safetensors` of a Hugging Face folder holds."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from grpo.batch import pack_prompts
 from grpo.errors import GrpoError
 from grpo.policy import Policy
 from grpo.rollout.noise import sampling_noise
+from grpo.rollout.packed import can_pack, packed
 from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
@@ -76,7 +78,9 @@ class Engine:
             if self._can_use_graphs(top_k, top_p):
                 parts.append(self._decode_on_graphs(wave_prompts, wave_noise_PGL, temperature))
             else:
-                parts.append(self._decode(wave_prompts, wave_noise_PGL, temperature, top_k, top_p))
+                rows = wave_noise_PGL.shape[0] * wave_noise_PGL.shape[1]
+                with packed(self.policy.model, rows) if can_pack(self.policy.model) else nullcontext():
+                    parts.append(self._decode(wave_prompts, wave_noise_PGL, temperature, top_k, top_p))
         completions = self._completions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
         return [
             Group(problem, prompt, tuple(completions[i * group_size : (i + 1) * group_size]), self.policy.version)

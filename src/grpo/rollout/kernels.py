@@ -86,6 +86,13 @@ def _turned(low, high, cos, sin, kept: tl.constexpr):
 
 
 @triton.jit
+def _weighed(weight_ptr, inside, normal, dtype: tl.constexpr):
+    """Weight of a norm times its input brought to length 1, rounded as the stock model's norm rounds."""
+    weight = tl.load(weight_ptr, inside, 0.0)
+    return (weight.to(tl.float32) * normal.to(dtype).to(tl.float32)).to(weight.dtype).to(tl.float32)
+
+
+@triton.jit
 def _rotate_and_store(
     qkv_ptr, k_own_ptr, v_own_ptr, cos_ptr, sin_ptr, slot_ptr, first_ptr, time_ptr, q_norm_ptr, k_norm_ptr,
     eps, new_tokens,
@@ -109,11 +116,8 @@ def _rotate_and_store(
         square = tl.sum(wide_low * wide_low, axis=1) + tl.sum(wide_high * wide_high, axis=1)
         scale = tl.rsqrt(square / D + eps)[:, None]
         norm_ptr = tl.where(head < H, q_norm_ptr + column, k_norm_ptr + column)
-        weight_low, weight_high = tl.load(norm_ptr, in_half, 0.0), tl.load(norm_ptr + D // 2, in_half, 0.0)
-        normal_low = (wide_low * scale).to(dtype).to(tl.float32)
-        normal_high = (wide_high * scale).to(dtype).to(tl.float32)
-        wide_low = (weight_low.to(tl.float32) * normal_low).to(weight_low.dtype).to(tl.float32)
-        wide_high = (weight_high.to(tl.float32) * normal_high).to(weight_low.dtype).to(tl.float32)
+        wide_low = _weighed(norm_ptr, in_half, wide_low * scale, dtype)
+        wide_high = _weighed(norm_ptr + D // 2, in_half, wide_high * scale, dtype)
     cos = tl.load(cos_ptr + position * (D // 2) + column, in_half, 0.0)
     sin = tl.load(sin_ptr + position * (D // 2) + column, in_half, 0.0)
     turned_low, turned_high = _turned(wide_low, wide_high, cos.to(tl.float32), sin.to(tl.float32), cos.dtype)
@@ -343,17 +347,10 @@ def _whole_attention(
         square = tl.sum(wide_q_low * wide_q_low, axis=1) + tl.sum(wide_q_high * wide_q_high, axis=1)
         q_scale = tl.rsqrt(square / D + eps)[:, None]
         k_scale = tl.rsqrt((tl.sum(wide_k_low * wide_k_low) + tl.sum(wide_k_high * wide_k_high)) / D + eps)
-        low, high = tl.load(q_norm_ptr + column, in_half, 0.0), tl.load(q_norm_ptr + D // 2 + column, in_half, 0.0)
-        kept = low.dtype
-        wide_q_low = (
-            (low.to(tl.float32)[None, :] * (wide_q_low * q_scale).to(dtype).to(tl.float32)).to(kept).to(tl.float32)
-        )
-        wide_q_high = (
-            (high.to(tl.float32)[None, :] * (wide_q_high * q_scale).to(dtype).to(tl.float32)).to(kept).to(tl.float32)
-        )
-        low, high = tl.load(k_norm_ptr + column, in_half, 0.0), tl.load(k_norm_ptr + D // 2 + column, in_half, 0.0)
-        wide_k_low = (low.to(tl.float32) * (wide_k_low * k_scale).to(dtype).to(tl.float32)).to(kept).to(tl.float32)
-        wide_k_high = (high.to(tl.float32) * (wide_k_high * k_scale).to(dtype).to(tl.float32)).to(kept).to(tl.float32)
+        wide_q_low = _weighed(q_norm_ptr + column[None, :], in_half[None, :], wide_q_low * q_scale, dtype)
+        wide_q_high = _weighed(q_norm_ptr + D // 2 + column[None, :], in_half[None, :], wide_q_high * q_scale, dtype)
+        wide_k_low = _weighed(k_norm_ptr + column, in_half, wide_k_low * k_scale, dtype)
+        wide_k_high = _weighed(k_norm_ptr + D // 2 + column, in_half, wide_k_high * k_scale, dtype)
     cos = tl.load(cos_ptr + position * (D // 2) + column, in_half, 0.0)
     sin = tl.load(sin_ptr + position * (D // 2) + column, in_half, 0.0)
     wide_cos, wide_sin = cos.to(tl.float32), sin.to(tl.float32)
@@ -384,9 +381,9 @@ def _whole_attention(
             exists = key < end
             cells = exists[:, None] & in_half[None, :]
             offset = key[:, None] * D + column[None, :]
-            low, high = tl.load(k_ptr + offset, cells, 0.0), tl.load(k_ptr + offset + D // 2, cells, 0.0)
-            score = tl.dot(q_low, tl.trans(low), input_precision=PRECISION).to(tl.float32)
-            score = (score + tl.dot(q_high, tl.trans(high), input_precision=PRECISION).to(tl.float32)) * scale
+            keys_low, keys_high = tl.load(k_ptr + offset, cells, 0.0), tl.load(k_ptr + offset + D // 2, cells, 0.0)
+            score = tl.dot(q_low, tl.trans(keys_low), input_precision=PRECISION).to(tl.float32)
+            score = (score + tl.dot(q_high, tl.trans(keys_high), input_precision=PRECISION).to(tl.float32)) * scale
             seen = exists
             if WINDOW:
                 seen = seen & (position - (at + key) < window)
@@ -395,10 +392,10 @@ def _whole_attention(
             weight = tl.exp(score - new_top[:, None])
             keep = tl.exp(top - new_top)
             mass = mass * keep + tl.sum(weight, axis=1)
-            low, high = tl.load(v_ptr + offset, cells, 0.0), tl.load(v_ptr + offset + D // 2, cells, 0.0)
+            values_low, values_high = tl.load(v_ptr + offset, cells, 0.0), tl.load(v_ptr + offset + D // 2, cells, 0.0)
             part = weight.to(dtype)
-            out_low = out_low * keep[:, None] + tl.dot(part, low, input_precision=PRECISION).to(tl.float32)
-            out_high = out_high * keep[:, None] + tl.dot(part, high, input_precision=PRECISION).to(tl.float32)
+            out_low = out_low * keep[:, None] + tl.dot(part, values_low, input_precision=PRECISION).to(tl.float32)
+            out_high = out_high * keep[:, None] + tl.dot(part, values_high, input_precision=PRECISION).to(tl.float32)
             top = new_top
     out = out_ptr + (row * H + key_head * R + query)[:, None] * D + column[None, :]
     tl.store(out, (out_low / mass[:, None]).to(dtype), shape)
