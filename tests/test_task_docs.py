@@ -42,7 +42,7 @@ def test_the_reward_shown_pays_by_part() -> None:
     names: dict = {}
     exec(python_block(REWARDS_PAGE), names)
     paid = names["score"](Problem("p", "q", "42"), "<think>6*7</think><answer>42</answer>")
-    assert paid == {"correct": 1.0, "tags": 0.2, "length": 0.1}
+    assert paid == {"correct": 1.0, "tags": 0.2, "short": 0.1}
 
 
 @pytest.mark.parametrize("page", [TASKS_PAGE, REWARDS_PAGE], ids=["tasks", "rewards"])
