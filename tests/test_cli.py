@@ -86,7 +86,7 @@ def test_debug_shows_the_traceback() -> None:
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     usage = capsys.readouterr().out
-    for command in ("train", "sft", "eval", "sample", "runs", "export"):
+    for command in ("train", "sft", "eval", "sample", "runs", "plan", "export"):
         assert f"grpo {command}" in usage
         with pytest.raises(SystemExit) as exit_:
             main([command, "--help"])

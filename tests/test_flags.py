@@ -143,7 +143,7 @@ def test_unknown_key(recipe, text, field, line, advice):
             '[loss]\nbaseline="man"',
             "loss.baseline",
             2,
-            '"leave_one_out", "batch", "length_weighted"; got "man"; did you mean "mean"?',
+            '"leave_one_out", "batch", "length_weighted", "value"; got "man"; did you mean "mean"?',
         ),
     ],
 )
@@ -161,7 +161,7 @@ def test_wrong_value_in_toml(recipe, text, field, line, expected):
         (["--lr", "fast"], "lr", 'expected a number, such as 3e-05; got "fast"'),
         (["--lr", "nan"], "lr", "expected a finite number"),
         (["--lr", "-inf"], "lr", "expected a finite number"),
-        (["--loss.kl", "k4"], "loss.kl", 'expected one of "k1", "k2", "k3"; got "k4"'),
+        (["--loss.kl", "k4"], "loss.kl", 'expected one of "k1", "k2", "k3", "k3_ratio"; got "k4"'),
         (["--lr"], "lr", "a value is missing; write --lr 3e-05"),
         (["--run", "--quiet"], "run", "a value is missing; write --run VALUE"),
         (["--resume=yes"], "resume", "a switch takes no value; write --resume or --no-resume"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grpo import flags
 from grpo.config import Config, Dataset, from_dict, parse_sft, parse_train, resolve, to_toml
 from grpo.errors import GrpoError
-from grpo.models import EMBEDDED
+from grpo.models import OWN_TASK
 
 if TYPE_CHECKING:
     from grpo.policy import Policy
@@ -29,7 +29,10 @@ grpo: train language models with Group Relative Policy Optimization, and see why
   grpo eval MODEL              held-out accuracy with its 95% interval
   grpo sample MODEL "PROMPT"   a group of completions, scored where the task can score it
   grpo runs [NAME]             what is recorded
+  grpo plan MODEL              memory and compute of a step, before anything is loaded
+  grpo compare --algorithms A,B --seeds N   several ways, several seeds, and what is beyond luck
   grpo export RUN FOLDER       the trained model as a plain Hugging Face folder
+  grpo lab                     look inside every run, live, down to the token (in the browser)
 
 MODEL is tiny or nano (embedded), the name of a run, a Hugging Face folder or a Hugging Face id.
 `grpo COMMAND --help` lists a command's options.
@@ -147,6 +150,22 @@ class ExportOptions:
     """The checkpoint with the best held-out accuracy, instead of the last."""
     runs: str = "runs"
     """Folder that holds the runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabOptions:
+    """Look inside the runs in the browser: groups, advantages, tokens, while they train and afterwards."""
+
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    port: int = 8765
+    """0: any that is free."""
+    host: str = "127.0.0.1"
+    """Address to listen at; one that other machines can reach needs --token."""
+    token: str = ""
+    """Secret that a browser must bring once, in the address."""
+    open: bool = True
+    """Open the browser."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -294,16 +313,16 @@ def _sample(arguments: list[str]) -> int:
     arguments = ["--count" if argument == "-n" else argument for argument in arguments]
     options = _parse(SampleOptions, arguments, "grpo sample", ("model", "prompt"))
     policy, settings = _load(options.model, options.runs)
+    from grpo.credit import credit
     from grpo.rewards import score
     from grpo.rollout.engine import Engine
-    from grpo.train import credit
-    from grpo.types import Problem
+    from grpo.types import Problem, chat
     from grpo.view import print_group
 
     task = _task(options, settings)
     problem = task.recognise(options.prompt) if task is not None and hasattr(task, "recognise") else None
     groups = Engine(policy).sample(
-        [problem or Problem("typed", options.prompt, "")],
+        [problem or Problem("typed", options.prompt, "", messages=chat(options.prompt))],
         options.count,
         seed=options.seed,
         step=0,
@@ -314,9 +333,7 @@ def _sample(arguments: list[str]) -> int:
         top_p=options.top_p,
     )
     if task and problem:
-        from grpo.algorithms import PRESETS
-
-        groups, _ = credit(score(task, groups), PRESETS["grpo"].settings)
+        groups, _ = credit(score(task, groups), Config())
     [group] = groups
     if not options.json:
         print_group(group)
@@ -370,6 +387,32 @@ def _export(arguments: list[str]) -> int:
     return 0
 
 
+def _plan(arguments: list[str]) -> int:
+    from grpo.plan.command import command
+
+    return command(arguments)
+
+
+def _compare(arguments: list[str]) -> int:
+    from grpo.compare.command import command
+
+    return command(arguments)
+
+
+def _lab(arguments: list[str]) -> int:
+    options = _parse(LabOptions, arguments, "grpo lab", ())
+    if not 0 <= options.port < 65536:
+        raise GrpoError(f"field port (command line): must be 0 to 65535; got {options.port}")
+    try:
+        from grpo.lab.server import serve
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("starlette", "uvicorn"):
+            raise
+        raise GrpoError(f'the lab needs {missing.name}: pip install "grpo-lab[lab]"') from None
+    serve(Path(options.runs), address=options.host, port=options.port, token=options.token, open_browser=options.open)
+    return 0
+
+
 def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tuple[str, ...]) -> Any:
     if "--help" in arguments or "-h" in arguments:
         flags.show_help(options, prog)
@@ -389,7 +432,7 @@ def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tup
 
 def _find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
     """Model folder and settings of the run of that name; None where a model is meant."""
-    if name in EMBEDDED or Path(name).exists() or not (Path(runs) / name / "run.db").is_file():
+    if name in OWN_TASK or Path(name).exists() or not (Path(runs) / name / "run.db").is_file():
         return None
     from grpo.store import Run
 
@@ -412,7 +455,7 @@ def _load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
     """The policy, and the settings it was trained with or made for."""
     from grpo.policy import load_policy
 
-    model, settings = _find_run(name, runs) or (name, {"task": EMBEDDED.get(name, "")})
+    model, settings = _find_run(name, runs) or (name, {"task": OWN_TASK.get(name, "")})
     return load_policy(model), settings
 
 
@@ -437,7 +480,10 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": _eval,
     "sample": _sample,
     "runs": _runs,
+    "plan": _plan,
+    "compare": _compare,
     "export": _export,
+    "lab": _lab,
 }
 
 if __name__ == "__main__":

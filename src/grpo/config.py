@@ -11,8 +11,9 @@ from typing import Any, Literal, TypeVar
 
 from grpo import flags
 from grpo.algorithms import PRESETS, Loss
+from grpo.contradictions import contradictions
 from grpo.errors import GrpoError
-from grpo.models import EMBEDDED, locate_model
+from grpo.models import OWN_TASK, check_model_name
 
 T = TypeVar("T")
 
@@ -40,6 +41,26 @@ class Optimizer:
     """Memory of the gradient's square."""
     grad_clip: float = 1.0
     """Longest gradient; a longer one is shortened to this norm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Critic:
+    """What a reward is expected to be, token by token: trained only where loss.baseline is value (PPO)."""
+
+    model: Literal["separate", "shared"] = "separate"
+    """A network of its own, as large as the policy, or one more output of the policy's network."""
+    lr: float = 1e-4
+    """Learning rate of a separate critic, or of the shared one's output; scheduled like the policy's."""
+    warmup_steps: int = 10
+    """First steps, in which only the critic learns."""
+    clip: float = 0.2
+    """How far an update may move a value and still be rewarded for it; 0: as far as it likes."""
+    gamma: float = 1.0
+    """Discount per token."""
+    lam: float = 0.95
+    """Weight of far rewards against the critic's word: 1 trusts rewards alone, 0 the critic's next value."""
+    weight: float = 0.5
+    """Weight of the shared critic's error in the policy's loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +112,30 @@ class Checkpoints:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How completions are scored. Which rewards is `reward`, at the top."""
+
+    workers: int = 0
+    """Processes that score; 0: one per core, at most 16."""
+    seconds: float = 10.0
+    """Longest one call of a reward may take; the completion that takes longer scores 0."""
+    memory_gb: float = 2.0
+    """Memory that a call may take; the completion that takes more scores 0."""
+    most_failures: float = 0.1
+    """Share of the last completions that a reward may fail on, time-outs included, before the run stops."""
+    judge_model: str = ""
+    """Model that a judge is asked for; empty: whatever its server offers first."""
+    judge_prompt: str = ""
+    """Text file that asks a judge, with {prompt}, {answer} and {completion} in it; empty: a plain one."""
+    judge_seconds: float = 60.0
+    """Longest a judge may take to answer."""
+    judge_retries: int = 3
+    """How often a judge is asked again after an error."""
+    judge_budget: int = 100000
+    """Requests a run may send to a judge, those asked again included."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class System:
     """The machine. Apart from the number format, nothing here changes what is computed."""
 
@@ -102,6 +147,8 @@ class System:
     """CPU threads; 0: one for a small model, which more would only slow down on a busy machine, else one per core."""
     token_budget: int = 16384
     """Tokens per micro-batch: lower it when memory runs out."""
+    rows_at_once: int = 0
+    """Most completions sampled at a time, the rest waits; 0: what free memory holds, found once and kept."""
     runs: str = "runs"
     """Folder that holds the runs."""
     token_groups: int = 1
@@ -121,13 +168,17 @@ class Config:
     """
 
     model: str = "tiny"
-    """tiny or nano (embedded), or a Hugging Face folder or id."""
+    """tiny or nano (embedded), smollm2 (fetched once), a Hugging Face folder or id, or a GGUF file."""
     task: str = ""
     """What to learn, or your own file.py; empty: to answer the rows of data, or else the embedded model's own task."""
     data: str = ""
     """Rows to learn from: a JSONL, CSV or Parquet file, or a Hugging Face dataset (id or folder)."""
+    reward: str = ""
+    """What pays instead of the task's own check: file.py:function or module:function, with *0.5 for a weight, model:ID,
+    judge:URL, task; several with commas between them."""
     algorithm: str = "grpo"
-    """Preset that gives the loss section its defaults, such as grpo or dr_grpo."""
+    """Preset that gives the loss section its defaults: grpo, dr_grpo, dapo, gspo, cispo, sapo, rloo, reinforce,
+    reinforce++, opo or ppo."""
     steps: int = 120
     """Rounds of sampling, scoring and updating."""
     prompts_per_step: int = 16
@@ -149,10 +200,12 @@ class Config:
     checkpoint_every: int = 50
     """Steps between checkpoints; 0: only at the end."""
     loss: Loss = FROM_PRESET
+    critic: Critic = field(default_factory=Critic)
     dataset: Dataset = field(default_factory=Dataset)
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    scoring: Scoring = field(default_factory=Scoring)
     system: System = field(default_factory=System)
 
     def __post_init__(self) -> None:
@@ -252,9 +305,29 @@ _LIMITS: Mapping[str, _Limit] = {
         ("checkpoints.keep", "optimizer.epochs", "optimizer.minibatches", "system.token_budget", "evaluation.problems"),
         _ONE,
     ),
-    **dict.fromkeys(("seed", "checkpoint_every", "warmup_steps", "weight_decay", "loss.beta", "system.threads"), _ZERO),
+    **dict.fromkeys(
+        (
+            "seed",
+            "checkpoint_every",
+            "warmup_steps",
+            "weight_decay",
+            "loss.beta",
+            "system.threads",
+            "system.rows_at_once",
+        ),
+        _ZERO,
+    ),
     **dict.fromkeys(("optimizer.warmup_steps", "optimizer.weight_decay", "system.token_groups"), _ZERO),
-    **dict.fromkeys(("evaluation.every", "evaluation.probes"), _ZERO),
+    **dict.fromkeys(("evaluation.every", "evaluation.probes", "loss.refresh", "loss.entropy"), _ZERO),
+    **dict.fromkeys(("critic.warmup_steps", "critic.clip", "critic.weight"), _ZERO),
+    **dict.fromkeys(("critic.lr", "loss.gate_up", "loss.gate_down"), _POSITIVE),
+    **dict.fromkeys(("loss.refill", "loss.correction_cap"), _ONE),
+    **dict.fromkeys(("critic.gamma", "critic.lam"), _Limit("between 0 and 1", lambda value: 0 <= value <= 1)),
+    "loss.overlong": _Limit("0 or more and at most 1", lambda value: 0 <= value <= 1),
+    "loss.cap": _Limit("above 1, or 0 for none", lambda value: value == 0 or value > 1),
+    **dict.fromkeys(("scoring.workers", "scoring.judge_retries", "scoring.judge_budget"), _ZERO),
+    **dict.fromkeys(("scoring.seconds", "scoring.memory_gb", "scoring.judge_seconds"), _POSITIVE),
+    "scoring.most_failures": _Limit("0 or more and at most 1", lambda value: 0 <= value <= 1),
     **dict.fromkeys(("lr", "temperature", "epochs", "grad_clip", "loss.clip_high", "optimizer.grad_clip"), _POSITIVE),
     **dict.fromkeys(("optimizer.adam_beta1", "optimizer.adam_beta2"), _FRACTION),
     **dict.fromkeys(("model", "system.device", "system.runs"), _Limit("given, not empty", bool)),
@@ -281,6 +354,8 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
         check_run_name(config.run, where("run"))
     if isinstance(config, Config):
         _validate_batch(config, where)
+        for name, why in contradictions(config.loss, config.prompts_per_step):
+            raise GrpoError(f"{where(f'loss.{name}')}: {why}")
 
 
 def _validate_batch(config: Config, where: Callable[[str], str]) -> None:
@@ -300,14 +375,15 @@ def _validate_batch(config: Config, where: Callable[[str], str]) -> None:
 def resolve(config: Config) -> Config:
     """The config that runs: checked, and with a task where none was named: the rows, or the embedded model's own."""
     validate(config)
-    locate_model(config.model)
+    check_model_name(config.model)
     if config.task:
         return config
     if config.data:
         return dataclasses.replace(config, task="data")
-    if config.model not in EMBEDDED:
-        raise GrpoError("field task: name one with --task NAME, or give --data; only embedded models bring their own")
-    return dataclasses.replace(config, task=EMBEDDED[config.model])
+    if config.model not in OWN_TASK:
+        known = ", ".join(OWN_TASK)
+        raise GrpoError(f"field task: name one with --task NAME, or give --data; only {known} bring their own")
+    return dataclasses.replace(config, task=OWN_TASK[config.model])
 
 
 def check_run_name(name: str, where: str = "field run") -> None:

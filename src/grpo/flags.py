@@ -210,7 +210,7 @@ class _Reader:
 
     def suggestion(self, path: str, origin: str) -> str:
         """The nearest field, searched by its own name in all sections, written the way its place wants it."""
-        by_name = {leaf.rpartition(".")[2]: leaf for leaf in self.leaves}
+        by_name = {leaf.rpartition(".")[2]: leaf for leaf in reversed(list(self.leaves))}  # the top level wins
         for wanted in (path.rpartition(".")[2], path):
             for match in difflib.get_close_matches(wanted.lower()[:60], by_name, n=1):
                 section, _, name = by_name[match].rpartition(".")

@@ -20,7 +20,11 @@ from grpo.types import Problem
 
 class Task(Protocol):
     """The least a task must have. docs/tasks.md tells what else it may have, and what for: `recognise`, `traits`,
-    `why`, `problems`, `fingerprint`."""
+    `why`, `steps`, `problems`, `fingerprint`.
+
+    A task may say `trusted = True` of itself: its check cannot hang, crash or harm, whatever the text, and runs in
+    the trainer's process. All others are sent to worker processes by pickle; one that holds much data keeps it at home
+    with `__getstate__`, since only `score` and `traits` are called there."""
 
     name: str
 
@@ -38,7 +42,9 @@ class Task(Protocol):
 
 
 TASKS: dict[str, str | Callable[..., Task]] = {
+    "addition": "grpo.tasks.addition:Addition",
     "arithmetic": "grpo.tasks.arithmetic:Arithmetic",
+    "code": "grpo.tasks.code:Code",
     "countdown": "grpo.tasks.countdown:Countdown",
     "data": "grpo.tasks.data:DataTask",
     "gsm8k": "grpo.tasks.data:Gsm8k",
