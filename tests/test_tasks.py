@@ -91,7 +91,7 @@ def test_typed_prompts_are_recognised() -> None:
 
 
 def test_unknown_tasks_are_refused() -> None:
-    with pytest.raises(GrpoError, match="field task: no task 'algebra'; known are arithmetic"):
+    with pytest.raises(GrpoError, match=r"field task: no task 'algebra'; known are .*arithmetic, "):
         load_task("algebra")
     with pytest.raises(GrpoError, match=r"no task 'countdwon'; did you mean countdown\?"):
         load_task("countdwon")
