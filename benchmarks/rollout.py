@@ -4,7 +4,7 @@ python benchmarks/rollout.py --shape smollm2-135m --prompts 64 --group 16 --prom
 python benchmarks/rollout.py --model smollm2 --device cpu --prompts 4 --group 8 --prompt-tokens 50 --new 32 --peers hf
 
 --shape takes random weights of a known shape, --model real ones. --uneven stops each completion at a random length, a
-third of the limit on average (ours alone). A peer that is not installed is left out, and said so.
+third of the limit on average (ours alone): uniform, or geometric and cut at the limit. A peer that is not installed is left out, and said so.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--new", type=int, default=128)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtype", default="", help="default: bfloat16 on a GPU, float32 on a CPU")
+    parser.add_argument("--dtype", default="", help="ours; default: mixed on a GPU, float32 on a CPU")
     parser.add_argument("--peers", default="", help="hf, vllm, or both with a comma")
-    parser.add_argument("--uneven", action="store_true")
+    parser.add_argument("--uneven", choices=("", "geometric", "uniform"), default="")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--engine", default="", help=argparse.SUPPRESS)
@@ -134,17 +134,18 @@ def prompt_tokens(work: argparse.Namespace, vocabulary: int) -> list[list[int]]:
     return torch.randint(10, min(40000, vocabulary), (work.prompts, work.prompt_tokens), generator=generator).tolist()
 
 
-def policy_of(work: argparse.Namespace, attention: str) -> Any:
+def policy_of(work: argparse.Namespace, attention: str, dtype: str) -> Any:
     import torch
     from shapes import NoTokenizer, random_policy
 
     from grpo.policy import load_policy
 
-    name = work.dtype or ("bfloat16" if work.device == "cuda" else "float32")
-    dtype = getattr(torch, name)
     if not work.model:
         return random_policy(work.shape, work.device, dtype, attention)
-    policy = load_policy(work.model, device=work.device, dtype=dtype)
+    kept = torch.bfloat16 if dtype == "bfloat16" else torch.float32
+    policy = load_policy(
+        work.model, device=work.device, dtype=kept, compute=torch.bfloat16 if dtype == "mixed" else None
+    )
     policy.tokenizer, policy.end_tokens = NoTokenizer(), frozenset([-1])  # every completion runs to the limit
     policy.model.set_attn_implementation(attention)
     return policy
@@ -157,7 +158,7 @@ def ours(work: argparse.Namespace) -> dict[str, Any]:
     from grpo.rollout.engine import Engine
     from grpo.types import Problem
 
-    policy = policy_of(work, NAME)
+    policy = policy_of(work, NAME, work.dtype or ("mixed" if work.device == "cuda" else "float32"))
     if work.uneven:
         stop_at_random(work)
     problems = [
@@ -184,7 +185,7 @@ def ours(work: argparse.Namespace) -> dict[str, Any]:
     start_seconds = time.perf_counter() - begin
     if work.device == "cuda":
         engine.sample(problems, work.group, max_new_tokens=work.new, **options)
-        engine._prefill_in_chunks = timed("prefill", engine._prefill_in_chunks)
+        engine.graphs.prefill = timed("prefill", engine.graphs.prefill)
         engine.graphs.run = timed("decode", engine.graphs.run)
 
     def go() -> int:
@@ -197,16 +198,19 @@ def ours(work: argparse.Namespace) -> dict[str, Any]:
 
 
 def stop_at_random(work: argparse.Namespace) -> None:
-    """Lengths are geometric, cut at the limit, a third of it on average."""
     import numpy as np
     import torch
 
     from grpo.rollout import graphs
 
-    chance = 1.0 / work.new
-    while (1 - (1 - chance) ** work.new) / chance > work.new / 3:
-        chance *= 1.01
-    stops = np.random.default_rng(0).geometric(chance, work.prompts * work.group).clip(1, work.new)
+    rng, rows = np.random.default_rng(0), work.prompts * work.group
+    if work.uneven == "uniform":
+        stops = rng.integers(1, 2 * work.new // 3, rows)
+    else:
+        chance = 1.0 / work.new
+        while (1 - (1 - chance) ** work.new) / chance > work.new / 3:
+            chance *= 1.01
+        stops = rng.geometric(chance, rows).clip(1, work.new)
 
     class Uneven(graphs.GraphDecoding):
         def _sample(self, logits_UV: torch.Tensor, source_B: torch.Tensor) -> None:
@@ -224,7 +228,7 @@ def stop_at_random(work: argparse.Namespace) -> None:
 def hugging_face(work: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    policy = policy_of(work, "sdpa")
+    policy = policy_of(work, "sdpa", "bfloat16" if work.device == "cuda" else "float32")
     model = policy.model
     ids = torch.tensor(prompt_tokens(work, model.config.vocab_size), device=work.device).repeat_interleave(
         work.group, 0

@@ -55,9 +55,11 @@ class NoTokenizer:
         return ["" for _ in rows]
 
 
-def random_policy(shape: str, device: str, dtype: torch.dtype, attention: str = NAME) -> Policy:
-    """Never ends by itself: no token is an end token."""
+def random_policy(shape: str, device: str, dtype: str, attention: str = NAME) -> Policy:
+    """Never ends by itself: no token is an end token. `dtype` as system.dtype."""
     torch.manual_seed(0)
     with torch.device(device):
-        model = transformers.AutoModelForCausalLM.from_config(SHAPES[shape], attn_implementation=attention, dtype=dtype)
-    return Policy(model.eval(), NoTokenizer(), shape, frozenset([-1]))
+        kept = torch.float32 if dtype == "mixed" else getattr(torch, dtype)
+        model = transformers.AutoModelForCausalLM.from_config(SHAPES[shape], attn_implementation=attention, dtype=kept)
+    compute = torch.bfloat16 if dtype == "mixed" else None
+    return Policy(model.eval(), NoTokenizer(), shape, frozenset([-1]), compute=compute)

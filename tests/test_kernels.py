@@ -36,18 +36,18 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(("dtype", "bound"), DTYPES)
-def test_add_and_norm(dtype: torch.dtype, bound: float) -> None:
-    x, residual, weight = (
-        random(5, 37, dtype=dtype),
-        random(5, 37, dtype=dtype, seed=1),
-        random(37, dtype=dtype, seed=2),
-    )
+@pytest.mark.parametrize("wide", [False, True])
+def test_add_and_norm(dtype: torch.dtype, bound: float, wide: bool) -> None:
+    """The residual may be kept wider than what is added and what comes out."""
+    kept = torch.float32 if wide else dtype
+    x, residual, weight = random(5, 37, dtype=dtype), random(5, 37, dtype=kept, seed=1), random(37, dtype=kept, seed=2)
     total = x.double() + residual.double()
-    expected = total / (total.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
-    alone = x.double() / (x.double().pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
-    assert error(kernels.add_and_norm(x, None, weight, 1e-5), alone) < bound
-    assert error(kernels.add_and_norm(x, residual, weight, 1e-5), expected) < bound
-    assert error(residual, total) < bound, "the sum takes the residual's place"
+    normed = lambda x: x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()  # noqa: E731
+    assert error(kernels.add_and_norm(None, residual, weight, 1e-5, dtype), normed(residual.double())) < bound
+    found = kernels.add_and_norm(x, residual, weight, 1e-5, dtype)
+    assert found.dtype == dtype
+    assert error(found, normed(total)) < bound
+    assert error(residual, total) < (2e-7 if wide else bound), "the sum takes the residual's place"
 
 
 @pytest.mark.parametrize(("dtype", "bound"), DTYPES)
@@ -57,7 +57,9 @@ def test_gated(dtype: torch.dtype, bound: float) -> None:
     assert error(kernels.gated(both), gate * torch.sigmoid(gate) * up) < bound
 
 
-def rows_of(first: list[int], slots: list[int], starts: list[int], lengths: list[int], time: int, group_size: int):
+def rows_of(
+    first: list[int], slots: list[int], starts: list[int], lengths: list[int], time: int, group_size: int, prompt=()
+):
     integers = lambda values: torch.tensor(values, dtype=torch.int32, device=DEVICE)  # noqa: E731
     return SimpleNamespace(
         first_B=integers(first),
@@ -66,6 +68,7 @@ def rows_of(first: list[int], slots: list[int], starts: list[int], lengths: list
         length_P=integers(lengths),
         time=integers([time]),
         group_size=group_size,
+        prompt_B=integers(list(prompt)),
     )
 
 
@@ -125,6 +128,29 @@ def test_attention(dtype: torch.dtype, bound: float, window: int | None) -> None
     assert error(out.view(3, H, D), expected) < bound
 
 
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("dtype", "bound"), DTYPES)
+def test_one_kernel_does_what_three_do(dtype: torch.dtype, bound: float, normed: bool, window: int | None) -> None:
+    H, K, D, Q, L, time = 6, 2, 24, 80, 70, 66
+    lengths, starts, prompt_of, slots = [77, 40, 9], [0, 2, 2, 3], [0, 0, 2], [4, 1, 0]
+    prompts = tuple(random(3, K, Q, D, dtype=dtype, seed=seed) for seed in (1, 2))
+    qkv = random(3, (H + 2 * K) * D, dtype=dtype, seed=5)
+    angle = torch.arange(150.0)[:, None] * torch.rand(D // 2, generator=torch.Generator().manual_seed(1))
+    rotation = angle.cos().to(dtype).to(DEVICE), angle.sin().to(dtype).to(DEVICE)
+    norms = (random(D, dtype=dtype, seed=3), random(D, dtype=dtype, seed=4), 1e-6) if normed else None
+    rows = rows_of([lengths[p] for p in prompt_of], slots, starts, lengths, time, group_size=2, prompt=prompt_of)
+    own = [tuple(random(5, K, L, D, dtype=dtype, seed=seed) for seed in (3, 4)) for _ in "ab"]
+    scratch = tuple(torch.zeros(1, 3, H, *rest, device=DEVICE) for rest in ((D,), (), ()))
+    apart = qkv.clone()
+    kernels.rotate_and_store(apart, own[0], rotation, rows, H, norms)
+    expected = kernels.attention(apart, own[0], prompts, rows, scratch, H, 0.3, window)
+    found = kernels.whole_attention(qkv, own[1], prompts, rotation, rows, H, 0.3, window, norms)
+    assert error(found, expected) < bound
+    for a, b in zip(*own, strict=True):
+        assert error(a, b) < bound / 100
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 def test_sampled_tokens(temperature: float) -> None:
     """Against the plain sampler, over several parts of a vocabulary that ends inside one."""
@@ -177,6 +203,7 @@ class InterpretedDecoding(GraphDecoding):
         return SimpleNamespace(count=lambda: going)
 
 
+@pytest.mark.parametrize("one_program", [True, False])
 @pytest.mark.parametrize(
     ("name", "fused"),
     [
@@ -188,11 +215,17 @@ class InterpretedDecoding(GraphDecoding):
         ("gemma", False),
     ],
 )
-def test_graph_decoding_equals_the_plain_engine(name: str, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_decoding_equals_the_plain_engine(
+    name: str, fused: bool, one_program: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if one_program and not fused:
+        pytest.skip("the stock model rotates for itself")
+    monkeypatch.setattr(kernels, "ROWS_FOR_ONE_PROGRAM", 7 if one_program else 0)
     problems = [Problem(str(i), text, "") for i, text in enumerate(["hello", "a longer prompt"])]
     options = {"seed": 3, "step": 0, "temperature": 0.8, "max_new_tokens": 14}
     policy = random_policy(name)
     policy.model.to(DEVICE)
+    policy.end_tokens = frozenset(range(1, 9))  # so that some completions end soon
     if not fused:
         monkeypatch.setattr("grpo.rollout.graphs.can_decode", lambda _: False)
     expected = Engine(policy).sample(problems, 6, **options)

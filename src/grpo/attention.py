@@ -44,6 +44,8 @@ def attend(
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention contract: heads-first [1, H, T, D] in, [1, T, H, D] out; the mask is the layout's."""
+    # Computing in less than the weights' precision, rotation leaves queries and keys wider than values.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     return layout.attend(module.layer_idx, query, key, value, scaling, sliding_window), None
 
 

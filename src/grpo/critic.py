@@ -83,7 +83,7 @@ def make_critic(config: Config, policy: Policy) -> Critic:
     """As large as the policy and with the run's first weights, or on the policy's own; the value is 0 at first."""
     shared = config.critic.model == "shared"
     dtype, device = policy.model.dtype, policy.device
-    body = policy if shared else load_policy(config.model, device=str(device), dtype=dtype)
+    body = policy if shared else load_policy(config.model, device=str(device), dtype=dtype, compute=policy.compute)
     # Values are sums of small differences: the output layer keeps float32 where the network has less.
     head = torch.nn.Linear(
         body.model.config.hidden_size, 1, device=device, dtype=torch.promote_types(dtype, torch.float32)

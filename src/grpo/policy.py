@@ -49,6 +49,12 @@ class Policy:
     end_tokens: frozenset[int]
     version: int = 0
     """Optimizer steps taken so far; a completion remembers the version that sampled it."""
+    compute: torch.dtype | None = None
+    """What it computes in, where that is not the precision of its weights: bfloat16 over float32 weights."""
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        return self.compute or self.model.dtype
 
     @property
     def device(self) -> torch.device:
@@ -67,15 +73,19 @@ class Policy:
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Last hidden states; inputs and output [rows, columns]."""
         body = self.model.base_model
-        return body(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout).last_hidden_state
+        with torch.autocast(self.device.type, self.compute, enabled=self.compute is not None):
+            return body(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout).last_hidden_state
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Float32 at least, whatever the model's precision."""
-        head = self.model.get_output_embeddings()
-        if hidden.is_cuda and hidden.dtype == torch.bfloat16 and head.bias is None:
-            return _WideProduct.apply(hidden, head.weight)
-        logits = head(hidden)
-        return logits if logits.dtype == torch.float64 else logits.float()
+    def head_weight(self) -> torch.Tensor:
+        """The output layer's [V, C], as it is computed with."""
+        return self.model.get_output_embeddings().weight.to(self.compute_dtype)
+
+    def logits(self, hidden: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+        """Float32 at least, whatever the model's precision. `weight`: what `head_weight` gave, to make it once."""
+        weight = self.head_weight() if weight is None else weight
+        bias = self.model.get_output_embeddings().bias
+        logits = wide_product(hidden.to(weight.dtype), weight)
+        return logits if bias is None else logits + bias
 
     def weights(self) -> dict[str, torch.Tensor]:
         """By name, tied ones once: what `model.safetensors` of a Hugging Face folder holds."""
@@ -105,6 +115,14 @@ class Policy:
         write_model(folder, self.files, Mirror().copy(self.weights()))
 
 
+def wide_product(hidden: torch.Tensor, weight_VC: torch.Tensor) -> torch.Tensor:
+    """hidden · weightᵀ, in float32 at least."""
+    if hidden.is_cuda and hidden.dtype == torch.bfloat16:
+        return _WideProduct.apply(hidden, weight_VC)
+    product = torch.nn.functional.linear(hidden, weight_VC)
+    return product if product.dtype == torch.float64 else product.float()
+
+
 class _WideProduct(torch.autograd.Function):
     """bfloat16 in, float32 out: rounding a logit of 20 to bfloat16 would move its log-probability by up to 0.06."""
 
@@ -127,7 +145,9 @@ def write_model(folder: Path, files: Mapping[str, bytes], weights: Mapping[str, 
     write_tensors(folder / "model.safetensors", weights)
 
 
-def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Policy:
+def load_policy(
+    name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32, compute: torch.dtype | None = None
+) -> Policy:
     """`name` is an embedded model, a Hugging Face folder or a Hugging Face id."""
     source = locate_model(name)
     if Path(source).is_dir():
@@ -171,7 +191,7 @@ def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.fl
             raise GrpoError(f"field model: {name!r} {what} ({setting}), which the engine does not reproduce yet")
     # Dropout would make the trainer's log-probabilities disagree with the sampler's.
     model.eval().to(device)
-    return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name))
+    return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute)
 
 
 @contextmanager
@@ -251,8 +271,10 @@ def logprobs(
     if hidden_AC is None:
         hidden_AC = predicting_states(policy, batch)
 
+    weight = policy.head_weight()
+
     def head(hidden: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logp_V = torch.log_softmax(policy.logits(hidden) / temperature, dim=-1)
+        logp_V = torch.log_softmax(policy.logits(hidden, weight) / temperature, dim=-1)
         measured_V = logp_V if train_entropy else logp_V.detach()
         return logp_V.gather(-1, target[:, None])[:, 0], -(measured_V.exp() * measured_V).sum(dim=-1)
 

@@ -121,7 +121,7 @@ def check_memory(config: Config, task: Task, device: torch.device) -> int | None
     texts = [problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)]
     # A token of a large vocabulary is about three characters of text; of a small one, a character.
     longest = max(map(len, texts)) // (3 if shape.vocabulary > 1000 else 1)
-    needed, free = predicted_memory(config, shape, longest).peak, _free_memory(device)
+    needed, free = predicted_memory(config, shape, longest, device).peak, _free_memory(device)
     if free is not None and needed > free:
         raise GrpoError(
             f"field model: training {config.model} takes about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free "
@@ -130,9 +130,10 @@ def check_memory(config: Config, task: Task, device: torch.device) -> int | None
     return needed
 
 
-def predicted_memory(config: Config, shape: Shape, prompt_tokens: int) -> Memory:
+def predicted_memory(config: Config, shape: Shape, prompt_tokens: int, device: torch.device) -> Memory:
     """Of a run as configured, with prompts of this length and completions as long as they may get."""
-    dtype = "float32" if config.system.dtype == "auto" else config.system.dtype
+    by_default = "mixed" if device.type == "cuda" else "float32"
+    dtype = by_default if config.system.dtype == "auto" else config.system.dtype
     needed = needs(config.loss, getattr(config, "critic", None))
     return memory_of(shape, Work.of(config, max(1, prompt_tokens)), needed, PRECISIONS[dtype])
 
@@ -169,10 +170,10 @@ def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> 
             logp_NL, _ = logprobs(policy, batch, config.temperature)
             gaps.append((logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs())
     gap = float(torch.cat(gaps).mean())
-    if not gap <= LARGEST_GAP[policy.model.dtype]:
+    if not gap <= LARGEST_GAP[policy.compute_dtype]:
         raise GrpoError(
             f"field model: sampler and trainer disagree on {policy.name} (mean |Δ log-probability| {gap:.2g}, allowed "
-            f"{LARGEST_GAP[policy.model.dtype]:.2g}); its attention is computed in a way the engine does not reproduce"
+            f"{LARGEST_GAP[policy.compute_dtype]:.2g}); it computes attention in a way the engine does not reproduce"
         )
 
 

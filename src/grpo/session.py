@@ -364,9 +364,9 @@ def _models(
 ) -> tuple[Policy, Policy | None, Critic | None, torch.optim.AdamW]:
     """Policy, reference where there is a KL term, critic where there is one, and optimizer. The reference is the model
     the run began with, or what the checkpoint says it was refreshed to."""
-    device, dtype = pick_device(config.system), pick_dtype(config.system)
-    policy = load_policy(str(checkpoint.model) if checkpoint else config.model, device=device, dtype=dtype)
-    reference = load_policy(config.model, device=device, dtype=dtype) if config.loss.beta else None
+    place = placement(config.system)
+    policy = load_policy(str(checkpoint.model) if checkpoint else config.model, **place)
+    reference = load_policy(config.model, **place) if config.loss.beta else None
     settings = config.optimizer
     optimizer = make_optimizer(
         policy, beta1=settings.adam_beta1, beta2=settings.adam_beta2, weight_decay=settings.weight_decay
@@ -438,5 +438,20 @@ def peak_memory(device: torch.device) -> float:
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 
 
-def pick_dtype(system: System) -> torch.dtype:
-    return torch.bfloat16 if system.dtype == "bfloat16" else torch.float32
+def placement(system: System) -> dict[str, Any]:
+    """Where a model is put, and in which precision it is kept and computes."""
+    device = pick_device(system)
+    chosen = pick_precision(system, device)
+    return {
+        "device": device,
+        "dtype": torch.bfloat16 if chosen == "bfloat16" else torch.float32,
+        "compute": torch.bfloat16 if chosen == "mixed" else None,
+    }
+
+
+def pick_precision(system: System, device: str) -> str:
+    if system.dtype == "mixed" and not device.startswith("cuda"):
+        raise GrpoError(
+            f"field system.dtype: mixed computes in bfloat16, which is slow on {device}; use float32 or auto"
+        )
+    return system.dtype if system.dtype != "auto" else "mixed" if device.startswith("cuda") else "float32"

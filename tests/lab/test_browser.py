@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from browser import HOSTILE, Visit, chromium, lab, size, theme, visit  # noqa: F401 (fixtures)
 
-from conftest import HOSTILE, Visit
 from grpo.core import group_advantages, reward_statistics, token_loss, token_terms
 from grpo.lab.catalogue import RECORDINGS
 from grpo.lab.tokens import Traced

@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from grpo.algorithms import load_surrogate
 from grpo.checkpoints import Checkpoints
 from grpo.core import kl_estimate, policy_loss, token_loss, token_terms
 from grpo.errors import GrpoError
@@ -26,8 +27,11 @@ MOST_TOKENS_AT_ONCE = 2000
 
 
 def loss_settings(loss: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a run's loss section that `policy_loss` takes."""
-    return {name: value for name, value in loss.items() if name in ACCEPTED}
+    """Those of a run's loss section that `policy_loss` takes and that one completion alone decides."""
+    settings = {name: value for name, value in loss.items() if name in ACCEPTED - {"entropy", "correction"}}
+    if loss.get("kl_in") == "reward":
+        settings["beta"] = 0.0
+    return settings
 
 
 def tensor(array: np.ndarray) -> torch.Tensor:
@@ -59,6 +63,7 @@ class Traced:
             "ref_logp_L": self.ref_L,
             "denominator": self.row["denominator"] or 1.0,
             **self.settings,
+            "surrogate": load_surrogate(self.settings.get("surrogate", "clip")),
         }
 
 

@@ -32,9 +32,11 @@ class Precision:
 
 PRECISIONS: Mapping[str, Precision] = {
     "float32": Precision(weights=4, gradients=4, optimizer=8, values=4),
+    # Weights in float32 and the rollout's copy in bfloat16; sums and norms are kept in float32, products in bfloat16.
+    "mixed": Precision(weights=6, gradients=4, optimizer=8, values=3),
     "bfloat16": Precision(weights=2, gradients=2, optimizer=4, values=2),
 }
-"""By `system.dtype`. Weights, gradients and moments all have the model's number format."""
+"""By `system.dtype`."""
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,26 @@
-"""The stock model's own weights, decoded with a third of its kernels: for models built of Llama's blocks.
+"""The stock model's arithmetic with a third of its kernels, for models built of Llama's blocks.
 
-Query, key and value weights are laid out side by side in memory, gate and up weights likewise, and the stock model's
-parameters become views of them: one product serves where it runs three or two, and training and rollout still share
-the very same weights.
+It computes with a copy of the weights in the precision of computation, in which query, key and value weights stand
+side by side, and gate and up weights too: one product serves where the stock model runs three or two. The copy is
+refreshed before every rollout. Sums and norms are kept in the precision of the weights, as the trainer keeps them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.functional import embedding, linear
 
 from grpo.policy import Policy
 from grpo.rollout import kernels
 
 BLOCKS = {"LlamaDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer", "MistralDecoderLayer"}
 """Decoder layers that compute exactly what `Decoder` computes."""
+
+Attend = Callable[[int, torch.Tensor, "Layer"], torch.Tensor]
+"""(layer, queries keys and values [B, E], its settings) -> mixed values [B, heads * D]."""
 
 
 def can_decode(policy: Policy) -> bool:
@@ -26,12 +30,52 @@ def can_decode(policy: Policy) -> bool:
     return getattr(policy.model.config, "hidden_act", None) == "silu"
 
 
+class Layer:
+    def __init__(self, layer: Any, dtype: torch.dtype):
+        self.attention, self.feed_forward = layer.self_attn, layer.mlp
+        self.norms_of_layer = layer.input_layernorm, layer.post_attention_layernorm
+        attention = self.attention
+        self.projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        self.scale = attention.scaling
+        # Qwen decides by layer, Mistral for all layers at once, Llama never.
+        for_all = getattr(attention.config, "sliding_window", None)
+        self.window: int | None = getattr(attention, "sliding_window", for_all)
+        q_norm = getattr(attention, "q_norm", None)
+        self.norms = (q_norm.weight, attention.k_norm.weight, q_norm.variance_epsilon) if q_norm is not None else None
+        self.copies = {name: torch.cat(weights).to(dtype) for name, weights in self._originals().items()}
+
+    def _originals(self) -> dict[str, list[torch.Tensor]]:
+        mlp, output = self.feed_forward, self.attention.o_proj
+        named = {
+            "qkv": [projection.weight for projection in self.projections],
+            "qkv_bias": [projection.bias for projection in self.projections],
+            "out": [output.weight],
+            "out_bias": [output.bias],
+            "gate_up": [mlp.gate_proj.weight, mlp.up_proj.weight],
+            "down": [mlp.down_proj.weight],
+        }
+        return {name: [w.detach() for w in weights] for name, weights in named.items() if weights[0] is not None}
+
+    def refresh(self) -> None:
+        for name, weights in self._originals().items():
+            start = 0
+            for weight in weights:
+                self.copies[name][start : start + len(weight)].copy_(weight)
+                start += len(weight)
+
+
 class Decoder:
     def __init__(self, policy: Policy):
-        self.policy = policy
-        body = policy.model.base_model
-        self.body = body
-        self.layers = [_Layer(layer) for layer in body.layers]
+        self.policy, self.dtype = policy, policy.compute_dtype
+        self.body = policy.model.base_model
+        self.layers = [Layer(layer, self.dtype) for layer in self.body.layers]
+        self.head = policy.head_weight().detach().clone()
+
+    def refresh(self) -> None:
+        """The weights as training has left them."""
+        for layer in self.layers:
+            layer.refresh()
+        self.head.copy_(self.policy.model.get_output_embeddings().weight)
 
     def rotation(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines of every position, [positions, D / 2], by the stock model's own rule and rounding."""
@@ -40,64 +84,16 @@ class Decoder:
         half = cos_1MD.shape[-1] // 2
         return cos_1MD[0, :, :half].contiguous(), sin_1MD[0, :, :half].contiguous()
 
-    def hidden(self, cache: Any, batch: int) -> torch.Tensor:
-        """Last hidden states [B, C] of the rows' current tokens, whose keys and values join the cache."""
-        residual_BC = torch.nn.functional.embedding(cache.rows.token_B[:batch], self.body.embed_tokens.weight)
-        x_BC, joined = residual_BC, None
+    def hidden(self, token_B: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """Last hidden states [B, C], in the precision of computation."""
+        residual_BC, x_BC = embedding(token_B, self.body.embed_tokens.weight), None
         for index, layer in enumerate(self.layers):
-            normal_BC = kernels.add_and_norm(x_BC, joined, layer.input_norm, layer.eps)
-            joined = residual_BC
-            qkv_BE = torch.nn.functional.linear(normal_BC, layer.qkv, layer.qkv_bias)
-            mixed_BE = cache.attend_packed(index, qkv_BE, layer)
-            x_BC = torch.nn.functional.linear(mixed_BE, layer.attention.o_proj.weight, layer.attention.o_proj.bias)
-            normal_BC = kernels.add_and_norm(x_BC, residual_BC, layer.output_norm, layer.eps)
-            x_BC = torch.nn.functional.linear(
-                kernels.gated(torch.nn.functional.linear(normal_BC, layer.gate_up)), layer.feed_forward.down_proj.weight
-            )
-        return kernels.add_and_norm(x_BC, residual_BC, self.body.norm.weight, self.body.norm.variance_epsilon)
-
-
-class _Layer:
-    def __init__(self, layer: Any):
-        self.attention, self.feed_forward = layer.self_attn, layer.mlp
-        attention = self.attention
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        self.qkv = side_by_side([projection.weight for projection in projections])
-        has_bias = attention.q_proj.bias is not None
-        self.qkv_bias = side_by_side([projection.bias for projection in projections]) if has_bias else None
-        self.gate_up = side_by_side([self.feed_forward.gate_proj.weight, self.feed_forward.up_proj.weight])
-        self.input_norm, self.output_norm = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
-        self.eps = layer.input_layernorm.variance_epsilon
-        self.scale = attention.scaling
-        # Qwen decides by layer, Mistral for all layers at once, Llama never.
-        for_all = getattr(attention.config, "sliding_window", None)
-        self.window = getattr(attention, "sliding_window", for_all)
-        q_norm = getattr(attention, "q_norm", None)
-        self.norms = (q_norm.weight, attention.k_norm.weight, q_norm.variance_epsilon) if q_norm is not None else None
-
-
-@torch.no_grad()
-def side_by_side(weights: Sequence[torch.nn.Parameter]) -> torch.Tensor:
-    """One tensor that holds all of these, one below the other; the parameters become views of it.
-
-    >>> a, b = torch.nn.Parameter(torch.ones(1, 2)), torch.nn.Parameter(torch.zeros(2, 2))
-    >>> both = side_by_side([a, b])
-    >>> b.data += 3
-    >>> both.tolist()
-    [[1.0, 1.0], [3.0, 3.0], [3.0, 3.0]]
-    >>> side_by_side([a, b]).data_ptr() == both.data_ptr()  # they stand so already
-    True
-    """
-    first, total = weights[0], sum(map(len, weights))
-    starts = [sum(map(len, weights[:i])) for i in range(len(weights))]
-    row = first[:1].numel()
-    if all(
-        weight.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        and weight.storage_offset() == first.storage_offset() + start * row
-        for weight, start in zip(weights, starts, strict=True)
-    ):
-        return first.detach().as_strided((total, *first.shape[1:]), first.stride())
-    joined = torch.cat([weight.detach() for weight in weights])
-    for weight, start in zip(weights, starts, strict=True):
-        weight.data = joined[start : start + len(weight)]
-    return joined
+            before, after = layer.norms_of_layer
+            weights = layer.copies
+            normal_BC = kernels.add_and_norm(x_BC, residual_BC, before.weight, before.variance_epsilon, self.dtype)
+            qkv_BE = linear(normal_BC, weights["qkv"], weights.get("qkv_bias"))
+            x_BC = linear(attend(index, qkv_BE, layer), weights["out"], weights.get("out_bias"))
+            normal_BC = kernels.add_and_norm(x_BC, residual_BC, after.weight, after.variance_epsilon, self.dtype)
+            x_BC = linear(kernels.gated(linear(normal_BC, weights["gate_up"])), weights["down"])
+        norm = self.body.norm
+        return kernels.add_and_norm(x_BC, residual_BC, norm.weight, norm.variance_epsilon, self.dtype)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 COMPACT_BELOW = 0.8
 """Finished rows are dropped once fewer than this share of the batch is still going: a drop copies the cache."""
-PREFILL_TOKENS = 32768
-"""Most prompt tokens computed at a time."""
 SHARE_OF_FREE_MEMORY = 0.4
 """What completions in flight may take of it: gradients, moments and activations need the rest."""
 FIXED_ROTATIONS = {"default", "linear", "llama3", "yarn"}
@@ -90,7 +88,7 @@ class Engine:
         config = self.policy.model.config
         key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        per_token = 2 * config.num_hidden_layers * key_heads * width * self.policy.model.dtype.itemsize
+        per_token = 2 * config.num_hidden_layers * key_heads * width * self.policy.compute_dtype.itemsize
         per_row = per_token * (prompt_tokens + max_new_tokens) + 12 * config.vocab_size
         return max(1, int(SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) / per_row))
 
@@ -126,7 +124,7 @@ class Engine:
         rotary = getattr(model.base_model, "rotary_emb", None)
         return (
             self.policy.device.type == "cuda"
-            and model.dtype in (torch.bfloat16, torch.float32)
+            and self.policy.compute_dtype in (torch.bfloat16, torch.float32)
             and getattr(rotary, "rope_type", "default") in FIXED_ROTATIONS
             and not top_k
             and top_p >= 1
@@ -144,23 +142,8 @@ class Engine:
             wanted = room if held is None or stale or held.room.new_tokens != L else held.room.joined(room)
             self.graphs = held = None  # its memory is needed for the next
             self.graphs = held = GraphDecoding(self.policy, wanted, temperature)
-        logits_PV = self._prefill_in_chunks(prompts, held)
-        return held.run(lengths, logits_PV, noise_PGL)
-
-    def _prefill_in_chunks(self, prompts: Sequence[np.ndarray], held: GraphDecoding) -> torch.Tensor:
-        """Fills the prompts' keys and values; returns the logits after each prompt."""
-        logits, first = [], 0
-        while first < len(prompts):
-            last, size = first + 1, len(prompts[first])
-            while last < len(prompts) and size + len(prompts[last]) <= PREFILL_TOKENS:
-                size += len(prompts[last])
-                last += 1
-            cache = _Chunk(held, first)
-            tokens_T, positions_T, layout, last_P = pack_prompts(prompts[first:last], self.policy.device, cache)
-            hidden_TC = self.policy.hidden(tokens_T[None], positions_T[None], layout)[0]
-            logits.append(self.policy.logits(hidden_TC[last_P]))
-            first = last
-        return torch.cat(logits)
+        held.refresh()
+        return held.run(lengths, held.prefill(prompts), noise_PGL)
 
     def _decode(
         self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float, top_k: int, top_p: float
@@ -220,16 +203,6 @@ def free_memory(device: torch.device) -> int:
         held_idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + held_idle
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-class _Chunk:
-    """Where the prompts of one prefill go among all prompts of a wave."""
-
-    def __init__(self, held: GraphDecoding, first_prompt: int):
-        self.held, self.first_prompt = held, first_prompt
-
-    def store(self, layer: int, k_PHQD: torch.Tensor, v_PHQD: torch.Tensor, lengths_P: torch.Tensor) -> None:
-        self.held.store(layer, k_PHQD, v_PHQD, self.first_prompt)
 
 
 def choose(

@@ -11,14 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
-from grpo.policy import Policy
+from grpo.batch import pack_prompts
+from grpo.policy import Policy, wide_product
 from grpo.rollout import kernels
-from grpo.rollout.decoder import Decoder, can_decode
+from grpo.rollout.decoder import Decoder, Layer, can_decode
 
+PREFILL_TOKENS = 32768
+"""Most prompt tokens computed at a time."""
 TOKENS_BETWEEN_LOOKS = 4
 SMALLEST_BATCH = 8
 
@@ -109,7 +115,7 @@ class GraphDecoding:
         self.results = Results(floats(S, L), integers(S, L), floats(S, L), integers(S), self.ends)
 
         def keys_and_values(*shape: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-            empty = partial(torch.empty, *shape, dtype=policy.model.dtype, device=device)
+            empty = partial(torch.empty, *shape, dtype=policy.compute_dtype, device=device)
             return [(empty(), empty()) for _ in range(config.num_hidden_layers)]
 
         self.own_layers = keys_and_values(S, key_heads, L, width)
@@ -126,18 +132,72 @@ class GraphDecoding:
         self.decoder = Decoder(policy) if can_decode(policy) else None
         self.rotation = self.decoder.rotation(room.columns + L) if self.decoder else None
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self.weights = weight_places(policy)  # the decoder may have laid them out anew
 
-    def store(self, layer: int, k_PKQD: torch.Tensor, v_PKQD: torch.Tensor, first_prompt: int) -> None:
-        """Keys and values of prompts, from prefill."""
-        P, _, Q, _ = k_PKQD.shape
-        for place, values in zip(self.prompt_layers[layer], (k_PKQD, v_PKQD), strict=True):
-            place[first_prompt : first_prompt + P, :, :Q] = values
+    def refresh(self) -> None:
+        if self.decoder:
+            self.decoder.refresh()
 
-    def attend_packed(self, index: int, qkv_BE: torch.Tensor, layer: Any) -> torch.Tensor:
+    def prefill(self, prompts: Sequence[np.ndarray]) -> torch.Tensor:
+        """Puts the prompts' keys and values in place; returns the logits after each prompt."""
+        logits, first = [], 0
+        while first < len(prompts):
+            last, longest = first, 0
+            while last < len(prompts) and (
+                last == first or max(longest, len(prompts[last])) * (last + 1 - first) <= PREFILL_TOKENS
+            ):
+                longest, last = max(longest, len(prompts[last])), last + 1
+            read = self._prefill_fused if self.decoder else self._prefill_stock
+            logits.append(read(prompts[first:last], first))
+            first = last
+        return torch.cat(logits)
+
+    def _prefill_fused(self, prompts: Sequence[np.ndarray], first: int) -> torch.Tensor:
+        """Prompts as a grid [P, Q]; what stands beyond a prompt's end is computed, and seen by nobody."""
+        assert self.decoder is not None
+        device, P, Q = self.policy.device, len(prompts), max(map(len, prompts))
+        lengths_P = torch.tensor([len(prompt) for prompt in prompts]).to(device)
+        grid_PQ = np.zeros((P, Q), dtype=np.int64)
+        for row, prompt in zip(grid_PQ, prompts, strict=True):
+            row[: len(prompt)] = prompt
+        column_Q = torch.arange(Q, dtype=torch.int32, device=device)
+        slot_P = torch.arange(first, first + P, dtype=torch.int32, device=device)
+        tokens = SimpleNamespace(
+            slot_B=slot_P.repeat_interleave(Q), first_B=torch.zeros_like(column_Q).repeat(P), time=column_Q.repeat(P)
+        )
+
+        def attend(index: int, qkv_BE: torch.Tensor, layer: Layer) -> torch.Tensor:
+            assert self.rotation is not None
+            place = self.prompt_layers[index]
+            kernels.rotate_and_store(qkv_BE, place, self.rotation, tokens, self.heads, layer.norms)
+            q_PHQD = qkv_BE.view(P, Q, -1, place[0].shape[3])[:, :, : self.heads].transpose(1, 2)
+            k_PKQD, v_PKQD = (values[first : first + P, :, :Q] for values in place)
+            mask_QQ = None
+            if layer.window is not None and layer.window < Q:
+                distance_QQ = column_Q[:, None] - column_Q[None, :]
+                mask_QQ = (distance_QQ >= 0) & (distance_QQ < layer.window)
+            out_PHQD = scaled_dot_product_attention(
+                q_PHQD, k_PKQD, v_PKQD, mask_QQ, is_causal=mask_QQ is None, scale=layer.scale, enable_gqa=True
+            )
+            return out_PHQD.transpose(1, 2).reshape(P * Q, -1)
+
+        hidden_BC = self.decoder.hidden(torch.from_numpy(grid_PQ).to(device).flatten(), attend)
+        last_P = torch.arange(P, device=device) * Q + lengths_P - 1
+        return wide_product(hidden_BC[last_P], self.decoder.head)
+
+    def _prefill_stock(self, prompts: Sequence[np.ndarray], first: int) -> torch.Tensor:
+        into = _Prompts(self.prompt_layers, first)
+        tokens_T, positions_T, layout, last_P = pack_prompts(prompts, self.policy.device, into)
+        hidden_TC = self.policy.hidden(tokens_T[None], positions_T[None], layout)[0]
+        return self.policy.logits(hidden_TC[last_P])
+
+    def attend_packed(self, index: int, qkv_BE: torch.Tensor, layer: Layer) -> torch.Tensor:
         """Attention of the fused decoder: rotation and storing included."""
-        own = self.own_layers[index]
         assert self.rotation is not None
+        own, prompts = self.own_layers[index], self.prompt_layers[index]
+        if kernels.fits_one_program(len(qkv_BE), prompts[0]):
+            return kernels.whole_attention(
+                qkv_BE, own, prompts, self.rotation, self.rows, self.heads, layer.scale, layer.window, layer.norms
+            )
         kernels.rotate_and_store(qkv_BE, own, self.rotation, self.rows, self.heads, layer.norms)
         return self._attention(index, qkv_BE, layer.scale, layer.window)
 
@@ -267,16 +327,29 @@ class GraphDecoding:
     def _step(self, batch: int) -> None:
         """Reads every row's token, and samples the next."""
         if self.decoder:
-            hidden_BC = self.decoder.hidden(self, batch)
+            hidden_BC = self.decoder.hidden(self.rows.token_B[:batch], self.attend_packed)
+            logits_BV = wide_product(hidden_BC, self.decoder.head)
         else:
             token_B1 = self.rows.token_B[:batch].long()[:, None]
             position_B1 = (self.rows.first_B[:batch] + self.rows.time).long()[:, None]
-            hidden_BC = self.policy.hidden(token_B1, position_B1, self)[:, 0]
+            logits_BV = self.policy.logits(self.policy.hidden(token_B1, position_B1, self)[:, 0])
         self.rows.time.add_(1)
-        self._sample(self.policy.logits(hidden_BC), self.every_row[:batch])
+        self._sample(logits_BV, self.every_row[:batch])
 
     def _sample(self, logits_UV: torch.Tensor, source_B: torch.Tensor) -> None:
         kernels.sample_tokens(logits_UV, source_B, self.rows, self.results, self.temperature, self.sampling_scratch)
+
+
+class _Prompts:
+    """Where the prompts of one prefill go among all prompts of a wave."""
+
+    def __init__(self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]], first: int):
+        self.layers, self.first = layers, first
+
+    def store(self, layer: int, k_PHQD: torch.Tensor, v_PHQD: torch.Tensor, lengths_P: torch.Tensor) -> None:
+        P, _, Q, _ = k_PHQD.shape
+        for place, values in zip(self.layers[layer], (k_PHQD, v_PHQD), strict=True):
+            place[self.first : self.first + P, :, :Q] = values
 
 
 class Look:

@@ -20,44 +20,40 @@ QUERIES_AT_ONCE = 64
 PROMPT_KEYS_PER_PROGRAM = 256
 """A longer prompt is read by several programs, whose parts are joined afterwards."""
 LOGITS_PER_PROGRAM = 4096
+ROWS_FOR_ONE_PROGRAM = 128
 
 
 @triton.jit
 def _add_and_norm(
     x_ptr, residual_ptr, weight_ptr, out_ptr, eps, C: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr
-):
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < C
-    x = tl.load(x_ptr + row * C + column, inside, 0.0)
+    residual = tl.load(residual_ptr + row * C + column, inside, 0.0)
+    kept = residual.dtype
     if ADD:
-        residual = tl.load(residual_ptr + row * C + column, inside, 0.0)
-        x = (x.to(tl.float32) + residual.to(tl.float32)).to(x.dtype)
-        tl.store(residual_ptr + row * C + column, x, inside)
-    wide = x.to(tl.float32)
-    normal = (wide * tl.rsqrt(tl.sum(wide * wide) / C + eps)).to(x.dtype).to(tl.float32)
+        x = tl.load(x_ptr + row * C + column, inside, 0.0)
+        residual = (x.to(tl.float32) + residual.to(tl.float32)).to(kept)
+        tl.store(residual_ptr + row * C + column, residual, inside)
+    wide = residual.to(tl.float32)
+    normal = (wide * tl.rsqrt(tl.sum(wide * wide) / C + eps)).to(kept).to(tl.float32)
     weight = tl.load(weight_ptr + column, inside, 0.0).to(tl.float32)
-    tl.store(out_ptr + row * C + column, (weight * normal).to(x.dtype), inside)
+    tl.store(out_ptr + row * C + column, (weight * normal).to(kept).to(out_ptr.dtype.element_ty), inside)
 
 
 def add_and_norm(
-    x_BC: torch.Tensor, residual_BC: torch.Tensor | None, weight_C: torch.Tensor, eps: float
+    x_BC: torch.Tensor | None, residual_BC: torch.Tensor, weight_C: torch.Tensor, eps: float, dtype: torch.dtype
 ) -> torch.Tensor:
-    """RMS norm of x, or of x + residual, which then takes the place of the residual."""
-    B, C = x_BC.shape
-    out_BC = torch.empty_like(x_BC)
+    """Adds x to the residual, in place, and gives the RMS norm of the sum in `dtype`."""
+    B, C = residual_BC.shape
+    out_BC = torch.empty_like(residual_BC, dtype=dtype)
     block = triton.next_power_of_2(C)
+    given = residual_BC if x_BC is None else x_BC
     _add_and_norm[(B,)](
-        x_BC,
-        residual_BC,
-        weight_C,
-        out_BC,
-        eps,
-        C=C,
-        BLOCK=block,
-        ADD=residual_BC is not None,
+        given, residual_BC, weight_C, out_BC, eps, C=C, BLOCK=block, ADD=x_BC is not None,
         num_warps=4 if block <= 2048 else 8,
-    )
+    )  # fmt: skip
     return out_BC
 
 
@@ -82,13 +78,22 @@ def gated(gate_up_BJ: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit
+def _turned(low, high, cos, sin, kept: tl.constexpr):
+    """Each product is rounded before the sum, as in the stock model; left alone, the compiler would fuse the two."""
+    low_cos, high_sin = (low * cos).to(kept).to(tl.float32), (high * sin).to(kept).to(tl.float32)
+    high_cos, low_sin = (high * cos).to(kept).to(tl.float32), (low * sin).to(kept).to(tl.float32)
+    return (low_cos - high_sin).to(kept), (high_cos + low_sin).to(kept)
+
+
+@triton.jit
 def _rotate_and_store(
     qkv_ptr, k_own_ptr, v_own_ptr, cos_ptr, sin_ptr, slot_ptr, first_ptr, time_ptr, q_norm_ptr, k_norm_ptr,
     eps, new_tokens,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
+    TIME_OF_EACH: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    time = tl.load(time_ptr)
+    time = tl.load(time_ptr + row) if TIME_OF_EACH else tl.load(time_ptr)
     slot = tl.load(slot_ptr + row).to(tl.int64)
     position = tl.load(first_ptr + row) + time
     head = tl.arange(0, HEADS)[:, None]
@@ -104,17 +109,15 @@ def _rotate_and_store(
         square = tl.sum(wide_low * wide_low, axis=1) + tl.sum(wide_high * wide_high, axis=1)
         scale = tl.rsqrt(square / D + eps)[:, None]
         norm_ptr = tl.where(head < H, q_norm_ptr + column, k_norm_ptr + column)
-        weight_low = tl.load(norm_ptr, in_half, 0.0).to(tl.float32)
-        weight_high = tl.load(norm_ptr + D // 2, in_half, 0.0).to(tl.float32)
-        wide_low = (weight_low * (wide_low * scale).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
-        wide_high = (weight_high * (wide_high * scale).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
-    cos = tl.load(cos_ptr + position * (D // 2) + column, in_half, 0.0).to(tl.float32)
-    sin = tl.load(sin_ptr + position * (D // 2) + column, in_half, 0.0).to(tl.float32)
-    # Each product is rounded before the sum, as two operations of the stock model are; the compiler would fuse them.
-    low_cos, high_sin = (wide_low * cos).to(dtype).to(tl.float32), (wide_high * sin).to(dtype).to(tl.float32)
-    high_cos, low_sin = (wide_high * cos).to(dtype).to(tl.float32), (wide_low * sin).to(dtype).to(tl.float32)
-    turned_low = (low_cos - high_sin).to(dtype)
-    turned_high = (high_cos + low_sin).to(dtype)
+        weight_low, weight_high = tl.load(norm_ptr, in_half, 0.0), tl.load(norm_ptr + D // 2, in_half, 0.0)
+        normal_low = (wide_low * scale).to(dtype).to(tl.float32)
+        normal_high = (wide_high * scale).to(dtype).to(tl.float32)
+        wide_low = (weight_low.to(tl.float32) * normal_low).to(weight_low.dtype).to(tl.float32)
+        wide_high = (weight_high.to(tl.float32) * normal_high).to(weight_low.dtype).to(tl.float32)
+    cos = tl.load(cos_ptr + position * (D // 2) + column, in_half, 0.0)
+    sin = tl.load(sin_ptr + position * (D // 2) + column, in_half, 0.0)
+    turned_low, turned_high = _turned(wide_low, wide_high, cos.to(tl.float32), sin.to(tl.float32), cos.dtype)
+    turned_low, turned_high = turned_low.to(dtype), turned_high.to(dtype)
     tl.store(place, turned_low, inside & (head < H))
     tl.store(place + D // 2, turned_high, inside & (head < H))
     own = slot * K * new_tokens * D + time * D + column
@@ -143,7 +146,7 @@ def rotate_and_store(
     _rotate_and_store[(len(qkv_BE),)](
         qkv_BE, k_SKLD, v_SKLD, *rotation, rows.slot_B, rows.first_B, rows.time, q_norm_D, k_norm_D, eps, new_tokens,
         H=heads, K=K, D=D, HEADS=triton.next_power_of_2(heads + 2 * K), HALF=triton.next_power_of_2(D // 2),
-        NORM=norms is not None, num_warps=4,
+        NORM=norms is not None, TIME_OF_EACH=len(rows.time) > 1, num_warps=4,
     )  # fmt: skip
 
 
@@ -303,6 +306,133 @@ def attention(
         q_BE.stride(0), out_SBHD.shape[1], new_tokens, scale, window or 0,
         QUERIES=max(16, triton.next_power_of_2(heads // K)), KEYS=KEYS_AT_ONCE, PARTS=parts,
         num_warps=2 if D <= 64 else 4, num_stages=3, **common,
+    )  # fmt: skip
+    return out_BE
+
+
+@triton.jit
+def _whole_attention(
+    qkv_ptr, k_own_ptr, v_own_ptr, k_prompt_ptr, v_prompt_ptr, out_ptr, cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr,
+    slot_ptr, first_ptr, prompt_ptr, length_ptr, time_ptr, eps, prompts, columns, new_tokens, scale, window,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    key_head = tl.program_id(1)
+    R: tl.constexpr = H // K
+    time = tl.load(time_ptr)
+    slot = tl.load(slot_ptr + row).to(tl.int64)
+    position = tl.load(first_ptr + row) + time
+    # A finished row belongs to no prompt; whatever it reads, nobody reads it.
+    prompt = tl.minimum(tl.load(prompt_ptr + row), prompts - 1).to(tl.int64)
+    length = tl.load(length_ptr + prompt)
+    query = tl.arange(0, QUERIES)
+    column = tl.arange(0, HALF)
+    in_half = column < D // 2
+    shape = (query < R)[:, None] & in_half[None, :]
+    base = qkv_ptr + row * (H + 2 * K) * D
+    place = base + (key_head * R + query)[:, None] * D + column[None, :]
+    q_low, q_high = tl.load(place, shape, 0.0), tl.load(place + D // 2, shape, 0.0)
+    dtype = q_low.dtype
+    key_place, value_place = base + (H + key_head) * D + column, base + (H + K + key_head) * D + column
+    k_low, k_high = tl.load(key_place, in_half, 0.0), tl.load(key_place + D // 2, in_half, 0.0)
+    v_low, v_high = tl.load(value_place, in_half, 0.0), tl.load(value_place + D // 2, in_half, 0.0)
+    wide_q_low, wide_q_high = q_low.to(tl.float32), q_high.to(tl.float32)
+    wide_k_low, wide_k_high = k_low.to(tl.float32), k_high.to(tl.float32)
+    if NORM:
+        square = tl.sum(wide_q_low * wide_q_low, axis=1) + tl.sum(wide_q_high * wide_q_high, axis=1)
+        q_scale = tl.rsqrt(square / D + eps)[:, None]
+        k_scale = tl.rsqrt((tl.sum(wide_k_low * wide_k_low) + tl.sum(wide_k_high * wide_k_high)) / D + eps)
+        low, high = tl.load(q_norm_ptr + column, in_half, 0.0), tl.load(q_norm_ptr + D // 2 + column, in_half, 0.0)
+        kept = low.dtype
+        wide_q_low = (
+            (low.to(tl.float32)[None, :] * (wide_q_low * q_scale).to(dtype).to(tl.float32)).to(kept).to(tl.float32)
+        )
+        wide_q_high = (
+            (high.to(tl.float32)[None, :] * (wide_q_high * q_scale).to(dtype).to(tl.float32)).to(kept).to(tl.float32)
+        )
+        low, high = tl.load(k_norm_ptr + column, in_half, 0.0), tl.load(k_norm_ptr + D // 2 + column, in_half, 0.0)
+        wide_k_low = (low.to(tl.float32) * (wide_k_low * k_scale).to(dtype).to(tl.float32)).to(kept).to(tl.float32)
+        wide_k_high = (high.to(tl.float32) * (wide_k_high * k_scale).to(dtype).to(tl.float32)).to(kept).to(tl.float32)
+    cos = tl.load(cos_ptr + position * (D // 2) + column, in_half, 0.0)
+    sin = tl.load(sin_ptr + position * (D // 2) + column, in_half, 0.0)
+    wide_cos, wide_sin = cos.to(tl.float32), sin.to(tl.float32)
+    q_low, q_high = _turned(wide_q_low, wide_q_high, wide_cos[None, :], wide_sin[None, :], cos.dtype)
+    k_low, k_high = _turned(wide_k_low, wide_k_high, wide_cos, wide_sin, cos.dtype)
+    q_low, q_high, k_low, k_high = q_low.to(dtype), q_high.to(dtype), k_low.to(dtype), k_high.to(dtype)
+    own = (slot * K + key_head) * new_tokens * D
+    tl.store(k_own_ptr + own + time * D + column, k_low, in_half)
+    tl.store(k_own_ptr + own + time * D + D // 2 + column, k_high, in_half)
+    tl.store(v_own_ptr + own + time * D + column, v_low, in_half)
+    tl.store(v_own_ptr + own + time * D + D // 2 + column, v_high, in_half)
+    # The row's newest key is at hand; the loops read the older ones.
+    top = tl.sum(q_low.to(tl.float32) * k_low.to(tl.float32)[None, :], axis=1)
+    top = (top + tl.sum(q_high.to(tl.float32) * k_high.to(tl.float32)[None, :], axis=1)) * scale
+    mass = tl.full([QUERIES], 1.0, tl.float32)
+    out_low = tl.zeros([QUERIES, HALF], tl.float32) + v_low.to(tl.float32)[None, :]
+    out_high = tl.zeros([QUERIES, HALF], tl.float32) + v_high.to(tl.float32)[None, :]
+    shared = (prompt * K + key_head) * columns * D
+    for source in tl.static_range(2):
+        if source == 0:
+            k_ptr, v_ptr, start, end, at = k_prompt_ptr + shared, v_prompt_ptr + shared, 0, length, 0
+        else:
+            k_ptr, v_ptr, start, end, at = k_own_ptr + own, v_own_ptr + own, 0, time, length
+        if WINDOW:
+            start = tl.maximum(0, position - window + 1 - at) // KEYS * KEYS
+        for first in range(start, end, KEYS):
+            key = first + tl.arange(0, KEYS)
+            exists = key < end
+            cells = exists[:, None] & in_half[None, :]
+            offset = key[:, None] * D + column[None, :]
+            low, high = tl.load(k_ptr + offset, cells, 0.0), tl.load(k_ptr + offset + D // 2, cells, 0.0)
+            score = tl.dot(q_low, tl.trans(low), input_precision=PRECISION).to(tl.float32)
+            score = (score + tl.dot(q_high, tl.trans(high), input_precision=PRECISION).to(tl.float32)) * scale
+            seen = exists
+            if WINDOW:
+                seen = seen & (position - (at + key) < window)
+            score = tl.where(seen[None, :], score, float("-inf"))
+            new_top = tl.maximum(top, tl.max(score, axis=1))
+            weight = tl.exp(score - new_top[:, None])
+            keep = tl.exp(top - new_top)
+            mass = mass * keep + tl.sum(weight, axis=1)
+            low, high = tl.load(v_ptr + offset, cells, 0.0), tl.load(v_ptr + offset + D // 2, cells, 0.0)
+            part = weight.to(dtype)
+            out_low = out_low * keep[:, None] + tl.dot(part, low, input_precision=PRECISION).to(tl.float32)
+            out_high = out_high * keep[:, None] + tl.dot(part, high, input_precision=PRECISION).to(tl.float32)
+            top = new_top
+    out = out_ptr + (row * H + key_head * R + query)[:, None] * D + column[None, :]
+    tl.store(out, (out_low / mass[:, None]).to(dtype), shape)
+    tl.store(out + D // 2, (out_high / mass[:, None]).to(dtype), shape)
+
+
+def fits_one_program(rows: int, prompt_PKQD: torch.Tensor) -> bool:
+    """Few rows with short prompts are better served by one program each that does everything: what they lack is not
+    bandwidth but time to start kernels."""
+    return rows <= ROWS_FOR_ONE_PROGRAM and prompt_PKQD.shape[2] <= 2 * PROMPT_KEYS_PER_PROGRAM
+
+
+def whole_attention(
+    qkv_BE: torch.Tensor,
+    own: tuple[torch.Tensor, torch.Tensor],
+    prompts: tuple[torch.Tensor, torch.Tensor],
+    rotation: tuple[torch.Tensor, torch.Tensor],
+    rows: Any,
+    heads: int,
+    scale: float,
+    window: int | None,
+    norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
+) -> torch.Tensor:
+    """`rotate_and_store` and `attention` in one kernel, each row reading its prompt for itself."""
+    P, K, columns, D = prompts[0].shape
+    q_norm_D, k_norm_D, eps = norms or (qkv_BE, qkv_BE, 0.0)
+    out_BE = qkv_BE.new_empty(len(qkv_BE), heads * D)
+    _whole_attention[(len(qkv_BE), K)](
+        qkv_BE, *own, *prompts, out_BE, *rotation, q_norm_D, k_norm_D,
+        rows.slot_B, rows.first_B, rows.prompt_B, rows.length_P, rows.time, eps, P, columns, own[0].shape[2], scale,
+        window or 0, H=heads, K=K, D=D, HALF=max(16, triton.next_power_of_2(D // 2)),
+        QUERIES=max(16, triton.next_power_of_2(heads // K)), KEYS=KEYS_AT_ONCE, NORM=norms is not None,
+        WINDOW=window is not None, PRECISION="ieee" if qkv_BE.dtype == torch.float32 else "tf32",
+        num_warps=2 if D <= 64 else 4, num_stages=2,
     )  # fmt: skip
     return out_BE
 
