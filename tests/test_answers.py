@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.rewards import expressions
@@ -153,6 +153,7 @@ def test_any_of_several_golds_is_right() -> None:
     assert not check("LA", "New York", aliases=["NYC"]).right
 
 
+@settings(deadline=None)
 @given(st.integers(-(10**9), 10**9), st.sampled_from(["{}", "{}.", "{}.0", "${}$", "{} km", "x = {}", "#### {}"]))
 def test_every_whole_number_is_read_exactly(number: int, form: str) -> None:
     assert check(form.format(number), str(number)).strict
@@ -160,6 +161,7 @@ def test_every_whole_number_is_read_exactly(number: int, form: str) -> None:
     assert not check(form.format(number + 1), str(number)).right
 
 
+@settings(deadline=None)
 @given(st.fractions(max_denominator=999).filter(lambda f: f.denominator > 1))
 def test_every_fraction_is_read_exactly(fraction: Fraction) -> None:
     sign = "-" if fraction < 0 else ""
@@ -172,6 +174,7 @@ def test_every_fraction_is_read_exactly(fraction: Fraction) -> None:
         assert read_number(text).value == fraction
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300), st.sampled_from(["18", "A", "yes", "Paris", "(1,2)", "x+1"]))
 def test_no_text_breaks_it(text: str, gold: str) -> None:
     if expressions.available() or kind_of(gold) != "formula":

@@ -57,7 +57,10 @@ def test_a_flag_may_leave_out_its_section_where_only_one_has_the_name(recipe):
         checkpoints=Checkpoints(allow_change=True), system=System(quiet=True)
     )
     assert parse_train(["--quiet", "--no-quiet"]) == Config()
-    assert parse_train(["--warmup-steps", "3"]).optimizer.warmup_steps == 3
+    assert parse_train(["--probes", "3"]).evaluation.probes == 3
+    assert parse_sft(["tiny", "rows.jsonl", "--warmup-steps", "3"]).warmup_steps == 3
+    with pytest.raises(GrpoError, match=r"field x: in several sections; write --a.x or --b.x"):
+        flags._Reader({"a.x": flags.Leaf(int, 1), "b.x": flags.Leaf(int, 1)}, "grpo", {}).flag("--x", ["3"])
     with pytest.raises(GrpoError, match="quiet in \\[system\\]"):
         parse_train([recipe("quiet = true")])  # a file has sections, and says where things are
 

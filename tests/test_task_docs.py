@@ -7,14 +7,16 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from grpo import flags
 from grpo.check import FORMS
 from grpo.cli import CheckOptions, main
-from grpo.config import Config, Dataset
+from grpo.config import Config, Dataset, Scoring, parse_train
+from grpo.rewards import rewarded, score
 from grpo.tasks import TASKS, load_task
-from grpo.types import Problem
+from grpo.types import Completion, Group, Problem
 
 DOCS = Path(__file__).parents[1] / "docs"
 TASKS_PAGE = (DOCS / "tasks.md").read_text()
@@ -42,7 +44,18 @@ def test_the_reward_shown_pays_by_part() -> None:
     names: dict = {}
     exec(python_block(REWARDS_PAGE), names)
     paid = names["score"](Problem("p", "q", "42"), "<think>6*7</think><answer>42</answer>")
-    assert paid == {"correct": 1.0, "tags": 0.2, "length": 0.1}
+    assert paid == {"correct": 1.0, "tags": 0.2, "short": 0.1}
+
+
+def test_the_reward_command_shown_pays_for_tags_too() -> None:
+    [command] = re.findall(r"^grpo train (.*--reward .*)$", REWARDS_PAGE, re.MULTILINE)
+    config = parse_train(shlex.split(command))
+    nothing = np.zeros(0)
+    texts = ("42", "<think>a</think><answer>42</answer>")
+    completions = tuple(Completion(text, nothing, nothing, "stop") for text in texts)
+    with rewarded(load_task("arithmetic"), config.reward, Scoring(workers=1)) as task:
+        [scored] = score(task, [Group(Problem("p", "6*7=", "42"), nothing, completions, 0)])
+    assert [completion.reward for completion in scored.completions] == [1.0, 0.2]
 
 
 @pytest.mark.parametrize("page", [TASKS_PAGE, REWARDS_PAGE], ids=["tasks", "rewards"])
@@ -65,8 +78,6 @@ def test_every_task_and_setting_is_told() -> None:
 
 
 def test_commands_shown_parse() -> None:
-    from grpo.config import parse_train
-
     commands = re.findall(r"^grpo train (.*?)(?:\s+#.*)?$", TASKS_PAGE, re.MULTILINE)
     assert len(commands) == 3
     for command in commands:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -11,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.cli import main
@@ -19,7 +20,7 @@ from grpo.config import Config
 from grpo.data import Source
 from grpo.errors import GrpoError
 from grpo.fingerprint import fingerprints
-from grpo.rewards.format import json_schema, named_reward, tags
+from grpo.rewards.format import json_schema, length, tags
 from grpo.tasks import REQUIRED, load_task
 from grpo.tasks.arithmetic import final_answer, work
 from grpo.tasks.countdown import evaluate
@@ -90,7 +91,7 @@ def test_typed_prompts_are_recognised() -> None:
 
 
 def test_unknown_tasks_are_refused() -> None:
-    with pytest.raises(GrpoError, match="field task: no task 'algebra'; known are arithmetic"):
+    with pytest.raises(GrpoError, match=r"field task: no task 'algebra'; known are .*arithmetic, "):
         load_task("algebra")
     with pytest.raises(GrpoError, match=r"no task 'countdwon'; did you mean countdown\?"):
         load_task("countdwon")
@@ -125,6 +126,7 @@ def test_countdown_problems_can_be_solved_and_are_checked(name: str) -> None:
             assert task.score(problem, junk) == {"correct": 0.0}, junk
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.integers(0, 99).map(str),
@@ -328,19 +330,21 @@ def test_a_bad_file_is_told_in_one_line(content, said, tmp_path, monkeypatch, ca
 # Forms.
 
 
+ANY = Problem("p", "", "")
+
+
 def test_tags_must_be_whole_and_alone() -> None:
     right = "<think>a < b</think>\n<answer>42</answer>\n"
-    assert tags(right) == 1.0
-    for wrong in (
-        right + "more",
-        "<answer>42</answer><think>a</think>",
-        right * 2,
-        "<think>a</think><answer> </answer>",
-    ):
-        assert tags(wrong) == 0.0
+    reward = tags("think", "answer")
+    assert reward(ANY, right) == 1.0
+    swapped, empty = "<answer>42</answer><think>a</think>", "<think>a</think><answer> </answer>"
+    for wrong in (right + "more", swapped, right * 2, empty, "", "42"):
+        assert reward(ANY, wrong) == 0.0
+    with pytest.raises(GrpoError, match="name the tags"):
+        tags()
 
 
-def test_json_by_schema() -> None:
+def test_json_by_schema(tmp_path: Path) -> None:
     schema = {
         "type": "object",
         "required": ["names", "ok"],
@@ -349,36 +353,28 @@ def test_json_by_schema() -> None:
             "names": {"type": "array", "items": {"type": "string"}, "minItems": 1},
             "ok": {"type": "boolean"},
             "kind": {"enum": ["a", "b"]},
+            "size": {"type": ["number", "null"], "maximum": 9},
         },
     }
-    assert json_schema('{"names": ["x"], "ok": true, "kind": "a"}', schema) == 1.0
-    for wrong in (
-        "",
-        "{}",
-        '{"names": [], "ok": true}',
-        '{"names": [1], "ok": true}',
-        '{"names": ["x"], "ok": 1}',
-        "[" * 10**5,
-    ):
-        assert json_schema(wrong, schema) == 0.0
-    assert json_schema('{"names": ["x"], "ok": true, "extra": 1}', schema) == 0.0
-    assert json_schema('{"names": ["x"], "ok": true, "kind": "c"}', schema) == 0.0
-    assert json_schema("true", {"type": "integer"}) == 0.0
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    good = {"names": ["x"], "ok": True, "kind": "a", "size": None}
+    bad = ({"names": []}, {"names": [1]}, {"ok": 1}, {"kind": "c"}, {"size": True}, {"size": 10}, {"extra": 1})
+    for reward in (json_schema(schema), json_schema(str(tmp_path / "schema.json"))):
+        assert reward(ANY, json.dumps(good)) == reward(ANY, json.dumps({**good, "size": 9})) == 1.0
+        for change in bad:
+            assert reward(ANY, json.dumps({**good, **change})) == 0.0
+        for wrong in ("", "{}", "[" * 10**5, "nothing"):
+            assert reward(ANY, wrong) == 0.0
+    with pytest.raises(GrpoError, match="no type 'int'; known are object"):
+        json_schema({"items": {"type": "int"}})
+    with pytest.raises(GrpoError, match=r"none\.json cannot be read as JSON"):
+        json_schema("none.json")
 
 
-def test_forms_by_name(tmp_path: Path) -> None:
-    problem = Problem("p", "", "")
-    part, reward = named_reward("tags=scratch+final*0.25")
-    assert (part, reward(problem, "<scratch>a</scratch><final>b</final>")) == ("tags", 0.25)
-    (tmp_path / "s.json").write_text('{"type": "array"}')
-    assert named_reward(f"json={tmp_path / 's.json'}")[1](problem, "[1]") == 1.0
-    for name, said in (
-        ("tag", "no reward 'tag'"),
-        ("length=x", "is not understood"),
-        ("json=no.json", "no file no.json"),
-    ):
-        with pytest.raises(GrpoError, match=said):
-            named_reward(name)
+def test_length_falls_in_a_straight_line() -> None:
+    assert [length(10)(ANY, "x" * count) for count in (3, 10, 12, 15, 20, 99)] == [1.0, 1.0, 0.8, 0.5, 0.0, 0.0]
+    with pytest.raises(GrpoError, match="at least 1; got 0"):
+        length(0)
 
 
 def test_the_least_a_task_must_have() -> None:

@@ -110,8 +110,8 @@ def check_task(task: Task, *, problems: int = 0, seed: int = 1, samples: int = 1
     some = known[:TRICKED]
     junk = judged(task, [(problem, text) for problem in some for text in JUNK if text.strip() != problem.answer])
     tricks = {trick: judged(task, pairs) for trick, pairs in tricks_on(some, seed).items()}
-    made_up = {**forms, **tricks, "junk": junk}
-    shown = [(source, random.Random(seed).choice(each)) for source, each in made_up.items() if each]
+    made_up, rng = {"junk": junk, **tricks, **forms}, random.Random(seed)
+    shown = [(source, rng.choice(each)) for source, each in made_up.items() if each]
     return Findings(
         task=task.name,
         golds=paid(golds),

@@ -277,7 +277,7 @@ def _huggingface(name: str, split: str, subset: str) -> list[Row]:
     # A border: what the hub, the network and the files of others hold, whose errors have no common class.
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise GrpoError(f"field data: cannot load the dataset {name}: {reason}") from error
+        raise GrpoError(f"field data: cannot load the dataset {name}: {reason}; or name a file with --data") from error
     return [Row(f"{name}[{split}]:{number}", row) for number, row in enumerate(table, 1)]
 
 

@@ -179,7 +179,11 @@ class _Reader:
     def path(self, name: str) -> str:
         """A field by its path or, where only one section has it, by its own name; "" where there is none."""
         inner = [leaf for leaf in self.leaves if leaf.endswith(f".{name}")]
-        return name if name in self.leaves else inner[0] if len(inner) == 1 else ""
+        if name in self.leaves or not inner:
+            return name if name in self.leaves else ""
+        if len(inner) > 1:
+            raise GrpoError(f"field {name}: in several sections; write {' or '.join(f'--{leaf}' for leaf in inner)}")
+        return inner[0]
 
     def table(self, data: Mapping[str, Any], origin: Callable[[str], str]) -> dict[str, Setting]:
         """Nested tables, from TOML or JSON; `origin` tells the place of a path."""

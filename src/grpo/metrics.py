@@ -235,6 +235,17 @@ METRICS: dict[str, Metric] = {
         SHARE,
         "Rises if working helps: the reward pays for the result alone.",
     ),
+    "strictly_right_share": Metric(
+        "Share of completions with the right answer in a form that leaves no doubt: in a box or tag, after #### or "
+        "“answer is”, or by itself (a trait of tasks that check answers).",
+        SHARE,
+        "At or below accuracy; far below means that the answers are right and hard to find.",
+    ),
+    "unparsed_share": Metric(
+        "Share of completions in which no answer could be read (a trait of tasks that check answers).",
+        SHARE,
+        "Falls to 0; high means that the format is not followed, or completions are cut off before their answer.",
+    ),
     "sft_loss": Metric(
         "Supervised fine-tuning: mean of −logp over the answer tokens.",
         "nats per token, 0 or more",

@@ -18,6 +18,8 @@ LOOKED_AT = 20_000
 """Characters at the end of a completion that are searched."""
 LONGEST = 400
 """Characters of one answer."""
+LAST = 20
+"""How many answers of a form are looked at, from the end: a text may hold thousands."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,18 @@ SENTENCE_END = re.compile(r"\.(?=\s|\*|$)|\n|(?<=[^\\])\s(?:because|since|as)\s|
 def explicit(text: str) -> list[tuple[str, str]]:
     """(form, candidate), the last in the text first."""
     found = [(start, "box", inside) for start, inside in boxes(text)]
-    found += [(m.start(), "hashes", m[1].strip()) for m in re.finditer(r"####[ \t]*([^\n#]{1,400})", text)]
-    for opening in re.finditer(r"<answer>", text):
+    found += [(m.start(), "hashes", m[1].strip()) for m in _last(r"####[ \t]*([^\n#]{1,400})", text)]
+    for opening in _last(r"<answer>", text):
         inside, closed, _ = text[opening.end() :].partition("</answer>")
         found += [(opening.start(), "tag", inside.strip())] if closed else []
-    for start in re.finditer(SENTENCE, text):
+    for start in _last(SENTENCE, text):
         rest = text[start.end() : start.end() + LONGEST].lstrip(" *:=\n")
         found.append((start.start(), "sentence", SENTENCE_END.split(rest, maxsplit=1)[0].strip(" *")))
     return [(form, candidate) for _, form, candidate in sorted(found, reverse=True)]
+
+
+def _last(pattern: str | re.Pattern[str], text: str) -> list[re.Match[str]]:
+    return list(re.finditer(pattern, text))[-LAST:]
 
 
 def boxes(text: str) -> Iterator[tuple[int, str]]:
@@ -112,7 +118,7 @@ def boxes(text: str) -> Iterator[tuple[int, str]]:
     >>> list(boxes(r"so \boxed{\frac{1}{2}} and \boxed{5"))
     [(3, '\\frac{1}{2}')]
     """
-    for opening in re.finditer(r"\\(?:boxed|fbox)\s*\{", text):
+    for opening in _last(r"\\(?:boxed|fbox)\s*\{", text):
         depth = 1
         for place, character in enumerate(text[opening.end() : opening.end() + LONGEST + 1]):
             depth += (character == "{") - (character == "}")

@@ -1,103 +1,83 @@
-"""Rewards for the form of an answer, whatever it says: tags, JSON, length. Parts of a task, or by name: `tags*0.2`.
+"""Rewards for the form of an answer, whatever it says: tags, JSON, length.
 
-A form that pays as much as the right answer is what a policy learns first and keeps: weigh it low.
+Each is made with its settings and then called with a problem and a text, in a task's `score` or as a reward of its own:
+`grpo.rewards.format:tags("think", "answer")*0.2`. A form that pays as much as the right answer is what a policy learns
+first and keeps: weigh it low.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from grpo.errors import GrpoError
 from grpo.types import Problem
 
-Reward = Callable[[Problem, str], float | None]
+FormReward = Callable[[Problem, str], float]
 
 
-def tags(text: str, *names: str) -> float:
+def tags(*names: str) -> FormReward:
     """1 where the text is exactly these tags one after another, each opened and closed once, and none empty.
 
-    >>> tags("<think>6*7</think> <answer>42</answer>", "think", "answer")
+    >>> reward, problem = tags("think", "answer"), Problem("p", "6*7=", "42")
+    >>> reward(problem, "<think>6*7</think> <answer>42</answer>")
     1.0
-    >>> [tags(text, "think", "answer") for text in ("42", "<think></think><answer>42</answer>", "<answer>42</answer>")]
+    >>> [reward(problem, text) for text in ("42", "<think></think><answer>42</answer>", "<answer>42</answer>")]
     [0.0, 0.0, 0.0]
     """
-    inside = [re.escape(name) for name in names or ("think", "answer")]
-    if any(text.count(f"<{name}>") != 1 or text.count(f"</{name}>") != 1 for name in names or ("think", "answer")):
-        return 0.0
-    pattern = r"\s*".join(rf"<{name}>(?!\s*</{name}>).*?</{name}>" for name in inside)
-    return float(re.fullmatch(rf"\s*{pattern}\s*", text, re.DOTALL) is not None)
+    if not names:
+        raise GrpoError('reward tags: name the tags, as in tags("think", "answer")')
+    each = [rf"<{name}>(?!\s*</{name}>).*?</{name}>" for name in map(re.escape, names)]
+    whole = re.compile(r"\s*" + r"\s*".join(each) + r"\s*", re.DOTALL)
+
+    def reward(problem: Problem, text: str) -> float:
+        once = all(text.count(f"<{name}>") == text.count(f"</{name}>") == 1 for name in names)
+        return float(once and whole.fullmatch(text) is not None)
+
+    return reward
 
 
-def json_schema(text: str, schema: dict[str, Any]) -> float:
-    """1 where the text, or what stands between its ```json fences, is JSON that fits the schema.
+def json_schema(schema: str | Mapping[str, Any]) -> FormReward:
+    """1 where the text, or what stands between its ```json fences, is JSON that fits the schema, or that of a file.
 
     Of JSON Schema: type, properties, required, additionalProperties, items, enum, minimum, maximum, minItems, maxItems.
 
-    >>> schema = {"type": "object", "required": ["x"], "properties": {"x": {"type": "integer", "minimum": 0}}}
-    >>> [json_schema(text, schema) for text in ('{"x": 3}', '```json\\n{"x": 0}\\n```', '{"x": "3"}', '{"x": -1}', "3")]
-    [1.0, 1.0, 0.0, 0.0, 0.0]
+    >>> reward = json_schema({"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}})
+    >>> [reward(Problem("p", "", ""), text) for text in ('{"x": 3}', '```json\\n{"x": 0}\\n```', '{"x": "3"}', "{}")]
+    [1.0, 1.0, 0.0, 0.0]
     """
-    fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", text, re.DOTALL)
-    try:
-        return float(_fits(json.loads(fenced[1] if fenced else text), schema))
-    except (ValueError, RecursionError):  # a border: text of a model
-        return 0.0
+    wanted = _known(_read_schema(Path(schema)) if isinstance(schema, str) else schema)
+
+    def reward(problem: Problem, text: str) -> float:
+        fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", text, re.DOTALL)
+        try:
+            return float(_fits(json.loads(fenced[1] if fenced else text), wanted))
+        except (ValueError, RecursionError):  # a border: text of a model
+            return 0.0
+
+    return reward
 
 
-def length(text: str, most: int) -> float:
+def length(most: int) -> FormReward:
     """1 up to `most` characters, then falling in a straight line to 0 at twice that.
 
-    >>> [length("x" * count, 100) for count in (0, 100, 150, 200, 900)]
+    >>> [length(100)(Problem("p", "", ""), "x" * count) for count in (0, 100, 150, 200, 900)]
     [1.0, 1.0, 0.5, 0.0, 0.0]
     """
-    return min(1.0, max(0.0, 2.0 - len(text) / most))
-
-
-def named_reward(name: str) -> tuple[str, Reward]:
-    """(part, reward) of `tags`, `tags=think+answer`, `json`, `json=schema.json` or `length=2000`, each with a weight
-    after a star.
-
-    >>> part, reward = named_reward("length=100*0.2")
-    >>> part, reward(Problem("p", "", ""), "x" * 150)
-    ('length', 0.1)
-    """
-    spec, star, written = name.partition("*")
-    part, _, argument = spec.partition("=")
-    try:
-        weight = float(written) if star else 1.0
-        function = MAKERS[part](argument)
-    except KeyError:
-        raise GrpoError(
-            f"field reward: no reward {part!r}; known are {', '.join(MAKERS)}, or your own file.py"
-        ) from None
-    except ValueError as error:
-        raise GrpoError(f"field reward: {name!r} is not understood ({error}); write it as length=2000*0.2") from None
-    return part, lambda problem, text: weight * function(text)
-
-
-def _tags(argument: str) -> Callable[[str], float]:
-    return lambda text: tags(text, *argument.split("+")) if argument else tags(text)
-
-
-def _json(argument: str) -> Callable[[str], float]:
-    if argument and not Path(argument).is_file():
-        raise GrpoError(f"field reward: there is no file {argument}")
-    schema = json.loads(Path(argument).read_text()) if argument else {}
-    return lambda text: json_schema(text, schema)
-
-
-def _length(argument: str) -> Callable[[str], float]:
-    most = int(argument or 2000)
     if most < 1:
-        raise ValueError("a length is at least 1")
-    return lambda text: length(text, most)
+        raise GrpoError(f"reward length: a length is at least 1; got {most}")
+    return lambda problem, text: min(1.0, max(0.0, 2.0 - len(text) / most))
 
 
-MAKERS: dict[str, Callable[[str], Callable[[str], float]]] = {"tags": _tags, "json": _json, "length": _length}
+def _read_schema(path: Path) -> Mapping[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:  # a border: people write these files
+        raise GrpoError(f"reward json_schema: {path} cannot be read as JSON: {error}") from None
+
 
 TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -110,9 +90,27 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def _fits(value: Any, schema: dict[str, Any]) -> bool:
-    kind = schema.get("type")
-    if kind and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind in ("number", "integer"))):
+def _kinds(schema: Mapping[str, Any]) -> list[str]:
+    kind = schema.get("type", [])
+    return [kind] if isinstance(kind, str) else kind
+
+
+def _known(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same, once every type in it is one that can be checked."""
+    if strange := [kind for kind in _kinds(schema) if kind not in TYPES]:
+        raise GrpoError(f"reward json_schema: no type {strange[0]!r}; known are {', '.join(TYPES)}")
+    for inner in (*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])):
+        _known(inner)
+    return schema
+
+
+def _is(value: Any, kind: str) -> bool:
+    return isinstance(value, TYPES[kind]) and not (isinstance(value, bool) and kind in ("number", "integer"))
+
+
+def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    kinds = _kinds(schema)
+    if kinds and not any(_is(value, kind) for kind in kinds):
         return False
     if "enum" in schema and value not in schema["enum"]:
         return False
