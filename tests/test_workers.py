@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -71,6 +72,17 @@ def test_what_goes_wrong_costs_one_completion(workers: Workers, text: str, fault
     assert (bad.fault, dict(bad.parts)) == (fault, {})
     assert why in bad.why
     assert len(bad.why) < 10_000
+
+
+def test_every_completion_gets_its_own_outcome(workers: Workers) -> None:
+    """Whatever mixture of faults the groups hold, and however often workers are replaced meanwhile."""
+    expected = {"a": (1.0, ""), "bb": (2.0, ""), "none": (None, ""), "raise": ("failure",), "exit": ("crash",)}
+    rng = random.Random(7)
+    groups = [Answers(PROBLEM, tuple(rng.choices(list(expected), k=rng.randrange(6)))) for _ in range(60)]
+    [found] = workers.start(groups)()
+    for answers, rows in zip(groups, found, strict=True):
+        told = [(row.fault,) if row.fault else (value(row), "") for row in rows]
+        assert told == [expected[text] for text in answers.texts]
 
 
 def test_a_traceback_leads_to_the_line(workers: Workers) -> None:
