@@ -95,6 +95,23 @@ def test_a_trl_file_trains_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert [row["updates"] for row in run.all_metrics()] == [1, 1]
 
 
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rewards = ["--reward", f"{HERE / 'trl_rewards.py'}:correct, {HERE / 'trl_rewards.py'}:digits*0.3"]
+    assert main([*TRAIN, *rewards, "--steps", "4", "--run", "whole"]) == 0
+    assert main([*TRAIN, *rewards, "--steps", "2", "--run", "parts"]) == 0
+    # Another number of workers makes no other run.
+    assert main([*TRAIN, *rewards, "--steps", "4", "--run", "parts", "--resume", "--scoring.workers", "1"]) == 0
+    with (
+        Run.open(Path("runs"), "whole", readonly=True) as whole,
+        Run.open(Path("runs"), "parts", readonly=True) as parts,
+    ):
+        for step in range(4):
+            assert whole.completions(step) == parts.completions(step)
+        for left, right in zip(whole.all_metrics(), parts.all_metrics(), strict=True):
+            assert {**left, "tokens_per_second": 0} == {**right, "tokens_per_second": 0}
+
+
 def test_a_resumed_run_notices_another_reward_function(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,7 +26,7 @@ from grpo.types import Completion, Group, Problem
 
 UNRULY = str(Path(__file__).with_name("unruly.py"))
 PROBLEM = Problem("p", "say something", "")
-SECONDS = 1.0
+SECONDS = 2.0
 
 
 def reward(name: str) -> OwnReward:
@@ -56,12 +56,12 @@ def value(outcome: Outcome) -> float | None:
     ("text", "fault", "why"),
     [
         ("raise", "failure", "ValueError: no such luck"),
-        ("sleep", "timeout", "no result after 1 s"),
+        ("sleep", "timeout", "no result after 2 s"),
         ("exit", "crash", "its process exited with 3"),
         ("quit", "crash", "SystemExit: 4"),
         ("fork", "crash", "BlockingIOError"),
         ("allocate", "crash", "MemoryError"),
-        ("print", "timeout", "no result after 1 s"),
+        ("print", "timeout", "no result after 2 s"),
         ("segfault", "crash", "its process was ended by SIGSEGV"),
     ],
 )
@@ -261,7 +261,7 @@ def test_a_task_that_is_not_trusted_is_scored_in_workers() -> None:
     with Rewarded(Hanging(), scoring=Scoring(seconds=SECONDS, workers=1)) as task:  # type: ignore[arg-type]
         [group] = score(task, [group_of("abc", "sleep", "a")])
         assert [completion.reward for completion in group.completions] == [3.0, 0.0, 1.0]
-        assert group.completions[1].why == "timeout in task hanging: no result after 1 s"
+        assert group.completions[1].why == "timeout in task hanging: no result after 2 s"
         pending = submit(task, [group_of("ab")])
         assert pending.collect()[0].completions[0].reward == 2.0
 

@@ -31,10 +31,11 @@ class Limits:
 
 
 def confine(limits: Limits) -> None:
-    """For this process and all it starts."""
-    if LINUX:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    """For this process and all it starts. On other systems than Linux, time alone is limited: by the foreman."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if not LINUX:
+        return
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _limit(resource.RLIMIT_AS, _address_space() + limits.memory)
     if os.geteuid() == 0:
         _count_apart()
@@ -64,8 +65,6 @@ def _count_apart() -> None:
     are counted apart, and the capabilities that lift the limit go; the effective user, who opens files, stays."""
     with suppress(OSError):  # in a container without the right to change users, its own limit has to do
         os.setresuid(FIRST_LENT_USER + os.getpid(), 0, 0)
-    if not LINUX:
-        return
     libc, header, sets = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
     libc.capget(header, sets)
     for capability in (CAP_SYS_ADMIN, CAP_SYS_RESOURCE):
@@ -87,8 +86,7 @@ def _limit(kind: int, most: int) -> None:
 
 def _address_space() -> int:
     """Bytes of it in use."""
-    statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[0]) * resource.getpagesize() if statm.exists() else 0
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def _threads_of_user() -> int:
