@@ -15,6 +15,7 @@ PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 1, 24, 36
 CAP_SYS_ADMIN, CAP_SYS_RESOURCE = 21, 24
 CAPABILITY_VERSION = 0x20080522
 FIRST_LENT_USER = 2_000_000_000
+OTHERS_TO_COME = 256
 LINUX = sys.platform == "linux"
 
 
@@ -41,7 +42,8 @@ def confine(limits: Limits) -> None:
         _count_apart()
         _limit(resource.RLIMIT_NPROC, limits.processes)
     else:
-        _limit(resource.RLIMIT_NPROC, _threads_of_user() + limits.processes)
+        # Every process of this user counts, those of the other workers too, and those the user starts later.
+        _limit(resource.RLIMIT_NPROC, _threads_of_user() + limits.processes * limits.workers + OTHERS_TO_COME)
 
 
 def adopt_orphans() -> None:
