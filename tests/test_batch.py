@@ -71,7 +71,8 @@ def test_each_prompt_token_is_computed_once_per_group() -> None:
     hook = policy.model.get_input_embeddings().register_forward_hook(
         lambda _, inputs, __: seen.append(inputs[0].numel())
     )
-    accumulate_gradients(policy, groups, Config(algorithm="dr_grpo"))
+    # With an entropy bonus every completion has a gradient.
+    accumulate_gradients(policy, groups, config_with(10_000, "dr_grpo", entropy=0.01))
     hook.remove()
     prompts = sum(len(group.prompt_tokens) for group in groups)
     completions = sum(len(completion) for group in groups for completion in group.completions)

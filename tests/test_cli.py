@@ -32,7 +32,7 @@ def trained(capsys: pytest.CaptureFixture[str]) -> str:
 MISTAKES = {
     "unknown command": (["trian"], "no command", "did you mean train"),
     "unknown field": (["train", "--stepz", "3"], "field stepz (command line): unknown", "--steps"),
-    "unknown nested field": (["train", "--beta", "0.1"], "field beta (command line): unknown", "--loss.beta"),
+    "unknown nested field": (["train", "--beat", "0.1"], "field beat (command line): unknown", "--loss.beta"),
     "wrong type": (["train", "--steps", "many"], "field steps (command line)", "whole number"),
     "group of one": (["train", "--group-size", "1"], "field group_size", "at least 2"),
     "no steps": (["train", "--steps", "0"], "field steps", "at least 1"),
@@ -86,7 +86,7 @@ def test_debug_shows_the_traceback() -> None:
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     usage = capsys.readouterr().out
-    for command in ("train", "sft", "eval", "sample", "runs", "export"):
+    for command in ("train", "sft", "eval", "sample", "runs", "plan", "export"):
         assert f"grpo {command}" in usage
         with pytest.raises(SystemExit) as exit_:
             main([command, "--help"])

@@ -12,7 +12,8 @@ import pytest
 
 import grpo
 from grpo import flags, train
-from grpo.config import Config, parse_train
+from grpo.algorithms import PRESETS
+from grpo.config import Config, Evaluation, Optimizer, System, parse_train
 from grpo.tasks import TASKS, Task, load_task
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -54,7 +55,7 @@ def test_links_lead_to_the_file_of_the_function():
 def test_the_table_quotes_the_loop():
     section = ALGORITHM.split("## One step, line by line")[1].split("Inside the update")[0]
     quoted = [row[0] for row in table_rows(section)]
-    assert len(quoted) == 7
+    assert len(quoted) == 8
     loop = [line.strip() for line in inspect.getsource(train.loop).splitlines()]
     places = [loop.index(line.strip("`")) for line in quoted]
     assert places == sorted(places)
@@ -63,21 +64,29 @@ def test_the_table_quotes_the_loop():
 def test_settings_named_on_the_page_exist():
     """The first column of the tables headed by a field of the loss: its choices, all of them."""
     for field, choices in (
-        ("baseline", {"mean", "leave_one_out", "batch", "length_weighted"}),
+        ("baseline", {"mean", "leave_one_out", "batch", "length_weighted", "value"}),
         ("scale", {"group_std", "batch_std", "none"}),
         ("ratio", {"token", "sequence"}),
-        ("kl", {"k1", "k2", "k3"}),
+        ("kl", {"k1", "k2", "k3", "k3_ratio"}),
         ("aggregate", {"sequence", "token", "constant"}),
     ):
         table = ALGORITHM.split(f"\n| `{field}` |")[1].split("\n\n")[0]
         assert {row[0].strip("`") for row in table_rows(f"\n{table}")} - {""} == choices
         for choice in choices:
-            assert getattr(parse_train([f"--loss.{field}", choice]).loss, field) == choice
+            assert (
+                getattr(
+                    parse_train(
+                        [f"--loss.{field}", choice, "--loss.scale=none"][: 3 if field == "baseline" else 2]
+                    ).loss,
+                    field,
+                )
+                == choice
+            )
 
 
 def test_the_examples_of_the_algorithm_page_run():
     found = blocks(ALGORITHM, "pycon")
-    assert len(found) == 4
+    assert len(found) == 5
     names: dict[str, object] = {}
     for number, block in enumerate(found):
         test = doctest.DocTestParser().get_doctest(block, names, f"algorithm.md, example {number}", None, 0)
@@ -148,3 +157,32 @@ def test_the_task_shown_works():
         assert task.score(problem, problem.answer) == {"correct": 1.0}
         assert task.score(problem, "junk") == {"correct": 0.0}
     assert (config.prompts_per_step, config.group_size, config.steps) == (16, 8, 120)
+
+
+# Adding an algorithm.
+
+
+def test_the_algorithm_added_from_outside_trains(tmp_path, monkeypatch):
+    [block] = blocks((DOCS / "add-an-algorithm.md").read_text(), "python")
+    assert len([line for line in block.splitlines() if line.strip()]) <= 15
+    (tmp_path / "my_losses.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        importlib.import_module("my_losses")
+        config = Config(
+            model="nano",
+            algorithm="spring",
+            steps=2,
+            prompts_per_step=4,
+            group_size=4,
+            max_new_tokens=32,
+            optimizer=Optimizer(epochs=2, warmup_steps=0),
+            evaluation=Evaluation(every=0, problems=4, probes=0),
+            system=System(runs=str(tmp_path)),
+        )
+        assert (config.loss.surrogate, config.loss.scale) == ("my_losses:squared", "none")
+        rows = grpo.train(config).all_metrics()
+    finally:
+        PRESETS.pop("spring", None)
+    assert [row["updates"] for row in rows] == [2, 2]
+    assert rows[-1]["ratio_max"] > 1

@@ -144,6 +144,31 @@ def test_killed_at_a_point(tmp_path: Path, whole: Whole, point: str, count: int,
     assert_resumed(tmp_path / "job", whole(*VARIANTS[variant]))
 
 
+FAMILY = {
+    "critic, warmed up, and a reference refreshed after 3 steps": (
+        "--algorithm=ppo",
+        "--critic.warmup-steps=1",
+        "--loss.refresh=3",
+    ),
+    "critic on the shared network": ("--algorithm=ppo", "--critic.model=shared", "--critic.warmup-steps=1"),
+    "replaced groups": ("--algorithm=dapo", "--group-size=2", "--loss.refresh=3", "--loss.beta=0.1"),
+}
+"""What else a run goes on from: checkpoints are after 2, 4 and 6 steps."""
+
+
+@pytest.mark.parametrize("variant", FAMILY)
+@pytest.mark.parametrize(
+    "place", ["update.stepped:3", "record.committed:6", *(["checkpoint.renamed:2"] if ALL else [])]
+)
+def test_killed_with_more_than_a_policy(tmp_path: Path, whole: Whole, variant: str, place: str) -> None:
+    point, _, count = place.partition(":")
+    argv = command(tmp_path, "job", *FAMILY[variant])
+    assert Trainer(argv, tmp_path, Orders(kill_at=point, count=int(count))).ended() == -signal.SIGKILL
+    again = Trainer(argv, tmp_path)
+    assert again.ended() == 0, again.said()
+    assert_resumed(tmp_path / "job", whole(*FAMILY[variant]))
+
+
 INSTANTS = [random.Random(f"instants/{number}").uniform(0.02, 0.98) for number in range(50 if ALL else 4)]
 
 
@@ -891,6 +916,7 @@ def test_the_page_names_what_exists() -> None:
     for target in re.findall(r"\]\(([^)]+)\)", text):
         assert (page.parent / target).is_file(), target
     known = {name.replace("_", "-") for name in leaves(Config)}
+    known |= {name.rpartition(".")[2] for name in known}  # a flag may leave out its section
     named = set(re.findall(r"--([a-z][\w.-]*)", text)) - {"best"}
     assert {"resume", "checkpoints.allow-change", "checkpoints.disk-full", "system.deterministic"} <= named <= known
     assert set(re.findall(r"GRPO_KILL_AT=([\w.]+)", text)) <= set(POINTS)

@@ -43,6 +43,37 @@ def test_sampler_and_trainer_agree(name: str, dtype: torch.dtype, bound: float) 
         assert (logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs().mean() < bound
 
 
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_sampler_and_trainer_agree_in_mixed_precision(name: str) -> None:
+    policy = random_policy(name)
+    policy.model.cuda()
+    policy.compute = torch.bfloat16
+    groups = Engine(policy).sample(PROBLEMS, 64, temperature=1.0, **OPTIONS)
+    gaps = []
+    for batch in pack(groups, 4000, "cuda"):
+        logp_NL, _ = logprobs(policy, batch, 1.0)
+        assert logp_NL.dtype == torch.float32
+        gaps.append((logp_NL - batch.sampler_logp_NL)[batch.mask_NL])
+    gap = torch.cat(gaps)
+    assert gap.abs().mean() < 0.02
+    assert abs(float(gap.exp().mean()) - 1) < 0.005
+
+
+def test_training_in_mixed_precision_has_the_gradient_of_float32() -> None:
+    policy, groups = random_policy("llama"), random_groups()
+    policy.model.cuda()
+    gradients = []
+    for compute in (None, torch.bfloat16):
+        policy.compute = compute
+        logp_NL, _ = logprobs(policy, pack(groups, 10_000, "cuda")[0], 1.0)
+        gradients.append(
+            torch.cat([g.flatten() for g in torch.autograd.grad(logp_NL.sum(), policy.model.parameters())])
+        )
+    exact, mixed = gradients
+    assert mixed.dtype == torch.float32
+    assert (exact - mixed).norm() / exact.norm() < 0.03
+
+
 def test_packed_logprobs_equal_the_cpus() -> None:
     cpu, gpu = random_policy("llama"), random_policy("llama")
     gpu.model.cuda()

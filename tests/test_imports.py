@@ -13,7 +13,7 @@ import grpo
 SOURCE = Path(grpo.__file__).parent
 LEVELS = [
     {"errors", "faults", "models", "lock", "stop"},
-    {"types", "core", "flags", "algorithms", "config", "metrics", "schedule"},
+    {"types", "core", "flags", "algorithms", "config", "contradictions", "metrics", "plan", "schedule"},
     {
         "attention",
         "batch",
@@ -27,11 +27,15 @@ LEVELS = [
         "checkpoints",
         "evaluation",
         "fingerprint",
+        "data",
         "preflight",
+        "trace",
     },
+    {"credit", "critic", "gradient"},
     {"report", "progress", "view"},
-    {"session"},
-    {"train", "sft"},
+    {"lab"},
+    {"session", "refill", "check"},
+    {"train", "sft", "compare"},
     {"cli"},
 ]
 """A room may import its own level and those above it in this list."""
@@ -104,7 +108,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_light_modules_load_no_torch() -> None:
-    light = ("config", "store", "metrics", "algorithms", "tasks", "types", "view", "cli")
+    light = ("config", "store", "metrics", "algorithms", "tasks", "types", "view", "cli", "plan", "plan.command")
     loaded = loaded_by("\n".join(f"import grpo.{module}" for module in light))
     assert not {"torch", "transformers"} & loaded
 

@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from grpo.algorithms import PRESETS
 from grpo.attention import NAME as ATTENTION
 from grpo.config import Config, System
-from grpo.policy import Policy, annotate
+from grpo.policy import Policy, annotate, logprobs
 from grpo.train import accumulate_gradients, credit
 from grpo.types import Completion, Group, Problem
 
@@ -103,13 +103,13 @@ def test_one_step_has_the_trainers_gradient(example, attention, token_budget):
     config = Config(loss=settings, temperature=1.0, system=System(token_budget=token_budget))
     groups = annotate(
         groups,
-        reference,
+        lambda batch: logprobs(reference, batch, 1.0)[0],
         lambda completion, logp: replace(completion, ref_logprobs=logp),
-        temperature=1.0,
         token_budget=token_budget,
+        device=policy.device,
     )
-    groups, _ = credit(groups, settings)
-    statistics, _ = accumulate_gradients(policy, groups, config)
+    groups, _ = credit(groups, config)
+    statistics = accumulate_gradients(policy, groups, config).statistics
 
     assert float(statistics.loss) == pytest.approx(loss.item(), rel=1e-6)
     expected, found = flat_gradient(theirs), flat_gradient(policy.model)

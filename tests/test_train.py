@@ -167,7 +167,7 @@ def test_unscored_completions_change_nothing() -> None:
     with_unscored = [replace(g, completions=(*g.completions, replace(g.completions[0], reward=None))) for g in groups]
 
     def gradient(of: list) -> torch.Tensor:
-        [minibatch] = minibatches(credit(of, config.loss)[0], config, step=0)
+        [minibatch] = minibatches(credit(of, config)[0], config, step=0)
         accumulate_gradients(policy, minibatch, config)
         flat = torch.cat([weight.grad.flatten() for weight in policy.model.parameters()])
         policy.model.zero_grad()

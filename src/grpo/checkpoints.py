@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +36,16 @@ class Snapshot:
     optimizer_tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
     """Whatever else the next step depends on; plain JSON values."""
+    beside: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    """More tensors by file: a critic, a reference that is not the starting model."""
 
     def size(self) -> int:
         """About as many bytes as it takes on the disk."""
-        return sum(tensor.nbytes for tensor in (*self.weights.values(), *self.optimizer_tensors.values()))
+        return sum(
+            tensor.nbytes
+            for tensors in (self.weights, self.optimizer_tensors, *self.beside.values())
+            for tensor in tensors.values()
+        )
 
 
 @dataclass(frozen=True)
@@ -59,9 +65,16 @@ class Checkpoint:
         return dict(json.loads((self.path / "state.json").read_text()))
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        return self.tensors("optimizer")
+
+    def has(self, name: str) -> bool:
+        return (self.path / f"{name}.safetensors").exists()
+
+    def tensors(self, name: str) -> dict[str, torch.Tensor]:
+        """Of the file of that name beside the model: optimizer, critic, reference."""
         from safetensors.torch import load_file
 
-        return load_file(self.path / "optimizer.safetensors")
+        return load_file(self.path / f"{name}.safetensors")
 
     def damage(self) -> str:
         """What is wrong with it, naming the file; empty when every file is there with its size and hash."""
@@ -172,7 +185,8 @@ class Checkpoints:
         point("checkpoint.begun")
         write_model(aside / "model", snapshot.files, snapshot.weights)
         point("checkpoint.model")
-        write_tensors(aside / "optimizer.safetensors", snapshot.optimizer_tensors)
+        for name, tensors in {"optimizer": snapshot.optimizer_tensors, **snapshot.beside}.items():
+            write_tensors(aside / f"{name}.safetensors", tensors)
         (aside / "state.json").write_text(json.dumps(snapshot.state))
         point("checkpoint.optimizer")
         files = sorted(path for path in aside.rglob("*") if path.is_file())

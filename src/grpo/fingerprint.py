@@ -22,6 +22,7 @@ def fingerprints(config: Config, task: Task) -> dict[str, str]:
     return {
         "model": model_fingerprint(config.model),
         "problems": problems_fingerprint(task, config.seed),
+        **({"data": task.fingerprint} if hasattr(task, "fingerprint") else {}),
         "task code": _digest([_source(task)]),
         **({"reward code": _digest(sources(parse(config.reward)))} if config.reward else {}),
         "grpo code": _digest(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))),

@@ -76,8 +76,19 @@ METRICS: dict[str, Metric] = {
         SHARE,
         "Below about 0.5; if higher, change the difficulty or sample more per group.",
     ),
+    "groups_drawn": Metric(
+        "Dynamic sampling: groups sampled in this step, those discarded for want of signal included.",
+        "count",
+        "prompts_per_step while most problems teach; at its limit (refill × prompts_per_step) the task is too easy or "
+        "too hard.",
+    ),
+    "groups_kept": Metric(
+        "Dynamic sampling: groups with signal, which the step trains on and records.",
+        "count",
+        "prompts_per_step; fewer when the limit was reached.",
+    ),
     "gradient_tokens": Metric(
-        "Share of the trained tokens that carried gradient: their advantage is not 0.",
+        "Share of the scored tokens that carried gradient: their advantage is not 0 and no mask leaves them out.",
         SHARE,
         "High; what is missing was sampled in vain (see zero_signal_groups).",
     ),
@@ -96,21 +107,33 @@ METRICS: dict[str, Metric] = {
         SHARE,
         "Below about 0.1; if higher, raise the limit or expect lost rewards.",
     ),
+    "overlong_penalty": Metric(
+        "Mean of what completions near the length limit lost of their reward (overlong).",
+        "the task's reward",
+        "Near 0; if it grows, completions press against the limit.",
+    ),
+    "kl_penalty": Metric(
+        "Mean of what the KL divergence took off a completion's reward: β times its sum over the tokens.",
+        "the task's reward",
+        "Well below the spread of the rewards.",
+    ),
     "loss": Metric(
-        "What was minimised: the mean of −min(ρA, clip(ρ)A) + β·KL, with ρ = exp(logp − old logp). With one update per "
-        "batch ρ is exactly 1, so the first term is the mean of −A, and with a group baseline A sums to 0 in a group: "
-        "the value sits near 0 (plus β·KL) although its gradient, the mean of −A·∇logp, does not.",
+        "What was minimised: the mean of −min(ρA, clip(ρ)A) + β·KL, or the surrogate's own form, with ρ = exp(logp − "
+        "old logp). With one update per batch ρ is exactly 1, so the first term is the mean of −A, and with a group "
+        "baseline A sums to 0 in a group: the value sits near 0 (plus β·KL) although its gradient, the mean of "
+        "−A·∇logp, does not.",
         "none",
         "Near 0 with one update per batch. It does not measure progress: watch reward_mean, accuracy and grad_norm.",
     ),
     "kl": Metric(
         "Mean per-token estimate of the distance to the reference model, by the loss's own estimator; k3, the usual "
         "one, is exp(ref − logp) − (ref − logp) − 1.",
-        "nats per token, 0 or more",
+        "nats per token, 0 or more (k1 may fall below)",
         "Grows slowly from 0; a sudden rise means the policy is running away.",
     ),
     "entropy": Metric(
-        "Mean over trained tokens of the entropy of the policy's next-token distribution: −Σ p·log p.",
+        "Mean over trained tokens of the entropy of the policy's next-token distribution: −Σ p·log p. Trained are "
+        "those that have a gradient: where neither β nor the entropy counts, not those of groups without signal.",
         "nats per token, 0 to log(vocabulary)",
         "Falls slowly; a fast fall to 0 ends exploration, a rise means the policy is coming apart.",
     ),
@@ -125,6 +148,17 @@ METRICS: dict[str, Metric] = {
         "gradient.",
         SHARE,
         "0 with one update per batch; otherwise below about 0.1.",
+    ),
+    "capped": Metric(
+        "Share of tokens whose ratio went beyond the cap: ρ > cap, and with surrogate clip A < 0.",
+        SHARE,
+        "0 with one update per batch; otherwise below about 0.05.",
+    ),
+    "corrected": Metric(
+        "Share of tokens whose importance weight exp(trainer logp − sampler logp) exceeded correction_cap: it was cut, "
+        "or left out.",
+        SHARE,
+        "0 with the built-in engine; otherwise below about 0.05.",
     ),
     "ratio_min": Metric(
         "Smallest ratio ρ = exp(logp − old logp) of the step.",
@@ -146,6 +180,26 @@ METRICS: dict[str, Metric] = {
         "none, 0 or more",
         "Steady; spikes come before a collapse, 0 means nothing was learned.",
     ),
+    "value_loss": Metric(
+        "Mean over trained tokens of half the critic's squared error, at the clip's worse end where there is one.",
+        "the task's reward, squared",
+        "Falls, then follows the policy.",
+    ),
+    "value_mean": Metric(
+        "Mean of the reward the critic expected, over tokens, before the updates.",
+        "the task's reward",
+        "Near the mean reward still to come.",
+    ),
+    "explained_variance": Metric(
+        "1 − var(return − value) / var(return) over tokens, before the updates: how much of what came the critic knew.",
+        "share, at most 1",
+        "Rises above 0 within the critic's warm-up; below 0 it is worse than a constant.",
+    ),
+    "critic_grad_norm": Metric(
+        "L2 norm of the gradient of the critic's own weights before it is clipped.",
+        "none, 0 or more",
+        "Steady.",
+    ),
     "lr": Metric(
         "Learning rate of the last update of the step.",
         "none",
@@ -162,14 +216,19 @@ METRICS: dict[str, Metric] = {
         "epochs × minibatches.",
     ),
     "tokens": Metric(
-        "Completion tokens sampled in this step; in supervised fine-tuning, the answer tokens trained on.",
+        "Completion tokens sampled in this step and kept; in supervised fine-tuning, the answer tokens trained on.",
         "tokens",
         "prompts per step × group size × length_mean.",
     ),
     "tokens_per_second": Metric(
-        "tokens divided by the seconds spent sampling them.",
+        "tokens divided by the seconds spent sampling, groups that were replaced included.",
         "tokens per second",
         "Steady; it falls as completions grow.",
+    ),
+    "peak_memory": Metric(
+        "Most memory in use at a time since the program began: of tensors on a GPU, of the whole process on a CPU.",
+        "bytes",
+        "Rises once, to about what was predicted (grpo plan), and stays.",
     ),
     "worked_share": Metric(
         "Share of completions that write out their work (the arithmetic task's trait `worked`, which earns no reward).",
@@ -211,7 +270,7 @@ EVAL_METRICS: dict[str, Metric] = {
 }
 
 
-TIMED_METRICS = frozenset(["tokens_per_second"])
+TIMED_METRICS = frozenset(["tokens_per_second", "peak_memory"])
 """Those that measure the machine: a run made again has the same numbers but for these."""
 
 

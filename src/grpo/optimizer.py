@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -14,13 +14,17 @@ from grpo.policy import Policy
 
 def make_optimizer(policy: Policy, *, beta1: float, beta2: float, weight_decay: float) -> torch.optim.AdamW:
     """The learning rate is set at every step, from the schedule."""
-    return torch.optim.AdamW(
-        policy.model.parameters(), lr=0.0, betas=(beta1, beta2), weight_decay=weight_decay, fused=True
-    )
+    return adamw(policy.model.parameters(), beta1=beta1, beta2=beta2, weight_decay=weight_decay)
+
+
+def adamw(
+    weights: Iterable[torch.nn.Parameter], *, beta1: float, beta2: float, weight_decay: float
+) -> torch.optim.AdamW:
+    return torch.optim.AdamW(weights, lr=0.0, betas=(beta1, beta2), weight_decay=weight_decay, fused=True)
 
 
 def take_step(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_clip: float) -> float:
-    """One update with the gradients at hand; returns their norm before clipping.
+    """One update of the policy with the gradients at hand; returns their norm before clipping.
 
     Where that is not finite no update is taken: weights, moments and version stay as they are.
     """

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint as recompute
 
 from grpo.attention import NAME as ATTENTION
-from grpo.attention import DecodeCache, PackedLayout
+from grpo.attention import Layout
 from grpo.batch import pack
 from grpo.errors import GrpoError
 from grpo.models import locate_model
@@ -49,6 +49,12 @@ class Policy:
     end_tokens: frozenset[int]
     version: int = 0
     """Optimizer steps taken so far; a completion remembers the version that sampled it."""
+    compute: torch.dtype | None = None
+    """What it computes in, where that is not the precision of its weights: bfloat16 over float32 weights."""
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        return self.compute or self.model.dtype
 
     @property
     def device(self) -> torch.device:
@@ -64,15 +70,22 @@ class Policy:
             return self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return self.tokenizer(problem.prompt)["input_ids"]
 
-    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, layout: PackedLayout | DecodeCache) -> torch.Tensor:
+    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Last hidden states; inputs and output [rows, columns]."""
         body = self.model.base_model
-        return body(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout).last_hidden_state
+        with torch.autocast(self.device.type, self.compute, enabled=self.compute is not None):
+            return body(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout).last_hidden_state
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Float32 at least, whatever the model's precision."""
-        logits = self.model.get_output_embeddings()(hidden)
-        return logits if logits.dtype == torch.float64 else logits.float()
+    def head_weight(self) -> torch.Tensor:
+        """The output layer's [V, C], as it is computed with."""
+        return self.model.get_output_embeddings().weight.to(self.compute_dtype)
+
+    def logits(self, hidden: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+        """Float32 at least, whatever the model's precision. `weight`: what `head_weight` gave, to make it once."""
+        weight = self.head_weight() if weight is None else weight
+        bias = self.model.get_output_embeddings().bias
+        logits = wide_product(hidden.to(weight.dtype), weight)
+        return logits if bias is None else logits + bias
 
     def weights(self) -> dict[str, torch.Tensor]:
         """By name, tied ones once: what `model.safetensors` of a Hugging Face folder holds."""
@@ -102,6 +115,29 @@ class Policy:
         write_model(folder, self.files, Mirror().copy(self.weights()))
 
 
+def wide_product(hidden: torch.Tensor, weight_VC: torch.Tensor) -> torch.Tensor:
+    """hidden · weightᵀ, in float32 at least."""
+    if hidden.is_cuda and hidden.dtype == torch.bfloat16:
+        return _WideProduct.apply(hidden, weight_VC)
+    product = torch.nn.functional.linear(hidden, weight_VC)
+    return product if product.dtype == torch.float64 else product.float()
+
+
+class _WideProduct(torch.autograd.Function):
+    """bfloat16 in, float32 out: rounding a logit of 20 to bfloat16 would move its log-probability by up to 0.06."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_AC: torch.Tensor, weight_VC: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(hidden_AC, weight_VC)
+        return torch.mm(hidden_AC, weight_VC.t(), out_dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, grad_AV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden_AC, weight_VC = ctx.saved_tensors
+        grad_AV = grad_AV.to(hidden_AC.dtype)
+        return grad_AV @ weight_VC, grad_AV.t() @ hidden_AC
+
+
 def write_model(folder: Path, files: Mapping[str, bytes], weights: Mapping[str, torch.Tensor]) -> None:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +145,9 @@ def write_model(folder: Path, files: Mapping[str, bytes], weights: Mapping[str, 
     write_tensors(folder / "model.safetensors", weights)
 
 
-def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Policy:
+def load_policy(
+    name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32, compute: torch.dtype | None = None
+) -> Policy:
     """`name` is an embedded model, a Hugging Face folder or a Hugging Face id."""
     source = locate_model(name)
     if Path(source).is_dir():
@@ -153,7 +191,7 @@ def load_policy(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.fl
             raise GrpoError(f"field model: {name!r} {what} ({setting}), which the engine does not reproduce yet")
     # Dropout would make the trainer's log-probabilities disagree with the sampler's.
     model.eval().to(device)
-    return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name))
+    return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute)
 
 
 @contextmanager
@@ -210,18 +248,35 @@ def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:
     return frozenset([ends] if isinstance(ends, int) else ends)
 
 
-def logprobs(policy: Policy, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+def predicting_states(policy: Policy, batch: Batch) -> torch.Tensor:
+    """The hidden state that predicts each trained token, [A, C]."""
+    hidden_TC = policy.hidden(batch.tokens_T[None], batch.positions_T[None], batch.layout)[0]
+    return torch.nn.functional.embedding(batch.source_A, hidden_TC)
+
+
+def logprobs(
+    policy: Policy,
+    batch: Batch,
+    temperature: float,
+    *,
+    hidden_AC: torch.Tensor | None = None,
+    train_entropy: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-probability of each trained token, entropy of the distribution it was drawn from), both [N, L].
 
     Only the hidden states that predict a trained token meet the output layer, a chunk at a time, and each chunk is
-    computed again in the backward pass: the logits [tokens, vocabulary] never exist whole.
+    computed again in the backward pass: the logits [tokens, vocabulary] never exist whole. Where the loss does not use
+    the entropy, say so with `train_entropy`: a gradient that never comes would keep all the recomputed chunks waiting.
     """
-    hidden_TC = policy.hidden(batch.tokens_T[None], batch.positions_T[None], batch.layout)[0]
-    hidden_AC = torch.nn.functional.embedding(batch.source_A, hidden_TC)
+    if hidden_AC is None:
+        hidden_AC = predicting_states(policy, batch)
+
+    weight = policy.head_weight()
 
     def head(hidden: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logp_V = torch.log_softmax(policy.logits(hidden) / temperature, dim=-1)
-        return logp_V.gather(-1, target[:, None])[:, 0], -(logp_V.exp() * logp_V).sum(dim=-1)
+        logp_V = torch.log_softmax(policy.logits(hidden, weight) / temperature, dim=-1)
+        measured_V = logp_V if train_entropy else logp_V.detach()
+        return logp_V.gather(-1, target[:, None])[:, 0], -(measured_V.exp() * measured_V).sum(dim=-1)
 
     rows = max(1, LOGITS_AT_ONCE // policy.model.config.vocab_size)
     # A single chunk is small enough to be kept for the backward pass.
@@ -238,18 +293,17 @@ def logprobs(policy: Policy, batch: Batch, temperature: float) -> tuple[torch.Te
 @torch.no_grad()
 def annotate(
     groups: Sequence[Group],
-    policy: Policy,
+    read: Callable[[Batch], torch.Tensor],
     add: Callable[[Completion, np.ndarray], Completion],
     *,
-    temperature: float,
     token_budget: int,
+    device: torch.device,
 ) -> list[Group]:
-    """Every completion with its log-probabilities under `policy`, put where `add` says, from one packed forward."""
+    """Every completion with what `read` finds for its tokens, put where `add` says, from one packed forward."""
     rows = []
-    for batch in pack(groups, token_budget, policy.device):
-        logp_NL, _ = logprobs(policy, batch, temperature)
+    for batch in pack(groups, token_budget, device):
         lengths = batch.mask_NL.sum(dim=1).tolist()
-        rows += [logp[:length] for logp, length in zip(logp_NL.cpu().numpy(), lengths, strict=True)]
+        rows += [row[:length] for row, length in zip(read(batch).float().cpu().numpy(), lengths, strict=True)]
     values = iter(rows)
     return [
         replace(group, completions=tuple(add(completion, next(values)) for completion in group.completions))

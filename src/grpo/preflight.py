@@ -11,6 +11,7 @@ from grpo.batch import pack
 from grpo.config import Config
 from grpo.errors import GrpoError
 from grpo.evaluation import is_right
+from grpo.plan import PRECISIONS, Memory, Shape, Work, memory_of, needs, read_config, shape_of
 from grpo.policy import Policy, logprobs
 from grpo.rewards import Rewarded, total_rewards
 from grpo.rollout.engine import Engine
@@ -23,7 +24,7 @@ BYTES_PER_COMPLETION = 400
 """What one completion takes in the record, roughly."""
 
 
-def preflight(config: Config, task: Task, policy: Policy, run_path: Path | None = None) -> list[str]:
+def preflight(config: Config, task: Task, policy: Policy, engine: Engine, run_path: Path | None = None) -> list[str]:
     """What was assumed, one line each. Raises GrpoError with the reason when the run cannot go well.
 
     `run_path` is the folder of a run that goes on: what it holds was part of what it needed.
@@ -36,11 +37,13 @@ def preflight(config: Config, task: Task, policy: Policy, run_path: Path | None 
         task.ready()
     check_golds(task, problems)
     check_vocabulary(policy)
-    check_lengths(policy, problems, config.max_new_tokens)
+    # Where the rows are known, all of them: a prompt too long is found now, not in the night.
+    check_lengths(policy, task.problems() if hasattr(task, "problems") else problems, config.max_new_tokens)
     check_disk(config, policy, run_path)
-    check_memory(config, policy)
     check_agreement(config, policy, problems[-2:])
-    notes = [*assumptions(policy), *(task.notes if isinstance(task, Rewarded) else [])]
+    prompts = [policy.prompt_tokens(problem) for problem in problems]
+    engine.rows_at_once = engine.rows_at_once or engine.rows_that_fit(max(map(len, prompts)), config.max_new_tokens)
+    notes = [*assumptions(policy, problems), *(task.notes if isinstance(task, Rewarded) else [])]
     if len(heldout) < config.evaluation.problems:
         notes.append(
             f"evaluation.problems is {config.evaluation.problems}; {task.name} has {len(heldout)}, all are asked"
@@ -73,7 +76,7 @@ def check_vocabulary(policy: Policy) -> None:
 
 
 def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) -> None:
-    lengths = [len(tokens) for tokens in policy.tokenizer([problem.prompt for problem in problems])["input_ids"]]
+    lengths = [len(policy.prompt_tokens(problem)) for problem in problems]
     for problem, length in zip(problems, lengths, strict=True):
         if not length:
             raise GrpoError(f"problem {problem.id}: its prompt has no tokens; give it some text")
@@ -95,8 +98,10 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
         folder = folder.parent
     weights = sum(weight.nbytes for weight in policy.model.parameters())
     completions = config.steps * config.prompts_per_step * config.group_size
-    # Weights and Adam's two moments; those kept, the best, and the one being written.
-    needed = 3 * weights * (config.checkpoints.keep + 2) + BYTES_PER_COMPLETION * completions
+    # Weights and Adam's two moments, a critic's too, and a reference that changes; times those kept, the best, and the
+    # one being written.
+    copies = 3 * trained_networks(config) + (config.loss.refresh > 0)
+    needed = copies * weights * (config.checkpoints.keep + 2) + BYTES_PER_COMPLETION * completions
     if run_path is not None:
         needed -= sum(path.stat().st_size for path in run_path.rglob("*") if path.is_file())
     free = shutil.disk_usage(folder).free
@@ -107,15 +112,35 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
         )
 
 
-def check_memory(config: Config, policy: Policy) -> None:
-    """Gradients and Adam's moments are still to come; the weights, and the reference's, are there by now."""
-    needed = 3 * sum(weight.nbytes for weight in policy.model.parameters())
-    free = _free_memory(policy.device)
+def check_memory(config: Config, task: Task, device: torch.device) -> int | None:
+    """Predicted against free, from the model's config.json alone: before anything is loaded. Returns the prediction."""
+    try:
+        shape = shape_of(read_config(config.model), config.model)
+    except GrpoError:  # border: a folder people made; what is wrong with it, loading tells better
+        return None
+    texts = [problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)]
+    # A token of a large vocabulary is about three characters of text; of a small one, a character.
+    longest = max(map(len, texts)) // (3 if shape.vocabulary > 1000 else 1)
+    needed, free = predicted_memory(config, shape, longest, device).peak, _free_memory(device)
     if free is not None and needed > free:
         raise GrpoError(
-            f"field model: training {policy.name} takes {needed / 1e9:.1f} GB beyond its weights, and "
-            f"{free / 1e9:.1f} GB are free on {policy.device}; choose a smaller model"
+            f"field model: training {config.model} takes about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free "
+            f"on {device}; lower system.token_budget or prompts_per_step, or choose a smaller model (see grpo plan)"
         )
+    return needed
+
+
+def predicted_memory(config: Config, shape: Shape, prompt_tokens: int, device: torch.device) -> Memory:
+    """Of a run as configured, with prompts of this length and completions as long as they may get."""
+    by_default = "mixed" if device.type == "cuda" else "float32"
+    dtype = by_default if config.system.dtype == "auto" else config.system.dtype
+    needed = needs(config.loss, getattr(config, "critic", None))
+    return memory_of(shape, Work.of(config, max(1, prompt_tokens)), needed, PRECISIONS[dtype])
+
+
+def trained_networks(config: Config) -> int:
+    """The policy, and a critic of its size where there is one."""
+    return 2 if config.loss.baseline == "value" and config.critic.model == "separate" else 1
 
 
 def _free_memory(device: torch.device) -> int | None:
@@ -145,17 +170,17 @@ def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> 
             logp_NL, _ = logprobs(policy, batch, config.temperature)
             gaps.append((logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs())
     gap = float(torch.cat(gaps).mean())
-    if not gap <= LARGEST_GAP[policy.model.dtype]:
+    if not gap <= LARGEST_GAP[policy.compute_dtype]:
         raise GrpoError(
             f"field model: sampler and trainer disagree on {policy.name} (mean |Δ log-probability| {gap:.2g}, allowed "
-            f"{LARGEST_GAP[policy.model.dtype]:.2g}); its attention is computed in a way the engine does not reproduce"
+            f"{LARGEST_GAP[policy.compute_dtype]:.2g}); it computes attention in a way the engine does not reproduce"
         )
 
 
-def assumptions(policy: Policy) -> list[str]:
+def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
     notes = []
     if policy.tokenizer.pad_token_id is None:
         notes.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
-    if getattr(policy.tokenizer, "chat_template", None):
-        notes.append(f"{policy.name} has a chat template; the task's prompts are used as they are")
+    if getattr(policy.tokenizer, "chat_template", None) and not all(problem.messages for problem in problems):
+        notes.append(f"{policy.name} has a chat template; prompts that are plain text are used as they are")
     return notes

@@ -220,6 +220,8 @@ def _whereabouts(run: Run, summary: Mapping[str, Any]) -> list[str]:
         in_order = sorted(spans, key=lambda name: PHASES.index(name) if name in PHASES else len(PHASES))
         phases = ", ".join(f"{name} {duration(spans[name])}" for name in in_order)
         lines.append(_labelled("training", f"{duration(summary['seconds'])}: {phases}"))
+    if memory := _memory(run):
+        lines.append(_labelled("memory", memory))
     elsewhere = "" if str(run.path.parent) == "runs" else f" --runs {shlex.quote(str(run.path.parent))}"
     lines.append(_labelled("run", printable(str(run.path), 500)))
     lines.append(_labelled("next", f"grpo runs {run.name}{elsewhere}"))
@@ -229,6 +231,17 @@ def _whereabouts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     if _can_resume(run, summary["status"]):
         lines.append(_labelled("resume", _resume_command(run)))
     return lines
+
+
+def _memory(run: Run) -> str:
+    """Measured, beside what was predicted before anything was loaded."""
+    peaks, about = run.metrics("peak_memory"), run.meta("memory")
+    if not peaks or not about:
+        return ""
+    on_cpu = about["device"] == "cpu"
+    measured = f"{max(value for _, value in peaks) / 2**30:.2f} GiB at peak{', the program included' if on_cpu else ''}"
+    predicted = about["predicted"]
+    return f"{measured}; predicted {predicted / 2**30:.2f} GiB of tensors" if predicted else measured
 
 
 def _quoted_prompt(run: Run) -> str:

@@ -26,7 +26,8 @@ CREATE TABLE completions (
   FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
 CREATE TABLE token_arrays (  -- of a few groups per step; little-endian, int32 tokens, float32 the rest
   step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
-  tokens BLOB NOT NULL, logprobs BLOB NOT NULL, ref_logprobs BLOB, advantages BLOB, trainer_logprobs BLOB,
+  tokens BLOB NOT NULL, logprobs BLOB NOT NULL, ref_logprobs BLOB, old_logprobs BLOB, advantages BLOB,
+  trainer_logprobs BLOB, entropies BLOB, denominator REAL,  -- as the last update on the completion saw and used them
   PRIMARY KEY (step, group_index, sample_index),
   FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
 

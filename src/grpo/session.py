@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -14,16 +16,19 @@ from typing import Any, Self
 
 import torch
 
+from grpo.algorithms import load_surrogate
 from grpo.checkpoints import Checkpoint, Checkpoints, Snapshot
 from grpo.config import Config, System, as_dict, resolve
+from grpo.critic import Critic, make_critic
 from grpo.errors import DiskFullError, GrpoError
 from grpo.evaluation import evaluate
 from grpo.fingerprint import fingerprints
 from grpo.lock import RunLock
 from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy, load_policy
-from grpo.preflight import preflight
+from grpo.preflight import check_memory, preflight
 from grpo.rewards import Rewarded, rewarded, score, telling_line
+from grpo.rewards.steps import score_steps, step_marks
 from grpo.rollout import SamplingEngine
 from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
@@ -33,9 +38,9 @@ from grpo.tensorfile import Mirror
 from grpo.types import Group
 from grpo.view import View
 
-FREE_TO_CHANGE = ("steps", "run", "resume", "quiet", "checkpoint_every", "evaluation", "checkpoints")
+FREE_TO_CHANGE = ("steps", "run", "resume", "checkpoint_every", "evaluation", "checkpoints")
 """Settings a resumed run may have otherwise than it began with; all others would make it another experiment."""
-FREE_IN_SECTIONS = ("system.runs", "system.token_groups", "scoring.workers")
+FREE_IN_SECTIONS = ("system.runs", "system.token_groups", "system.quiet", "scoring.workers")
 MOST_NONFINITE_STEPS = 3
 SMALL_MODEL = 5_000_000
 """Parameters below which a second thread gains a fifth on an idle machine, and on a busy one loses tenfold: threads
@@ -50,6 +55,7 @@ class Session:
     task: Rewarded
     policy: Policy
     reference: Policy | None
+    critic: Critic | None
     optimizer: torch.optim.AdamW
     engine: SamplingEngine
     run: Run
@@ -76,7 +82,7 @@ class Session:
     @classmethod
     def _start(cls, config: Config, view: View, undo: ExitStack) -> Self:
         folder = Path(config.system.runs)
-        plain_task = load_task(config.task)
+        plain_task = load_task(config.task, config.data, config.dataset)
         # Workers load people's code while the model is loaded here.
         task = undo.enter_context(rewarded(plain_task, config.reward, config.scoring, pick_device(config.system)))
         prints = fingerprints(config, plain_task)
@@ -87,12 +93,23 @@ class Session:
             undo.callback(lock.close)
             checkpoint = _go_on_from(run, config, prints, view)
 
-        policy, reference, optimizer = _models(config, checkpoint)
+        device = pick_device(config.system)
+        memory = {"device": device, "predicted": check_memory(config, task, torch.device(device))}
+        load_surrogate(config.loss.surrogate)
+        if config.loss.credit == "process":
+            step_marks(task)
+        policy, reference, critic, optimizer = _models(config, checkpoint)
         threads = prepare_machine(config.system, policy, run)
-        notes = preflight(config, task, policy, run.path if run else None)
+        engine = Engine(policy, config.system.rows_at_once or (run.meta("rows_at_once") if run else None) or 0)
+        notes = preflight(config, task, policy, engine, run.path if run else None)
         if run is None or lock is None:
-            name = config.run or fresh_name(folder, f"{config.task}-{config.algorithm}")
-            meta = {"fingerprints": prints, "threads": threads}
+            name = config.run or fresh_name(folder, f"{task.name}-{config.algorithm}")
+            meta = {
+                "fingerprints": prints,
+                "threads": threads,
+                "rows_at_once": engine.rows_at_once,
+                "memory": memory,
+            }
             run = Run.create(folder, name, kind="grpo", config=as_dict(config), meta=meta)
             lock = RunLock(run.path)
         session = cls(
@@ -100,8 +117,9 @@ class Session:
             task=task,
             policy=policy,
             reference=reference,
+            critic=critic,
             optimizer=optimizer,
-            engine=Engine(policy),
+            engine=engine,
             run=run,
             checkpoints=Checkpoints(run.path, keep=config.checkpoints.keep),
             view=view,
@@ -136,10 +154,25 @@ class Session:
             "max_new_tokens": self.config.max_new_tokens,
         }
 
+    def score(self, groups: Sequence[Group]) -> list[Group]:
+        """+ rewards, and those of the steps where they count."""
+        groups = score(self.task, groups)
+        if self.config.loss.credit == "process":
+            groups = score_steps(self.task, groups, self.policy.tokenizer.batch_decode)
+        return groups
+
+    def refresh_reference(self, step: int) -> None:
+        """Every so many steps the reference becomes a copy of the policy (iterative GRPO)."""
+        every = self.config.loss.refresh
+        if every and step and step % every == 0:
+            assert self.reference is not None
+            self.reference.model.load_state_dict(self.policy.model.state_dict())
+
     def record(
         self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], seconds: Mapping[str, float]
     ) -> None:
         """Into the record; a step made again after a kill must be what it was, and is shouted about if it is not."""
+        metrics = {**metrics, "peak_memory": peak_memory(self.policy.device)}
         differences = self._with_space(
             lambda: self.run.record(step, groups, metrics, seconds, self.config.system.token_groups)
         )
@@ -194,7 +227,8 @@ class Session:
         self._with_space(lambda: self._save(step, last))
 
     def _check_weights(self, step: int) -> None:
-        for name, weight in self.policy.model.named_parameters():
+        critic = [] if self.critic is None else [(f"critic.{name}", w) for name, w in self.critic.named_parameters()]
+        for name, weight in (*self.policy.model.named_parameters(), *critic):
             if not torch.isfinite(weight).all():
                 raise GrpoError(
                     f"weight {name} is not finite after {step} steps; older checkpoints are intact, lower lr"
@@ -204,7 +238,9 @@ class Session:
         if step != self.saved_step:
             state = {"policy_version": self.policy.version, "nonfinite_steps": self.nonfinite_steps}
             self.checkpoints.save(
-                step, lambda: take_snapshot(self.policy, self.optimizer, self.mirror, state), self.run.best_step()
+                step,
+                lambda: take_snapshot(self.policy, self.optimizer, self.mirror, state, self._beside_the_policy()),
+                self.run.best_step(),
             )
             self.saved_step = step
         if last:
@@ -213,6 +249,15 @@ class Session:
             except DiskFullError:
                 self.saved_step = -1  # to be written again
                 raise
+
+    def _beside_the_policy(self) -> dict[str, dict[str, torch.Tensor]]:
+        """By file: what else has changed since the run began and decides how it goes on."""
+        files = {}
+        if self.critic is not None:
+            files["critic"] = self.critic.tensors()
+        if self.reference is not None and self.config.loss.refresh:
+            files["reference"] = {f"reference/{name}": tensor for name, tensor in self.reference.weights().items()}
+        return files
 
     def warn(self, kind: str, text: str, step: int | None = None) -> None:
         """Said aloud, and kept in the record."""
@@ -230,14 +275,23 @@ class Session:
                 time.sleep(SECONDS_BETWEEN_TRIES)
 
 
-def take_snapshot(policy: Policy, optimizer: torch.optim.AdamW, mirror: Mirror, state: dict[str, Any]) -> Snapshot:
-    """Copies weights and moments as they are now."""
-    weights, moments = policy.weights(), state_tensors(policy, optimizer)
-    copies = mirror.copy(weights | moments)
+def take_snapshot(
+    policy: Policy,
+    optimizer: torch.optim.AdamW,
+    mirror: Mirror,
+    state: dict[str, Any],
+    beside: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
+) -> Snapshot:
+    """Copies weights and moments as they are now, and the tensors of files beside them."""
+    weights, moments, beside = policy.weights(), state_tensors(policy, optimizer), beside or {}
+    copies = mirror.copy(
+        {**weights, **moments, **{name: t for tensors in beside.values() for name, t in tensors.items()}}
+    )
     return Snapshot(
         weights={name: copies[name] for name in weights},
         files=policy.files,
         optimizer_tensors={name: copies[name] for name in moments},
+        beside={file: {name: copies[name] for name in tensors} for file, tensors in beside.items()},
         state=state,
     )
 
@@ -305,19 +359,36 @@ def _go_on_from(run: Run, config: Config, prints: Mapping[str, str], view: View)
     return checkpoint
 
 
-def _models(config: Config, checkpoint: Checkpoint | None) -> tuple[Policy, Policy | None, torch.optim.AdamW]:
-    """Policy, reference where there is a KL term, and optimizer. The reference is the model the run began with."""
-    device, dtype = pick_device(config.system), pick_dtype(config.system)
-    policy = load_policy(str(checkpoint.model) if checkpoint else config.model, device=device, dtype=dtype)
-    reference = load_policy(config.model, device=device, dtype=dtype) if config.loss.beta else None
+def _models(
+    config: Config, checkpoint: Checkpoint | None
+) -> tuple[Policy, Policy | None, Critic | None, torch.optim.AdamW]:
+    """Policy, reference where there is a KL term, critic where there is one, and optimizer. The reference is the model
+    the run began with, or what the checkpoint says it was refreshed to."""
+    place = placement(config.system)
+    policy = load_policy(str(checkpoint.model) if checkpoint else config.model, **place)
+    reference = load_policy(config.model, **place) if config.loss.beta else None
     settings = config.optimizer
     optimizer = make_optimizer(
         policy, beta1=settings.adam_beta1, beta2=settings.adam_beta2, weight_decay=settings.weight_decay
     )
+    critic = make_critic(config, policy) if config.loss.baseline == "value" else None
     if checkpoint:
         policy.name, policy.version = config.model, checkpoint.state["policy_version"]
         restore_state(policy, optimizer, checkpoint.optimizer_tensors())
-    return policy, reference, optimizer
+        if critic is not None:
+            if not checkpoint.has("critic"):
+                raise GrpoError(
+                    "field loss.baseline: the run began without a critic, and cannot get one; start another"
+                )
+            critic.restore(checkpoint.tensors("critic"))
+        # A run that began without refreshing it still has the reference it began with.
+        if reference is not None and config.loss.refresh and checkpoint.has("reference"):
+            refreshed = checkpoint.tensors("reference")
+            # Tied weights are there once, under their first name.
+            reference.model.load_state_dict(
+                {name.removeprefix("reference/"): tensor for name, tensor in refreshed.items()}, strict=False
+            )
+    return policy, reference, critic, optimizer
 
 
 def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -359,5 +430,28 @@ def pick_device(system: System) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def pick_dtype(system: System) -> torch.dtype:
-    return torch.bfloat16 if system.dtype == "bfloat16" else torch.float32
+def peak_memory(device: torch.device) -> float:
+    """Bytes at the worst moment so far: of tensors on a GPU; on a CPU of the whole process, the program included."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+
+
+def placement(system: System) -> dict[str, Any]:
+    """Where a model is put, and in which precision it is kept and computes."""
+    device = pick_device(system)
+    chosen = pick_precision(system, device)
+    return {
+        "device": device,
+        "dtype": torch.bfloat16 if chosen == "bfloat16" else torch.float32,
+        "compute": torch.bfloat16 if chosen == "mixed" else None,
+    }
+
+
+def pick_precision(system: System, device: str) -> str:
+    if system.dtype == "mixed" and not device.startswith("cuda"):
+        raise GrpoError(
+            f"field system.dtype: mixed computes in bfloat16, which is slow on {device}; use float32 or auto"
+        )
+    return system.dtype if system.dtype != "auto" else "mixed" if device.startswith("cuda") else "float32"

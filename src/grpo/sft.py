@@ -25,7 +25,7 @@ from grpo.optimizer import make_optimizer, take_step
 from grpo.policy import Policy, load_policy
 from grpo.policy import logprobs as policy_logprobs
 from grpo.schedule import learning_rate
-from grpo.session import pick_device, pick_dtype, prepare_machine, recorded_ending, take_snapshot
+from grpo.session import placement, prepare_machine, recorded_ending, take_snapshot
 from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
 from grpo.tensorfile import Mirror
@@ -37,7 +37,7 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
     """Fine-tunes `config.model` on `config.data`; the run's last checkpoint holds the model."""
     validate(config)
     view = view or View()
-    policy = load_policy(config.model, device=pick_device(config.system), dtype=pick_dtype(config.system))
+    policy = load_policy(config.model, **placement(config.system))
     prepare_machine(config.system, policy)
     rows = read_rows(Path(config.data), policy)
     steps = config.steps or math.ceil(config.epochs * len(rows) / config.batch_size)

@@ -49,6 +49,22 @@ def chat(question: str, system: str = "") -> tuple[Mapping[str, str], ...]:
 
 
 @dataclass(frozen=True, eq=False)
+class Trace:
+    """What the last update on a completion saw of its tokens.
+
+    >>> Trace(logprobs=np.array([-0.1, -0.7]), entropies=np.array([0.3, 0.9]), denominator=128.0).denominator
+    128.0
+    """
+
+    logprobs: np.ndarray
+    """float32 [L] under the policy that the loss was taken of."""
+    entropies: np.ndarray
+    """float32 [L]: of the distributions the tokens were drawn from, under that policy."""
+    denominator: float
+    """What that update's summed loss was divided by."""
+
+
+@dataclass(frozen=True, eq=False)
 class Completion:
     """One sampled answer.
 
@@ -79,8 +95,16 @@ class Completion:
     """float32 [L] under the reference model, where the algorithm has one."""
     old_logprobs: np.ndarray | None = None
     """float32 [L] under the policy before its first update on this batch, where there is more than one update."""
+    steps: tuple[tuple[int, float], ...] = ()
+    """(place of its last token, reward) of each step of the work, where steps are rewarded."""
+    values: np.ndarray | None = None
+    """float32 [L]: the reward still to come that the critic expected before each token, where there is a critic."""
+    returns: np.ndarray | None = None
+    """float32 [L]: what the critic should have expected."""
     advantages: np.ndarray | None = None
     """float32 [L]."""
+    trace: Trace | None = None
+    """Of the groups whose every token is recorded, where an update trained on them."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -135,3 +159,5 @@ class Batch:
     sampler_logp_NL: torch.Tensor
     old_logp_NL: torch.Tensor | None
     ref_logp_NL: torch.Tensor | None
+    values_NL: torch.Tensor | None = None
+    returns_NL: torch.Tensor | None = None

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from grpo.core import LossStatistics, reward_statistics
+from grpo.core import Limits, LossStatistics, reward_statistics
+from grpo.core.loss import held_back
 
 MASK = torch.tensor([[True, True, True], [True, False, False]])
 RATIO = torch.tensor([[1.5, 0.5, 1.0], [0.5, 9.0, 0.1]], dtype=torch.float64)
@@ -14,14 +15,17 @@ KL = torch.tensor([[0.1, 0.2, 0.3], [0.4, 100.0, 100.0]], dtype=torch.float64)
 ENTROPY = torch.tensor([[1.0, 2.0, 3.0], [4.0, math.nan, math.inf]], dtype=torch.float64)
 
 
+def held(ratio, advantages):
+    return held_back(ratio, advantages, "clip", Limits(clip_low=0.2, clip_high=0.2))
+
+
 def measure(rows=slice(None), *, loss=-0.25, kl=KL, entropy=ENTROPY) -> LossStatistics:
     return LossStatistics.measure(
         torch.tensor(loss, dtype=torch.float64, requires_grad=True),
         RATIO[rows],
         ADVANTAGES[rows],
         MASK[rows],
-        clip_low=0.2,
-        clip_high=0.2,
+        held=held(RATIO[rows], ADVANTAGES[rows]),
         kl_NL=None if kl is None else kl[rows],
         entropy_NL=None if entropy is None else entropy[rows],
     )
@@ -34,6 +38,7 @@ def test_by_hand():
         "gradient_tokens": 3 / 4,  # all but the one with A = 0
         "clip_high": 1 / 4,  # ρ 1.5 with A 2
         "clip_low": 1 / 4,  # ρ 0.5 with A −1; ρ 0.5 with A 2 keeps its gradient
+        "capped": 0.0,
         "kl": 1.0 / 4,  # 0.1 + 0.2 + 0.3 + 0.4
         "entropy": 10.0 / 4,
         "ratio_min": 0.5,
@@ -68,8 +73,7 @@ def test_no_tokens_at_all():
         torch.ones(1, 2),
         torch.ones(1, 2),
         torch.zeros(1, 2, dtype=torch.bool),
-        clip_low=0.2,
-        clip_high=0.2,
+        held=held(torch.ones(1, 2), torch.ones(1, 2)),
         kl_NL=torch.ones(1, 2),
         entropy_NL=torch.ones(1, 2),
     )

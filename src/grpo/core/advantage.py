@@ -65,6 +65,28 @@ def group_advantages(
     raise ValueError(f"unknown scale {scale!r}: group_std, batch_std or none")
 
 
+def parts_advantages(
+    parts_PGK: torch.Tensor, weights_K: torch.Tensor, valid_PG: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Several rewards, each normalised in its group before summing, and the sum by its std over the batch (GDPO:
+    arXiv 2601.05242). One with a small range counts as much as one with a large range. NaN: does not apply.
+
+    The first completion earns 1 of the first reward, the second 0.1 of the other: they did equally well.
+
+    >>> parts = torch.tensor([[[1.0, 0.0], [0.0, 0.1], [0.0, 0.0]]])
+    >>> parts_advantages(parts, torch.ones(2))
+    tensor([[ 0.5786,  0.5759, -1.1546]])
+    >>> group_advantages(parts.sum(dim=2))
+    tensor([[ 1.1497, -0.4841, -0.6656]])
+    """
+    applies_PGK = ~parts_PGK.isnan() if valid_PG is None else ~parts_PGK.isnan() & valid_PG[..., None]
+    by_part = [group_advantages(parts_PGK[..., k], applies_PGK[..., k]) * weights_K[k] for k in range(len(weights_K))]
+    summed_PG = torch.stack(by_part).sum(dim=0)
+    summed_N = summed_PG[applies_PGK.any(dim=2)]
+    # Every part's advantages sum to 0 in a group: there is no mean left to subtract.
+    return summed_PG / (summed_N.std() + STD_FLOOR) if len(summed_N) > 1 else torch.zeros_like(summed_PG)
+
+
 def _baseline(
     rewards_PG: torch.Tensor,
     valid_PG: torch.Tensor,

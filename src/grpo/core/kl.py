@@ -11,6 +11,7 @@ def kl_estimate(logp: torch.Tensor, ref_logp: torch.Tensor, kind: str = "k3") ->
     k1 = logp − ref: unbiased as a value, negative half the time, and as a loss its expected gradient is zero.
     k2 = (logp − ref)² / 2: its expected gradient is the reverse KL's.
     k3 = exp(ref − logp) − (ref − logp) − 1: unbiased and never negative; its expected gradient is the forward KL's.
+    (k3 times the policy ratio, TRL's default, has the reverse KL's: policy_loss knows it as k3_ratio.)
 
     >>> logp, ref = torch.tensor([-1.0], dtype=torch.float64), torch.tensor([-1.5], dtype=torch.float64)
     >>> [round(kl_estimate(logp, ref, kind).item(), 6) for kind in ("k1", "k2", "k3")]

@@ -1,17 +1,21 @@
-"""The clipped policy loss: PPO's (arXiv 1707.06347 eq. 7) as GRPO uses it (arXiv 2402.03300 eq. 3), per token.
+"""The policy loss, per token: PPO's clip (arXiv 1707.06347 eq. 7), as GRPO uses it (arXiv 2402.03300 eq. 3), and kin.
 
     ρ = exp(logp − old)                    per token, or per sequence: exp(mean over its tokens) (GSPO, 2507.18071)
-    ℓ = −min(ρ A, clip(ρ, 1 − ε_low, 1 + ε_high) A) + β KL
+    ℓ = w · surrogate(ρ, A) + β KL − η H   w corrects for a sampler that differs; H is the entropy
     loss = Σ weight · ℓ / denominator      weight is 1/|o| for "sequence", else 1
 
 The denominator is computed once per optimizer step over all its micro-batches and handed in, so how the work is
-split or packed never changes a gradient. At ρ = 1 and β = 0 the derivative of Σ ℓ by every logp is exactly −A.
+split or packed never changes a gradient. At ρ = 1, β = η = 0 the derivative of Σ ℓ by every logp is exactly −A.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
 import torch
 
+from grpo.core.correction import sampler_correction
 from grpo.core.kl import kl_estimate
 from grpo.core.statistics import LossStatistics
 
@@ -33,6 +37,50 @@ def denominator(lengths_N: torch.Tensor, aggregate: str, max_new_tokens: int) ->
     raise ValueError(f"unknown aggregate {aggregate!r}: sequence, token or constant")
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How far a ratio may count: each surrogate reads its own."""
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    cap: float = 0.0
+    """0: none."""
+    gate_up: float = 1.0
+    gate_down: float = 1.05
+
+
+Surrogate = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Limits], torch.Tensor]
+"""(ratio, logp, advantages, limits) -> loss of each token."""
+
+
+def clip(ratio: torch.Tensor, logp: torch.Tensor, advantages: torch.Tensor, limits: Limits) -> torch.Tensor:
+    """−min(ρA, clip(ρ)A); with a cap c, no less than cA where A < 0 (dual clip, arXiv 1912.09729)."""
+    gain = torch.minimum(ratio * advantages, ratio.clamp(1 - limits.clip_low, 1 + limits.clip_high) * advantages)
+    if limits.cap:
+        gain = torch.where(advantages < 0, torch.maximum(gain, limits.cap * advantages), gain)
+    return -gain
+
+
+def weight(ratio: torch.Tensor, logp: torch.Tensor, advantages: torch.Tensor, limits: Limits) -> torch.Tensor:
+    """−sg[min(ρ, c)]·A·logp: the ratio only weighs the gradient, so no token loses its own (CISPO, 2506.13585)."""
+    return -(ratio.clamp(max=limits.cap) if limits.cap else ratio).detach() * advantages * logp
+
+
+def gate(ratio: torch.Tensor, logp: torch.Tensor, advantages: torch.Tensor, limits: Limits) -> torch.Tensor:
+    """−(4/τ)·σ(τ(ρ − 1))·A: fades out smoothly on both sides, sooner for A < 0 (SAPO, 2511.20347)."""
+    up, down = (advantages.new_tensor(value) for value in (limits.gate_up, limits.gate_down))
+    slope = torch.where(advantages > 0, up, down)
+    return -4 / slope * torch.sigmoid(slope * (ratio - 1)) * advantages
+
+
+def plain(ratio: torch.Tensor, logp: torch.Tensor, advantages: torch.Tensor, limits: Limits) -> torch.Tensor:
+    """−ρA: REINFORCE, weighted where the policy has moved since sampling."""
+    return -ratio * advantages
+
+
+SURROGATES: Mapping[str, Surrogate] = {"clip": clip, "weight": weight, "gate": gate, "plain": plain}
+
+
 def policy_loss(
     logp: torch.Tensor,
     old_logp: torch.Tensor,
@@ -41,18 +89,26 @@ def policy_loss(
     *,
     denominator: float,
     ratio: str = "token",
+    surrogate: str | Surrogate = "clip",
     clip_low: float = 0.2,
     clip_high: float = 0.2,
+    cap: float = 0.0,
+    gate_up: float = 1.0,
+    gate_down: float = 1.05,
     aggregate: str = "sequence",
     beta: float = 0.0,
     ref_logp: torch.Tensor | None = None,
     kl: str = "k3",
+    entropy_weight: float = 0.0,
     entropy: torch.Tensor | None = None,
+    correction: str = "none",
+    correction_cap: float = 2.0,
+    sampler_logp: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, LossStatistics]:
     """Loss of one micro-batch (its share of the optimizer step's loss) and the sums behind its metrics.
 
     All tensors are [N, L]: a row per completion, `mask` True where it has a token; `advantages` may also be [N], one
-    per completion. `ref_logp` is needed where `beta` > 0; `entropy` is only measured.
+    per completion. Without a weight, `ref_logp` and `entropy` are only measured.
 
     One completion of two tokens, A = 1: the first has ρ = e^0.5 > 1.2 and is clipped, the second has ρ = 1.
 
@@ -72,32 +128,67 @@ def policy_loss(
         advantages = advantages[:, None].expand_as(logp)
     # Padding may hold anything, NaN included, and 0 · NaN is NaN in a backward pass: it must not enter at all.
     logp, old_logp, advantages = (x.masked_fill(~mask, 0.0) for x in (logp, old_logp, advantages))
-    lengths_N1 = mask.sum(dim=1, keepdim=True)
+    ratio_NL = policy_ratio(logp, old_logp, mask, ratio)
+    limits = Limits(clip_low, clip_high, cap, gate_up, gate_down)
+    compute = SURROGATES[surrogate] if isinstance(surrogate, str) else surrogate
+    loss_NL = compute(ratio_NL, logp, advantages, limits)
+    limited_NL = kl_NL = None
+    if correction != "none":
+        sampler_logp = _given(sampler_logp, "a correction needs sampler_logp")
+        weights_NL, limited_NL = sampler_correction(old_logp, sampler_logp, mask, correction, correction_cap)
+        loss_NL = loss_NL * weights_NL
+    if ref_logp is not None:
+        kl_NL = kl_estimate(logp, ref_logp.masked_fill(~mask, 0.0), kl.removesuffix("_ratio"))
+        kl_NL = kl_NL * ratio_NL if kl.endswith("_ratio") else kl_NL
+    if beta:
+        loss_NL = loss_NL + beta * _given(kl_NL, "beta > 0 needs ref_logp")
+    if entropy_weight:
+        bonus_NL = _given(entropy, "entropy_weight > 0 needs entropy").masked_fill(~mask, 0.0)
+        loss_NL = loss_NL - entropy_weight * bonus_NL
+    loss = weighted_sum(loss_NL, mask, aggregate) / denominator
+    held = held_back(ratio_NL.detach(), advantages, surrogate, limits)
+    return loss, LossStatistics.measure(
+        loss, ratio_NL, advantages, mask, held=held, corrected_NL=limited_NL, kl_NL=kl_NL, entropy_NL=entropy
+    )
+
+
+def _given(tensor: torch.Tensor | None, otherwise: str) -> torch.Tensor:
+    if tensor is None:
+        raise ValueError(otherwise)
+    return tensor
+
+
+def policy_ratio(logp: torch.Tensor, old_logp: torch.Tensor, mask: torch.Tensor, ratio: str) -> torch.Tensor:
+    """ρ of every token; per sequence all its tokens have the same."""
     log_ratio_NL = logp - old_logp
     if ratio == "sequence":
-        log_ratio_NL = (log_ratio_NL.sum(dim=1, keepdim=True) / lengths_N1.clamp(min=1)).expand_as(log_ratio_NL)
+        lengths_N1 = mask.sum(dim=1, keepdim=True).clamp(min=1)
+        log_ratio_NL = (log_ratio_NL.sum(dim=1, keepdim=True) / lengths_N1).expand_as(log_ratio_NL)
     elif ratio != "token":
         raise ValueError(f"unknown ratio {ratio!r}: token or sequence")
     # e^80 still fits float32; beyond it the ratio would be inf, and inf times a clipped gradient of 0 is NaN.
-    ratio_NL = log_ratio_NL.clamp(max=80.0).exp()
+    return log_ratio_NL.clamp(max=80.0).exp()
 
-    clipped_NL = ratio_NL.clamp(1 - clip_low, 1 + clip_high)
-    loss_NL = -torch.minimum(ratio_NL * advantages, clipped_NL * advantages)
-    kl_NL = None
-    if ref_logp is not None:
-        kl_NL = kl_estimate(logp, ref_logp.masked_fill(~mask, 0.0), kl)
-        if beta:
-            loss_NL = loss_NL + beta * kl_NL
-    elif beta:
-        raise ValueError("beta > 0 needs ref_logp")
 
+def weighted_sum(loss_NL: torch.Tensor, mask: torch.Tensor, aggregate: str) -> torch.Tensor:
     if aggregate == "sequence":
-        loss_NL = loss_NL / lengths_N1.clamp(min=1)
+        loss_NL = loss_NL / mask.sum(dim=1, keepdim=True).clamp(min=1)
     elif aggregate not in ("token", "constant"):
         raise ValueError(f"unknown aggregate {aggregate!r}: sequence, token or constant")
-    loss = loss_NL.masked_fill(~mask, 0.0).sum() / denominator
+    return loss_NL.masked_fill(~mask, 0.0).sum()
 
-    statistics = LossStatistics.measure(
-        loss, ratio_NL, advantages, mask, clip_low=clip_low, clip_high=clip_high, kl_NL=kl_NL, entropy_NL=entropy
-    )
-    return loss, statistics
+
+def held_back(
+    ratio: torch.Tensor, advantages: torch.Tensor, surrogate: str | Surrogate, limits: Limits
+) -> dict[str, torch.Tensor]:
+    """Which tokens lost gradient to the lower clip, to the upper clip, and to the cap."""
+    nowhere = torch.zeros_like(ratio, dtype=torch.bool)
+    low, high, capped = nowhere, nowhere, nowhere
+    if surrogate == "clip":
+        low = (ratio < 1 - limits.clip_low) & (advantages < 0)
+        high = (ratio > 1 + limits.clip_high) & (advantages > 0)
+        if limits.cap:
+            capped = (ratio > limits.cap) & (advantages < 0)
+    elif surrogate == "weight" and limits.cap:
+        capped = (ratio > limits.cap) & (advantages != 0)
+    return {"clip_low": low, "clip_high": high, "capped": capped}

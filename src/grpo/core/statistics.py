@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -22,6 +23,10 @@ class LossStatistics:
     clip_low: torch.Tensor
     clip_high: torch.Tensor
     """Tokens whose gradient the clip took away; a ratio outside the range with A on the other side is not clipped."""
+    capped: torch.Tensor
+    """Tokens whose ratio went beyond the cap, where there is one."""
+    corrected: torch.Tensor | None
+    """Tokens whose importance weight for a differing sampler was cut or left out."""
     kl: torch.Tensor | None
     entropy: torch.Tensor | None
     """None where it was not measured: a 0 would claim that the policy has not moved."""
@@ -37,8 +42,8 @@ class LossStatistics:
         advantages_NL: torch.Tensor,
         mask_NL: torch.Tensor,
         *,
-        clip_low: float,
-        clip_high: float,
+        held: Mapping[str, torch.Tensor],
+        corrected_NL: torch.Tensor | None = None,
         kl_NL: torch.Tensor | None,
         entropy_NL: torch.Tensor | None,
     ) -> LossStatistics:
@@ -46,8 +51,8 @@ class LossStatistics:
             loss=loss.detach(),
             tokens=mask_NL.sum(),
             gradient_tokens=(mask_NL & (advantages_NL != 0)).sum(),
-            clip_low=(mask_NL & (ratio_NL < 1 - clip_low) & (advantages_NL < 0)).sum(),
-            clip_high=(mask_NL & (ratio_NL > 1 + clip_high) & (advantages_NL > 0)).sum(),
+            **{name: (mask_NL & held_NL).sum() for name, held_NL in held.items()},
+            corrected=None if corrected_NL is None else (mask_NL & corrected_NL).sum(),
             kl=None if kl_NL is None else kl_NL.masked_fill(~mask_NL, 0.0).sum(),
             entropy=None if entropy_NL is None else entropy_NL.masked_fill(~mask_NL, 0.0).sum(),
             ratio_min=ratio_NL.masked_fill(~mask_NL, torch.inf).amin(),
@@ -66,7 +71,7 @@ class LossStatistics:
 
     def metrics(self) -> dict[str, float]:
         tokens = max(float(self.tokens), 1.0)
-        per_token = ("gradient_tokens", "clip_low", "clip_high", "kl", "entropy")
+        per_token = ("gradient_tokens", "clip_low", "clip_high", "capped", "corrected", "kl", "entropy")
         measured = {name: getattr(self, name) for name in per_token if getattr(self, name) is not None}
         shares = {name: float(total) / tokens for name, total in measured.items()}
         return {name: float(getattr(self, name)) for name in ("loss", "ratio_min", "ratio_max")} | shares

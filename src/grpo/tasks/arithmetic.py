@@ -57,6 +57,23 @@ class Arithmetic:
     def traits(self, problem: Problem, text: str) -> Mapping[str, float]:
         return {"worked": float("(" in text)}
 
+    def steps(self, problem: Problem, text: str) -> list[tuple[int, float]]:
+        """(where it ends in the text, 1 if right) of every number of the work, and of the answer.
+
+        >>> Arithmetic("easy").steps(Problem("p", "37+85+46=", "168"), "(18;17)168")
+        [(4, 1.0), (7, 0.0), (10, 1.0)]
+        """
+        worked, closed, answer = text.rpartition(")")
+        expected = re.split("[,;]", work(problem.prompt).strip("()"))
+        found = list(re.finditer(r"[^(,;)]+[,;)]?", worked + closed))
+        right = [i < len(expected) and piece.group().rstrip(",;)") == expected[i] for i, piece in enumerate(found)]
+        marked = [(piece.end(), float(is_right)) for piece, is_right in zip(found, right, strict=True)]
+        return [*marked, (len(text), float(answer.strip() == problem.answer))]
+
+    def extract(self, text: str) -> str:
+        """What is compared with the answer."""
+        return final_answer(text)
+
     def _prompts(self, key: str, heldout: bool) -> Iterator[str]:
         """Endless; a prompt belongs to the held-out side by its own hash, whatever stream it turns up in."""
         rng = random.Random(f"{self.name}/{key}")

@@ -1,0 +1,1 @@
+"""Several algorithms or recipes, several seeds each, and which differences are beyond luck."""

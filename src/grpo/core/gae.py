@@ -1,0 +1,52 @@
+"""Generalized advantage estimation (arXiv 1506.02438), and the critic's clipped loss as PPO has it in practice."""
+
+from __future__ import annotations
+
+import torch
+
+
+def gae(
+    rewards: torch.Tensor, values: torch.Tensor, gamma: float, lam: float, mask: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(advantages, returns), all [N, L]: A_t = δ_t + γλ A_{t+1} with δ_t = r_t + γ V_{t+1} − V_t; return = A + V.
+
+    `rewards` of a token is what follows it, `values` what was expected before it. After a completion's last token
+    nothing follows, so V is 0 there. `mask` is True where a row has a token.
+
+    Two tokens, reward 1 at the end, V = 0.5 throughout: δ = 0 (0.5 − 0.5), then 0.5 (1 − 0.5).
+
+    >>> rewards, values = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]])
+    >>> [x.tolist() for x in gae(rewards, values, gamma=1.0, lam=0.5)]
+    [[[0.25, 0.5]], [[0.75, 1.0]]]
+    """
+    mask = torch.ones_like(rewards, dtype=torch.bool) if mask is None else mask.bool()
+    rewards, values = rewards.masked_fill(~mask, 0.0), values.masked_fill(~mask, 0.0)
+    advantages = torch.zeros_like(rewards)
+    ahead, value_ahead = torch.zeros_like(rewards[:, 0]), torch.zeros_like(rewards[:, 0])
+    for t in reversed(range(rewards.shape[1])):
+        surprise = rewards[:, t] + gamma * value_ahead - values[:, t]
+        ahead = (surprise + gamma * lam * ahead).masked_fill(~mask[:, t], 0.0)
+        value_ahead = values[:, t]
+        advantages[:, t] = ahead
+    return advantages, advantages + values
+
+
+def value_loss(
+    values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor, *, clip: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(Σ ½ max((V − R)², (V_clip − R)²), how many tokens the clip holds), with V_clip within `clip` of the value before
+    the update. 0: no clip.
+
+    >>> new, old, returns = torch.tensor([[0.5]]), torch.tensor([[0.0]]), torch.tensor([[1.0]])
+    >>> value_loss(new, old, returns, returns > 0, clip=0.2)[0]                     # ½ (0.2 − 1)²: no gradient is left
+    tensor(0.3200)
+    """
+    mask = mask.bool()
+    values, old_values, returns = (x.masked_fill(~mask, 0.0) for x in (values, old_values, returns))
+    errors = (values - returns) ** 2
+    if not clip:
+        return errors.sum() / 2, torch.zeros((), device=values.device)
+    clipped = old_values + (values - old_values).clamp(-clip, clip)
+    worse = (clipped - returns) ** 2
+    held = (worse > errors) & ((values - old_values).abs() > clip)
+    return torch.maximum(errors, worse).sum() / 2, held.sum()

@@ -1,0 +1,122 @@
+"""A policy over a handful of answers: one logit each, and every expectation exact. For tests and for looking.
+
+Nothing here samples: an expectation over groups runs through all of them. TRPO and DPO live here only, as measures for
+the algorithms that train language models.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import torch
+
+from grpo.core.advantage import group_advantages
+from grpo.core.kl import kl_estimate
+
+
+def expected_reward(logits_V: torch.Tensor, rewards_V: torch.Tensor) -> torch.Tensor:
+    return logits_V.softmax(dim=0) @ rewards_V
+
+
+def true_gradient(logits_V: torch.Tensor, rewards_V: torch.Tensor) -> torch.Tensor:
+    """Of the expected reward by the logits: p (r − E r).
+
+    >>> true_gradient(torch.zeros(2, dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64))
+    tensor([ 0.2500, -0.2500], dtype=torch.float64)
+    """
+    p_V = logits_V.softmax(dim=0)
+    return p_V * (rewards_V - p_V @ rewards_V)
+
+
+def expected_estimate(
+    logits_V: torch.Tensor, rewards_V: torch.Tensor, group_size: int, *, baseline: str = "mean", scale: str = "none"
+) -> torch.Tensor:
+    """What a group's estimate of the gradient, the mean of A ∇log p, comes to on average: over all V^G groups.
+
+    >>> logits, rewards = torch.zeros(2, dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64)
+    >>> expected_estimate(logits, rewards, 2)                     # half of the true gradient: 1 − 1/G
+    tensor([ 0.1250, -0.1250], dtype=torch.float64)
+    """
+    p_V = logits_V.softmax(dim=0)
+    groups_MG = torch.tensor(list(itertools.product(range(len(p_V)), repeat=group_size)))
+    advantages_MG = group_advantages(rewards_V[groups_MG], baseline=baseline, scale=scale)
+    slope_VV = torch.eye(len(p_V), dtype=p_V.dtype) - p_V  # row a: the gradient of log p(a) by the logits
+    estimates_MV = (advantages_MG[..., None] * slope_VV[groups_MG]).mean(dim=1)
+    return p_V[groups_MG].prod(dim=1) @ estimates_MV
+
+
+def kl(logits_V: torch.Tensor, ref_logits_V: torch.Tensor) -> torch.Tensor:
+    """KL(policy ‖ reference), the reverse KL; with the arguments swapped, the forward one."""
+    logp_V, ref_logp_V = logits_V.log_softmax(dim=0), ref_logits_V.log_softmax(dim=0)
+    return (logp_V.exp() * (logp_V - ref_logp_V)).sum()
+
+
+def expected_kl_gradient(logits_V: torch.Tensor, ref_logits_V: torch.Tensor, kind: str) -> torch.Tensor:
+    """Of an estimate used as a loss on the policy's own samples: the samples are not differentiated.
+
+    `kind` is kl_estimate's, or k3_ratio: k3 times a ratio whose value is 1.
+    """
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        logp_V = logits.log_softmax(dim=0)
+        estimate_V = kl_estimate(logp_V, ref_logits_V.log_softmax(dim=0), kind.removesuffix("_ratio"))
+        if kind.endswith("_ratio"):
+            estimate_V = estimate_V * (logp_V - logp_V.detach()).exp()
+        return logp_V.exp().detach() @ estimate_V
+
+    return _gradient(loss, logits_V)
+
+
+def angle(a_V: torch.Tensor, b_V: torch.Tensor) -> float:
+    """In degrees."""
+    cosine = torch.nn.functional.cosine_similarity(a_V, b_V, dim=0).item()
+    return math.degrees(math.acos(max(-1.0, min(1.0, cosine))))
+
+
+def trpo_step(logits_V: torch.Tensor, rewards_V: torch.Tensor, max_kl: float) -> torch.Tensor:
+    """The logits after one step of trust region policy optimization (arXiv 1502.05477), with exact expectations.
+
+    The natural gradient, as long as KL(old ‖ new) allows to second order, then shortened until it truly does and the
+    expected reward has risen. Where we differ: no conjugate gradients; the Fisher matrix of a handful is inverted.
+    """
+    p_V = logits_V.softmax(dim=0)
+    gradient_V = true_gradient(logits_V, rewards_V)
+    fisher_VV = torch.diag(p_V) - torch.outer(p_V, p_V)
+    direction_V = torch.linalg.pinv(fisher_VV, hermitian=True) @ gradient_V
+    curvature = gradient_V @ direction_V
+    if rewards_V.min() == rewards_V.max():
+        return logits_V  # whatever is left of the gradient is rounding
+    step_V = torch.sqrt(2 * max_kl / curvature) * direction_V
+    for _ in range(30):
+        moved_V = logits_V + step_V
+        if kl(logits_V, moved_V) <= max_kl and expected_reward(moved_V, rewards_V) > expected_reward(
+            logits_V, rewards_V
+        ):
+            return moved_V
+        step_V = 0.9 * step_V
+    return logits_V
+
+
+def dpo_loss(logits_V: torch.Tensor, ref_logits_V: torch.Tensor, rewards_V: torch.Tensor, beta: float) -> torch.Tensor:
+    """Direct preference optimization (arXiv 2305.18290 eq. 7) in expectation: both answers of a pair drawn from the
+    reference, one preferred as their rewards say (Bradley–Terry). Its minimum is p ∝ reference · exp(reward / β).
+    """
+    margin_V = beta * (logits_V.log_softmax(dim=0) - ref_logits_V.log_softmax(dim=0))
+    ref_V = ref_logits_V.softmax(dim=0)
+    pairs_VV = ref_V[:, None] * ref_V[None, :]
+    preferred_VV = torch.sigmoid(rewards_V[:, None] - rewards_V[None, :])
+    gain_VV = torch.nn.functional.logsigmoid(margin_V[:, None] - margin_V[None, :])
+    return -2 * (pairs_VV * preferred_VV * gain_VV).sum()  # either of the two may come first
+
+
+def dpo_gradient(
+    logits_V: torch.Tensor, ref_logits_V: torch.Tensor, rewards_V: torch.Tensor, beta: float
+) -> torch.Tensor:
+    return _gradient(lambda logits: dpo_loss(logits, ref_logits_V, rewards_V, beta), logits_V)
+
+
+def _gradient(loss: Callable[[torch.Tensor], torch.Tensor], at_V: torch.Tensor) -> torch.Tensor:
+    leaf_V = at_V.detach().clone().requires_grad_()
+    return torch.autograd.grad(loss(leaf_V), leaf_V)[0]

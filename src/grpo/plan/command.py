@@ -1,0 +1,228 @@
+"""`grpo plan`: what a run would take, by algorithm, as a table or as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from grpo import flags
+from grpo.algorithms import PRESETS
+from grpo.config import Config
+from grpo.errors import GrpoError
+from grpo.plan.compute import flops
+from grpo.plan.gpus import GIB, USABLE, gpu_memory
+from grpo.plan.memory import PRECISIONS, memory_of
+from grpo.plan.shape import Shape, find_shape, typical_shape
+from grpo.plan.work import Work, needs
+
+PROG = "grpo plan"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Memory and compute of a step, before anything is loaded.
+
+    grpo plan MODEL [--algorithm NAME,NAME] [--gpu NAME]: MODEL is the name of a well-known shape such as qwen2.5-1.5b,
+    an embedded model, a Hugging Face folder or id.
+    """
+
+    model: str = ""
+    """The shape to plan for; also the first argument."""
+    params: str = ""
+    """Instead of a model: a size, such as 7B, 13B or 70B, built as models of that size usually are."""
+    algorithm: str = ""
+    """One preset, or several with commas between; empty: all of them."""
+    gpu: str = ""
+    """h200, h100, a100-80, 4090 and so on, or its memory, such as "24 GB"; says what fits."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number format of weights, gradients, moments and computation, as system.dtype."""
+    lora: int = 0
+    """Rank of adapters on every linear map, all that would then be trained; 0: the whole model is."""
+    prompts_per_step: int = Config.prompts_per_step
+    group_size: int = Config.group_size
+    prompt_tokens: int = 256
+    """Length of the prompts."""
+    max_new_tokens: int = 1024
+    """Length of the completions."""
+    token_budget: int = 16384
+    """Tokens per micro-batch, as system.token_budget."""
+    epochs: int = 1
+    """Passes over the completions of a step."""
+    minibatches: int = 1
+    """Updates per pass."""
+    reward_model: str = ""
+    """Shape of a reward model, or its size; empty: none."""
+    json: bool = False
+    """Print JSON."""
+
+
+def command(arguments: list[str]) -> int:
+    if "--help" in arguments or "-h" in arguments:
+        flags.show_help(PlanOptions, PROG)
+    options = flags.build(PlanOptions, flags.read(PlanOptions, arguments, prog=PROG, positionals=("model",)), prog=PROG)
+    planned = plan(options)
+    if options.json:
+        print(json.dumps(planned))
+    else:
+        show(planned)
+    return 0
+
+
+def plan(options: PlanOptions) -> dict[str, Any]:
+    """What `--json` prints."""
+    _check(options)
+    shape = typical_shape(options.params) if options.params else find_shape(options.model)
+    reward_model = find_shape(options.reward_model) if options.reward_model else None
+    work = Work(
+        prompts=options.prompts_per_step,
+        group_size=options.group_size,
+        prompt_tokens=options.prompt_tokens,
+        new_tokens=options.max_new_tokens,
+        token_budget=options.token_budget,
+        epochs=options.epochs,
+        minibatches=options.minibatches,
+    )
+    gpu = gpu_memory(options.gpu) if options.gpu else 0
+    rows = [_row(name, shape, work, options, reward_model, gpu) for name in _chosen(options.algorithm)]
+    return {
+        "model": options.model or options.params,
+        "parameters": shape.parameters,
+        "shape": dataclasses.asdict(shape),
+        "work": dataclasses.asdict(work),
+        "dtype": options.dtype,
+        "lora": options.lora,
+        "gpu": {"name": options.gpu, "bytes": gpu, "usable": round(USABLE * gpu)} if gpu else None,
+        "algorithms": rows,
+    }
+
+
+def _check(options: PlanOptions) -> None:
+    if bool(options.model) == bool(options.params):
+        both = "not both" if options.model else "such as grpo plan qwen2.5-1.5b, or grpo plan --params 7B"
+        raise GrpoError(f"field model (command line): name a model or a size, {both}")
+    least = {"lora": 0, **dict.fromkeys(("prompt_tokens", "max_new_tokens", "token_budget", "epochs"), 1)}
+    for name, bound in {**least, "prompts_per_step": 1, "group_size": 1, "minibatches": 1}.items():
+        if (value := getattr(options, name)) < bound:
+            raise GrpoError(f"field {name} (command line): must be at least {bound}; got {value}")
+
+
+def _chosen(names: str) -> list[str]:
+    chosen = [name.strip() for name in names.split(",") if name.strip()] or list(PRESETS)
+    for name in chosen:
+        if name not in PRESETS:
+            near = difflib.get_close_matches(name[:60], PRESETS, n=1)
+            hint = f' did you mean "{near[0]}"?' if near else ""
+            raise GrpoError(f"field algorithm: no preset {flags.shown(name)};{hint} known: {', '.join(PRESETS)}")
+    return chosen
+
+
+def _row(
+    name: str, shape: Shape, work: Work, options: PlanOptions, reward_model: Shape | None, gpu: int
+) -> dict[str, Any]:
+    needed = needs(PRESETS[name].settings)
+    found = memory_of(shape, work, needed, PRECISIONS[options.dtype], lora=options.lora, reward_model=reward_model)
+    return {
+        "algorithm": name,
+        "memory": dict(found.components),
+        "phases": dict(found.phases),
+        "peak": found.peak,
+        "fits": found.peak <= USABLE * gpu if gpu else None,
+        "flops": flops(shape, work, needed, lora=options.lora, reward_model=reward_model),
+    }
+
+
+def show(planned: Mapping[str, Any]) -> None:
+    from rich.console import Console
+
+    work, rows = planned["work"], _alike(planned["algorithms"])
+    adapters = f", LoRA of rank {planned['lora']}" if planned["lora"] else ""
+    lines = [
+        f"{planned['model']}: {planned['parameters'] / 1e9:.3g} billion parameters in {planned['dtype']}{adapters}",
+        f"{work['prompts']} prompts × {work['group_size']} completions, {work['prompt_tokens']} + {work['new_tokens']} "
+        f"tokens, micro-batches of at most {work['token_budget']} tokens",
+    ]
+    console = Console()
+    console.print("\n".join(lines), highlight=False, soft_wrap=True)
+    console.print(_table("GiB at most", rows, "memory", GIB, total=("peak", [row["peak"] for row in rows])))
+    console.print(_table("10¹² operations a step", rows, "flops", 1e12, total=("all", _sums(rows))))
+    if planned["gpu"]:
+        console.print(_verdict(planned), highlight=False, soft_wrap=True)
+
+
+def _alike(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Algorithms with the same numbers share a column, headed by all their names."""
+    columns: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        numbers = json.dumps([row["memory"], row["flops"]])
+        if numbers in columns:
+            columns[numbers]["algorithm"] += f"\n{row['algorithm']}"
+        else:
+            columns[numbers] = dict(row)
+    return list(columns.values())
+
+
+def _sums(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [sum(row["flops"].values()) for row in rows]
+
+
+def _table(
+    title: str, rows: Sequence[Mapping[str, Any]], key: str, unit: float, total: tuple[str, Sequence[float]]
+) -> Any:
+    """A column per algorithm; rows that are 0 for all of them are left out."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(title)
+    for row in rows:
+        table.add_column(row["algorithm"], justify="right")
+    for name in rows[0][key]:
+        values = [row[key][name] for row in rows]
+        if any(values):
+            table.add_row(name, *(_number(value / unit) for value in values))
+    table.add_section()
+    table.add_row(total[0], *(_number(value / unit) for value in total[1]))
+    return table
+
+
+def _number(value: float) -> str:
+    """
+    >>> [_number(value) for value in (0, 0.00123, 3.14159, 123.4)]
+    ['–', '0.0012', '3.14', '123']
+    """
+    if not value:
+        return "–"
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}" if value >= 0.01 else f"{value:.2g}"
+
+
+def _verdict(planned: Mapping[str, Any]) -> str:
+    gpu, rows = planned["gpu"], _alike(planned["algorithms"])
+    has = f"{gpu['name']} has {gpu['bytes'] / GIB:.0f} GiB, {gpu['usable'] / GIB:.0f} of them for tensors"
+    fits = ", ".join(row["algorithm"] for row in planned["algorithms"] if row["fits"])
+    lines = [f"{has}: " + (f"{fits} would fit." if fits else "nothing here would fit.")]
+    for row in rows:
+        if not row["fits"]:
+            row = {**row, "algorithm": row["algorithm"].replace("\n", ", ")}
+            worst = max(row["phases"], key=row["phases"].get)
+            lacks = f"{(row['peak'] - gpu['usable']) / GIB:.1f} GiB"
+            lines.append(f"{row['algorithm']} lacks {lacks}, in its {worst}: {_advice(row, planned)}")
+    return "\n".join(lines)
+
+
+def _advice(row: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
+    """What of its worst phase can be made smaller."""
+    memory, gpu = row["memory"], planned["gpu"]["usable"]
+    worst = max(row["phases"], key=row["phases"].get)
+    if memory["weights"] > gpu:
+        return "its weights alone are too large"
+    if worst == "rollout":
+        return "ask fewer prompts at once (--prompts-per-step) or for shorter completions"
+    if row["peak"] - memory["activations"] <= gpu:
+        return "lower --token-budget"
+    if planned["dtype"] == "float32":
+        return "try --dtype bfloat16"
+    return "try adapters (--lora 16)" if not planned["lora"] else "choose a smaller model"

@@ -1,0 +1,151 @@
+"""Bytes of tensors: what is there all the time, and what comes and goes in each phase of a step.
+
+The formulas follow what the code allocates; docs/plan.md explains them and holds them against measurement.
+Letters: C hidden width, H and K width of all queries and of all keys, F feed-forward width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from grpo.plan.shape import Shape
+from grpo.plan.work import MicroBatch, Needs, Work
+
+LOGITS_AT_ONCE = 2**24
+"""`grpo.policy.LOGITS_AT_ONCE`, repeated so that planning imports no torch; a test holds the two equal."""
+FLOAT32 = 4
+KEPT_ON_COMPACTION = 0.8
+"""Largest share of rows that go on when finished ones are dropped: old and new keys and values exist together then."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Bytes per parameter by role, and per number computed with."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    """Adam's two moments."""
+    values: int
+
+
+PRECISIONS: Mapping[str, Precision] = {
+    "float32": Precision(weights=4, gradients=4, optimizer=8, values=4),
+    # Weights in float32 and the rollout's copy in bfloat16; sums and norms are kept in float32, products in bfloat16.
+    "mixed": Precision(weights=6, gradients=4, optimizer=8, values=3),
+    "bfloat16": Precision(weights=2, gradients=2, optimizer=4, values=2),
+}
+"""By `system.dtype`."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    components: Mapping[str, int]
+    """Each at its largest; those of different phases do not meet."""
+    phases: Mapping[str, int]
+    """All that exists at the worst moment of each phase."""
+
+    @property
+    def peak(self) -> int:
+        return max(self.phases.values())
+
+
+def memory_of(
+    shape: Shape, work: Work, needs: Needs, precision: Precision, *, lora: int = 0, reward_model: Shape | None = None
+) -> Memory:
+    """`lora`: rank of adapters on every linear map, which then are all that is trained; 0: the whole model is."""
+    trained = shape.adapter_parameters(lora) if lora else shape.parameters
+    weights = precision.weights * (shape.parameters + (trained if lora else 0))
+    gradients, optimizer = precision.gradients * trained, precision.optimizer * trained
+    # With adapters, the reference is the model without them.
+    reference = precision.weights * shape.parameters if needs.reference and not lora else 0
+    reward = precision.weights * reward_model.parameters if reward_model else 0
+    # The critic is a whole model besides, of which the output layer, where it has one of its own, is not trained.
+    critic_gradients = precision.gradients * (trained if lora else shape.body) if needs.critic else 0
+    critic = weights + precision.optimizer * critic_gradients // precision.gradients if needs.critic else 0
+    resident = weights + optimizer + reference + reward + critic
+
+    batch = work.micro_batch()
+    keys_values, sampled_logits = rollout(shape, work, precision.values)
+    activations = saved(shape, batch, precision.values, lora)
+    logits = 3 * FLOAT32 * shape.vocabulary * min(batch.trained_tokens, _rows(shape))
+    # Gradients of the micro-batches before: beside the first one's activations there are none yet.
+    earlier = batch.count > 1
+    table = 0 if lora else precision.gradients * shape.embedding
+    scored = needs.reference or needs.critic or work.epochs * work.minibatches > 1
+    phases = {
+        "rollout": resident + keys_values + sampled_logits,
+        "score": resident + scored * (no_gradient(shape, batch.tokens, precision.values) + logits),
+        # The critic's gradients are there first: its turn comes before the policy's in every micro-batch.
+        "update": resident + critic_gradients + _update(shape, batch, activations, logits, gradients, table),
+    }
+    if needs.critic:
+        own = max(activations + earlier * critic_gradients, critic_gradients + earlier * table)
+        phases["critic update"] = resident + earlier * gradients + own
+    components = {
+        "weights": weights,
+        "gradients": gradients,
+        "optimizer": optimizer,
+        "reference": reference,
+        "reward model": reward,
+        "critic": critic + critic_gradients,
+        "keys/values": keys_values,
+        "activations": activations,
+        "logits": max(logits, sampled_logits),
+    }
+    return Memory(components, phases)
+
+
+def _update(shape: Shape, batch: MicroBatch, activations: int, logits: int, gradients: int, table: int) -> int:
+    """The worse of two moments of the backward pass: its beginning, with all activations, and its end, with all
+    gradients. `table` is the gradient of the output layer, the largest single one."""
+    # In one chunk, the logits come before the table; in several, there is the sum so far beside a chunk's logits, then
+    # that chunk's own table and the new sum.
+    in_chunks = batch.trained_tokens > _rows(shape)
+    head = max(logits + table, 3 * table) if in_chunks else max(logits, logits // 3 + table)
+    earlier = batch.count > 1
+    # Where the output layer is the embedding, its gradient is added to the embedding's at the very end.
+    last = 2 * table * shape.tied + table * earlier
+    return max(activations + head + gradients * earlier, gradients + last)
+
+
+def _rows(shape: Shape) -> int:
+    """Hidden states that meet the output layer at a time."""
+    return max(1, LOGITS_AT_ONCE // shape.vocabulary)
+
+
+def saved(shape: Shape, batch: MicroBatch, size: int, lora: int = 0) -> int:
+    """What autograd keeps of one micro-batch's forward pass, but for the logits."""
+    C, H, F = shape.hidden, shape.query_width, shape.intermediate
+    prompts, columns = batch.prompts * batch.prompt_tokens, batch.prompt_tokens + batch.new_tokens
+    norm = FLOAT32 * C + FLOAT32 + size * C  # its input in float32, one scale per token, the input scaled
+    heads = (FLOAT32 + size) * (H + shape.kv_width) * shape.qk_norm
+    adapters = size * lora * len(shape.linear_sizes)
+    # Inputs of the linear maps: both norms' outputs, attention's output, the gated product; and the gate's two sides.
+    per_token = 2 * (norm + size * C) + size * H + 4 * size * F + heads + adapters
+    # Attention lays prompts and completions out as grids; a completion has its prompt's keys and values, per head.
+    grids = size * H * (4 * prompts + 2 * batch.trained_tokens + 2 * batch.completions * columns)
+    softmax = FLOAT32 * shape.heads * batch.tokens
+    mask = size * batch.trained_tokens * columns
+    ends = batch.tokens * (norm + size * C + 2 * size * shape.head_width) + batch.trained_tokens * size * C
+    return shape.layers * (batch.tokens * per_token + grids + softmax + mask) + ends
+
+
+def no_gradient(shape: Shape, tokens: int, size: int) -> int:
+    """The widest moment of a forward pass that keeps nothing: inside one feed-forward block."""
+    return tokens * size * (2 * shape.hidden + 3 * shape.intermediate)
+
+
+def rollout(shape: Shape, work: Work, size: int) -> tuple[int, int]:
+    """(keys and values, logits) at the worst moment of sampling, in training or in an evaluation."""
+    asked = [(work.prompts, work.completions)] + ([(work.heldout, work.heldout)] if work.heldout else [])
+    prompt, new = work.prompt_tokens, work.new_tokens
+    tokens = max(
+        # Every prompt once, and again for each of its completions.
+        prompts * prompt + (1 + KEPT_ON_COMPACTION * (new > 1)) * rows * (prompt + new)
+        for prompts, rows in asked
+    )
+    # Logits, their logarithms, probabilities and cumulative sums.
+    logits = 4 * FLOAT32 * shape.vocabulary * max(rows for _, rows in asked)
+    return round(tokens * 2 * shape.layers * shape.kv_width * size), logits

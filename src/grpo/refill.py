@@ -1,0 +1,49 @@
+"""Dynamic sampling (DAPO, arXiv 2503.14476): groups without signal are replaced by fresh ones, up to a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from grpo.config import Config
+from grpo.credit import credit, has_signal
+from grpo.tasks import Task
+from grpo.types import Group, Problem
+
+if TYPE_CHECKING:
+    from grpo.session import Session
+
+
+def refilled(groups: Sequence[Group], session: Session, step: int) -> tuple[list[Group], dict[str, float]]:
+    """Scored groups with signal, as many as a step wants, and how many were drawn and kept.
+
+    Round after round, as many problems are asked as groups are missing. At the limit the step goes on with the groups
+    it has; where none has signal it goes on with the first ones, which then teach nothing.
+    """
+    config = session.config
+    limit = int(config.loss.refill * config.prompts_per_step)
+    if limit <= config.prompts_per_step:
+        return list(groups), {}
+    drawn, kept, round_number = len(groups), with_signal(groups, config), 0
+    while (missing := config.prompts_per_step - len(kept)) and drawn < limit:
+        round_number += 1
+        problems = refill_problems(session.task, step, round_number, min(missing, limit - drawn), config.seed)
+        fresh = session.engine.sample(problems, config.group_size, step=step, **session.sampling)
+        kept += with_signal(session.score(fresh), config)
+        drawn += len(problems)
+    return kept or list(groups), {"groups_drawn": float(drawn), "groups_kept": float(len(kept))}
+
+
+def refill_problems(task: Task, step: int, round_number: int, count: int, seed: int) -> list[Problem]:
+    """A function of its arguments alone, so that a resumed run draws the same. Each round is another seed to the task;
+    ids say the round, because they key the sampling noise."""
+    problems = task.draw(step, count, seed + round_number * 2**32)
+    return [replace(problem, id=f"{problem.id}+{round_number}") for problem in problems]
+
+
+def with_signal(groups: Sequence[Group], config: Config) -> list[Group]:
+    """By the rewards alone: a KL divergence in the reward differs in every completion, and teaches nothing new."""
+    by_reward = replace(config, loss=replace(config.loss, beta=0.0))
+    credited, _ = credit(groups, by_reward)
+    return [group for group, tested in zip(groups, credited, strict=True) if has_signal(tested)]

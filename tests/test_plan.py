@@ -1,0 +1,382 @@
+"""Predictions against measurement: bytes by the allocator, operations by torch's counter, models by transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch.utils.flop_counter import FlopCounterMode
+
+import grpo
+import grpo.plan.memory as memory_module
+import grpo.policy
+from grpo.algorithms import PRESETS
+from grpo.attention import NAME
+from grpo.batch import pack
+from grpo.cli import main
+from grpo.config import Config, Loss, Optimizer, System
+from grpo.credit import credit
+from grpo.critic import make_critic
+from grpo.errors import GrpoError
+from grpo.optimizer import make_optimizer
+from grpo.plan import GIB, PRECISIONS, SHAPES, Needs, Work, find_shape, flops, gpu_memory, memory_of, needs, shape_of
+from grpo.plan.memory import saved
+from grpo.plan.shape import typical_shape
+from grpo.policy import Policy, load_policy, logprobs
+from grpo.rollout.engine import Engine
+from grpo.train import annotated, update
+from grpo.types import Completion, Group, Problem
+from tensor_bytes import peak_bytes, saved_bytes
+
+ALONE = Needs(reference=False, critic=False)
+MEDIUM = {
+    "vocab_size": 3000,
+    "hidden_size": 192,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 512,
+}
+
+
+class Letters:
+    """A token per letter."""
+
+    chat_template = None
+    unk_token_id = None
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) % 17 for letter in text]}
+
+    def batch_decode(self, rows: Sequence[Any]) -> list[str]:
+        return ["" for _ in rows]
+
+
+def random_policy(family: str = "Llama", dtype: torch.dtype = torch.float32, **changes: Any) -> Policy:
+    """No token ends a completion: all are as long as they may be, and as long as predicted."""
+    config = getattr(transformers, f"{family}Config")(**(MEDIUM | {"tie_word_embeddings": True} | changes))
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=dtype)
+    return Policy(model.eval(), Letters(), family, frozenset([1_000_000]))
+
+
+def random_groups(prompts: int, group_size: int, prompt: int, new: int) -> list[Group]:
+    rng = np.random.default_rng(0)
+
+    def completion(reward: float) -> Completion:
+        tokens, zeros = rng.integers(2, 17, new), np.zeros(new, dtype=np.float32)
+        return Completion("", tokens, zeros, "length", reward=reward, advantages=zeros + (1 if reward else -1))
+
+    return [
+        Group(
+            Problem(str(p), "", ""),
+            rng.integers(2, 17, prompt),
+            tuple(completion(float(g % 2)) for g in range(group_size)),
+            0,
+        )
+        for p in range(prompts)
+    ]
+
+
+# Shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("smollm2-135m", 134_515_008),
+        ("qwen2.5-0.5b", 494_032_768),
+        ("qwen2.5-1.5b", 1_543_714_304),
+        ("qwen2.5-7b", 7_615_616_512),
+        ("qwen3-0.6b", 596_049_920),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3.1-8b", 8_030_261_248),
+    ],
+)
+def test_parameters_are_those_published(name: str, published: int) -> None:
+    assert SHAPES[name].parameters == published
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameters_equal_the_models(family: str, tied: bool) -> None:
+    model = random_policy(family, tie_word_embeddings=tied).model
+    counted = sum(weight.numel() for weight in model.parameters())
+    assert shape_of(model.config.to_dict(), family).parameters == counted
+
+
+def test_shapes_by_name() -> None:
+    assert find_shape("Qwen/Qwen2.5-1.5B-Instruct") == SHAPES["qwen2.5-1.5b"]
+    assert find_shape("nano").parameters == 101_888
+    assert find_shape("7B") == typical_shape("7B")
+    for size, parameters in (("135M", 0.135e9), ("1.5B", 1.5e9), ("7B", 7e9), ("13B", 13e9), ("70B", 70e9)):
+        assert typical_shape(size).parameters == pytest.approx(parameters, rel=0.01)
+
+
+def test_adapters_by_hand() -> None:
+    """tiny: hidden and all heads 160 wide, feed-forward 432, 3 layers; rank 4 on q k v o (160 + 160 each), gate, up
+    and down (592 each)."""
+    assert find_shape("tiny").adapter_parameters(4) == 3 * 4 * (4 * 320 + 3 * 592)
+
+
+# What a step holds
+
+
+@pytest.mark.parametrize("budget", [100, 340, 700, 5000])
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_micro_batches_are_those_of_pack(budget: int, minibatches: int) -> None:
+    work = Work(prompts=6, group_size=8, prompt_tokens=20, new_tokens=40, token_budget=budget, minibatches=minibatches)
+    batches = pack(random_groups(6 // minibatches, 8, 20, 40), budget)
+    fullest = work.micro_batch()
+    assert (fullest.count, fullest.tokens) == (len(batches), max(len(batch.tokens_T) for batch in batches))
+
+
+def test_the_chunk_of_logits_is_the_policys() -> None:
+    assert memory_module.LOGITS_AT_ONCE == grpo.policy.LOGITS_AT_ONCE
+
+
+@pytest.mark.parametrize("model", ["nano", "tiny", "Llama", "Qwen2", "Qwen3", "heads"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_saved_activations(model: str, dtype: torch.dtype) -> None:
+    """`heads`: as many keys as queries, which saves the copies per head."""
+    if model in ("nano", "tiny"):
+        policy = load_policy(model, dtype=dtype)
+    else:
+        changes = {"num_key_value_heads": 6} if model == "heads" else {}
+        policy = random_policy("Llama" if model == "heads" else model, dtype, **changes)
+    [batch] = pack(random_groups(3, 4, 12, 25), 10_000)
+    measured = saved_bytes(lambda: logprobs(policy, batch, 1.0, train_entropy=False), policy.model)
+    shape = shape_of(policy.model.config.to_dict(), model)
+    work = Work(prompts=3, group_size=4, prompt_tokens=12, new_tokens=25)
+    log_probabilities = 4 * shape.vocabulary * 3 * 4 * 25  # one chunk: kept
+    predicted = saved(shape, work.micro_batch(), dtype.itemsize) + log_probabilities
+    assert predicted == pytest.approx(measured, rel=0.03)
+
+
+WORKS = {
+    "one micro-batch": Work(prompts=4, group_size=6, prompt_tokens=16, new_tokens=32),
+    "several micro-batches": Work(prompts=4, group_size=6, prompt_tokens=16, new_tokens=32, token_budget=500),
+    "large vocabulary, short": Work(prompts=8, group_size=4, prompt_tokens=24, new_tokens=4),
+    "two updates": Work(prompts=4, group_size=6, prompt_tokens=16, new_tokens=32, minibatches=2),
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "ppo"])
+def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two whole steps: sampling, log-probabilities under the reference, update. Predicted within 2%."""
+    once = 2**19  # so that a small vocabulary, too, comes in chunks
+    monkeypatch.setattr(grpo.policy, "LOGITS_AT_ONCE", once)
+    monkeypatch.setattr(memory_module, "LOGITS_AT_ONCE", once)
+    work = WORKS[name]
+    options = {"vocab_size": 30_000 if name.startswith("large") else 3000, "dtype": getattr(torch, dtype)}
+    policy = random_policy(**options)
+    reference = random_policy(**options) if PRESETS[algorithm].settings.beta else None
+    config = Config(
+        algorithm=algorithm,
+        prompts_per_step=work.prompts,
+        group_size=work.group_size,
+        max_new_tokens=work.new_tokens,
+        optimizer=Optimizer(minibatches=work.minibatches),
+        system=System(token_budget=work.token_budget),
+    )
+    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+    needed = needs(config.loss, config.critic)
+    monkeypatch.setattr("grpo.critic.load_policy", lambda *_, **__: random_policy(**options))
+    critic = make_critic(config, policy) if needed.critic else None
+
+    def step(number: int) -> None:
+        problems = [Problem(f"{number}/{i}", "p" * work.prompt_tokens, "") for i in range(work.prompts)]
+        groups = Engine(policy).sample(
+            problems, work.group_size, seed=1, step=number, temperature=1.0, max_new_tokens=work.new_tokens
+        )
+        groups = [
+            replace(
+                group, completions=tuple(replace(done, reward=float(i % 2)) for i, done in enumerate(group.completions))
+            )
+            for group in groups
+        ]
+        groups = annotated(groups, policy, reference, config, critic)
+        update(policy, optimizer, credit(groups, config)[0], config, 10 + number, critic)  # the critic is warm
+
+    models = [model for model in (policy, reference, critic and critic.body) if model]
+    loaded = sum(weight.nbytes for model in models for weight in model.model.parameters())
+    peak, _ = peak_bytes(lambda: [step(0), step(1)])
+    shape = shape_of(policy.model.config.to_dict(), "random")
+    predicted = memory_of(shape, work, needed, PRECISIONS[dtype])
+    assert predicted.peak == pytest.approx(loaded + peak, rel=0.02)
+
+
+def test_an_entropy_that_is_only_measured_keeps_no_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks for its gradient, so what it would need for one must not wait for the end of the backward pass."""
+    monkeypatch.setattr(grpo.policy, "LOGITS_AT_ONCE", 2**17)
+    policy = random_policy(vocab_size=20_000, num_hidden_layers=1, hidden_size=48)
+    [batch] = pack(random_groups(2, 4, 10, 20), 10_000)
+    peaks, gradients = [], []
+
+    def backward(trained: bool) -> None:
+        logp_NL, entropy_NL = logprobs(policy, batch, 1.0, train_entropy=trained)
+        logp_NL.sum().backward()
+        assert entropy_NL.shape == logp_NL.shape  # it is there to the end, as in training
+
+    for trained in (False, True):
+        policy.model.zero_grad()
+        peaks.append(peak_bytes(partial(backward, trained))[0])
+        gradients.append([weight.grad.clone() for weight in policy.model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    logits = 4 * 20_000 * 2 * 4 * 20
+    assert peaks[1] - peaks[0] > logits
+
+
+def test_keys_and_values_by_hand() -> None:
+    """tiny: 3 layers, 160 wide keys, 4 bytes: 3 840 bytes of keys and values a token. 2 prompts of 10 tokens, once and
+    again for each of 8 completions, which have 30 more; up to 0.8 of them again when finished ones leave."""
+    work = Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    found = memory_of(find_shape("tiny"), work, ALONE, PRECISIONS["float32"]).components["keys/values"]
+    assert found == round(3840 * (20 + 1.8 * 8 * 40))
+
+
+def test_what_a_preset_needs() -> None:
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    weights = 4 * shape.parameters
+
+    def components(loss: Loss, **options: Any) -> dict[str, int]:
+        needed = needs(loss)
+        return dict(memory_of(shape, work, needed, PRECISIONS["float32"], **options).components)
+
+    grpo_needs, dr_grpo_needs = (components(PRESETS[name].settings) for name in ("grpo", "dr_grpo"))
+    assert (grpo_needs["reference"], dr_grpo_needs["reference"]) == (weights, 0)
+    assert grpo_needs["critic"] == 0
+    assert grpo_needs["optimizer"] == 2 * grpo_needs["gradients"] == 2 * weights
+    adapted = components(PRESETS["grpo"].settings, lora=4)
+    assert adapted["gradients"] == 4 * shape.adapter_parameters(4)
+    assert adapted["reference"] == 0, "the same weights, without the adapters"
+
+
+# Operations
+
+
+def matrix_products(counter: FlopCounterMode) -> float:
+    """Without attention, of which torch does not count every kernel."""
+    counts = counter.get_flop_counts()["Global"]
+    return float(sum(count for kernel, count in counts.items() if str(kernel).endswith("mm")))
+
+
+def test_operations_are_those_torch_counts() -> None:
+    policy, work = random_policy(), Work(prompts=3, group_size=4, prompt_tokens=12, new_tokens=25)
+    shape = shape_of(policy.model.config.to_dict(), "random")
+    predicted = flops(shape, work, ALONE)
+    # A prompt of 12 has 78 pairs of query and key; a completion of 25 sees it 25 times, and has 325 pairs of its own.
+    attention = 4 * 4 * 192 * (3 * 78 + 12 * (25 * 12 + 325))
+    [batch] = pack(random_groups(3, 4, 12, 25), 10_000)
+    with FlopCounterMode(display=False) as counter:
+        logprobs(policy, batch, 1.0, train_entropy=False)[0].sum().backward()
+    assert predicted["update"] == pytest.approx(matrix_products(counter) + 3.5 * attention)
+    problems = [Problem(str(i), "p" * 12, "") for i in range(3)]
+    with FlopCounterMode(display=False) as counter:
+        Engine(policy).sample(problems, 4, seed=1, step=0, temperature=1.0, max_new_tokens=25)
+    assert predicted["rollout"] == pytest.approx(matrix_products(counter) + attention, rel=0.01)
+
+
+def test_operations_besides_the_policys() -> None:
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    alone, both = (flops(shape, work, Needs(reference=needed, critic=needed)) for needed in (False, True))
+    assert alone["reference"] == alone["critic"] == alone["old policy"] == 0
+    head = 2 * 240 * 19 * 160  # 240 trained tokens, 19 words, 160 wide
+    assert both["reference"] - both["critic"] == head
+    assert both["update"] > 1.9 * alone["update"]
+    assert flops(shape, replace(work, epochs=2), ALONE)["update"] == 2 * alone["update"]
+
+
+# The command
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["plan", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_seven_billion_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, "--params", "7B", "--algorithm", "grpo,dr_grpo", "--dtype", "bfloat16", "--gpu", "h200")
+    with_reference, without = found["algorithms"]
+    weights = 2 * found["parameters"]
+    assert weights == pytest.approx(14e9, rel=0.01)
+    assert with_reference["memory"]["optimizer"] == 2 * weights
+    assert with_reference["peak"] - without["peak"] == weights, "the reference"
+    assert found["gpu"]["bytes"] == 141 * GIB
+    assert with_reference["fits"] == (with_reference["peak"] <= 0.93 * 141 * GIB)
+
+
+def test_the_table_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "qwen2.5-1.5b", "--algorithm", "grpo", "--gpu", "4090"]) == 0
+    printed = capsys.readouterr().out
+    for fragment in ("1.54 billion", "weights", "keys/values", "peak", "rollout", "4090 has 24 GiB", "grpo lacks"):
+        assert fragment in printed
+    assert main(["plan", "nano", "--algorithm", "grpo", "--gpu", "24 GB"]) == 0
+    assert "grpo would fit." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragments"),
+    [
+        ([], ("field model", "--params 7B")),
+        (["nano", "--params", "7B"], ("field model", "not both")),
+        (["qwen2.5-15b"], ("field model", 'did you mean "qwen2.5-1.5b"')),
+        (["--params", "seven"], ("field params", "135M, 7B or 70B")),
+        (["--params", "7B", "--gpu", "h20"], ("field gpu", 'did you mean "h200"')),
+        (["nano", "--algorithm", "grop"], ("field algorithm", 'did you mean "grpo"')),
+        (["nano", "--group-size", "0"], ("field group_size", "at least 1")),
+        (["."], ("field model", "no config.json")),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], fragments: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert main(["plan", *arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert all(fragment in line for fragment in fragments), line
+
+
+def test_gpus() -> None:
+    assert [gpu_memory(name) // GIB for name in ("RTX 4090", "A100-80GB", "12GB", "80 GiB")] == [24, 80, 12, 80]
+    with pytest.raises(GrpoError, match="no GPU"):
+        gpu_memory("0 GB")
+
+
+# Before a run
+
+
+def test_a_model_too_large_is_refused_before_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with nothing but the config of a 7 B model: were it loaded, the missing weights would be the error."""
+    config = transformers.Qwen2Config(
+        vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28
+    )
+    config.save_pretrained(tmp_path)
+    monkeypatch.setattr("grpo.preflight._free_memory", lambda _: 24 * 10**9)
+    with pytest.raises(GrpoError, match=r"takes about \d+\.\d GB, and 24.0 GB are free on cpu"):
+        grpo.train(Config(model=str(tmp_path), task="arithmetic", system=System(device="cpu")))
+
+
+def test_a_run_records_predicted_and_measured(tmp_path: Path) -> None:
+    settings = Config(
+        model="nano", steps=2, prompts_per_step=2, group_size=4, system=System(runs=str(tmp_path), device="cpu")
+    )
+    with grpo.train(settings) as run:
+        about, peaks = run.meta("memory"), run.metrics("peak_memory")
+    assert about["device"] == "cpu"
+    shape = find_shape("nano")
+    assert 4 * 4 * shape.parameters < about["predicted"] < 2**30
+    assert len(peaks) == 2
+    assert peaks[-1][1] > 50e6, "Python and torch alone take more"
