@@ -13,7 +13,7 @@ from grpo.config import Config, parse_train
 from grpo.errors import GrpoError
 from grpo.metrics import METRICS
 from grpo.rewards.call import Answers
-from grpo.rewards.confine import Limits
+from grpo.rewards.confine import OTHERS_TO_COME, Limits
 from grpo.rewards.own import OwnReward, Spec, parse
 from grpo.rewards.sandbox import ProgramLimits, require
 from grpo.rewards.scoring import RECENT
@@ -49,7 +49,8 @@ def test_numbers_on_the_pages() -> None:
     assert f"{limits.disk >> 20} MB |" in SANDBOX
     assert f"{limits.output >> 10} KB" in SANDBOX
     assert f"{limits.seconds:g} seconds by the clock" in SANDBOX
-    assert f"limited to {Limits().processes}" in OWN
+    assert f"limited to {Limits().processes};" in OWN
+    assert f"{Limits().processes} for each worker, and {OTHERS_TO_COME} for" in OWN
     assert f"of the last {RECENT} completions" in OWN
     assert {"failures", "timeouts", "crashes"} <= METRICS.keys()
 

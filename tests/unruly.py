@@ -23,7 +23,7 @@ def unruly(problem, text):
         while True:
             hoard.append(bytearray(1 << 24))
     if text == "print":
-        for _ in range(2000):
+        while True:
             print("x" * 1_000_000)
     if text.startswith("orphan"):
         orphan(text.removeprefix("orphan"))

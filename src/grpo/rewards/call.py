@@ -108,11 +108,10 @@ def call(reward: Reward, answers: Answers) -> list[Outcome]:
 
 
 def call_each(reward: Reward, answers: Answers) -> list[Outcome]:
-    """All at once if the reward is batched and that goes well, else one by one."""
-    if reward.batched and len(answers.texts) > 1:
-        outcomes = call(reward, answers)
-        if not any(outcome.fault for outcome in outcomes) or outcomes[0].fault == "mistake":
-            return outcomes
+    """All at once if that goes well, else one by one."""
+    outcomes = call(reward, answers)
+    if not any(outcome.fault for outcome in outcomes):
+        return outcomes
     return [outcome for row in range(len(answers.texts)) for outcome in call(reward, answers.only([row]))]
 
 
@@ -130,6 +129,10 @@ def _fault(error: BaseException) -> Fault:
 
 def checked(outcome: Outcome) -> Outcome:
     """The same with plain numbers; a mistake where a part is none."""
+    if all(
+        type(value) is float and math.isfinite(value) for value in (*outcome.parts.values(), *outcome.traits.values())
+    ):
+        return outcome
     parts: dict[str, float | None] = {}
     for name, value in outcome.parts.items():
         number = as_number(value)

@@ -15,6 +15,7 @@ PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 1, 24, 36
 CAP_SYS_ADMIN, CAP_SYS_RESOURCE = 21, 24
 CAPABILITY_VERSION = 0x20080522
 FIRST_LENT_USER = 2_000_000_000
+OTHERS_TO_COME = 256
 LINUX = sys.platform == "linux"
 
 
@@ -31,16 +32,18 @@ class Limits:
 
 
 def confine(limits: Limits) -> None:
-    """For this process and all it starts."""
-    if LINUX:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    """For this process and all it starts. On other systems than Linux, time alone is limited: by the foreman."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if not LINUX:
+        return
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _limit(resource.RLIMIT_AS, _address_space() + limits.memory)
     if os.geteuid() == 0:
         _count_apart()
         _limit(resource.RLIMIT_NPROC, limits.processes)
     else:
-        _limit(resource.RLIMIT_NPROC, _threads_of_user() + limits.processes)
+        # Every process of this user counts, those of the other workers too, and those the user starts later.
+        _limit(resource.RLIMIT_NPROC, _threads_of_user() + limits.processes * limits.workers + OTHERS_TO_COME)
 
 
 def adopt_orphans() -> None:
@@ -64,8 +67,6 @@ def _count_apart() -> None:
     are counted apart, and the capabilities that lift the limit go; the effective user, who opens files, stays."""
     with suppress(OSError):  # in a container without the right to change users, its own limit has to do
         os.setresuid(FIRST_LENT_USER + os.getpid(), 0, 0)
-    if not LINUX:
-        return
     libc, header, sets = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
     libc.capget(header, sets)
     for capability in (CAP_SYS_ADMIN, CAP_SYS_RESOURCE):
@@ -87,8 +88,7 @@ def _limit(kind: int, most: int) -> None:
 
 def _address_space() -> int:
     """Bytes of it in use."""
-    statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[0]) * resource.getpagesize() if statm.exists() else 0
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def _threads_of_user() -> int:

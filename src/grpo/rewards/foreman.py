@@ -107,8 +107,9 @@ class Foreman:
             self.batches[number] = Batch(outcomes, sum(len(rows) for reward in outcomes for rows in reward))
             for i, reward in enumerate(self.rewards):
                 for group, answers in enumerate(groups):
-                    rows = tuple(range(len(answers.texts)))
-                    self.queue.append(Job(number, i, group, rows, answers, reward.batched))
+                    if answers.texts:
+                        rows = tuple(range(len(answers.texts)))
+                        self.queue.append(Job(number, i, group, rows, answers, reward.batched))
         self._deliver(number)
 
     def hand_out(self) -> None:

@@ -123,7 +123,8 @@ class Judge:
         if key := os.environ.get(KEY_VARIABLE):
             headers["Authorization"] = f"Bearer {key}"
         # The connection's own limit begins anew with every byte; this one does not.
-        alarm = threading.Timer(limit, lambda: _hang_up(line))
+        rang = threading.Event()
+        alarm = threading.Timer(limit, lambda: _hang_up(line, rang))
         alarm.daemon = True
         try:
             connection.connect()
@@ -133,8 +134,8 @@ class Judge:
             response = connection.getresponse()
             content = response.read(LONGEST_REPLY)
         except (OSError, http.client.HTTPException, ValueError) as error:  # border: a server
-            rang = alarm.finished.is_set() or isinstance(error, TimeoutError)
-            what = f"no answer within {limit:g} s" if rang else f"{type(error).__name__}: {error}"
+            late = rang.is_set() or isinstance(error, TimeoutError)
+            what = f"no answer within {limit:g} s" if late else f"{type(error).__name__}: {error}"
             raise PassingError(f"judge at {self.url.netloc}: {what}") from None
         finally:
             alarm.cancel()
@@ -150,7 +151,8 @@ class Judge:
                 )
 
 
-def _hang_up(line: socket.socket) -> None:
+def _hang_up(line: socket.socket, rang: threading.Event) -> None:
+    rang.set()
     with suppress(OSError):  # closed meanwhile
         line.shutdown(socket.SHUT_RDWR)
 

@@ -90,7 +90,7 @@ class Rewarded:
             Answers(
                 group.problem,
                 tuple(completion.text for completion in group.completions),
-                tuple(tuple(completion.tokens.tolist()) for completion in group.completions),
+                tuple(tuple(completion.tokens.tolist()) for completion in group.completions) if self.workers else (),
                 group.policy_version,
             )
             for group in groups
@@ -181,7 +181,8 @@ class Pending:
                 group,
                 completions=tuple(
                     _scored(
-                        replace(completion, traits=watched(group.problem, completion.text)),
+                        completion,
+                        watched(group.problem, completion.text),
                         self.task.rewards,
                         [by_group[i][row] for by_group in outcomes],
                     )
@@ -192,13 +193,14 @@ class Pending:
         ]
 
 
-def _scored(completion: Completion, rewards: Sequence[Weighted], outcomes: Sequence[Outcome]) -> Completion:
+def _scored(
+    completion: Completion, traits: Mapping[str, float], rewards: Sequence[Weighted], outcomes: Sequence[Outcome]
+) -> Completion:
     parts: dict[str, float | None] = {}
-    traits = dict(completion.traits)
     paid: list[float] = []
     for weighted, outcome in zip(rewards, outcomes, strict=True):
         parts |= outcome.parts
-        traits |= outcome.traits
+        traits = {**traits, **outcome.traits}
         paid += [weighted.weight * value for value in outcome.parts.values() if value is not None]
         # To make a checker hang must not pay, nor cost the group its comparison.
         paid += [0.0] * (outcome.fault in ("timeout", "crash"))
