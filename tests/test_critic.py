@@ -153,10 +153,12 @@ def test_while_the_critic_warms_up_only_it_learns(shared: bool) -> None:
     assert not flat(policy.model.parameters()).equal(before)
 
 
-def test_it_learns_what_to_expect() -> None:
-    """The same completions again and again: in the end it knows the reward of each."""
-    policy, critic = random_policy("phi"), critic_of(random_policy("phi", seed=1), shared=False)
-    config = ppo(critic=Critic(warmup_steps=100, lr=0.003, clip=0.0))
+@pytest.mark.parametrize(("shared", "least"), [(False, 0.7), (True, 0.3)])
+def test_it_learns_what_to_expect(shared: bool, least: float) -> None:
+    """The same completions again and again: in the end it knows much of the reward of each."""
+    policy = random_policy("phi")
+    critic = critic_of(policy if shared else random_policy("phi", seed=1), shared=shared)
+    config = ppo(critic=Critic(warmup_steps=100, lr=0.03 if shared else 0.003, clip=0.0))
     optimizer = make_optimizer(policy, **SETTINGS)
     for step in range(60):
         groups, metrics = credit(annotated(rewarded(random_groups()), policy, None, config, critic), config)
@@ -164,7 +166,7 @@ def test_it_learns_what_to_expect() -> None:
             first = metrics["explained_variance"]
         update(policy, optimizer, groups, config, step, critic)
     assert first < 0.2
-    assert metrics["explained_variance"] > 0.7
+    assert metrics["explained_variance"] > least
 
 
 @pytest.mark.parametrize("model", ["separate", "shared"])

@@ -41,6 +41,10 @@ LEVELS = [
 """A room may import its own level and those above it in this list."""
 
 
+FOR_LOOKING = ("tabular", "tokens", "signal")
+"""Of the core, what no training step runs."""
+
+
 def imports(path: Path, *, at_load: bool) -> set[str]:
     """Modules a file imports; `at_load` leaves out imports inside functions. TYPE_CHECKING blocks never count."""
     tree = ast.parse(path.read_text())
@@ -141,6 +145,6 @@ def test_functions_and_files_stay_short() -> None:
         "train.py",
         "policy.py",
         "rollout/engine.py",
-        *(f"core/{p.name}" for p in SOURCE.glob("core/*.py")),
+        *(f"core/{p.name}" for p in SOURCE.glob("core/*.py") if p.stem not in FOR_LOOKING),
     ]
     assert sum(len((SOURCE / name).read_text().splitlines()) for name in counted) < 1500

@@ -11,7 +11,7 @@ import torch
 
 import grpo
 from grpo.algorithms import PRESETS, Loss
-from grpo.config import Config, Critic, Evaluation, Optimizer, System, validate
+from grpo.config import Checkpoints, Config, Critic, Evaluation, Optimizer, System, validate
 from grpo.errors import GrpoError
 from grpo.session import Session
 from grpo.store import Run
@@ -195,6 +195,13 @@ def test_what_a_run_cannot_have_is_told_before_it_is_made(tmp_path: Path, monkey
 def test_a_run_cannot_get_a_critic_halfway(tmp_path: Path) -> None:
     config = small(tmp_path, "reinforce", steps=1, run="job", evaluation=Evaluation(every=0, problems=1, probes=0))
     grpo.train(config).close()
-    ppo = replace(config, algorithm="ppo", loss=PRESETS["ppo"].settings, steps=2, resume=True, allow_change=True)
+    ppo = replace(
+        config,
+        algorithm="ppo",
+        loss=PRESETS["ppo"].settings,
+        steps=2,
+        resume=True,
+        checkpoints=Checkpoints(allow_change=True),
+    )
     with pytest.raises(GrpoError, match=r"field loss.baseline: the run began without a critic, and cannot get one"):
         grpo.train(ppo)
