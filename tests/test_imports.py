@@ -28,6 +28,7 @@ LEVELS = [
         "evaluation",
         "fingerprint",
         "preflight",
+        "diagnosis",
     },
     {"credit", "critic", "gradient"},
     {"report", "progress", "view"},

@@ -20,6 +20,7 @@ from grpo.algorithms import load_surrogate
 from grpo.checkpoints import Checkpoint, Checkpoints, Snapshot
 from grpo.config import Config, System, as_dict, resolve
 from grpo.critic import Critic, make_critic
+from grpo.diagnosis import EVERY, news
 from grpo.errors import DiskFullError, GrpoError
 from grpo.evaluation import evaluate
 from grpo.fingerprint import fingerprints
@@ -170,6 +171,12 @@ class Session:
             self.warn("replay", f"step {step} was made again and is not the same: {differences[0]}{more}", step)
         self.view.stepped(step, metrics, groups)
         self._watch_nonfinite(step, groups, metrics)
+        if (step + 1) % EVERY == 0:
+            self.diagnose(step)
+
+    def diagnose(self, step: int) -> None:
+        for finding in news(self.run, step):
+            self.warn(finding.kind, finding.text, step)
 
     def _watch_nonfinite(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         self.nonfinite_steps = self.nonfinite_steps + 1 if metrics.get("skipped_updates") else 0
@@ -195,6 +202,8 @@ class Session:
         probes = score(self.task, self.engine.sample(pinned, self.config.group_size, **options)) if pinned else []
         self._with_space(lambda: self.run.record_probes(step, probes))
         self.view.evaluated(step, row, probes)
+        if step:
+            self.diagnose(step - 1)
         if row["accuracy"] > best_before:
             self.checkpoint(step)
 
