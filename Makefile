@@ -1,11 +1,12 @@
 # make train: from a fresh checkout to a trained model.   make test: everything the checks need, then the tests.
+# make test-lab: the lab's pages in a browser (Chromium).
 # make faults: every kill, damage and full disk of docs/reliability.md, in about six minutes.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: install train test faults check clean
+.PHONY: install train test test-lab faults check clean
 
 install: $(READY)
 
@@ -21,6 +22,10 @@ train: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+test-lab: $(READY)
+	$(BIN)/python scripts/vendor.py
+	$(BIN)/python -m pytest -m browser tests/lab
 
 faults: $(READY)
 	GRPO_FAULTS=all $(BIN)/python -m pytest tests/test_faults.py

@@ -14,7 +14,6 @@ import tempfile
 import zlib
 from collections.abc import Callable, Mapping
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import torch

@@ -32,7 +32,7 @@ def trained(capsys: pytest.CaptureFixture[str]) -> str:
 MISTAKES = {
     "unknown command": (["trian"], "no command", "did you mean train"),
     "unknown field": (["train", "--stepz", "3"], "field stepz (command line): unknown", "--steps"),
-    "unknown nested field": (["train", "--beta", "0.1"], "field beta (command line): unknown", "--loss.beta"),
+    "unknown nested field": (["train", "--beat", "0.1"], "field beat (command line): unknown", "--loss.beta"),
     "wrong type": (["train", "--steps", "many"], "field steps (command line)", "whole number"),
     "group of one": (["train", "--group-size", "1"], "field group_size", "at least 2"),
     "no steps": (["train", "--steps", "0"], "field steps", "at least 1"),

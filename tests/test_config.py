@@ -133,6 +133,66 @@ def test_truncated_sampling_is_refused_with_the_reason(recipe, name):
             ({"run": name}, "run", f'"{name}" is no name for a run; use up to 64 letters')
             for name in ("a/b", "..", ".hidden", "a b", "../up", "é")
         ),
+        *(({"loss.cap": value}, "loss.cap", f"must be above 1, or 0 for none; got {value}") for value in (0.5, 1)),
+        ({"loss.refill": 0.5}, "loss.refill", "must be at least 1; got 0.5"),
+        ({"loss.overlong": 1.5}, "loss.overlong", "must be 0 or more and at most 1; got 1.5"),
+        ({"critic.lam": 2}, "critic.lam", "must be between 0 and 1; got 2"),
+        (
+            {"loss.baseline": "value", "loss.scale": "group_std"},
+            "loss.scale",
+            'loss.baseline "value" compares no groups; use "batch_std" or "none"',
+        ),
+        (
+            {"loss.refill": 1.1, "prompts_per_step": 4},
+            "loss.refill",
+            "1.1 x prompts_per_step, which is 4, has no room for one more group",
+        ),
+        (
+            {"loss.refill": 2, "loss.baseline": "batch", "loss.scale": "none"},
+            "loss.refill",
+            'with loss.baseline "batch" every group has signal, so none is replaced',
+        ),
+        ({"loss.beta": 0, "loss.refresh": 9}, "loss.refresh", "no reference to refresh while loss.beta is 0"),
+        ({"loss.surrogate": "weight"}, "loss.surrogate", '"weight" needs a bound in loss.cap, such as 5'),
+        ({"loss.surrogate": "gate", "loss.cap": 3}, "loss.cap", 'loss.surrogate "gate" has none; set it to 0'),
+        ({"loss.surrogate": "clipp"}, "loss.surrogate", 'no "clipp"; use clip, weight, gate, plain, or a function'),
+        ({"loss.kl_in": "reward", "loss.kl": "k3_ratio"}, "loss.kl", 'and loss.kl_in is "reward"; use k1, k2 or k3'),
+        ({"loss.weights": "correct:1"}, "loss.weights", '"correct:1" is no weight; write correct=1,format=0.2'),
+        (
+            {"loss.credit": "process", "loss.scale": "batch_std"},
+            "loss.scale",
+            'loss.credit "process" normalises in the group; use "group_std" or "none"',
+        ),
+        (
+            {"loss.credit": "process", "loss.baseline": "leave_one_out"},
+            "loss.baseline",
+            'loss.credit "process" takes the mean of all step rewards of the group, or a critic: "value"',
+        ),
+        (
+            {"loss.credit": "process", "loss.kl_in": "reward"},
+            "loss.kl_in",
+            'loss.credit "process" normalises the step rewards alone; use "loss"',
+        ),
+        (
+            {"loss.credit": "process", "loss.overlong": 0.2},
+            "loss.credit",
+            '"process" rewards steps, so loss.weights and loss.overlong have no part to change',
+        ),
+        (
+            {"loss.credit": "process", "loss.parts": "normalise"},
+            "loss.parts",
+            'loss.credit "process" rewards steps, not parts; use "sum"',
+        ),
+        (
+            {"loss.scale": "none", "loss.parts": "normalise"},
+            "loss.parts",
+            '"normalise" goes with loss.baseline "mean" and loss.scale "group_std"',
+        ),
+        (
+            {"loss.kl_in": "reward", "loss.parts": "normalise"},
+            "loss.parts",
+            '"normalise" has no place for a KL divergence; set loss.kl_in to "loss"',
+        ),
         (
             {"prompts_per_step": 4, "optimizer.minibatches": 8},
             "optimizer.minibatches",

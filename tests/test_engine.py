@@ -73,7 +73,7 @@ def test_coordinates_key_the_noise() -> None:
 
 
 def test_noise_is_uniform_and_independent_across_coordinates() -> None:
-    uniforms = sampling_noise(7, "train", 3, [f"p{i}" for i in range(50)], 20, 40).reshape(-1)
+    uniforms = sampling_noise(7, "train", 3, [f"p{i}" for i in range(50)], 20, 40).reshape(-1).numpy()
     assert uniforms.min() >= 0
     assert uniforms.max() < 1
     # 40,000 uniforms: mean 1/2 with standard error 0.0014, and 4,000 ± 60 in each tenth.
@@ -86,7 +86,7 @@ def test_noise_is_uniform_and_independent_across_coordinates() -> None:
 
 def test_samples_follow_the_distribution() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
-    uniforms = torch.from_numpy(sampling_noise(0, "train", 0, ["p"], 1, 20_000).reshape(-1))
+    uniforms = sampling_noise(0, "train", 0, ["p"], 1, 20_000).reshape(-1)
     tokens, logp = choose(logits.expand(20_000, 4), uniforms, temperature=2.0)
     expected = torch.softmax(logits[0] / 2.0, dim=0)
     shares = torch.bincount(tokens, minlength=4) / 20_000
@@ -132,6 +132,27 @@ def test_finish_and_end_token() -> None:
         assert 1 not in completion.tokens[:-1]
         assert completion.finish == "stop" or len(completion) == 16
         assert len(completion.text) == len(completion) - (completion.finish == "stop")
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 5, 8, 100])
+def test_waves_change_nothing(rows_at_once: int) -> None:
+    policy = random_policy("llama", torch.float64)
+    options = {"seed": 0, "step": 0, "temperature": 1.0, "max_new_tokens": 8}
+    whole = Engine(policy).sample(PROBLEMS, 4, **options)
+    most = []
+    hook = policy.model.get_input_embeddings().register_forward_hook(lambda _, i, __: most.append(i[0].shape))
+    waves = Engine(policy, rows_at_once).sample(PROBLEMS, 4, **options)
+    hook.remove()
+    assert max(rows for rows, columns in most if columns == 1) <= rows_at_once
+    for a, b in zip(whole, waves, strict=True):
+        assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
+
+
+def test_rows_that_fit_follow_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = random_policy("llama")
+    # Keys and values: 2 layers x 2 x 2 heads x 8 wide x 4 bytes = 256 bytes a token; 12 bytes a logit of 48.
+    monkeypatch.setattr("grpo.rollout.engine.free_memory", lambda _: 1_000_000)
+    assert Engine(policy).rows_that_fit(10, 30) == int(0.4 * 1_000_000 / (256 * 40 + 12 * 48)) == 36
 
 
 def test_sampling_leaves_the_weights_alone() -> None:

@@ -144,6 +144,31 @@ def test_killed_at_a_point(tmp_path: Path, whole: Whole, point: str, count: int,
     assert_resumed(tmp_path / "job", whole(*VARIANTS[variant]))
 
 
+FAMILY = {
+    "critic, warmed up, and a reference refreshed after 3 steps": (
+        "--algorithm=ppo",
+        "--critic.warmup-steps=1",
+        "--loss.refresh=3",
+    ),
+    "critic on the shared network": ("--algorithm=ppo", "--critic.model=shared", "--critic.warmup-steps=1"),
+    "replaced groups": ("--algorithm=dapo", "--group-size=2", "--loss.refresh=3", "--loss.beta=0.1"),
+}
+"""What else a run goes on from: checkpoints are after 2, 4 and 6 steps."""
+
+
+@pytest.mark.parametrize("variant", FAMILY)
+@pytest.mark.parametrize(
+    "place", ["update.stepped:3", "record.committed:6", *(["checkpoint.renamed:2"] if ALL else [])]
+)
+def test_killed_with_more_than_a_policy(tmp_path: Path, whole: Whole, variant: str, place: str) -> None:
+    point, _, count = place.partition(":")
+    argv = command(tmp_path, "job", *FAMILY[variant])
+    assert Trainer(argv, tmp_path, Orders(kill_at=point, count=int(count))).ended() == -signal.SIGKILL
+    again = Trainer(argv, tmp_path)
+    assert again.ended() == 0, again.said()
+    assert_resumed(tmp_path / "job", whole(*FAMILY[variant]))
+
+
 INSTANTS = [random.Random(f"instants/{number}").uniform(0.02, 0.98) for number in range(50 if ALL else 4)]
 
 
@@ -543,12 +568,14 @@ def test_a_resume_that_would_change_the_run_is_refused_unless_accepted(
     assert main(argv) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"grpo: field resume: job would not go on as it began: {says}")
-    assert line.endswith("; restore that, start another (--run OTHER), or accept it (--allow-change)")
+    assert line.endswith("; restore that, start another (--run OTHER), or accept it (--checkpoints.allow-change)")
     differences = line.removeprefix("grpo: field resume: job would not go on as it began: ")
-    differences = differences.removesuffix("; restore that, start another (--run OTHER), or accept it (--allow-change)")
+    differences = differences.removesuffix(
+        "; restore that, start another (--run OTHER), or accept it (--checkpoints.allow-change)"
+    )
     assert tree(again / "runs") == before
 
-    assert main([*argv, "--allow-change"]) == 0
+    assert main([*argv, "--checkpoints.allow-change"]) == 0
     run = again / "runs" / "job"
     assert (status(run), last_step(run)) == ("finished", 2)
     assert [(kind, text) for kind, _, text in findings(run)] == [("changed", text) for text in differences.split("; ")]
@@ -889,8 +916,9 @@ def test_the_page_names_what_exists() -> None:
     for target in re.findall(r"\]\(([^)]+)\)", text):
         assert (page.parent / target).is_file(), target
     known = {name.replace("_", "-") for name in leaves(Config)}
+    known |= {name.rpartition(".")[2] for name in known}  # a flag may leave out its section
     named = set(re.findall(r"--([a-z][\w.-]*)", text)) - {"best"}
-    assert {"resume", "allow-change", "checkpoints.disk-full", "system.deterministic"} <= named <= known
+    assert {"resume", "checkpoints.allow-change", "checkpoints.disk-full", "system.deterministic"} <= named <= known
     assert set(re.findall(r"GRPO_KILL_AT=([\w.]+)", text)) <= set(POINTS)
     kinds = set(re.findall(r"finding `(\w+)`", text))
     assert kinds == {"replay", "damaged", "nonfinite", "changed", "assumed"}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo import flags
-from grpo.config import Config, Loss, parse_sft, parse_train
+from grpo.config import Checkpoints, Config, Loss, System, parse_sft, parse_train
 from grpo.errors import GrpoError
 
 LEAVES = flags.leaves(Config)
@@ -51,11 +51,22 @@ def test_values_of_a_flag():
     assert parse_train(["--steps", "5", "--steps", "6"]).steps == 6
 
 
+def test_a_flag_may_leave_out_its_section_where_only_one_has_the_name(recipe):
+    assert parse_train(["--beta", "0.5"]).loss.beta == 0.5
+    assert parse_train(["--allow-change", "--quiet"]) == Config(
+        checkpoints=Checkpoints(allow_change=True), system=System(quiet=True)
+    )
+    assert parse_train(["--quiet", "--no-quiet"]) == Config()
+    assert parse_train(["--warmup-steps", "3"]).optimizer.warmup_steps == 3
+    with pytest.raises(GrpoError, match="quiet in \\[system\\]"):
+        parse_train([recipe("quiet = true")])  # a file has sections, and says where things are
+
+
 def test_switches(recipe):
     assert parse_train(["--resume"]).resume
-    file = recipe("resume = true\nquiet = true")
+    file = recipe("resume = true\n[system]\nquiet = true")
     assert parse_train([file]).resume
-    assert parse_train([file, "--no-resume"]) == Config(quiet=True)
+    assert parse_train([file, "--no-resume"]) == Config(system=System(quiet=True))
     assert parse_train(["--no_resume", file, "--no_quiet"]) == Config()
 
 
@@ -77,7 +88,7 @@ def test_shapes_of_toml(recipe):
     ("argv", "field", "advice"),
     [
         (["--bta", "1"], "bta", "did you mean --loss.beta?"),
-        (["--beta=1"], "beta", "did you mean --loss.beta?"),
+        (["--beat=1"], "beat", "did you mean --loss.beta?"),
         (["--los.clip_hgih", "1"], "los.clip_hgih", "did you mean --loss.clip_high?"),
         (["--group-sizes", "1"], "group-sizes", "did you mean --group_size?"),
         (["-steps", "5"], "-steps", "did you mean --steps?"),
@@ -125,7 +136,7 @@ def test_unknown_key(recipe, text, field, line, advice):
         ("lr = 1979-05-27", "lr", 1, "got a date"),
         ("lr = nan", "lr", 1, "expected a finite number, such as 3e-05; got nan"),
         ("[loss]\n\nbeta = -inf", "loss.beta", 3, "expected a finite number"),
-        ('quiet = "yes"', "quiet", 1, 'expected true or false; got "yes"'),
+        ('resume = "yes"', "resume", 1, 'expected true or false; got "yes"'),
         ("model = 3", "model", 1, "expected text; got 3"),
         ('model = "a\\u0000b"', "model", 1, "cannot be shown"),
         (

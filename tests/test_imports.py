@@ -27,16 +27,23 @@ LEVELS = [
         "checkpoints",
         "evaluation",
         "fingerprint",
+        "data",
         "preflight",
         "diagnosis",
+        "trace",
     },
     {"credit", "critic", "gradient"},
     {"report", "progress", "view"},
-    {"session", "refill"},
+    {"lab"},
+    {"session", "refill", "check"},
     {"train", "sft", "compare"},
     {"cli"},
 ]
 """A room may import its own level and those above it in this list."""
+
+
+FOR_LOOKING = ("tabular", "tokens", "signal")
+"""Of the core, what no training step runs."""
 
 
 def imports(path: Path, *, at_load: bool) -> set[str]:
@@ -139,6 +146,6 @@ def test_functions_and_files_stay_short() -> None:
         "train.py",
         "policy.py",
         "rollout/engine.py",
-        *(f"core/{p.name}" for p in SOURCE.glob("core/*.py")),
+        *(f"core/{p.name}" for p in SOURCE.glob("core/*.py") if p.stem not in FOR_LOOKING),
     ]
     assert sum(len((SOURCE / name).read_text().splitlines()) for name in counted) < 1500

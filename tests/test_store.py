@@ -17,7 +17,7 @@ from grpo.config import check_run_name
 from grpo.errors import DiskFullError, GrpoError
 from grpo.metrics import EVAL_METRICS, UnlistedMetricError
 from grpo.store import Run, fresh_name, list_runs, redacted
-from grpo.types import Completion, Group, Problem
+from grpo.types import Completion, Group, Problem, Trace
 
 CONFIG = {
     "model": "tiny",
@@ -178,7 +178,7 @@ def test_folder_is_private_and_journal_is_wal(run: Run) -> None:
     assert run.path.stat().st_mode & 0o777 == 0o700
     db = sqlite3.connect(run.path / "run.db")
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    assert db.execute("PRAGMA user_version").fetchone() == (2,)
     db.close()
 
 
@@ -336,11 +336,11 @@ def test_token_arrays_of_the_asked_number_of_groups(run: Run) -> None:
     groups = make_groups()
     groups[0] = replace(groups[0], completions=tuple(replace(done, reward=0.0) for done in groups[0].completions))
     first = groups[1].completions[0]
-    first = replace(first, ref_logprobs=first.logprobs * 2)
+    trace = Trace(first.logprobs + 1, first.logprobs + 2, 12.0)
+    first = replace(first, ref_logprobs=first.logprobs * 2, old_logprobs=first.logprobs * 3, trace=trace)
     groups[1] = replace(groups[1], completions=(first, *groups[1].completions[1:]))
-    trainer = [[done.logprobs + 1 for done in group.completions] for group in groups]
 
-    run.record(0, groups, {}, {}, trainer_logprobs=trainer)
+    run.record(0, groups, {}, {})
     run.record(1, groups, {}, {}, token_groups=3)
     run.record(2, groups, {}, {}, token_groups=0)
 
@@ -353,11 +353,14 @@ def test_token_arrays_of_the_asked_number_of_groups(run: Run) -> None:
         assert row["logprobs"].tolist() == done.logprobs.tolist()
         assert done.advantages is not None
         assert row["advantages"].tolist() == done.advantages.tolist()
-        assert row["trainer_logprobs"].tolist() == (done.logprobs + 1).tolist()
     assert kept[0]["ref_logprobs"].tolist() == (first.logprobs * 2).tolist()
+    assert kept[0]["old_logprobs"].tolist() == (first.logprobs * 3).tolist()
+    assert kept[0]["trainer_logprobs"].tolist() == (first.logprobs + 1).tolist()
+    assert kept[0]["entropies"].tolist() == (first.logprobs + 2).tolist()
+    assert kept[0]["denominator"] == 12.0
+    assert (kept[1]["trainer_logprobs"], kept[1]["entropies"], kept[1]["denominator"]) == (None, None, None)
     assert kept[1]["ref_logprobs"] is None
     assert [row["group_index"] for row in run.token_arrays(1)] == [0] * 4 + [1] * 4 + [2] * 4
-    assert all(row["trainer_logprobs"] is None for row in run.token_arrays(1))
     assert run.token_arrays(2) == []
 
 

@@ -76,8 +76,8 @@ def poisoned(steps: frozenset[int]) -> Any:
     """`accumulate_gradients` with a gradient that is not finite in these steps."""
     real = grpo.train.accumulate_gradients
 
-    def accumulate(policy: Policy, groups: list[Group], config: Any, *critic: Any) -> Any:
-        result = real(policy, groups, config, *critic)
+    def accumulate(policy: Policy, groups: list[Group], config: Any, *more: Any) -> Any:
+        result = real(policy, groups, config, *more)
         if int(groups[0].problem.id.split("/")[1]) in steps:
             next(policy.model.parameters()).grad.view(-1)[0] = float("nan")
         return result

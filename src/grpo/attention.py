@@ -8,13 +8,27 @@ prompt, H heads, D head width, S keys (prompt and own).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
 
 NAME = "grpo"
+
+
+class Layout(Protocol):
+    """Who attends to whom, and where keys and values are kept."""
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float | None,
+        window: int | None,
+    ) -> torch.Tensor: ...
 
 
 def attend(
@@ -26,7 +40,7 @@ def attend(
     scaling: float | None = None,
     sliding_window: int | None = None,
     *,
-    layout: PackedLayout | DecodeCache,
+    layout: Layout,
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention contract: heads-first [1, H, T, D] in, [1, T, H, D] out; the mask is the layout's."""
@@ -53,8 +67,8 @@ class PackedLayout:
     prompt_of_N: torch.Tensor
     restore_T: torch.Tensor
     """Where each packed token's output stands in the two grids, flattened one after the other."""
-    cache: PromptCache | None = None
-    """Filled with every layer's prompt keys and values where rollout wants them."""
+    cache: PromptStore | None = None
+    """Given every layer's prompt keys and values where rollout wants them."""
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
     def attend(
@@ -72,7 +86,7 @@ class PackedLayout:
         q_PHQD = _grid(q_TC, self.prompt_places_PQ, width)
         k_PHQD, v_PHQD = (_grid(x, self.prompt_places_PQ, width) for x in (k_TC, v_TC))
         if self.cache is not None:
-            self.cache.store(layer, k_PHQD, v_PHQD)
+            self.cache.store(layer, k_PHQD, v_PHQD, self.prompt_lengths_P)
         mask = None if window is None else self._prompt_mask(window)
         out_PHQD = F.scaled_dot_product_attention(
             q_PHQD,
@@ -124,17 +138,22 @@ class PackedLayout:
         return self.masks[window]
 
 
+class PromptStore(Protocol):
+    """Takes the keys and values that prefill computes, once per prompt."""
+
+    def store(self, layer: int, k_PHQD: torch.Tensor, v_PHQD: torch.Tensor, lengths_P: torch.Tensor) -> None: ...
+
+
 class PromptCache:
     """Keys and values of each prompt, computed once per group: per layer [P, H, Q, D], aligned at the prompt's end."""
 
-    def __init__(self, prompt_lengths_P: torch.Tensor):
-        self.lengths_P = prompt_lengths_P
+    def __init__(self) -> None:
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def store(self, layer: int, k_PHQD: torch.Tensor, v_PHQD: torch.Tensor) -> None:
+    def store(self, layer: int, k_PHQD: torch.Tensor, v_PHQD: torch.Tensor, lengths_P: torch.Tensor) -> None:
         Q = k_PHQD.shape[2]
         # Ends aligned, the first sampled token of every row has the same column, whatever its prompt's length.
-        shift_P1 = (Q - self.lengths_P)[:, None]
+        shift_P1 = (Q - lengths_P)[:, None]
         column_PQ = (torch.arange(Q, device=k_PHQD.device) - shift_P1) % Q
         index = column_PQ[:, None, :, None].expand_as(k_PHQD)
         self.layers[layer] = (k_PHQD.gather(2, index), v_PHQD.gather(2, index))
@@ -143,7 +162,7 @@ class PromptCache:
 class DecodeCache:
     """Keys and values of the rows being sampled: prompt columns [0, Q), then one column per sampled token."""
 
-    def __init__(self, prompts: PromptCache, prompt_of_N: torch.Tensor, max_new_tokens: int):
+    def __init__(self, prompts: PromptCache, lengths_P: torch.Tensor, prompt_of_N: torch.Tensor, max_new_tokens: int):
         self.used = next(iter(prompts.layers.values()))[0].shape[2]
         self.layers = {}
         for layer, (k_PHQD, v_PHQD) in prompts.layers.items():
@@ -153,7 +172,7 @@ class DecodeCache:
             k_NHSD[:, :, :Q] = k_PHQD[prompt_of_N]
             v_NHSD[:, :, :Q] = v_PHQD[prompt_of_N]
             self.layers[layer] = (k_NHSD, v_NHSD)
-        self.first_N = (self.used - prompts.lengths_P)[prompt_of_N]
+        self.first_N = (self.used - lengths_P)[prompt_of_N]
         """The first column of each row that holds a token; columns before it are padding."""
         self.padded = bool((self.first_N > 0).any())
         self.masks: dict[int | None, torch.Tensor | None] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from grpo.attention import PackedLayout, PromptCache
+from grpo.attention import PackedLayout, PromptStore
 from grpo.types import Batch, Completion, Group
 
 
@@ -109,9 +109,9 @@ def _pack(groups: Sequence[Group], device: str | torch.device) -> Batch:
 
 
 def pack_prompts(
-    prompts: Sequence[np.ndarray], device: str | torch.device
+    prompts: Sequence[np.ndarray], device: str | torch.device, cache: PromptStore
 ) -> tuple[torch.Tensor, torch.Tensor, PackedLayout, torch.Tensor]:
-    """Prompts alone, for prefill: (tokens_T, positions_T, layout with an empty cache, place of each last token)."""
+    """Prompts alone, for prefill: (tokens_T, positions_T, layout that fills the cache, place of each last token)."""
     length_P, start_P = _lengths_and_starts(prompts)
     places_PQ, mask_PQ = _places(start_P, length_P)
     tokens_T = torch.from_numpy(np.concatenate(prompts).astype(np.int64)).to(device)
@@ -120,7 +120,7 @@ def pack_prompts(
     lengths = torch.from_numpy(length_P).to(device)
     nothing = torch.zeros(0, 0, dtype=torch.int64, device=device)
     places = torch.from_numpy(places_PQ).to(device)
-    layout = PackedLayout(places, lengths, nothing, nothing[:, 0:0].flatten(), restore_T, PromptCache(lengths))
+    layout = PackedLayout(places, lengths, nothing, nothing[:, 0:0].flatten(), restore_T, cache)
     return tokens_T, positions_T, layout, torch.from_numpy(start_P + length_P - 1).to(device)
 
 

@@ -67,6 +67,9 @@ class Checkpoint:
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         return self.tensors("optimizer")
 
+    def has(self, name: str) -> bool:
+        return (self.path / f"{name}.safetensors").exists()
+
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
         """Of the file of that name beside the model: optimizer, critic, reference."""
         from safetensors.torch import load_file

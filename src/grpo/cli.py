@@ -6,35 +6,67 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo import flags
-from grpo.config import Config, parse_sft, parse_train, resolve, to_toml
+from grpo.config import Config, Dataset, from_dict, parse_sft, parse_train, resolve, to_toml
 from grpo.errors import GrpoError
-from grpo.models import EMBEDDED
+from grpo.models import OWN_TASK
 
 if TYPE_CHECKING:
     from grpo.policy import Policy
     from grpo.store import Run
+    from grpo.tasks import Task
 
 USAGE = """\
 grpo: train language models with Group Relative Policy Optimization, and see why every update happened.
 
   grpo train [recipe.toml ...] [--field value ...]   train; alone, it teaches the embedded model on the CPU
   grpo sft MODEL DATA.jsonl    supervised fine-tuning on prompt/answer rows
+  grpo check TASK              before training: do the golds pass, does junk fail, what pays that should not
   grpo eval MODEL              held-out accuracy with its 95% interval
   grpo sample MODEL "PROMPT"   a group of completions, scored where the task can score it
   grpo runs [NAME]             what is recorded
   grpo plan MODEL              memory and compute of a step, before anything is loaded
   grpo compare --algorithms A,B --seeds N   several ways, several seeds, and what is beyond luck
   grpo export RUN FOLDER       the trained model as a plain Hugging Face folder
+  grpo lab                     look inside every run, live, down to the token (in the browser)
 
 MODEL is tiny or nano (embedded), the name of a run, a Hugging Face folder or a Hugging Face id.
 `grpo COMMAND --help` lists a command's options.
 `--dry-run` prints the config that would train, and stops. `--debug` shows tracebacks.
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Look at a task before training on it. Exits with 1 where a gold fails its own check, or junk passes it."""
+
+    task: str = ""
+    """Name or file.py; also the first argument. Empty: to answer the rows of data."""
+    data: str = ""
+    """Rows: a file or a Hugging Face dataset."""
+    problems: int = 0
+    """How many are looked at; 0: every row, or 1000 of a task without end."""
+    samples: int = 12
+    """Completions that are shown."""
+    model: str = ""
+    """A model or the name of a run, to measure its pass rate; empty: none."""
+    model_problems: int = 32
+    """How many problems the model is asked."""
+    group_size: int = 8
+    """Completions of each."""
+    max_new_tokens: int = 0
+    """0: as in the run, or 48."""
+    temperature: float = 1.0
+    seed: int = 1
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    json: bool = False
+    """Print JSON."""
+    dataset: Dataset = field(default_factory=Dataset)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +77,8 @@ class EvalOptions:
     """A model or the name of a run; also the first argument."""
     task: str = ""
     """Empty: the run's or the embedded model's own."""
+    data: str = ""
+    """Rows to ask instead: a file or a Hugging Face dataset."""
     problems: int = 500
     """How many held-out problems are asked."""
     temperature: float = 1.0
@@ -59,6 +93,7 @@ class EvalOptions:
     """Folder that holds the runs."""
     json: bool = False
     """Print JSON."""
+    dataset: Dataset = field(default_factory=Dataset)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +108,8 @@ class SampleOptions:
     """Completions; also -n."""
     task: str = ""
     """Empty: the run's or the embedded model's own."""
+    data: str = ""
+    """Rows to ask instead: a file or a Hugging Face dataset."""
     temperature: float = 1.0
     """0: greedy."""
     max_new_tokens: int = 0
@@ -86,6 +123,7 @@ class SampleOptions:
     """Folder that holds the runs."""
     json: bool = False
     """Print JSON."""
+    dataset: Dataset = field(default_factory=Dataset)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +150,22 @@ class ExportOptions:
     """The checkpoint with the best held-out accuracy, instead of the last."""
     runs: str = "runs"
     """Folder that holds the runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabOptions:
+    """Look inside the runs in the browser: groups, advantages, tokens, while they train and afterwards."""
+
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    port: int = 8765
+    """0: any that is free."""
+    host: str = "127.0.0.1"
+    """Address to listen at; one that other machines can reach needs --token."""
+    token: str = ""
+    """Secret that a browser must bring once, in the address."""
+    open: bool = True
+    """Open the browser."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -155,19 +209,27 @@ def _train(arguments: list[str]) -> int:
     dry_run = "--dry-run" in arguments
     config = parse_train([argument for argument in arguments if argument != "--dry-run"])
     if found := _find_run(config.model, config.system.runs):
-        config = replace(config, model=found[0], task=config.task or found[1].get("task", ""))
+        config = _with_task_of(replace(config, model=found[0]), found[1])
     if dry_run:
         from grpo.tasks import load_task
 
         config = resolve(config)
-        load_task(config.task)
+        load_task(config.task, config.data, config.dataset)
         print(to_toml(config), end="")
         return 0
     from grpo.train import train
     from grpo.view import pick_view
 
-    with train(config, pick_view(config.quiet)) as run:
+    with train(config, pick_view(config.system.quiet)) as run:
         return _exit_code(run)
+
+
+def _with_task_of(config: Config, settings: dict[str, Any]) -> Config:
+    """Where neither task nor data is named: those of the run that gave the model."""
+    if config.task or config.data or not settings.get("task"):
+        return config
+    dataset = from_dict(Dataset, settings.get("dataset", {}))
+    return replace(config, task=settings["task"], data=settings.get("data", ""), dataset=dataset)
 
 
 def _sft(arguments: list[str]) -> int:
@@ -181,7 +243,7 @@ def _sft(arguments: list[str]) -> int:
     from grpo.sft import sft
     from grpo.view import pick_view
 
-    with sft(config, pick_view(config.quiet)) as run:
+    with sft(config, pick_view(config.system.quiet)) as run:
         return _exit_code(run)
 
 
@@ -190,17 +252,40 @@ def _exit_code(run: Run) -> int:
     return 130 if run.summary()["status"] == "stopped" else 0
 
 
+def _check(arguments: list[str]) -> int:
+    options = _parse(CheckOptions, arguments, "grpo check", ("task",))
+    if not options.task and not options.data:
+        raise GrpoError("field task: which one? grpo check TASK, or grpo check --data FILE")
+    from grpo.check import check_task, check_with_model, lines
+    from grpo.tasks import load_task
+
+    task = load_task(options.task or "data", options.data, options.dataset)
+    found = check_task(task, problems=options.problems, seed=options.seed, samples=options.samples)
+    if options.model:
+        policy, settings = _load(options.model, options.runs)
+        found.model, sampled = check_with_model(
+            task,
+            policy,
+            problems=options.model_problems,
+            group_size=options.group_size,
+            max_new_tokens=options.max_new_tokens or settings.get("max_new_tokens", 48),
+            temperature=options.temperature,
+            seed=options.seed,
+        )
+        found.samples = sampled[: options.samples]
+    print(json.dumps(found.as_dict()) if options.json else "\n".join(lines(found)))
+    return 0 if found.sound else 1
+
+
 def _eval(arguments: list[str]) -> int:
     options = _parse(EvalOptions, arguments, "grpo eval", ("model",))
     policy, settings = _load(options.model, options.runs)
     from grpo.evaluation import evaluate
     from grpo.rollout.engine import Engine
-    from grpo.tasks import load_task
 
-    task_name = options.task or settings.get("task")
-    if not task_name:
+    task = _task(options, settings)
+    if task is None:
         raise GrpoError("field task: name one with --task NAME; only runs and embedded models bring their own")
-    task = load_task(task_name)
     problems = task.heldout()[: options.problems]
     row, _ = evaluate(
         Engine(policy),
@@ -231,15 +316,13 @@ def _sample(arguments: list[str]) -> int:
     from grpo.credit import credit
     from grpo.rewards import score
     from grpo.rollout.engine import Engine
-    from grpo.tasks import load_task
-    from grpo.types import Problem
+    from grpo.types import Problem, chat
     from grpo.view import print_group
 
-    task_name = options.task or settings.get("task")
-    task = load_task(task_name) if task_name else None
+    task = _task(options, settings)
     problem = task.recognise(options.prompt) if task is not None and hasattr(task, "recognise") else None
     groups = Engine(policy).sample(
-        [problem or Problem("typed", options.prompt, "")],
+        [problem or Problem("typed", options.prompt, "", messages=chat(options.prompt))],
         options.count,
         seed=options.seed,
         step=0,
@@ -316,12 +399,30 @@ def _compare(arguments: list[str]) -> int:
     return command(arguments)
 
 
+def _lab(arguments: list[str]) -> int:
+    options = _parse(LabOptions, arguments, "grpo lab", ())
+    if not 0 <= options.port < 65536:
+        raise GrpoError(f"field port (command line): must be 0 to 65535; got {options.port}")
+    try:
+        from grpo.lab.server import serve
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("starlette", "uvicorn"):
+            raise
+        raise GrpoError(f'the lab needs {missing.name}: pip install "grpo-lab[lab]"') from None
+    serve(Path(options.runs), address=options.host, port=options.port, token=options.token, open_browser=options.open)
+    return 0
+
+
 def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tuple[str, ...]) -> Any:
     if "--help" in arguments or "-h" in arguments:
         flags.show_help(options, prog)
     settings = flags.read(options, arguments, prog=prog, positionals=positionals)
     parsed = flags.build(options, settings, prog=prog)
-    for name, least in (("count", 1), ("problems", 1), ("temperature", 0), ("max_new_tokens", 0), ("top_k", 0)):
+    least_problems = 0 if options is CheckOptions else 1
+    for name, least in (
+        *(("count", 1), ("problems", least_problems), ("temperature", 0), ("max_new_tokens", 0), ("top_k", 0)),
+        *(("group_size", 1), ("model_problems", 1), ("samples", 0)),
+    ):
         if getattr(parsed, name, least) < least:
             raise GrpoError(f"field {name} (command line): must be at least {least}; got {getattr(parsed, name)}")
     if not 0 < getattr(parsed, "top_p", 1.0) <= 1:
@@ -331,7 +432,7 @@ def _parse(options: type[Any], arguments: list[str], prog: str, positionals: tup
 
 def _find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
     """Model folder and settings of the run of that name; None where a model is meant."""
-    if name in EMBEDDED or Path(name).exists() or not (Path(runs) / name / "run.db").is_file():
+    if name in OWN_TASK or Path(name).exists() or not (Path(runs) / name / "run.db").is_file():
         return None
     from grpo.store import Run
 
@@ -339,11 +440,22 @@ def _find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
         return str(_model_of(run)), run.config
 
 
+def _task(options: Any, settings: dict[str, Any]) -> Task | None:
+    """The task that was asked for, or else the one the model was trained on."""
+    from grpo.tasks import load_task
+
+    if options.task or options.data:
+        return load_task(options.task or "data", options.data, options.dataset)
+    if not settings.get("task"):
+        return None
+    return load_task(settings["task"], settings.get("data", ""), from_dict(Dataset, settings.get("dataset", {})))
+
+
 def _load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
     """The policy, and the settings it was trained with or made for."""
     from grpo.policy import load_policy
 
-    model, settings = _find_run(name, runs) or (name, {"task": EMBEDDED.get(name, "")})
+    model, settings = _find_run(name, runs) or (name, {"task": OWN_TASK.get(name, "")})
     return load_policy(model), settings
 
 
@@ -364,12 +476,14 @@ def _model_of(run: Run, *, best: bool = False) -> Path:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "sft": _sft,
+    "check": _check,
     "eval": _eval,
     "sample": _sample,
     "runs": _runs,
     "plan": _plan,
     "compare": _compare,
     "export": _export,
+    "lab": _lab,
 }
 
 if __name__ == "__main__":

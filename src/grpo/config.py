@@ -13,7 +13,7 @@ from grpo import flags
 from grpo.algorithms import PRESETS, Loss
 from grpo.contradictions import contradictions
 from grpo.errors import GrpoError
-from grpo.models import EMBEDDED, locate_model
+from grpo.models import OWN_TASK, check_model_name
 
 T = TypeVar("T")
 
@@ -76,6 +76,30 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """How the rows of `data` become problems. For tasks that read rows: data, gsm8k, math, and your own."""
+
+    prompt: str = ""
+    """Column of the question; empty: prompt, question, problem, instruction or input, the first there is."""
+    answer: str = ""
+    """Column of the gold answer; empty: answer, gold, target, label, solution or output, the first there is."""
+    template: str = ""
+    """What is asked, columns in braces: "Q: {question}\\nA:" (\\n is a new line); empty: the task's own."""
+    system_prompt: str = ""
+    """System message of the conversation."""
+    chat: bool = True
+    """Ask as a conversation where the model has a chat template; otherwise as plain text."""
+    subset: str = ""
+    """Configuration of a Hugging Face dataset, such as main."""
+    split: str = "train"
+    """Split of a Hugging Face dataset or folder."""
+    heldout: str = ""
+    """Held-out rows: another split, or another file; empty: a share of the rows, chosen by their hash."""
+    heldout_share: float = 0.1
+    """How much of the rows that share is."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checkpoints:
     """What a run can go on from. How often is `checkpoint_every`, at the top."""
 
@@ -83,6 +107,32 @@ class Checkpoints:
     """How many of the newest stay; the one with the best held-out accuracy stays besides."""
     disk_full: Literal["stop", "wait"] = "stop"
     """With no space left, stop with everything so far intact, or wait until there is some."""
+    allow_change: bool = False
+    """Resume even where settings, model, problems, code or versions are not those the run began with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How completions are scored. Which rewards is `reward`, at the top."""
+
+    workers: int = 0
+    """Processes that score; 0: one per core, at most 16."""
+    seconds: float = 10.0
+    """Longest one call of a reward may take; the completion that takes longer scores 0."""
+    memory_gb: float = 2.0
+    """Memory that a call may take; the completion that takes more scores 0."""
+    most_failures: float = 0.1
+    """Share of the last completions that a reward may fail on, time-outs included, before the run stops."""
+    judge_model: str = ""
+    """Model that a judge is asked for; empty: whatever its server offers first."""
+    judge_prompt: str = ""
+    """Text file that asks a judge, with {prompt}, {answer} and {completion} in it; empty: a plain one."""
+    judge_seconds: float = 60.0
+    """Longest a judge may take to answer."""
+    judge_retries: int = 3
+    """How often a judge is asked again after an error."""
+    judge_budget: int = 100000
+    """Requests a run may send to a judge, those asked again included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +147,16 @@ class System:
     """CPU threads; 0: one for a small model, which more would only slow down on a busy machine, else one per core."""
     token_budget: int = 16384
     """Tokens per micro-batch: lower it when memory runs out."""
+    rows_at_once: int = 0
+    """Most completions sampled at a time, the rest waits; 0: what free memory holds, found once and kept."""
     runs: str = "runs"
     """Folder that holds the runs."""
     token_groups: int = 1
     """Groups per step whose every token is recorded."""
     deterministic: bool = False
     """On a GPU, use only kernels that give the same bits every time; a CPU's do so anyway."""
+    quiet: bool = False
+    """Print only warnings and the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +164,21 @@ class Config:
     """Train a model on problems whose answers can be checked.
 
     grpo train [recipe.toml ...] [--field value ...]: defaults, then the algorithm's, then files, then flags; the last
-    wins. In a file, --loss.beta 0.1 is written beta = 0.1 under [loss].
+    wins. In a file, --loss.beta 0.1 is written beta = 0.1 under [loss]. A flag may leave out its section: --beta 0.1.
     """
 
     model: str = "tiny"
-    """tiny or nano (embedded), or a Hugging Face folder or id."""
+    """tiny or nano (embedded), smollm2 (fetched once), a Hugging Face folder or id, or a GGUF file."""
     task: str = ""
-    """What to learn; empty: the embedded model's own task."""
+    """What to learn, or your own file.py; empty: to answer the rows of data, or else the embedded model's own task."""
+    data: str = ""
+    """Rows to learn from: a JSONL, CSV or Parquet file, or a Hugging Face dataset (id or folder)."""
+    reward: str = ""
+    """What pays instead of the task's own check: file.py:function or module:function, with *0.5 for a weight, model:ID,
+    judge:URL, task; several with commas between them."""
     algorithm: str = "grpo"
-    """Preset that gives the loss section its defaults, such as grpo or dr_grpo."""
+    """Preset that gives the loss section its defaults: grpo, dr_grpo, dapo, gspo, cispo, sapo, rloo, reinforce,
+    reinforce++, opo or ppo."""
     steps: int = 120
     """Rounds of sampling, scoring and updating."""
     prompts_per_step: int = 16
@@ -137,17 +197,15 @@ class Config:
     """Name of the run; empty: a fresh one."""
     resume: bool = False
     """Go on with the run of that name from its last checkpoint; start it if it does not exist."""
-    allow_change: bool = False
-    """Resume even where settings, model, problems, code or versions are not those the run began with."""
     checkpoint_every: int = 50
     """Steps between checkpoints; 0: only at the end."""
-    quiet: bool = False
-    """Print only warnings and the result."""
     loss: Loss = FROM_PRESET
     critic: Critic = field(default_factory=Critic)
+    dataset: Dataset = field(default_factory=Dataset)
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    scoring: Scoring = field(default_factory=Scoring)
     system: System = field(default_factory=System)
 
     def __post_init__(self) -> None:
@@ -190,8 +248,6 @@ class SftConfig:
     """Name of the run; empty: a fresh one."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0: only at the end."""
-    quiet: bool = False
-    """Print only warnings and the result."""
     system: System = field(default_factory=System)
 
 
@@ -249,7 +305,18 @@ _LIMITS: Mapping[str, _Limit] = {
         ("checkpoints.keep", "optimizer.epochs", "optimizer.minibatches", "system.token_budget", "evaluation.problems"),
         _ONE,
     ),
-    **dict.fromkeys(("seed", "checkpoint_every", "warmup_steps", "weight_decay", "loss.beta", "system.threads"), _ZERO),
+    **dict.fromkeys(
+        (
+            "seed",
+            "checkpoint_every",
+            "warmup_steps",
+            "weight_decay",
+            "loss.beta",
+            "system.threads",
+            "system.rows_at_once",
+        ),
+        _ZERO,
+    ),
     **dict.fromkeys(("optimizer.warmup_steps", "optimizer.weight_decay", "system.token_groups"), _ZERO),
     **dict.fromkeys(("evaluation.every", "evaluation.probes", "loss.refresh", "loss.entropy"), _ZERO),
     **dict.fromkeys(("critic.warmup_steps", "critic.clip", "critic.weight"), _ZERO),
@@ -258,9 +325,13 @@ _LIMITS: Mapping[str, _Limit] = {
     **dict.fromkeys(("critic.gamma", "critic.lam"), _Limit("between 0 and 1", lambda value: 0 <= value <= 1)),
     "loss.overlong": _Limit("0 or more and at most 1", lambda value: 0 <= value <= 1),
     "loss.cap": _Limit("above 1, or 0 for none", lambda value: value == 0 or value > 1),
+    **dict.fromkeys(("scoring.workers", "scoring.judge_retries", "scoring.judge_budget"), _ZERO),
+    **dict.fromkeys(("scoring.seconds", "scoring.memory_gb", "scoring.judge_seconds"), _POSITIVE),
+    "scoring.most_failures": _Limit("0 or more and at most 1", lambda value: 0 <= value <= 1),
     **dict.fromkeys(("lr", "temperature", "epochs", "grad_clip", "loss.clip_high", "optimizer.grad_clip"), _POSITIVE),
     **dict.fromkeys(("optimizer.adam_beta1", "optimizer.adam_beta2"), _FRACTION),
-    **dict.fromkeys(("model", "data", "system.device", "system.runs"), _Limit("given, not empty", bool)),
+    **dict.fromkeys(("model", "system.device", "system.runs"), _Limit("given, not empty", bool)),
+    "dataset.heldout_share": _Limit("above 0 and below 1", lambda value: 0 < value < 1),
     "loss.clip_low": _Limit("above 0 and at most 1", lambda value: 0 < value <= 1),
 }
 
@@ -271,7 +342,7 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
     def where(path: str) -> str:
         return f"field {path}" if origins is None else f"field {path} ({origins.get(path, 'default')})"
 
-    limits = _LIMITS if isinstance(config, Config) else {**_LIMITS, "steps": _ZERO}
+    limits = _LIMITS if isinstance(config, Config) else {**_LIMITS, "steps": _ZERO, "data": _LIMITS["model"]}
     for path, leaf in flags.leaves(type(config)).items():
         value = attrgetter(path)(config)
         if why := flags.misfit(leaf, value):
@@ -302,14 +373,17 @@ def _validate_batch(config: Config, where: Callable[[str], str]) -> None:
 
 
 def resolve(config: Config) -> Config:
-    """The config that runs: checked, and with the embedded model's own task where none was named."""
+    """The config that runs: checked, and with a task where none was named: the rows, or the embedded model's own."""
     validate(config)
-    locate_model(config.model)
+    check_model_name(config.model)
     if config.task:
         return config
-    if config.model not in EMBEDDED:
-        raise GrpoError("field task: name one with --task NAME; only embedded models bring their own")
-    return dataclasses.replace(config, task=EMBEDDED[config.model])
+    if config.data:
+        return dataclasses.replace(config, task="data")
+    if config.model not in OWN_TASK:
+        known = ", ".join(OWN_TASK)
+        raise GrpoError(f"field task: name one with --task NAME, or give --data; only {known} bring their own")
+    return dataclasses.replace(config, task=OWN_TASK[config.model])
 
 
 def check_run_name(name: str, where: str = "field run") -> None:

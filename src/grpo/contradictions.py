@@ -24,7 +24,7 @@ def contradictions(loss: Loss, prompts_per_step: int) -> Iterator[tuple[str, str
     if loss.cap and loss.surrogate in ("gate", "plain"):
         yield "cap", f'loss.surrogate "{loss.surrogate}" has none; set it to 0'
     if not loss.cap and loss.surrogate == "weight":
-        yield "cap", 'loss.surrogate "weight" needs one, such as 5'
+        yield "surrogate", '"weight" needs a bound in loss.cap, such as 5'
     if loss.refill > 1 and loss.baseline in ("batch", "value"):
         yield "refill", f'with loss.baseline "{loss.baseline}" every group has signal, so none is replaced; set it to 1'
     if loss.refill > 1 and int(loss.refill * prompts_per_step) == prompts_per_step:

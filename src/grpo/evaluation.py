@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from statistics import fmean
 
 from grpo.rewards import score
 from grpo.rollout import SamplingEngine
 from grpo.tasks import Task
-from grpo.types import Group, Problem
+from grpo.types import Completion, Group, Problem
 
 
 def evaluate(
@@ -33,9 +34,13 @@ def evaluate(
     completions = [group.completions[0] for group in sampled]
     row = accuracy_row(sampled) | {f"greedy_{name}": value for name, value in accuracy_row(greedy).items()}
     row["length_mean"] = sum(map(len, completions)) / len(completions)
-    for trait in completions[0].traits:
-        row[f"{trait}_share"] = sum(completion.traits[trait] for completion in completions) / len(completions)
-    return row, sampled
+    return row | trait_shares(completions), sampled
+
+
+def trait_shares(completions: Sequence[Completion]) -> dict[str, float]:
+    """Of each trait among the completions that have it: one whose check went wrong has none."""
+    names = dict.fromkeys(name for completion in completions for name in completion.traits)
+    return {f"{name}_share": fmean(c.traits[name] for c in completions if name in c.traits) for name in names}
 
 
 def accuracy_row(groups: Sequence[Group]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from grpo.config import Config
 from grpo.models import locate_model
+from grpo.rewards.own import parse, sources
 from grpo.tasks import Task
 
 
@@ -21,7 +22,9 @@ def fingerprints(config: Config, task: Task) -> dict[str, str]:
     return {
         "model": model_fingerprint(config.model),
         "problems": problems_fingerprint(task, config.seed),
+        **({"data": task.fingerprint} if hasattr(task, "fingerprint") else {}),
         "task code": _digest([_source(task)]),
+        **({"reward code": _digest(sources(parse(config.reward)))} if config.reward else {}),
         "grpo code": _digest(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))),
         "python": platform.python_version(),
         **versions,

@@ -160,9 +160,9 @@ class _Reader:
         """One flag; takes its value from the front of `rest` where it is not written with an equals sign."""
         name, equals, text = token.removeprefix("--").partition("=")
         section, dot, last = name.replace("-", "_").rpartition(".")
-        positive = f"{section}{dot}{last.removeprefix('no_')}"
+        positive = self.path(f"{section}{dot}{last.removeprefix('no_')}")
         negated = last.startswith("no_") and positive in self.leaves and self.leaves[positive].kind is bool
-        path = positive if negated else self.known(name, COMMAND_LINE)
+        path = positive if negated else self.known(self.path(name.replace("-", "_")) or name, COMMAND_LINE)
         if self.leaves[path].kind is bool:
             if equals or (rest and rest[0].lower() in {"true", "false", "yes", "no", "on", "off", "1", "0"}):
                 instead = f"write --{path} or {_off(path)}"
@@ -175,6 +175,11 @@ class _Reader:
                 raise GrpoError(f"field {path} ({COMMAND_LINE}): a value is missing; write --{path} {value}")
             text = rest.pop(0)
         return path, self.checked(path, from_text(self.leaves[path].kind, text), COMMAND_LINE)
+
+    def path(self, name: str) -> str:
+        """A field by its path or, where only one section has it, by its own name; "" where there is none."""
+        inner = [leaf for leaf in self.leaves if leaf.endswith(f".{name}")]
+        return name if name in self.leaves else inner[0] if len(inner) == 1 else ""
 
     def table(self, data: Mapping[str, Any], origin: Callable[[str], str]) -> dict[str, Setting]:
         """Nested tables, from TOML or JSON; `origin` tells the place of a path."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from grpo.core import LossStatistics, denominator, policy_loss
 from grpo.credit import loss_beta
 from grpo.critic import Critic
 from grpo.policy import Policy, logprobs, predicting_states
+from grpo.trace import Traces
 from grpo.types import Batch, Completion, Group
 
 
@@ -65,18 +67,25 @@ class Gradient:
 
 
 def accumulate_gradients(
-    policy: Policy, groups: Sequence[Group], config: Config, critic: Critic | None = None, warming_up: bool = False
+    policy: Policy,
+    groups: Sequence[Group],
+    config: Config,
+    critic: Critic | None = None,
+    warming_up: bool = False,
+    traces: Traces | None = None,
 ) -> Gradient:
     """Leaves the gradient of one optimizer step in the weights, micro-batch by micro-batch.
 
-    While the critic warms up, only its own weights get one.
+    While the critic warms up, only its own weights get one. `traces` is shown every token.
     """
     loss_settings = config.loss
     lengths_N = torch.tensor([len(completion) for group in groups for completion in group.completions])
     divide_by = denominator(lengths_N, loss_settings.aggregate, config.max_new_tokens)
     tokens = int(lengths_N.sum())
     total, gap, errors = None, torch.zeros(()), torch.zeros(())
-    for batch in pack(trained(groups, config, critic), config.system.token_budget, policy.device):
+    taking_part = trained(groups, config, critic)
+    in_order = (completion for group in taking_part for completion in group.completions)
+    for batch in pack(taking_part, config.system.token_budget, policy.device):
         if critic is not None and not critic.shared:
             error = critic.loss(batch, None, tokens=tokens, clip=config.critic.clip)
             error.backward()
@@ -95,6 +104,8 @@ def accumulate_gradients(
             loss = loss + config.critic.weight * error
         if loss.requires_grad:
             loss.backward()
+        if traces:
+            traces.see(islice(in_order, len(logp_NL)), logp_NL, entropy_NL, divide_by)
         total = statistics if total is None else total + statistics
         gap = gap + (old_logp_NL - batch.sampler_logp_NL).abs().sum().cpu()
     assert total is not None

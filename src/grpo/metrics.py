@@ -51,6 +51,21 @@ METRICS: dict[str, Metric] = {
         SHARE,
         "0, unless the task leaves completions unscored on purpose.",
     ),
+    "timeouts": Metric(
+        "Share of completions whose check ran out of time and was killed; they scored 0.",
+        SHARE,
+        "0, or near it; a rise means that the policy learns to write what is slow to check.",
+    ),
+    "crashes": Metric(
+        "Share of completions whose check ended its process or ran out of memory or processes; they scored 0.",
+        SHARE,
+        "0, or near it.",
+    ),
+    "failures": Metric(
+        "Share of completions on which a reward function raised an error; they are unscored.",
+        SHARE,
+        "0; the record tells for each completion why.",
+    ),
     "advantage_std": Metric(
         "Sample standard deviation of the advantages over the step's scored completions.",
         "none",
@@ -113,7 +128,7 @@ METRICS: dict[str, Metric] = {
     "kl": Metric(
         "Mean per-token estimate of the distance to the reference model, by the loss's own estimator; k3, the usual "
         "one, is exp(ref − logp) − (ref − logp) − 1.",
-        "nats per token, 0 or more",
+        "nats per token, 0 or more (k1 may fall below)",
         "Grows slowly from 0; a sudden rise means the policy is running away.",
     ),
     "entropy": Metric(

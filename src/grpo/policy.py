@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint as recompute
 
 from grpo.attention import NAME as ATTENTION
-from grpo.attention import DecodeCache, PackedLayout
+from grpo.attention import Layout
 from grpo.batch import pack
 from grpo.errors import GrpoError
 from grpo.models import locate_model
@@ -64,14 +64,17 @@ class Policy:
             return self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return self.tokenizer(problem.prompt)["input_ids"]
 
-    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, layout: PackedLayout | DecodeCache) -> torch.Tensor:
+    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Last hidden states; inputs and output [rows, columns]."""
         body = self.model.base_model
         return body(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout).last_hidden_state
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Float32 at least, whatever the model's precision."""
-        logits = self.model.get_output_embeddings()(hidden)
+        head = self.model.get_output_embeddings()
+        if hidden.is_cuda and hidden.dtype == torch.bfloat16 and head.bias is None:
+            return _WideProduct.apply(hidden, head.weight)
+        logits = head(hidden)
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -100,6 +103,21 @@ class Policy:
     def save(self, folder: Path) -> None:
         """A plain Hugging Face folder."""
         write_model(folder, self.files, Mirror().copy(self.weights()))
+
+
+class _WideProduct(torch.autograd.Function):
+    """bfloat16 in, float32 out: rounding a logit of 20 to bfloat16 would move its log-probability by up to 0.06."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_AC: torch.Tensor, weight_VC: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(hidden_AC, weight_VC)
+        return torch.mm(hidden_AC, weight_VC.t(), out_dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, grad_AV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden_AC, weight_VC = ctx.saved_tensors
+        grad_AV = grad_AV.to(hidden_AC.dtype)
+        return grad_AV @ weight_VC, grad_AV.t() @ hidden_AC
 
 
 def write_model(folder: Path, files: Mapping[str, bytes], weights: Mapping[str, torch.Tensor]) -> None:

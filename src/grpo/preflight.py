@@ -13,7 +13,7 @@ from grpo.errors import GrpoError
 from grpo.evaluation import is_right
 from grpo.plan import PRECISIONS, Memory, Shape, Work, memory_of, needs, read_config, shape_of
 from grpo.policy import Policy, logprobs
-from grpo.rewards import total_reward
+from grpo.rewards import Rewarded, total_rewards
 from grpo.rollout.engine import Engine
 from grpo.tasks import Task
 from grpo.types import Problem
@@ -24,7 +24,7 @@ BYTES_PER_COMPLETION = 400
 """What one completion takes in the record, roughly."""
 
 
-def preflight(config: Config, task: Task, policy: Policy, run_path: Path | None = None) -> list[str]:
+def preflight(config: Config, task: Task, policy: Policy, engine: Engine, run_path: Path | None = None) -> list[str]:
     """What was assumed, one line each. Raises GrpoError with the reason when the run cannot go well.
 
     `run_path` is the folder of a run that goes on: what it holds was part of what it needed.
@@ -33,12 +33,17 @@ def preflight(config: Config, task: Task, policy: Policy, run_path: Path | None 
     if not heldout:
         raise GrpoError(f"task {task.name}: has no held-out problems, so nothing could be measured")
     problems = [*heldout[: config.evaluation.problems], *task.draw(0, config.prompts_per_step, config.seed)]
+    if isinstance(task, Rewarded):
+        task.ready()
     check_golds(task, problems)
     check_vocabulary(policy)
-    check_lengths(policy, problems, config.max_new_tokens)
+    # Where the rows are known, all of them: a prompt too long is found now, not in the night.
+    check_lengths(policy, task.problems() if hasattr(task, "problems") else problems, config.max_new_tokens)
     check_disk(config, policy, run_path)
     check_agreement(config, policy, problems[-2:])
-    notes = assumptions(policy)
+    prompts = [policy.prompt_tokens(problem) for problem in problems]
+    engine.rows_at_once = engine.rows_at_once or engine.rows_that_fit(max(map(len, prompts)), config.max_new_tokens)
+    notes = [*assumptions(policy, problems), *(task.notes if isinstance(task, Rewarded) else [])]
     if len(heldout) < config.evaluation.problems:
         notes.append(
             f"evaluation.problems is {config.evaluation.problems}; {task.name} has {len(heldout)}, all are asked"
@@ -47,8 +52,12 @@ def preflight(config: Config, task: Task, policy: Policy, run_path: Path | None 
 
 
 def check_golds(task: Task, problems: list[Problem]) -> None:
-    """Every gold answer must earn full marks from its own checker, or no completion could."""
-    wrong = [problem for problem in problems if not is_right(total_reward(task, problem, problem.answer))]
+    """Every gold answer must earn full marks from its own checker, or no completion could. People's own rewards may pay
+    for something else."""
+    if isinstance(task, Rewarded) and not task.checks_golds:
+        return
+    rewards = total_rewards(task, problems, [problem.answer for problem in problems])
+    wrong = [problem for problem, reward in zip(problems, rewards, strict=True) if not is_right(reward)]
     if wrong:
         first = wrong[0]
         raise GrpoError(
@@ -67,7 +76,7 @@ def check_vocabulary(policy: Policy) -> None:
 
 
 def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) -> None:
-    lengths = [len(tokens) for tokens in policy.tokenizer([problem.prompt for problem in problems])["input_ids"]]
+    lengths = [len(policy.prompt_tokens(problem)) for problem in problems]
     for problem, length in zip(problems, lengths, strict=True):
         if not length:
             raise GrpoError(f"problem {problem.id}: its prompt has no tokens; give it some text")
@@ -89,8 +98,10 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
         folder = folder.parent
     weights = sum(weight.nbytes for weight in policy.model.parameters())
     completions = config.steps * config.prompts_per_step * config.group_size
-    # Weights and Adam's two moments; those kept, the best, and the one being written.
-    needed = 3 * weights * (config.checkpoints.keep + 2) + BYTES_PER_COMPLETION * completions
+    # Weights and Adam's two moments, a critic's too, and a reference that changes; times those kept, the best, and the
+    # one being written.
+    copies = 3 * trained_networks(config) + (config.loss.refresh > 0)
+    needed = copies * weights * (config.checkpoints.keep + 2) + BYTES_PER_COMPLETION * completions
     if run_path is not None:
         needed -= sum(path.stat().st_size for path in run_path.rglob("*") if path.is_file())
     free = shutil.disk_usage(folder).free
@@ -124,6 +135,11 @@ def predicted_memory(config: Config, shape: Shape, prompt_tokens: int) -> Memory
     dtype = "float32" if config.system.dtype == "auto" else config.system.dtype
     needed = needs(config.loss, getattr(config, "critic", None))
     return memory_of(shape, Work.of(config, max(1, prompt_tokens)), needed, PRECISIONS[dtype])
+
+
+def trained_networks(config: Config) -> int:
+    """The policy, and a critic of its size where there is one."""
+    return 2 if config.loss.baseline == "value" and config.critic.model == "separate" else 1
 
 
 def _free_memory(device: torch.device) -> int | None:
@@ -160,10 +176,10 @@ def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> 
         )
 
 
-def assumptions(policy: Policy) -> list[str]:
+def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
     notes = []
     if policy.tokenizer.pad_token_id is None:
         notes.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
-    if getattr(policy.tokenizer, "chat_template", None):
-        notes.append(f"{policy.name} has a chat template; the task's prompts are used as they are")
+    if getattr(policy.tokenizer, "chat_template", None) and not all(problem.messages for problem in problems):
+        notes.append(f"{policy.name} has a chat template; prompts that are plain text are used as they are")
     return notes

@@ -1,4 +1,4 @@
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;  -- value: JSON
 
 -- Training. Step k is the k-th batch; removing a row of steps removes all that was recorded in that step.
@@ -21,11 +21,13 @@ CREATE TABLE completions (
   reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL,  -- parts, traits: JSON objects
   advantage REAL,  -- mean over the tokens
   logprob REAL,    -- the sampler's, summed over the tokens
+  why TEXT NOT NULL,  -- what went wrong when it was scored; empty: nothing
   PRIMARY KEY (step, group_index, sample_index),
   FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
 CREATE TABLE token_arrays (  -- of a few groups per step; little-endian, int32 tokens, float32 the rest
   step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
-  tokens BLOB NOT NULL, logprobs BLOB NOT NULL, ref_logprobs BLOB, advantages BLOB, trainer_logprobs BLOB,
+  tokens BLOB NOT NULL, logprobs BLOB NOT NULL, ref_logprobs BLOB, old_logprobs BLOB, advantages BLOB,
+  trainer_logprobs BLOB, entropies BLOB, denominator REAL,  -- as the last update on the completion saw and used them
   PRIMARY KEY (step, group_index, sample_index),
   FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
 
@@ -44,7 +46,7 @@ CREATE TABLE eval_groups (
 CREATE TABLE eval_completions (
   step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
   text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,
-  reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL, advantage REAL, logprob REAL,
+  reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL, advantage REAL, logprob REAL, why TEXT NOT NULL,
   PRIMARY KEY (step, group_index, sample_index),
   FOREIGN KEY (step, group_index) REFERENCES eval_groups ON DELETE CASCADE);
 CREATE TABLE probes (  -- the same pinned problems at each evaluation

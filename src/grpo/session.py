@@ -28,20 +28,20 @@ from grpo.lock import RunLock
 from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy, load_policy
 from grpo.preflight import check_memory, preflight
-from grpo.rewards import score
-from grpo.rewards.steps import score_steps
+from grpo.rewards import Rewarded, rewarded, score, telling_line
+from grpo.rewards.steps import score_steps, step_marks
 from grpo.rollout import SamplingEngine
 from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
-from grpo.tasks import Task, load_task
+from grpo.tasks import load_task
 from grpo.tensorfile import Mirror
 from grpo.types import Group
 from grpo.view import View
 
-FREE_TO_CHANGE = ("steps", "run", "resume", "allow_change", "quiet", "checkpoint_every", "evaluation", "checkpoints")
+FREE_TO_CHANGE = ("steps", "run", "resume", "checkpoint_every", "evaluation", "checkpoints")
 """Settings a resumed run may have otherwise than it began with; all others would make it another experiment."""
-FREE_IN_SYSTEM = ("runs", "token_groups")
+FREE_IN_SECTIONS = ("system.runs", "system.token_groups", "system.quiet", "scoring.workers")
 MOST_NONFINITE_STEPS = 3
 SMALL_MODEL = 5_000_000
 """Parameters below which a second thread gains a fifth on an idle machine, and on a busy one loses tenfold: threads
@@ -53,7 +53,7 @@ SECONDS_BETWEEN_TRIES = 10.0
 @dataclass(eq=False)
 class Session:
     config: Config
-    task: Task
+    task: Rewarded
     policy: Policy
     reference: Policy | None
     critic: Critic | None
@@ -69,6 +69,7 @@ class Session:
     nonfinite_steps: int = 0
     """How many steps in a row, up to now, had a gradient that was not finite."""
     saved_step: int = -1
+    told_faults: set[str] = field(default_factory=set)
 
     @classmethod
     def start(cls, config: Config, view: View) -> Self:
@@ -82,8 +83,10 @@ class Session:
     @classmethod
     def _start(cls, config: Config, view: View, undo: ExitStack) -> Self:
         folder = Path(config.system.runs)
-        task = load_task(config.task)
-        prints = fingerprints(config, task)
+        plain_task = load_task(config.task, config.data, config.dataset)
+        # Workers load people's code while the model is loaded here.
+        task = undo.enter_context(rewarded(plain_task, config.reward, config.scoring, pick_device(config.system)))
+        prints = fingerprints(config, plain_task)
         run, lock, checkpoint = _existing(config, folder), None, None
         if run is not None:
             undo.callback(run.close)
@@ -94,12 +97,20 @@ class Session:
         device = pick_device(config.system)
         memory = {"device": device, "predicted": check_memory(config, task, torch.device(device))}
         load_surrogate(config.loss.surrogate)
+        if config.loss.credit == "process":
+            step_marks(task)
         policy, reference, critic, optimizer = _models(config, checkpoint)
         threads = prepare_machine(config.system, policy, run)
-        notes = preflight(config, task, policy, run.path if run else None)
+        engine = Engine(policy, config.system.rows_at_once or (run.meta("rows_at_once") if run else None) or 0)
+        notes = preflight(config, task, policy, engine, run.path if run else None)
         if run is None or lock is None:
-            name = config.run or fresh_name(folder, f"{config.task}-{config.algorithm}")
-            meta = {"fingerprints": prints, "threads": threads, "memory": memory}
+            name = config.run or fresh_name(folder, f"{task.name}-{config.algorithm}")
+            meta = {
+                "fingerprints": prints,
+                "threads": threads,
+                "rows_at_once": engine.rows_at_once,
+                "memory": memory,
+            }
             run = Run.create(folder, name, kind="grpo", config=as_dict(config), meta=meta)
             lock = RunLock(run.path)
         session = cls(
@@ -109,7 +120,7 @@ class Session:
             reference=reference,
             critic=critic,
             optimizer=optimizer,
-            engine=Engine(policy),
+            engine=engine,
             run=run,
             checkpoints=Checkpoints(run.path, keep=config.checkpoints.keep),
             view=view,
@@ -130,7 +141,7 @@ class Session:
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """However training ends, the record says how, the view is told, and the run is free for the next trainer."""
-        with closing(self.lock), recorded_ending(self.run, self.view, self.stop):
+        with closing(self.lock), closing(self.task), recorded_ending(self.run, self.view, self.stop):
             try:
                 yield
             finally:
@@ -169,6 +180,7 @@ class Session:
         if differences:
             more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
             self.warn("replay", f"step {step} was made again and is not the same: {differences[0]}{more}", step)
+        self._tell_faults(step, groups)
         self.view.stepped(step, metrics, groups)
         self._watch_nonfinite(step, groups, metrics)
         if (step + 1) % EVERY == 0:
@@ -177,6 +189,16 @@ class Session:
     def diagnose(self, step: int) -> None:
         for finding in news(self.run, step):
             self.warn(finding.kind, finding.text, step)
+
+    def _tell_faults(self, step: int, groups: Sequence[Group]) -> None:
+        """The first fault of each kind and reward; all are in the record, completion by completion."""
+        for group in groups:
+            for completion in group.completions:
+                kind, _, _ = completion.why.partition(": ")
+                if kind and kind not in self.told_faults:
+                    self.told_faults.add(kind)
+                    scored = "it is left unscored" if completion.reward is None else "it scores 0"
+                    self.warn("reward", f"step {step}: {telling_line(completion.why)}: {kind}; {scored}", step)
 
     def _watch_nonfinite(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         self.nonfinite_steps = self.nonfinite_steps + 1 if metrics.get("skipped_updates") else 0
@@ -214,7 +236,8 @@ class Session:
         self._with_space(lambda: self._save(step, last))
 
     def _check_weights(self, step: int) -> None:
-        for name, weight in self.policy.model.named_parameters():
+        critic = [] if self.critic is None else [(f"critic.{name}", w) for name, w in self.critic.named_parameters()]
+        for name, weight in (*self.policy.model.named_parameters(), *critic):
             if not torch.isfinite(weight).all():
                 raise GrpoError(
                     f"weight {name} is not finite after {step} steps; older checkpoints are intact, lower lr"
@@ -327,10 +350,10 @@ def _go_on_from(run: Run, config: Config, prints: Mapping[str, str], view: View)
         run.find("damaged", damage)
 
     changes = [*_changed_settings(run.config, as_dict(config)), *_changed(run.meta("fingerprints"), prints)]
-    if changes and not config.allow_change:
+    if changes and not config.checkpoints.allow_change:
         raise GrpoError(
             f"field resume: {run.name} would not go on as it began: {'; '.join(changes)}; restore that, start another "
-            "(--run OTHER), or accept it (--allow-change)"
+            "(--run OTHER), or accept it (--checkpoints.allow-change)"
         )
     for change in changes:
         run.find("changed", change)
@@ -362,8 +385,13 @@ def _models(
         policy.name, policy.version = config.model, checkpoint.state["policy_version"]
         restore_state(policy, optimizer, checkpoint.optimizer_tensors())
         if critic is not None:
+            if not checkpoint.has("critic"):
+                raise GrpoError(
+                    "field loss.baseline: the run began without a critic, and cannot get one; start another"
+                )
             critic.restore(checkpoint.tensors("critic"))
-        if reference is not None and config.loss.refresh:
+        # A run that began without refreshing it still has the reference it began with.
+        if reference is not None and config.loss.refresh and checkpoint.has("reference"):
             refreshed = checkpoint.tensors("reference")
             # Tied weights are there once, under their first name.
             reference.model.load_state_dict(
@@ -378,9 +406,7 @@ def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
         sections = [name for name, value in flat.items() if isinstance(value, dict)]
         for section in sections:
             flat |= {f"{section}.{name}": value for name, value in flat.pop(section).items()}
-        return {
-            name: value for name, value in flat.items() if name not in [f"system.{free}" for free in FREE_IN_SYSTEM]
-        }
+        return {name: value for name, value in flat.items() if name not in FREE_IN_SECTIONS}
 
     return _changed(relevant(before), relevant(now))
 

@@ -30,10 +30,11 @@ from grpo.errors import DiskFullError, GrpoError
 from grpo.faults import point
 from grpo.flags import one_line
 from grpo.metrics import EVAL_METRICS, TIMED_METRICS, check_names
+from grpo.trace import traced_groups
 from grpo.types import Completion, Group
 
 STATUSES = ("running", "finished", "stopped", "failed")
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SECRET = re.compile("(token|key|secret|password)$", re.IGNORECASE)
 SCHEMA = Path(__file__).with_name("schema.sql").read_text()
 
@@ -86,27 +87,24 @@ def _metric_rows(step: int, metrics: Mapping[str, float]) -> list[tuple[int, str
 
 
 def _completion_columns(done: Completion) -> tuple[Any, ...]:
-    """Columns text to logprob of a completion's row."""
+    """Columns text to why of a completion's row."""
     length = len(done)
     advantage = None if done.advantages is None else _finite(done.advantages.sum(dtype=np.float64) / max(length, 1))
     logprob = _finite(done.logprobs.sum(dtype=np.float64))
     parts, traits = _json(done.parts), _json(done.traits)
-    return done.text, length, done.finish, _finite(done.reward), parts, traits, advantage, logprob
+    return done.text, length, done.finish, _finite(done.reward), parts, traits, advantage, logprob, done.why
 
 
-def _token_rows(
-    step: int, groups: Sequence[Group], kept: int, trainer_logprobs: Sequence[Sequence[np.ndarray]] | None
-) -> list[tuple[Any, ...]]:
-    def all_equal(index: int) -> bool:
-        return len({completion.reward for completion in groups[index].completions} - {None}) < 2
-
+def _token_rows(step: int, groups: Sequence[Group], kept: int) -> list[tuple[Any, ...]]:
     rows = []
-    for index in sorted(range(len(groups)), key=all_equal)[:kept]:
+    for index in traced_groups(groups, kept):
         for sample_index, done in enumerate(groups[index].completions):
-            trainer = None if trainer_logprobs is None else trainer_logprobs[index][sample_index]
-            floats = (done.logprobs, done.ref_logprobs, done.advantages, trainer)
+            trainer, entropies, denominator = (
+                (done.trace.logprobs, done.trace.entropies, done.trace.denominator) if done.trace else (None,) * 3
+            )
+            floats = (done.logprobs, done.ref_logprobs, done.old_logprobs, done.advantages, trainer, entropies)
             blobs = (None if array is None else np.asarray(array, "<f4").tobytes() for array in floats)
-            rows.append((step, index, sample_index, np.asarray(done.tokens, "<i4").tobytes(), *blobs))
+            rows.append((step, index, sample_index, np.asarray(done.tokens, "<i4").tobytes(), *blobs, denominator))
     return rows
 
 
@@ -244,11 +242,8 @@ class Run:
         metrics: Mapping[str, float],
         spans: Mapping[str, float],
         token_groups: int = 1,
-        trainer_logprobs: Sequence[Sequence[np.ndarray]] | None = None,
     ) -> list[str]:
         """Record one step. Per-token arrays are kept for `token_groups` groups, those with unequal rewards first.
-
-        `trainer_logprobs[group][completion]` are the trainer's log-probabilities, one per token.
 
         A step that was recorded before (a run killed after its last checkpoint makes it again) is replaced. What is
         not the same as before, times apart, is returned: it should be nothing.
@@ -265,8 +260,8 @@ class Run:
             db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", _metric_rows(step, metrics))
             self._insert_groups("", step, groups)
             now_recorded = self._timeless(step) if before else before
-            token_rows = _token_rows(step, groups, token_groups, trainer_logprobs)
-            db.executemany("INSERT INTO token_arrays VALUES (?, ?, ?, ?, ?, ?, ?, ?)", token_rows)
+            token_rows = _token_rows(step, groups, token_groups)
+            db.executemany("INSERT INTO token_arrays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", token_rows)
             # Recording takes time too: all of it but this line and the commit.
             span_rows.append((step, "record", now, time.time() - now))
             db.executemany("INSERT INTO spans VALUES (?, ?, ?, ?)", span_rows)
@@ -328,7 +323,7 @@ class Run:
             ]
         self._db.executemany(f"INSERT INTO {prefix}groups VALUES (?, ?, ?, ?, ?, ?)", group_rows)
         self._db.executemany(
-            f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", completion_rows
+            f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", completion_rows
         )
 
     @contextmanager
@@ -400,6 +395,10 @@ class Run:
     def probes(self) -> list[dict[str, Any]]:
         rows = self._db.execute("SELECT * FROM probes ORDER BY step, probe_index")
         return [{**dict(row), "samples": json.loads(row["samples"])} for row in rows]
+
+    def select(self, query: str, *parameters: Any) -> list[dict[str, Any]]:
+        """For readers with questions of their own; schema.sql names tables and columns."""
+        return [dict(row) for row in self._db.execute(query, parameters)]
 
     def summary(self) -> dict[str, Any]:
         """What `grpo runs NAME --json` prints."""

@@ -20,7 +20,7 @@ import torch
 from grpo.config import Config
 from grpo.credit import credit
 from grpo.critic import Critic
-from grpo.evaluation import is_right
+from grpo.evaluation import is_right, trait_shares
 from grpo.gradient import accumulate_gradients, minibatches, trained
 from grpo.optimizer import take_step
 from grpo.policy import Policy, annotate, logprobs
@@ -28,6 +28,7 @@ from grpo.refill import refilled
 from grpo.schedule import learning_rate
 from grpo.session import Session
 from grpo.store import Run
+from grpo.trace import Traces
 from grpo.types import Batch, Group
 from grpo.view import View
 
@@ -60,9 +61,10 @@ def loop(session: Session) -> None:
         with clock("update"):
             groups = annotated(groups, policy, session.reference, config, session.critic)
             groups, rewards = credit(groups, config)
-            updates = update(policy, session.optimizer, groups, config, step, session.critic)
+            traces = Traces(groups, config.system.token_groups)
+            updates = update(policy, session.optimizer, groups, config, step, session.critic, traces)
         metrics = rewards | updates | draws | describe(groups, clock)
-        session.record(step, groups, metrics, clock.seconds)
+        session.record(step, traces.onto(groups), metrics, clock.seconds)
         if session.stop.requested:
             return session.checkpoint(step + 1, last=True)
         if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:
@@ -118,8 +120,9 @@ def update(
     config: Config,
     step: int,
     critic: Critic | None = None,
+    traces: Traces | None = None,
 ) -> dict[str, float]:
-    """`epochs` passes over the groups, each of `minibatches` optimizer steps."""
+    """`epochs` passes over the groups, each of `minibatches` optimizer steps; `traces` is shown every token."""
     settings = config.optimizer
     scheduled = partial(
         learning_rate, step=step, steps=config.steps, warmup_steps=settings.warmup_steps, schedule=settings.schedule
@@ -131,11 +134,7 @@ def update(
         # Without a gradient Adam's momentum would still move the weights: no step is taken.
         if not trained(minibatch, config, critic):
             continue
-        found = (
-            accumulate_gradients(policy, minibatch, config)
-            if critic is None
-            else accumulate_gradients(policy, minibatch, config, critic, warming_up)
-        )
+        found = accumulate_gradients(policy, minibatch, config, critic, warming_up, traces)
         if critic is not None:
             critic_norms.append(critic.take_step(lr=scheduled(config.critic.lr), grad_clip=settings.grad_clip))
             skipped += not math.isfinite(critic_norms[-1])
@@ -174,12 +173,13 @@ def describe(groups: Sequence[Group], clock: Clock) -> dict[str, float]:
         "length_mean": mean(lengths),
         "length_max": float(max(lengths)),
         "truncated": mean(completion.finish == "length" for completion in completions),
+        "timeouts": mean(completion.why.startswith("timeout") for completion in completions),
+        "crashes": mean(completion.why.startswith("crash") for completion in completions),
+        "failures": mean(completion.why.startswith("failure") for completion in completions),
         "tokens": float(sum(lengths)),
         "tokens_per_second": sum(lengths) / clock.seconds["rollout"],
     }
-    for trait in completions[0].traits:
-        metrics[f"{trait}_share"] = mean(completion.traits[trait] for completion in completions)
-    return metrics
+    return metrics | trait_shares(completions)
 
 
 class _CallableModule(types.ModuleType):

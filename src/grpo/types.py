@@ -49,6 +49,22 @@ def chat(question: str, system: str = "") -> tuple[Mapping[str, str], ...]:
 
 
 @dataclass(frozen=True, eq=False)
+class Trace:
+    """What the last update on a completion saw of its tokens.
+
+    >>> Trace(logprobs=np.array([-0.1, -0.7]), entropies=np.array([0.3, 0.9]), denominator=128.0).denominator
+    128.0
+    """
+
+    logprobs: np.ndarray
+    """float32 [L] under the policy that the loss was taken of."""
+    entropies: np.ndarray
+    """float32 [L]: of the distributions the tokens were drawn from, under that policy."""
+    denominator: float
+    """What that update's summed loss was divided by."""
+
+
+@dataclass(frozen=True, eq=False)
 class Completion:
     """One sampled answer.
 
@@ -72,6 +88,9 @@ class Completion:
     """Sum of the parts that apply; None when none does: such a completion is left out of baseline and loss."""
     traits: Mapping[str, float] = field(default_factory=dict)
     """What the task notices about the text but does not pay for, such as whether the work was written out."""
+    why: str = ""
+    """What went wrong when it was scored: a time-out or crash, for which it got 0, or a failure of the reward, which
+    left it unscored."""
     ref_logprobs: np.ndarray | None = None
     """float32 [L] under the reference model, where the algorithm has one."""
     old_logprobs: np.ndarray | None = None
@@ -84,6 +103,8 @@ class Completion:
     """float32 [L]: what the critic should have expected."""
     advantages: np.ndarray | None = None
     """float32 [L]."""
+    trace: Trace | None = None
+    """Of the groups whose every token is recorded, where an update trained on them."""
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from grpo.core import kl_estimate
 from grpo.core.tabular import (
     angle,
     dpo_gradient,
@@ -70,6 +71,17 @@ def test_kl_estimates_as_losses() -> None:
     for kind, gradient in expected.items():
         found = expected_kl_gradient(LOGITS, REFERENCE, kind)
         torch.testing.assert_close(found, gradient, rtol=1e-12, atol=1e-15)
+
+
+def test_kl_estimates_taken_off_the_reward() -> None:
+    """There k1 pulls as the reverse KL does, and the others do not: −β·estimate is a reward like any other."""
+    reverse = autograd(lambda logits: kl(logits, REFERENCE))
+    estimates = {
+        kind: kl_estimate(LOGITS.log_softmax(0), REFERENCE.log_softmax(0), kind) for kind in ("k1", "k2", "k3")
+    }
+    torch.testing.assert_close(true_gradient(LOGITS, estimates["k1"]), reverse, rtol=1e-12, atol=1e-15)
+    assert angle(true_gradient(LOGITS, estimates["k2"]), reverse) > 10
+    assert angle(true_gradient(LOGITS, estimates["k3"]), reverse) > 10
 
 
 def test_trpo_goes_as_far_as_the_trust_region_and_improves() -> None:

@@ -8,16 +8,34 @@ from grpo.errors import GrpoError
 
 EMBEDDED = {"tiny": "arithmetic", "nano": "arithmetic:easy"}
 """Name of each embedded model, and the task it was made for."""
+FETCHED = {"smollm2": "addition"}
+"""Name of each model that is fetched once, and the task it is tried on by default."""
+OWN_TASK = EMBEDDED | FETCHED
+
+
+def check_model_name(name: str) -> None:
+    """Refuses what cannot be a model, without fetching or reading anything."""
+    known = ", ".join(sorted(OWN_TASK))
+    if name in OWN_TASK or Path(name).is_dir():
+        return
+    if name.endswith(".gguf"):
+        if not Path(name).is_file():
+            raise GrpoError(f"field model: no file {name}; give a GGUF file, a Hugging Face folder or id, or {known}")
+        return
+    looks_like_an_id = name.count("/") == 1 and not name.startswith((".", "/", "~"))
+    if not looks_like_an_id or Path(name).exists():
+        raise GrpoError(
+            f"field model: no model {name!r}; known are {known}, or give a Hugging Face folder or id (owner/name)"
+        )
 
 
 def locate_model(name: str) -> str:
-    """The folder of an embedded model; a folder or Hugging Face id as it is."""
+    """The folder of a named model or GGUF file, made on first use; a folder or Hugging Face id as it is."""
+    check_model_name(name)
     if name in EMBEDDED:
         return str(Path(__file__).parent / name)
-    looks_like_an_id = name.count("/") == 1 and not name.startswith((".", "/", "~"))
-    if Path(name).is_dir() or (looks_like_an_id and not Path(name).exists()):
-        return name
-    known = ", ".join(sorted(EMBEDDED))
-    raise GrpoError(
-        f"field model: no model {name!r}; known are {known}, or give a Hugging Face folder or id (owner/name)"
-    )
+    if name in FETCHED or name.endswith(".gguf"):
+        from grpo.models import gguf
+
+        return str(gguf.smollm2() if name in FETCHED else gguf.converted(Path(name)))
+    return name

@@ -1,42 +1,70 @@
-"""Rewards: from completions to numbers."""
+"""Rewards: from completions to numbers.
+
+`score(task, groups)` waits; `submit(task, groups)` begins and `.collect()` waits, so that something else can go on
+meanwhile. A task that says of itself `trusted = True` cannot hang or harm and is scored right here. Everything else is
+scored in worker processes that can be killed (workers.py).
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import atexit
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from grpo.errors import GrpoError
-from grpo.tasks import Task
+from grpo.rewards.scoring import Pending, Rewarded, telling_line
 from grpo.types import Completion, Group, Problem
+
+if TYPE_CHECKING:
+    from grpo.config import Scoring
+    from grpo.tasks import Task
+
+__all__ = ["Pending", "Rewarded", "rewarded", "score", "submit", "telling_line", "total_rewards"]
+
+MOST_SHARED = 4
+_shared: list[tuple[Task, Rewarded]] = []
+"""Tasks that were scored without being `rewarded` first, and their workers; the latest are kept."""
 
 
 def score(task: Task, groups: Sequence[Group]) -> list[Group]:
-    """Every completion with its reward parts, their sum, and the task's traits."""
-    return [
-        replace(group, completions=tuple(_scored(task, group.problem, completion) for completion in group.completions))
-        for group in groups
+    """Every completion with its reward parts, their sum, the task's traits, and why it has no reward or none earned."""
+    return submit(task, groups).collect()
+
+
+def submit(task: Task, groups: Sequence[Group]) -> Pending:
+    """Begins to score."""
+    return _rewarded_once(task).submit(groups)
+
+
+def total_rewards(task: Task, problems: Sequence[Problem], texts: Sequence[str]) -> list[float | None]:
+    """The reward of each text as an answer to its problem."""
+    import numpy as np
+
+    nothing = np.zeros(0)
+    groups = [
+        Group(problem, nothing, (Completion(text, nothing, nothing, "stop"),), 0)
+        for problem, text in zip(problems, texts, strict=True)
     ]
+    return [group.completions[0].reward for group in score(task, groups)]
 
 
-def total_reward(task: Task, problem: Problem, text: str) -> float | None:
-    return _total(task.score(problem, text), task, problem)
+def rewarded(task: Task, reward: str, scoring: Scoring, device: str = "cpu") -> Rewarded:
+    """The task, scored as the fields `reward` and `scoring` say. To be closed after use."""
+    return Rewarded(task, reward, scoring, device)
 
 
-def _scored(task: Task, problem: Problem, completion: Completion) -> Completion:
-    parts = task.score(problem, completion.text)
-    reward = _total(parts, task, problem)
-    # The least a task must have is draw, heldout and score.
-    traits = task.traits(problem, completion.text) if hasattr(task, "traits") else {}
-    return replace(completion, parts=parts, reward=reward, traits=traits)
+def _rewarded_once(task: Task) -> Rewarded:
+    if isinstance(task, Rewarded):
+        return task
+    for known, with_workers in _shared:
+        if known is task:
+            return with_workers
+    _shared.append((task, Rewarded(task)))
+    if len(_shared) > MOST_SHARED:
+        _shared.pop(0)[1].close()
+    return _shared[-1][1]
 
 
-def _total(parts: Mapping[str, float | None], task: Task, problem: Problem) -> float | None:
-    """Sum of the parts that apply; None when none does."""
-    applying = {name: value for name, value in parts.items() if value is not None}
-    for name, value in applying.items():
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise GrpoError(
-                f"task {task.name}, problem {problem.id}: part {name!r} is {value!r}; return a finite number"
-            )
-    return float(sum(applying.values())) if applying else None
+@atexit.register
+def _close_shared() -> None:
+    while _shared:
+        _shared.pop()[1].close()

@@ -11,18 +11,24 @@ import numpy as np
 
 from grpo.errors import GrpoError
 from grpo.tasks import Task
-from grpo.types import Completion, Group
+from grpo.types import Completion, Group, Problem
 
 Decode = Callable[[list[np.ndarray]], list[str]]
 
 
-def score_steps(task: Task, groups: Sequence[Group], decode: Decode) -> list[Group]:
-    """Every completion with its steps. `decode` turns rows of tokens into texts."""
+def step_marks(task: Task) -> Callable[[Problem, str], Sequence[tuple[int, float]]]:
+    """The task's own method; refused where it has none."""
     marks = getattr(task, "steps", None)
     if marks is None:
         raise GrpoError(
             f'field loss.credit: "process" needs a task that marks steps, and {task.name} has no method steps'
         )
+    return marks
+
+
+def score_steps(task: Task, groups: Sequence[Group], decode: Decode) -> list[Group]:
+    """Every completion with its steps. `decode` turns rows of tokens into texts."""
+    marks = step_marks(task)
 
     def with_steps(group: Group, completion: Completion) -> Completion:
         marked = marks(group.problem, completion.text)

@@ -1,29 +1,46 @@
 """The built-in engine: samples groups from the training weights, in process.
 
 Each prompt is computed once per group; its completions start from those keys and values, advance together one token
-at a time, and leave the batch as they finish. Axis letters: types.py.
+at a time, and leave the batch as they finish. More completions than memory holds run in waves. Axis letters: types.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from grpo.attention import DecodeCache
+from grpo.attention import DecodeCache, PromptCache
 from grpo.batch import pack_prompts
 from grpo.errors import GrpoError
 from grpo.policy import Policy
 from grpo.rollout.noise import sampling_noise
 from grpo.types import Completion, Group, Problem
 
+if TYPE_CHECKING:
+    from grpo.rollout.graphs import GraphDecoding
+
 COMPACT_BELOW = 0.8
 """Finished rows are dropped once fewer than this share of the batch is still going: a drop copies the cache."""
+PREFILL_TOKENS = 32768
+"""Most prompt tokens computed at a time."""
+SHARE_OF_FREE_MEMORY = 0.4
+"""What completions in flight may take of it: gradients, moments and activations need the rest."""
+FIXED_ROTATIONS = {"default", "linear", "llama3", "yarn"}
+"""Rotary embeddings that do not depend on the longest position of the batch."""
+
+Sampled = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Tokens, log-probabilities and lengths of completions."""
 
 
 class Engine:
-    def __init__(self, policy: Policy):
+    def __init__(self, policy: Policy, rows_at_once: int = 0):
+        """`rows_at_once`: most completions in flight; 0: what memory holds."""
+        self.rows_at_once = rows_at_once
+        self.graphs: GraphDecoding | None = None
         self.load(policy)
 
     def load(self, policy: Policy) -> None:
@@ -51,14 +68,42 @@ class Engine:
         distribution at `temperature` (at 1 when greedy); `top_k` and `top_p` are for looking, not for training.
         """
         prompts = [self._prompt_tokens(problem, max_new_tokens) for problem in problems]
-        noise_PGL = sampling_noise(seed, purpose, step, [p.id for p in problems], group_size, max_new_tokens)
-        noise_NL = torch.from_numpy(noise_PGL.reshape(-1, max_new_tokens)).to(self.policy.device)
-        tokens_NL, logp_NL, length_N = self._decode(prompts, group_size, noise_NL, temperature, top_k, top_p)
-        completions = self._completions(tokens_NL.cpu().numpy(), logp_NL.cpu().numpy(), length_N.cpu().numpy())
+        ids = [problem.id for problem in problems]
+        noise_PGL = sampling_noise(seed, purpose, step, ids, group_size, max_new_tokens, self.policy.device)
+        if not self.rows_at_once:
+            self.rows_at_once = self.rows_that_fit(max(map(len, prompts)), max_new_tokens)
+        parts: list[Sampled] = []
+        for first, last, samples in self._waves(len(problems), group_size):
+            wave_prompts, wave_noise_PGL = prompts[first:last], noise_PGL[first:last, samples]
+            if self._can_use_graphs(top_k, top_p):
+                parts.append(self._decode_on_graphs(wave_prompts, wave_noise_PGL, temperature))
+            else:
+                parts.append(self._decode(wave_prompts, wave_noise_PGL, temperature, top_k, top_p))
+        completions = self._completions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
         return [
             Group(problem, prompt, tuple(completions[i * group_size : (i + 1) * group_size]), self.policy.version)
             for i, (problem, prompt) in enumerate(zip(problems, prompts, strict=True))
         ]
+
+    def rows_that_fit(self, prompt_tokens: int, max_new_tokens: int) -> int:
+        """How many completions can be in flight, by the memory that is free now."""
+        config = self.policy.model.config
+        key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        per_token = 2 * config.num_hidden_layers * key_heads * width * self.policy.model.dtype.itemsize
+        per_row = per_token * (prompt_tokens + max_new_tokens) + 12 * config.vocab_size
+        return max(1, int(SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) / per_row))
+
+    def _waves(self, problems: int, group_size: int) -> Iterator[tuple[int, int, slice]]:
+        """Problems [first, last) and which of their samples; a group is split only when it does not fit whole."""
+        at_once = self.rows_at_once // group_size
+        if at_once:
+            for first in range(0, problems, at_once):
+                yield first, min(first + at_once, problems), slice(None)
+            return
+        for problem in range(problems):
+            for sample in range(0, group_size, self.rows_at_once):
+                yield problem, problem + 1, slice(sample, min(sample + self.rows_at_once, group_size))
 
     def _prompt_tokens(self, problem: Problem, max_new_tokens: int) -> np.ndarray:
         tokens = self.policy.prompt_tokens(problem)
@@ -76,23 +121,60 @@ class Engine:
             )
         return np.array(tokens, dtype=np.int64)
 
+    def _can_use_graphs(self, top_k: int, top_p: float) -> bool:
+        model = self.policy.model
+        rotary = getattr(model.base_model, "rotary_emb", None)
+        return (
+            self.policy.device.type == "cuda"
+            and model.dtype in (torch.bfloat16, torch.float32)
+            and getattr(rotary, "rope_type", "default") in FIXED_ROTATIONS
+            and not top_k
+            and top_p >= 1
+        )
+
+    def _decode_on_graphs(self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float) -> Sampled:
+        from grpo.rollout.graphs import GraphDecoding, Room, weight_places
+
+        P, G, L = noise_PGL.shape
+        lengths = [len(prompt) for prompt in prompts]
+        room = Room(rows=P * G, prompts=P, columns=-(-max(lengths) // 64) * 64, new_tokens=L, group_size=G)
+        held = self.graphs
+        stale = held is None or held.weights != weight_places(self.policy) or held.temperature != temperature
+        if held is None or stale or not held.room.holds(room):
+            wanted = room if held is None or stale or held.room.new_tokens != L else held.room.joined(room)
+            self.graphs = held = None  # its memory is needed for the next
+            self.graphs = held = GraphDecoding(self.policy, wanted, temperature)
+        logits_PV = self._prefill_in_chunks(prompts, held)
+        return held.run(lengths, logits_PV, noise_PGL)
+
+    def _prefill_in_chunks(self, prompts: Sequence[np.ndarray], held: GraphDecoding) -> torch.Tensor:
+        """Fills the prompts' keys and values; returns the logits after each prompt."""
+        logits, first = [], 0
+        while first < len(prompts):
+            last, size = first + 1, len(prompts[first])
+            while last < len(prompts) and size + len(prompts[last]) <= PREFILL_TOKENS:
+                size += len(prompts[last])
+                last += 1
+            cache = _Chunk(held, first)
+            tokens_T, positions_T, layout, last_P = pack_prompts(prompts[first:last], self.policy.device, cache)
+            hidden_TC = self.policy.hidden(tokens_T[None], positions_T[None], layout)[0]
+            logits.append(self.policy.logits(hidden_TC[last_P]))
+            first = last
+        return torch.cat(logits)
+
     def _decode(
-        self,
-        prompts: Sequence[np.ndarray],
-        group_size: int,
-        noise_NL: torch.Tensor,
-        temperature: float,
-        top_k: int,
-        top_p: float,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Tokens, their log-probabilities and the lengths of all completions."""
-        device, (N, max_new_tokens) = self.policy.device, noise_NL.shape
-        tokens_T, positions_T, layout, last_P = pack_prompts(prompts, device)
+        self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float, top_k: int, top_p: float
+    ) -> Sampled:
+        """One step of the stock model per token."""
+        device, (_, group_size, max_new_tokens) = self.policy.device, noise_PGL.shape
+        noise_NL = noise_PGL.reshape(-1, max_new_tokens)
+        N = len(noise_NL)
+        prompt_cache = PromptCache()
+        tokens_T, positions_T, layout, last_P = pack_prompts(prompts, device, prompt_cache)
         hidden_TC = self.policy.hidden(tokens_T[None], positions_T[None], layout)[0]
         prompt_of_N = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
         logits_NV = self.policy.logits(hidden_TC[last_P])[prompt_of_N]
-        assert layout.cache is not None
-        cache = DecodeCache(layout.cache, prompt_of_N, max_new_tokens)
+        cache = DecodeCache(prompt_cache, layout.prompt_lengths_P, prompt_of_N, max_new_tokens)
 
         end_tokens = torch.tensor(sorted(self.policy.end_tokens), device=device)
         tokens_NL = torch.zeros(N, max_new_tokens, dtype=torch.int64, device=device)
@@ -119,10 +201,10 @@ class Engine:
             hidden_N1C = self.policy.hidden(token[:, None], position[:, None], cache)
             logits_NV = self.policy.logits(hidden_N1C[:, 0])
             position = position + 1
-        return tokens_NL, logp_NL, length_N
+        return tokens_NL.cpu().numpy(), logp_NL.cpu().numpy(), length_N.cpu().numpy()
 
     def _completions(self, tokens_NL: np.ndarray, logp_NL: np.ndarray, length_N: np.ndarray) -> list[Completion]:
-        tokens = [row[:length] for row, length in zip(tokens_NL, length_N, strict=True)]
+        tokens = [row[:length].astype(np.int64) for row, length in zip(tokens_NL, length_N, strict=True)]
         ended = [int(row[-1]) in self.policy.end_tokens for row in tokens]
         spoken = [row[:-1] if end else row for row, end in zip(tokens, ended, strict=True)]
         texts = self.policy.tokenizer.batch_decode(spoken)
@@ -130,6 +212,24 @@ class Engine:
             Completion(text, row, logp[: len(row)], "stop" if end else "length")
             for text, row, logp, end in zip(texts, tokens, logp_NL, ended, strict=True)
         ]
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes this process could take now."""
+    if device.type == "cuda":
+        held_idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + held_idle
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class _Chunk:
+    """Where the prompts of one prefill go among all prompts of a wave."""
+
+    def __init__(self, held: GraphDecoding, first_prompt: int):
+        self.held, self.first_prompt = held, first_prompt
+
+    def store(self, layer: int, k_PHQD: torch.Tensor, v_PHQD: torch.Tensor, lengths_P: torch.Tensor) -> None:
+        self.held.store(layer, k_PHQD, v_PHQD, self.first_prompt)
 
 
 def choose(

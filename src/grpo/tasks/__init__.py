@@ -1,16 +1,31 @@
-"""Tasks: what to ask, and how an answer is checked. One file each."""
+"""Tasks: what to ask, and how an answer is checked. One file each, here or anywhere: `--task mytask.py`."""
 
 from __future__ import annotations
 
+import copyreg
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
+from grpo.config import Dataset
+from grpo.data import Source
 from grpo.errors import GrpoError
-from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Problem
 
 
 class Task(Protocol):
+    """The least a task must have. docs/tasks.md tells what else it may have, and what for: `recognise`, `traits`,
+    `why`, `steps`, `problems`, `fingerprint`.
+
+    A task may say `trusted = True` of itself: its check cannot hang, crash or harm, whatever the text, and runs in
+    the trainer's process. All others are sent to worker processes by pickle; one that holds much data keeps it at home
+    with `__getstate__`, since only `score` and `traits` are called there."""
+
     name: str
 
     def draw(self, step: int, count: int, seed: int) -> list[Problem]:
@@ -21,28 +36,123 @@ class Task(Protocol):
         """Fixed problems that `draw` never returns."""
         ...
 
-    def recognise(self, prompt: str) -> Problem | None:
-        """A prompt somebody typed, as a problem that can be scored; None where the answer cannot be known."""
-        ...
-
     def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
         """Reward by part; None where a part does not apply to this completion."""
         ...
 
-    def traits(self, problem: Problem, text: str) -> Mapping[str, float]:
-        """What is worth watching but not paid for; trait x is recorded as metric x_share. Often empty."""
-        ...
 
-    # A task may also have steps(problem, text) -> [(where the step ends in the text, its reward), …], for process
-    # rewards; see arithmetic.
+TASKS: dict[str, str | Callable[..., Task]] = {
+    "addition": "grpo.tasks.addition:Addition",
+    "arithmetic": "grpo.tasks.arithmetic:Arithmetic",
+    "code": "grpo.tasks.code:Code",
+    "countdown": "grpo.tasks.countdown:Countdown",
+    "data": "grpo.tasks.data:DataTask",
+    "gsm8k": "grpo.tasks.data:Gsm8k",
+    "math": "grpo.tasks.data:Math",
+    "reasoning_gym": "grpo.tasks.reasoning_gym:ReasoningGym",
+}
+"""Task name -> what makes it, or where that is. It is given what it has parameters for: `variant`, the part of the name
+after the colon (`arithmetic:easy`), and `source`, the rows of `--data`."""
+REQUIRED = ("name", "draw", "heldout", "score")
 
 
-TASKS: dict[str, Callable[[str], Task]] = {"arithmetic": Arithmetic}
-"""Task name -> what makes it from the part of the name after the colon: `arithmetic:easy`."""
-
-
-def load_task(name: str) -> Task:
+def load_task(name: str, data: str = "", dataset: Dataset | None = None) -> Task:
+    """A task by name, or out of a Python file: `mytask.py`, or `mytask.py:Name` where it defines several."""
     base, _, variant = name.partition(":")
+    if base.endswith(".py"):
+        return _own_task(Path(base), variant, data, dataset)
     if base not in TASKS:
-        raise GrpoError(f"field task: no task {name!r}; known are {', '.join(sorted(TASKS))} (and arithmetic:easy)")
-    return TASKS[base](variant)
+        near = difflib.get_close_matches(base, TASKS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise GrpoError(
+            f"field task: no task {name!r}; {hint}known are {', '.join(sorted(TASKS))}, or your own file.py"
+        )
+    maker = TASKS[base]
+    if isinstance(maker, str):
+        module, _, inner = maker.partition(":")
+        maker = getattr(importlib.import_module(module), inner)
+    return _made(maker, base, variant, data, dataset)
+
+
+def _made(maker: Any, name: str, variant: str, data: str, dataset: Dataset | None) -> Task:
+    source = Source(data, dataset or Dataset())
+    wanted = inspect.signature(maker).parameters
+    # Any other parameter that must be given is the variant, whatever it is called.
+    variants = [each for each in wanted.values() if each.name == "variant" or each.default is each.empty]
+    takes_variant = any(each.name != "source" for each in variants)
+    if data and "source" not in wanted:
+        raise GrpoError(f"field data: the task {name} makes its own problems; leave --data out, or choose another task")
+    if variant and not takes_variant:
+        raise GrpoError(f"field task: {name} has no variants; leave out :{variant}")
+    named = {"source": source} if "source" in wanted else {}
+    return maker(*[variant] if takes_variant else (), **named)
+
+
+def _own_task(path: Path, name: str, data: str, dataset: Dataset | None) -> Task:
+    module = load_file(path, "task")
+    if name and not hasattr(module, name):
+        raise GrpoError(f"field task: {path} defines no {name}")
+    found = [getattr(module, name)] if name else _tasks_in(module)
+    if len(found) != 1:
+        which = "defines none" if not found else f"defines {', '.join(each.__name__ for each in found)}"
+        raise GrpoError(
+            f"field task: {path} {which}; give it one class with {', '.join(REQUIRED)}, or name it: {path}:NAME"
+        )
+    [task] = found
+    task = _made(task, str(path), "", data, dataset) if isinstance(task, type) else task
+    if missing := [part for part in REQUIRED if not hasattr(task, part)]:
+        raise GrpoError(f"field task: the task in {path} lacks {', '.join(missing)}; see docs/tasks.md")
+    return task
+
+
+def _tasks_in(module: Any) -> list[Any]:
+    """The object named `task`, or else the classes of this very file that look like one."""
+    if hasattr(module, "task"):
+        return [module.task]
+    return [each for each in _classes_in(module) if hasattr(each, "draw") and hasattr(each, "score")]
+
+
+def load_file(path: Path, field: str) -> Any:
+    """A Python file as a module, whatever folder it lies in."""
+    if not path.is_file():
+        raise GrpoError(f"field {field}: there is no file {path}")
+    name = f"grpo_{field}_{path.stem}"
+    path = path.absolute()
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # so that its classes know their file, for fingerprints
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise GrpoError(f"{_place_of(error, path)}: {type(error).__name__}: {error}") from error
+    for each in _classes_in(module):
+        # Another process cannot import this module by its name; it loads the file anew.
+        copyreg.pickle(each, lambda one: (_restored, (path, field, type(one).__qualname__, one.__getstate__())))
+    return module
+
+
+def _restored(path: Path, field: str, name: str, state: Any) -> Any:
+    module = sys.modules.get(f"grpo_{field}_{path.stem}") or load_file(path, field)
+    made = object.__new__(getattr(module, name))
+    if hasattr(made, "__setstate__"):
+        made.__setstate__(state)
+    else:
+        vars(made).update(state or {})
+    return made
+
+
+def _classes_in(module: Any) -> list[type]:
+    return [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
+
+
+def _place_of(error: Exception, path: Path) -> str:
+    """The line of this file that the error came through last."""
+    if isinstance(error, SyntaxError):
+        return f"{path}:{error.lineno}"
+    lines, trace = [], error.__traceback__
+    while trace:
+        lines += [trace.tb_lineno] if trace.tb_frame.f_code.co_filename == str(path) else []
+        trace = trace.tb_next
+    return f"{path}:{lines[-1]}" if lines else str(path)

@@ -28,6 +28,8 @@ class Arithmetic:
     ({'correct': 1.0}, {'worked': 0.0})
     """
 
+    trusted = True
+
     def __init__(self, variant: str = ""):
         if variant not in ("", "easy"):
             raise GrpoError(f"field task: no variant {variant!r} of arithmetic; there is arithmetic:easy")
@@ -67,6 +69,10 @@ class Arithmetic:
         right = [i < len(expected) and piece.group().rstrip(",;)") == expected[i] for i, piece in enumerate(found)]
         marked = [(piece.end(), float(is_right)) for piece, is_right in zip(found, right, strict=True)]
         return [*marked, (len(text), float(answer.strip() == problem.answer))]
+
+    def extract(self, text: str) -> str:
+        """What is compared with the answer."""
+        return final_answer(text)
 
     def _prompts(self, key: str, heldout: bool) -> Iterator[str]:
         """Endless; a prompt belongs to the held-out side by its own hash, whatever stream it turns up in."""

@@ -1,0 +1,286 @@
+"""Tokens per second of sampling groups: ours and what one would use instead, on the same work, each in its own process.
+
+python benchmarks/rollout.py --shape smollm2-135m --prompts 64 --group 16 --prompt-tokens 64 --new 128 --peers hf,vllm
+python benchmarks/rollout.py --model smollm2 --device cpu --prompts 4 --group 8 --prompt-tokens 50 --new 32 --peers hf
+
+--shape takes random weights of a known shape, --model real ones. --uneven stops each completion at a random length, a
+third of the limit on average (ours alone). A peer that is not installed is left out, and said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+MEMORY_BANDWIDTH = 4.3e12
+"""Bytes per second of an H200, measured by copying."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="smollm2-135m")
+    parser.add_argument("--model", default="", help="a model's name or folder, instead of a shape")
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--group", type=int, default=16)
+    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument("--new", type=int, default=128)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="", help="default: bfloat16 on a GPU, float32 on a CPU")
+    parser.add_argument("--peers", default="", help="hf, vllm, or both with a comma")
+    parser.add_argument("--uneven", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--engine", default="", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.engine:
+        print("RESULT " + json.dumps(ENGINES[arguments.engine](arguments)), flush=True)
+        return
+    peers = [peer for peer in arguments.peers.split(",") if peer]
+    absent = [peer for peer in peers if importlib.util.find_spec({"hf": "transformers"}.get(peer, peer)) is None]
+    results = {engine: run_apart(engine) for engine in ["grpo", *peers] if engine not in absent}
+    ours = results["grpo"]["tokens_per_second"]
+    for name, result in results.items():
+        result["ratio"] = round(ours / result["tokens_per_second"], 2) if name != "grpo" else 1.0
+    report = {"work": vars(arguments), "results": results, "absent": absent, "machine": machine()}
+    print(json.dumps(report) if arguments.json else table(report))
+
+
+def run_apart(engine: str) -> dict[str, Any]:
+    """A process of its own: engines fight over memory and settings."""
+    done = subprocess.run([sys.executable, *sys.argv, "--engine", engine], capture_output=True, text=True, check=False)
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            return json.loads(line.removeprefix("RESULT "))
+    sys.exit(f"{engine} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+
+
+def table(report: dict[str, Any]) -> str:
+    names = ("engine", "tokens/s", "seconds", "ours/its", "of floor", "peak GB", "start s")
+    lines = ["".join(f"{name:>11}" for name in names) + "  phases"]
+    for name, row in report["results"].items():
+        phases = ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in row.get("phases", {}).items())
+        cells = (
+            name,
+            f"{row['tokens_per_second']:,}",
+            f"{row['seconds']:.3f}",
+            f"{row['ratio']:.2f}",
+            f"{row['share_of_floor']:.1%}",
+            f"{row['peak_gb']:.1f}",
+            f"{row['start_seconds']:.2f}",
+        )
+        lines.append("".join(f"{cell:>11}" for cell in cells) + f"  {phases}")
+    lines += [f"{peer}: not installed, left out" for peer in report["absent"]]
+    return "\n".join([*lines, report["machine"]])
+
+
+def machine() -> str:
+    import torch
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    return f"{gpu}, torch {torch.__version__}"
+
+
+def measured(
+    work: argparse.Namespace, config: Any, go: Callable[[], int], start_seconds: float, **more: Any
+) -> dict[str, Any]:
+    """The best of the rounds after the first."""
+    import torch
+
+    def synchronized() -> float:
+        if work.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    times, tokens = [], 0
+    for _ in range(work.rounds):
+        begin = synchronized()
+        tokens = go()
+        times.append(synchronized() - begin)
+    seconds = min(times[1:] or times)
+    bytes_each = 2 if work.device == "cuda" else 4
+    key_width = config.num_key_value_heads * (
+        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    )
+    rows = work.prompts * work.group
+    cache = 2 * config.num_hidden_layers * key_width * bytes_each * rows * (work.prompt_tokens + work.new / 2)
+    per_layer = config.hidden_size * (2 * config.hidden_size + 2 * key_width + 3 * config.intermediate_size)
+    weights = bytes_each * (config.num_hidden_layers * per_layer + config.vocab_size * config.hidden_size)
+    floor = rows / ((cache + weights) / MEMORY_BANDWIDTH)
+    peak = torch.cuda.max_memory_allocated() / 2**30 if work.device == "cuda" else 0.0
+    return {
+        "tokens": tokens,
+        "seconds": round(seconds, 4),
+        "tokens_per_second": round(tokens / seconds),
+        "share_of_floor": round(tokens / seconds / floor, 4) if work.device == "cuda" else 0.0,
+        "peak_gb": round(peak, 2),
+        "start_seconds": round(start_seconds, 2),
+        **more,
+    }
+
+
+def prompt_tokens(work: argparse.Namespace, vocabulary: int) -> list[list[int]]:
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(10, min(40000, vocabulary), (work.prompts, work.prompt_tokens), generator=generator).tolist()
+
+
+def policy_of(work: argparse.Namespace, attention: str) -> Any:
+    import torch
+    from shapes import NoTokenizer, random_policy
+
+    from grpo.policy import load_policy
+
+    name = work.dtype or ("bfloat16" if work.device == "cuda" else "float32")
+    dtype = getattr(torch, name)
+    if not work.model:
+        return random_policy(work.shape, work.device, dtype, attention)
+    policy = load_policy(work.model, device=work.device, dtype=dtype)
+    policy.tokenizer, policy.end_tokens = NoTokenizer(), frozenset([-1])  # every completion runs to the limit
+    policy.model.set_attn_implementation(attention)
+    return policy
+
+
+def ours(work: argparse.Namespace) -> dict[str, Any]:
+    import torch
+
+    from grpo.attention import NAME
+    from grpo.rollout.engine import Engine
+    from grpo.types import Problem
+
+    policy = policy_of(work, NAME)
+    if work.uneven:
+        stop_at_random(work)
+    problems = [
+        Problem(str(i), " ".join(map(str, row)), "")
+        for i, row in enumerate(prompt_tokens(work, policy.model.config.vocab_size))
+    ]
+    phases: dict[str, float] = {}
+    engine = Engine(policy)
+
+    def timed(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            result = function(*arguments)
+            torch.cuda.synchronize()
+            phases[phase] = time.perf_counter() - begin
+            return result
+
+        return run
+
+    options = {"seed": 0, "step": 0, "temperature": 1.0}
+    begin = time.perf_counter()
+    engine.sample(problems, work.group, max_new_tokens=2, **options)
+    start_seconds = time.perf_counter() - begin
+    if work.device == "cuda":
+        engine.sample(problems, work.group, max_new_tokens=work.new, **options)
+        engine._prefill_in_chunks = timed("prefill", engine._prefill_in_chunks)
+        engine.graphs.run = timed("decode", engine.graphs.run)
+
+    def go() -> int:
+        begin = time.perf_counter()
+        groups = engine.sample(problems, work.group, max_new_tokens=work.new, **options)
+        phases["host"] = time.perf_counter() - begin - phases.get("prefill", 0) - phases.get("decode", 0)
+        return sum(len(completion) for group in groups for completion in group.completions)
+
+    return measured(work, policy.model.config, go, start_seconds) | {"phases": phases}
+
+
+def stop_at_random(work: argparse.Namespace) -> None:
+    """Lengths are geometric, cut at the limit, a third of it on average."""
+    import numpy as np
+    import torch
+
+    from grpo.rollout import graphs
+
+    chance = 1.0 / work.new
+    while (1 - (1 - chance) ** work.new) / chance > work.new / 3:
+        chance *= 1.01
+    stops = np.random.default_rng(0).geometric(chance, work.prompts * work.group).clip(1, work.new)
+
+    class Uneven(graphs.GraphDecoding):
+        def _sample(self, logits_UV: torch.Tensor, source_B: torch.Tensor) -> None:
+            super()._sample(logits_UV, source_B)
+            if not hasattr(self, "stops_S"):
+                self.stops_S = torch.from_numpy(stops).int().to(self.policy.device)
+            rows, batch = self.rows, len(source_B)
+            slot_B = rows.slot_B[:batch].long()
+            rows.going_B[:batch] *= self.stops_S[slot_B] > rows.time + 1
+            self.results.length_S.copy_(self.stops_S[: len(self.results.length_S)])
+
+    graphs.GraphDecoding = Uneven
+
+
+def hugging_face(work: argparse.Namespace) -> dict[str, Any]:
+    import torch
+
+    policy = policy_of(work, "sdpa")
+    model = policy.model
+    ids = torch.tensor(prompt_tokens(work, model.config.vocab_size), device=work.device).repeat_interleave(
+        work.group, 0
+    )
+    options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "pad_token_id": 2, "eos_token_id": None}
+
+    def generate(new: int) -> int:
+        with torch.no_grad():
+            out = model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, **options
+            )
+        return out.shape[0] * (out.shape[1] - ids.shape[1])
+
+    begin = time.perf_counter()
+    generate(2)
+    start_seconds = time.perf_counter() - begin
+    return measured(work, model.config, lambda: generate(work.new), start_seconds)
+
+
+def vllm(work: argparse.Namespace) -> dict[str, Any]:
+    """In process, native sampler, the sampled token's log-probability returned, prefix cache on: as TRL calls it."""
+    os.environ.update(
+        VLLM_NO_USAGE_STATS="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="WARNING", HF_HUB_OFFLINE="1"
+    )
+    from shapes import SHAPES
+    from vllm import LLM, SamplingParams
+
+    config = SHAPES[work.shape]
+    with tempfile.TemporaryDirectory() as folder:
+        config.dtype, config.architectures = "bfloat16", [type(config).__name__.replace("Config", "ForCausalLM")]
+        config.save_pretrained(folder)
+        begin = time.perf_counter()
+        engine = LLM(
+            model=folder,
+            load_format="dummy",
+            skip_tokenizer_init=True,
+            dtype="bfloat16",
+            max_model_len=work.prompt_tokens + work.new + 8,
+            gpu_memory_utilization=0.6,
+            max_num_seqs=min(work.prompts * work.group, 1024),
+            enable_prefix_caching=True,
+        )
+        start_seconds = time.perf_counter() - begin
+        options = SamplingParams(
+            n=work.group, temperature=1.0, max_tokens=work.new, ignore_eos=True, logprobs=0, detokenize=False
+        )
+        requests = [{"prompt_token_ids": row} for row in prompt_tokens(work, config.vocab_size)]
+
+        def go() -> int:
+            outputs = engine.generate(requests, options, use_tqdm=False)
+            return sum(len(one.token_ids) for request in outputs for one in request.outputs)
+
+        return measured(work, config, go, start_seconds)
+
+
+ENGINES = {"grpo": ours, "hf": hugging_face, "vllm": vllm}
+
+if __name__ == "__main__":
+    main()

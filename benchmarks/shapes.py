@@ -1,0 +1,63 @@
+"""Shapes of known models, with random weights: speed and memory depend on nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+
+from grpo.attention import NAME
+from grpo.policy import Policy
+
+
+def _qwen2(hidden: int, inner: int, layers: int, heads: int, key_heads: int, **more: Any) -> transformers.Qwen2Config:
+    return transformers.Qwen2Config(
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        max_position_embeddings=32768,
+        eos_token_id=2,
+        **({"vocab_size": 151936, "tie_word_embeddings": True} | more),
+    )
+
+
+SHAPES = {
+    "smollm2-135m": transformers.LlamaConfig(
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        vocab_size=49152,
+        tie_word_embeddings=True,
+        max_position_embeddings=8192,
+        eos_token_id=2,
+    ),
+    "qwen2.5-0.5b": _qwen2(896, 4864, 24, 14, 2),
+    "qwen2.5-1.5b": _qwen2(1536, 8960, 28, 12, 2),
+    "qwen2.5-7b": _qwen2(3584, 18944, 28, 28, 4, vocab_size=152064, tie_word_embeddings=False),
+}
+
+
+class NoTokenizer:
+    """Prompts of a benchmark are token numbers already: "3 17 5"."""
+
+    eos_token_id = 2
+    chat_template = None
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [int(word) for word in text.split()]}
+
+    def batch_decode(self, rows: Any) -> list[str]:
+        return ["" for _ in rows]
+
+
+def random_policy(shape: str, device: str, dtype: torch.dtype, attention: str = NAME) -> Policy:
+    """Never ends by itself: no token is an end token."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = transformers.AutoModelForCausalLM.from_config(SHAPES[shape], attn_implementation=attention, dtype=dtype)
+    return Policy(model.eval(), NoTokenizer(), shape, frozenset([-1]))

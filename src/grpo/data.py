@@ -1,0 +1,290 @@
+"""Rows of people's files as problems: JSONL, JSON, CSV, TSV, Parquet, a Hugging Face dataset by id or folder.
+
+Every row knows its place, such as `rows.jsonl:17`, which is also its problem's id: a message about a problem says where
+to look. Which rows are held out is decided by a hash of what they ask, so it stays when rows are added or sorted anew.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from grpo.config import Dataset
+from grpo.errors import GrpoError
+from grpo.types import Problem, chat
+
+PROMPT_COLUMNS = ("prompt", "question", "problem", "instruction", "input")
+ANSWER_COLUMNS = ("answer", "gold", "target", "label", "solution", "output")
+INSTALL = "pip install 'grpo-lab[tasks]'"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows come from, and how they are read."""
+
+    data: str = ""
+    settings: Dataset = field(default_factory=Dataset)
+
+    def or_else(self, data: str, **settings: Any) -> Source:
+        """This source, or where none was named, that one."""
+        return self if self.data else Source(data, replace(self.settings, **settings))
+
+
+@dataclass(frozen=True)
+class Row:
+    place: str
+    columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Problems:
+    """The two sides of the rows."""
+
+    train: Sequence[Problem]
+    heldout: Sequence[Problem]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of every row, on either side: a resumed run must learn from the same."""
+        digest = hashlib.sha256()
+        for problem in (*self.train, *self.heldout):
+            digest.update(json.dumps([problem.id, problem.prompt, problem.answer]).encode())
+        return digest.hexdigest()[:16]
+
+
+def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[[str], str] = str.strip) -> Problems:
+    """`template` is the task's own, for settings without one; `gold` finds the answer in what its column holds."""
+    settings = source.settings
+    build = Builder(settings, template, gold)
+    rows = read_rows(source.data, settings.split, settings.subset)
+    problems = build.all(rows)
+    if settings.heldout:
+        other = settings.heldout if Path(settings.heldout).suffix else source.data
+        split = settings.split if Path(settings.heldout).suffix else settings.heldout
+        if other == source.data and Path(source.data).is_file():
+            raise GrpoError(
+                f"field dataset.heldout: {settings.heldout!r} is a split, and {source.data} is a file without splits; "
+                "name a file of held-out rows"
+            )
+        return Problems(problems, build.all(read_rows(other, split, settings.subset)))
+    share = settings.heldout_share
+    train = [problem for problem in problems if not _held_out(problem, share)]
+    heldout = [problem for problem in problems if _held_out(problem, share)]
+    for side, name in ((train, "training"), (heldout, "held-out")):
+        if not side:
+            raise GrpoError(
+                f"field dataset.heldout_share: with {share:g} no {name} rows are left of the {len(problems)} in "
+                f"{source.data}; change it, or name other rows with --dataset.heldout"
+            )
+    return Problems(train, heldout)
+
+
+def _held_out(problem: Problem, share: float) -> bool:
+    digest = hashlib.sha256(problem.prompt.encode(errors="surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") < share * 2**64
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Rows to problems, by the settings of `[dataset]`."""
+
+    settings: Dataset
+    template: str
+    gold: Callable[[str], str]
+
+    def all(self, rows: Sequence[Row]) -> list[Problem]:
+        first = rows[0]
+        prompt = self._column(first, "prompt", self.settings.prompt, PROMPT_COLUMNS)
+        answer = self._column(first, "answer", self.settings.answer, ANSWER_COLUMNS)
+        return [self._problem(row, prompt, answer) for row in rows]
+
+    def _column(self, row: Row, use: str, named: str, usual: Iterable[str]) -> str:
+        for name in [named] if named else usual:
+            if name in row.columns:
+                return name
+        wanted = f"no column {named!r}" if named else f"no column named {', '.join(usual)}"
+        raise GrpoError(
+            f"field dataset.{use}: {wanted} in {row.place.rpartition(':')[0]}, which has {', '.join(row.columns)}; "
+            f"name one with --dataset.{use}"
+        )
+
+    def _problem(self, row: Row, prompt: str, answer: str) -> Problem:
+        gold = self._gold(row, answer)
+        asked = _value(row, prompt)
+        if _is_conversation(asked):
+            text = "\n\n".join(message["content"] for message in asked)
+            turns = tuple({"role": str(turn["role"]), "content": str(turn["content"])} for turn in asked)
+            return Problem(row.place, text, gold, turns if self.settings.chat else (), row.columns)
+        if not isinstance(asked, str) or not asked.strip():
+            raise GrpoError(f'{row.place}: column "{prompt}" must be text that is not empty; got {_shown(asked)}')
+        text = self._filled(row, {**row.columns, "prompt": asked})
+        messages = chat(text, self.settings.system_prompt) if self.settings.chat else ()
+        plain = f"{self.settings.system_prompt}\n\n{text}" if self.settings.system_prompt else text
+        return Problem(row.place, plain, gold, messages, row.columns)
+
+    def _gold(self, row: Row, column: str) -> str:
+        value = _value(row, column)
+        value = value[0] if isinstance(value, list) and value else value
+        if isinstance(value, bool):
+            value = "yes" if value else "no"
+        if not isinstance(value, str | int | float) or not (text := self.gold(str(value))):
+            raise GrpoError(f'{row.place}: column "{column}" holds no gold answer; got {_shown(value)}')
+        return text
+
+    def _filled(self, row: Row, values: Mapping[str, Any]) -> str:
+        def value(found: re.Match[str]) -> str:
+            if found[1] not in values:
+                known = ", ".join(row.columns)
+                raise GrpoError(f"field dataset.template: no column {found[1]!r} for {found[0]}; there are {known}")
+            return str(values[found[1]])
+
+        template = self.settings.template.replace("\\n", "\n") or self.template
+        return re.sub(r"\{(\w+)\}", value, template)
+
+
+def other_answers(problem: Problem, settings: Dataset) -> tuple[str, ...]:
+    """A gold answer may be a list: any of it is right, and the first stands for it."""
+    value = _mapped(problem, settings.answer, ANSWER_COLUMNS)
+    return tuple(str(each) for each in value[1:]) if isinstance(value, list) else ()
+
+
+def question_of(problem: Problem, settings: Dataset) -> Any:
+    """What the row itself asks, before any template."""
+    return _mapped(problem, settings.prompt, PROMPT_COLUMNS)
+
+
+def _mapped(problem: Problem, named: str, usual: Iterable[str]) -> Any:
+    return next((problem.columns[name] for name in ([named] if named else usual) if name in problem.columns), None)
+
+
+def _value(row: Row, column: str) -> Any:
+    if column not in row.columns:
+        raise GrpoError(f'{row.place}: has no "{column}"; it has {", ".join(row.columns)}')
+    return row.columns[column]
+
+
+def _is_conversation(value: Any) -> bool:
+    return (
+        bool(value)
+        and isinstance(value, list)
+        and all(isinstance(turn, Mapping) and {"role", "content"} <= set(turn) for turn in value)
+    )
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+# Reading.
+
+
+def read_rows(data: str, split: str = "train", subset: str = "") -> list[Row]:
+    """All rows of a file or dataset, each with its place."""
+    path = Path(data)
+    if path.is_file():
+        reader = READERS.get(path.suffix.lower())
+        if reader is None:
+            raise GrpoError(f"field data: {data} is of no known kind; known are {', '.join(READERS)}")
+        rows = reader(path)
+    elif path.is_dir() or (re.fullmatch(r"[\w.-]+/[\w.-]+", data) and not path.suffix):
+        rows = _huggingface(data, split, subset)
+    else:
+        raise GrpoError(f"field data: there is no file {data}; give one, or a Hugging Face dataset (owner/name)")
+    if not rows:
+        raise GrpoError(f"field data: {data} has no rows")
+    return rows
+
+
+def _jsonl(path: Path) -> list[Row]:
+    # Split at line feeds alone and decoded line by line, so that a stray byte is reported with its line.
+    lines = enumerate(path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
+    return [Row(f"{path}:{number}", _object(line, f"{path}:{number}")) for number, line in lines if line.strip()]
+
+
+def _object(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:  # a border: people write these files
+        raise GrpoError(f"{place}: not a line of JSON in UTF-8 ({error})") from None
+    if not isinstance(value, dict):
+        raise GrpoError(f'{place}: expected an object like {{"question": "...", "answer": "..."}}; got {_shown(value)}')
+    return value
+
+
+def _json(path: Path) -> list[Row]:
+    try:
+        values = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # a border, as above
+        line = getattr(error, "lineno", 1)
+        raise GrpoError(f"{path}:{line}: not JSON in UTF-8 ({error})") from None
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise GrpoError(
+            f"{path}: expected an array of objects; one object a line belongs in a file that ends in .jsonl"
+        )
+    return [Row(f"{path}:{number}", value) for number, value in enumerate(values, 1)]
+
+
+def _table(path: Path) -> list[Row]:
+    rows = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+            for columns in reader:
+                if None in columns or None in columns.values():
+                    expected = len(reader.fieldnames or ())
+                    raise GrpoError(f"{path}:{reader.line_num}: expected {expected} fields, as in the first line")
+                rows.append(Row(f"{path}:{reader.line_num}", columns))
+    except (csv.Error, UnicodeDecodeError) as error:  # a border, as above
+        raise GrpoError(f"{path}: line {len(rows) + 2} or after is no row of a table in UTF-8 ({error})") from None
+    return rows
+
+
+def _parquet(path: Path) -> list[Row]:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise GrpoError(f"field data: reading {path} needs pyarrow; {INSTALL}") from None
+    try:
+        values = parquet.read_table(path).to_pylist()
+    except (arrow.ArrowException, OSError) as error:  # a border, as above
+        raise GrpoError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); write it again") from None
+    return [Row(f"{path}:{number}", value) for number, value in enumerate(values, 1)]
+
+
+def _huggingface(name: str, split: str, subset: str) -> list[Row]:
+    try:
+        import datasets
+    except ImportError:
+        raise GrpoError(f"field data: the dataset {name} needs the library datasets; {INSTALL}") from None
+    datasets.disable_progress_bars()
+    saved = [Path(name) / file for file in ("state.json", "dataset_dict.json")]
+    try:
+        if any(file.is_file() for file in saved):
+            loaded = datasets.load_from_disk(name)
+        else:
+            loaded = datasets.load_dataset(name, subset or None)
+        table = loaded[split] if isinstance(loaded, dict) else loaded
+    except KeyError:
+        raise GrpoError(f"field dataset.split: {name} has no split {split!r}; it has {', '.join(loaded)}") from None
+    # A border: what the hub, the network and the files of others hold, whose errors have no common class.
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise GrpoError(f"field data: cannot load the dataset {name}: {reason}") from error
+    return [Row(f"{name}[{split}]:{number}", row) for number, row in enumerate(table, 1)]
+
+
+READERS: dict[str, Callable[[Path], list[Row]]] = {
+    ".jsonl": _jsonl,
+    ".json": _json,
+    ".csv": _table,
+    ".tsv": _table,
+    ".parquet": _parquet,
+}

@@ -1,0 +1,191 @@
+"""The JSON interface: one function per question, each a look at a record opened for reading. Nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from grpo.errors import GrpoError
+from grpo.lab import reading
+from grpo.lab.alarms import alarms
+from grpo.lab.catalogue import Catalogue, UnknownRunError
+from grpo.lab.compare import AXES, compare
+from grpo.lab.live import events
+from grpo.lab.search import Query, search
+from grpo.metrics import METRICS
+from grpo.store import Run
+
+POINTS = 400
+MOST_POINTS = 1000
+MOST_COMPARED = 12
+
+
+class Answer(JSONResponse):
+    """JSON without NaN or infinity, never cached: a run grows."""
+
+    def __init__(self, content: Any, status_code: int = 200):
+        super().__init__(content, status_code, headers={"Cache-Control": "no-store"})
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(_finite(content), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def failure(problem: GrpoError) -> Answer:
+    return Answer({"error": str(problem)}, 404 if isinstance(problem, UnknownRunError) else 400)
+
+
+def _points(request: Request) -> int:
+    return min(MOST_POINTS, max(2, _whole(request, "points", POINTS)))
+
+
+def _whole(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name, str(default))
+    if not text.isascii() or not text.isdecimal() or len(text) > 12:
+        raise GrpoError(f"{name}: {text[:40]!r} is no whole number")
+    return int(text)
+
+
+# One run.
+
+
+def _series(run: Run, request: Request) -> dict[str, Any]:
+    wanted = [name for name in request.query_params.get("names", "").split(",") if name]
+    return reading.series(run, (wanted or reading.metric_names(run))[:60], _points(request))
+
+
+def _step(run: Run, request: Request) -> dict[str, Any]:
+    from grpo.lab.groups import step_row
+
+    return step_row(run, request.path_params["step"])
+
+
+def _group(run: Run, request: Request) -> dict[str, Any]:
+    from grpo.lab.groups import group_row
+
+    return group_row(run, request.path_params["step"], request.path_params["group"])
+
+
+def _lens(run: Run, request: Request) -> dict[str, Any]:
+    from grpo.lab.tokens import lens
+
+    return lens(run, *(request.path_params[name] for name in ("step", "group", "sample")))
+
+
+def _worked(run: Run, request: Request) -> dict[str, Any]:
+    from grpo.lab.tokens import worked
+
+    return worked(run, *(request.path_params[name] for name in ("step", "group", "sample", "token")))
+
+
+def _what_if(run: Run, request: Request) -> dict[str, Any]:
+    from grpo.lab.whatif import what_if
+
+    return what_if(run, request.path_params["step"], request.query_params)
+
+
+def _signal(run: Run, request: Request) -> dict[str, Any]:
+    from grpo.lab.signal import signal_budget
+
+    return signal_budget(run, min(300, _points(request)))
+
+
+def _difficulty(run: Run, request: Request) -> dict[str, Any]:
+    from grpo.lab.signal import difficulty
+
+    return difficulty(run, min(150, _points(request)))
+
+
+def _completions(run: Run, request: Request) -> dict[str, Any]:
+    wanted = request.query_params
+    begin = _whole(request, "begin", 0) if "begin" in wanted else None
+    filters = tuple(name for name in wanted.get("filters", "").split(",") if name)
+    return search(run, Query(wanted.get("text", "")[:200], filters, wanted.get("order") != "oldest", begin))
+
+
+def _timeline(run: Run, request: Request) -> dict[str, Any]:
+    return reading.timeline(run, min(200, _points(request)))
+
+
+def _findings(run: Run, request: Request) -> dict[str, Any]:
+    return {"findings": run.findings(), "alarms": alarms(run)}
+
+
+ABOUT_A_RUN: dict[str, Callable[[Run, Request], Any]] = {
+    "": lambda run, request: reading.overview(run),
+    "/series": _series,
+    "/signal": _signal,
+    "/difficulty": _difficulty,
+    "/completions": _completions,
+    "/timeline": _timeline,
+    "/findings": _findings,
+    "/probes": lambda run, request: reading.probes(run),
+    "/steps/{step:int}": _step,
+    "/steps/{step:int}/spans": lambda run, request: reading.spans_of(run, request.path_params["step"]),
+    "/steps/{step:int}/whatif": _what_if,
+    "/steps/{step:int}/groups/{group:int}": _group,
+    "/steps/{step:int}/groups/{group:int}/tokens/{sample:int}": _lens,
+    "/steps/{step:int}/groups/{group:int}/tokens/{sample:int}/{token:int}": _worked,
+}
+
+
+def routes(catalogue: Catalogue) -> list[Route]:
+    def about_a_run(question: Callable[[Run, Request], Any]) -> Callable[[Request], Response]:
+        def answer(request: Request) -> Response:
+            try:
+                with catalogue.open(request.path_params["run"]) as run:
+                    return Answer(question(run, request))
+            except GrpoError as problem:
+                return failure(problem)
+
+        return answer
+
+    def list_of_runs(request: Request) -> Response:
+        return Answer({"runs": catalogue.listing(), "folder": str(catalogue.folder)})
+
+    def definitions(request: Request) -> Response:
+        return Answer(reading.definitions())
+
+    def comparison(request: Request) -> Response:
+        wanted = request.query_params
+        ids = list(dict.fromkeys(name for name in wanted.get("runs", "").split(",") if name))[:MOST_COMPARED]
+        metric, by = wanted.get("metric", "reward_mean"), wanted.get("by", "steps")
+        if by not in AXES or not (metric in METRICS or metric.endswith("_share")):
+            return Answer({"error": f"compare by {', '.join(AXES)}, and a metric of the table of metrics"}, 400)
+        try:
+            with ExitStack() as stack:
+                runs = [(run_id, stack.enter_context(catalogue.open(run_id))) for run_id in ids]
+                return Answer(compare(runs, metric, by, _points(request)))
+        except GrpoError as problem:
+            return failure(problem)
+
+    async def live(request: Request) -> Response:
+        try:
+            run = catalogue.open(request.path_params["run"])
+        except GrpoError as problem:
+            return failure(problem)
+        run.close()
+        stream = events(lambda: catalogue.open(request.path_params["run"]), request.is_disconnected)
+        return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+    return [
+        Route("/api/runs", list_of_runs),
+        Route("/api/metrics", definitions),
+        Route("/api/compare", comparison),
+        Route("/api/runs/{run}/events", live),
+        *(Route(f"/api/runs/{{run}}{path}", about_a_run(question)) for path, question in ABOUT_A_RUN.items()),
+    ]

@@ -1,0 +1,64 @@
+"""Which runs there are: those of a folder, and those that ship with the package."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from grpo.errors import GrpoError
+from grpo.lab.reading import headline
+from grpo.store import Run
+
+RECORDINGS = Path(__file__).with_name("recordings")
+EXAMPLE = "~"
+"""Begins the id of a shipped run; no name of a run can."""
+
+
+class UnknownRunError(GrpoError):
+    """No run of that id is in the listing."""
+
+
+class Catalogue:
+    """Ids come from a listing of the folders; a request names one of them, never a path."""
+
+    def __init__(self, folder: Path, recordings: Path = RECORDINGS):
+        self.folder, self.recordings = folder, recordings
+
+    def places(self) -> dict[str, tuple[Path, str]]:
+        """Run id -> (folder, name)."""
+        own = {name: (self.folder, name) for name in _run_names(self.folder)}
+        return own | {f"{EXAMPLE}{name}": (self.recordings, name) for name in _run_names(self.recordings)}
+
+    def open(self, run_id: str) -> Run:
+        place = self.places().get(run_id)
+        if place is None:
+            raise UnknownRunError(f"no run {run_id[:80]!r} here; the list of runs names those there are")
+        return Run.open(*place, readonly=True)
+
+    def listing(self) -> list[dict[str, Any]]:
+        """One row per run, newest first, the shipped ones last; a run that cannot be read says why."""
+        rows = [self._row(run_id, folder, name) for run_id, (folder, name) in self.places().items()]
+        newest_first = sorted(rows, key=lambda row: row["created"] or "", reverse=True)
+        return sorted(newest_first, key=lambda row: row["example"])
+
+    def _row(self, run_id: str, folder: Path, name: str) -> dict[str, Any]:
+        about = {"id": run_id, "name": name, "example": run_id.startswith(EXAMPLE), "problem": None, "created": None}
+        try:
+            with Run.open(folder, name, readonly=True) as run:
+                return about | headline(run)
+        except (
+            GrpoError,
+            sqlite3.Error,
+            OSError,
+            ValueError,
+            KeyError,
+        ) as problem:  # border: files anyone may have made
+            return about | {"status": "unreadable", "problem": str(problem)}
+
+
+def _run_names(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    entries = (entry for entry in folder.iterdir() if not entry.name.startswith(".") and not entry.is_symlink())
+    return sorted(entry.name for entry in entries if (entry / "run.db").is_file())

@@ -1,0 +1,124 @@
+"""Runs beside each other: a metric by steps, tokens or seconds; seeds of one config as a band; settings that differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from grpo.store import Run
+
+AXES = ("steps", "tokens", "seconds")
+NOT_SETTINGS = ("seed", "run", "resume", "allow_change", "quiet")
+"""Differ between runs of one experiment without making it another."""
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """
+    >>> flat({"lr": 0.1, "loss": {"beta": 0.0}})
+    {'lr': 0.1, 'loss.beta': 0.0}
+    """
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
+
+
+def compare(runs: Sequence[tuple[str, Run]], metric: str, by: str, points: int) -> dict[str, Any]:
+    settings = {run_id: flat(run.config) for run_id, run in runs}
+    names = list(dict.fromkeys(name for row in settings.values() for name in row))
+    differing = [name for name in names if len({json.dumps(row.get(name)) for row in settings.values()}) > 1]
+    curves = {run_id: curve(run, metric, by, points) for run_id, run in runs}
+    evaluations = {run_id: evals(run, by) for run_id, run in runs}
+    grouped = experiments(settings)
+    return {
+        "metric": metric,
+        "by": by,
+        "curves": curves,
+        "evaluations": evaluations,
+        "experiments": grouped,
+        "bands": [{"runs": ids, "points": band([curves[run_id] for run_id in ids])} for ids in grouped if len(ids) > 1],
+        "differences": [
+            {"name": name, "values": {run_id: row.get(name) for run_id, row in settings.items()}} for name in differing
+        ],
+        "probes": shared_probes(runs),
+    }
+
+
+def experiments(settings: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Runs that differ by their seed alone belong together."""
+    together: dict[str, list[str]] = {}
+    for run_id, row in settings.items():
+        own = {
+            name: value for name, value in row.items() if name not in NOT_SETTINGS and not name.startswith("system.")
+        }
+        together.setdefault(json.dumps(own, sort_keys=True), []).append(run_id)
+    return list(together.values())
+
+
+def positions(run: Run, by: str) -> dict[int, float]:
+    """Where each step stands on the axis, at its end; the seconds are those of training, without evaluations."""
+    if by == "steps":
+        return {row["step"]: row["step"] + 1 for row in run.select("SELECT step FROM steps")}
+    if by == "tokens":
+        rows = run.select("SELECT step, value AS amount FROM metrics WHERE name = 'tokens' ORDER BY step")
+    else:
+        rows = run.select("SELECT step, sum(seconds) AS amount FROM spans GROUP BY step ORDER BY step")
+    total, found = 0.0, {}
+    for row in rows:
+        total += row["amount"] or 0.0
+        found[row["step"]] = total
+    return found
+
+
+def curve(run: Run, metric: str, by: str, points: int) -> list[dict[str, float]]:
+    """Means over at most `points` stretches of the run."""
+    at, values = positions(run, by), run.metrics(metric)
+    width = max(1, -(-len(values) // points))
+    stretches = [values[i : i + width] for i in range(0, len(values), width)]
+    return [
+        {"x": at.get(part[-1][0], 0.0), "y": sum(value for _, value in part) / len(part), "step": part[-1][0]}
+        for part in stretches
+    ]
+
+
+def band(curves: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
+    """Mean over seeds and one sample standard deviation to either side, as far as all of them go.
+
+    >>> band([[{"x": 1.0, "y": 0.0}], [{"x": 3.0, "y": 2.0}, {"x": 9.0, "y": 9.0}]])
+    [{'x': 2.0, 'mean': 1.0, 'low': -0.41421356237309515, 'high': 2.414213562373095}]
+    """
+    points = []
+    for together in zip(*curves, strict=False):
+        middle, spread = fmean(point["y"] for point in together), stdev(point["y"] for point in together)
+        x = fmean(point["x"] for point in together)
+        points.append({"x": x, "mean": middle, "low": middle - spread, "high": middle + spread})
+    return points
+
+
+def evals(run: Run, by: str) -> list[dict[str, Any]]:
+    at = positions(run, by)
+    keys = ("step", "accuracy", "low", "high")
+    return [{"x": at.get(row["step"] - 1, 0.0), **{key: row[key] for key in keys}} for row in run.evals()]
+
+
+def shared_probes(runs: Sequence[tuple[str, Run]], most: int = 6) -> list[dict[str, Any]]:
+    """Pinned prompts that all the runs were asked, with what each said first and last."""
+    asked: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    answers: dict[str, str] = {}
+    for run_id, run in runs:
+        for row in run.probes():
+            answers[row["prompt"]] = row["answer"]
+            asked.setdefault(row["prompt"], {}).setdefault(run_id, []).append(
+                {"step": row["step"], "samples": row["samples"]}
+            )
+    shared = {prompt: by_run for prompt, by_run in asked.items() if len(by_run) == len(runs)}
+    return [
+        {
+            "prompt": prompt,
+            "answer": answers[prompt],
+            "runs": {run_id: [rows[0], rows[-1]] for run_id, rows in by_run.items()},
+        }
+        for prompt, by_run in list(shared.items())[:most]
+    ]

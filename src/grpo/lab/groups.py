@@ -1,0 +1,101 @@
+"""One step's groups, and one group with all that its completions earned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from grpo.core import reward_statistics
+from grpo.errors import GrpoError
+from grpo.evaluation import is_right
+from grpo.lab.extraction import extractor
+from grpo.store import Run
+
+KINDS = ("mixed", "all_right", "all_wrong", "cut_off", "unscored")
+
+
+def kind_of(rewards: Sequence[float | None], finishes: Sequence[str]) -> str:
+    """What a group has to teach. Only unequal rewards make advantages; a group may be level in several ways.
+
+    >>> kind_of([1.0, 0.0], ["stop", "stop"]), kind_of([0.0, 0.0], ["length", "length"]), kind_of([None], ["stop"])
+    ('mixed', 'cut_off', 'unscored')
+    """
+    scored = [reward for reward in rewards if reward is not None]
+    if not scored:
+        return "unscored"
+    if max(scored) > min(scored):
+        return "mixed"
+    if is_right(scored[0]):
+        return "all_right"
+    return "cut_off" if set(finishes) == {"length"} else "all_wrong"
+
+
+def step_row(run: Run, step: int) -> dict[str, Any]:
+    """The step's metrics and a line for each of its groups."""
+    metrics = {row["name"]: row["value"] for row in run.select("SELECT name, value FROM metrics WHERE step = ?", step)}
+    if not metrics:
+        raise GrpoError(f"step {step} is not recorded; this run has {(run.last_step() or -1) + 1} steps")
+    traced = {row["group_index"] for row in run.token_arrays(step)}
+    return {
+        "step": step,
+        "last_step": run.last_step(),
+        "metrics": metrics,
+        "groups": [_line(group, group["group_index"] in traced) for group in run.completions(step)],
+    }
+
+
+def _line(group: Mapping[str, Any], traced: bool) -> dict[str, Any]:
+    completions = group["completions"]
+    rewards = [done["reward"] for done in completions]
+    return {
+        "index": group["group_index"],
+        "problem_id": group["problem_id"],
+        "prompt": group["prompt"][:300],
+        "answer": group["answer"][:100],
+        "kind": kind_of(rewards, [done["finish"] for done in completions]),
+        "rewards": rewards,
+        "advantages": [done["advantage"] for done in completions],
+        "right": sum(map(is_right, rewards)),
+        "traced": traced,
+    }
+
+
+def group_row(run: Run, step: int, index: int) -> dict[str, Any]:
+    """The group with its completions, the best advantage first."""
+    groups = run.completions(step)
+    if not 0 <= index < len(groups):
+        raise GrpoError(f"step {step} has no group {index}; it has {len(groups)}")
+    group, traced = groups[index], run.token_arrays(step)
+    extract = extractor(run.config.get("task", ""))
+    completions = [
+        {
+            "sample": done["sample_index"],
+            **{key: done[key] for key in ("text", "length", "finish", "reward", "parts", "traits", "advantage")},
+            "logprob": done["logprob"],
+            "extracted": extract(done["text"]),
+            "right": is_right(done["reward"]),
+        }
+        for done in group["completions"]
+    ]
+    unscored_last = float("-inf")
+    completions.sort(key=lambda done: unscored_last if done["reward"] is None else done["advantage"], reverse=True)
+    return {
+        **_line(group, any(row["group_index"] == index for row in traced)),
+        "step": step,
+        "last_step": run.last_step(),
+        "groups": len(groups),
+        "prompt": group["prompt"],
+        "answer": group["answer"],
+        "policy_version": group["policy_version"],
+        "statistics": statistics([done["reward"] for done in completions], [done["advantage"] for done in completions]),
+        "completions": completions,
+    }
+
+
+def statistics(rewards: Sequence[float | None], advantages: Sequence[float | None]) -> dict[str, float]:
+    """Of one group, by `grpo.core.reward_statistics`."""
+    rewards_1G = torch.tensor([[float("nan") if reward is None else reward for reward in rewards]])
+    advantages_1G = torch.tensor([[0.0 if advantage is None else advantage for advantage in advantages]])
+    return reward_statistics(rewards_1G, advantages_1G, ~rewards_1G.isnan())

@@ -1,0 +1,115 @@
+"""Who may ask, and what a page may do.
+
+A page of any website can make a browser send requests to this machine. So every request must name an address of ours
+(a foreign name that resolves to this machine is refused), must not come from another site, and, beyond this machine,
+must bring a token. Completions are untrusted: the policy below lets a page run the lab's own scripts and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import re
+from http.cookies import SimpleCookie
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK_NAMES = frozenset(["localhost", "127.0.0.1", "[::1]"])
+COOKIE = "grpo_lab"
+PLOT_STYLE = "sha256-jSYQUrW7J0b3jPqhZP9C2Xh1PyJKHKXd4s0fpGGKrww="
+"""Of the one style sheet that Observable Plot puts into its charts."""
+
+
+def is_loopback(address: str) -> bool:
+    """
+    >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return address == "localhost" or ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def content_policy(page: str) -> str:
+    """For the page's own inline scripts, known by their hashes; no other inline script or style, and no other host."""
+    scripts = re.findall(r"<script(?: type=\"importmap\")?>(.*?)</script>", page, re.DOTALL)
+    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts]
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src 'self' {' '.join(hashes)}".strip(),
+            f"style-src 'self' '{PLOT_STYLE}'",
+            "font-src 'self'",
+            "img-src 'self' data:",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+        ]
+    )
+
+
+class Guard:
+    """Refuses what is not ours to answer, and sends the policy with every answer."""
+
+    def __init__(self, app: ASGIApp, *, address: str, token: str, policy: str):
+        self.app, self.token, self.policy = app, token, policy
+        self.everywhere = address in ("0.0.0.0", "::")
+        self.names = LOOPBACK_NAMES | {f"[{address}]" if ":" in address else address}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        headers = Headers(scope=scope)
+        if refusal := self._refusal(scope, headers):
+            return await PlainTextResponse(refusal, 403)(scope, receive, send)
+        if self.token and not self._knows_token(headers):
+            [offered, *_] = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
+            if not hmac.compare_digest(offered.encode(), self.token.encode()):
+                return await PlainTextResponse("open the address that grpo lab printed", 401)(scope, receive, send)
+            # From the address bar into a cookie, so that it is not in every link.
+            welcome = RedirectResponse(scope["path"], 303)
+            welcome.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+            return await welcome(scope, receive, send)
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answer = MutableHeaders(scope=message)
+                answer["Content-Security-Policy"] = self.policy
+                answer["X-Content-Type-Options"] = "nosniff"
+                answer["Referrer-Policy"] = "no-referrer"
+                answer["Cross-Origin-Resource-Policy"] = "same-origin"
+                answer["Cross-Origin-Opener-Policy"] = "same-origin"
+            await send(message)
+
+        await self.app(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> str:
+        host = headers.get("host", "")
+        if not self._is_ours(re.sub(r":\d+$", "", host)):
+            return f"grpo lab does not answer to the name {host[:100]!r}"
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return "grpo lab answers its own pages alone"
+        if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
+            return "grpo lab answers its own pages alone"
+        return "" if scope["method"] in ("GET", "HEAD") else "grpo lab is for reading: GET and HEAD"
+
+    def _is_ours(self, name: str) -> bool:
+        if name in self.names:
+            return True
+        try:  # bound to every address, it has many; but a name, which anyone can point here, it has not
+            return self.everywhere and bool(ipaddress.ip_address(name.strip("[]")))
+        except ValueError:
+            return False
+
+    def _knows_token(self, headers: Headers) -> bool:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.token.encode())

@@ -1,0 +1,134 @@
+"""Questions to a run record that one page asks at a time. Long runs are answered in at most so many points."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from grpo.metrics import EVAL_METRICS, METRICS, Metric
+from grpo.store import Run
+
+SETTINGS = ("model", "task", "algorithm", "seed", "prompts_per_step", "group_size")
+
+
+def headline(run: Run) -> dict[str, Any]:
+    """A run in one row of the list."""
+    last = run.last_step()
+    [ends] = run.select("SELECT min(recorded) AS first, max(recorded) AS last FROM steps")
+    rewards = run.select("SELECT value FROM metrics WHERE step = ? AND name = 'reward_mean'", last)
+    accuracies = [row["accuracy"] for row in run.evals() if row["accuracy"] is not None]
+    status = run.meta("status")
+    return {
+        "kind": run.kind,
+        "status": status,
+        "created": run.meta("created"),
+        **{name: run.config.get(name) for name in SETTINGS},
+        "steps": 0 if last is None else last + 1,
+        "steps_asked": run.config.get("steps"),
+        "recorded": ends["last"],
+        "quiet_seconds": round(time.time() - ends["last"]) if status == "running" and ends["last"] else None,
+        "reward_mean": rewards[0]["value"] if rewards else None,
+        "accuracy": [accuracies[0], accuracies[-1]] if accuracies else [],
+    }
+
+
+def overview(run: Run) -> dict[str, Any]:
+    spans = run.select("SELECT name, sum(seconds) AS seconds FROM spans GROUP BY name ORDER BY min(start)")
+    return {
+        **headline(run),
+        "name": run.name,
+        "config": run.config,
+        "versions": run.meta("versions"),
+        "command": run.meta("command"),
+        "evals": run.evals(),
+        "findings": run.select("SELECT count(*) AS count FROM findings")[0]["count"],
+        "seconds": {row["name"]: row["seconds"] for row in spans},
+        "metrics": metric_names(run),
+        "telling_step": telling_step(run),
+        "traced_steps": traced_steps(run, most=400),
+        "probes": run.select("SELECT count(DISTINCT probe_index) AS count FROM probes")[0]["count"],
+    }
+
+
+def metric_names(run: Run) -> list[str]:
+    """In the order of their table. A few steps at either end tell: an update that was skipped has fewer."""
+    last = run.last_step() or 0
+    found = run.select("SELECT DISTINCT name FROM metrics WHERE step < 20 OR step > ?", last - 20)
+    names = {row["name"] for row in found}
+    return [*(name for name in METRICS if name in names), *sorted(names - METRICS.keys())]
+
+
+def telling_step(run: Run) -> int:
+    """The first of those in which most groups had something to teach."""
+    query = "SELECT step FROM metrics WHERE name = 'zero_signal_groups' ORDER BY value, step LIMIT 1"
+    return next((row["step"] for row in run.select(query)), 0)
+
+
+def traced_steps(run: Run, most: int) -> list[int]:
+    """Steps with recorded tokens; of very many, evenly spread ones."""
+    steps = [row["step"] for row in run.select("SELECT DISTINCT step FROM token_arrays ORDER BY step")]
+    stride = -(-len(steps) // most) if steps else 1
+    return steps[::stride]
+
+
+def definitions() -> dict[str, dict[str, dict[str, str]]]:
+    def table(metrics: dict[str, Metric]) -> dict[str, dict[str, str]]:
+        return {name: vars(metric) for name, metric in metrics.items()}
+
+    return {"training": table(METRICS), "evaluation": table(EVAL_METRICS)}
+
+
+def series(run: Run, names: Sequence[str], points: int) -> dict[str, Any]:
+    """Each metric over the run: the mean of every stretch of `width` steps, and how far it ranged in it."""
+    last = run.last_step()
+    if last is None:
+        return {"width": 1, "series": {}}
+    width = max(1, -(-(last + 1) // points))
+    query = f"""
+        SELECT name, min(step) AS step, avg(value) AS mean, min(value) AS low, max(value) AS high
+        FROM metrics WHERE name IN ({", ".join("?" for _ in names)}) AND value IS NOT NULL
+        GROUP BY name, step / ? ORDER BY name, step"""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for row in run.select(query, *names, width):
+        columns = found.setdefault(row["name"], {"step": [], "mean": [], "low": [], "high": []})
+        for column, values in columns.items():
+            values.append(row[column])
+    return {"width": width, "series": {name: found[name] for name in names if name in found}}
+
+
+def timeline(run: Run, points: int) -> dict[str, Any]:
+    """Seconds by phase, mean over every stretch of `width` steps; `between` is what no phase of a step covers."""
+    last = run.last_step()
+    width = max(1, -(-((last or 0) + 1) // points))
+    phases = run.select(
+        "SELECT step / ? * ? AS step, name, sum(seconds) / count(DISTINCT step) AS seconds, min(start) AS first "
+        "FROM spans GROUP BY step / ?, name ORDER BY step, first",
+        width, width, width,
+    )  # fmt: skip
+    # Between two steps lie evaluations and checkpoints: from one step's record to the next one's first phase.
+    between = run.select(
+        "SELECT step / ? * ? AS step, avg(begun - ended) AS seconds FROM ("
+        "  SELECT step, min(start) AS begun, lag(max(start + seconds)) OVER (ORDER BY step) AS ended FROM spans"
+        "  GROUP BY step) WHERE ended IS NOT NULL GROUP BY step / ? ORDER BY step",
+        width, width, width,
+    )  # fmt: skip
+    rows = [{key: row[key] for key in ("step", "name", "seconds")} for row in phases]
+    rows += [{"step": row["step"], "name": "between", "seconds": max(0.0, row["seconds"])} for row in between]
+    return {"width": width, "rows": rows}
+
+
+def spans_of(run: Run, step: int) -> list[dict[str, Any]]:
+    """One step's phases, seconds from its first."""
+    rows = run.select("SELECT name, start, seconds FROM spans WHERE step = ? ORDER BY start", step)
+    return [{**row, "start": row["start"] - rows[0]["start"]} for row in rows]
+
+
+def probes(run: Run) -> list[dict[str, Any]]:
+    """Each pinned problem with its samples at every evaluation."""
+    pinned: dict[int, dict[str, Any]] = {}
+    for row in run.probes():
+        about = {key: row[key] for key in ("problem_id", "prompt", "answer")}
+        problem = pinned.setdefault(row["probe_index"], {"index": row["probe_index"], **about, "evaluations": []})
+        problem["evaluations"].append({"step": row["step"], "samples": row["samples"]})
+    return list(pinned.values())

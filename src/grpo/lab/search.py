@@ -1,0 +1,67 @@
+"""Completions of a run by text, reward, advantage and how they ended; a page at a time, within a time limit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from grpo.evaluation import is_right
+from grpo.store import Run
+
+PAGE = 60
+STEPS_AT_ONCE = 50
+SECONDS = 1.0
+"""How long one request may search; what is left is told, and found by the next."""
+
+FILTERS = {
+    "right": "reward >= 1",
+    "wrong": "reward < 1",
+    "unscored": "reward IS NULL",
+    "cut": "finish = 'length'",
+    "above": "advantage > 0",
+    "below": "advantage < 0",
+    "level": "advantage = 0",
+}
+
+
+@dataclass(frozen=True)
+class Query:
+    text: str = ""
+    filters: tuple[str, ...] = ()
+    newest_first: bool = True
+    begin: int | None = None
+    """Where to go on: the step after which, in the order of the search, all is new."""
+
+
+def search(run: Run, query: Query) -> dict[str, Any]:
+    """Whole steps are searched until a page is full; `next` is where the following page begins, None at the end."""
+    last = run.last_step()
+    if last is None:
+        return {"rows": [], "next": None, "searched": [None, None]}
+    conditions = ["step BETWEEN ? AND ?", *(FILTERS[name] for name in query.filters if name in FILTERS)]
+    if query.text:
+        conditions.append("(instr(lower(text), lower(?)) OR instr(lower(prompt), lower(?)))")
+    order = "DESC" if query.newest_first else "ASC"
+    statement = (
+        "SELECT step, group_index, sample_index, prompt, answer, text, length, finish, reward, advantage "
+        f"FROM completions JOIN groups USING (step, group_index) WHERE {' AND '.join(conditions)} "
+        f"ORDER BY step {order}, group_index, sample_index"
+    )
+    begun = time.monotonic()
+    rows: list[dict[str, Any]] = []
+    at = (last if query.newest_first else 0) if query.begin is None else query.begin
+    first = at
+    # A step at a time while hits are many, more where they are few.
+    width = 1
+    while 0 <= at <= last and len(rows) < PAGE and time.monotonic() - begun < SECONDS:
+        low, high = (max(0, at - width + 1), at) if query.newest_first else (at, min(last, at + width - 1))
+        found = run.select(statement, low, high, *([query.text] * 2 if query.text else []))
+        rows += found
+        at = low - 1 if query.newest_first else high + 1
+        width = width if found else min(2 * width, STEPS_AT_ONCE)
+    shown = [
+        {**row, "text": row["text"][:600], "prompt": row["prompt"][:300], "right": is_right(row["reward"])}
+        for row in rows
+    ]
+    return {"rows": shown, "next": at if 0 <= at <= last else None, "searched": [first, at]}

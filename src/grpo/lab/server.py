@@ -1,0 +1,88 @@
+"""`grpo lab`: the web server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import webbrowser
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from grpo.errors import GrpoError
+from grpo.lab.api import Answer, routes
+from grpo.lab.catalogue import RECORDINGS, Catalogue
+from grpo.lab.guard import Guard, content_policy, is_loopback
+
+STATIC = Path(__file__).with_name("static")
+PAGES = ("/", "/runs", "/runs/{run}", "/runs/{run}/{view}", "/compare", "/metrics")
+"""Addresses that the one page answers to; its router shows what they name."""
+
+
+def make_app(runs: Path, *, recordings: Path = RECORDINGS, address: str = "127.0.0.1", token: str = "") -> Guard:
+    page = (STATIC / "index.html").read_text()
+
+    def show(request: Request) -> Response:
+        return HTMLResponse(page, headers={"Cache-Control": "no-cache"})
+
+    def nothing_here(request: Request, problem: Exception) -> Response:
+        if request.url.path.startswith("/api/"):
+            return Answer({"error": "there is nothing at this address"}, 404)
+        return HTMLResponse(page, 404)
+
+    app = Starlette(
+        routes=[
+            *routes(Catalogue(runs, recordings)),
+            *(Route(path, show) for path in PAGES),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        exception_handlers={404: nothing_here},
+    )
+    return Guard(app, address=address, token=token, policy=content_policy(page))
+
+
+def serve(runs: Path, *, address: str, port: int, token: str, open_browser: bool) -> None:
+    """Until it is interrupted. Beyond this machine only with a token."""
+    if not is_loopback(address) and not token:
+        raise GrpoError(
+            f"field host: at {address} other machines could read your runs; add --token SECRET, or stay on 127.0.0.1"
+        )
+    listener = _listen(address, port)
+    port = listener.getsockname()[1]
+    shown = "127.0.0.1" if address in ("0.0.0.0", "::") else f"[{address}]" if ":" in address else address
+    place = f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
+    print(f"grpo lab: {place}   (runs in {runs}; stop with Ctrl-C)", flush=True)
+    # The first question that needs the mathematics should not have to wait for torch.
+    threading.Thread(target=_prepare, daemon=True).start()
+    if open_browser:
+        threading.Timer(0.5, webbrowser.open, [place]).start()
+    settings = uvicorn.Config(
+        make_app(runs, address=address, token=token), log_level="warning", access_log=False, timeout_graceful_shutdown=1
+    )
+    uvicorn.Server(settings).run([listener])
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+    except OSError as error:
+        listener.close()
+        raise GrpoError(f"field port: cannot listen at {address}:{port}: {error.strerror}; choose another") from error
+    listener.listen(128)
+    return listener
+
+
+def _prepare() -> None:
+    import torch
+
+    import grpo.core  # noqa: F401
+
+    torch.set_num_threads(1)  # a trainer may need the cores

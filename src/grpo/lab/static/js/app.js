@@ -1,0 +1,54 @@
+// The shell: header, and the view that the address names.
+import { render } from "preact";
+import { html } from "htm/preact";
+import { useEffect, useState } from "preact/hooks";
+import { Link, route } from "./route.js";
+import { Compare } from "./views/compare.js";
+import { Metrics } from "./views/metrics.js";
+import { RunPage } from "./views/run.js";
+import { Runs } from "./views/runs.js";
+
+const PLACES = [
+  ["/runs", "Runs"],
+  ["/compare", "Compare"],
+  ["/metrics", "Metrics"],
+];
+
+function ThemeButton() {
+  const dark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  const [isDark, setDark] = useState(dark());
+  function turn() {
+    const theme = isDark ? "light" : "dark";
+    document.documentElement.dataset.theme = theme;
+    localStorage.setItem("theme", theme);
+    setDark(!isDark);
+  }
+  return html`<button type="button" class="quiet" onClick=${turn} aria-label=${isDark ? "Light theme" : "Dark theme"}>${isDark ? "☀" : "☾"}</button>`;
+}
+
+function Page({ path, query }) {
+  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  if (!parts.length || (parts[0] === "runs" && parts.length === 1)) return html`<${Runs} />`;
+  if (parts[0] === "runs" && parts.length <= 3) return html`<${RunPage} id=${parts[1]} view=${parts[2] ?? "overview"} query=${query} />`;
+  if (parts[0] === "compare") return html`<${Compare} query=${query} />`;
+  if (parts[0] === "metrics") return html`<${Metrics} />`;
+  return html`<main class="page narrow" id="main"><h1>There is nothing here</h1><p class="soft">This address names no page of the lab. <${Link} to="/runs">All runs<//></p></main>`;
+}
+
+function App() {
+  const { path, query } = route.value;
+  useEffect(() => {
+    const heading = document.querySelector("h1")?.textContent;
+    document.title = heading ? `${heading} · grpo lab` : "grpo lab";
+  });
+  const section = path === "/" ? "/runs" : `/${path.split("/")[1]}`;
+  return html`<a class="skip" href="#main">Skip to content</a>
+    <header class="top">
+      <${Link} to="/runs" class="brand"><img src="/static/icon.svg" alt="" width="22" height="22" /> grpo lab<//>
+      <nav aria-label="Main">${PLACES.map(([to, name]) => html`<${Link} to=${to} aria-current=${section === to ? "page" : undefined}>${name}<//>`)}</nav>
+      <${ThemeButton} />
+    </header>
+    <${Page} path=${path} query=${query} />`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));

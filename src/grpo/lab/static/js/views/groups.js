@@ -1,0 +1,114 @@
+// The unit of GRPO: one problem, its completions, and how each did against its siblings.
+import { html } from "htm/preact";
+import { useState } from "preact/hooks";
+import { useApi } from "../api.js";
+import { number, percent, plural, signed } from "../format.js";
+import { Advantage, advantageClass, Card, Fetched, Reward, rewardStep, StepBar, strength } from "../parts.js";
+import { address, Link, setQuery } from "../route.js";
+import { braced, Tex, value } from "../tex.js";
+import { Untrusted } from "../text.js";
+
+export const KINDS = {
+  mixed: ["mixed", "some better than others: this group teaches"],
+  all_right: ["all right", "all earned the full reward: nothing to tell them apart"],
+  all_wrong: ["all wrong", "all earned the same, less than the full reward: nothing to tell them apart"],
+  cut_off: ["all cut off", "all ran into the length limit and earned the same"],
+  unscored: ["unscored", "nobody could score them"],
+};
+
+// Where a view begins when the address names no step: at the newest while a run goes on, else where most is to be seen.
+export function chosenStep(about, query) {
+  const named = Number.parseInt(query.get("step"), 10);
+  if (Number.isInteger(named)) return Math.max(0, Math.min(named, about.steps - 1));
+  return about.status === "running" ? about.steps - 1 : about.telling_step;
+}
+
+export function Groups({ url, about, query, base, version }) {
+  const step = chosenStep(about, query);
+  const state = useApi(`${url}/steps/${step}`, about.status === "running" ? version : 0);
+  const groups = state.data?.groups ?? [];
+  const named = Number.parseInt(query.get("group"), 10);
+  const index = Number.isInteger(named) ? named : (groups.find((group) => group.kind === "mixed") ?? groups[0])?.index;
+  return html`
+    <${StepBar} step=${step} last=${about.steps - 1} following=${about.status === "running" && !query.get("step")} />
+    <${Fetched} state=${state} height="70vh">${(data) => html`<div class="split">
+      <${GroupList} groups=${data.groups} chosen=${index} size=${about.group_size} />
+      ${index !== undefined && html`<${GroupDetail} url=${url} step=${data.step} index=${index} about=${about} base=${base} focus=${query.get("sample")} />`}
+    </div>`}<//>`;
+}
+
+function GroupList({ groups, chosen }) {
+  const counts = Object.keys(KINDS).map((kind) => [kind, groups.filter((group) => group.kind === kind).length]).filter(([, count]) => count);
+  return html`<nav class="group-list" aria-label="Groups of the step">
+    <p class="small soft">${plural(groups.length, "group")}: ${counts.map(([kind, count]) => `${count} ${KINDS[kind][0]}`).join(", ")}</p>
+    <ul>${groups.map(
+      (group) => html`<li><button type="button" class="group-button ${group.index === chosen ? "chosen" : ""}" aria-current=${group.index === chosen ? "true" : undefined} onClick=${() => setQuery({ group: group.index, sample: undefined, token: undefined }, { replace: false })}>
+        <span class="group-prompt"><${Untrusted} text=${group.prompt} class="clip" /></span>
+        <span class="pips" aria-hidden="true">${group.rewards.map((reward) => html`<i class="reward-${rewardStep(reward)}"></i>`)}</span>
+        <span class="tiny faint">${KINDS[group.kind][0]}${group.kind === "mixed" ? `, ${group.right} right` : ""}${group.traced ? " · tokens" : ""}</span>
+      </button></li>`,
+    )}</ul>
+  </nav>`;
+}
+
+export function GroupDetail({ url, step, index, about, base, focus }) {
+  const state = useApi(`${url}/steps/${step}/groups/${index}`);
+  return html`<${Fetched} state=${state} height="70vh">${(group) => {
+    const top = Math.max(1, ...group.rewards.filter((reward) => reward !== null));
+    const most = Math.max(1e-9, ...group.completions.map((done) => Math.abs(done.advantage ?? 0)));
+    return html`<${Card} class="group">
+      <div class="group-head">
+        <div><p class="tiny faint">Prompt <span class="mono">${group.problem_id}</span></p><p class="prompt"><${Untrusted} text=${group.prompt} /></p></div>
+        ${group.answer && html`<div><p class="tiny faint">Answer</p><p class="prompt"><${Untrusted} text=${group.answer} /></p></div>`}
+        <p class="small soft">${KINDS[group.kind][1]}</p>
+      </div>
+      <dl class="stats">
+        <div class="stat"><dt>Mean reward</dt><dd class="stat-value num" data-number="reward_mean">${number(group.statistics.reward_mean)}</dd></div>
+        <div class="stat"><dt>Standard deviation</dt><dd class="stat-value num" data-number="reward_std">${number(group.statistics.reward_std)}</dd></div>
+        <div class="stat"><dt>Right</dt><dd class="stat-value num">${group.right} of ${group.completions.length}</dd></div>
+        <div class="stat"><dt>Sampled after</dt><dd><span class="stat-value num">${number(group.policy_version)}</span> <span class="small soft">updates</span></dd></div>
+      </dl>
+      <ol class="completions">${group.completions.map(
+        (done) => html`<${Completion} key=${done.sample} done=${done} group=${group} top=${top} most=${most} about=${about} base=${base} focused=${String(done.sample) === focus} />`,
+      )}</ol>
+      <p class="small"><${Link} to=${address(`${base}/whatif`, { step, group: index })}>What if the baseline, scale or rewards were others?<//></p>
+    <//>`;
+  }}<//>`;
+}
+
+function Completion({ done, group, top, most, about, base, focused }) {
+  const [open, setOpen] = useState(focused);
+  const long = done.text.length > 600;
+  const [whole, setWhole] = useState(false);
+  const parts = Object.entries(done.parts);
+  return html`<li class="completion ${focused ? "focused" : ""}">
+    <button type="button" class="completion-advantage" aria-expanded=${open} aria-label=${`Advantage ${signed(done.advantage)}; how it is made`} onClick=${() => setOpen(!open)}>
+      <${Advantage} value=${done.advantage} />
+      <span class="bar" aria-hidden="true"><i class=${advantageClass(done.advantage)} style=${{ width: `${(50 * Math.abs(done.advantage ?? 0)) / most}%`, [done.advantage >= 0 ? "left" : "right"]: "50%" }}></i></span>
+    </button>
+    <div class="completion-body">
+      <${Untrusted} text=${long && !whole ? `${done.text.slice(0, 400)} … ${done.text.slice(-200)}` : done.text} />
+      ${long && html`<button type="button" class="small" onClick=${() => setWhole(!whole)}>${whole ? "Shorten" : `All ${number(done.text.length)} characters`}</button>`}
+      <p class="facts small soft">
+        <span>reward <${Reward} value=${done.reward} top=${top} /></span>
+        ${parts.length > 1 && parts.map(([name, part]) => html`<span>${name} <b class="num">${part === null ? "does not apply" : number(part, 2)}</b></span>`)}
+        ${done.extracted !== null && html`<span>read as <${Untrusted} text=${done.extracted} /> ${done.right ? "✓" : html`<span class="bad">✗</span>`}</span>`}
+        <span class="num">${plural(done.length, "token")}</span>
+        ${done.finish === "length" && html`<span class="warn">cut off</span>`}
+        ${Object.entries(done.traits).map(([name, trait]) => trait > 0 && html`<span>${name}</span>`)}
+        ${group.traced && html`<${Link} to=${address(`${base}/tokens`, { step: group.step, group: group.index, sample: done.sample })}>tokens<//>`}
+      </p>
+      ${open && html`<${HowMade} done=${done} group=${group} about=${about} />`}
+    </div>
+  </li>`;
+}
+
+// The recorded advantage in the numbers that made it.
+function HowMade({ done, group, about }) {
+  const { reward_mean: mean, reward_std: std } = group.statistics;
+  const { baseline, scale } = about.config.loss;
+  if (done.reward === null) return html`<p class="small soft worked">Nobody could score it, so it is left out of the baseline and of the loss.</p>`;
+  if (group.kind !== "mixed") return html`<p class="small soft worked">All rewards of the group are equal, so its advantages are exactly 0 and it teaches nothing.</p>`;
+  if (baseline !== "mean" || scale !== "group_std") return html`<p class="small soft worked">Made with baseline <code>${baseline}</code> and scale <code>${scale}</code> by <code>grpo.core.group_advantages</code>.</p>`;
+  return html`<div class="worked"><${Tex} block>${`A=\\frac{r-\\text{mean}}{\\text{std}+10^{-4}}=\\frac{${value(done.reward)}-${braced(mean)}}{${value(std)}+10^{-4}}=${value(done.advantage)}`}<//></div>`;
+}

@@ -1,0 +1,19 @@
+// Every number a run records, defined.
+import { html } from "htm/preact";
+import { definitions } from "../api.js";
+import { Loading } from "../parts.js";
+
+export function Metrics() {
+  const tables = definitions.value;
+  return html`<main class="page narrow" id="main">
+    <div class="page-head"><div><h1>Metrics</h1><p class="soft">Every number a run records, from the table that the trainer itself records by.</p></div></div>
+    ${tables
+      ? [["Training, one row per step", "training"], ["Evaluation, on held-out problems", "evaluation"]].map(
+          ([title, key]) => html`<h2 class="section-title">${title}</h2>
+            <dl class="definitions">${Object.entries(tables[key]).map(
+              ([name, metric]) => html`<div><dt id=${name}><code>${name}</code><span class="faint small">${metric.unit}</span></dt><dd><p>${metric.definition}</p><p class="soft small">Healthy: ${metric.healthy}</p></dd></div>`,
+            )}</dl>`,
+        )
+      : html`<${Loading} height="60vh" />`}
+  </main>`;
+}

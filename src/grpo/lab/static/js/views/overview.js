@@ -1,0 +1,104 @@
+// How the run went: held-out accuracy first, then every recorded number with its definition.
+import { html } from "htm/preact";
+import { definitions, useApi } from "../api.js";
+import { Chart } from "../chart.js";
+import { isShare, metricValue, number, percent, plural, seconds, tick } from "../format.js";
+import { Card, Empty, Fetched, MetricHint, Stat } from "../parts.js";
+import { address, go, route, setQuery } from "../route.js";
+
+const FIRST = ["reward_mean", "zero_signal_groups", "gradient_tokens", "loss", "grad_norm", "kl", "entropy", "length_mean", "sft_loss"];
+
+export function Overview({ url, about, version, base }) {
+  const series = useApi(`${url}/series?points=240`, version);
+  const last = about.evals.at(-1);
+  const first = about.evals[0];
+  const training = Object.values(about.seconds).reduce((sum, value) => sum + value, 0);
+  return html`
+    <dl class="stats">
+      <${Stat} label="Held-out accuracy" value=${last ? percent(last.accuracy, 1) : "–"} note=${last && first !== last ? `from ${percent(first.accuracy, 1)}` : ""} />
+      <${Stat} label="95% interval" value=${last ? `${percent(last.low)} – ${percent(last.high)}` : "–"} note=${last ? `after ${plural(last.step, "step")}` : ""} />
+      <${Stat} label="Steps" value=${number(about.steps)} note=${about.steps_asked > about.steps ? `of ${number(about.steps_asked)}` : ""} />
+      <${Stat} label="Training time" value=${seconds(training)} />
+    </dl>
+    ${about.evals.length > 0 && html`<${Accuracy} about=${about} series=${series.data?.series?.accuracy} />`}
+    <${Fetched} state=${series} height="60rem">${({ series: found, width }) => {
+      const names = Object.keys(found);
+      const first = [...FIRST.filter((name) => names.includes(name)), ...names.filter((name) => name.endsWith("_share"))];
+      const rest = names.filter((name) => !first.includes(name) && name !== "accuracy");
+      const card = (name) => html`<${MetricCard} key=${name} name=${name} points=${found[name]} base=${base} width=${width} />`;
+      if (!names.length) return html`<${Empty} title="No step yet">The first one appears here as soon as it is recorded.<//>`;
+      return html`${width > 1 && html`<p class="small soft">Each point is the mean over ${width} steps; the band is how far the steps ranged.</p>`}
+        <div class="metrics">${first.map(card)}</div>
+        <${More} count=${rest.length}>${() => html`<div class="metrics">${rest.map(card)}</div>`}<//>`;
+    }}<//>
+    <${Configuration} about=${about} />`;
+}
+
+// Drawn when it is opened, and open when the address says so.
+function More({ count, children }) {
+  const open = route.value.query.get("all") === "1";
+  return html`<details class="more" open=${open} onToggle=${(event) => setQuery({ all: event.currentTarget.open ? 1 : undefined })}><summary class="small">${count} more numbers, among them clipping, ratios and speed</summary>${open && children()}</details>`;
+}
+
+function Accuracy({ about, series }) {
+  const evals = about.evals.map((row) => ({ ...row, x: row.step }));
+  const training = series ? series.step.map((step, i) => ({ x: step + 1, y: series.mean[i] })) : [];
+  const greedy = evals.some((row) => row.greedy_accuracy !== null);
+  return html`<${Card} title="Right answers" note="On problems that are never trained on, with their 95% interval; faint, on the problems of each step.">
+    <${Chart} label=${`Held-out accuracy, from ${percent(evals[0].accuracy, 1)} to ${percent(evals.at(-1).accuracy, 1)}`} height=${260} deps=${[JSON.stringify(evals), training.length]}
+      legend=${[["held out, sampled", "var(--c1)"], ...(greedy ? [["held out, greedy", "var(--c3)"]] : []), ["training batch", "var(--line-strong)"]]}
+      build=${(Plot) => ({
+        x: { label: "steps taken", domain: [0, Math.max(1, about.steps_asked ?? about.steps)] },
+        y: { domain: [0, 1], percent: false, tickFormat: (v) => percent(v), grid: true, label: null },
+        marks: [
+          Plot.lineY(training, { x: "x", y: "y", stroke: "var(--line-strong)", strokeWidth: 1 }),
+          greedy && Plot.lineY(evals, { x: "x", y: "greedy_accuracy", stroke: "var(--c3)", strokeDasharray: "4 3" }),
+          Plot.areaY(evals, { x: "x", y1: "low", y2: "high", fill: "var(--c1)", fillOpacity: 0.16 }),
+          Plot.lineY(evals, { x: "x", y: "accuracy", stroke: "var(--c1)", strokeWidth: 2 }),
+          Plot.dot(evals, { x: "x", y: "accuracy", fill: "var(--c1)", r: 3 }),
+          Plot.tip(evals, Plot.pointerX({ x: "x", y: "accuracy", title: (row) => `after ${row.step} steps\n${percent(row.accuracy, 1)}  [${percent(row.low, 1)}, ${percent(row.high, 1)}]`, fill: "var(--surface)", stroke: "var(--line-strong)" })),
+        ].filter(Boolean),
+      })}
+      table=${{ columns: ["step", "accuracy", "low", "high", "greedy"], rows: evals.map((row) => [row.step, row.accuracy, row.low, row.high, row.greedy_accuracy ?? "–"]) }} />
+  <//>`;
+}
+
+const WHY_LOSS = "It sits near 0 on a healthy run: advantages sum to 0 in a group, so the loss does too, although its gradient does not. It does not measure progress.";
+
+export function MetricCard({ name, points, base, width }) {
+  const metric = definitions.value?.training?.[name];
+  const unit = metric?.unit ?? (name.endsWith("_share") ? "share, 0 to 1" : "");
+  const rows = points.step.map((step, i) => ({ step, mean: points.mean[i], low: points.low[i], high: points.high[i] }));
+  const latest = rows.at(-1)?.mean;
+  const share = isShare(unit);
+  const values = rows.flatMap((row) => [row.low, row.high]);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  return html`<section class="card metric">
+    <header><h3>${name.replaceAll("_", " ")}<${MetricHint} name=${name} /></h3><span class="num metric-latest">${metricValue(latest, unit)}</span></header>
+    <${Chart} label=${`${name} over the steps, last ${metricValue(latest, unit)}`} height=${120} deps=${[name, rows.length, latest, width, share]} onPick=${(step) => go(address(`${base}/groups`, { step }))}
+      build=${(Plot) => ({
+        marginBottom: 20, marginTop: 6, marginLeft: 46,
+        x: { label: null, ticks: 4, tickFormat: (v) => (Number.isInteger(v) ? number(v) : "") },
+        y: { label: null, ticks: 3, grid: true, nice: true, domain: share ? [0, Math.max(high, high > 0.5 ? 1 : 0.05)] : low >= 0 && low < high / 2 ? [0, high || 1] : [low, high === low ? low + 1 : high], tickFormat: share ? (v) => percent(v, high < 0.05 ? 1 : 0) : tick },
+        marks: [
+          width > 1 && Plot.areaY(rows, { x: "step", y1: "low", y2: "high", fill: "var(--c1)", fillOpacity: 0.14 }),
+          Plot.lineY(rows, { x: "step", y: "mean", stroke: "var(--c1)", strokeWidth: 1.5 }),
+          Plot.ruleX(rows, Plot.pointerX({ x: "step", stroke: "var(--line-strong)" })),
+          Plot.tip(rows, Plot.pointerX({ x: "step", y: "mean", title: (row) => `step ${row.step}: ${metricValue(row.mean, unit)}`, fill: "var(--surface)", stroke: "var(--line-strong)" })),
+        ].filter(Boolean),
+      })}
+      table=${{ columns: ["step", "mean", "lowest", "highest"], rows: rows.map((row) => [row.step, row.mean, row.low, row.high]) }} />
+    ${name === "loss" && html`<p class="tiny soft">${WHY_LOSS}</p>`}
+  </section>`;
+}
+
+function Configuration({ about }) {
+  const sections = Object.entries(about.config).filter(([, value]) => value && typeof value === "object");
+  const top = Object.entries(about.config).filter(([, value]) => typeof value !== "object");
+  return html`<details class="card fold"><summary><h2>Configuration</h2><span class="soft small">as it ran, every field</span></summary>
+    <div class="config">${[["", top], ...sections.map(([name, value]) => [name, Object.entries(value)])].map(
+      ([name, rows]) => html`<div><h3>${name || "top level"}</h3><table><tbody>${rows.map(([key, value]) => html`<tr><th scope="row">${key}</th><td class="mono">${typeof value === "string" ? value || "–" : JSON.stringify(value)}</td></tr>`)}</tbody></table></div>`,
+    )}
+    <div><h3>versions</h3><table><tbody>${Object.entries(about.versions).map(([key, value]) => html`<tr><th scope="row">${key}</th><td class="mono">${value ?? "–"}</td></tr>`)}</tbody></table></div></div>
+  </details>`;
+}

@@ -1,0 +1,67 @@
+// One run: its header, the list of views, and the view.
+import { html } from "htm/preact";
+import { useEffect } from "preact/hooks";
+import { useApi, useLive } from "../api.js";
+import { Failed, Loading } from "../parts.js";
+import { address, Link } from "../route.js";
+import { Completions } from "./completions.js";
+import { Difficulty } from "./difficulty.js";
+import { Findings } from "./findings.js";
+import { Groups } from "./groups.js";
+import { Overview } from "./overview.js";
+import { Replay } from "./replay.js";
+import { Status } from "./runs.js";
+import { Signal } from "./signal.js";
+import { Time } from "./time.js";
+import { Tokens } from "./tokens.js";
+import { WhatIf } from "./whatif.js";
+
+const VIEWS = {
+  overview: ["Overview", Overview],
+  groups: ["Groups", Groups],
+  tokens: ["Tokens", Tokens],
+  signal: ["Signal", Signal],
+  difficulty: ["Difficulty", Difficulty],
+  completions: ["Completions", Completions],
+  whatif: ["What if", WhatIf],
+  replay: ["Replay", Replay],
+  time: ["Time", Time],
+  findings: ["Findings", Findings],
+};
+const SHARED = ["step", "group", "sample"];
+
+export function RunPage({ id, view, query }) {
+  const url = `/api/runs/${encodeURIComponent(id)}`;
+  const first = useApi(url);
+  const head = useLive(id, first.data?.status === "running");
+  const version = head ? `${head.last_step} ${head.status} ${head.evals} ${head.findings}` : 0;
+  const state = useApi(url, version);
+  const about = state.data ?? first.data;
+  useEffect(() => {
+    document.querySelector(".views [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  }, [view, !about]);
+  if (!about) {
+    return html`<main class="page" id="main"><h1>${id.replace(/^~/, "")}</h1>
+      ${first.error ? html`<${Failed} error=${first.error} /><p><${Link} to="/runs">All runs<//></p>` : html`<${Loading} height="70vh" />`}</main>`;
+  }
+  const [, View] = VIEWS[view] ?? VIEWS.overview;
+  const kept = Object.fromEntries(SHARED.map((name) => [name, query.get(name)]));
+  const base = `/runs/${encodeURIComponent(id)}`;
+  return html`<main class="run" id="main">
+    <div class="run-head">
+      <div class="run-title"><h1>${about.name}</h1><${Status} run=${about} /></div>
+      <p class="soft small">${about.kind === "sft" ? `${about.model}, supervised fine-tuning` : `${about.model} on ${about.task} · ${about.algorithm} · ${about.prompts_per_step} prompts × ${about.group_size} completions a step · seed ${about.seed}`}</p>
+    </div>
+    <nav class="views" aria-label="Views of the run">${Object.entries(VIEWS).map(
+      ([key, [name]]) => html`<${Link} to=${address(`${base}/${key}`, kept)} aria-current=${key === view ? "page" : undefined}>
+        ${name}${key === "findings" && about.findings > 0 && html`<span class="count">${about.findings}</span>`}<//>`,
+    )}</nav>
+    <div class="view" key=${view}>
+      ${about.steps === 0 && view !== "overview" ? html`<${Waiting} about=${about} />` : html`<${View} id=${id} url=${url} about=${about} version=${version} query=${query} base=${base} />`}
+    </div>
+  </main>`;
+}
+
+function Waiting({ about }) {
+  return html`<div class="empty"><h2>Waiting for the first step</h2><p class="soft">${about.status === "running" ? "The run has begun; this page fills by itself when its first step is recorded." : "This run recorded no step."}</p></div>`;
+}

@@ -1,0 +1,55 @@
+// Where the time went: each phase of every step, and what lies between the steps.
+import { html } from "htm/preact";
+import { useApi } from "../api.js";
+import { Chart } from "../chart.js";
+import { number, percent, seconds } from "../format.js";
+import { Card, Fetched, Stat } from "../parts.js";
+import { setQuery } from "../route.js";
+import { chosenStep } from "./groups.js";
+
+const PHASES = {
+  rollout: ["rollout", "var(--c1)", "sampling the completions"],
+  reward: ["reward", "var(--c4)", "scoring them"],
+  update: ["update", "var(--c3)", "log-probabilities, loss, gradient, optimizer"],
+  record: ["record", "var(--c2)", "writing the step down"],
+  between: ["between steps", "var(--c6)", "evaluations, checkpoints, waiting"],
+};
+const about = (name) => PHASES[name] ?? [name, "var(--c5)", ""];
+
+export function Time({ url, version, about: run, query }) {
+  const state = useApi(`${url}/timeline?points=160`, version);
+  const speed = useApi(`${url}/series?names=tokens_per_second&points=160`, version);
+  const step = chosenStep(run, query);
+  return html`<${Fetched} state=${state} height="50rem">${({ rows, width }) => {
+    const names = Object.keys(PHASES).filter((name) => rows.some((row) => row.name === name)).concat([...new Set(rows.map((row) => row.name))].filter((name) => !(name in PHASES)));
+    const totals = Object.fromEntries(names.map((name) => [name, rows.filter((row) => row.name === name).reduce((sum, row) => sum + row.seconds * width, 0)]));
+    const all = Object.values(totals).reduce((a, b) => a + b, 0);
+    return html`
+      <dl class="stats">${names.map((name) => html`<${Stat} label=${about(name)[0]} value=${percent(totals[name] / all)} note=${seconds(run.seconds[name] ?? totals[name])} hint=${about(name)[2]} />`)}</dl>
+      <${Card} title="Seconds of each step by phase" note=${`${width > 1 ? `Means over ${width} steps. ` : ""}A click shows one step below.`}>
+        <${Chart} label="Seconds by phase over the steps" height=${260} deps=${[rows.length, rows.at(-1)?.step]} onPick=${(at) => setQuery({ step: at })}
+          legend=${names.map((name) => [about(name)[0], about(name)[1], "square"])}
+          build=${(Plot) => ({ x: { label: "step" }, y: { label: null, grid: true, tickFormat: (v) => `${number(v, 1)} s` }, marks: [Plot.rectY(rows, { x1: (row) => row.step - width / 2, x2: (row) => row.step + width / 2, y: "seconds", fill: (row) => about(row.name)[1], order: names, z: "name", inset: width > 1 || rows.length < 900 ? 0.3 : 0, title: (row) => `step ${row.step}: ${about(row.name)[0]} ${seconds(row.seconds)}` }), Plot.ruleX([step], { stroke: "var(--ink)", strokeOpacity: 0.5 })] })}
+          table=${{ columns: ["step", "phase", "seconds"], rows: rows.map((row) => [row.step, row.name, row.seconds]) }} />
+      <//>
+      <${OneStep} url=${url} step=${step} />
+      <${Fetched} state=${speed} height="14rem">${({ series }) => {
+        const points = series.tokens_per_second;
+        if (!points) return null;
+        const line = points.step.map((at, i) => ({ at, rate: points.mean[i] }));
+        return html`<${Card} title="Tokens sampled per second">
+          <${Chart} label="Tokens sampled per second over the steps" height=${160} deps=${[line.length, line.at(-1)?.rate]} build=${(Plot) => ({ x: { label: "step" }, y: { label: null, grid: true, zero: true, tickFormat: (v) => number(v) }, marks: [Plot.lineY(line, { x: "at", y: "rate", stroke: "var(--c1)" })] })} table=${{ columns: ["step", "tokens per second"], rows: line.map((row) => [row.at, row.rate]) }} />
+        <//>`;
+      }}<//>`;
+  }}<//>`;
+}
+
+function OneStep({ url, step }) {
+  const state = useApi(`${url}/steps/${step}/spans`);
+  return html`<${Card} title=${`Step ${step}`}>
+    <${Fetched} state=${state} height="6rem">${(spans) => {
+      const end = Math.max(1e-9, ...spans.map((span) => span.start + span.seconds));
+      return html`<ul class="gantt">${spans.map((span) => html`<li><span class="small">${about(span.name)[0]}</span><span class="gantt-track" aria-hidden="true"><i style=${{ left: `${(100 * span.start) / end}%`, width: `max(2px, ${(100 * span.seconds) / end}%)`, background: about(span.name)[1] }}></i></span><span class="num small">${seconds(span.seconds)}</span></li>`)}</ul>`;
+    }}<//>
+  <//>`;
+}

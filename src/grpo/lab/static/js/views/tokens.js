@@ -1,0 +1,162 @@
+// The token lens: every token of a group, coloured by what the update saw of it; one token's loss worked out.
+import { html } from "htm/preact";
+import { useLayoutEffect, useRef } from "preact/hooks";
+import { useApi } from "../api.js";
+import { exact, number, percent, signed } from "../format.js";
+import { Advantage, Card, Empty, Fetched, Segmented } from "../parts.js";
+import { route, setQuery } from "../route.js";
+import { braced, Tex, value } from "../tex.js";
+import { Untrusted, visible } from "../text.js";
+
+// name, what it shows, which colours, how a value reads, least full strength.
+const LENSES = {
+  push: ["Push", "Advantage times weight: which way, and how hard, the update pushes the token's log-probability (−∂loss/∂logp).", "diverging", (v) => signed(v, 4), 1e-9],
+  ratio: ["Ratio", "ρ = exp(logp − old): how far the policy has moved on this token since it was sampled. 1 before the first update.", "around-one", (v) => exact(v, 4), 0.05],
+  clip: ["Clip", "Where the clip took the gradient away: above 1 + ε with A > 0, or below 1 − ε with A < 0.", "around-zero", (v) => (v > 0 ? "clipped above" : v < 0 ? "clipped below" : "not clipped"), 1],
+  kl: ["KL", "Distance to the reference model on this token, by the run's own estimate.", "sequential", (v) => exact(v, 3), 0.01],
+  entropy: ["Entropy", "How open the choice was: 0 where the policy saw one way to go on.", "sequential", (v) => `${exact(v, 3)} nats`, 0.3],
+  gap: ["Sampler gap", "Trainer's minus sampler's log-probability before the first update: they should agree.", "sequential", (v) => `${exact(v, 2)} nats`, 1e-4],
+  probability: ["Probability", "What the sampler gave this token.", "sequential", (v) => percent(v, 1), 1],
+};
+
+export function Tokens({ url, about, query, base }) {
+  const traced = about.traced_steps;
+  if (!traced.length) {
+    return html`<${Empty} title="No token was recorded"><p>Train with <code>--system.token_groups 1</code> or more to keep the tokens of that many groups per step.</p><//>`;
+  }
+  const wanted = query.get("step") === null ? (about.status === "running" ? about.steps - 1 : about.telling_step) : Number(query.get("step"));
+  const step = traced.reduce((near, other) => (Math.abs(other - wanted) < Math.abs(near - wanted) ? other : near), traced[0]);
+  const place = traced.indexOf(step);
+  const move = (by) => setQuery({ step: traced[Math.max(0, Math.min(traced.length - 1, by))], group: undefined, sample: undefined, token: undefined });
+  const stepState = useApi(`${url}/steps/${step}`);
+  const groups = (stepState.data?.step === step ? stepState.data.groups : []).filter((group) => group.traced);
+  const group = groups.find((one) => String(one.index) === query.get("group")) ?? groups[0];
+  return html`
+    <div class="stepbar">
+      <button type="button" onClick=${() => move(place - 1)} disabled=${place <= 0} aria-label="Previous recorded step">←</button>
+      <label><span class="stepbar-label">Step <b class="num">${step}</b> <span class="faint">of ${about.steps - 1}</span></span>
+        <input type="range" min="0" max=${traced.length - 1} value=${place} onInput=${(event) => move(Number(event.target.value))} /></label>
+      <button type="button" onClick=${() => move(place + 1)} disabled=${place >= traced.length - 1} aria-label="Next recorded step">→</button>
+    </div>
+    <${Fetched} state=${stepState} height="70vh">${() =>
+      group ? html`<${Completions} key=${`${step} ${group.index}`} url=${url} step=${step} groups=${groups} group=${group} query=${query} about=${about} />` : html`<div class="loading"></div>`}<//>`;
+}
+
+function Completions({ url, step, groups, group, query }) {
+  const state = useApi(`${url}/steps/${step}/groups/${group.index}`);
+  return html`<${Fetched} state=${state} height="70vh">${(data) => {
+    const most = data.completions.reduce((best, done) => (Math.abs(done.advantage ?? 0) > Math.abs(best.advantage ?? 0) ? done : best));
+    const done = data.completions.find((one) => String(one.sample) === query.get("sample")) ?? most;
+    return html`
+      <div class="row">${groups.length > 1 && html`<${Segmented} label="Group" value=${group.index} onChange=${(index) => setQuery({ group: index, sample: undefined, token: undefined })} options=${groups.map((one) => [one.index, `Group ${one.index}`, one.prompt])} />`}
+        <p class="prompt"><bdi class="untrusted" dir="ltr">${visible(data.prompt)}</bdi> <span class="soft small">answer</span> <bdi class="untrusted" dir="ltr">${visible(data.answer)}</bdi></p></div>
+      <${Lens} url=${`${url}/steps/${step}/groups/${group.index}/tokens`} completions=${data.completions} done=${done} query=${query} />`;
+  }}<//>`;
+}
+
+function Lens({ url, completions, done, query }) {
+  const state = useApi(`${url}/${done.sample}`);
+  return html`<${Fetched} state=${state} height="50vh">${(data) => {
+    const shown = data.rows.find((row) => row.sample === done.sample) ?? data.rows[0];
+    const offered = Object.entries(LENSES).filter(([key]) => shown.values[key]);
+    const key = shown.values[query.get("lens")] ? query.get("lens") : shown.trained ? "push" : "probability";
+    const token = Number.parseInt(query.get("token"), 10);
+    const chosen = Number.isInteger(token) && token < shown.pieces.length ? token : null;
+    const most = Math.max(...data.rows.filter((row) => row.values[key]).map((row) => fullStrength(key, row.values[key])));
+    return html`<div class="lens">
+      <${Card}>
+        <div class="row"><${Segmented} label="Lens" value=${key} onChange=${(lens) => setQuery({ lens })} options=${offered.map(([name, [text]]) => [name, text])} /></div>
+        <p class="small soft lens-about">${LENSES[key][1]}${key === "ratio" && data.updates === 1 ? " This run takes one update per batch, so it is 1 everywhere." : ""}</p>
+        ${!shown.trained && html`<p class="small warn">No update was taken on this completion, so only what the sampler saw is known.</p>`}
+        <ol class="lens-rows">${completions.map((one) => {
+          const row = data.rows.find((other) => other.sample === one.sample && other.values[key]);
+          return html`<li key=${one.sample} class="lens-row ${one.sample === done.sample ? "chosen" : ""}">
+            <button type="button" class="lens-open" aria-label=${`Completion ${one.sample}, advantage ${signed(one.advantage)}`} aria-pressed=${one.sample === done.sample} onClick=${() => setQuery({ sample: one.sample, token: undefined })}><${Advantage} value=${one.advantage} /></button>
+            ${row ? html`<${TokenText} row=${row} lens=${key} most=${most} chosen=${one.sample === done.sample ? chosen : null} />` : html`<${Untrusted} text=${one.text.slice(0, 200)} class="clip faint" />`}
+          </li>`;
+        })}</ol>
+        <${Scale} lens=${key} most=${most} />
+      <//>
+      ${chosen === null
+        ? html`<${Empty} title="Choose a token">Its loss is worked out here, with the numbers of this very update.<//>`
+        : shown.trained
+          ? html`<${Worked} url=${`${url}/${shown.sample}/${chosen}`} />`
+          : html`<${Empty} title="Nothing to work out">No update was taken on this completion.<//>`}
+    </div>`;
+  }}<//>`;
+}
+
+// How strong and which colour: the only thing computed here, and it is paint.
+function paint(lens, value, most) {
+  const colours = LENSES[lens][2];
+  if (colours === "diverging") return [value > 0 ? "above" : value < 0 ? "below" : "level", Math.abs(value) / most];
+  if (colours === "around-one") return [value > 1 ? "more" : "less", Math.abs(Math.log(Math.max(value, 1e-6))) / most];
+  if (colours === "around-zero") return [value > 0 ? "more" : "less", Math.abs(value)];
+  return ["more", Math.abs(value) / most];
+}
+
+function fullStrength(lens, values) {
+  const sizes = values.map((one) => (LENSES[lens][2] === "around-one" ? Math.abs(Math.log(Math.max(one, 1e-6))) : Math.abs(one)));
+  return Math.max(LENSES[lens][4], ...sizes);
+}
+
+function TokenText({ row, lens, most, chosen }) {
+  const box = useRef(null);
+  const values = row.values[lens];
+  const choose = (token) => setQuery({ sample: row.sample, token });
+  useLayoutEffect(() => {
+    if (chosen !== null && box.current?.contains(document.activeElement)) box.current.children[chosen]?.focus();
+  }, [chosen]);
+  function press(event) {
+    const moves = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Enter: 0, " ": 0 };
+    // The address is ahead of the screen when keys come fast.
+    const at = Number((chosen === null ? null : route.value.query.get("token")) ?? document.activeElement?.dataset.place ?? 0);
+    const to = event.key === "Home" ? 0 : event.key === "End" ? values.length - 1 : event.key in moves ? at + moves[event.key] : null;
+    if (to === null) return;
+    event.preventDefault();
+    choose(Math.max(0, Math.min(values.length - 1, to)));
+  }
+  const click = (event) => {
+    const place = event.target.closest(".token")?.dataset.place;
+    if (place !== undefined) choose(place);
+  };
+  return html`<div class="tokens" ref=${box} role="listbox" aria-label=${`Tokens of completion ${row.sample}`} data-arrows onKeyDown=${press} onClick=${click}>${row.pieces.map((piece, place) => {
+    const [hue, size] = paint(lens, values[place], most);
+    return html`<span class="token ${hue}" role="option" data-place=${place} aria-selected=${place === chosen} tabIndex=${place === (chosen ?? 0) ? 0 : -1} style=${{ "--strength": Math.min(1, size).toFixed(3) }} title=${`${LENSES[lens][0]} ${LENSES[lens][3](values[place])}`}>${piece ? visible(piece.replace(/ /g, "␣").replace(/\n/g, "⏎\n")) : "·"}</span>`;
+  })}</div>`;
+}
+
+function Scale({ lens, most }) {
+  const [name, , colours, read] = LENSES[lens];
+  if (colours === "around-one" || colours === "around-zero") {
+    return html`<p class="scale small soft"><i class="key square less-key"></i>${lens === "clip" ? "clipped below" : "less likely than when sampled"} <i class="key square more-key"></i>${lens === "clip" ? "clipped above" : "more likely"}</p>`;
+  }
+  return html`<p class="scale small soft num"><span>${colours === "sequential" ? "0" : read(-most)}</span><i class="ramp ramp-${colours}" aria-hidden="true"></i><span>${read(most)}</span><span class="visually-hidden">scale of ${name}</span></p>`;
+}
+
+function Worked({ url }) {
+  const state = useApi(url);
+  return html`<${Fetched} state=${state} height="30rem">${(token) => html`<${Card} class="worked-card" title=${html`Token ${token.position + 1} of ${token.length}`}>
+      <p class="worked-token"><bdi class="untrusted" dir="ltr">${visible(token.piece || "·")}</bdi></p>
+      <ol class="worked-steps">
+        <li><h3>How far has the policy moved?</h3>
+          <${Tex} block>${token.ratio_kind === "token" ? `\\rho=e^{\\log p-\\log p_{\\text{old}}}=e^{${value(token.logp)}-${braced(token.old)}}=${value(token.ratio, 5)}` : `\\rho=\\exp\\!\\big(\\text{mean}(\\log p-\\log p_{\\text{old}})\\big)=${value(token.ratio, 5)}`}<//></li>
+        <li><h3>Does the clip hold it?</h3>
+          <${Tex} block>${`\\text{clip}(\\rho,${value(token.limits[0], 3)},${value(token.limits[1], 3)})=${value(token.clipped_ratio, 5)}`}<//>
+          <p class="small soft">${token.clip > 0 ? "Yes, above: it is likely enough already, and gets no gradient." : token.clip < 0 ? "Yes, below: it is unlikely enough already, and gets no gradient." : "No: its gradient counts in full."}</p></li>
+        <li><h3>What does it earn?</h3>
+          <${Tex} block>${`-\\min(\\rho A,\\ \\text{clip}(\\rho)A),\\quad A=${value(token.advantage)}`}<//>
+          <${Tex} block>${`=${value(token.surrogate, 5)}`}<//></li>
+        ${token.kl !== null && html`<li><h3>How far from the reference?</h3>
+          <${Tex} block>${`\\beta\\,\\text{KL}_{${token.kl_kind}}=${value(token.beta, 3)}\\cdot${value(token.kl, 4)}`}<//></li>`}
+        <li><h3>Its share of the loss</h3>
+          <${Tex} block>${`\\frac{w}{D}\\big(${value(token.surrogate, 4)}${token.kl !== null && token.beta ? `+${value(token.beta, 3)}\\cdot${value(token.kl, 3)}` : ""}\\big)`}<//>
+          <p class="small soft">w = ${token.aggregate === "sequence" ? `1/${token.length}, one over the completion's tokens` : "1"}; D = ${number(token.denominator)}</p>
+          <p class="result num" data-number="share">${exact(token.share)}</p></li>
+        <li><h3>So its log-probability is pushed by</h3>
+          <p class="result num" data-number="push">${signed(token.push, 6)}</p>
+          <p class="small soft">−∂loss/∂logp, by autograd through <code>grpo.core.policy_loss</code></p></li>
+      </ol>
+      <dl class="facts small"><div><dt>sampler</dt><dd class="num">${percent(Math.exp(token.sampler), 1)}</dd></div><div><dt>before</dt><dd class="num">${percent(Math.exp(token.old), 1)}</dd></div><div><dt>at this update</dt><dd class="num">${percent(Math.exp(token.logp), 1)}</dd></div>${token.entropy !== null && html`<div><dt>entropy</dt><dd class="num">${exact(token.entropy, 3)} nats</dd></div>`}</dl>
+    <//>`}<//>`;
+}

@@ -1,0 +1,80 @@
+// One recorded step under other settings: the same completions, other advantages, by the engine's own functions.
+import { html } from "htm/preact";
+import { useApi } from "../api.js";
+import { number, percent, signed } from "../format.js";
+import { Advantage, Card, Fetched, MetricHint, Segmented, StepBar } from "../parts.js";
+import { address, setQuery } from "../route.js";
+import { Untrusted } from "../text.js";
+import { chosenStep } from "./groups.js";
+
+const WORDS = {
+  baseline: { mean: "group mean", leave_one_out: "mean of the others", batch: "batch mean", length_weighted: "by length" },
+  scale: { group_std: "group std", batch_std: "batch std", none: "nothing" },
+  aggregate: { sequence: "completions", token: "tokens", constant: "constant" },
+  ratio: { token: "each token", sequence: "completion" },
+  kl: { k1: "k1", k2: "k2", k3: "k3" },
+};
+const TITLES = { baseline: "Compare a reward with", scale: "divide by", aggregate: "average over", ratio: "ratio of", kl: "KL estimate" };
+const NUMBERS = [["clip_low", "ε below", 0, 1, 0.01], ["clip_high", "ε above", 0, 1, 0.01], ["beta", "β", 0, 0.5, 0.005]];
+const MEASURED = [
+  ["zero_signal_groups", percent], ["advantage_std", number], ["reward_mean", number], ["gradient_tokens", percent],
+];
+const TRACED = [["loss", (v) => number(v, 5)], ["clip_low", (v) => percent(v, 1)], ["clip_high", (v) => percent(v, 1)], ["kl", (v) => number(v, 4)]];
+
+export function WhatIf({ url, about, query }) {
+  const step = chosenStep(about, query);
+  const asked = Object.fromEntries([...query].filter(([name]) => name in WORDS || name.startsWith("weight.") || NUMBERS.some(([key]) => key === name)));
+  const state = useApi(address(`${url}/steps/${step}/whatif`, asked));
+  const clear = Object.fromEntries(Object.keys(asked).map((name) => [name, undefined]));
+  return html`<p class="view-lead">The completions and rewards of a recorded step stay; the advantages and weights are worked out again by <code>grpo.core</code>. Nothing is trained.</p>
+    <${StepBar} step=${step} last=${about.steps - 1} />
+    <${Fetched} state=${state} height="60vh">${(answer) => {
+      // Controls show what is asked, at once; the numbers follow when they are there.
+      const data = { ...answer, settings: { ...answer.recorded_settings, ...asked }, weights: Object.fromEntries(answer.parts.map((part) => [part, Number(asked[`weight.${part}`] ?? 1)])) };
+      for (const [name] of NUMBERS) data.settings[name] = Number(data.settings[name]);
+      return html`<div class="whatif">
+      <${Card} class="controls" title="Settings" actions=${html`<button type="button" disabled=${!Object.keys(asked).length} onClick=${() => setQuery(clear)}>As it ran</button>`}>
+        <div class="row presets" role="group" aria-label="Presets">${Object.entries(data.presets).map(([name, preset]) => html`<button type="button" class="chip" onClick=${() => setQuery({ ...clear, ...changes(preset, data.recorded_settings) })}>${name}</button>`)}</div>
+        ${Object.entries(TITLES).map(([name, title]) => html`<div class="setting"><span class="small soft">${title}${differs(data, name)}</span>
+          <${Segmented} label=${title} value=${data.settings[name]} onChange=${(choice) => setQuery({ [name]: choice === data.recorded_settings[name] ? undefined : choice })} options=${data.choices[name].map((key) => [key, WORDS[name][key] ?? key])} /></div>`)}
+        ${NUMBERS.map(([name, title, low, high, tick]) => html`<${Slider} name=${name} title=${title} low=${low} high=${high} tick=${tick} value=${data.settings[name]} recorded=${data.recorded_settings[name]} />`)}
+        ${data.parts.map((part) => html`<${Slider} name=${`weight.${part}`} title=${html`weight of <b>${part}</b>`} low=${-1} high=${2} tick=${0.1} value=${data.weights[part]} recorded=${1} />`)}
+      <//>
+      <div>
+        <${Card} title="The step" note="As it ran, and as it would have been.">
+          <table class="before-after"><thead><tr><th scope="col"><span class="visually-hidden">metric</span></th><th scope="col" class="right">as it ran</th><th scope="col" class="right">what if</th></tr></thead><tbody>
+            ${MEASURED.map(([name, read]) => html`<${Row} name=${name} read=${read} before=${data.statistics.before[name]} now=${data.statistics.now[name]} />`)}
+            ${data.traced.now && html`<tr><th colspan="3" scope="rowgroup" class="rowgroup">over the tokens that were recorded</th></tr>`}
+            ${data.traced.now && TRACED.map(([name, read]) => html`<${Row} name=${name} read=${read} before=${data.traced.before[name]} now=${data.traced.now[name]} />`)}
+          </tbody></table>
+        <//>
+        <${Card} title="Each completion" note="Under each: its advantage as recorded, and as it would be. The bars are the push on each of its tokens at ratio 1; grey, as it ran.">
+          <${Pushes} groups=${data.groups} />
+        <//>
+      </div>
+    </div>`;
+    }}<//>`;
+}
+
+const changes = (preset, recorded) => Object.fromEntries([...Object.keys(TITLES), ...NUMBERS.map(([name]) => name)].map((name) => [name, preset[name] === recorded[name] ? undefined : preset[name]]));
+const differs = (data, name) => (data.settings[name] === data.recorded_settings[name] ? null : html` <span class="changed">was ${WORDS[name][data.recorded_settings[name]]}</span>`);
+
+function Slider({ name, title, low, high, tick, value, recorded }) {
+  return html`<label class="setting"><span class="small soft">${title} <b class="num">${number(value, 3)}</b>${value !== recorded && html` <span class="changed">was ${number(recorded, 3)}</span>`}</span>
+    <input type="range" min=${low} max=${high} step=${tick} value=${value} onInput=${(event) => setQuery({ [name]: Number(event.target.value) === recorded ? undefined : event.target.value })} /></label>`;
+}
+
+function Row({ name, read, before, now }) {
+  const changed = before !== undefined && Math.abs((now ?? 0) - (before ?? 0)) > 1e-9;
+  return html`<tr class=${changed ? "changed-row" : ""}><th scope="row">${name.replaceAll("_", " ")}<${MetricHint} name=${name} /></th><td class="right num">${before === undefined ? "–" : read(before)}</td><td class="right num" data-number=${name}><b>${now === undefined ? "–" : read(now)}</b></td></tr>`;
+}
+
+function Pushes({ groups }) {
+  const most = Math.max(1e-12, ...groups.flatMap((group) => group.completions.flatMap((done) => [Math.abs(done.weight), Math.abs(done.weight_before)])));
+  return html`<ol class="pushes">${groups.map((group) => html`<li><p class="small"><${Untrusted} text=${group.prompt} class="clip" /></p>
+    <ul>${group.completions.map((done) => html`<li title=${done.text}>
+      <span class="push-bars" aria-hidden="true"><i class="ghost" style=${bar(done.weight_before, most)}></i><i class=${done.advantage > 0 ? "above" : "below"} style=${bar(done.weight, most)}></i></span>
+      <span class="tiny num"><span class="faint">${signed(done.recorded.advantage)}</span><b>${signed(done.advantage)}</b></span></li>`)}</ul></li>`)}</ol>`;
+}
+
+const bar = (value, most) => ({ height: `${(50 * Math.abs(value)) / most}%`, [value >= 0 ? "bottom" : "top"]: "50%" });

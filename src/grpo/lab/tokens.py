@@ -1,0 +1,193 @@
+"""The token lens: what the update saw of each token of a completion, and one token's loss worked out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+from grpo.checkpoints import Checkpoints
+from grpo.core import kl_estimate, policy_loss, token_loss, token_terms
+from grpo.errors import GrpoError
+from grpo.models import locate_model
+from grpo.store import Run
+
+ACCEPTED = frozenset(inspect.signature(policy_loss).parameters)
+"""Settings that `policy_loss` takes; the others of a run's loss section make its advantages."""
+
+MOST_TOKENS_AT_ONCE = 2000
+
+
+def loss_settings(loss: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a run's loss section that `policy_loss` takes."""
+    return {name: value for name, value in loss.items() if name in ACCEPTED}
+
+
+def tensor(array: np.ndarray) -> torch.Tensor:
+    """Recorded as float32; worked with in double, so that what is shown is exact to the digits recorded."""
+    return torch.from_numpy(array.astype(np.float64))
+
+
+class Traced:
+    """One completion whose tokens were recorded, as `policy_loss` reads it."""
+
+    def __init__(self, row: Mapping[str, Any], loss: Mapping[str, Any]):
+        self.row, self.settings = row, loss_settings(loss)
+        self.trained = row["trainer_logprobs"] is not None
+        self.sampler_L = tensor(row["logprobs"])
+        # With one update the old policy is the one that was training; without any, the sampler's is all there is.
+        self.logp_L = tensor(row["trainer_logprobs"]) if self.trained else self.sampler_L
+        self.old_L = self.logp_L if row["old_logprobs"] is None else tensor(row["old_logprobs"])
+        self.advantages_L = torch.zeros_like(self.logp_L) if row["advantages"] is None else tensor(row["advantages"])
+        self.ref_L = None if row["ref_logprobs"] is None else tensor(row["ref_logprobs"])
+        if self.ref_L is None:
+            self.settings["beta"] = 0.0
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        return {
+            "logp_L": self.logp_L,
+            "old_logp_L": self.old_L,
+            "advantages_L": self.advantages_L,
+            "ref_logp_L": self.ref_L,
+            "denominator": self.row["denominator"] or 1.0,
+            **self.settings,
+        }
+
+
+def lens(run: Run, step: int, group: int, sample: int) -> dict[str, Any]:
+    """The group's tokens with each of the values they can be coloured by; of long completions, only the one asked for.
+
+    A value that was not recorded is None.
+    """
+    rows: list[Mapping[str, Any]] = [row for row in run.token_arrays(step) if row["group_index"] == group]
+    traced = _traced(rows, run, sample)
+    if sum(len(row["tokens"]) for row in rows) > MOST_TOKENS_AT_ONCE:
+        rows = [traced.row]
+    return {
+        "settings": traced.settings,
+        "updates": _updates(run),
+        "rows": [_row(run, Traced(row, run.config.get("loss", {}))) for row in rows],
+    }
+
+
+def _row(run: Run, traced: Traced) -> dict[str, Any]:
+    terms = token_terms(**traced.inputs)
+    entropies = traced.row["entropies"]
+    return {
+        "sample": traced.row["sample_index"],
+        "pieces": pieces(run, traced.row["tokens"].tolist()),
+        "trained": traced.trained,
+        "denominator": traced.row["denominator"],
+        "values": {
+            "push": terms.push.tolist() if traced.trained else None,
+            "advantage": traced.advantages_L.tolist(),
+            "ratio": terms.ratio.tolist() if traced.trained else None,
+            "clip": terms.clip.tolist() if traced.trained else None,
+            "kl": None if terms.kl is None or not traced.trained else terms.kl.tolist(),
+            "entropy": None if entropies is None else entropies.tolist(),
+            "gap": (traced.old_L - traced.sampler_L).tolist() if traced.trained else None,
+            "probability": traced.sampler_L.exp().tolist(),
+        },
+    }
+
+
+def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[str, Any]:
+    """One token's loss in the numbers that made it, each by the function of `grpo.core` that made it."""
+    traced = _traced([row for row in run.token_arrays(step) if row["group_index"] == group], run, sample)
+    length = len(traced.logp_L)
+    if not 0 <= position < length:
+        raise GrpoError(f"token {position} is not there; the completion has {length} tokens")
+    if not traced.trained:
+        raise GrpoError("no update was taken on this completion: it was unscored, or no token of the batch had signal")
+    terms, settings, inputs = token_terms(**traced.inputs), traced.settings, traced.inputs
+    ref = traced.ref_L
+    weight = 1 / length if settings["aggregate"] == "sequence" else 1.0
+    advantage, ratio = float(traced.advantages_L[position]), float(terms.ratio[position])
+    limits = (1 - settings["clip_low"], 1 + settings["clip_high"])
+    kl = kl_estimate(traced.logp_L, ref, settings["kl"])[position].item() if ref is not None else None
+    return {
+        "position": position,
+        "length": length,
+        "piece": pieces(run, traced.row["tokens"].tolist())[position],
+        "logp": float(traced.logp_L[position]),
+        "old": float(traced.old_L[position]),
+        "sampler": float(traced.sampler_L[position]),
+        "reference": None if ref is None else float(ref[position]),
+        "ratio": ratio,
+        "ratio_kind": settings["ratio"],
+        "advantage": advantage,
+        "limits": limits,
+        "clipped_ratio": min(max(ratio, limits[0]), limits[1]),
+        "clip": int(terms.clip[position]),
+        "kl": kl,
+        "kl_kind": settings["kl"],
+        "beta": settings["beta"],
+        "aggregate": settings["aggregate"],
+        "weight": weight,
+        "surrogate": token_loss(position, **{**inputs, "beta": 0.0}) * inputs["denominator"] / weight,
+        "denominator": inputs["denominator"],
+        "share": token_loss(position, **inputs),
+        "push": float(terms.push[position]),
+        "entropy": None if traced.row["entropies"] is None else float(traced.row["entropies"][position]),
+    }
+
+
+def _traced(rows: Sequence[Mapping[str, Any]], run: Run, sample: int) -> Traced:
+    for row in rows:
+        if row["sample_index"] == sample:
+            return Traced(row, run.config.get("loss", {}))
+    raise GrpoError("these tokens were not recorded; --system.token_groups N keeps those of N groups per step")
+
+
+def _updates(run: Run) -> int:
+    optimizer = run.config.get("optimizer", {})
+    return int(optimizer.get("epochs", 1)) * int(optimizer.get("minibatches", 1))
+
+
+def pieces(run: Run, tokens: Sequence[int]) -> list[str]:
+    """The text of each token; its number where no tokenizer is to be found on this machine."""
+    file = _tokenizer_file(run)
+    if file is None:
+        return [f"‹{token}›" for token in tokens]
+    tokenizer = _tokenizer(file)
+    stream = DecodeStream(skip_special_tokens=False)
+    # A character of several tokens appears with the last of them; the ones before show nothing.
+    return [stream.step(tokenizer, token) or "" for token in tokens]
+
+
+def _tokenizer_file(run: Run) -> str | None:
+    model = str(run.config.get("model", ""))
+    newest = Checkpoints(run.path).newest()
+    try:
+        folders = [*([Path(newest.model)] if newest else []), Path(locate_model(model))]
+    except GrpoError:  # the model has been moved since
+        folders = [Path(newest.model)] if newest else []
+    for folder in folders:
+        if (folder / "tokenizer.json").is_file():
+            return str(folder / "tokenizer.json")
+    return _cached(model)
+
+
+def _cached(model: str) -> str | None:
+    """Of a model from the hub, where it was downloaded to; nothing is fetched."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(model, "tokenizer.json")
+    except HFValidationError:
+        return None
+    return found if isinstance(found, str) else None
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(file: str) -> Tokenizer:
+    return Tokenizer.from_file(file)

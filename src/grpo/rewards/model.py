@@ -1,0 +1,99 @@
+"""A reward model: any Hugging Face sequence classifier reads (prompt, completion) and its one logit is the reward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from grpo.errors import GrpoError
+from grpo.policy import _quiet_transformers
+from grpo.rewards.call import Answers, Outcome, checked
+
+TOKENS_AT_ONCE = 16384
+"""Padding included."""
+
+
+class ModelReward:
+    """Runs on the trainer's device, in its process; `name` is a folder or a Hugging Face id.
+
+    With several labels, `owner/name#label` pays the probability of that label.
+    """
+
+    def __init__(self, name: str, device: str = "cpu"):
+        source, _, label = name.partition("#")
+        try:
+            with _quiet_transformers():
+                self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+                self.model: Any
+                self.model, report = transformers.AutoModelForSequenceClassification.from_pretrained(
+                    source, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+                )
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:  # border: files people made
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise GrpoError(f"field reward: cannot load the reward model {source!r}: {reason}") from error
+        if missing := sorted(report["missing_keys"]):
+            # transformers would fill these with random numbers and go on.
+            raise GrpoError(
+                f"field reward: {source} lacks {len(missing)} weights, the first is {missing[0]}; it is no reward model"
+            )
+        self.part = Path(source).name
+        self.label = self._label(source, label)
+        if self.tokenizer.pad_token_id is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        # Decoders are read at their last token that is no padding.
+        self.model.config.pad_token_id = self.tokenizer.pad_token_id
+        self.tokenizer.padding_side, self.tokenizer.truncation_side = "right", "left"
+        self.model.eval().to(device)
+
+    def _label(self, source: str, label: str) -> int | None:
+        names = {str(name): index for index, name in self.model.config.id2label.items()}
+        if not label and len(names) == 1:
+            return None
+        if label not in names:
+            example = f"model:{source}#{next(iter(names))}"
+            raise GrpoError(
+                f"field reward: {source} has the labels {', '.join(names)}; name the one that pays: {example}"
+            )
+        return names[label]
+
+    def start(self, asked: Sequence[Answers]) -> Callable[[], list[list[Outcome]]]:
+        return lambda: self._outcomes(asked)
+
+    def _outcomes(self, asked: Sequence[Answers]) -> list[list[Outcome]]:
+        values = iter(self.rewards([self.text(answers, text) for answers in asked for text in answers.texts]))
+        return [[checked(Outcome({self.part: next(values)})) for _ in answers.texts] for answers in asked]
+
+    def text(self, answers: Answers, completion: str) -> str:
+        """A conversation goes through the reward model's own chat template where it has one."""
+        problem = answers.problem
+        if problem.messages and self.tokenizer.chat_template:
+            messages = [*map(dict, problem.messages), {"role": "assistant", "content": completion}]
+            return self.tokenizer.apply_chat_template(messages, tokenize=False)
+        return problem.prompt + completion
+
+    @torch.inference_mode()
+    def rewards(self, texts: Sequence[str]) -> list[float]:
+        """In batches of texts of about the same length."""
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        rows = self.tokenizer(
+            list(texts), add_special_tokens=False, truncation=limit is not None, max_length=limit, padding=False
+        )["input_ids"]
+        order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
+        values = [0.0] * len(rows)
+        while order:
+            count = max(1, TOKENS_AT_ONCE // max(1, len(rows[order[0]])))
+            together, order = order[:count], order[count:]
+            for row, value in zip(together, self._batch([rows[row] for row in together]), strict=True):
+                values[row] = value
+        return values
+
+    def _batch(self, rows: Sequence[list[int]]) -> list[float]:
+        padded = self.tokenizer.pad({"input_ids": list(rows)}, return_tensors="pt").to(self.model.device)
+        logits_NV = self.model(input_ids=padded["input_ids"], attention_mask=padded["attention_mask"]).logits.float()
+        rewards_N = logits_NV[:, 0] if self.label is None else logits_NV.softmax(-1)[:, self.label]
+        return rewards_N.tolist()

@@ -1,0 +1,242 @@
+"""Puts together what the rewards of a run say of each completion."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from grpo.config import Scoring
+from grpo.errors import GrpoError
+from grpo.rewards.call import Answers, Outcome, Reward, TaskReward, call_each
+from grpo.rewards.confine import Limits
+from grpo.rewards.judge import Judge
+from grpo.rewards.own import OwnReward, Spec, parse
+from grpo.rewards.workers import Workers
+from grpo.types import Completion, Group, Problem
+
+if TYPE_CHECKING:
+    from grpo.tasks import Task
+
+RECENT = 500
+"""Completions among which a reward's faults are counted."""
+FEW = 100
+"""Fewer than this are taken for this many: one fault in the first step is not a tenth."""
+
+Outcomes = list[list[Outcome]]
+"""Of one reward, by group and completion."""
+Start = Callable[[Sequence[Answers]], Callable[[], Outcomes]]
+"""Begins to score; what it returns waits for the outcomes."""
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A reward of the run and what it counts for."""
+
+    title: str
+    weight: float
+    start: Start | None = None
+    """None: the workers do it, for all their rewards at once."""
+
+
+class Rewarded:
+    """A task together with what scores it. All that it does not know itself, it asks the task.
+
+    >>> from grpo.tasks import load_task
+    >>> with Rewarded(load_task("arithmetic")) as task:
+    ...     print(task.name, [weighted.title for weighted in task.rewards], task.notes)
+    arithmetic ['task arithmetic'] []
+    """
+
+    def __init__(self, task: Task, reward: str = "", scoring: Scoring | None = None, device: str = "cpu"):
+        self.task, self.scoring, self.device = task, scoring or Scoring(), device
+        self.specs = parse(reward) or [Spec("task", "", 1.0)]
+        _refuse_namesakes(self.specs)
+        self.checks_golds = [spec.source for spec in self.specs] == ["task"]
+        """Whether a gold answer must earn the full reward."""
+        self.notes: list[str] = []
+        """What was taken for granted."""
+        self.workers: Workers | None = None
+        self.judges: list[Judge] = []
+        self.recent: dict[str, deque[bool]] = {}
+        self.rewards = self._start()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked for by copy and pickle, before there is a task
+            raise AttributeError(name)
+        return getattr(self.task, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.workers:
+            self.workers.close()
+        for judge in self.judges:
+            judge.close()
+
+    def ready(self) -> None:
+        """Raises where a reward cannot be loaded."""
+        if self.workers:
+            self.workers.ready()
+
+    def submit(self, groups: Sequence[Group]) -> Pending:
+        asked = [
+            Answers(
+                group.problem,
+                tuple(completion.text for completion in group.completions),
+                tuple(tuple(completion.tokens.tolist()) for completion in group.completions),
+                group.policy_version,
+            )
+            for group in groups
+        ]
+        by_workers = self.workers.start(asked) if self.workers else list
+        return Pending(self, groups, by_workers, [each.start and each.start(asked) for each in self.rewards])
+
+    def watched(self) -> Callable[[Problem, str], Mapping[str, float]]:
+        """The task's traits where its own check, which finds them too, is not among the rewards."""
+        nothing: Callable[[Problem, str], Mapping[str, float]] = lambda problem, text: {}  # noqa: E731
+        if any(spec.source == "task" for spec in self.specs) or not getattr(self.task, "trusted", False):
+            return nothing
+        return getattr(self.task, "traits", nothing)
+
+    def note_faults(self, title: str, outcomes: Outcomes) -> None:
+        """Stops the run where a reward fails too often to learn from."""
+        recent = self.recent.setdefault(title, deque(maxlen=RECENT))
+        recent.extend(bool(outcome.fault) for rows in outcomes for outcome in rows)
+        if sum(recent) > self.scoring.most_failures * max(len(recent), FEW):
+            last = next(outcome for rows in reversed(outcomes) for outcome in reversed(rows) if outcome.fault)
+            raise GrpoError(
+                f"{title}: failed on {sum(recent)} of the last {len(recent)} completions, more than "
+                f"scoring.most_failures ({self.scoring.most_failures:g}) allows; the last: {last.fault}: "
+                f"{telling_line(last.why)}; mend it, or raise the limit"
+            )
+
+    def _start(self) -> list[Weighted]:
+        isolated: list[Reward] = []
+        rewards = []
+        for spec in self.specs:
+            if spec.source == "model":
+                from grpo.rewards.model import ModelReward
+
+                rewards.append(Weighted(f"reward {spec}", spec.weight, ModelReward(spec.name, self.device).start))
+            elif spec.source == "judge":
+                judge = Judge(spec.name, self.scoring)
+                self.judges.append(judge)
+                rewards.append(Weighted(f"reward {spec}", spec.weight, judge.start))
+            elif spec.source == "task" and (here := self._in_this_process()):
+                rewards.append(Weighted(f"task {self.task.name}", spec.weight, here))
+            else:
+                reward = TaskReward(self.task) if spec.source == "task" else OwnReward(spec)
+                title = reward.name if spec.source == "task" else f"reward {spec}"
+                rewards.append(Weighted(title, spec.weight))
+                isolated.append(reward)
+        if isolated:
+            scoring = self.scoring
+            limits = Limits(scoring.seconds, int(scoring.memory_gb * 2**30), workers=scoring.workers)
+            self.workers = Workers(isolated, limits)
+        return rewards
+
+    def _in_this_process(self) -> Start | None:
+        """For a task that is trusted, or cannot go elsewhere."""
+        reward = TaskReward(self.task)
+        if not getattr(self.task, "trusted", False):
+            why = _bound_here(self.task)
+            if not why:
+                return None
+            self.notes.append(
+                f"task {self.task.name} is scored in the trainer's process, where nothing ends a call that hangs: {why}"
+            )
+        return lambda asked: lambda: [call_each(reward, answers) for answers in asked]
+
+
+class Pending:
+    """Completions that are being scored."""
+
+    def __init__(
+        self,
+        task: Rewarded,
+        groups: Sequence[Group],
+        by_workers: Callable[[], list[Outcomes]],
+        others: Sequence[Callable[[], Outcomes] | None],
+    ):
+        self.task, self.groups, self.by_workers, self.others = task, groups, by_workers, others
+
+    def collect(self) -> list[Group]:
+        """Waits until all are scored."""
+        other = [None if collect is None else collect() for collect in self.others]
+        from_workers = iter(self.by_workers())
+        outcomes = [next(from_workers) if found is None else found for found in other]
+        watched = self.task.watched()
+        for weighted, by_group in zip(self.task.rewards, outcomes, strict=True):
+            _refuse_mistakes(weighted.title, self.groups, by_group)
+            self.task.note_faults(weighted.title, by_group)
+        return [
+            replace(
+                group,
+                completions=tuple(
+                    _scored(
+                        replace(completion, traits=watched(group.problem, completion.text)),
+                        self.task.rewards,
+                        [by_group[i][row] for by_group in outcomes],
+                    )
+                    for row, completion in enumerate(group.completions)
+                ),
+            )
+            for i, group in enumerate(self.groups)
+        ]
+
+
+def _scored(completion: Completion, rewards: Sequence[Weighted], outcomes: Sequence[Outcome]) -> Completion:
+    parts: dict[str, float | None] = {}
+    traits = dict(completion.traits)
+    paid: list[float] = []
+    for weighted, outcome in zip(rewards, outcomes, strict=True):
+        parts |= outcome.parts
+        traits |= outcome.traits
+        paid += [weighted.weight * value for value in outcome.parts.values() if value is not None]
+        # To make a checker hang must not pay, nor cost the group its comparison.
+        paid += [0.0] * (outcome.fault in ("timeout", "crash"))
+    faults = [(weighted.title, outcome) for weighted, outcome in zip(rewards, outcomes, strict=True) if outcome.fault]
+    unscored = not paid or any(outcome.fault == "failure" for _, outcome in faults)
+    why = "\n".join(f"{outcome.fault} in {title}: {outcome.why}" for title, outcome in faults)
+    reward = None if unscored else float(sum(paid))
+    return replace(completion, parts=parts, reward=reward, traits=traits, why=why)
+
+
+def _refuse_namesakes(specs: Sequence[Spec]) -> None:
+    """Values are recorded by the function's name."""
+    names = [spec.name.partition("(")[0] for spec in specs if spec.source not in ("model", "judge")]
+    for name in names:
+        if names.count(name) > 1:
+            raise GrpoError(f"field reward: two are called {name or 'task'}; give one of them another name")
+
+
+def _refuse_mistakes(title: str, groups: Sequence[Group], outcomes: Outcomes) -> None:
+    for group, rows in zip(groups, outcomes, strict=True):
+        for row, outcome in enumerate(rows):
+            if outcome.fault == "mistake":
+                raise GrpoError(f"{title}, problem {group.problem.id}, completion {row}: {outcome.why}")
+
+
+def telling_line(why: str) -> str:
+    """The error of a traceback, with the place it was raised at."""
+    before = why.partition("\nprinted: ")[0].strip().splitlines() or [""]
+    places = [line.strip() for line in before if line.strip().startswith("File ")]
+    return f"{before[-1]} ({places[-1]})" if places else before[-1]
+
+
+def _bound_here(task: Task) -> str:
+    """Why a task cannot travel to another process; empty where it can."""
+    if type(task).__module__ == "__main__":
+        return f"its class {type(task).__qualname__} is part of the program that runs; move it to a file of its own"
+    try:
+        pickle.dumps(task)
+    except Exception as error:  # noqa: BLE001  border: people's classes, which may raise anything when they are packed
+        return f"it cannot be sent to a worker ({type(error).__name__}: {error})"
+    return ""

@@ -1,0 +1,118 @@
+"""Countdown: reach a number with the four operations, using each of the given numbers exactly once."""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from itertools import islice
+
+from grpo.errors import GrpoError
+from grpo.rewards.answers import explicit
+from grpo.types import Problem, chat
+
+HELDOUT_ONE_IN = 10
+HELDOUT_COUNT = 1000
+LONGEST = 200
+QUESTION = (
+    "Use each of the numbers {numbers} exactly once, with + - * / and parentheses, to make {target}. "
+    "Think, then give the expression inside <answer> </answer>."
+)
+
+
+class Countdown:
+    """`countdown`: three or four numbers. `countdown:easy`: three.
+
+    >>> task, problem = Countdown(), Problem("p", "", "44+19-35", columns={"numbers": [44, 19, 35], "target": 28})
+    >>> [task.score(problem, text)["correct"] for text in ("<answer>19 + (44 - 35)</answer>", "19+44-35=28", "28")]
+    [1.0, 1.0, 0.0]
+    """
+
+    trusted = True
+    """Its check cannot hang or harm, whatever the text."""
+
+    def __init__(self, variant: str = ""):
+        if variant not in ("", "easy"):
+            raise GrpoError(f"field task: no variant {variant!r} of countdown; there is countdown:easy")
+        self.name = f"countdown:{variant}" if variant else "countdown"
+        self.sizes = (3,) if variant else (3, 4)
+
+    def draw(self, step: int, count: int, seed: int) -> list[Problem]:
+        return [*islice(self._stream(f"train/{seed}/{step}", f"train/{step}", heldout=False), count)]
+
+    def heldout(self) -> list[Problem]:
+        return [*islice(self._stream("heldout", "heldout", heldout=True), HELDOUT_COUNT)]
+
+    def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
+        return {"correct": float(self.why(problem, text)[1] == "right")}
+
+    def traits(self, problem: Problem, text: str) -> Mapping[str, float]:
+        return {"unparsed": float(self.why(problem, text)[1] == "not an expression")}
+
+    def why(self, problem: Problem, text: str) -> tuple[str, str]:
+        said = expression_in(text)
+        value = evaluate(said)
+        if value is None:
+            return said, "not an expression"
+        if sorted(map(int, re.findall(r"\d+", said))) != sorted(problem.columns["numbers"]):
+            return said, "not each number exactly once"
+        return said, "right" if value == problem.columns["target"] else f"makes {value}"
+
+    def _stream(self, key: str, prefix: str, heldout: bool) -> Iterator[Problem]:
+        """Endless; made from a solution, so that there is one. A problem is held out by its own hash."""
+        rng, number = random.Random(f"{self.name}/{key}"), 0
+        while True:
+            numbers = [rng.randint(1, 99) for _ in range(rng.choice(self.sizes))]
+            solution = "".join(f"{rng.choice('+-*')}{n}" if at else str(n) for at, n in enumerate(numbers))
+            target = evaluate(solution)
+            if target is None or not 0 < target <= 999:
+                continue
+            shown = sorted(numbers)
+            question = QUESTION.format(numbers=", ".join(map(str, shown)), target=target)
+            if (zlib.crc32(question.encode()) % HELDOUT_ONE_IN == 0) == heldout:
+                columns = {"numbers": shown, "target": int(target)}
+                yield Problem(f"{prefix}/{number}", question, solution, chat(question), columns)
+                number += 1
+
+
+def expression_in(text: str) -> str:
+    """What stands in the last box or answer tag, or else on the last line; without an "= 28" at its end."""
+    marked = [candidate for form, candidate in explicit(text[-2000:]) if form in ("box", "tag")]
+    lines = text[-2000:].strip().splitlines()[-1:]
+    said = (
+        (marked or lines or [""])[0].replace(r"\times", "*").replace(r"\div", "/").replace("×", "*").replace("÷", "/")
+    )
+    return said.replace("−", "-").rpartition("=")[0].strip() if "=" in said else said.strip()
+
+
+def evaluate(expression: str) -> Fraction | None:
+    """The value of an expression of whole numbers, + - * / and parentheses; None for anything else.
+
+    >>> evaluate("19+(44-35)"), evaluate("1/0"), evaluate("9**9"), evaluate("__import__('os')")
+    (Fraction(28, 1), None, None, None)
+    """
+    if len(expression) > LONGEST or not re.fullmatch(r"[\d+*/() -]+", expression) or "**" in expression:
+        return None
+    try:
+        return _value(ast.parse(expression, mode="eval").body)
+    except (SyntaxError, ZeroDivisionError, ValueError, RecursionError, MemoryError):  # a border: text of a model
+        return None
+
+
+def _value(node: ast.expr) -> Fraction:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return Fraction(node.value)
+    if isinstance(node, ast.BinOp):
+        left, right = _value(node.left), _value(node.right)
+        if isinstance(node.op, ast.Add):
+            return left + right
+        if isinstance(node.op, ast.Sub):
+            return left - right
+        if isinstance(node.op, ast.Mult):
+            return left * right
+        if isinstance(node.op, ast.Div):
+            return left / right
+    raise ValueError("not one of the four operations")

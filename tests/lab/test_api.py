@@ -1,0 +1,277 @@
+"""The lab's answers, from the recording that ships with it: they are the engine's own numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from records import make_groups, make_run
+from starlette.testclient import TestClient
+
+from grpo.core import group_advantages, kl_estimate, policy_loss
+from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.live import events
+from grpo.lab.server import make_app
+from grpo.metrics import METRICS
+from grpo.store import Run
+
+EXAMPLE = "~tiny-arithmetic"
+STEP = 5
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> TestClient:
+    return TestClient(make_app(tmp_path), base_url="http://127.0.0.1:8765")
+
+
+@pytest.fixture
+def recording() -> Iterator[Run]:
+    with Run.open(RECORDINGS, EXAMPLE.removeprefix("~"), readonly=True) as run:
+        yield run
+
+
+def ask(client: TestClient, path: str, run: str = EXAMPLE, **query: Any) -> Any:
+    answer = client.get(f"/api/runs/{run}{path}", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_the_recording_is_listed_apart_and_small(client: TestClient) -> None:
+    [row] = client.get("/api/runs").json()["runs"]
+    assert (row["id"], row["example"], row["status"]) == (EXAMPLE, True, "finished")
+    assert (RECORDINGS / "tiny-arithmetic/run.db").stat().st_size <= 5_000_000
+
+
+def test_definitions_are_the_table(client: TestClient) -> None:
+    tables = client.get("/api/metrics").json()
+    assert tables["training"]["loss"]["definition"] == METRICS["loss"].definition
+
+
+def test_series_hold_what_was_recorded(client: TestClient, recording: Run) -> None:
+    found = ask(client, "/series", names="reward_mean,kl")["series"]
+    assert list(zip(found["kl"]["step"], found["kl"]["mean"], strict=True)) == recording.metrics("kl")
+
+
+def test_a_long_series_is_means_of_stretches(client: TestClient, recording: Run) -> None:
+    answer = ask(client, "/series", names="reward_mean", points=8)
+    assert answer["width"] == 10
+    values = [value for _, value in recording.metrics("reward_mean")][:10]
+    found = answer["series"]["reward_mean"]
+    assert found["mean"][0] == pytest.approx(sum(values) / 10)
+    assert (found["low"][0], found["high"][0]) == (min(values), max(values))
+
+
+def test_what_is_not_there_is_told(client: TestClient) -> None:
+    for path in ("/api/runs/..%2f..%2fetc", "/api/runs/../../etc/passwd", "/api/runs/nobody", "/api/nothing"):
+        answer = client.get(path)
+        assert answer.status_code == 404, path
+    assert "not recorded" in client.get(f"/api/runs/{EXAMPLE}/steps/7777").json()["error"]
+
+
+def test_a_group_is_sorted_by_advantage_and_measured_by_core(client: TestClient, recording: Run) -> None:
+    group = ask(client, f"/steps/{STEP}/groups/1")
+    recorded = recording.completions(STEP)[1]["completions"]
+    rewards = torch.tensor([[done["reward"] for done in recorded]])
+    advantages = [done["advantage"] for done in group["completions"]]
+    assert advantages == sorted(advantages, reverse=True)
+    assert sorted(advantages) == pytest.approx(sorted(group_advantages(rewards)[0].tolist()), abs=1e-6)
+    assert group["statistics"]["reward_mean"] == pytest.approx(rewards.mean().item())
+    assert group["statistics"]["reward_std"] == pytest.approx(rewards.std().item())
+    assert all(done["extracted"] == done["text"].rpartition(")")[2] for done in group["completions"])
+
+
+def test_the_budget_counts_what_was_recorded(client: TestClient, recording: Run) -> None:
+    row = ask(client, "/signal")["rows"][STEP]
+    metrics = recording.all_metrics()[STEP]
+    assert (row["groups"] - row["mixed"]) / row["groups"] == pytest.approx(metrics["zero_signal_groups"])
+    assert row["tokens"] == metrics["tokens"]
+    completions = [done for group in recording.completions(STEP) for done in group["completions"]]
+    assert row["gradient_tokens"] == sum(done["length"] for done in completions if done["advantage"] != 0)
+
+
+def test_difficulty_counts_right_answers(client: TestClient, recording: Run) -> None:
+    column = ask(client, "/difficulty")["columns"][STEP]
+    assert column["pass_rate"] == pytest.approx(recording.all_metrics()[STEP]["accuracy"])
+    assert sum(right * count for right, count in enumerate(column["groups_by_right"])) == column["pass_rate"] * 128
+    p = column["pass_rate"]
+    assert column["expected_zero_signal"] == pytest.approx(p**8 + (1 - p) ** 8)
+
+
+def traced(recording: Run) -> dict[str, Any]:
+    """A recorded completion with a token that was clipped below."""
+    for step in range(20):
+        for row in recording.token_arrays(step):
+            ratio = (row["trainer_logprobs"] - row["old_logprobs"]).min()
+            if row["advantages"][0] < 0 and ratio < -0.3:
+                return row | {"step": step}
+    raise AssertionError("the recording has no clipped token")
+
+
+def test_the_lens_shows_what_the_loss_saw(client: TestClient, recording: Run) -> None:
+    row = traced(recording)
+    path = f"/steps/{row['step']}/groups/{row['group_index']}/tokens/{row['sample_index']}"
+    [shown] = [one for one in ask(client, path)["rows"] if one["sample"] == row["sample_index"]]
+    logp, old, ref = (torch.tensor(row[name]).double() for name in ("trainer_logprobs", "old_logprobs", "ref_logprobs"))
+    assert shown["values"]["ratio"] == pytest.approx((logp - old).exp().tolist())
+    assert shown["values"]["kl"] == pytest.approx(kl_estimate(logp, ref).tolist())
+    below = [ratio < 0.8 for ratio in shown["values"]["ratio"]]
+    assert [clip == -1 for clip in shown["values"]["clip"]] == below
+    assert any(below)
+    text = recording.completions(row["step"])[row["group_index"]]["completions"][row["sample_index"]]["text"]
+    assert "".join(shown["pieces"]).removesuffix("<end>") == text
+
+
+def test_the_shares_of_a_completion_add_up_to_its_loss(client: TestClient, recording: Run) -> None:
+    row = traced(recording)
+    path = f"/steps/{row['step']}/groups/{row['group_index']}/tokens/{row['sample_index']}"
+    shares = [ask(client, f"{path}/{place}")["share"] for place in range(len(row["tokens"]))]
+    arrays = (row[name] for name in ("trainer_logprobs", "old_logprobs", "advantages", "ref_logprobs"))
+    logp, old, advantages, ref = (torch.tensor(array).double()[None] for array in arrays)
+    settings = {
+        name: recording.config["loss"][name] for name in ("ratio", "clip_low", "clip_high", "aggregate", "beta", "kl")
+    }
+    loss, _ = policy_loss(
+        logp, old, advantages, torch.ones_like(logp) > 0, ref_logp=ref, denominator=row["denominator"], **settings
+    )
+    assert sum(shares) == pytest.approx(loss.item(), rel=1e-9)
+
+
+def test_what_if_nothing_changes_gives_the_recorded_advantages(client: TestClient) -> None:
+    for group in ask(client, f"/steps/{STEP}/whatif")["groups"]:
+        for done in group["completions"]:
+            assert done["advantage"] == pytest.approx(done["recorded"]["advantage"], abs=1e-6)
+            assert done["weight"] == done["weight_before"]
+
+
+def test_what_if_by_hand(client: TestClient, recording: Run) -> None:
+    """Half the reward, no scale, averaged over tokens: A = (r − mean) / 2, and every token weighs 1 / all tokens."""
+    answer = ask(client, f"/steps/{STEP}/whatif", **{"scale": "none", "aggregate": "token", "weight.correct": "0.5"})
+    groups = recording.completions(STEP)
+    tokens = sum(done["length"] for group in groups for done in group["completions"])
+    for group, shown in zip(groups, answer["groups"], strict=True):
+        rewards = [done["reward"] for done in group["completions"]]
+        mean = sum(rewards) / len(rewards)
+        for reward, done in zip(rewards, shown["completions"], strict=True):
+            assert done["advantage"] == pytest.approx((reward - mean) / 2)
+            assert done["weight"] == pytest.approx((reward - mean) / 2 / tokens)
+
+
+def test_what_if_with_a_wide_clip_clips_nothing(client: TestClient, recording: Run) -> None:
+    step = traced(recording)["step"]
+    answer = ask(client, f"/steps/{step}/whatif", clip_low="1", clip_high="50")["traced"]
+    assert answer["before"]["clip_low"] > 0
+    assert (answer["now"]["clip_low"], answer["now"]["clip_high"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [("beta=much", "no number"), ("clip_low=7", "between 0 and 1"), ("scale=huge", "group_std, batch_std, none")],
+)
+def test_what_if_refuses_nonsense(client: TestClient, query: str, told: str) -> None:
+    answer = client.get(f"/api/runs/{EXAMPLE}/steps/{STEP}/whatif?{query}")
+    assert answer.status_code == 400
+    assert told in answer.json()["error"]
+
+
+def test_search_finds_every_match_once_over_its_pages(client: TestClient, recording: Run) -> None:
+    found, begin = [], {}
+    while True:
+        page = ask(client, "/completions", text="8", filters="wrong", **begin)
+        found += [(row["step"], row["group_index"], row["sample_index"]) for row in page["rows"]]
+        if page["next"] is None:
+            break
+        begin = {"begin": page["next"]}
+    expected = recording.select(
+        "SELECT step, group_index, sample_index FROM completions JOIN groups USING (step, group_index) "
+        "WHERE reward < 1 AND (instr(text, '8') OR instr(prompt, '8'))"
+    )
+    assert len(found) > 60, "more than one page"
+    assert sorted(found) == sorted(tuple(row.values()) for row in expected)
+    assert [step for step, *_ in found] == sorted((step for step, *_ in found), reverse=True)
+
+
+def test_search_is_no_sql(client: TestClient) -> None:
+    assert ask(client, "/completions", text="' OR 1=1 --")["rows"] == []
+    assert len(ask(client, "/completions", filters="1=1); DROP TABLE steps; --")["rows"]) > 0
+
+
+def test_the_timeline_adds_up_to_the_spans(client: TestClient, recording: Run) -> None:
+    rows = ask(client, "/timeline")["rows"]
+    spans = recording.summary()["spans"]
+    for name, seconds in spans.items():
+        assert sum(row["seconds"] for row in rows if row["name"] == name) == pytest.approx(seconds)
+    assert sum(row["seconds"] for row in rows if row["name"] == "between") > 0
+
+
+def test_runs_of_other_seeds_are_one_experiment_with_a_band(tmp_path: Path) -> None:
+    make_run(tmp_path, "a", seed=1, steps=4, metrics=lambda step: {"reward_mean": 0.2})
+    make_run(tmp_path, "b", seed=2, steps=4, metrics=lambda step: {"reward_mean": 0.4})
+    make_run(tmp_path, "c", seed=1, steps=4, lr=1e-3)
+    client = TestClient(make_app(tmp_path), base_url="http://127.0.0.1")
+    answer = client.get("/api/compare?runs=a,b,c&by=tokens").json()
+    assert answer["experiments"] == [["a", "b"], ["c"]]
+    [band] = answer["bands"]
+    assert band["points"][1]["mean"] == pytest.approx(0.3)
+    assert band["points"][1]["high"] - band["points"][1]["mean"] == pytest.approx(0.1 * 2**0.5)
+    assert [point["x"] for point in answer["curves"]["a"]] == [96.0, 192.0, 288.0, 384.0]
+    assert {row["name"]: row["values"] for row in answer["differences"]} == {
+        "seed": {"a": 1, "b": 2, "c": 1},
+        "lr": {"a": 3e-5, "b": 3e-5, "c": 1e-3},
+    }
+    seconds = client.get("/api/compare?runs=a&by=seconds").json()["curves"]["a"]
+    assert seconds[1]["x"] == pytest.approx(1.4, abs=0.1)  # two steps of 0.7 s, and what recording took
+
+
+def test_events_tell_the_head_and_end_with_the_run(client: TestClient) -> None:
+    text = client.get(f"/api/runs/{EXAMPLE}/events").text
+    assert json.loads(text.removeprefix("data: ")) == {
+        "status": "finished",
+        "steps_asked": 80,
+        "last_step": 79,
+        "evals": 9,
+        "findings": 0,
+    }
+
+
+def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
+    """A reader connected through two recorded steps is told of both, and of the end."""
+    make_run(tmp_path, "live", steps=1, status="running")
+    heads: list[dict[str, Any]] = []
+
+    async def follow() -> None:
+        async def gone() -> bool:
+            return False
+
+        async for event in events(lambda: Run.open(tmp_path, "live", readonly=True), gone):
+            if not event.startswith("data: "):
+                continue
+            heads.append(json.loads(event.removeprefix("data: ")))
+            with Run.open(tmp_path, "live") as run:
+                if len(heads) < 3:
+                    run.record(len(heads), make_groups(len(heads)), {}, {})
+                else:
+                    run.set_status("stopped")
+
+    asyncio.run(follow())
+    assert [(head["last_step"], head["status"]) for head in heads] == [
+        (0, "running"),
+        (1, "running"),
+        (2, "running"),
+        (2, "stopped"),
+    ]
+
+
+def test_nothing_is_written(tmp_path: Path, client: TestClient) -> None:
+    make_run(tmp_path, "mine", steps=2)
+    before = {path: path.read_bytes() for path in (tmp_path / "mine").rglob("*") if path.name == "run.db"}
+    for path in ("", "/series", "/signal", "/steps/1", "/steps/1/groups/0", "/steps/1/whatif", "/findings", "/probes"):
+        ask(client, path, run="mine")
+    assert {path: path.read_bytes() for path in before} == before
+    with Run.open(tmp_path, "mine", readonly=True) as run, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        run.select("DELETE FROM steps")

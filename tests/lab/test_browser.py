@@ -1,0 +1,190 @@
+"""The lab in a browser: every view loads cleanly, shows the engine's numbers, and runs nobody's code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import HOSTILE, Visit
+from grpo.core import group_advantages, reward_statistics, token_loss, token_terms
+from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.tokens import Traced
+from grpo.store import Run
+
+pytestmark = pytest.mark.browser
+
+EXAMPLE = "/runs/~tiny-arithmetic"
+PAGES = [
+    "/",
+    "/metrics",
+    "/compare",
+    "/compare?runs=seed-1,seed-2,diverged&by=tokens",
+    EXAMPLE,
+    f"{EXAMPLE}/overview?all=1",
+    f"{EXAMPLE}/groups?step=5&group=1",
+    f"{EXAMPLE}/tokens?step=5&token=2",
+    f"{EXAMPLE}/tokens?step=5&token=1&lens=ratio",
+    f"{EXAMPLE}/tokens?step=5&lens=entropy",
+    f"{EXAMPLE}/signal",
+    f"{EXAMPLE}/difficulty",
+    f"{EXAMPLE}/completions?filters=wrong",
+    f"{EXAMPLE}/completions?text=nothing+is+like+this",
+    f"{EXAMPLE}/whatif?step=5&scale=none&weight.correct=0.5",
+    f"{EXAMPLE}/replay?step=12",
+    f"{EXAMPLE}/time?step=3",
+    f"{EXAMPLE}/findings",
+    "/runs/diverged/findings",
+    "/runs/hostile/groups",
+    "/runs/hostile/replay",
+]
+desktop_light = pytest.mark.parametrize(("theme", "size"), [("light", (1280, 900))])
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_view_is_clean(visit: Visit, path: str) -> None:
+    visit.go(path)
+    assert visit.complaints == []
+    assert visit.elsewhere == []
+    assert visit.violations() == []
+    assert visit.page.locator(".failed, .katex-error").count() == 0
+    overflow = visit.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert overflow <= 0, "the page is wider than the screen"
+
+
+@desktop_light
+def test_an_unknown_run_is_told(visit: Visit) -> None:
+    visit.page.goto(f"{visit.lab.origin}/runs/nobody")
+    assert "no run 'nobody' here" in visit.page.get_by_role("alert").inner_text()
+    assert visit.violations() == []
+
+
+@desktop_light
+def test_group_numbers_are_the_engines(visit: Visit) -> None:
+    visit.go(f"{EXAMPLE}/groups?step=5&group=1")
+    with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
+        group = run.completions(5)[1]
+    rewards = torch.tensor([[done["reward"] for done in group["completions"]]])
+    advantages = group_advantages(rewards)
+    expected = reward_statistics(rewards, advantages, torch.ones_like(rewards) > 0)
+    assert visit.number("reward_mean") == pytest.approx(expected["reward_mean"], abs=5e-4)
+    assert visit.number("reward_std") == pytest.approx(expected["reward_std"], abs=5e-4)
+    shown = [text.replace("−", "-") for text in visit.page.locator(".completion .advantage").all_inner_texts()]
+    assert [float(text) for text in shown] == pytest.approx(sorted(advantages[0].tolist(), reverse=True), abs=5e-3)
+
+
+@desktop_light
+@pytest.mark.parametrize("token", [0, 2])
+def test_the_worked_loss_is_the_engines(visit: Visit, token: int) -> None:
+    with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
+        row = run.token_arrays(5)[0]
+        traced = Traced(row, run.config["loss"])
+    place = f"step=5&group={row['group_index']}&sample={row['sample_index']}&token={token}"
+    visit.go(f"{EXAMPLE}/tokens?{place}")
+    assert visit.number("share") == pytest.approx(token_loss(token, **traced.inputs), rel=1e-4)
+    assert visit.number("push") == pytest.approx(token_terms(**traced.inputs).push[token].item(), abs=1e-5)
+
+
+@desktop_light
+def test_what_if_is_the_engines(visit: Visit) -> None:
+    visit.go(f"{EXAMPLE}/whatif?step=5&scale=none&baseline=leave_one_out")
+    with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
+        groups = run.completions(5)
+    rewards = torch.tensor([[done["reward"] for done in group["completions"]] for group in groups])
+    advantages = group_advantages(rewards, baseline="leave_one_out", scale="none")
+    expected = reward_statistics(rewards, advantages, torch.ones_like(rewards) > 0)
+    assert visit.number("advantage_std") == pytest.approx(expected["advantage_std"], abs=5e-4)
+    # A control changes the address, and with it the numbers.
+    visit.page.get_by_role("radio", name="group std").check()
+    visit.page.wait_for_url("**baseline=leave_one_out")
+    visit.settle()
+    expected = group_advantages(rewards, baseline="leave_one_out").std().item()
+    assert visit.number("advantage_std") == pytest.approx(expected, abs=5e-4)
+
+
+@desktop_light
+@pytest.mark.parametrize("view", ["groups", "completions", "replay", "whatif", "difficulty"])
+def test_completions_are_text_and_nothing_else(visit: Visit, view: str) -> None:
+    visit.go(f"/runs/hostile/{view}?step=1")
+    page = visit.page
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("main script, main img").count() == 0
+    assert visit.complaints == []
+    if view in ("groups", "completions", "replay"):
+        shown = page.locator("main .untrusted", has_text="<script>").first
+        text = shown.inner_text()
+        assert HOSTILE[:70] in text
+        assert "ESC[31mred" in text
+        assert "U+202E" in text
+        assert "U+200F" in text
+        assert not set("\x1b\u202e\u200f") & set(text)
+
+
+@desktop_light
+def test_keyboard_alone_gets_from_the_list_to_a_token(visit: Visit) -> None:
+    visit.go("/")
+    page = visit.page
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "tiny-arithmetic":
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs/~tiny-arithmetic")
+    visit.go(f"{EXAMPLE}/tokens?step=5")
+    first = page.locator(".lens-row.chosen .token").first
+    first.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url("**token=1**")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url("**token=2**")
+    visit.settle()
+    assert page.locator(".worked-card h2").inner_text().startswith("Token 3 of ")
+    page.locator("h1").click()
+    page.keyboard.press("ArrowRight")
+    assert "step=5" in page.url, "in the token view, arrows outside the tokens change nothing"
+
+
+@desktop_light
+def test_any_view_can_be_linked(visit: Visit) -> None:
+    """What is clicked is in the address, and the address alone brings it back."""
+    visit.go(f"{EXAMPLE}/groups?step=5")
+    visit.page.locator(".group-button").nth(3).click()
+    visit.page.wait_for_url("**group=3")
+    visit.settle()
+    before = visit.page.locator(".group").inner_text()
+    visit.go(visit.page.url.removeprefix(visit.lab.origin))
+    assert visit.page.locator(".group").inner_text() == before
+    visit.page.go_back()
+    visit.page.go_back()
+    assert "group=" not in visit.page.url
+
+
+@desktop_light
+def test_a_live_run_appears_and_grows(visit: Visit) -> None:
+    settings = "--model nano --steps 40 --prompts-per-step 4 --group-size 4 --evaluation.problems 16 --quiet --run live"
+    command = [sys.executable, "-m", "grpo.cli", "train", *settings.split(), "--system.runs", str(visit.lab.runs)]
+    visit.go("/")
+    trainer = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+    try:
+        page = visit.page
+        page.get_by_role("link", name="live").click()
+        steps = page.locator(".stat").filter(has=page.get_by_text("Steps", exact=True)).locator(".stat-value")
+        seen: set[str] = set()
+        while len(seen) < 3:
+            seen.add(steps.inner_text())
+            page.wait_for_timeout(100)
+            assert trainer.poll() in (None, 0)
+            if "40" in seen:
+                break
+        assert len(seen) > 1, "it never grew"
+        page.locator(".run-title .status-finished").wait_for()
+        assert steps.inner_text() == "40"
+        assert page.locator(".metric").count() > 5
+        assert visit.complaints == []
+        assert trainer.wait() == 0
+    finally:
+        trainer.kill()
+        trainer.wait()

@@ -1,0 +1,49 @@
+"""docs/lab.md against the code."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grpo.cli import LabOptions
+from grpo.flags import leaves
+from grpo.lab.server import STATIC
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/lab.md").read_text()
+NAMES = sorted(set(re.findall(r"`(grpo(?:\.\w+)*):(\w+)`", PAGE)))
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES, ids=":".join)
+def test_named_functions_exist(module: str, name: str) -> None:
+    assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_all_ten_views_are_there() -> None:
+    table = PAGE.split("## Views")[1].split("\n\n")[2]
+    rows = [line.split("|")[3].strip() for line in table.splitlines()[2:]]
+    assert len(rows) == 10
+    run, shell = ((STATIC / "js" / file).read_text() for file in ("views/run.js", "app.js"))
+    for place in (word.strip() for row in rows for word in row.split(",")):
+        assert f'["{place}", ' in run or f'"{place}"]' in shell, place
+
+
+def test_flags_and_pictures_exist() -> None:
+    flags = {f"--{name}" for name in leaves(LabOptions)} | {"--no-open", "--fetch", "--system.token_groups"}
+    assert set(re.findall(r"--[a-z][\w.-]*", PAGE)) <= flags
+    for picture in re.findall(r"\]\((images/[^)]+)\)", PAGE):
+        assert (ROOT / "docs" / picture).stat().st_size <= 300_000
+
+
+def test_vendored_files_are_as_published() -> None:
+    done = subprocess.run([sys.executable, ROOT / "scripts/vendor.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    for name, about in json.loads((STATIC / "vendor/manifest.json").read_text()).items():
+        assert "LICENSE" in about["files"], name
+        assert about["package"].startswith("sha512-")

@@ -1,0 +1,212 @@
+"""Decoding kernels against plain float64, and the whole of graph decoding against the plain engine.
+
+Without a GPU the kernels run through Triton's interpreter: the same code, executed as Python.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import random_policy
+from grpo.rollout.engine import Engine, choose
+from grpo.types import Problem
+
+pytest.importorskip("triton")
+
+from grpo.rollout import kernels
+from grpo.rollout.graphs import GraphDecoding
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# The interpreter multiplies no bfloat16 matrices.
+DTYPES = [(torch.float32, 2e-6), (torch.bfloat16 if DEVICE == "cuda" else torch.float16, 1e-2)]
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype).to(DEVICE)
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Relative, in the norm; NaN counts as wrong."""
+    gap = (found.double().cpu() - expected.double().cpu()).norm() / expected.double().cpu().norm()
+    return float(gap) if torch.isfinite(gap) else float("inf")
+
+
+@pytest.mark.parametrize(("dtype", "bound"), DTYPES)
+def test_add_and_norm(dtype: torch.dtype, bound: float) -> None:
+    x, residual, weight = (
+        random(5, 37, dtype=dtype),
+        random(5, 37, dtype=dtype, seed=1),
+        random(37, dtype=dtype, seed=2),
+    )
+    total = x.double() + residual.double()
+    expected = total / (total.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
+    alone = x.double() / (x.double().pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
+    assert error(kernels.add_and_norm(x, None, weight, 1e-5), alone) < bound
+    assert error(kernels.add_and_norm(x, residual, weight, 1e-5), expected) < bound
+    assert error(residual, total) < bound, "the sum takes the residual's place"
+
+
+@pytest.mark.parametrize(("dtype", "bound"), DTYPES)
+def test_gated(dtype: torch.dtype, bound: float) -> None:
+    both = random(3, 2 * 1100, dtype=dtype)
+    gate, up = both.double().chunk(2, dim=1)
+    assert error(kernels.gated(both), gate * torch.sigmoid(gate) * up) < bound
+
+
+def rows_of(first: list[int], slots: list[int], starts: list[int], lengths: list[int], time: int, group_size: int):
+    integers = lambda values: torch.tensor(values, dtype=torch.int32, device=DEVICE)  # noqa: E731
+    return SimpleNamespace(
+        first_B=integers(first),
+        slot_B=integers(slots),
+        start_P=integers(starts),
+        length_P=integers(lengths),
+        time=integers([time]),
+        group_size=group_size,
+    )
+
+
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("dtype", "bound"), DTYPES)
+def test_rotate_and_store(dtype: torch.dtype, bound: float, normed: bool) -> None:
+    H, K, D, time = 3, 1, 12, 2
+    qkv = random(2, (H + 2 * K) * D, dtype=dtype)
+    given = qkv.clone().double().view(2, H + 2 * K, D)
+    angle = torch.arange(9.0)[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.03, 0.01, 0.003])
+    rotation = angle.cos().to(dtype).to(DEVICE), angle.sin().to(dtype).to(DEVICE)
+    own = tuple(torch.full((4, K, 5, D), 7.0, dtype=dtype, device=DEVICE) for _ in "kv")
+    norms = (random(D, dtype=dtype, seed=3), random(D, dtype=dtype, seed=4), 1e-6) if normed else None
+    kernels.rotate_and_store(qkv, own, rotation, rows_of([3, 6], [2, 0], [], [], time, 1), H, norms)
+    turned = given.clone()
+    if norms:
+        scale = (given.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()
+        turned[:, :H] = (given * scale)[:, :H] * norms[0].double()
+        turned[:, H:] = (given * scale)[:, H:] * norms[1].double()
+    cos, sin = (table.double()[[5, 8]][:, None] for table in rotation)
+    low, high = turned.chunk(2, dim=-1)
+    turned = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+    assert error(qkv.view(2, -1, D)[:, :H], turned[:, :H]) < bound
+    for row, slot in ((0, 2), (1, 0)):
+        assert error(own[0][slot, :, time], turned[row, H : H + K]) < bound
+        assert error(own[1][slot, :, time], given[row, H + K :]) < bound
+    untouched = torch.ones(4, 5, dtype=torch.bool)
+    untouched[[2, 0], time] = False
+    assert (own[0][:, 0][untouched] == 7).all()
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize(("dtype", "bound"), DTYPES)
+def test_attention(dtype: torch.dtype, bound: float, window: int | None) -> None:
+    """Three prompts, the middle one without rows; the first longer than one program reads."""
+    H, K, D, Q, L, time = 6, 2, 24, 320, 70, 66
+    lengths, starts, prompt_of = [300, 40, 9], [0, 2, 2, 3], [0, 0, 2]
+    prompts = tuple(random(3, K, Q, D, dtype=dtype, seed=seed) for seed in (1, 2))
+    own = tuple(random(5, K, L, D, dtype=dtype, seed=seed) for seed in (3, 4))
+    q = random(3, H * D, dtype=dtype, seed=5)
+    slots = [4, 1, 0]
+    rows = rows_of([lengths[p] for p in prompt_of], slots, starts, lengths, time, group_size=2)
+    scratch = tuple(torch.full((2, 3, H, *rest), float("nan"), device=DEVICE) for rest in ((D,), (), ()))
+    out = kernels.attention(q, own, prompts, rows, scratch, H, 0.3, window)
+    expected = torch.empty(3, H, D, dtype=torch.float64)
+    for row, (prompt, slot) in enumerate(zip(prompt_of, slots, strict=True)):
+        for head in range(H):
+            k, v = (
+                torch.cat([shared[prompt, head // 3, : lengths[prompt]], mine[slot, head // 3, : time + 1]])
+                .double()
+                .cpu()
+                for shared, mine in zip(prompts, own, strict=True)
+            )
+            k, v = (k, v) if window is None else (k[-window:], v[-window:])
+            weights = torch.softmax(k @ q[row].double().cpu().view(H, D)[head] * 0.3, dim=0)
+            expected[row, head] = weights @ v
+    assert error(out.view(3, H, D), expected) < bound
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_sampled_tokens(temperature: float) -> None:
+    """Against the plain sampler, over several parts of a vocabulary that ends inside one."""
+    B, V, L = 40, 9001, 3
+    logits = 3 * random(4, V)
+    source = (torch.arange(B, device=DEVICE) % 4).int()
+    noise = torch.rand(B, L, generator=torch.Generator().manual_seed(7)).to(DEVICE)
+    noise[0, 1], noise[1, 1] = 0.0, 1 - 2**-24
+    integers = lambda *shape: torch.zeros(*shape, dtype=torch.int32, device=DEVICE)  # noqa: E731
+    expected, expected_logp = choose(logits[source.long()], noise[:, 1], temperature)
+    ends = expected[5:6].int()
+    slots = torch.randperm(B, generator=torch.Generator().manual_seed(0)).int().to(DEVICE)
+    going = torch.ones(B, dtype=torch.int32, device=DEVICE)
+    going[3] = 0
+    by_slot = torch.empty_like(noise)
+    by_slot[slots.long()] = noise
+    rows = SimpleNamespace(slot_B=slots, going_B=going, token_B=integers(B), time=integers(1) + 1)
+    results = SimpleNamespace(
+        noise_SL=by_slot,
+        tokens_SL=integers(B, L) - 1,
+        logp_SL=torch.zeros(B, L, device=DEVICE),
+        length_S=integers(B) + L,
+        ends=ends,
+    )
+    scratch = torch.empty(B, 3, device=DEVICE), torch.empty(B, 3, device=DEVICE)
+    kernels.sample_tokens(logits, source, rows, results, temperature, scratch)
+    assert rows.token_B.tolist() == expected.tolist()
+    places = slots.long()
+    wrote = torch.ones(B, dtype=torch.bool, device=DEVICE)
+    wrote[3] = False
+    assert torch.equal(results.tokens_SL[places, 1][wrote].long(), expected[wrote])
+    assert results.tokens_SL[places[3], 1] == -1, "a finished row writes nothing"
+    torch.testing.assert_close(results.logp_SL[places, 1][wrote], expected_logp[wrote], atol=1e-5, rtol=1e-5)
+    ended = (expected == ends[0]) & wrote
+    assert torch.equal(results.length_S[places], torch.where(ended, 2, L).int())
+    assert torch.equal(going == 0, ended | ~wrote)
+
+
+class InterpretedDecoding(GraphDecoding):
+    """Runs each step at once instead of replaying a graph, so that it works without a GPU."""
+
+    batches: list[int]
+
+    def _graph(self, batch: int):
+        self.batches = [*getattr(self, "batches", []), batch]
+        return SimpleNamespace(replay=lambda: self._step(batch))
+
+    def _look(self, batch: int):
+        going = int(self.rows.going_B[:batch].sum())
+        return SimpleNamespace(count=lambda: going)
+
+
+@pytest.mark.parametrize(
+    ("name", "fused"),
+    [
+        ("llama", True),
+        ("qwen2", True),
+        ("qwen3", True),
+        ("mistral-window", True),
+        ("mistral-window", False),
+        ("gemma", False),
+    ],
+)
+def test_graph_decoding_equals_the_plain_engine(name: str, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [Problem(str(i), text, "") for i, text in enumerate(["hello", "a longer prompt"])]
+    options = {"seed": 3, "step": 0, "temperature": 0.8, "max_new_tokens": 14}
+    policy = random_policy(name)
+    policy.model.to(DEVICE)
+    if not fused:
+        monkeypatch.setattr("grpo.rollout.graphs.can_decode", lambda _: False)
+    expected = Engine(policy).sample(problems, 6, **options)
+    monkeypatch.setattr("grpo.rollout.graphs.GraphDecoding", InterpretedDecoding)
+    monkeypatch.setattr("grpo.rollout.graphs.TOKENS_BETWEEN_LOOKS", 2)
+    monkeypatch.setattr("grpo.rollout.graphs.SMALLEST_BATCH", 2)
+    monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
+    engine = Engine(policy)
+    found = engine.sample(problems, 6, **options)
+    for a, b in zip(expected, found, strict=True):
+        for c, d in zip(a.completions, b.completions, strict=True):
+            assert c.tokens.tolist() == d.tokens.tolist()
+            assert (c.text, c.finish) == (d.text, d.finish)
+            np.testing.assert_allclose(c.logprobs, d.logprobs, atol=1e-4)
+    assert isinstance(engine.graphs, InterpretedDecoding)
+    assert (engine.graphs.decoder is not None) == fused
+    assert engine.graphs.batches[0] == 12 > engine.graphs.batches[-1], "finished rows leave the batch"

@@ -1,0 +1,80 @@
+"""Rewards that misbehave, by what the completion says. Loaded by the workers as people's files are."""
+
+import os
+import time
+
+BOMB = 500
+"""Forks that the bomb tries: enough to run into the limit, and bounded should the limit fail."""
+
+
+def unruly(problem, text):
+    if text == "raise":
+        raise ValueError("no such luck")
+    if text == "sleep":
+        time.sleep(3600)
+    if text == "exit":
+        os._exit(3)
+    if text == "quit":
+        raise SystemExit(4)
+    if text == "fork":
+        fork_without_end()
+    if text == "allocate":
+        hoard = []
+        while True:
+            hoard.append(bytearray(1 << 24))
+    if text == "print":
+        for _ in range(2000):
+            print("x" * 1_000_000)
+    if text.startswith("orphan"):
+        orphan(text.removeprefix("orphan"))
+    if text == "none":
+        return None
+    if text == "segfault":
+        import ctypes
+
+        ctypes.string_at(0)
+    return float(len(text))
+
+
+def fork_without_end():
+    for _ in range(BOMB):
+        if os.fork() == 0:
+            time.sleep(3600)
+
+
+def orphan(note):
+    """A grandchild in a session of its own, whose parent has ended; then the call hangs."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            with open(note, "w") as file:
+                file.write(str(os.getpid()))
+            time.sleep(3600)
+        os._exit(0)
+    time.sleep(3600)
+
+
+def batch(completions, **columns):
+    """TRL's way: one bad completion spoils the call for all of them."""
+    return [unruly(None, text) for text in completions]
+
+
+def odd(problem, text):
+    return {"nan": float("nan"), "inf": float("inf"), "word": "one", "list": [1.0]}.get(text, 0.0)
+
+
+def short(completions, **columns):
+    return [0.0] * (len(completions) - 1)
+
+
+def number(completions, **columns):
+    return 1.0
+
+
+def loud(problem, text):
+    print("before the end")
+    os._exit(1)
+
+
+def patricide(problem, text):
+    os.kill(os.getppid(), 9)
