@@ -29,6 +29,7 @@ LEVELS = [
         "fingerprint",
         "data",
         "preflight",
+        "diagnosis",
         "trace",
     },
     {"credit", "critic", "gradient"},

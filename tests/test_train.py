@@ -13,6 +13,7 @@ import grpo
 from grpo.checkpoints import Checkpoints
 from grpo.config import Config, Evaluation, Optimizer, System
 from grpo.errors import GrpoError
+from grpo.metrics import TIMED_METRICS
 from grpo.optimizer import make_optimizer
 from grpo.policy import load_policy
 from grpo.session import Session
@@ -47,7 +48,7 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
 
 
 def timeless(run: Run) -> list[dict[str, float]]:
-    return [{name: value for name, value in row.items() if name != "tokens_per_second"} for row in run.all_metrics()]
+    return [{name: value for name, value in row.items() if name not in TIMED_METRICS} for row in run.all_metrics()]
 
 
 def assert_same_run(a: Run, b: Run) -> None:

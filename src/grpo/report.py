@@ -19,6 +19,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from grpo.checkpoints import Checkpoints
+from grpo.diagnosis import KINDS
 from grpo.evaluation import is_right
 from grpo.flags import one_line
 from grpo.types import Completion, Group
@@ -154,7 +155,7 @@ def result(run: Run, width: int) -> list[str]:
     """How the run stands or ended: before and after, examples, time by phase, where it is and what to type next."""
     summary = run.summary()
     title = f"{run.name} {summary['status']} after {summary['steps']} steps ({describe(run)})"
-    paragraphs = [[title], _measured(run), *_examples(run, width), _whereabouts(run, summary)]
+    paragraphs = [[title], _measured(run), *_examples(run, width), _findings(run), _whereabouts(run, summary)]
     lines = [line for paragraph in paragraphs if paragraph for line in ["", *paragraph]]
     return lines[1:]
 
@@ -207,6 +208,12 @@ def _examples(run: Run, width: int) -> list[list[str]]:
             lines.append(_labelled(label, told + printable(text, max(10, width - 11 - len(told)))))
         examples.append(lines)
     return examples
+
+
+def _findings(run: Run) -> list[str]:
+    """What was found wrong with the run, the latest word on each kind."""
+    latest = {row["kind"]: row["text"] for row in run.findings() if row["kind"] in KINDS}
+    return [_labelled("" if i else "findings", printable(text, 500)) for i, text in enumerate(latest.values())]
 
 
 def _right(probe: Mapping[str, Any]) -> int:

@@ -20,6 +20,7 @@ from grpo.algorithms import load_surrogate
 from grpo.checkpoints import Checkpoint, Checkpoints, Snapshot
 from grpo.config import Config, System, as_dict, resolve
 from grpo.critic import Critic, make_critic
+from grpo.diagnosis import EVERY, news
 from grpo.errors import DiskFullError, GrpoError
 from grpo.evaluation import evaluate
 from grpo.fingerprint import fingerprints
@@ -182,6 +183,12 @@ class Session:
         self._tell_faults(step, groups)
         self.view.stepped(step, metrics, groups)
         self._watch_nonfinite(step, groups, metrics)
+        if (step + 1) % EVERY == 0:
+            self.diagnose(step)
+
+    def diagnose(self, step: int) -> None:
+        for finding in news(self.run, step):
+            self.warn(finding.kind, finding.text, step)
 
     def _tell_faults(self, step: int, groups: Sequence[Group]) -> None:
         """The first fault of each kind and reward; all are in the record, completion by completion."""
@@ -217,6 +224,8 @@ class Session:
         probes = score(self.task, self.engine.sample(pinned, self.config.group_size, **options)) if pinned else []
         self._with_space(lambda: self.run.record_probes(step, probes))
         self.view.evaluated(step, row, probes)
+        if step:
+            self.diagnose(step - 1)
         if row["accuracy"] > best_before:
             self.checkpoint(step)
 

@@ -419,6 +419,7 @@ class Run:
             "reward_mean": rewards[-1][1] if rewards else None,
             "seconds": sum(spans.values()),
             "spans": spans,
+            "findings": self.findings(),
             **{key: meta[key] for key in ("config", "versions", "git")},
         }
 

@@ -133,7 +133,7 @@ def show(arms: dict[str, list[Finished]], picture: Path | None) -> None:
             f"{found['tokens'].mean:,.0f}",
             f"{found['seconds'].mean:.0f}",
             f"{found['memory'].mean / 2**30:.2f}",
-            f"{found['operations'].mean / 1e12:.3g}",
+            f"{found['operations'].mean / 1e12:.3g}" if found["operations"].mean else "–",
         )
     console = Console() if sys.stdout.isatty() else Console(width=120)
     console.print(table)

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from grpo.compare.arms import Job
 from grpo.compare.student import Interval, mean_interval, paired_interval
+from grpo.errors import GrpoError
 from grpo.plan import Work, find_shape, flops, needs
 from grpo.store import Run
 
@@ -48,31 +49,40 @@ class Finished:
 
 def read(job: Job) -> Finished:
     with Run.open(job.folder, job.name, readonly=True) as run:
-        rows, config, shape = run.all_metrics(), job.config, find_shape(job.config.model)
+        rows, evals = run.all_metrics(), run.evals()
         seconds: dict[int, float] = {}
         for span in run.spans():
             seconds[span["step"]] = seconds.get(span["step"], 0.0) + span["seconds"]
-        prompt = fmean(len(group["prompt"]) for group in run.completions(0))
-        operations, needed = 0.0, needs(config.loss, config.critic)
-        for row in rows:
-            work = Work.of(config, max(1, round(prompt / (3 if shape.vocabulary > 1000 else 1))))
-            length = max(1.0, row["length_mean"])
-            # Operations are all but proportional to the length: that of one token more or less is split between them.
-            low, high = (
-                sum(flops(shape, replace(work, new_tokens=tokens), needed).values())
-                for tokens in (math.floor(length), math.ceil(length))
-            )
-            operations += low + (high - low) * (length % 1)
         return Finished(
             seed=job.seed,
             rewards=[row["reward_mean"] for row in rows],
             tokens=list(accumulate(row["tokens"] for row in rows)),
             seconds=list(accumulate(seconds[row["step"]] for row in rows)),
-            evals=[(row["step"], row["accuracy"]) for row in run.evals()],
-            problems=len(run.eval_completions(run.evals()[-1]["step"])),
+            evals=[(row["step"], row["accuracy"]) for row in evals],
+            problems=len(run.eval_completions(evals[-1]["step"])),
             memory=max(row["peak_memory"] for row in rows),
-            operations=operations,
+            operations=operations(job, run, [row["length_mean"] for row in rows]),
         )
+
+
+def operations(job: Job, run: Run, lengths: Sequence[float]) -> float:
+    """Of all steps; 0 where the model's shape is not known."""
+    try:
+        shape = find_shape(run.config["model"])
+    except GrpoError:  # border: a folder people made
+        return 0.0
+    config, needed = job.config, needs(job.config.loss, job.config.critic)
+    prompt = fmean(len(group["prompt"]) for group in run.completions(0)) / (3 if shape.vocabulary > 1000 else 1)
+    work = Work.of(config, max(1, round(prompt)))
+    total = 0.0
+    for length in lengths:
+        # Between two whole lengths, in proportion.
+        low, high = (
+            sum(flops(shape, replace(work, new_tokens=max(1, tokens)), needed).values())
+            for tokens in (math.floor(length), math.ceil(length))
+        )
+        total += low + (high - low) * (length % 1)
+    return total
 
 
 MEASURES: Mapping[str, Callable[[Finished], float]] = {
