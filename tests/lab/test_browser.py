@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import uvicorn
-from records import make_run
+from records import make_empty_run, make_run, make_sft_run
 from visit import HOSTILE, Lab, Visit
 
 from grpo.core import group_advantages, reward_statistics, token_loss, token_terms
@@ -50,6 +50,10 @@ PAGES = [
     "/runs/diverged/findings",
     "/runs/hostile/groups",
     "/runs/hostile/replay",
+    "/runs/tuned",
+    "/runs/tuned/groups",
+    "/runs/begun",
+    "/runs/begun/groups",
 ]
 desktop_light = pytest.mark.parametrize(("theme", "size"), [("light", (1280, 900))])
 
@@ -61,6 +65,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     make_run(runs, "seed-1", seed=1, lr=1e-4)
     make_run(runs, "seed-2", seed=2, lr=1e-4, metrics=lambda step: {"reward_mean": 0.5 + step / 100})
     make_run(runs, "diverged", metrics=lambda step: {"kl": step / 10})
+    make_sft_run(runs, "tuned")
+    make_empty_run(runs, "begun")
     (runs / "broken").mkdir()
     (runs / "broken/run.db").write_bytes(b"no database")
     listener = _listen("127.0.0.1", 0)
