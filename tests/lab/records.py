@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grpo.config import Config, as_dict
+from grpo.config import Config, SftConfig, as_dict
 from grpo.core import group_advantages
 from grpo.store import Run
 from grpo.types import Completion, Group, Problem, Trace
@@ -91,3 +91,16 @@ def make_run(
             run.record_eval(step, row, make_groups(step, groups=2, size=1, **groups))
             run.record_probes(step, make_groups(0, groups=2, **groups))
         run.set_status(status)
+
+
+def make_sft_run(folder: Path, name: str) -> None:
+    config = as_dict(SftConfig(model="tiny", data="rows.jsonl", steps=30))
+    with Run.create(folder, name, kind="sft", config=config) as run:
+        for step in range(30):
+            run.record(step, [], {"sft_loss": 1 / (1 + step), "tokens": 64.0}, {"update": 0.1})
+        run.set_status("finished")
+
+
+def make_empty_run(folder: Path, name: str) -> None:
+    """Begun, and nothing recorded yet."""
+    Run.create(folder, name, kind="grpo", config=as_dict(Config(model="tiny", task="arithmetic"))).close()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from records import make_groups, make_run
+from records import make_empty_run, make_groups, make_run, make_sft_run
 from starlette.testclient import TestClient
 
 from grpo.core import group_advantages, kl_estimate, policy_loss
@@ -275,3 +275,25 @@ def test_nothing_is_written(tmp_path: Path, client: TestClient) -> None:
     assert {path: path.read_bytes() for path in before} == before
     with Run.open(tmp_path, "mine", readonly=True) as run, pytest.raises(sqlite3.OperationalError, match="readonly"):
         run.select("DELETE FROM steps")
+
+
+@pytest.mark.parametrize("make", [make_sft_run, make_empty_run])
+def test_runs_without_groups_are_answered(tmp_path: Path, client: TestClient, make: Any) -> None:
+    make(tmp_path, "bare")
+    for path in ("", "/series", "/signal", "/difficulty", "/completions", "/timeline", "/findings", "/probes"):
+        ask(client, path, run="bare")
+    assert client.get("/api/runs/bare/steps/0/whatif").status_code == 400
+
+
+def test_a_damaged_record_is_told_and_hides_no_other(tmp_path: Path, client: TestClient) -> None:
+    make_run(tmp_path, "whole", steps=2)
+    make_run(tmp_path, "torn", steps=40)
+    file = tmp_path / "torn/run.db"
+    data = bytearray(file.read_bytes())
+    data[8192:] = b"\xff" * (len(data) - 8192)
+    file.write_bytes(data)
+    for path in ("/api/runs/torn", "/api/runs/torn/series", "/api/runs/torn/signal"):
+        answer = client.get(path)
+        assert answer.status_code in (400, 503)
+        assert "cannot be read" in answer.json()["error"]
+    assert {row["id"] for row in client.get("/api/runs").json()["runs"]} == {"whole", "torn", EXAMPLE}

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from browser import HOSTILE, Visit, chromium, lab, size, theme, visit  # noqa: F401 (fixtures)
+import uvicorn
+from records import make_empty_run, make_run, make_sft_run
+from visit import HOSTILE, Lab, Visit
 
 from grpo.core import group_advantages, reward_statistics, token_loss, token_terms
 from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.server import _listen, make_app
 from grpo.lab.tokens import Traced
 from grpo.store import Run
 
 pytestmark = pytest.mark.browser
 
+CHROMIUM = os.environ.get("GRPO_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+AXE = Path(__file__).parent / "vendor/axe-core/axe.min.js"
 EXAMPLE = "/runs/~tiny-arithmetic"
 PAGES = [
     "/",
@@ -40,8 +50,62 @@ PAGES = [
     "/runs/diverged/findings",
     "/runs/hostile/groups",
     "/runs/hostile/replay",
+    "/runs/tuned",
+    "/runs/tuned/groups",
+    "/runs/begun",
+    "/runs/begun/groups",
 ]
 desktop_light = pytest.mark.parametrize(("theme", "size"), [("light", (1280, 900))])
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    runs = tmp_path_factory.mktemp("runs")
+    make_run(runs, "hostile", texts=lambda *place: HOSTILE)
+    make_run(runs, "seed-1", seed=1, lr=1e-4)
+    make_run(runs, "seed-2", seed=2, lr=1e-4, metrics=lambda step: {"reward_mean": 0.5 + step / 100})
+    make_run(runs, "diverged", metrics=lambda step: {"kl": step / 10})
+    make_sft_run(runs, "tuned")
+    make_empty_run(runs, "begun")
+    (runs / "broken").mkdir()
+    (runs / "broken/run.db").write_bytes(b"no database")
+    listener = _listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(make_app(runs), log_level="warning", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    yield Lab(runs, listener.getsockname()[1])
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e .[dev]")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here: install the package chromium, or name one in GRPO_CHROMIUM")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(params=["light", "dark"])
+def theme(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=[(1280, 900), (390, 844)], ids=["desktop", "phone"])
+def size(request: pytest.FixtureRequest) -> tuple[int, int]:
+    return request.param
+
+
+@pytest.fixture
+def visit(chromium: Any, lab: Lab, theme: str, size: tuple[int, int]) -> Iterator[Visit]:
+    context = chromium.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)
+    context.set_default_timeout(60_000)
+    context.add_init_script(path=AXE)
+    yield Visit(context.new_page(), lab)
+    context.close()
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -72,6 +136,8 @@ def test_group_numbers_are_the_engines(visit: Visit) -> None:
     expected = reward_statistics(rewards, advantages, torch.ones_like(rewards) > 0)
     assert visit.number("reward_mean") == pytest.approx(expected["reward_mean"], abs=5e-4)
     assert visit.number("reward_std") == pytest.approx(expected["reward_std"], abs=5e-4)
+    for fold in visit.page.locator(".same button").all():
+        fold.click()
     shown = [text.replace("−", "-") for text in visit.page.locator(".completion .advantage").all_inner_texts()]
     assert [float(text) for text in shown] == pytest.approx(sorted(advantages[0].tolist(), reverse=True), abs=5e-3)
 

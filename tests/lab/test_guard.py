@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -98,6 +103,30 @@ def test_beyond_this_machine_a_token_is_needed(tmp_path: Path) -> None:
 def test_the_command_refuses_a_public_address_without_a_token(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "--host", "0.0.0.0", "--no-open"]) == 2
     assert "--token" in capsys.readouterr().err
+
+
+def test_the_command_without_the_extra_says_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "grpo.lab.server")
+    assert main(["lab", "--no-open"]) == 2
+    assert 'pip install "grpo-lab[lab]"' in capsys.readouterr().err
+
+
+def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "grpo.cli", "lab", "--port", "0", "--no-open", "--runs", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as lab:
+        try:
+            assert lab.stdout is not None
+            place = re.search(r"http://127\.0\.0\.1:\d+/", lab.stdout.readline())
+            assert place is not None
+            with urllib.request.urlopen(f"{place[0]}api/runs") as answer:
+                assert [run["id"] for run in json.load(answer)["runs"]] == ["~tiny-arithmetic"]
+            lab.send_signal(signal.SIGINT)
+            assert lab.wait() == 130
+        finally:
+            lab.kill()
 
 
 def test_no_file_of_ours_names_another_host() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -151,6 +152,8 @@ def routes(catalogue: Catalogue) -> list[Route]:
                     return Answer(question(run, request))
             except GrpoError as problem:
                 return failure(problem)
+            except sqlite3.Error as problem:  # border: a file that anything may have written, or is writing
+                return Answer({"error": f"the record of this run cannot be read now: {problem}"}, 503)
 
         return answer
 

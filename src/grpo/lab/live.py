@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from grpo.errors import GrpoError
 from grpo.store import Run
 
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -31,7 +32,10 @@ async def events(open_run: Callable[[], Run], gone: Callable[[], Awaitable[bool]
 
     told, looks = None, 0
     while not await gone():
-        now = await asyncio.to_thread(look)
+        try:
+            now = await asyncio.to_thread(look)
+        except GrpoError:  # border: somebody may move or delete the run while it is watched
+            return
         if now != told:
             told = now
             yield f"data: {json.dumps(now)}\n\n"

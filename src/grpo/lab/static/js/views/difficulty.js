@@ -24,7 +24,7 @@ function PassMap({ data, base }) {
   const cells = data.columns.flatMap((column) =>
     column.groups_by_right.map((count, right) => ({ x1: column.step - step / 2, x2: column.step + step / 2, right, count, share: count / column.groups_by_right.reduce((a, b) => a + b, 0) })),
   ).filter((cell) => cell.count);
-  return html`<${Card} title="Groups by how many were right" note="Each column is a step; the darker a cell, the more groups had that many right. Grey rows teach nothing. A click opens the step.">
+  return html`<${Card} title="Groups by how many were right" note="Each column is a step; the stronger a cell, the more groups had that many right. Grey rows teach nothing. A click opens the step.">
     <${Chart} label=${`Groups by number of right completions, 0 to ${size}, over the steps`} height=${Math.max(200, 26 * (size + 1) + 40)} deps=${[cells.length, data.columns.at(-1)?.step]} onPick=${(at) => go(address(`${base}/groups`, { step: at }))}
       legend=${[["teaches", "var(--c3)", "square"], ["teaches nothing", "var(--ink-faint)", "square"]]}
       build=${(Plot) => ({

@@ -2,8 +2,8 @@
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
 import { useApi } from "../api.js";
-import { number, percent, plural, signed } from "../format.js";
-import { Advantage, advantageClass, Card, Fetched, Reward, rewardStep, StepBar, strength } from "../parts.js";
+import { number, plural, signed } from "../format.js";
+import { Advantage, advantageClass, Card, Fetched, Reward, rewardStep, StepBar } from "../parts.js";
 import { address, Link, setQuery } from "../route.js";
 import { braced, Tex, value } from "../tex.js";
 import { Untrusted } from "../text.js";
@@ -68,12 +68,31 @@ export function GroupDetail({ url, step, index, about, base, focus }) {
         <div class="stat"><dt>Right</dt><dd class="stat-value num">${group.right} of ${group.completions.length}</dd></div>
         <div class="stat"><dt>Sampled after</dt><dd><span class="stat-value num">${number(group.policy_version)}</span> <span class="small soft">updates</span></dd></div>
       </dl>
-      <ol class="completions">${group.completions.map(
-        (done) => html`<${Completion} key=${done.sample} done=${done} group=${group} top=${top} most=${most} about=${about} base=${base} focused=${String(done.sample) === focus} />`,
-      )}</ol>
+      <ol class="completions">${alike(group.completions).map((same) => {
+        const row = (done) => html`<${Completion} key=${done.sample} done=${done} group=${group} top=${top} most=${most} about=${about} base=${base} focused=${String(done.sample) === focus} />`;
+        const named = same.some((done) => String(done.sample) === focus);
+        return same.length < 3 || named ? same.map(row) : html`${row(same[0])}<${Same} key=${`same ${same[0].sample}`} rest=${same.slice(1)} row=${row} />`;
+      })}</ol>
       <p class="small"><${Link} to=${address(`${base}/whatif`, { step, group: index })}>What if the baseline, scale or rewards were others?<//></p>
     <//>`;
   }}<//>`;
+}
+
+// Neighbours in the order by advantage that say and earned the same.
+function alike(completions) {
+  const runs = [];
+  for (const done of completions) {
+    const before = runs.at(-1)?.[0];
+    if (before && before.text === done.text && before.reward === done.reward) runs.at(-1).push(done);
+    else runs.push([done]);
+  }
+  return runs;
+}
+
+function Same({ rest, row }) {
+  const [open, setOpen] = useState(false);
+  return html`${open && rest.map(row)}
+    <li class="same"><button type="button" class="small" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "Fold" : `and ${rest.length} more that are the same`}</button></li>`;
 }
 
 function Completion({ done, group, top, most, about, base, focused }) {

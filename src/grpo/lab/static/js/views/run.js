@@ -28,6 +28,8 @@ const VIEWS = {
   time: ["Time", Time],
   findings: ["Findings", Findings],
 };
+// Fine-tuning has no groups.
+const WITHOUT_GROUPS = ["overview", "time", "findings"];
 const SHARED = ["step", "group", "sample"];
 
 export function RunPage({ id, view, query }) {
@@ -44,7 +46,8 @@ export function RunPage({ id, view, query }) {
     return html`<main class="page" id="main"><h1>${id.replace(/^~/, "")}</h1>
       ${first.error ? html`<${Failed} error=${first.error} /><p><${Link} to="/runs">All runs<//></p>` : html`<${Loading} height="70vh" />`}</main>`;
   }
-  const [, View] = VIEWS[view] ?? VIEWS.overview;
+  const offered = Object.entries(VIEWS).filter(([key]) => about.kind !== "sft" || WITHOUT_GROUPS.includes(key));
+  const [, [, View]] = offered.find(([key]) => key === view) ?? offered[0];
   const kept = Object.fromEntries(SHARED.map((name) => [name, query.get(name)]));
   const base = `/runs/${encodeURIComponent(id)}`;
   return html`<main class="run" id="main">
@@ -52,7 +55,7 @@ export function RunPage({ id, view, query }) {
       <div class="run-title"><h1>${about.name}</h1><${Status} run=${about} /></div>
       <p class="soft small">${about.kind === "sft" ? `${about.model}, supervised fine-tuning` : `${about.model} on ${about.task} · ${about.algorithm} · ${about.prompts_per_step} prompts × ${about.group_size} completions a step · seed ${about.seed}`}</p>
     </div>
-    <nav class="views" aria-label="Views of the run">${Object.entries(VIEWS).map(
+    <nav class="views" aria-label="Views of the run">${offered.map(
       ([key, [name]]) => html`<${Link} to=${address(`${base}/${key}`, kept)} aria-current=${key === view ? "page" : undefined}>
         ${name}${key === "findings" && about.findings > 0 && html`<span class="count">${about.findings}</span>`}<//>`,
     )}</nav>
