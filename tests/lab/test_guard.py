@@ -124,7 +124,7 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
             with urllib.request.urlopen(f"{place[0]}api/runs") as answer:
                 assert [run["id"] for run in json.load(answer)["runs"]] == ["~tiny-arithmetic"]
             lab.send_signal(signal.SIGINT)
-            assert lab.wait() == 130
+            assert lab.wait() in (0, 130)  # 0 where whoever started the tests has interrupts ignored
         finally:
             lab.kill()
 

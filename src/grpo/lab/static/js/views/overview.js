@@ -28,6 +28,7 @@ export function Overview({ url, about, version, base }) {
       const card = (name) => html`<${MetricCard} key=${name} name=${name} points=${found[name]} base=${base} width=${width} />`;
       if (!names.length) return html`<${Empty} title="No step yet">The first one appears here as soon as it is recorded.<//>`;
       return html`${width > 1 && html`<p class="small soft">Each point is the mean over ${width} steps; the band is how far the steps ranged.</p>`}
+        <h2 class="visually-hidden">Recorded numbers</h2>
         <div class="metrics">${first.map(card)}</div>
         <${More} count=${rest.length}>${() => html`<div class="metrics">${rest.map(card)}</div>`}<//>`;
     }}<//>
