@@ -25,7 +25,7 @@ from grpo.config import Config, Evaluation, Optimizer, System
 from grpo.models import locate_model
 from grpo.plan import GIB, Shape, find_shape
 from grpo.preflight import predicted_memory
-from grpo.session import Session
+from grpo.session import Session, pick_device
 from grpo.tasks import TASKS
 from grpo.train import loop
 from grpo.types import Problem
@@ -65,7 +65,9 @@ def save_random_model(shape: Shape, dtype: str, folder: str) -> None:
         bos_token_id=None,
         eos_token_id=18,
     )
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, dtype=torch.bfloat16 if dtype == "bfloat16" else torch.float32
+    )
     assert sum(weight.numel() for weight in model.parameters()) == shape.parameters
     model.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(locate_model("nano")).save_pretrained(folder)
@@ -104,7 +106,7 @@ def measure(shape: Shape, model: str, algorithm: str, arguments: argparse.Namesp
         measured = torch.cuda.max_memory_allocated()
     else:
         measured = loaded + _peak_on_cpu(train)
-    predicted = predicted_memory(config, shape, arguments.prompt_tokens)
+    predicted = predicted_memory(config, shape, arguments.prompt_tokens, torch.device(pick_device(config.system)))
     lengths = [value for _, value in session.run.metrics("length_mean")]
     session.run.close()
     return {
@@ -159,7 +161,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default="smollm2-135m,qwen2.5-1.5b", help="names of grpo plan, commas between")
     parser.add_argument("--algorithms", default="grpo,ppo")
-    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
+    parser.add_argument("--dtype", default="bfloat16", choices=["mixed", "float32", "bfloat16"])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--group", type=int, default=8)
