@@ -81,8 +81,8 @@ def memory_of(
     critic_gradients = precision.gradients * (trained if lora else shape.body) if needs.critic else 0
     critic = weights + precision.optimizer * critic_gradients // precision.gradients if needs.critic else 0
     keys_values, sampled_logits = rollout(shape, work, precision.values, on_gpu)
-    # Rollout has its own copy of the weights. A GPU keeps it, and the room for keys and values, from step to step; a CPU
-    # makes one for float32 models too large for its cache.
+    # Rollout has its own copy of the weights. A GPU keeps it, and the room for keys and values, from step to step; a
+    # CPU makes one for float32 models too large for its cache.
     copied = on_gpu or (precision.values == FLOAT32 and shape.parameters > CACHED_MODEL)
     copy = precision.values * (shape.linear_parameters + shape.embedding) * copied
     resident = weights + optimizer + reference + reward + critic + on_gpu * (copy + keys_values)
