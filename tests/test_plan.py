@@ -31,11 +31,13 @@ from grpo.plan import GIB, PRECISIONS, SHAPES, Needs, Work, find_shape, flops, g
 from grpo.plan.memory import saved
 from grpo.plan.shape import typical_shape
 from grpo.policy import Policy, load_policy, logprobs
+from grpo.rollout import packed
 from grpo.rollout.engine import Engine
 from grpo.train import annotated, update
 from grpo.types import Completion, Group, Problem
 from tensor_bytes import peak_bytes, saved_bytes
 
+DTYPES = {"float32": torch.float32, "mixed": torch.float32, "bfloat16": torch.bfloat16}
 ALONE = Needs(reference=False, critic=False)
 MEDIUM = {
     "vocab_size": 3000,
@@ -142,24 +144,26 @@ def test_micro_batches_are_those_of_pack(budget: int, minibatches: int) -> None:
 
 def test_the_chunk_of_logits_is_the_policys() -> None:
     assert memory_module.LOGITS_AT_ONCE == grpo.policy.LOGITS_AT_ONCE
+    assert memory_module.CACHED_MODEL == packed.SMALL_MODEL
 
 
 @pytest.mark.parametrize("model", ["nano", "tiny", "Llama", "Qwen2", "Qwen3", "heads"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_saved_activations(model: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_saved_activations(model: str, precision: str) -> None:
     """`heads`: as many keys as queries, which saves the copies per head."""
     if model in ("nano", "tiny"):
-        policy = load_policy(model, dtype=dtype)
+        policy = load_policy(model, dtype=DTYPES[precision])
     else:
         changes = {"num_key_value_heads": 6} if model == "heads" else {}
-        policy = random_policy("Llama" if model == "heads" else model, dtype, **changes)
+        policy = random_policy("Llama" if model == "heads" else model, DTYPES[precision], **changes)
+    policy.compute = torch.bfloat16 if precision == "mixed" else None
     [batch] = pack(random_groups(3, 4, 12, 25), 10_000)
     measured = saved_bytes(lambda: logprobs(policy, batch, 1.0, train_entropy=False), policy.model)
     shape = shape_of(policy.model.config.to_dict(), model)
     work = Work(prompts=3, group_size=4, prompt_tokens=12, new_tokens=25)
     log_probabilities = 4 * shape.vocabulary * 3 * 4 * 25  # one chunk: kept
-    predicted = saved(shape, work.micro_batch(), dtype.itemsize) + log_probabilities
-    assert predicted == pytest.approx(measured, rel=0.03)
+    predicted = saved(shape, work.micro_batch(), PRECISIONS[precision]) + log_probabilities
+    assert predicted == pytest.approx(measured, rel=0.04)
 
 
 WORKS = {
@@ -171,7 +175,7 @@ WORKS = {
 
 
 @pytest.mark.parametrize("name", WORKS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "ppo"])
 def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two whole steps: sampling, log-probabilities under the reference, update. Predicted within 2%."""
@@ -179,9 +183,10 @@ def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pyte
     monkeypatch.setattr(grpo.policy, "LOGITS_AT_ONCE", once)
     monkeypatch.setattr(memory_module, "LOGITS_AT_ONCE", once)
     work = WORKS[name]
-    options = {"vocab_size": 30_000 if name.startswith("large") else 3000, "dtype": getattr(torch, dtype)}
-    policy = random_policy(**options)
-    reference = random_policy(**options) if PRESETS[algorithm].settings.beta else None
+    options = {"vocab_size": 15_000 if name.startswith("large") else 3000, "dtype": DTYPES[dtype]}
+    compute = torch.bfloat16 if dtype == "mixed" else None
+    policy = replace(random_policy(**options), compute=compute)
+    reference = replace(random_policy(**options), compute=compute) if PRESETS[algorithm].settings.beta else None
     config = Config(
         algorithm=algorithm,
         prompts_per_step=work.prompts,
@@ -192,7 +197,7 @@ def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pyte
     )
     optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
     needed = needs(config.loss, config.critic)
-    monkeypatch.setattr("grpo.critic.load_policy", lambda *_, **__: random_policy(**options))
+    monkeypatch.setattr("grpo.critic.load_policy", lambda *_, **__: replace(random_policy(**options), compute=compute))
     critic = make_critic(config, policy) if needed.critic else None
 
     def step(number: int) -> None:
@@ -236,6 +241,18 @@ def test_an_entropy_that_is_only_measured_keeps_no_chunk(monkeypatch: pytest.Mon
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
     logits = 4 * 20_000 * 2 * 4 * 20
     assert peaks[1] - peaks[0] > logits
+
+
+def test_what_a_gpu_keeps_by_hand() -> None:
+    """tiny in mixed precision: 1 920 bytes of keys and values a token; 2 prompts of 10 tokens in room for 64, 8
+    completions of 30, with noise, token and log-probability of 4 bytes each; and a copy of the linear maps and the
+    output layer in 2 bytes. All of it is there during the update."""
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    cpu, gpu = (memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=on_gpu) for on_gpu in (False, True))
+    assert gpu.components["keys/values"] == 1920 * (2 * 64 + 8 * 30) + 12 * 8 * 30
+    assert gpu.components["rollout's copy"] == 2 * (shape.linear_parameters + 19 * 160)
+    kept = gpu.components["keys/values"] + gpu.components["rollout's copy"]
+    assert gpu.phases["update"] - cpu.phases["update"] == kept
 
 
 def test_keys_and_values_by_hand() -> None:

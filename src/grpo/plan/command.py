@@ -38,8 +38,10 @@ class PlanOptions:
     """One preset, or several with commas between; empty: all of them."""
     gpu: str = ""
     """h200, h100, a100-80, 4090 and so on, or its memory, such as "24 GB"; says what fits."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format of weights, gradients, moments and computation, as system.dtype."""
+    device: Literal["gpu", "cpu"] = "gpu"
+    """What it is to run on."""
+    dtype: Literal["auto", "mixed", "float32", "bfloat16"] = "auto"
+    """Number format, as system.dtype; auto: mixed on a GPU, float32 on a CPU."""
     lora: int = 0
     """Rank of adapters on every linear map, all that would then be trained; 0: the whole model is."""
     prompts_per_step: int = Config.prompts_per_step
@@ -93,7 +95,7 @@ def plan(options: PlanOptions) -> dict[str, Any]:
         "parameters": shape.parameters,
         "shape": dataclasses.asdict(shape),
         "work": dataclasses.asdict(work),
-        "dtype": options.dtype,
+        "dtype": _precision(options),
         "lora": options.lora,
         "gpu": {"name": options.gpu, "bytes": gpu, "usable": round(USABLE * gpu)} if gpu else None,
         "algorithms": rows,
@@ -110,6 +112,11 @@ def _check(options: PlanOptions) -> None:
             raise GrpoError(f"field {name} (command line): must be at least {bound}; got {value}")
 
 
+def _precision(options: PlanOptions) -> str:
+    by_default = "mixed" if options.device == "gpu" else "float32"
+    return by_default if options.dtype == "auto" else options.dtype
+
+
 def _chosen(names: str) -> list[str]:
     chosen = [name.strip() for name in names.split(",") if name.strip()] or list(PRESETS)
     for name in chosen:
@@ -124,7 +131,8 @@ def _row(
     name: str, shape: Shape, work: Work, options: PlanOptions, reward_model: Shape | None, gpu: int
 ) -> dict[str, Any]:
     needed = needs(PRESETS[name].settings)
-    found = memory_of(shape, work, needed, PRECISIONS[options.dtype], lora=options.lora, reward_model=reward_model)
+    precision, on_gpu = PRECISIONS[_precision(options)], options.device == "gpu"
+    found = memory_of(shape, work, needed, precision, on_gpu=on_gpu, lora=options.lora, reward_model=reward_model)
     return {
         "algorithm": name,
         "memory": dict(found.components),
@@ -223,6 +231,6 @@ def _advice(row: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
         return "ask fewer prompts at once (--prompts-per-step) or for shorter completions"
     if row["peak"] - memory["activations"] <= gpu:
         return "lower --token-budget"
-    if planned["dtype"] == "float32":
+    if planned["dtype"] != "bfloat16":
         return "try --dtype bfloat16"
     return "try adapters (--lora 16)" if not planned["lora"] else "choose a smaller model"

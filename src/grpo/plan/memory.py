@@ -15,6 +15,8 @@ from grpo.plan.work import MicroBatch, Needs, Work
 LOGITS_AT_ONCE = 2**24
 """`grpo.policy.LOGITS_AT_ONCE`, repeated so that planning imports no torch; a test holds the two equal."""
 FLOAT32 = 4
+CACHED_MODEL = 5_000_000
+"""`grpo.rollout.packed.SMALL_MODEL`, for the same reason."""
 KEPT_ON_COMPACTION = 0.8
 """Largest share of rows that go on when finished ones are dropped: old and new keys and values exist together then."""
 
@@ -28,13 +30,20 @@ class Precision:
     optimizer: int
     """Adam's two moments."""
     values: int
+    """Products: of weights and inputs, and of attention."""
+    sums: int
+    """What is added up from layer to layer, and its norms."""
+
+    @property
+    def mixed(self) -> bool:
+        """Weights and inputs are cast for every product, and the casts are kept for the backward pass."""
+        return self.sums > self.values
 
 
 PRECISIONS: Mapping[str, Precision] = {
-    "float32": Precision(weights=4, gradients=4, optimizer=8, values=4),
-    # Weights in float32 and the rollout's copy in bfloat16; sums and norms are kept in float32, products in bfloat16.
-    "mixed": Precision(weights=6, gradients=4, optimizer=8, values=3),
-    "bfloat16": Precision(weights=2, gradients=2, optimizer=4, values=2),
+    "float32": Precision(weights=4, gradients=4, optimizer=8, values=4, sums=4),
+    "mixed": Precision(weights=4, gradients=4, optimizer=8, values=2, sums=4),
+    "bfloat16": Precision(weights=2, gradients=2, optimizer=4, values=2, sums=2),
 }
 """By `system.dtype`."""
 
@@ -52,7 +61,14 @@ class Memory:
 
 
 def memory_of(
-    shape: Shape, work: Work, needs: Needs, precision: Precision, *, lora: int = 0, reward_model: Shape | None = None
+    shape: Shape,
+    work: Work,
+    needs: Needs,
+    precision: Precision,
+    *,
+    on_gpu: bool = False,
+    lora: int = 0,
+    reward_model: Shape | None = None,
 ) -> Memory:
     """`lora`: rank of adapters on every linear map, which then are all that is trained; 0: the whole model is."""
     trained = shape.adapter_parameters(lora) if lora else shape.parameters
@@ -64,21 +80,25 @@ def memory_of(
     # The critic is a whole model besides, of which the output layer, where it has one of its own, is not trained.
     critic_gradients = precision.gradients * (trained if lora else shape.body) if needs.critic else 0
     critic = weights + precision.optimizer * critic_gradients // precision.gradients if needs.critic else 0
-    resident = weights + optimizer + reference + reward + critic
+    keys_values, sampled_logits = rollout(shape, work, precision.values, on_gpu)
+    # Rollout has its own copy of the weights. A GPU keeps it, and the room for keys and values, from step to step; a
+    # CPU makes one for float32 models too large for its cache.
+    copied = on_gpu or (precision.values == FLOAT32 and shape.parameters > CACHED_MODEL)
+    copy = precision.values * (shape.linear_parameters + shape.embedding) * copied
+    resident = weights + optimizer + reference + reward + critic + on_gpu * (copy + keys_values)
 
     batch = work.micro_batch()
-    keys_values, sampled_logits = rollout(shape, work, precision.values)
-    activations = saved(shape, batch, precision.values, lora)
+    activations = saved(shape, batch, precision, lora)
     logits = 3 * FLOAT32 * shape.vocabulary * min(batch.trained_tokens, _rows(shape))
     # Gradients of the micro-batches before: beside the first one's activations there are none yet.
     earlier = batch.count > 1
     table = 0 if lora else precision.gradients * shape.embedding
     scored = needs.reference or needs.critic or work.epochs * work.minibatches > 1
     phases = {
-        "rollout": resident + keys_values + sampled_logits,
-        "score": resident + scored * (no_gradient(shape, batch.tokens, precision.values) + logits),
+        "rollout": resident + (not on_gpu) * (copy + keys_values) + sampled_logits,
+        "score": resident + scored * (no_gradient(shape, batch.tokens, precision) + logits),
         # The critic's gradients are there first: its turn comes before the policy's in every micro-batch.
-        "update": resident + critic_gradients + _update(shape, batch, activations, logits, gradients, table),
+        "update": resident + critic_gradients + _update(shape, batch, precision, activations, logits, gradients, table),
     }
     if needs.critic:
         own = max(activations + earlier * critic_gradients, critic_gradients + earlier * table)
@@ -90,6 +110,7 @@ def memory_of(
         "reference": reference,
         "reward model": reward,
         "critic": critic + critic_gradients,
+        "rollout's copy": copy,
         "keys/values": keys_values,
         "activations": activations,
         "logits": max(logits, sampled_logits),
@@ -97,13 +118,18 @@ def memory_of(
     return Memory(components, phases)
 
 
-def _update(shape: Shape, batch: MicroBatch, activations: int, logits: int, gradients: int, table: int) -> int:
+def _update(
+    shape: Shape, batch: MicroBatch, precision: Precision, activations: int, logits: int, gradients: int, table: int
+) -> int:
     """The worse of two moments of the backward pass: its beginning, with all activations, and its end, with all
     gradients. `table` is the gradient of the output layer, the largest single one."""
     # In one chunk, the logits come before the table; in several, there is the sum so far beside a chunk's logits, then
     # that chunk's own table and the new sum.
     in_chunks = batch.trained_tokens > _rows(shape)
-    head = max(logits + table, 3 * table) if in_chunks else max(logits, logits // 3 + table)
+    product = table * precision.values // precision.gradients
+    head = max(logits + product, 3 * product) if in_chunks else max(logits, logits // 3 + product)
+    if precision.mixed:
+        head = max(head, product + table)
     earlier = batch.count > 1
     # Where the output layer is the embedding, its gradient is added to the embedding's at the very end.
     last = 2 * table * shape.tied + table * earlier
@@ -115,37 +141,45 @@ def _rows(shape: Shape) -> int:
     return max(1, LOGITS_AT_ONCE // shape.vocabulary)
 
 
-def saved(shape: Shape, batch: MicroBatch, size: int, lora: int = 0) -> int:
+def saved(shape: Shape, batch: MicroBatch, precision: Precision, lora: int = 0) -> int:
     """What autograd keeps of one micro-batch's forward pass, but for the logits."""
+    size, sums = precision.values, precision.sums
     C, H, F = shape.hidden, shape.query_width, shape.intermediate
     prompts, columns = batch.prompts * batch.prompt_tokens, batch.prompt_tokens + batch.new_tokens
-    norm = FLOAT32 * C + FLOAT32 + size * C  # its input in float32, one scale per token, the input scaled
-    heads = (FLOAT32 + size) * (H + shape.kv_width) * shape.qk_norm
+    norm = FLOAT32 * C + FLOAT32 + sums * C  # its input in float32, one scale per token, the input scaled
+    heads = (FLOAT32 + sums) * (H + shape.kv_width) * shape.qk_norm
     adapters = size * lora * len(shape.linear_sizes)
-    # Inputs of the linear maps: both norms' outputs, attention's output, the gated product; and the gate's two sides.
-    per_token = 2 * (norm + size * C) + size * H + 4 * size * F + heads + adapters
+    # A norm's output is the input of two or three linear maps; cast, each has one of its own.
+    inputs = size * C * (5 if precision.mixed else 2)
+    # Attention's output, the gate's two sides, and their product.
+    per_token = 2 * norm + inputs + size * H + 4 * size * F + heads + adapters
     # Attention lays prompts and completions out as grids; a completion has its prompt's keys and values, per head.
     grids = size * H * (4 * prompts + 2 * batch.trained_tokens + 2 * batch.completions * columns)
     softmax = FLOAT32 * shape.heads * batch.tokens
     mask = size * batch.trained_tokens * columns
-    ends = batch.tokens * (norm + size * C + 2 * size * shape.head_width) + batch.trained_tokens * size * C
-    return shape.layers * (batch.tokens * per_token + grids + softmax + mask) + ends
+    ends = batch.tokens * (norm + sums * C + 2 * sums * shape.head_width) + batch.trained_tokens * sums * C
+    casts = size * (shape.linear_parameters + shape.embedding) if precision.mixed else 0
+    return shape.layers * (batch.tokens * per_token + grids + softmax + mask) + ends + casts
 
 
-def no_gradient(shape: Shape, tokens: int, size: int) -> int:
+def no_gradient(shape: Shape, tokens: int, precision: Precision) -> int:
     """The widest moment of a forward pass that keeps nothing: inside one feed-forward block."""
-    return tokens * size * (2 * shape.hidden + 3 * shape.intermediate)
+    casts = precision.values * (shape.linear_parameters + shape.embedding) if precision.mixed else 0
+    return tokens * (2 * precision.sums * shape.hidden + 3 * precision.values * shape.intermediate) + casts
 
 
-def rollout(shape: Shape, work: Work, size: int) -> tuple[int, int]:
+def rollout(shape: Shape, work: Work, size: int, on_gpu: bool) -> tuple[int, int]:
     """(keys and values, logits) at the worst moment of sampling, in training or in an evaluation."""
     asked = [(work.prompts, work.completions)] + ([(work.heldout, work.heldout)] if work.heldout else [])
     prompt, new = work.prompt_tokens, work.new_tokens
-    tokens = max(
-        # Every prompt once, and again for each of its completions.
-        prompts * prompt + (1 + KEPT_ON_COMPACTION * (new > 1)) * rows * (prompt + new)
-        for prompts, rows in asked
-    )
+    prompts, rows = (max(counts) for counts in zip(*asked, strict=True))
+    per_token = 2 * shape.layers * shape.kv_width * size
+    if on_gpu:
+        # Every prompt once, in room for multiples of 64; the noise, tokens and log-probabilities; one set of logits.
+        keys_values = per_token * (prompts * -(-prompt // 64) * 64 + rows * new) + 3 * FLOAT32 * rows * new
+        return keys_values, FLOAT32 * shape.vocabulary * (rows + 2 * prompts)
+    # Every prompt once, and again for each of its completions.
+    kept = (1 + KEPT_ON_COMPACTION * (new > 1)) * (prompt + new)
+    tokens = max(each * prompt + kept * completions for each, completions in asked)
     # Logits, their logarithms, probabilities and cumulative sums.
-    logits = 4 * FLOAT32 * shape.vocabulary * max(rows for _, rows in asked)
-    return round(tokens * 2 * shape.layers * shape.kv_width * size), logits
+    return round(tokens * per_token), 4 * FLOAT32 * shape.vocabulary * rows
