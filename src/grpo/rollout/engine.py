@@ -79,7 +79,7 @@ class Engine:
                 parts.append(self._decode_on_graphs(wave_prompts, wave_noise_PGL, temperature))
             else:
                 rows = wave_noise_PGL.shape[0] * wave_noise_PGL.shape[1]
-                with packed(self.policy.model, rows) if can_pack(self.policy.model) else nullcontext():
+                with packed(self.policy.model, rows) if can_pack(self.policy) else nullcontext():
                     parts.append(self._decode(wave_prompts, wave_noise_PGL, temperature, top_k, top_p))
         completions = self._completions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
         return [

@@ -12,16 +12,18 @@ from typing import Any
 
 import torch
 
+from grpo.policy import Policy
+
 SMALL_MODEL = 5_000_000
 """Parameters below which everything fits the cache and laying out does not pay."""
 
 
-def can_pack(model: Any) -> bool:
+def can_pack(policy: Policy) -> bool:
     return (
-        model.device.type == "cpu"
-        and model.dtype == torch.float32
+        policy.device.type == "cpu"
+        and policy.model.dtype == policy.compute_dtype == torch.float32
         and torch.backends.mkldnn.is_available()
-        and sum(weight.numel() for weight in model.parameters()) > SMALL_MODEL
+        and sum(weight.numel() for weight in policy.model.parameters()) > SMALL_MODEL
     )
 
 
