@@ -1,0 +1,86 @@
+"""Queries and keys turned by their position, and put where they are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _turned(low, high, cos, sin, kept: tl.constexpr):
+    """Each product is rounded before the sum, as in the stock model; left alone, the compiler would fuse the two."""
+    low_cos, high_sin = (low * cos).to(kept).to(tl.float32), (high * sin).to(kept).to(tl.float32)
+    high_cos, low_sin = (high * cos).to(kept).to(tl.float32), (low * sin).to(kept).to(tl.float32)
+    return (low_cos - high_sin).to(kept), (high_cos + low_sin).to(kept)
+
+
+@triton.jit
+def _weighed(weight_ptr, inside, normal, dtype: tl.constexpr):
+    """Weight of a norm times its input brought to length 1, rounded as the stock model's norm rounds."""
+    weight = tl.load(weight_ptr, inside, 0.0)
+    return (weight.to(tl.float32) * normal.to(dtype).to(tl.float32)).to(weight.dtype).to(tl.float32)
+
+
+@triton.jit
+def _rotate_and_store(
+    qkv_ptr, k_own_ptr, v_own_ptr, cos_ptr, sin_ptr, slot_ptr, first_ptr, time_ptr, q_norm_ptr, k_norm_ptr,
+    eps, new_tokens,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
+    TIME_OF_EACH: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    time = tl.load(time_ptr + row) if TIME_OF_EACH else tl.load(time_ptr)
+    slot = tl.load(slot_ptr + row).to(tl.int64)
+    position = tl.load(first_ptr + row) + time
+    head = tl.arange(0, HEADS)[:, None]
+    column = tl.arange(0, HALF)[None, :]
+    inside = (head < H + 2 * K) & (column < D // 2)
+    place = qkv_ptr + row * (H + 2 * K) * D + head * D + column
+    low = tl.load(place, inside, 0.0)
+    high = tl.load(place + D // 2, inside, 0.0)
+    dtype = low.dtype
+    in_half = column < D // 2
+    wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
+    if NORM:
+        square = tl.sum(wide_low * wide_low, axis=1) + tl.sum(wide_high * wide_high, axis=1)
+        scale = tl.rsqrt(square / D + eps)[:, None]
+        norm_ptr = tl.where(head < H, q_norm_ptr + column, k_norm_ptr + column)
+        wide_low = _weighed(norm_ptr, in_half, wide_low * scale, dtype)
+        wide_high = _weighed(norm_ptr + D // 2, in_half, wide_high * scale, dtype)
+    cos = tl.load(cos_ptr + position * (D // 2) + column, in_half, 0.0)
+    sin = tl.load(sin_ptr + position * (D // 2) + column, in_half, 0.0)
+    turned_low, turned_high = _turned(wide_low, wide_high, cos.to(tl.float32), sin.to(tl.float32), cos.dtype)
+    turned_low, turned_high = turned_low.to(dtype), turned_high.to(dtype)
+    tl.store(place, turned_low, inside & (head < H))
+    tl.store(place + D // 2, turned_high, inside & (head < H))
+    own = slot * K * new_tokens * D + time * D + column
+    is_key = inside & (head >= H) & (head < H + K)
+    key_place = k_own_ptr + own + (head - H) * new_tokens * D
+    tl.store(key_place, turned_low, is_key)
+    tl.store(key_place + D // 2, turned_high, is_key)
+    is_value = inside & (head >= H + K)
+    value_place = v_own_ptr + own + (head - H - K) * new_tokens * D
+    tl.store(value_place, low, is_value)
+    tl.store(value_place + D // 2, high, is_value)
+
+
+def rotate_and_store(
+    qkv_BE: torch.Tensor,
+    own: tuple[torch.Tensor, torch.Tensor],
+    rotation: tuple[torch.Tensor, torch.Tensor],
+    rows: Any,
+    heads: int,
+    norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
+) -> None:
+    """Turns queries and keys by their position, queries in place, and puts keys and values into the rows' slots."""
+    k_SKLD, v_SKLD = own
+    _, K, new_tokens, D = k_SKLD.shape
+    q_norm_D, k_norm_D, eps = norms or (qkv_BE, qkv_BE, 0.0)
+    _rotate_and_store[(len(qkv_BE),)](
+        qkv_BE, k_SKLD, v_SKLD, *rotation, rows.slot_B, rows.first_B, rows.time, q_norm_D, k_norm_D, eps, new_tokens,
+        H=heads, K=K, D=D, HEADS=triton.next_power_of_2(heads + 2 * K), HALF=triton.next_power_of_2(D // 2),
+        NORM=norms is not None, TIME_OF_EACH=len(rows.time) > 1, num_warps=4,
+    )  # fmt: skip

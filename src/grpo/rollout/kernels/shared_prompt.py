@@ -1,0 +1,174 @@
+"""Attention of one query per row over its own keys and a prompt it shares: two kernels, each prompt read once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+KEYS_AT_ONCE = 64
+QUERIES_AT_ONCE = 64
+PROMPT_KEYS_PER_PROGRAM = 256
+"""A longer prompt is read by several programs, whose parts are joined afterwards."""
+
+
+@triton.jit
+def _prompt_attention(
+    q_ptr, k_ptr, v_ptr, out_ptr, top_ptr, mass_ptr, start_ptr, length_ptr, first_ptr, time_ptr,
+    q_row_stride, rows, columns, scale, window,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCKS: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, PER_PROGRAM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    prompt = (tl.program_id(0) // BLOCKS).to(tl.int64)
+    block = tl.program_id(0) % BLOCKS
+    key_head = tl.program_id(1)
+    part = tl.program_id(2)
+    R: tl.constexpr = H // K
+    begin = tl.load(start_ptr + prompt)
+    live = (tl.load(start_ptr + prompt + 1) - begin) * R
+    if block * QUERIES >= live:
+        return
+    length = tl.load(length_ptr + prompt)
+    query = block * QUERIES + tl.arange(0, QUERIES)
+    row = (begin + query // R).to(tl.int64)
+    head = key_head * R + query % R
+    is_query = query < live
+    column = tl.arange(0, WIDTH)
+    in_head = column < D
+    q = tl.load(
+        q_ptr + row[:, None] * q_row_stride + head[:, None] * D + column[None, :],
+        is_query[:, None] & in_head[None, :],
+        0.0,
+    )
+    base = (prompt * K + key_head) * columns * D
+    top = tl.full([QUERIES], float("-inf"), tl.float32)
+    mass = tl.zeros([QUERIES], tl.float32)
+    out = tl.zeros([QUERIES, WIDTH], tl.float32)
+    end = tl.minimum(length, (part + 1) * PER_PROGRAM)
+    for first in range(part * PER_PROGRAM, end, KEYS):
+        key = first + tl.arange(0, KEYS)
+        exists = key < end
+        k = tl.load(k_ptr + base + key[:, None] * D + column[None, :], exists[:, None] & in_head[None, :], 0.0)
+        v = tl.load(v_ptr + base + key[:, None] * D + column[None, :], exists[:, None] & in_head[None, :], 0.0)
+        score = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(tl.float32) * scale
+        seen = exists[None, :] & is_query[:, None]
+        if WINDOW:
+            position = tl.load(first_ptr + row, is_query, 0) + tl.load(time_ptr)
+            seen = seen & (position[:, None] - key[None, :] < window)
+        score = tl.where(seen, score, float("-inf"))
+        new_top = tl.maximum(top, tl.max(score, axis=1))
+        # A row that sees nothing yet has no top to subtract.
+        safe_top = tl.where(new_top == float("-inf"), 0.0, new_top)
+        weight = tl.exp(score - safe_top[:, None])
+        keep = tl.exp(top - safe_top)
+        mass = mass * keep + tl.sum(weight, axis=1)
+        out = out * keep[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION).to(tl.float32)
+        top = new_top
+    place = (part * rows + row) * H + head
+    tl.store(top_ptr + place, top, is_query)
+    tl.store(mass_ptr + place, mass, is_query)
+    tl.store(out_ptr + place[:, None] * D + column[None, :], out, is_query[:, None] & in_head[None, :])
+
+
+@triton.jit
+def _own_attention(
+    q_ptr, k_ptr, v_ptr, prompt_out_ptr, prompt_top_ptr, prompt_mass_ptr, out_ptr, slot_ptr, first_ptr, time_ptr,
+    q_row_stride, rows, new_tokens, scale, window,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    key_head = tl.program_id(1)
+    R: tl.constexpr = H // K
+    slot = tl.load(slot_ptr + row).to(tl.int64)
+    time = tl.load(time_ptr)
+    query = tl.arange(0, QUERIES)
+    is_query = query < R
+    head = key_head * R + query
+    column = tl.arange(0, WIDTH)
+    in_head = column < D
+    shape = is_query[:, None] & in_head[None, :]
+    q = tl.load(q_ptr + row * q_row_stride + head[:, None] * D + column[None, :], shape, 0.0)
+    base = (slot * K + key_head) * new_tokens * D
+    top = tl.full([QUERIES], float("-inf"), tl.float32)
+    mass = tl.zeros([QUERIES], tl.float32)
+    out = tl.zeros([QUERIES, WIDTH], tl.float32)
+    oldest = 0
+    if WINDOW:
+        oldest = tl.maximum(0, time - window + 1) // KEYS * KEYS
+    for first in range(oldest, time + 1, KEYS):
+        key = first + tl.arange(0, KEYS)
+        exists = key <= time
+        k = tl.load(k_ptr + base + key[:, None] * D + column[None, :], exists[:, None] & in_head[None, :], 0.0)
+        v = tl.load(v_ptr + base + key[:, None] * D + column[None, :], exists[:, None] & in_head[None, :], 0.0)
+        score = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(tl.float32) * scale
+        seen = exists
+        if WINDOW:
+            seen = seen & (time - key < window)
+        score = tl.where(seen[None, :], score, float("-inf"))
+        new_top = tl.maximum(top, tl.max(score, axis=1))
+        safe_top = tl.where(new_top == float("-inf"), 0.0, new_top)
+        weight = tl.exp(score - safe_top[:, None])
+        keep = tl.exp(top - safe_top)
+        mass = mass * keep + tl.sum(weight, axis=1)
+        out = out * keep[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION).to(tl.float32)
+        top = new_top
+    for part in tl.static_range(PARTS):
+        place = (part * rows + row) * H + head
+        other_top = tl.load(prompt_top_ptr + place, is_query, float("-inf"))
+        other_mass = tl.load(prompt_mass_ptr + place, is_query, 0.0)
+        other = tl.load(prompt_out_ptr + place[:, None] * D + column[None, :], shape, 0.0)
+        new_top = tl.maximum(top, other_top)
+        keep, keep_other = tl.exp(top - new_top), tl.exp(other_top - new_top)
+        mass = mass * keep + other_mass * keep_other
+        out = out * keep[:, None] + other * keep_other[:, None]
+        top = new_top
+    result = out / mass[:, None]
+    tl.store(out_ptr + (row * H + head[:, None]) * D + column[None, :], result.to(q.dtype), shape)
+
+
+def attention(
+    q_BE: torch.Tensor,
+    own: tuple[torch.Tensor, torch.Tensor],
+    prompts: tuple[torch.Tensor, torch.Tensor],
+    rows: Any,
+    scratch: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    heads: int,
+    scale: float,
+    window: int | None,
+) -> torch.Tensor:
+    """One query per row and head against its group's prompt, read once for all siblings, and the row's own keys.
+
+    Rows of one prompt stand side by side, from `rows.start_P` on. The first heads * D columns of q_BE are the queries.
+    """
+    B = len(q_BE)
+    P, K, columns, D = prompts[0].shape
+    new_tokens = own[0].shape[2]
+    out_SBHD, top_SBH, mass_SBH = scratch
+    parts = triton.cdiv(columns, PROMPT_KEYS_PER_PROGRAM)
+    blocks = triton.cdiv(min(rows.group_size, B) * (heads // K), QUERIES_AT_ONCE)
+    common = {
+        "H": heads,
+        "K": K,
+        "D": D,
+        "WIDTH": max(16, triton.next_power_of_2(D)),
+        "WINDOW": window is not None,
+        # float32 policies are for comparison, and tf32 would spoil it.
+        "PRECISION": "ieee" if q_BE.dtype == torch.float32 else "tf32",
+    }
+    _prompt_attention[(P * blocks, K, parts)](
+        q_BE, *prompts, out_SBHD, top_SBH, mass_SBH, rows.start_P, rows.length_P, rows.first_B, rows.time,
+        q_BE.stride(0), out_SBHD.shape[1], columns, scale, window or 0,
+        BLOCKS=blocks, QUERIES=QUERIES_AT_ONCE, KEYS=KEYS_AT_ONCE, PER_PROGRAM=PROMPT_KEYS_PER_PROGRAM,
+        num_warps=4, num_stages=2, **common,
+    )  # fmt: skip
+    out_BE = q_BE.new_empty(B, heads * D)
+    _own_attention[(B, K)](
+        q_BE, *own, out_SBHD, top_SBH, mass_SBH, out_BE, rows.slot_B, rows.first_B, rows.time,
+        q_BE.stride(0), out_SBHD.shape[1], new_tokens, scale, window or 0,
+        QUERIES=max(16, triton.next_power_of_2(heads // K)), KEYS=KEYS_AT_ONCE, PARTS=parts,
+        num_warps=2 if D <= 64 else 4, num_stages=3, **common,
+    )  # fmt: skip
+    return out_BE
