@@ -17,6 +17,7 @@ LEVELS = [
     {
         "attention",
         "batch",
+        "unpacked",
         "policy",
         "tensorfile",
         "optimizer",

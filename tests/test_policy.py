@@ -16,6 +16,7 @@ from grpo.batch import pack
 from grpo.errors import GrpoError
 from grpo.models import EMBEDDED, locate_model
 from grpo.policy import load_policy, logprobs
+from grpo.rollout.engine import Engine
 from grpo.types import Problem, chat
 
 
@@ -84,15 +85,46 @@ def test_broken_config(folder: Path) -> None:
     refusal(folder)
 
 
-def test_unsupported_logits_are_refused(folder: Path, tmp_path: Path) -> None:
-    config = transformers.Gemma2Config(
-        vocab_size=19, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
-        intermediate_size=16,
-    )  # fmt: skip
-    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "gemma2")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(folder / name, tmp_path / "gemma2" / name)
-    assert "caps its logits (final_logit_softcapping)" in refusal(tmp_path / "gemma2")
+SMALL = {"vocab_size": 19, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "pad_token_id": 0}
+GROUPED = SMALL | {"num_key_value_heads": 1, "intermediate_size": 16}
+UNUSUAL = {
+    "bloom": (transformers.BloomConfig(**SMALL, n_head=2, n_layer=2, eos_token_id=18), False),
+    "gemma2": (transformers.Gemma2Config(**GROUPED, head_dim=8, eos_token_id=18, sliding_window=4), False),
+    "cohere": (transformers.CohereConfig(**GROUPED, logit_scale=0.3, eos_token_id=18), True),
+    "granite": (transformers.GraniteConfig(**GROUPED, logits_scaling=3.0, eos_token_id=18), True),
+    "gpt2": (transformers.GPT2Config(vocab_size=19, n_embd=16, n_layer=2, n_head=2, eos_token_id=18), True),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_models_are_sampled_and_trained_as_they_compute(name: str, folder: Path, tmp_path: Path) -> None:
+    """The trainer's log-probabilities are the sampler's, and those of the stock model, row by row."""
+    config, packs = UNUSUAL[name]
+    torch.manual_seed(0)
+    stock = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for weight in stock.parameters():
+            weight.add_(0.2 * torch.randn_like(weight))
+    stock.save_pretrained(tmp_path / name)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(folder / file, tmp_path / name / file)
+    policy = load_policy(str(tmp_path / name))
+    assert policy.packs == packs
+    problems = [Problem("a", "1+2=", ""), Problem("b", "12*13=", "")]
+    groups = Engine(policy).sample(problems, 3, seed=0, step=0, temperature=0.7, max_new_tokens=9)
+    assert len({len(c) for group in groups for c in group.completions}) > 1
+    [batch] = pack(groups, 10_000)
+    logp_NL, _ = logprobs(policy, batch, 0.7)
+    assert (logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs().max() < 2e-4
+    for group in groups:
+        for completion, row in zip(group.completions, logp_NL[: len(group.completions)], strict=True):
+            tokens = torch.tensor([*group.prompt_tokens, *completion.tokens])[None]
+            with torch.no_grad():
+                expected = torch.log_softmax(stock(tokens).logits[0].float() / 0.7, dim=-1)
+            start = len(group.prompt_tokens)
+            found = expected[range(start - 1, tokens.shape[1] - 1), tokens[0, start:]]
+            torch.testing.assert_close(row[: len(completion)].detach(), found, atol=2e-4, rtol=1e-3)
+        logp_NL = logp_NL[len(group.completions) :]
 
 
 def test_saved_and_loaded_weights_are_the_same(tmp_path: Path) -> None:
@@ -123,10 +155,10 @@ def test_logits_never_exist_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = run()
     rows: list[int] = []
-    hook = policy.model.get_output_embeddings().register_forward_hook(lambda _, __, out: rows.append(len(out)))
+    product = policy_module.wide_product
+    monkeypatch.setattr(policy_module, "wide_product", lambda x, weight: rows.append(len(x)) or product(x, weight))
     monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 5 * 48 + 7)
     chunked = run()
-    hook.remove()
     assert max(rows) == 5
     assert sum(rows) == 2 * len(batch.target_A)  # once forward, once again in the backward pass
     for a, b in zip(whole, chunked, strict=True):

@@ -19,6 +19,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint as recompute
 
+from grpo import unpacked
 from grpo.attention import NAME as ATTENTION
 from grpo.attention import Layout
 from grpo.batch import pack
@@ -26,17 +27,10 @@ from grpo.errors import GrpoError
 from grpo.models import locate_model
 from grpo.tensorfile import Mirror, write_tensors
 from grpo.types import Batch, Completion, Group, Problem
+from grpo.unpacked import can_be_packed
 
 LOGITS_AT_ONCE = 2**24
 """Most logits that exist at a time: 64 MiB in float32."""
-
-UNSUPPORTED = {
-    "final_logit_softcapping": "caps its logits",
-    "attn_logit_softcapping": "caps its attention scores",
-    "logit_scale": "scales its logits",
-    "logits_scaling": "scales its logits",
-}
-"""Config fields of models that compute logits or attention in a way this engine does not reproduce."""
 
 
 @dataclass(eq=False)
@@ -51,6 +45,8 @@ class Policy:
     """Optimizer steps taken so far; a completion remembers the version that sampled it."""
     compute: torch.dtype | None = None
     """What it computes in, where that is not the precision of its weights: bfloat16 over float32 weights."""
+    packs: bool = True
+    """Whether it runs through the one attention function; if not, every completion stands alone (unpacked.py)."""
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -85,10 +81,21 @@ class Policy:
         head = self.model.get_output_embeddings()
         if weight is None and self.device.type == "cpu" and self.compute is None:
             logits = head(hidden)
-            return logits if logits.dtype == torch.float64 else logits.float()
+            return self._finished(logits if logits.dtype == torch.float64 else logits.float())
         weight = self.head_weight() if weight is None else weight
         logits = wide_product(hidden.to(weight.dtype), weight)
-        return logits if head.bias is None else logits + head.bias
+        return self._finished(logits if head.bias is None else logits + head.bias)
+
+    def _finished(self, logits: torch.Tensor) -> torch.Tensor:
+        """What some models do to their logits last: Cohere multiplies, Granite divides, Gemma 2 caps them softly."""
+        config = self.model.config
+        if scale := getattr(config, "logit_scale", None):
+            logits = logits * scale
+        if scale := getattr(config, "logits_scaling", None):
+            logits = logits / scale
+        if cap := getattr(config, "final_logit_softcapping", None):
+            logits = cap * torch.tanh(logits / cap)
+        return logits
 
     def weights(self) -> dict[str, torch.Tensor]:
         """By name, tied ones once: what `model.safetensors` of a Hugging Face folder holds."""
@@ -157,14 +164,14 @@ def load_policy(
         _check_weight_files(Path(source))
     try:
         with _quiet_transformers():
-            if not Path(source).is_dir():
-                # One small file first: offline, this fails once and soon, not once for every file there could be.
-                transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+            # One small file first: offline, this fails once and soon, not once for every file there could be.
+            config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+            packs = can_be_packed(_model_class(config), config)
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
             model, report = transformers.AutoModelForCausalLM.from_pretrained(
                 source,
                 dtype=dtype,
-                attn_implementation=ATTENTION,
+                attn_implementation=ATTENTION if packs else None,
                 output_loading_info=True,
                 use_safetensors=True,  # the other format is pickle, which runs whatever code a stranger put in it
                 trust_remote_code=False,
@@ -189,12 +196,15 @@ def load_policy(
         raise GrpoError(
             f"field model: {name!r} lacks {len(missing)} weights, the first is {missing[0]}; copy the folder again"
         )
-    for setting, what in UNSUPPORTED.items():
-        if getattr(model.config, setting, None):
-            raise GrpoError(f"field model: {name!r} {what} ({setting}), which the engine does not reproduce yet")
     # Dropout would make the trainer's log-probabilities disagree with the sampler's.
     model.eval().to(device)
-    return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute)
+    return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute, packs=packs)
+
+
+def _model_class(config: Any) -> Any:
+    """None where transformers has none for it, which loading tells better."""
+    mapping = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
+    return mapping.get(type(config), None)
 
 
 @contextmanager
@@ -253,6 +263,9 @@ def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:
 
 def predicting_states(policy: Policy, batch: Batch) -> torch.Tensor:
     """The hidden state that predicts each trained token, [A, C]."""
+    if not policy.packs:
+        with torch.autocast(policy.device.type, policy.compute, enabled=policy.compute is not None):
+            return unpacked.predicting_states(policy.model.base_model, batch)
     hidden_TC = policy.hidden(batch.tokens_T[None], batch.positions_T[None], batch.layout)[0]
     return torch.nn.functional.embedding(batch.source_A, hidden_TC)
 

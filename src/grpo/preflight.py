@@ -181,6 +181,12 @@ def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> 
 
 def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
     notes = []
+    if not policy.packs:
+        kind = policy.model.config.model_type
+        notes.append(
+            f"{policy.name} ({kind}) computes attention in a way of its own: it is sampled with transformers' generate "
+            "and trained with each completion behind its own prompt, which is slower"
+        )
     if policy.tokenizer.pad_token_id is None:
         notes.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
     if getattr(policy.tokenizer, "chat_template", None) and not all(problem.messages for problem in problems):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from grpo.attention import DecodeCache, PromptCache
 from grpo.batch import pack_prompts
 from grpo.errors import GrpoError
 from grpo.policy import Policy
+from grpo.rollout.generated import generated
 from grpo.rollout.noise import sampling_noise
 from grpo.rollout.packed import can_pack, packed
 from grpo.types import Completion, Group, Problem
@@ -75,7 +77,10 @@ class Engine:
         parts: list[Sampled] = []
         for first, last, samples in self._waves(len(problems), group_size):
             wave_prompts, wave_noise_PGL = prompts[first:last], noise_PGL[first:last, samples]
-            if self._can_use_graphs(top_k, top_p):
+            if not self.policy.packs:
+                choose_now = partial(choose, temperature=temperature, top_k=top_k, top_p=top_p)
+                parts.append(generated(self.policy, wave_prompts, wave_noise_PGL, choose_now))
+            elif self._can_use_graphs(top_k, top_p):
                 parts.append(self._decode_on_graphs(wave_prompts, wave_noise_PGL, temperature))
             else:
                 rows = wave_noise_PGL.shape[0] * wave_noise_PGL.shape[1]
@@ -90,8 +95,10 @@ class Engine:
     def rows_that_fit(self, prompt_tokens: int, max_new_tokens: int) -> int:
         """How many completions can be in flight, by the memory that is free now."""
         config = self.policy.model.config
-        key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        # A model without attention keeps less than this.
+        heads = getattr(config, "num_attention_heads", 1)
+        key_heads = getattr(config, "num_key_value_heads", None) or heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // heads
         per_token = 2 * config.num_hidden_layers * key_heads * width * self.policy.compute_dtype.itemsize
         per_row = per_token * (prompt_tokens + max_new_tokens) + 12 * config.vocab_size
         return max(1, int(SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) / per_row))

@@ -1,0 +1,48 @@
+"""Models that the one attention function cannot serve: every completion stands alone, behind a prompt of its own.
+
+They compute attention in a way of their own (Gemma 2 caps its scores, Bloom adds a slope, Mamba has none), so the stock
+model runs on padded rows. It costs the prompt once per completion, and padding; the numbers are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from grpo.types import Batch
+
+
+def can_be_packed(model_class: Any, config: Any) -> bool:
+    return bool(getattr(model_class, "_supports_attention_backend", False)) and not getattr(
+        config, "attn_logit_softcapping", None
+    )
+
+
+def predicting_states(body: Any, batch: Batch) -> torch.Tensor:
+    """The hidden state that predicts each trained token, [A, C], from rows [prompt][completion][padding]."""
+    layout = batch.layout
+    lengths_N = layout.prompt_lengths_P[layout.prompt_of_N]
+    places_NS, exists_NS = _rows(batch, lengths_N)
+    position_S = torch.arange(places_NS.shape[1], device=places_NS.device)
+    hidden_NSC = body(
+        input_ids=batch.tokens_T[places_NS],
+        attention_mask=exists_NS.long(),
+        position_ids=position_S.expand_as(places_NS),
+        use_cache=False,
+    ).last_hidden_state
+    row_A, column_A = batch.mask_NL.nonzero(as_tuple=True)
+    return hidden_NSC[row_A, lengths_N[row_A] + column_A - 1]
+
+
+def _rows(batch: Batch, lengths_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Index into T of every token of every row, and whether there is one."""
+    layout = batch.layout
+    (_, L), Q = layout.places_NL.shape, layout.prompt_places_PQ.shape[1]
+    column_S = torch.arange(Q + L, device=lengths_N.device)
+    own_NS = (column_S - lengths_N[:, None]).clamp(0, L - 1)
+    in_prompt_NS = column_S < lengths_N[:, None]
+    prompt_NS = layout.prompt_places_PQ[layout.prompt_of_N][:, column_S.clamp(max=Q - 1)]
+    end_N = lengths_N + batch.mask_NL.sum(dim=1)
+    places_NS = torch.where(in_prompt_NS, prompt_NS, layout.places_NL.gather(1, own_NS))
+    return places_NS, column_S < end_N[:, None]
