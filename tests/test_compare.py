@@ -5,20 +5,24 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import grpo
 from grpo.cli import main
 from grpo.compare import queue
-from grpo.compare.arms import make_jobs, settled_name
+from grpo.compare.arms import Job, make_jobs, settled_name
 from grpo.compare.command import split
-from grpo.compare.outcome import Finished, differences, in_words, read
+from grpo.compare.outcome import Finished, differences, in_words, operations, read
 from grpo.compare.queue import is_finished, run_all
 from grpo.compare.student import incomplete_beta, mean_interval, paired_interval, t_quantile
+from grpo.config import Config, Evaluation, System
 from grpo.errors import GrpoError
 from grpo.lock import RunLock
+from grpo.plan import Work, find_shape, flops, needs
 
 SMALL = ["--model", "nano", "--steps", "2", "--prompts-per-step", "2", "--group-size", "4", "--max-new-tokens", "24"]
 QUICK = [*SMALL, "--evaluation.problems", "20", "--evaluation.every", "0", "--system.threads", "1"]
@@ -235,3 +239,17 @@ def test_a_run_that_fails_is_told_and_ends_the_comparison(elsewhere: Path) -> No
     jobs = make_jobs(["grpo", "dr_grpo"], 1, "x", [*QUICK, "--system.device", "cuda:7"])
     with pytest.raises(GrpoError, match=r"run x-grpo-s1: field system.device: cuda:7 asked for and there is no GPU"):
         run_all(jobs, 1, lambda running, done: None)
+
+
+def test_operations_count_what_was_drawn_and_what_took_part(tmp_path: Path) -> None:
+    """Twice the groups drawn is twice the rollout; half the tokens without gradient is half the update."""
+    config = Config(
+        model="nano", algorithm="dr_grpo", steps=1, prompts_per_step=2, group_size=4, max_new_tokens=8, run="one",
+        evaluation=Evaluation(every=0, problems=4, probes=0), system=System(runs=str(tmp_path)),
+    )  # fmt: skip
+    with grpo.train(config) as run:
+        job = Job(arm="dr_grpo", seed=1, name="one", arguments=(), config=config)
+        found = operations(job, run, [{"length_mean": 5.0, "groups_drawn": 4.0, "gradient_tokens": 0.5}])
+        prompt = round(sum(len(group["prompt"]) for group in run.completions(0)) / 2)
+    parts = flops(find_shape("nano"), replace(Work.of(config, prompt), new_tokens=5), needs(config.loss, config.critic))
+    assert found == pytest.approx(2 * parts["rollout"] + 0.5 * parts["update"])

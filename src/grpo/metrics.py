@@ -216,9 +216,10 @@ METRICS: dict[str, Metric] = {
         "epochs × minibatches.",
     ),
     "tokens": Metric(
-        "Completion tokens sampled in this step and kept; in supervised fine-tuning, the answer tokens trained on.",
+        "Completion tokens sampled in this step, those of replaced groups too; in supervised fine-tuning, the answer "
+        "tokens trained on.",
         "tokens",
-        "prompts per step × group size × length_mean.",
+        "prompts per step × group size × length_mean, where no group is replaced.",
     ),
     "tokens_per_second": Metric(
         "tokens divided by the seconds spent sampling, groups that were replaced included.",

@@ -63,7 +63,7 @@ def loop(session: Session) -> None:
             groups, rewards = credit(groups, config)
             traces = Traces(groups, config.system.token_groups)
             updates = update(policy, session.optimizer, groups, config, step, session.critic, traces)
-        metrics = rewards | updates | draws | describe(groups, clock)
+        metrics = rewards | updates | describe(groups, clock, draws)
         session.record(step, traces.onto(groups), metrics, clock.seconds)
         if session.stop.requested:
             return session.checkpoint(step + 1, last=True)
@@ -164,10 +164,11 @@ def over_updates(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return metrics
 
 
-def describe(groups: Sequence[Group], clock: Clock) -> dict[str, float]:
-    """What was sampled: lengths, accuracy, the task's traits."""
+def describe(groups: Sequence[Group], clock: Clock, draws: dict[str, float]) -> dict[str, float]:
+    """What was sampled: lengths, accuracy, the task's traits; `draws` where more was drawn than these groups."""
     completions = [completion for group in groups for completion in group.completions]
     lengths = [len(completion) for completion in completions]
+    tokens = draws.get("tokens", float(sum(lengths)))
     metrics = {
         "accuracy": mean(is_right(completion.reward) for completion in completions),
         "length_mean": mean(lengths),
@@ -176,10 +177,10 @@ def describe(groups: Sequence[Group], clock: Clock) -> dict[str, float]:
         "timeouts": mean(completion.why.startswith("timeout") for completion in completions),
         "crashes": mean(completion.why.startswith("crash") for completion in completions),
         "failures": mean(completion.why.startswith("failure") for completion in completions),
-        "tokens": float(sum(lengths)),
-        "tokens_per_second": sum(lengths) / clock.seconds["rollout"],
+        "tokens": tokens,
+        "tokens_per_second": tokens / clock.seconds["rollout"],
     }
-    return metrics | trait_shares(completions)
+    return metrics | trait_shares(completions) | draws
 
 
 class _CallableModule(types.ModuleType):

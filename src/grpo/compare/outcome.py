@@ -11,7 +11,7 @@ from statistics import fmean
 from grpo.compare.arms import Job
 from grpo.compare.student import Interval, mean_interval, paired_interval
 from grpo.errors import GrpoError
-from grpo.plan import Work, find_shape, flops, needs
+from grpo.plan import Needs, Shape, Work, find_shape, flops, needs
 from grpo.store import Run
 
 LAST_SHARE = 0.1
@@ -61,12 +61,13 @@ def read(job: Job) -> Finished:
             evals=[(row["step"], row["accuracy"]) for row in evals],
             problems=len(run.eval_completions(evals[-1]["step"])),
             memory=max(row["peak_memory"] for row in rows),
-            operations=operations(job, run, [row["length_mean"] for row in rows]),
+            operations=operations(job, run, rows),
         )
 
 
-def operations(job: Job, run: Run, lengths: Sequence[float]) -> float:
-    """Of all steps; 0 where the model's shape is not known."""
+def operations(job: Job, run: Run, rows: Sequence[Mapping[str, float]]) -> float:
+    """Of all steps, with the lengths that came, the groups that were drawn, and the share of tokens that took part in
+    the updates; 0 where the model's shape is not known."""
     try:
         shape = find_shape(run.config["model"])
     except GrpoError:  # border: a folder people made
@@ -74,15 +75,26 @@ def operations(job: Job, run: Run, lengths: Sequence[float]) -> float:
     config, needed = job.config, needs(job.config.loss, job.config.critic)
     prompt = fmean(len(group["prompt"]) for group in run.completions(0)) / (3 if shape.vocabulary > 1000 else 1)
     work = Work.of(config, max(1, round(prompt)))
+    loss = config.loss
+    all_take_part = bool((loss.beta and loss.kl_in == "loss") or loss.entropy or needed.critic)
     total = 0.0
-    for length in lengths:
+    for row in rows:
+        share = {
+            "rollout": row.get("groups_drawn", config.prompts_per_step) / config.prompts_per_step,
+            "update": 1.0 if all_take_part else row.get("gradient_tokens", 0.0),
+        }
         # Between two whole lengths, in proportion.
+        length = row["length_mean"]
         low, high = (
-            sum(flops(shape, replace(work, new_tokens=max(1, tokens)), needed).values())
+            sum(share.get(phase, 1.0) * count for phase, count in _flops(shape, work, needed, tokens).items())
             for tokens in (math.floor(length), math.ceil(length))
         )
         total += low + (high - low) * (length % 1)
     return total
+
+
+def _flops(shape: Shape, work: Work, needed: Needs, new_tokens: int) -> dict[str, float]:
+    return flops(shape, replace(work, new_tokens=max(1, new_tokens)), needed)
 
 
 MEASURES: Mapping[str, Callable[[Finished], float]] = {
