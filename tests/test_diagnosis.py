@@ -43,7 +43,7 @@ def steps(count: int, **metrics: Any) -> list[dict[str, Any]]:
 def groups(rewards: Sequence[Sequence[float]], texts: Sequence[str] = (), **parts: Sequence[float]) -> list[Any]:
     """One group for each row of rewards; texts and parts go round."""
     found = []
-    for row in rewards:
+    for index, row in enumerate(rewards):
         completions = [
             {
                 "reward": reward,
@@ -52,7 +52,7 @@ def groups(rewards: Sequence[Sequence[float]], texts: Sequence[str] = (), **part
             }
             for i, reward in enumerate(row)
         ]
-        found.append({"completions": completions})
+        found.append({"step": 19, "group_index": index, "completions": completions})
     return found
 
 
@@ -94,6 +94,12 @@ PLANTED: dict[str, tuple[Record, str, float, tuple[str, ...]]] = {
         0.95,
         ("95% of the groups are all right",),
     ),
+    "graded too coarsely": (
+        Record(steps(20, zero_signal_groups=0.95)),
+        "no_signal",
+        0.95,
+        ("95% of the groups have equal rewards",),
+    ),
     "no exploration left": (
         Record(steps(30, entropy=lambda step: 0.5 if step < 15 else 0.01)),
         "entropy_collapse",
@@ -118,6 +124,18 @@ PLANTED: dict[str, tuple[Record, str, float, tuple[str, ...]]] = {
         "clipped",
         0.25,
         ("25% of the tokens are clipped", "--optimizer.epochs"),
+    ),
+    "far from the old policy": (
+        Record(steps(20, ratio_max=lambda step: 12.0 + step if step in (11, 14, 18) else 2.0)),
+        "ratios",
+        30.0,
+        ("in 3 of the last 10 steps", "up to 30 times"),
+    ),
+    "two models": (
+        Record(steps(20, sampler_gap=0.2)),
+        "sampler_gap",
+        0.2,
+        ("disagree by 0.2 nats per token", "--loss.correction token"),
     ),
     "the same again": (
         Record(steps(20), groups=groups([[0.0] * 8] + [[1.0, 0.0] * 4] * 2, texts=["It is 7.", "it is 7"] * 4)),
@@ -187,6 +205,10 @@ def test_what_excuses() -> None:
     clipped = {"clip_high": 0.4}
     assert kinds(Record(steps(20, **clipped), config={"loss": {"ratio": "sequence"}})) == [], "GSPO clips more"
     assert kinds(Record(steps(20), groups=groups(MIXED, correct=[1.0, 0.0], format=[0.0, 1.0]))) == []
+    corrected = {"loss": {"correction": "token"}}
+    assert kinds(Record(steps(20, sampler_gap=0.2), config=corrected)) == [], "weighed in"
+    assert kinds(Record(steps(20, zero_signal_groups=0.95, accuracy=0.95))) == [], "solved: nothing to learn"
+    assert kinds(Record(steps(20, ratio_max=lambda step: 50.0 if step > 17 else 2.0))) == [], "two odd steps"
     evals = [
         {"step": 0, "accuracy": 0.5, "low": 0.4, "high": 0.6},
         {"step": 60, "accuracy": 0.45, "low": 0.35, "high": 0.55},

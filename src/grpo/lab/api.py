@@ -15,9 +15,9 @@ from starlette.routing import Route
 
 from grpo.errors import GrpoError
 from grpo.lab import reading
-from grpo.lab.alarms import alarms
 from grpo.lab.catalogue import Catalogue, UnknownRunError
 from grpo.lab.compare import AXES, compare
+from grpo.lab.findings import findings
 from grpo.lab.live import events
 from grpo.lab.search import Query, search
 from grpo.metrics import METRICS
@@ -122,10 +122,6 @@ def _timeline(run: Run, request: Request) -> dict[str, Any]:
     return reading.timeline(run, min(200, _points(request)))
 
 
-def _findings(run: Run, request: Request) -> dict[str, Any]:
-    return {"findings": run.findings(), "alarms": alarms(run)}
-
-
 ABOUT_A_RUN: dict[str, Callable[[Run, Request], Any]] = {
     "": lambda run, request: reading.overview(run),
     "/series": _series,
@@ -133,7 +129,7 @@ ABOUT_A_RUN: dict[str, Callable[[Run, Request], Any]] = {
     "/difficulty": _difficulty,
     "/completions": _completions,
     "/timeline": _timeline,
-    "/findings": _findings,
+    "/findings": lambda run, request: findings(run),
     "/probes": lambda run, request: reading.probes(run),
     "/steps/{step:int}": _step,
     "/steps/{step:int}/spans": lambda run, request: reading.spans_of(run, request.path_params["step"]),
