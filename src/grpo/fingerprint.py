@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
+from grpo.algorithms import surrogate_source
 from grpo.config import Config
 from grpo.models import locate_model
 from grpo.rewards.own import parse, sources
@@ -25,6 +26,11 @@ def fingerprints(config: Config, task: Task) -> dict[str, str]:
         **({"data": task.fingerprint} if hasattr(task, "fingerprint") else {}),
         "task code": _digest([_source(task)]),
         **({"reward code": _digest(sources(parse(config.reward)))} if config.reward else {}),
+        **(
+            {"surrogate code": _digest([surrogate_source(config.loss.surrogate)])}
+            if ":" in config.loss.surrogate
+            else {}
+        ),
         "grpo code": _digest(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))),
         "python": platform.python_version(),
         **versions,
