@@ -50,6 +50,28 @@ def test_weights_of_the_parts() -> None:
         credit([both], config(weights="form=1"))
 
 
+def test_weights_of_the_parts_come_on_top_of_those_in_the_field_reward() -> None:
+    # reward = short * 0.5: parts are recorded as they were earned, the reward as they were paid.
+    parts = [{"short": 1.0, "long": 0.0}, {"short": 0.0, "long": 1.0}]
+    two = group(*(completion(reward=0.5 * p["short"] + 2 * p["long"], parts=p) for p in parts))
+    named = "mine.py:short*0.5, mine.py:long*2"
+    assert first_advantages(config(), two) == [[-0.75, 0.75]]  # 0.5 and 2
+    assert first_advantages(replace(config(weights="short=4"), reward=named), two) == [[0.0, 0.0]]  # 2 and 2
+    # Normalised, each part is ±0.7071 (up to 1e-4): the difference of the weights decides the sign.
+    both = config(parts="normalise", scale="group_std")
+    assert first_advantages(both, two)[0][0] == pytest.approx(0.0, abs=1e-6)
+    assert first_advantages(replace(both, reward=named), two)[0][0] < -0.7
+
+
+def test_a_check_that_ran_out_of_time_earned_nothing_of_any_part() -> None:
+    done = [completion(reward=1.0), replace(completion(reward=0.0, parts={}), why="timeout in task code: 10 s")]
+    assert first_advantages(config(weights="correct=2"), group(*done)) == [[1.0, -1.0]]
+    [[right, late]] = first_advantages(config(parts="normalise", scale="group_std"), group(*done))
+    assert right == -late > 0.7
+    # Where every check did, there is no part to miss.
+    assert first_advantages(config(weights="correct=2"), group(done[1], done[1])) == [[0.0, 0.0]]
+
+
 def test_the_record_keeps_the_tasks_reward() -> None:
     both = group(completion(reward=1.0), completion(reward=0.0))
     groups, metrics = credit([both], config(weights="correct=5"))
@@ -133,7 +155,7 @@ def test_a_task_without_steps_is_refused() -> None:
         name = "plain"
 
     with pytest.raises(
-        GrpoError, match=r'field loss.credit: "process" needs a task that marks steps, and plain has no'
+        GrpoError, match=r'field loss.credit: "process" needs a task that marks steps, and task plain has no'
     ):
         step_marks(Plain())  # type: ignore[arg-type]
 

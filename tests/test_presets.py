@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import grpo
 from grpo.algorithms import PRESETS, Loss
 from grpo.config import Checkpoints, Config, Critic, Evaluation, Optimizer, System, validate
 from grpo.errors import GrpoError
+from grpo.fingerprint import fingerprints
 from grpo.session import Session
 from grpo.store import Run
 from grpo.tasks import TASKS
@@ -176,7 +178,7 @@ def test_what_a_run_cannot_have_is_told_before_it_is_made(tmp_path: Path, monkey
     for changed, message in (
         (
             replace(config, task="unmarked", loss=replace(config.loss, credit="process")),
-            r'field loss.credit: "process" needs a task that marks steps, and arithmetic:easy has no method steps',
+            r'field loss.credit: "process" needs a task that marks steps, and task arithmetic:easy has no method steps',
         ),
         (
             replace(config, loss=replace(config.loss, surrogate="no_such_module:f")),
@@ -186,10 +188,33 @@ def test_what_a_run_cannot_have_is_told_before_it_is_made(tmp_path: Path, monkey
             replace(config, loss=replace(config.loss, surrogate="math:no_such_function")),
             r"field loss.surrogate: cannot load 'math:no_such_function': module 'math' has no attribute",
         ),
+        (
+            replace(config, loss=replace(config.loss, surrogate="math:pi")),
+            r"field loss.surrogate: cannot load 'math:pi': it is no function",
+        ),
     ):
         with pytest.raises(GrpoError, match=message):
             grpo.train(changed)
     assert not list(tmp_path.iterdir())
+
+
+def test_people_s_own_surrogate_is_part_of_what_a_run_depends_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found in the working folder, as the command `grpo` has it; changed, the run is another."""
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "own_surrogate_in_a_folder.py"
+    file.write_text("def mine(ratio, logp, advantages, limits):\n    return -ratio * advantages\n")
+    own = replace(Loss(), surrogate=f"{file.stem}:mine")
+    before = fingerprints(Config(loss=own), Arithmetic())
+    assert "surrogate code" not in fingerprints(Config(), Arithmetic())
+    file.write_text(file.read_text() + "# another\n")
+    after = fingerprints(Config(loss=own), Arithmetic())
+    assert {name for name in before if before[name] != after[name]} == {"surrogate code"}
+    (tmp_path / "own_broken_surrogate.py").write_text("def mine(:\n")
+    with pytest.raises(GrpoError, match=r"field loss.surrogate: cannot load 'own_broken_surrogate:mine': "):
+        fingerprints(Config(loss=replace(own, surrogate="own_broken_surrogate:mine")), Arithmetic())
 
 
 def test_a_run_cannot_get_a_critic_halfway(tmp_path: Path) -> None:

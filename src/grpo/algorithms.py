@@ -1,8 +1,11 @@
 """The objective's settings, and the named algorithms: one row each. Adding an algorithm is adding a row to PRESETS."""
 
+import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal
 
 from grpo.errors import GrpoError
@@ -184,12 +187,25 @@ PRESETS: dict[str, Preset] = {
 
 
 def load_surrogate(name: str) -> str | Callable[..., Any]:
-    """A name the core knows, as it is; `module:function`, the function."""
+    """A name the core knows, as it is; `module:function`, the function. Modules of the working folder count."""
     module, _, function = name.partition(":")
     if not function:
         return name
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # the command `grpo` has its own folder there instead
     try:
-        return getattr(import_module(module), function)
-    # A border: people's own modules.
-    except (ImportError, AttributeError) as error:
+        found = getattr(import_module(module), function)
+    except Exception as error:  # border: people's own modules
         raise GrpoError(f"field loss.surrogate: cannot load {name!r}: {error}") from error
+    if not callable(found):
+        raise GrpoError(f"field loss.surrogate: cannot load {name!r}: it is no function")
+    return found
+
+
+def surrogate_source(name: str) -> bytes:
+    """The file that holds people's own surrogate; nothing where there is none."""
+    found = load_surrogate(name)
+    try:
+        return b"" if isinstance(found, str) else Path(inspect.getfile(found)).read_bytes()
+    except (TypeError, OSError):  # a function typed at a prompt, or of a compiled module, has no file
+        return b""

@@ -38,7 +38,7 @@ def _of_names(loss: Loss) -> Iterator[tuple[str, str]]:
     if loss.surrogate not in SURROGATES and not re.fullmatch(r"[\w.]+:\w+", loss.surrogate):
         yield "surrogate", f"no {shown(loss.surrogate)}; use {', '.join(SURROGATES)}, or a function as module:name"
     for part in filter(None, loss.weights.split(",")):
-        if not re.fullmatch(r"\s*\w+\s*=\s*-?\d+(\.\d*)?\s*", part):
+        if not re.fullmatch(r"\s*[\w.-]+\s*=\s*-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", part):
             yield "weights", f"{shown(part)} is no weight; write correct=1,format=0.2"
 
 

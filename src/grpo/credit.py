@@ -12,6 +12,7 @@ from grpo.algorithms import Loss
 from grpo.config import Config
 from grpo.core import gae, group_advantages, kl_estimate, parts_advantages, process_advantages, reward_statistics
 from grpo.errors import GrpoError
+from grpo.rewards.own import parse
 from grpo.types import Completion, Group
 
 STD_FLOOR = 1e-4
@@ -21,6 +22,7 @@ STD_FLOOR = 1e-4
 def credit(groups: Sequence[Group], config: Config) -> tuple[list[Group], dict[str, float]]:
     """+ advantages, one per token (and the critic's returns); and what the rewards looked like."""
     loss = config.loss
+    _check_weights(groups, loss)
     rewards_PG = torch.tensor([[np.nan if c.reward is None else c.reward for c in g.completions] for g in groups])
     valid_PG = ~rewards_PG.isnan()
     metrics: dict[str, float] = {}
@@ -49,25 +51,41 @@ def shaped_reward(completion: Completion, config: Config) -> float:
     """The completion's parts by their weights, less the penalty for length; NaN where it could not be scored."""
     if completion.reward is None:
         return np.nan
-    weights = part_weights(config.loss)
     reward = completion.reward
-    if weights:
-        unknown = weights.keys() - completion.parts.keys()
-        if unknown:
-            known = ", ".join(completion.parts)
-            raise GrpoError(f"field loss.weights: the task has no part {min(unknown)!r}; its parts are {known}")
-        reward = sum(weights.get(part, 1.0) * value for part, value in completion.parts.items() if value is not None)
+    if config.loss.weights:
+        weigh = part_weights(config)
+        reward = sum(weigh(part) * value for part, value in completion.parts.items() if value is not None)
     return reward - overlong_penalty(len(completion), config.max_new_tokens, config.loss.overlong)
 
 
-def part_weights(loss: Loss) -> dict[str, float]:
+def part_weights(config: Config) -> Callable[[str], float]:
+    """Of a part by its name: what `loss.weights` says, times what the field `reward` says.
+
+    >>> weigh = part_weights(Config(reward="task, mine.py:short*0.5", loss=Loss(weights="correct=2, short=3")))
+    >>> weigh("correct"), weigh("short"), weigh("format")
+    (2.0, 1.5, 1.0)
+    """
+    own, paid = named_weights(config.loss), {spec.part: spec.weight for spec in parse(config.reward)}
+    # A task's parts have names of their own.
+    return lambda part: own.get(part, 1.0) * paid.get(part, paid.get("task", 1.0))
+
+
+def named_weights(loss: Loss) -> dict[str, float]:
     """By part, as `weights` names them.
 
-    >>> part_weights(Loss(weights="correct=1, format=0.2"))
+    >>> named_weights(Loss(weights="correct=1, format=0.2"))
     {'correct': 1.0, 'format': 0.2}
     """
     pairs = (part.partition("=") for part in loss.weights.split(",") if part)
     return {name.strip(): float(weight) for name, _, weight in pairs}
+
+
+def _check_weights(groups: Sequence[Group], loss: Loss) -> None:
+    """A weight needs a part. (A completion whose check ran out of time has none, and scores 0.)"""
+    known = dict.fromkeys(part for group in groups for completion in group.completions for part in completion.parts)
+    unknown = named_weights(loss).keys() - known.keys()
+    if known and unknown:
+        raise GrpoError(f"field loss.weights: the task has no part {min(unknown)!r}; its parts are {', '.join(known)}")
 
 
 def overlong_penalty(length: int, max_new_tokens: int, share: float) -> float:
@@ -119,17 +137,18 @@ def _by_completion(groups: Sequence[Group], config: Config, valid_PG: torch.Tens
 
 def _by_part(groups: Sequence[Group], config: Config, valid_PG: torch.Tensor) -> torch.Tensor:
     """Each part normalised in its group; the penalty for length is a part like any other."""
-    loss, weights = config.loss, part_weights(config.loss)
+    loss, weigh = config.loss, part_weights(config)
     names = list(dict.fromkeys(name for group in groups for c in group.completions for name in c.parts))
 
     def row(completion: Completion) -> list[float]:
-        shaped_reward(completion, config)  # names a weight without a part
-        found = [completion.parts.get(name) for name in names]
+        # To run out of time earns 0 of every part, not a part that does not apply.
+        missing = 0.0 if completion.why else None
+        found = [completion.parts.get(name, missing) for name in names]
         penalty = -overlong_penalty(len(completion), config.max_new_tokens, loss.overlong)
         return [np.nan if value is None else value for value in (*found, penalty if loss.overlong else None)]
 
     parts_PGK = torch.tensor([[row(completion) for completion in group.completions] for group in groups])
-    return parts_advantages(parts_PGK, torch.tensor([*(weights.get(name, 1.0) for name in names), 1.0]), valid_PG)
+    return parts_advantages(parts_PGK, torch.tensor([*map(weigh, names), 1.0]), valid_PG)
 
 
 def _by_step(group: Group, loss: Loss) -> Group:

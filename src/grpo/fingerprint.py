@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
+from grpo.algorithms import surrogate_source
 from grpo.config import Config
 from grpo.models import locate_model
 from grpo.rewards.own import parse, sources
@@ -18,6 +19,7 @@ from grpo.tasks import Task
 
 def fingerprints(config: Config, task: Task) -> dict[str, str]:
     """Hashes of model, problems and code, and the versions of what computes."""
+    surrogate = config.loss.surrogate
     versions = {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
     return {
         "model": model_fingerprint(config.model),
@@ -25,6 +27,7 @@ def fingerprints(config: Config, task: Task) -> dict[str, str]:
         **({"data": task.fingerprint} if hasattr(task, "fingerprint") else {}),
         "task code": _digest([_source(task)]),
         **({"reward code": _digest(sources(parse(config.reward)))} if config.reward else {}),
+        **({"surrogate code": _digest([surrogate_source(surrogate)])} if ":" in surrogate else {}),
         "grpo code": _digest(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))),
         "python": platform.python_version(),
         **versions,

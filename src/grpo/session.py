@@ -16,7 +16,6 @@ from typing import Any, Self
 
 import torch
 
-from grpo.algorithms import load_surrogate
 from grpo.checkpoints import Checkpoint, Checkpoints, Snapshot
 from grpo.config import Config, System, as_dict, resolve
 from grpo.critic import Critic, make_critic
@@ -96,7 +95,6 @@ class Session:
 
         device = pick_device(config.system)
         memory = {"device": device, "predicted": check_memory(config, task, torch.device(device))}
-        load_surrogate(config.loss.surrogate)
         if config.loss.credit == "process":
             step_marks(task)
         policy, reference, critic, optimizer = _models(config, checkpoint)

@@ -11,7 +11,7 @@ SETTINGS = [
     {"ratio": ratio, "aggregate": aggregate, "beta": beta, "kl": kl, "clip_low": 0.2, "clip_high": 0.28}
     for ratio in ("token", "sequence")
     for aggregate in ("sequence", "token", "constant")
-    for beta, kl in ((0.0, "k3"), (0.3, "k1"), (0.3, "k2"), (0.3, "k3"))
+    for beta, kl in ((0.0, "k3"), (0.3, "k1"), (0.3, "k2"), (0.3, "k3"), (0.3, "k3_ratio"))
 ]
 
 

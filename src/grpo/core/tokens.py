@@ -54,10 +54,15 @@ def token_terms(
     push_L = _push(logp_L, old_logp_L, advantages_L, ref_logp_L, denominator, settings)
     free_push_L = _push(logp_L, old_logp_L, advantages_L, None, denominator, clippable)
     held_L = (free_push_L == 0) & (advantages_L != 0)
+    kl_L = None
+    if ref_logp_L is not None:
+        kind = settings.get("kl", "k3")
+        kl_L = kl_estimate(logp_L, ref_logp_L, kind.removesuffix("_ratio"))
+        kl_L = kl_L * log_ratio_L.exp() if kind.endswith("_ratio") else kl_L
     return TokenTerms(
         ratio=log_ratio_L.exp(),
         clip=torch.where(held_L, torch.sign(log_ratio_L), 0.0).int(),
-        kl=None if ref_logp_L is None else kl_estimate(logp_L, ref_logp_L, settings.get("kl", "k3")),
+        kl=kl_L,
         push=push_L,
     )
 

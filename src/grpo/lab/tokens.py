@@ -15,7 +15,7 @@ from tokenizers.decoders import DecodeStream
 
 from grpo.algorithms import load_surrogate
 from grpo.checkpoints import Checkpoints
-from grpo.core import kl_estimate, policy_loss, token_loss, token_terms
+from grpo.core import policy_loss, token_loss, token_terms
 from grpo.errors import GrpoError
 from grpo.models import locate_model
 from grpo.store import Run
@@ -117,7 +117,7 @@ def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[
     weight = 1 / length if settings["aggregate"] == "sequence" else 1.0
     advantage, ratio = float(traced.advantages_L[position]), float(terms.ratio[position])
     limits = (1 - settings["clip_low"], 1 + settings["clip_high"])
-    kl = kl_estimate(traced.logp_L, ref, settings["kl"])[position].item() if ref is not None else None
+    kl = None if terms.kl is None else terms.kl[position].item()
     return {
         "position": position,
         "length": length,

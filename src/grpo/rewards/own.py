@@ -43,6 +43,13 @@ name='get_soft_overlong_punishment(48, 16)', weight=1.0)]
     def __str__(self) -> str:
         return f"{self.source}:{self.name}" if self.name else self.source
 
+    @property
+    def part(self) -> str:
+        """What its values are recorded under; the task's have names of their own."""
+        if self.source in ("task", "judge"):
+            return self.source
+        return Path(self.name.partition("#")[0]).name if self.source == "model" else self.name.partition("(")[0]
+
 
 def parse(field: str) -> list[Spec]:
     """The entries, separated by commas outside of parentheses."""
@@ -73,7 +80,7 @@ class OwnReward:
 
     def __init__(self, spec: Spec, batched: bool = True):
         self.spec, self.batched = spec, batched
-        self.name = spec.name.partition("(")[0]
+        self.name = spec.part
 
     def load(self) -> None:
         self.function = load_function(self.spec)

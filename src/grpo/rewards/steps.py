@@ -21,7 +21,7 @@ def step_marks(task: Task) -> Callable[[Problem, str], Sequence[tuple[int, float
     marks = getattr(task, "steps", None)
     if marks is None:
         raise GrpoError(
-            f'field loss.credit: "process" needs a task that marks steps, and {task.name} has no method steps'
+            f'field loss.credit: "process" needs a task that marks steps, and task {task.name} has no method steps'
         )
     return marks
 
