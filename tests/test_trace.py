@@ -53,7 +53,7 @@ def test_one_update_sees_the_policy_as_it_was(token_budget: int) -> None:
     config = Config(algorithm="dr_grpo", system=System(token_budget=token_budget))
     optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
     traces = Traces(groups, 1)
-    update(policy, optimizer, groups, config, 0, traces)
+    update(policy, optimizer, groups, config, 0, traces=traces)
     traced = traces.onto(groups)
     assert all(done.trace is None for index in (0, 2) for done in traced[index].completions)
     completions = sum(len(group.completions) for group in groups)
@@ -76,7 +76,7 @@ def test_of_two_updates_the_last_is_traced() -> None:
     policy = random_policy("llama")
     optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
     traces = Traces(groups, 1)
-    update(policy, optimizer, groups, config, 0, traces)
+    update(policy, optimizer, groups, config, 0, traces=traces)
     for done, (old, _), (logp, _) in zip(traces.onto(groups)[1].completions, before, after_one, strict=True):
         assert done.trace is not None
         assert done.old_logprobs is not None
