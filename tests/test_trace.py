@@ -24,7 +24,13 @@ def rewarded(groups: list[Group]) -> list[Group]:
     def one(index: int, group: Group) -> Group:
         rewards = [float(index == 1 and place == 0) for place in range(len(group.completions))]
         completions = zip(group.completions, rewards, strict=True)
-        return replace(group, completions=tuple(replace(done, reward=reward) for done, reward in completions))
+        advantages = lambda done, reward: np.full(len(done), reward - 0.5, dtype=np.float32)  # noqa: E731
+        return replace(
+            group,
+            completions=tuple(
+                replace(done, reward=reward, advantages=advantages(done, reward)) for done, reward in completions
+            ),
+        )
 
     return [one(index, group) for index, group in enumerate(groups)]
 
