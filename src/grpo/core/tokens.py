@@ -38,7 +38,7 @@ def token_terms(
     ref_logp_L: torch.Tensor | None = None,
     **settings: Any,
 ) -> TokenTerms:
-    """`settings` are those of `policy_loss`: ratio, clip_low, clip_high, aggregate, beta, kl.
+    """`settings` are those of `policy_loss`: ratio, surrogate and its limits, aggregate, beta, kl.
 
     The example of `policy_loss`: ρ = e^0.5 > 1.2 with A = 1 is clipped, ρ = 1 is pushed up by A / |o|.
 
@@ -54,11 +54,10 @@ def token_terms(
     push_L = _push(logp_L, old_logp_L, advantages_L, ref_logp_L, denominator, settings)
     free_push_L = _push(logp_L, old_logp_L, advantages_L, None, denominator, clippable)
     held_L = (free_push_L == 0) & (advantages_L != 0)
-    kl_L = None
-    if ref_logp_L is not None:
-        kind = settings.get("kl", "k3")
-        kl_L = kl_estimate(logp_L, ref_logp_L, kind.removesuffix("_ratio"))
-        kl_L = kl_L * log_ratio_L.exp() if kind.endswith("_ratio") else kl_L
+    kind = settings.get("kl", "k3")
+    kl_L = None if ref_logp_L is None else kl_estimate(logp_L, ref_logp_L, kind.removesuffix("_ratio"))
+    if kl_L is not None and kind.endswith("_ratio"):
+        kl_L = kl_L * log_ratio_L.exp()
     return TokenTerms(
         ratio=log_ratio_L.exp(),
         clip=torch.where(held_L, torch.sign(log_ratio_L), 0.0).int(),

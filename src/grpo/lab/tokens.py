@@ -34,6 +34,13 @@ def loss_settings(loss: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def left_out(loss: Mapping[str, Any]) -> list[str]:
+    """What else is in the run's loss, and not in the numbers of single tokens."""
+    entropy, correction = loss.get("entropy", 0.0), loss.get("correction", "none")
+    bonus = [f"the entropy bonus (loss.entropy {entropy:g})"] if entropy else []
+    return bonus + ([f"the correction for the sampler (loss.correction {correction})"] if correction != "none" else [])
+
+
 def tensor(array: np.ndarray) -> torch.Tensor:
     """Recorded as float32; worked with in double, so that what is shown is exact to the digits recorded."""
     return torch.from_numpy(array.astype(np.float64))
@@ -53,6 +60,13 @@ class Traced:
         self.ref_L = None if row["ref_logprobs"] is None else tensor(row["ref_logprobs"])
         if self.ref_L is None:
             self.settings["beta"] = 0.0
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """Between which the ratio counts; None where nothing is clipped."""
+        if self.settings.get("surrogate", "clip") != "clip":
+            return None
+        return 1 - self.settings["clip_low"], 1 + self.settings["clip_high"]
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -95,7 +109,7 @@ def _row(run: Run, traced: Traced) -> dict[str, Any]:
             "push": terms.push.tolist() if traced.trained else None,
             "advantage": traced.advantages_L.tolist(),
             "ratio": terms.ratio.tolist() if traced.trained else None,
-            "clip": terms.clip.tolist() if traced.trained else None,
+            "clip": terms.clip.tolist() if traced.trained and traced.limits else None,
             "kl": None if terms.kl is None or not traced.trained else terms.kl.tolist(),
             "entropy": None if entropies is None else entropies.tolist(),
             "gap": (traced.old_L - traced.sampler_L).tolist() if traced.trained else None,
@@ -116,8 +130,8 @@ def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[
     ref = traced.ref_L
     weight = 1 / length if settings["aggregate"] == "sequence" else 1.0
     advantage, ratio = float(traced.advantages_L[position]), float(terms.ratio[position])
-    limits = (1 - settings["clip_low"], 1 + settings["clip_high"])
-    kl = None if terms.kl is None else terms.kl[position].item()
+    limits, surrogate = traced.limits, settings.get("surrogate", "clip")
+    loss = run.config.get("loss", {})
     return {
         "position": position,
         "length": length,
@@ -129,11 +143,15 @@ def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[
         "ratio": ratio,
         "ratio_kind": settings["ratio"],
         "advantage": advantage,
+        "surrogate_kind": surrogate,
         "limits": limits,
-        "clipped_ratio": min(max(ratio, limits[0]), limits[1]),
-        "clip": int(terms.clip[position]),
-        "kl": kl,
+        "clipped_ratio": min(max(ratio, limits[0]), limits[1]) if limits else None,
+        "cap": settings.get("cap", 0.0) if surrogate in ("clip", "weight") else 0.0,
+        "gate": settings["gate_up" if advantage > 0 else "gate_down"] if surrogate == "gate" else None,
+        "clip": int(terms.clip[position]) if limits else None,
+        "kl": None if terms.kl is None else float(terms.kl[position]),
         "kl_kind": settings["kl"],
+        "kl_in": loss.get("kl_in", "loss"),
         "beta": settings["beta"],
         "aggregate": settings["aggregate"],
         "weight": weight,
@@ -142,6 +160,7 @@ def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[
         "share": token_loss(position, **inputs),
         "push": float(terms.push[position]),
         "entropy": None if traced.row["entropies"] is None else float(traced.row["entropies"][position]),
+        "left_out": left_out(loss),
     }
 
 

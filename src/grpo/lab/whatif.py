@@ -1,50 +1,60 @@
-"""A recorded step under other settings: the same completions, other advantages and weights, by `grpo.core`."""
+"""A recorded step under other settings: the same completions, credited again by `grpo.credit` and `grpo.core`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import torch
 
-from grpo.algorithms import PRESETS
-from grpo.core import denominator, group_advantages, policy_loss, reward_statistics
+from grpo.algorithms import PRESETS, Loss, load_surrogate
+from grpo.config import Config
+from grpo.core import denominator, policy_loss, reward_statistics
+from grpo.credit import credit, part_weights, shaped_reward
 from grpo.errors import GrpoError
-from grpo.lab.tokens import ACCEPTED, Traced, loss_settings
+from grpo.lab.tokens import Traced, loss_settings
 from grpo.store import Run
+from grpo.types import Completion, Group, Problem
 
 CHOICES = {
     "baseline": ("mean", "leave_one_out", "batch", "length_weighted"),
     "scale": ("group_std", "batch_std", "none"),
     "ratio": ("token", "sequence"),
+    "surrogate": ("clip", "weight", "gate", "plain"),
     "aggregate": ("sequence", "token", "constant"),
-    "kl": ("k1", "k2", "k3"),
+    "kl": ("k1", "k2", "k3", "k3_ratio"),
+    "kl_in": ("loss", "reward"),
 }
-NUMBERS = {"clip_low": (0.0, 1.0), "clip_high": (0.0, 100.0), "beta": (0.0, 100.0)}
+NUMBERS = {
+    "clip_low": (0.0, 1.0),
+    "clip_high": (0.0, 100.0),
+    "cap": (0.0, 100.0),
+    "gate_up": (0.01, 100.0),
+    "gate_down": (0.01, 100.0),
+    "beta": (0.0, 100.0),
+    "overlong": (0.0, 1.0),
+}
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What can be asked otherwise: the loss section's fields, and a weight for each part of the reward."""
-
-    loss: dict[str, Any]
-    weights: dict[str, float] = field(default_factory=dict)
-
-
-def asked(run: Run, query: Mapping[str, str]) -> Settings:
+def asked(loss: Loss, query: Mapping[str, str]) -> Loss:
     """The run's own settings, changed as the query says; `weight.PART=0.5` weighs a part of the reward."""
-    loss, weights = dict(run.config["loss"]), {}
+    changes: dict[str, Any] = {}
+    weights = part_weights(loss)
     for name, text in query.items():
         if name in CHOICES:
             if text not in CHOICES[name]:
                 raise GrpoError(f"{name}: no choice {text[:40]!r}; there are {', '.join(CHOICES[name])}")
-            loss[name] = text
+            changes[name] = text
         elif name in NUMBERS:
-            loss[name] = _number(name, text, *NUMBERS[name])
+            changes[name] = _number(name, text, *NUMBERS[name])
         elif name.startswith("weight."):
             weights[name.removeprefix("weight.")] = _number(name, text, -100.0, 100.0)
-    return Settings(loss, weights)
+    found = replace(loss, **changes, weights=",".join(f"{part}={weight!r}" for part, weight in weights.items()))
+    if (found.kl, found.kl_in) == ("k3_ratio", "reward"):
+        raise GrpoError("kl: k3_ratio is for the loss, where there is a ratio; with kl_in reward choose k1, k2 or k3")
+    return found
 
 
 def _number(name: str, text: str, low: float, high: float) -> float:
@@ -59,13 +69,17 @@ def _number(name: str, text: str, low: float, high: float) -> float:
 
 def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
     """Each completion's advantage as recorded and as it would be, and what that does to the step."""
-    groups = run.completions(step)
-    if not groups:
+    recorded = run.completions(step)
+    if not recorded:
         raise GrpoError(f"step {step} has no recorded groups")
-    settings, as_run = asked(run, query), Settings(dict(run.config["loss"]))
-    now, before = _Step(run, groups, settings), _Step(run, groups, as_run)
+    tokens = run.token_arrays(step)
+    groups = _groups(recorded, tokens)
+    as_run = Loss(**run.config["loss"])
+    loss = asked(as_run, query)
+    limit = run.config["max_new_tokens"]
+    now, before = (Credited(groups, Config(loss=each, max_new_tokens=limit)) for each in (loss, as_run))
     rows = []
-    for index, group in enumerate(groups):
+    for index, group in enumerate(recorded):
         completions = [
             {
                 "sample": done["sample_index"],
@@ -81,82 +95,135 @@ def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
         rows.append({"index": index, "prompt": group["prompt"][:300], "completions": completions})
     return {
         "step": step,
-        "settings": settings.loss,
-        "weights": settings.weights,
-        "recorded_settings": as_run.loss,
-        "parts": sorted({part for group in groups for done in group["completions"] for part in done["parts"]}),
-        "presets": {name: asdict(preset.settings) for name, preset in PRESETS.items()},
+        "settings": asdict(loss),
+        "weights": part_weights(loss),
+        "recorded_settings": asdict(as_run),
+        "recorded_weights": part_weights(as_run),
+        "notes": list(dict.fromkeys([*before.notes(), *now.notes()])),
+        "parts": sorted({part for group in recorded for done in group["completions"] for part in done["parts"]}),
+        "presets": {
+            name: asdict(preset.settings)
+            for name, preset in PRESETS.items()
+            if preset.settings.baseline in CHOICES["baseline"]
+        },
         "choices": CHOICES,
         "statistics": {"before": before.statistics(), "now": now.statistics()},
-        "traced": {"before": _traced(run, step, before), "now": _traced(run, step, now)},
+        "traced": {"before": before.traced(tokens), "now": now.traced(tokens)},
         "groups": rows,
     }
 
 
-class _Step:
-    """The step's rewards, advantages and per-token weights under some settings."""
+def _groups(recorded: Sequence[Mapping[str, Any]], tokens: Sequence[Mapping[str, Any]]) -> list[Group]:
+    """As the trainer had them, but for the tokens that were not kept."""
+    arrays = {(row["group_index"], row["sample_index"]): row for row in tokens}
 
-    def __init__(self, run: Run, groups: list[dict[str, Any]], settings: Settings):
-        self.settings = settings
-        size = max(len(group["completions"]) for group in groups)
-        nothing: dict[str, Any] = {"reward": None, "parts": {}, "length": 0}
-        rows = [[*group["completions"], *[nothing] * (size - len(group["completions"]))] for group in groups]
-        self.rewards_PG = torch.tensor([[self._weighed(done) for done in row] for row in rows], dtype=torch.float64)
-        self.lengths_PG = torch.tensor([[done["length"] for done in row] for row in rows])
-        self.valid_PG = ~self.rewards_PG.isnan()
-        loss = settings.loss
-        self.advantages_PG = group_advantages(
-            self.rewards_PG, self.valid_PG, self.lengths_PG, baseline=loss["baseline"], scale=loss["scale"]
+    def completion(done: Mapping[str, Any]) -> Completion:
+        length = done["length"]
+        row = arrays.get((done["group_index"], done["sample_index"]), {})
+        kept = {name: array.copy() for name, array in row.items() if isinstance(array, np.ndarray)}  # torch writes
+        return Completion(
+            text=done["text"],
+            tokens=kept.get("tokens", np.zeros(length, np.int64)),
+            logprobs=kept.get("logprobs", np.zeros(length, np.float32)),
+            finish=done["finish"],
+            parts=done["parts"],
+            reward=done["reward"],
+            ref_logprobs=kept.get("ref_logprobs"),
+            old_logprobs=kept.get("old_logprobs"),
+            advantages=np.full(length, done["advantage"] or 0.0, np.float32),
         )
-        lengths_N = self.lengths_PG[self.valid_PG]
-        self.denominator = denominator(lengths_N, loss["aggregate"], run.config["max_new_tokens"])
+
+    return [
+        Group(
+            Problem(group["problem_id"], group["prompt"], group["answer"]),
+            np.zeros(0, np.int64),
+            tuple(completion(done) for done in group["completions"]),
+            group["policy_version"],
+        )
+        for group in recorded
+    ]
+
+
+class Credited:
+    """The step's advantages and per-token weights under some settings."""
+
+    def __init__(self, groups: Sequence[Group], config: Config):
+        loss = config.loss
+        completions = [done for group in groups for done in group.completions]
+        self.takes_kl = bool(loss.beta) and loss.kl_in == "reward"
+        self.knows_kl = all(done.ref_logprobs is not None for done in completions)
+        if self.takes_kl and not self.knows_kl:
+            config = replace(config, loss=replace(loss, beta=0.0))
+        self.loss = loss
+        self.again = loss.baseline != "value" and loss.credit == "outcome"
+        credited = credit(groups, config)[0] if self.again else groups
+        self.shape = (len(groups), -1)
+        means = [float(done.advantages.mean()) for group in credited for done in group.completions]  # type: ignore[union-attr]
+        self.advantages_PG = torch.tensor(means, dtype=torch.float64).reshape(self.shape)
+        rewards = [shaped_reward(done, config) for done in completions]
+        self.rewards_PG = torch.tensor(rewards, dtype=torch.float64).reshape(self.shape)
+        self.valid_PG = ~self.rewards_PG.isnan()
+        self.lengths_PG = torch.tensor([len(done) for done in completions]).reshape(self.shape)
+        left_out = [loss.mask_truncated and done.finish == "length" for done in completions]
+        self.counts_PG = self.valid_PG & ~torch.tensor(left_out).reshape(self.shape)
+        self.denominator = denominator(self.lengths_PG[self.valid_PG], loss.aggregate, config.max_new_tokens)
         self.weights_PG = self._push()
 
-    def _weighed(self, done: Mapping[str, Any]) -> float:
-        if done["reward"] is None:
-            return float("nan")
-        if not self.settings.weights:
-            return float(done["reward"])
-        applying = {part: value for part, value in done["parts"].items() if value is not None}
-        return sum(self.settings.weights.get(part, 1.0) * value for part, value in applying.items())
+    def notes(self) -> Iterator[str]:
+        """What cannot be worked out from the record."""
+        if not self.again:
+            source = "a critic's values" if self.loss.baseline == "value" else "rewards of single steps"
+            yield (
+                f"Advantages from {source} cannot be worked out again, since those are not recorded: the recorded "
+                "ones are shown, averaged over each completion."
+            )
+        elif self.takes_kl and not self.knows_kl:
+            yield (
+                "The KL divergence taken off the reward is known only for groups whose tokens were recorded "
+                "(--system.token_groups); it is left out here."
+            )
+        if self.loss.parts == "normalise":
+            yield "Each part of the reward is normalised in its group by itself: baseline and scale play no part."
+        if self.loss.entropy or self.loss.correction != "none":
+            yield "The entropy bonus and the correction for the sampler are left out of the loss."
 
     def _push(self) -> torch.Tensor:
         """−∂loss/∂logp of each token at ratio 1, the same for all tokens of a completion: its gradient by autograd."""
         lengths_N = self.lengths_PG.flatten()
         mask_NL = torch.arange(int(lengths_N.max())) < lengths_N[:, None]
         logp_NL = torch.zeros(mask_NL.shape, dtype=torch.float64, requires_grad=True)
-        settings = {**loss_settings(self.settings.loss), "beta": 0.0}
-        advantages_N = self.advantages_PG.flatten()
+        settings = {**loss_settings(asdict(self.loss)), "beta": 0.0, "surrogate": load_surrogate(self.loss.surrogate)}
+        advantages_N = self.advantages_PG.masked_fill(~self.counts_PG, 0.0).flatten()
         loss, _ = policy_loss(
             logp_NL, logp_NL.detach(), advantages_N, mask_NL, denominator=self.denominator, **settings
         )
         [gradient_NL] = torch.autograd.grad(loss, logp_NL)
-        return (0.0 - gradient_NL[:, 0]).reshape(self.advantages_PG.shape)
+        return (0.0 - gradient_NL[:, 0]).reshape(self.shape)
 
     def reward(self, group: int, place: int) -> float | None:
+        """What its advantage is made of: the parts by their weights, less the penalty for length."""
         return self.rewards_PG[group, place].item() if self.valid_PG[group, place] else None
 
     def statistics(self) -> dict[str, float]:
         rewards_PG = self.rewards_PG.masked_fill(~self.valid_PG, 0.0)
         found = reward_statistics(rewards_PG, self.advantages_PG, self.valid_PG)
-        carried = self.lengths_PG[(self.advantages_PG != 0) & self.valid_PG].sum()
+        carried = self.lengths_PG[(self.advantages_PG != 0) & self.counts_PG].sum()
         return found | {"gradient_tokens": float(carried) / max(1, int(self.lengths_PG[self.valid_PG].sum()))}
 
-
-def _traced(run: Run, step: int, under: _Step) -> dict[str, float] | None:
-    """Loss, clipping and KL over the tokens that were recorded, by `policy_loss`; None where there are none."""
-    rows = [row for row in run.token_arrays(step) if row["trainer_logprobs"] is not None]
-    if not rows:
-        return None
-    total = None
-    for row in rows:
-        traced = Traced(row, under.settings.loss)
-        settings = {name: value for name, value in traced.settings.items() if name in ACCEPTED}
-        advantage = under.advantages_PG[row["group_index"], row["sample_index"]].reshape(1)
-        mask_1L = torch.ones(1, len(traced.logp_L), dtype=torch.bool)
-        ref_1L = None if traced.ref_L is None else traced.ref_L[None]
-        inputs = (traced.logp_L[None], traced.old_L[None], advantage, mask_1L)
-        _, statistics = policy_loss(*inputs, denominator=under.denominator, ref_logp=ref_1L, **settings)
-        total = statistics if total is None else total + statistics
-    assert total is not None
-    return total.metrics()
+    def traced(self, tokens: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+        """Loss, clipping and KL over the tokens that were recorded, by `policy_loss`; None where there are none."""
+        total = None
+        for row in tokens:
+            if row["trainer_logprobs"] is None:
+                continue
+            traced = Traced(row, asdict(self.loss))
+            advantages_1L = traced.advantages_L[None]
+            if self.again:
+                advantages_1L = self.advantages_PG[row["group_index"], row["sample_index"]].expand(advantages_1L.shape)
+            mask_1L = torch.ones(advantages_1L.shape, dtype=torch.bool)
+            ref_1L = None if traced.ref_L is None else traced.ref_L[None]
+            settings = {**traced.settings, "surrogate": load_surrogate(self.loss.surrogate)}
+            inputs = (traced.logp_L[None], traced.old_L[None], advantages_1L, mask_1L)
+            _, statistics = policy_loss(*inputs, denominator=self.denominator, ref_logp=ref_1L, **settings)
+            total = statistics if total is None else total + statistics
+        return None if total is None else total.metrics()

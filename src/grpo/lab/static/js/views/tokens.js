@@ -134,6 +134,17 @@ function Scale({ lens, most }) {
   return html`<p class="scale small soft num"><span>${colours === "sequential" ? "0" : read(-most)}</span><i class="ramp ramp-${colours}" aria-hidden="true"></i><span>${read(most)}</span><span class="visually-hidden">scale of ${name}</span></p>`;
 }
 
+const WITHOUT_CLIP = { weight: "the ratio only weighs the gradient.", gate: "the gradient fades out smoothly as the ratio leaves 1.", plain: "the ratio counts as it is." };
+
+// What a token earns, by the surrogate's formula in grpo.core.loss.
+function earned(token) {
+  if (token.surrogate_kind === "weight") return `-\\text{sg}[${token.cap ? `\\min(\\rho,${value(token.cap, 3)})` : "\\rho"}]\\,A\\log p`;
+  if (token.surrogate_kind === "gate") return `-\\tfrac{4}{\\tau}\\,\\sigma(\\tau(\\rho-1))A,\\quad\\tau=${value(token.gate, 3)}`;
+  if (token.surrogate_kind === "plain") return "-\\rho A";
+  if (token.limits === null) return "\\ell(\\rho,A)";
+  return token.cap && token.advantage < 0 ? `-\\max(\\min(\\rho A,\\ \\text{clip}(\\rho)A),\\ ${value(token.cap, 3)}A)` : "-\\min(\\rho A,\\ \\text{clip}(\\rho)A)";
+}
+
 function Worked({ url }) {
   const state = useApi(url);
   return html`<${Fetched} state=${state} height="30rem">${(token) => html`<${Card} class="worked-card" title=${html`Token ${token.position + 1} of ${token.length}`}>
@@ -142,17 +153,20 @@ function Worked({ url }) {
         <li><h3>How far has the policy moved?</h3>
           <${Tex} block>${token.ratio_kind === "token" ? `\\rho=e^{\\log p-\\log p_{\\text{old}}}=e^{${value(token.logp)}-${braced(token.old)}}=${value(token.ratio, 5)}` : `\\rho=\\exp\\!\\big(\\text{mean}(\\log p-\\log p_{\\text{old}})\\big)=${value(token.ratio, 5)}`}<//></li>
         <li><h3>Does the clip hold it?</h3>
+          ${token.limits === null ? html`<p class="small soft">No clip: ${WITHOUT_CLIP[token.surrogate_kind] ?? html`the run's own surrogate, <code>${token.surrogate_kind}</code>.`}${token.surrogate_kind === "weight" && token.cap > 0 && html` Its cap is ${exact(token.cap, 3)}.`}</p>` : html`
           <${Tex} block>${`\\text{clip}(\\rho,${value(token.limits[0], 3)},${value(token.limits[1], 3)})=${value(token.clipped_ratio, 5)}`}<//>
-          <p class="small soft">${token.clip > 0 ? "Yes, above: it is likely enough already, and gets no gradient." : token.clip < 0 ? "Yes, below: it is unlikely enough already, and gets no gradient." : "No: its gradient counts in full."}</p></li>
+          <p class="small soft">${token.clip > 0 && token.advantage < 0 ? `Yes, its cap of ${exact(token.cap, 3)} does: it gets no gradient.` : token.clip > 0 ? "Yes, above: it is likely enough already, and gets no gradient." : token.clip < 0 ? "Yes, below: it is unlikely enough already, and gets no gradient." : "No: its gradient counts in full."}</p>`}</li>
         <li><h3>What does it earn?</h3>
-          <${Tex} block>${`-\\min(\\rho A,\\ \\text{clip}(\\rho)A),\\quad A=${value(token.advantage)}`}<//>
+          <${Tex} block>${`${earned(token)},\\quad A=${value(token.advantage)}`}<//>
           <${Tex} block>${`=${value(token.surrogate, 5)}`}<//></li>
         ${token.kl !== null && html`<li><h3>How far from the reference?</h3>
-          <${Tex} block>${`\\beta\\,\\text{KL}_{${token.kl_kind}}=${value(token.beta, 3)}\\cdot${value(token.kl, 4)}`}<//></li>`}
+          <${Tex} block>${`\\beta\\,\\text{KL}_{${token.kl_kind}}=${value(token.beta, 3)}\\cdot${value(token.kl, 4)}`}<//>
+          ${token.kl_in === "reward" && html`<p class="small soft">The distance was taken off the reward, and is no part of the loss.</p>`}</li>`}
         <li><h3>Its share of the loss</h3>
           <${Tex} block>${`\\frac{w}{D}\\big(${value(token.surrogate, 4)}${token.kl !== null && token.beta ? `+${value(token.beta, 3)}\\cdot${value(token.kl, 3)}` : ""}\\big)`}<//>
           <p class="small soft">w = ${token.aggregate === "sequence" ? `1/${token.length}, one over the completion's tokens` : "1"}; D = ${number(token.denominator)}</p>
-          <p class="result num" data-number="share">${exact(token.share)}</p></li>
+          <p class="result num" data-number="share">${exact(token.share)}</p>
+          ${token.left_out.length > 0 && html`<p class="small soft">Not in it: ${token.left_out.join(" and ")}.</p>`}</li>
         <li><h3>So its log-probability is pushed by</h3>
           <p class="result num" data-number="push">${signed(token.push, 6)}</p>
           <p class="small soft">−∂loss/∂logp, by autograd through <code>grpo.core.policy_loss</code></p></li>

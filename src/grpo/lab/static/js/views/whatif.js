@@ -8,14 +8,20 @@ import { Untrusted } from "../text.js";
 import { chosenStep } from "./groups.js";
 
 const WORDS = {
-  baseline: { mean: "group mean", leave_one_out: "mean of the others", batch: "batch mean", length_weighted: "by length" },
+  baseline: { mean: "group mean", leave_one_out: "mean of the others", batch: "batch mean", length_weighted: "by length", value: "critic" },
   scale: { group_std: "group std", batch_std: "batch std", none: "nothing" },
   aggregate: { sequence: "completions", token: "tokens", constant: "constant" },
   ratio: { token: "each token", sequence: "completion" },
-  kl: { k1: "k1", k2: "k2", k3: "k3" },
+  surrogate: { clip: "clipped", weight: "as a weight", gate: "fading", plain: "plainly" },
+  kl: { k1: "k1", k2: "k2", k3: "k3", k3_ratio: "k3 · ρ" },
+  kl_in: { loss: "the loss", reward: "the reward" },
 };
-const TITLES = { baseline: "Compare a reward with", scale: "divide by", aggregate: "average over", ratio: "ratio of", kl: "KL estimate" };
-const NUMBERS = [["clip_low", "ε below", 0, 1, 0.01], ["clip_high", "ε above", 0, 1, 0.01], ["beta", "β", 0, 0.5, 0.005]];
+const TITLES = { baseline: "Compare a reward with", scale: "divide by", aggregate: "average over", ratio: "ratio of", surrogate: "the ratio counts", kl: "KL estimate", kl_in: "KL is part of" };
+// name, title, range, tick; for which surrogates.
+const NUMBERS = [
+  ["clip_low", "ε below", 0, 1, 0.01, ["clip"]], ["clip_high", "ε above", 0, 1, 0.01, ["clip"]], ["cap", "largest ratio (0: any)", 0, 20, 0.5, ["clip", "weight"]],
+  ["gate_up", "τ above", 0.05, 5, 0.05, ["gate"]], ["gate_down", "τ below", 0.05, 5, 0.05, ["gate"]], ["beta", "β", 0, 0.5, 0.005], ["overlong", "length penalty over the last", 0, 1, 0.05],
+];
 const MEASURED = [
   ["zero_signal_groups", percent], ["advantage_std", number], ["reward_mean", number], ["gradient_tokens", percent],
 ];
@@ -30,17 +36,18 @@ export function WhatIf({ url, about, query }) {
     <${StepBar} step=${step} last=${about.steps - 1} />
     <${Fetched} state=${state} height="60vh">${(answer) => {
       // Controls show what is asked, at once; the numbers follow when they are there.
-      const data = { ...answer, settings: { ...answer.recorded_settings, ...asked }, weights: Object.fromEntries(answer.parts.map((part) => [part, Number(asked[`weight.${part}`] ?? 1)])) };
+      const data = { ...answer, settings: { ...answer.recorded_settings, ...asked }, weights: Object.fromEntries(answer.parts.map((part) => [part, Number(asked[`weight.${part}`] ?? answer.recorded_weights[part] ?? 1)])) };
       for (const [name] of NUMBERS) data.settings[name] = Number(data.settings[name]);
       return html`<div class="whatif">
       <${Card} class="controls" title="Settings" actions=${html`<button type="button" disabled=${!Object.keys(asked).length} onClick=${() => setQuery(clear)}>As it ran</button>`}>
         <div class="row presets" role="group" aria-label="Presets">${Object.entries(data.presets).map(([name, preset]) => html`<button type="button" class="chip" onClick=${() => setQuery({ ...clear, ...changes(preset, data.recorded_settings) })}>${name}</button>`)}</div>
         ${Object.entries(TITLES).map(([name, title]) => html`<div class="setting"><span class="small soft">${title}${differs(data, name)}</span>
           <${Segmented} label=${title} value=${data.settings[name]} onChange=${(choice) => setQuery({ [name]: choice === data.recorded_settings[name] ? undefined : choice })} options=${data.choices[name].map((key) => [key, WORDS[name][key] ?? key])} /></div>`)}
-        ${NUMBERS.map(([name, title, low, high, tick]) => html`<${Slider} name=${name} title=${title} low=${low} high=${high} tick=${tick} value=${data.settings[name]} recorded=${data.recorded_settings[name]} />`)}
-        ${data.parts.map((part) => html`<${Slider} name=${`weight.${part}`} title=${html`weight of <b>${part}</b>`} low=${-1} high=${2} tick=${0.1} value=${data.weights[part]} recorded=${1} />`)}
+        ${NUMBERS.filter(([, , , , , surrogates]) => !surrogates || surrogates.includes(data.settings.surrogate)).map(([name, title, low, high, tick]) => html`<${Slider} name=${name} title=${title} low=${low} high=${high} tick=${tick} value=${data.settings[name]} recorded=${data.recorded_settings[name]} />`)}
+        ${data.parts.map((part) => html`<${Slider} name=${`weight.${part}`} title=${html`weight of <b>${part}</b>`} low=${-1} high=${2} tick=${0.1} value=${data.weights[part]} recorded=${data.recorded_weights[part] ?? 1} />`)}
       <//>
       <div>
+        ${data.notes.map((note) => html`<p class="small warn">${note}</p>`)}
         <${Card} title="The step" note="As it ran, and as it would have been.">
           <table class="before-after"><thead><tr><th scope="col"><span class="visually-hidden">metric</span></th><th scope="col" class="right">as it ran</th><th scope="col" class="right">what if</th></tr></thead><tbody>
             ${MEASURED.map(([name, read]) => html`<${Row} name=${name} read=${read} before=${data.statistics.before[name]} now=${data.statistics.now[name]} />`)}
@@ -57,7 +64,7 @@ export function WhatIf({ url, about, query }) {
 }
 
 const changes = (preset, recorded) => Object.fromEntries([...Object.keys(TITLES), ...NUMBERS.map(([name]) => name)].map((name) => [name, preset[name] === recorded[name] ? undefined : preset[name]]));
-const differs = (data, name) => (data.settings[name] === data.recorded_settings[name] ? null : html` <span class="changed">was ${WORDS[name][data.recorded_settings[name]]}</span>`);
+const differs = (data, name) => (data.settings[name] === data.recorded_settings[name] ? null : html` <span class="changed">was ${WORDS[name][data.recorded_settings[name]] ?? data.recorded_settings[name]}</span>`);
 
 function Slider({ name, title, low, high, tick, value, recorded }) {
   return html`<label class="setting"><span class="small soft">${title} <b class="num">${number(value, 3)}</b>${value !== recorded && html` <span class="changed">was ${number(recorded, 3)}</span>`}</span>
