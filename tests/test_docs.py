@@ -55,7 +55,7 @@ def test_links_lead_to_the_file_of_the_function():
 def test_the_table_quotes_the_loop():
     section = ALGORITHM.split("## One step, line by line")[1].split("Inside the update")[0]
     quoted = [row[0] for row in table_rows(section)]
-    assert len(quoted) == 8
+    assert len(quoted) == 9
     loop = [line.strip() for line in inspect.getsource(train.loop).splitlines()]
     places = [loop.index(line.strip("`")) for line in quoted]
     assert places == sorted(places)

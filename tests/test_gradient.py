@@ -12,9 +12,10 @@ import torch
 import grpo.gradient
 from conftest import random_policy
 from grpo.algorithms import Loss
-from grpo.config import Config
+from grpo.config import Config, Optimizer
 from grpo.core import policy_loss
 from grpo.gradient import accumulate_gradients, trained
+from grpo.train import annotated, remembered
 from grpo.types import Group
 from test_batch import config_with, gradient, random_groups
 
@@ -56,6 +57,29 @@ def test_groups_without_signal_cost_nothing_and_change_nothing(algorithm: str, m
     expected = gradient(policy, groups, config)
     assert expected.norm() > 0.001
     assert (found - expected).norm() / expected.norm() < 1e-12
+
+
+def test_nor_do_they_cost_a_look_back_before_several_updates() -> None:
+    policy = random_policy("phi")
+    config = Config(algorithm="dr_grpo", optimizer=Optimizer(epochs=2))
+    groups = random_groups()
+    groups[1] = without_signal(groups[1])
+    seen: list[int] = []
+    hook = policy.model.get_input_embeddings().register_forward_hook(
+        lambda _, inputs, __: seen.append(inputs[0].numel())
+    )
+    found = remembered(annotated(groups, policy, None, config), policy, config)
+    assert sum(seen) == tokens(trained(groups, config)) < tokens(groups)
+    assert [g.completions[0].old_logprobs is None for g in found] == [False, True, False, False]
+    # Where all of it has a gradient, all of it is looked at, and once.
+    seen.clear()
+    entropy = replace(config, loss=replace(config.loss, entropy=0.01))
+    found = remembered(annotated(groups, policy, None, entropy), policy, entropy)
+    hook.remove()
+    assert sum(seen) == tokens(groups)
+    assert all(c.old_logprobs is not None for g in found for c in g.completions)
+    silent = [without_signal(group) for group in groups]
+    assert all(c.old_logprobs is None for g in remembered(silent, policy, config) for c in g.completions)
 
 
 @pytest.mark.parametrize("loss", [{"beta": 0.1}, {"entropy": 0.01}])

@@ -20,7 +20,7 @@ from grpo.session import Session
 from grpo.store import Run
 from grpo.tasks import TASKS
 from grpo.tasks.arithmetic import Arithmetic
-from grpo.train import accumulate_gradients, annotated, credit, minibatches, update
+from grpo.train import accumulate_gradients, annotated, credit, minibatches, remembered, trained, update
 from grpo.types import Problem
 from grpo.view import View
 from test_batch import random_groups, random_policy
@@ -208,12 +208,12 @@ def test_minibatches_hold_every_group_once_per_epoch_in_a_keyed_order() -> None:
 def test_old_logprobs_come_from_the_policy_before_the_first_update() -> None:
     policy = random_policy("phi")
     config = Config(algorithm="dr_grpo", optimizer=Optimizer(minibatches=2))
-    groups = annotated(random_groups(), policy, None, config)
-    [batch] = grpo.batch.pack(groups, 10_000)
+    groups = remembered(random_groups(), policy, config)
+    [batch] = grpo.batch.pack(trained(groups, config), 10_000)
     expected, _ = grpo.policy.logprobs(policy, batch, 1.0)
     torch.testing.assert_close(batch.old_logp_NL, expected.detach(), atol=1e-5, rtol=1e-5)
-    single = annotated(random_groups(), policy, None, replace(config, optimizer=Optimizer()))
-    assert single[0].completions[0].old_logprobs is None
+    single = remembered(random_groups(), policy, replace(config, optimizer=Optimizer()))
+    assert all(done.old_logprobs is None for group in single for done in group.completions)
 
 
 def test_no_reference_is_loaded_without_kl(tmp_path: Path) -> None:

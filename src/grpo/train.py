@@ -61,6 +61,7 @@ def loop(session: Session) -> None:
         with clock("update"):
             groups = annotated(groups, policy, session.reference, config, session.critic)
             groups, rewards = credit(groups, config)
+            groups = remembered(groups, policy, config)
             traces = Traces(groups, config.system.token_groups)
             updates = update(policy, session.optimizer, groups, config, step, session.critic, traces)
         metrics = rewards | updates | describe(groups, clock, draws)
@@ -96,7 +97,8 @@ class Clock:
 def annotated(
     groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None = None
 ) -> list[Group]:
-    """+ log-probabilities under the reference and under the policy as it stands, and values: those the updates need."""
+    """+ log-probabilities under the reference, and a critic's values; under the policy as it stands where all of it has
+    a gradient, whatever its rewards."""
     under = partial(annotate, token_budget=config.system.token_budget, device=policy.device)
 
     def by(model: Policy) -> Callable[[Batch], torch.Tensor]:
@@ -105,12 +107,33 @@ def annotated(
     groups = list(groups)
     if reference is not None:
         groups = under(groups, by(reference), lambda completion, logp: replace(completion, ref_logprobs=logp))
-    # With a single update the old policy is the one that is training: its own detached value serves.
-    if config.optimizer.epochs * config.optimizer.minibatches > 1:
-        groups = under(groups, by(policy), lambda completion, logp: replace(completion, old_logprobs=logp))
     if critic is not None:
         groups = under(groups, critic.values, lambda completion, values: replace(completion, values=values))
-    return groups
+    loss = config.loss
+    return with_old(groups, groups, policy, config) if loss.beta or loss.entropy or critic else groups
+
+
+def remembered(groups: Sequence[Group], policy: Policy, config: Config) -> list[Group]:
+    """+ log-probabilities under the policy as it stands, of what has signal, where nothing else has a gradient."""
+    lacking = [group for group in groups if group.completions[0].old_logprobs is None]
+    return with_old(groups, trained(lacking, config), policy, config)
+
+
+def with_old(groups: Sequence[Group], needed: Sequence[Group], policy: Policy, config: Config) -> list[Group]:
+    """The groups; completions that are among those `needed` with their log-probabilities before the first update."""
+    # With a single update the old policy is the one that is training: its own detached value serves.
+    if config.optimizer.epochs * config.optimizer.minibatches == 1:
+        return list(groups)
+    found = annotate(
+        needed,
+        lambda batch: logprobs(policy, batch, config.temperature)[0],
+        lambda completion, logp: replace(completion, old_logprobs=logp),
+        token_budget=config.system.token_budget,
+        device=policy.device,
+    )
+    before, after = ([done for group in rows for done in group.completions] for rows in (needed, found))
+    told = dict(zip(before, after, strict=True))
+    return [replace(group, completions=tuple(told.get(done, done) for done in group.completions)) for group in groups]
 
 
 def update(
