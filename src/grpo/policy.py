@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging as stdlib_logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from grpo.attention import Layout
 from grpo.batch import pack
 from grpo.errors import GrpoError
 from grpo.models import locate_model
+from grpo.models.folder import check_weight_files
 from grpo.tensorfile import Mirror, write_tensors
 from grpo.types import Batch, Completion, Group, Problem
 from grpo.unpacked import can_be_packed
@@ -161,7 +161,7 @@ def load_policy(
     """`name` is an embedded model, a Hugging Face folder or a Hugging Face id."""
     source = locate_model(name)
     if Path(source).is_dir():
-        _check_weight_files(Path(source))
+        check_weight_files(Path(source))
     try:
         with _quiet_transformers():
             # One small file first: offline, this fails once and soon, not once for every file there could be.
@@ -224,33 +224,6 @@ def _quiet_transformers() -> Iterator[None]:
         hub.setLevel(hub_level)
         if shown:
             logging.enable_progress_bar()
-
-
-def _check_weight_files(folder: Path) -> None:
-    """A cut-off weights file is named with its sizes, before anything is loaded."""
-    if not (folder / "config.json").is_file():
-        raise GrpoError(f"field model: {folder} has no config.json, so it is not a Hugging Face model folder")
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise GrpoError(f"field model: {folder} has no weights in *.safetensors, the one format that is read")
-    for file in files:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            header_size = int.from_bytes(stream.read(8), "little")
-            header = stream.read(header_size) if 8 + header_size <= size else b""
-        end = _last_byte(header)
-        if not end or size != 8 + header_size + end:
-            expected = 8 + header_size + end
-            raise GrpoError(f"field model: {file} is damaged: {size} bytes, expected {expected}; copy the file again")
-
-
-def _last_byte(header: bytes) -> int:
-    """Where the last tensor ends, by the header of a safetensors file; 0 where it cannot be read."""
-    try:
-        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
-        return max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-        return 0
 
 
 def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:

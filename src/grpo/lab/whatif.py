@@ -12,7 +12,7 @@ import torch
 from grpo.algorithms import PRESETS, Loss, load_surrogate
 from grpo.config import Config
 from grpo.core import denominator, policy_loss, reward_statistics
-from grpo.credit import credit, part_weights, shaped_reward
+from grpo.credit import credit, named_weights, shaped_reward
 from grpo.errors import GrpoError
 from grpo.lab.tokens import Traced, loss_settings
 from grpo.store import Run
@@ -41,7 +41,7 @@ NUMBERS = {
 def asked(loss: Loss, query: Mapping[str, str]) -> Loss:
     """The run's own settings, changed as the query says; `weight.PART=0.5` weighs a part of the reward."""
     changes: dict[str, Any] = {}
-    weights = part_weights(loss)
+    weights = named_weights(loss)
     for name, text in query.items():
         if name in CHOICES:
             if text not in CHOICES[name]:
@@ -77,7 +77,8 @@ def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
     as_run = Loss(**run.config["loss"])
     loss = asked(as_run, query)
     limit = run.config["max_new_tokens"]
-    now, before = (Credited(groups, Config(loss=each, max_new_tokens=limit)) for each in (loss, as_run))
+    reward = run.config.get("reward", "")
+    now, before = (Credited(groups, Config(loss=each, max_new_tokens=limit, reward=reward)) for each in (loss, as_run))
     rows = []
     for index, group in enumerate(recorded):
         completions = [
@@ -96,9 +97,9 @@ def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
     return {
         "step": step,
         "settings": asdict(loss),
-        "weights": part_weights(loss),
+        "weights": named_weights(loss),
         "recorded_settings": asdict(as_run),
-        "recorded_weights": part_weights(as_run),
+        "recorded_weights": named_weights(as_run),
         "notes": list(dict.fromkeys([*before.notes(), *now.notes()])),
         "parts": sorted({part for group in recorded for done in group["completions"] for part in done["parts"]}),
         "presets": {

@@ -1,0 +1,35 @@
+"""A Hugging Face folder, looked at before it is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from grpo.errors import GrpoError
+
+
+def check_weight_files(folder: Path) -> None:
+    """A cut-off weights file is named with its sizes, before anything is loaded."""
+    if not (folder / "config.json").is_file():
+        raise GrpoError(f"field model: {folder} has no config.json, so it is not a Hugging Face model folder")
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise GrpoError(f"field model: {folder} has no weights in *.safetensors, the one format that is read")
+    for file in files:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            header_size = int.from_bytes(stream.read(8), "little")
+            header = stream.read(header_size) if 8 + header_size <= size else b""
+        end = _last_byte(header)
+        if not end or size != 8 + header_size + end:
+            expected = 8 + header_size + end
+            raise GrpoError(f"field model: {file} is damaged: {size} bytes, expected {expected}; copy the file again")
+
+
+def _last_byte(header: bytes) -> int:
+    """Where the last tensor ends, by the header of a safetensors file; 0 where it cannot be read."""
+    try:
+        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
+        return max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return 0
