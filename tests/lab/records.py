@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +77,11 @@ def make_run(
     evals: Sequence[tuple[int, float]] = ((0, 0.4), (30, 0.5)),
     seed: int = 1,
     lr: float = 3e-5,
+    algorithm: str = "grpo",
     status: str = "finished",
     **groups: Any,
 ) -> None:
-    config = replace(Config(model="tiny", task="arithmetic", steps=steps, seed=seed, lr=lr), group_size=4)
+    config = Config(model="tiny", task="arithmetic", steps=steps, seed=seed, lr=lr, algorithm=algorithm, group_size=4)
     with Run.create(folder, name, kind="grpo", config=as_dict(config)) as run:
         for step in range(steps):
             made = make_groups(step, **groups)

@@ -49,6 +49,11 @@ PAGES = [
     f"{EXAMPLE}/time?step=3",
     f"{EXAMPLE}/findings",
     "/runs/diverged/findings",
+    "/runs/cispo/tokens?step=1&token=2",
+    "/runs/sapo/tokens?step=1&token=2",
+    "/runs/sapo/whatif?step=1",
+    "/runs/ppo/groups?step=1",
+    "/runs/ppo/whatif?step=1",
     "/runs/hostile/groups",
     "/runs/hostile/replay",
     "/runs/tuned",
@@ -66,6 +71,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     make_run(runs, "seed-1", seed=1, lr=1e-4)
     make_run(runs, "seed-2", seed=2, lr=1e-4, metrics=lambda step: {"reward_mean": 0.5 + step / 100})
     make_run(runs, "diverged", metrics=lambda step: {"kl": step / 10})
+    for algorithm in ("cispo", "sapo", "ppo"):
+        make_run(runs, algorithm, steps=3, evals=(), algorithm=algorithm)
     make_sft_run(runs, "tuned")
     make_empty_run(runs, "begun")
     (runs / "broken").mkdir()
@@ -170,6 +177,21 @@ def test_what_if_is_the_engines(visit: Visit) -> None:
     visit.settle()
     expected = group_advantages(rewards, baseline="leave_one_out").std().item()
     assert visit.number("advantage_std") == pytest.approx(expected, abs=5e-4)
+
+
+@desktop_light
+def test_an_algorithm_is_shown_as_what_it_is(visit: Visit) -> None:
+    visit.go("/runs/cispo/tokens?step=1&token=2")
+    text = visit.page.locator(".worked-steps").inner_text()
+    assert "No clip: the ratio only weighs the gradient. Its cap is 5" in " ".join(text.split())
+    assert visit.page.get_by_role("radio", name="Clip").count() == 0
+    visit.go("/runs/ppo/whatif?step=1")
+    assert "Advantages from a critic's values cannot be worked out again" in visit.page.locator("main").inner_text()
+    visit.page.get_by_role("button", name="sapo").click()
+    visit.page.wait_for_url("**surrogate=gate**")
+    visit.settle()
+    assert visit.page.get_by_text("τ above").count() == 1
+    assert visit.complaints == []
 
 
 @desktop_light

@@ -15,7 +15,13 @@ COMPLETIONS = {
     "reward_hacking": ("right", "the newest completions that earned the full reward"),
 }
 """The filter that shows the evidence."""
-LENSES = {"entropy_collapse": "entropy", "kl": "kl", "clipped": "clip", "ratios": "ratio", "sampler_gap": "gap"}
+LENSES = {
+    "entropy_collapse": ("entropy", "tokens by entropy"),
+    "kl": ("kl", "tokens by KL"),
+    "clipped": ("clip", "tokens that were clipped"),
+    "ratios": ("ratio", "tokens by ratio"),
+    "sampler_gap": ("gap", "tokens by sampler gap"),
+}
 """The lens that shows it, on the tokens of the finding's step."""
 
 
@@ -34,8 +40,8 @@ def evidence(finding: Finding) -> dict[str, Any]:
         filters, words = COMPLETIONS[finding.kind]
         return {"view": "completions", "query": {"filters": filters} if filters else {}, "evidence": words}
     if finding.kind in LENSES:
-        lens = LENSES[finding.kind]
-        return {"view": "tokens", "query": {"lens": lens, "step": finding.at}, "evidence": f"tokens by {lens}"}
+        lens, words = LENSES[finding.kind]
+        return {"view": "tokens", "query": {"lens": lens, "step": finding.at}, "evidence": words}
     if finding.kind == "no_signal":
         return {"view": "signal", "query": {}, "evidence": "the signal budget"}
     return _groups(finding.at, finding.group)
