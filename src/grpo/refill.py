@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def refilled(groups: Sequence[Group], session: Session, step: int) -> tuple[list[Group], dict[str, float]]:
-    """Scored groups with signal, as many as a step wants, and how many were drawn and kept.
+    """Scored groups with signal, as many as a step wants; how many were drawn and kept, and all tokens.
 
     Round after round, as many problems are asked as groups are missing. At the limit the step goes on with the groups
     it has; where none has signal it goes on with the first ones, which then teach nothing.
@@ -26,13 +26,20 @@ def refilled(groups: Sequence[Group], session: Session, step: int) -> tuple[list
     if limit <= config.prompts_per_step:
         return list(groups), {}
     drawn, kept, round_number = len(groups), with_signal(groups, config), 0
+    tokens = count_tokens(groups)
     while (missing := config.prompts_per_step - len(kept)) and drawn < limit:
         round_number += 1
         problems = refill_problems(session.task, step, round_number, min(missing, limit - drawn), config.seed)
         fresh = session.engine.sample(problems, config.group_size, step=step, **session.sampling)
         kept += with_signal(session.score(fresh), config)
         drawn += len(problems)
-    return kept or list(groups), {"groups_drawn": float(drawn), "groups_kept": float(len(kept))}
+        tokens += count_tokens(fresh)
+    draws = {"groups_drawn": float(drawn), "groups_kept": float(len(kept)), "tokens": float(tokens)}
+    return kept or list(groups), draws
+
+
+def count_tokens(groups: Sequence[Group]) -> int:
+    return sum(len(completion) for group in groups for completion in group.completions)
 
 
 def refill_problems(task: Task, step: int, round_number: int, count: int, seed: int) -> list[Problem]:

@@ -64,7 +64,7 @@ def loop(session: Session) -> None:
             groups = remembered(groups, policy, config)
             traces = Traces(groups, config.system.token_groups)
             updates = update(policy, session.optimizer, groups, config, step, session.critic, traces)
-        metrics = rewards | updates | draws | describe(groups, clock)
+        metrics = rewards | updates | describe(groups, draws, clock)
         session.record(step, traces.onto(groups), metrics, clock.seconds)
         if session.stop.requested:
             return session.checkpoint(step + 1, last=True)
@@ -187,8 +187,8 @@ def over_updates(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return metrics
 
 
-def describe(groups: Sequence[Group], clock: Clock) -> dict[str, float]:
-    """What was sampled: lengths, accuracy, the task's traits."""
+def describe(groups: Sequence[Group], draws: Mapping[str, float], clock: Clock) -> dict[str, float]:
+    """What was sampled: lengths, accuracy, the task's traits; `draws` tells of groups that were replaced."""
     completions = [completion for group in groups for completion in group.completions]
     lengths = [len(completion) for completion in completions]
     metrics = {
@@ -200,8 +200,9 @@ def describe(groups: Sequence[Group], clock: Clock) -> dict[str, float]:
         "crashes": mean(completion.why.startswith("crash") for completion in completions),
         "failures": mean(completion.why.startswith("failure") for completion in completions),
         "tokens": float(sum(lengths)),
-        "tokens_per_second": sum(lengths) / clock.seconds["rollout"],
+        **draws,
     }
+    metrics["tokens_per_second"] = metrics["tokens"] / clock.seconds["rollout"]
     return metrics | trait_shares(completions)
 
 

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from grpo.compare.arms import Job
 from grpo.compare.student import Interval, mean_interval, paired_interval
+from grpo.config import Config
 from grpo.errors import GrpoError
 from grpo.plan import Work, find_shape, flops, needs
 from grpo.store import Run
@@ -35,7 +36,7 @@ class Finished:
     memory: float
     """Bytes at the worst moment."""
     operations: float
-    """Predicted from the lengths that came, all steps together."""
+    """Predicted from the lengths that came and the groups that were trained on, all steps together."""
 
     @property
     def accuracy(self) -> float:
@@ -61,11 +62,11 @@ def read(job: Job) -> Finished:
             evals=[(row["step"], row["accuracy"]) for row in evals],
             problems=len(run.eval_completions(evals[-1]["step"])),
             memory=max(row["peak_memory"] for row in rows),
-            operations=operations(job, run, [row["length_mean"] for row in rows]),
+            operations=operations(job, run, rows),
         )
 
 
-def operations(job: Job, run: Run, lengths: Sequence[float]) -> float:
+def operations(job: Job, run: Run, rows: Sequence[Mapping[str, float]]) -> float:
     """Of all steps; 0 where the model's shape is not known."""
     try:
         shape = find_shape(run.config["model"])
@@ -75,14 +76,28 @@ def operations(job: Job, run: Run, lengths: Sequence[float]) -> float:
     prompt = fmean(len(group["prompt"]) for group in run.completions(0)) / (3 if shape.vocabulary > 1000 else 1)
     work = Work.of(config, max(1, round(prompt)))
     total = 0.0
-    for length in lengths:
+    for row in rows:
+        length, shares = row["length_mean"], phase_shares(row, config)
         # Between two whole lengths, in proportion.
         low, high = (
-            sum(flops(shape, replace(work, new_tokens=max(1, tokens)), needed).values())
+            sum(
+                shares.get(phase, 1.0) * count
+                for phase, count in flops(shape, replace(work, new_tokens=max(1, tokens)), needed).items()
+            )
             for tokens in (math.floor(length), math.ceil(length))
         )
         total += low + (high - low) * (length % 1)
     return total
+
+
+def phase_shares(row: Mapping[str, float], config: Config) -> dict[str, float]:
+    """How much of a full step's work each phase was: groups drawn again are sampled, those left out not trained on."""
+    loss, asked = config.loss, config.prompts_per_step
+    there = (row.get("groups_kept") or asked) / asked
+    all_teach = (loss.beta and loss.kl_in == "loss") or loss.entropy or loss.baseline == "value"
+    taught = there if all_teach else there * (row.get("gradient_tokens") or 0.0)
+    drawn = row.get("groups_drawn", asked) / asked
+    return {"rollout": drawn, "reference": there, "critic": there, "old policy": taught, "update": taught}
 
 
 MEASURES: Mapping[str, Callable[[Finished], float]] = {
