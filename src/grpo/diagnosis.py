@@ -121,11 +121,12 @@ def truncated(record: Record) -> Finding | None:
 
 
 def one_sided(record: Record) -> Finding | None:
-    """Groups without any right answer, or without any wrong one."""
-    right = [[is_right(done["reward"]) for done in group["completions"]] for group in record.groups]
-    if not right:
+    """Groups without any right answer, or without any wrong one; where rewards still differ, a group teaches."""
+    groups = [[done["reward"] for done in group["completions"]] for group in record.groups]
+    if not groups:
         return None
-    none, every = (fmean(test(group) for group in right) for test in (lambda group: not any(group), all))
+    none = fmean(len(set(rewards)) == 1 and not is_right(rewards[0]) for rewards in groups)
+    every = fmean(all(map(is_right, rewards)) for rewards in groups)
     if none >= 0.6:
         return record.found(
             "all_wrong",
@@ -147,11 +148,13 @@ def entropy_collapse(record: Record) -> Finding | None:
     before, now = _mean(record.first("entropy")), _mean(record.last("entropy"))
     if not before or now >= 0.03 * before or record.is_solved:
         return None
+    updates = record.setting("optimizer.epochs", 1) * record.setting("optimizer.minibatches", 1)
+    clip = ", raise --loss.clip_high," if updates > 1 else ""  # with one update nothing is clipped
     return record.found(
         "entropy_collapse",
         now,
         f"entropy has fallen from {before:.3g} to {now:.3g} nats per token with problems left to solve: the policy no "
-        "longer explores; lower lr, raise --loss.clip_high, or add --loss.entropy 0.001",
+        f"longer explores; lower lr{clip} or add --loss.entropy 0.001",
     )
 
 
