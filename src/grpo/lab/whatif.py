@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from grpo.algorithms import PRESETS
+from grpo.algorithms import PRESETS, load_surrogate
 from grpo.core import denominator, group_advantages, policy_loss, reward_statistics
 from grpo.errors import GrpoError
-from grpo.lab.tokens import ACCEPTED, Traced, loss_settings
+from grpo.lab.tokens import Traced, loss_settings
 from grpo.store import Run
 
 CHOICES = {
@@ -62,6 +62,8 @@ def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
     groups = run.completions(step)
     if not groups:
         raise GrpoError(f"step {step} has no recorded groups")
+    if run.config["loss"]["baseline"] == "value":
+        raise GrpoError("what if compares the completions of a group; this run's advantages come from a critic")
     settings, as_run = asked(run, query), Settings(dict(run.config["loss"]))
     now, before = _Step(run, groups, settings), _Step(run, groups, as_run)
     rows = []
@@ -91,6 +93,11 @@ def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
         "traced": {"before": _traced(run, step, before), "now": _traced(run, step, now)},
         "groups": rows,
     }
+
+
+def policy_settings(loss: Mapping[str, Any]) -> dict[str, Any]:
+    """As `policy_loss` takes them, people's own surrogate loaded."""
+    return {**loss_settings(loss), "surrogate": load_surrogate(loss.get("surrogate", "clip"))}
 
 
 class _Step:
@@ -125,7 +132,7 @@ class _Step:
         lengths_N = self.lengths_PG.flatten()
         mask_NL = torch.arange(int(lengths_N.max())) < lengths_N[:, None]
         logp_NL = torch.zeros(mask_NL.shape, dtype=torch.float64, requires_grad=True)
-        settings = {**loss_settings(self.settings.loss), "beta": 0.0}
+        settings = {**policy_settings(self.settings.loss), "beta": 0.0}
         advantages_N = self.advantages_PG.flatten()
         loss, _ = policy_loss(
             logp_NL, logp_NL.detach(), advantages_N, mask_NL, denominator=self.denominator, **settings
@@ -151,7 +158,7 @@ def _traced(run: Run, step: int, under: _Step) -> dict[str, float] | None:
     total = None
     for row in rows:
         traced = Traced(row, under.settings.loss)
-        settings = {name: value for name, value in traced.settings.items() if name in ACCEPTED}
+        settings = {**traced.settings, "surrogate": traced.inputs["surrogate"]}
         advantage = under.advantages_PG[row["group_index"], row["sample_index"]].reshape(1)
         mask_1L = torch.ones(1, len(traced.logp_L), dtype=torch.bool)
         ref_1L = None if traced.ref_L is None else traced.ref_L[None]
