@@ -16,7 +16,7 @@ from grpo.cli import main
 from grpo.compare import queue
 from grpo.compare.arms import Job, make_jobs, settled_name
 from grpo.compare.command import split
-from grpo.compare.outcome import Finished, differences, in_words, operations, read
+from grpo.compare.outcome import Finished, differences, in_words, operations, phase_shares, read
 from grpo.compare.queue import is_finished, run_all
 from grpo.compare.student import incomplete_beta, mean_interval, paired_interval, t_quantile
 from grpo.config import Config, Evaluation, System
@@ -114,6 +114,17 @@ def test_intervals_of_all_pairs_hold_together() -> None:
     assert found["a", "b"].low < paired_interval(a, b).low
 
 
+def test_operations_count_what_was_drawn_and_what_was_trained_on() -> None:
+    dapo = Config(algorithm="dapo", prompts_per_step=4)
+    row = {"groups_drawn": 10.0, "groups_kept": 3.0, "gradient_tokens": 0.5}
+    shares = phase_shares(row, dapo)
+    assert (shares["rollout"], shares["update"], shares["old policy"]) == (2.5, 0.375, 0.375)
+    assert phase_shares({}, dapo)["update"] == 0  # no update was taken
+    # A KL divergence in the loss is computed for every group.
+    assert phase_shares({"gradient_tokens": 0.5}, Config(algorithm="grpo"))["update"] == 1
+    assert phase_shares({"gradient_tokens": 0.5}, Config(algorithm="dr_grpo"))["update"] == 0.5
+
+
 def test_one_seed_tells_nothing() -> None:
     assert in_words(arms(a=[0.9], b=[0.1])) == [
         "One seed each: what differs here may be luck, and nothing can be told; add seeds (--seeds 3)."
@@ -126,6 +137,7 @@ def test_one_seed_tells_nothing() -> None:
 def test_the_same_settings_get_the_same_names() -> None:
     first, second = (settled_name("", ["--steps", steps]) for steps in ("5", "6"))
     assert first == settled_name("", ["--steps", "5"]) != second
+    assert settled_name("", ["--lr", "1", "--beta", "2"]) != settled_name("", ["--lr", "2", "--beta", "1"])
     jobs = make_jobs(["grpo", "reinforce++"], 2, "x", ["--steps", "5"])
     assert [job.name for job in jobs] == ["x-grpo-s1", "x-reinforcepp-s1", "x-grpo-s2", "x-reinforcepp-s2"]
     assert [(job.config.seed, job.config.algorithm, job.config.steps) for job in jobs[:2]] == [

@@ -30,6 +30,7 @@ from grpo.config import (
     to_toml,
     validate,
 )
+from grpo.contradictions import idle
 from grpo.errors import GrpoError
 
 LEAVES = flags.leaves(Config)
@@ -312,3 +313,21 @@ def test_import_is_light():
     code = "import sys, grpo.config; print({'torch', 'transformers', 'tyro', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_what_does_nothing_is_told() -> None:
+    assert not any(list(idle(Config(algorithm=name))) for name in PRESETS)
+    config = parse_train(
+        ["--algorithm", "sapo", "--loss.clip_high", "0.3", "--critic.lr", "0.1", "--loss.kl_in", "reward"]
+    )
+    assert list(idle(config)) == [
+        'loss.clip_high is set and does nothing: loss.surrogate is "gate"',
+        "loss.kl_in is set and does nothing: loss.beta is 0",
+        'critic.lr is set and does nothing: loss.baseline is "mean"',
+    ]
+    higher = ["--loss.clip_high", "0.3"]
+    assert "with one update the ratio is 1" in next(idle(parse_train(higher)))
+    assert not list(idle(parse_train([*higher, "--optimizer.epochs", "2"])))
+    shared = ["--algorithm", "ppo", "--critic.weight", "0.1"]
+    assert list(idle(parse_train(shared))) == ["critic.weight is set and does nothing: critic.model is separate"]
+    assert not list(idle(parse_train([*shared, "--critic.model", "shared"])))

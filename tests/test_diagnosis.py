@@ -216,6 +216,11 @@ def test_what_excuses() -> None:
     assert kinds(Record(steps(60), evals)) == [], "within luck"
 
 
+def test_partial_rewards_teach_though_nothing_is_right() -> None:
+    assert kinds(Record(steps(20), groups=groups([[0.5, 0.2, 0.0, 0.1]] * 4))) == []
+    assert kinds(Record(steps(20), groups=groups([[0.5] * 4] * 4))) == ["all_wrong"]
+
+
 def test_told_again_only_when_it_has_changed() -> None:
     record, *_ = PLANTED["cut"]
     [finding] = diagnose(record)

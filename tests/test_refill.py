@@ -18,7 +18,6 @@ from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Group, Problem
 
 LIVELY, DULL = ("1", "0"), ("0", "0")
-TOKENS = 4.0  # of a group: two completions of a digit and an end token
 
 
 class Characters:
@@ -63,7 +62,7 @@ def test_groups_without_signal_are_replaced_until_the_step_is_full() -> None:
     fake = Fake([True, False, False, True], refill=3.0)
     ids, draws = fake.run()
     assert ids == ["train/7/0", "train/7/0+2"]
-    assert draws == {"groups_drawn": 4.0, "groups_kept": 2.0, "tokens": 4 * TOKENS}
+    assert draws == {"groups_drawn": 4.0, "groups_kept": 2.0, "tokens": 16.0}
     # Each round asks for what is missing, with a seed of its own.
     assert [(step, count) for step, count, _ in fake.asked] == [(7, 2), (7, 1), (7, 1)]
     assert len({seed for _, _, seed in fake.asked}) == 3
@@ -72,13 +71,13 @@ def test_groups_without_signal_are_replaced_until_the_step_is_full() -> None:
 def test_the_limit_holds_and_the_step_goes_on_with_what_it_has() -> None:
     ids, draws = Fake([True, False, False, False, False], refill=2.5).run()
     assert ids == ["train/7/0"]
-    assert draws == {"groups_drawn": 5.0, "groups_kept": 1.0, "tokens": 5 * TOKENS}
+    assert draws == {"groups_drawn": 5.0, "groups_kept": 1.0, "tokens": 20.0}
 
 
 def test_where_none_has_signal_the_first_ones_stay() -> None:
     ids, draws = Fake([False] * 6, refill=3.0).run()
     assert ids == ["train/7/0", "train/7/1"]
-    assert draws == {"groups_drawn": 6.0, "groups_kept": 0.0, "tokens": 6 * TOKENS}
+    assert draws == {"groups_drawn": 6.0, "groups_kept": 0.0, "tokens": 24.0}
 
 
 def test_off_it_draws_nothing() -> None:

@@ -1,11 +1,12 @@
-"""Settings of the objective that cannot work together, each told in one line that names both."""
+"""Settings of the objective that cannot work together, or do nothing, each told in one line that names both."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
-from grpo.algorithms import SURROGATES, Loss
+from grpo.algorithms import PRESETS, SURROGATES, Loss
 from grpo.flags import shown
 
 
@@ -32,6 +33,44 @@ def contradictions(loss: Loss, prompts_per_step: int) -> Iterator[tuple[str, str
             "refill",
             f"{loss.refill:g} x prompts_per_step, which is {prompts_per_step}, has no room for one more group",
         )
+
+
+def idle(config: Any) -> Iterator[str]:
+    """What was set otherwise than the preset has it and does nothing beside the other settings; one line each.
+
+    >>> from dataclasses import replace
+    >>> from grpo.config import Config
+    >>> list(idle(Config(algorithm="dr_grpo", loss=replace(PRESETS["dr_grpo"].settings, kl="k2"))))
+    ['loss.kl is set and does nothing: loss.beta is 0']
+    """
+    loss, preset = config.loss, PRESETS[config.algorithm].settings
+    for names, because in _idle_of_loss(loss, config.optimizer.epochs * config.optimizer.minibatches):
+        for name in names:
+            if getattr(loss, name) != getattr(preset, name):
+                yield f"loss.{name} is set and does nothing: {because}"
+    critic, unset = config.critic, type(config.critic)()
+    for name, value in vars(critic).items():
+        if value == getattr(unset, name):
+            continue
+        if loss.baseline != "value":
+            yield f'critic.{name} is set and does nothing: loss.baseline is "{loss.baseline}"'
+        elif name == "weight" and critic.model == "separate":
+            yield "critic.weight is set and does nothing: critic.model is separate"
+
+
+def _idle_of_loss(loss: Loss, updates: int) -> Iterator[tuple[tuple[str, ...], str]]:
+    """(fields of the loss that do nothing, why)"""
+    clips, gates = ("clip_low", "clip_high"), ("gate_up", "gate_down")
+    if loss.surrogate in SURROGATES:
+        others = {"clip": gates, "gate": clips}.get(loss.surrogate, (*clips, *gates))
+        yield others, f'loss.surrogate is "{loss.surrogate}"'
+        used = {"clip": clips, "gate": gates}.get(loss.surrogate, ())
+        if updates == 1:
+            yield used, "optimizer.epochs x optimizer.minibatches is 1, and with one update the ratio is 1"
+    if not loss.beta:
+        yield ("kl", "kl_in"), "loss.beta is 0"
+    if loss.correction == "none":
+        yield ("correction_cap",), 'loss.correction is "none"'
 
 
 def _of_names(loss: Loss) -> Iterator[tuple[str, str]]:

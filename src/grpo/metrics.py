@@ -216,13 +216,13 @@ METRICS: dict[str, Metric] = {
         "epochs × minibatches.",
     ),
     "tokens": Metric(
-        "Completion tokens sampled in this step, those of replaced groups too; in supervised fine-tuning, the answer "
-        "tokens trained on.",
+        "Completion tokens sampled in this step, those of replaced groups included; in supervised fine-tuning, the "
+        "answer tokens trained on.",
         "tokens",
-        "prompts per step × group size × length_mean, where no group is replaced.",
+        "prompts per step × group size × length_mean; with dynamic sampling up to refill times that.",
     ),
     "tokens_per_second": Metric(
-        "tokens divided by the seconds spent sampling, groups that were replaced included.",
+        "tokens divided by the seconds spent sampling; where groups are replaced, their scoring is in the seconds.",
         "tokens per second",
         "Steady; it falls as completions grow.",
     ),

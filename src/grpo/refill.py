@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def refilled(groups: Sequence[Group], session: Session, step: int) -> tuple[list[Group], dict[str, float]]:
-    """Scored groups with signal, as many as a step wants, and how many were drawn and kept, in how many tokens.
+    """Scored groups with signal, as many as a step wants; how many were drawn and kept, and all tokens.
 
     Round after round, as many problems are asked as groups are missing. At the limit the step goes on with the groups
     it has; where none has signal it goes on with the first ones, which then teach nothing.
@@ -34,8 +34,8 @@ def refilled(groups: Sequence[Group], session: Session, step: int) -> tuple[list
         kept += with_signal(session.score(fresh), config)
         drawn += len(problems)
         tokens += count_tokens(fresh)
-    counts = {"groups_drawn": drawn, "groups_kept": len(kept), "tokens": tokens}
-    return kept or list(groups), {name: float(count) for name, count in counts.items()}
+    draws = {"groups_drawn": float(drawn), "groups_kept": float(len(kept)), "tokens": float(tokens)}
+    return kept or list(groups), draws
 
 
 def count_tokens(groups: Sequence[Group]) -> int:

@@ -18,6 +18,7 @@ import torch
 
 from grpo.checkpoints import Checkpoint, Checkpoints, Snapshot
 from grpo.config import Config, System, as_dict, resolve
+from grpo.contradictions import idle
 from grpo.critic import Critic, make_critic
 from grpo.diagnosis import EVERY, news
 from grpo.errors import DiskFullError, GrpoError
@@ -100,7 +101,7 @@ class Session:
         policy, reference, critic, optimizer = _models(config, checkpoint)
         threads = prepare_machine(config.system, policy, run)
         engine = Engine(policy, config.system.rows_at_once or (run.meta("rows_at_once") if run else None) or 0)
-        notes = preflight(config, task, policy, engine, run.path if run else None)
+        notes = [*idle(config), *preflight(config, task, policy, engine, run.path if run else None)]
         if run is None or lock is None:
             name = config.run or fresh_name(folder, f"{task.name}-{config.algorithm}")
             meta = {

@@ -64,7 +64,7 @@ def loop(session: Session) -> None:
             groups = remembered(groups, policy, config)
             traces = Traces(groups, config.system.token_groups)
             updates = update(policy, session.optimizer, groups, config, step, session.critic, traces)
-        metrics = rewards | updates | describe(groups, clock, draws)
+        metrics = rewards | updates | describe(groups, draws, clock)
         session.record(step, traces.onto(groups), metrics, clock.seconds)
         if session.stop.requested:
             return session.checkpoint(step + 1, last=True)
@@ -187,11 +187,10 @@ def over_updates(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return metrics
 
 
-def describe(groups: Sequence[Group], clock: Clock, draws: dict[str, float]) -> dict[str, float]:
-    """What was sampled: lengths, accuracy, the task's traits; `draws` where more was drawn than these groups."""
+def describe(groups: Sequence[Group], draws: Mapping[str, float], clock: Clock) -> dict[str, float]:
+    """What was sampled: lengths, accuracy, the task's traits; `draws` tells of groups that were replaced."""
     completions = [completion for group in groups for completion in group.completions]
     lengths = [len(completion) for completion in completions]
-    tokens = draws.get("tokens", float(sum(lengths)))
     metrics = {
         "accuracy": mean(is_right(completion.reward) for completion in completions),
         "length_mean": mean(lengths),
@@ -200,10 +199,11 @@ def describe(groups: Sequence[Group], clock: Clock, draws: dict[str, float]) -> 
         "timeouts": mean(completion.why.startswith("timeout") for completion in completions),
         "crashes": mean(completion.why.startswith("crash") for completion in completions),
         "failures": mean(completion.why.startswith("failure") for completion in completions),
-        "tokens": tokens,
-        "tokens_per_second": tokens / clock.seconds["rollout"],
+        "tokens": float(sum(lengths)),
+        **draws,
     }
-    return metrics | trait_shares(completions) | draws
+    metrics["tokens_per_second"] = metrics["tokens"] / clock.seconds["rollout"]
+    return metrics | trait_shares(completions)
 
 
 class _CallableModule(types.ModuleType):

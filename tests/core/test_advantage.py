@@ -283,3 +283,16 @@ def test_what_it_refuses():
         advantages(ONE_OF_FOUR, scale="iqr")
     with pytest.raises(ValueError, match='baseline "length_weighted" needs lengths_PG'):
         advantages(ONE_OF_FOUR, baseline="length_weighted")
+
+
+@pytest.mark.parametrize("scale", ["group_std", "batch_std", "none"])
+def test_rounding_is_no_spread(scale):
+    """The same parts summed in another order: 0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ in the last bit."""
+    sums = [0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1]
+    assert sums[0] != sums[1]
+    rewards = torch.tensor([sums, [1.0, 0.0]], dtype=torch.float64)
+    assert group_advantages(rewards, scale=scale)[0].tolist() == [0.0, 0.0]
+    next_float = torch.tensor(0.6).nextafter(torch.tensor(1.0))
+    rewards = torch.tensor([[0.6, next_float], [1.0, 0.0]])
+    assert group_advantages(rewards, scale=scale)[0].tolist() == [0.0, 0.0]
+    assert group_advantages(torch.tensor([[0.6, 0.60001]]), scale="none").all()

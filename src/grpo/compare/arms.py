@@ -36,8 +36,8 @@ class Job:
 
 
 def settled_name(name: str, passed_on: Sequence[str]) -> str:
-    """The name given, or one that the same settings always get."""
-    return name or f"compare-{hashlib.sha256(repr(sorted(passed_on)).encode()).hexdigest()[:6]}"
+    """The name given, or one that the same settings, in the same words, always get."""
+    return name or f"compare-{hashlib.sha256(repr(list(passed_on)).encode()).hexdigest()[:6]}"
 
 
 def make_jobs(algorithms: Sequence[str], seeds: int, name: str, passed_on: Sequence[str]) -> list[Job]:

@@ -10,8 +10,9 @@ from statistics import fmean
 
 from grpo.compare.arms import Job
 from grpo.compare.student import Interval, mean_interval, paired_interval
+from grpo.config import Config
 from grpo.errors import GrpoError
-from grpo.plan import Needs, Shape, Work, find_shape, flops, needs
+from grpo.plan import Work, find_shape, flops, needs
 from grpo.store import Run
 
 LAST_SHARE = 0.1
@@ -35,7 +36,7 @@ class Finished:
     memory: float
     """Bytes at the worst moment."""
     operations: float
-    """Predicted from the lengths that came, all steps together."""
+    """Predicted from the lengths that came and the groups that were trained on, all steps together."""
 
     @property
     def accuracy(self) -> float:
@@ -66,8 +67,7 @@ def read(job: Job) -> Finished:
 
 
 def operations(job: Job, run: Run, rows: Sequence[Mapping[str, float]]) -> float:
-    """Of all steps, with the lengths that came, the groups that were drawn, and the share of tokens that took part in
-    the updates; 0 where the model's shape is not known."""
+    """Of all steps; 0 where the model's shape is not known."""
     try:
         shape = find_shape(run.config["model"])
     except GrpoError:  # border: a folder people made
@@ -75,26 +75,29 @@ def operations(job: Job, run: Run, rows: Sequence[Mapping[str, float]]) -> float
     config, needed = job.config, needs(job.config.loss, job.config.critic)
     prompt = fmean(len(group["prompt"]) for group in run.completions(0)) / (3 if shape.vocabulary > 1000 else 1)
     work = Work.of(config, max(1, round(prompt)))
-    loss = config.loss
-    all_take_part = bool((loss.beta and loss.kl_in == "loss") or loss.entropy or needed.critic)
     total = 0.0
     for row in rows:
-        share = {
-            "rollout": row.get("groups_drawn", config.prompts_per_step) / config.prompts_per_step,
-            "update": 1.0 if all_take_part else row.get("gradient_tokens", 0.0),
-        }
+        length, shares = row["length_mean"], phase_shares(row, config)
         # Between two whole lengths, in proportion.
-        length = row["length_mean"]
         low, high = (
-            sum(share.get(phase, 1.0) * count for phase, count in _flops(shape, work, needed, tokens).items())
+            sum(
+                shares.get(phase, 1.0) * count
+                for phase, count in flops(shape, replace(work, new_tokens=max(1, tokens)), needed).items()
+            )
             for tokens in (math.floor(length), math.ceil(length))
         )
         total += low + (high - low) * (length % 1)
     return total
 
 
-def _flops(shape: Shape, work: Work, needed: Needs, new_tokens: int) -> dict[str, float]:
-    return flops(shape, replace(work, new_tokens=max(1, new_tokens)), needed)
+def phase_shares(row: Mapping[str, float], config: Config) -> dict[str, float]:
+    """How much of a full step's work each phase was: groups drawn again are sampled, those left out not trained on."""
+    loss, asked = config.loss, config.prompts_per_step
+    there = (row.get("groups_kept") or asked) / asked
+    all_teach = (loss.beta and loss.kl_in == "loss") or loss.entropy or loss.baseline == "value"
+    taught = there if all_teach else there * (row.get("gradient_tokens") or 0.0)
+    drawn = row.get("groups_drawn", asked) / asked
+    return {"rollout": drawn, "reference": there, "critic": there, "old policy": taught, "update": taught}
 
 
 MEASURES: Mapping[str, Callable[[Finished], float]] = {

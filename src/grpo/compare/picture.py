@@ -61,9 +61,10 @@ def _curves(
     colours: Mapping[str, str],
     curve: Callable[[Finished], Any],
 ) -> None:
-    for arm, runs in arms.items():
+    for i, (arm, runs) in enumerate(arms.items()):
         x, mean, half = band([curve(run) for run in runs])
-        axes.plot(x, mean, color=colours[arm], label=arm, linewidth=1.6)
+        line = ("-", "--", ":")[i // len(COLOURS) % 3]  # where colours come again
+        axes.plot(x, mean, line, color=colours[arm], label=arm, linewidth=1.6)
         axes.fill_between(x, mean - half, mean + half, color=colours[arm], alpha=0.15, linewidth=0)
     axes.set_xlabel(label)
     axes.grid(alpha=0.25)

@@ -110,7 +110,9 @@ def _baseline(
 
 
 def _spread(rewards_PG: torch.Tensor, valid_PG: torch.Tensor) -> torch.Tensor:
-    """Largest minus smallest valid reward of each group; 0 where there is at most one."""
+    """Largest minus smallest valid reward of each group; 0 where there is at most one, or rounding alone differs."""
     highest_P1 = rewards_PG.masked_fill(~valid_PG, -torch.inf).amax(dim=1, keepdim=True)
     lowest_P1 = rewards_PG.masked_fill(~valid_PG, torch.inf).amin(dim=1, keepdim=True)
-    return torch.where(highest_P1 > lowest_P1, highest_P1 - lowest_P1, 0.0)
+    # 0.1 + 0.2 is not 0.3: sums of the same parts in another order differ in their last bits.
+    rounding_P1 = 8 * torch.finfo(rewards_PG.dtype).eps * torch.maximum(highest_P1.abs(), lowest_P1.abs())
+    return torch.where(highest_P1 - lowest_P1 > rounding_P1, highest_P1 - lowest_P1, 0.0)

@@ -26,8 +26,10 @@ def truncated(record: Record) -> Finding | None:
 
 
 def one_sided(record: Record) -> Finding | None:
-    """Groups without any right answer, without any wrong one, or with rewards that are equal for another reason."""
+    """Groups without any right answer, without any wrong one, or with rewards that are equal for another reason. Where
+    rewards differ, a group teaches, right answers or none."""
     wrong, right = ([group for group in record.groups if _all(group, right=truth)] for truth in (False, True))
+    wrong = [group for group in wrong if len({done["reward"] for done in group["completions"]}) == 1]
     none, every = (len(groups) / max(1, len(record.groups)) for groups in (wrong, right))
     if none >= 0.6:
         return record.found(

@@ -11,11 +11,13 @@ def entropy_collapse(record: Record) -> Finding | None:
     before, now = mean(record.first("entropy")), mean(record.last("entropy"))
     if not before or now >= 0.03 * before or record.is_solved:
         return None
+    updates = record.setting("optimizer.epochs", 1) * record.setting("optimizer.minibatches", 1)
+    clip = ", raise --loss.clip_high," if updates > 1 else ""  # with one update nothing is clipped
     return record.found(
         "entropy_collapse",
         now,
         f"entropy has fallen from {before:.3g} to {now:.3g} nats per token with problems left to solve: the policy no "
-        "longer explores; lower lr, raise --loss.clip_high, or add --loss.entropy 0.001",
+        f"longer explores; lower lr{clip} or add --loss.entropy 0.001",
     )
 
 
