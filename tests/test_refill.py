@@ -11,7 +11,7 @@ import pytest
 
 import grpo
 from grpo.config import Config, Evaluation, Loss, System
-from grpo.refill import refill_problems, refilled
+from grpo.refill import refill_problems, refilled, with_signal
 from grpo.rewards import score
 from grpo.rollout.scripted import ScriptedEngine
 from grpo.tasks.arithmetic import Arithmetic
@@ -90,6 +90,15 @@ def test_a_kl_divergence_in_the_reward_is_no_signal() -> None:
     """It differs in every completion; and no reference has been asked yet."""
     ids, _ = Fake([True, False, True], refill=2.0, beta=0.1, kl_in="reward", kl="k1", scale="none").run()
     assert ids == ["train/7/0", "train/7/0+1"]
+
+
+def test_nor_is_a_reward_that_only_masked_completions_differ_in() -> None:
+    fake = Fake([True], refill=2.0, prompts=1)
+    [lively] = fake.score(fake.sample(fake.draw(0, 1, 1), 2))
+    cut = replace(lively, completions=tuple(replace(done, finish="length") for done in lively.completions))
+    masked = replace(fake.config, loss=replace(fake.config.loss, mask_truncated=True))
+    assert with_signal([lively, cut], fake.config) == [lively, cut]
+    assert with_signal([lively, cut], masked) == [lively]
 
 
 def test_problems_of_a_round_are_fresh_and_a_function_of_seed_step_and_round() -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from grpo.config import Config
-from grpo.credit import credit, has_signal
+from grpo.credit import credit
+from grpo.gradient import trained
 from grpo.tasks import Task
 from grpo.types import Group, Problem
 
@@ -50,7 +51,8 @@ def refill_problems(task: Task, step: int, round_number: int, count: int, seed: 
 
 
 def with_signal(groups: Sequence[Group], config: Config) -> list[Group]:
-    """By the rewards alone: a KL divergence in the reward differs in every completion, and teaches nothing new."""
-    by_reward = replace(config, loss=replace(config.loss, beta=0.0))
+    """By the rewards alone: a KL divergence in the reward differs in every completion, and teaches nothing new. Nor
+    does a completion that is masked."""
+    by_reward = replace(config, loss=replace(config.loss, beta=0.0, entropy=0.0))
     credited, _ = credit(groups, by_reward)
-    return [group for group, tested in zip(groups, credited, strict=True) if has_signal(tested)]
+    return [group for group, tested in zip(groups, credited, strict=True) if trained([tested], by_reward)]
