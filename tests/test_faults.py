@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -309,14 +310,24 @@ def test_what_is_being_written_is_finished_before_the_run_is_free(
 
 
 @pytest.mark.usefixtures("paused_task")
+def settled(path: Path) -> dict[str, bytes]:
+    """The folder, once its checkpoint is written and older ones are gone."""
+    before: dict[str, bytes] = {}
+    while True:
+        with suppress(FileNotFoundError):
+            now = tree(path)
+            if now == before:
+                return now
+            before = now
+        time.sleep(0.5)
+
+
 def test_a_second_trainer_is_refused_with_the_number_of_the_first(
     tmp_path: Path, whole: Whole, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = Trainer(command(tmp_path, "job", *PAUSED), tmp_path, Orders(pause_at=3, seconds=600))
     first.wait_until("")
-    while any(path.name.startswith(".") for path in (tmp_path / "job" / "checkpoints").iterdir()):
-        time.sleep(0.01)  # until its checkpoint is written
-    before = tree(tmp_path / "job")
+    before = settled(tmp_path / "job")
     assert main(command(tmp_path, "job", *PAUSED)) == 2
     assert capsys.readouterr().err == (
         f"grpo: field run: job is being trained by process {first.pid}; wait for it, or choose --run OTHER\n"
