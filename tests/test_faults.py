@@ -309,7 +309,6 @@ def test_what_is_being_written_is_finished_before_the_run_is_free(
 # Two trainers
 
 
-@pytest.mark.usefixtures("paused_task")
 def settled(path: Path) -> dict[str, bytes]:
     """The folder, once its checkpoint is written and older ones are gone."""
     before: dict[str, bytes] = {}
@@ -322,6 +321,7 @@ def settled(path: Path) -> dict[str, bytes]:
         time.sleep(0.5)
 
 
+@pytest.mark.usefixtures("paused_task")
 def test_a_second_trainer_is_refused_with_the_number_of_the_first(
     tmp_path: Path, whole: Whole, capsys: pytest.CaptureFixture[str]
 ) -> None:
