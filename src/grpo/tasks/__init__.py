@@ -125,7 +125,7 @@ def load_file(path: Path, field: str) -> Any:
     sys.modules[name] = module  # so that its classes know their file, for fingerprints
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except Exception as error:  # border: people's own files
         raise GrpoError(f"{_place_of(error, path)}: {type(error).__name__}: {error}") from error
     for each in _classes_in(module):
         # Another process cannot import this module by its name; it loads the file anew.
