@@ -15,6 +15,7 @@ LEVELS = [
     {"errors", "faults", "models", "lock", "stop"},
     {"types", "core", "flags", "algorithms", "config", "contradictions", "metrics", "plan", "schedule"},
     {
+        "adapter",
         "attention",
         "batch",
         "unpacked",

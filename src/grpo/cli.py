@@ -148,6 +148,8 @@ class ExportOptions:
     """Where to write; also the second argument."""
     best: bool = False
     """The checkpoint with the best held-out accuracy, instead of the last."""
+    adapter: bool = False
+    """Of a run that trained adapters: keep them as they are, for peft, instead of merging them into the model."""
     runs: str = "runs"
     """Folder that holds the runs."""
 
@@ -382,8 +384,17 @@ def _export(arguments: list[str]) -> int:
 
     with Run.open(Path(options.runs), options.run, readonly=True) as run:
         model = _model_of(run, best=options.best)
-        shutil.copytree(model, target, dirs_exist_ok=True)
-    print(f"{options.run} ({model.parent.name}) is in {target}: load it as any Hugging Face model")
+        adapted = (model / "adapter_config.json").is_file()
+        if options.adapter and not adapted:
+            raise GrpoError(f"field adapter: {options.run} trained the whole model and has no adapter; leave it out")
+        if adapted and not options.adapter:
+            from grpo.policy import load_policy
+
+            load_policy(str(model)).save(target)
+        else:
+            shutil.copytree(model, target, dirs_exist_ok=True)
+    kind = "with peft, on the model it was trained on" if options.adapter else "as any Hugging Face model"
+    print(f"{options.run} ({model.parent.name}) is in {target}: load it {kind}")
     return 0
 
 

@@ -44,6 +44,18 @@ class Optimizer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Adapters: small matrices beside the model's frozen weights, which are then all that is trained. Needs peft."""
+
+    rank: int = 0
+    """Their inner width; 0: none, the whole model is trained."""
+    alpha: float = 32.0
+    """What they add is multiplied by alpha / rank."""
+    targets: str = ""
+    """Linear layers that get one, such as q_proj,v_proj; empty: all but the output layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Critic:
     """What a reward is expected to be, token by token: trained only where loss.baseline is value (PPO)."""
 
@@ -200,6 +212,7 @@ class Config:
     checkpoint_every: int = 50
     """Steps between checkpoints; 0: only at the end."""
     loss: Loss = FROM_PRESET
+    lora: Lora = field(default_factory=Lora)
     critic: Critic = field(default_factory=Critic)
     dataset: Dataset = field(default_factory=Dataset)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -320,7 +333,8 @@ _LIMITS: Mapping[str, _Limit] = {
     **dict.fromkeys(("optimizer.warmup_steps", "optimizer.weight_decay", "system.token_groups"), _ZERO),
     **dict.fromkeys(("evaluation.every", "evaluation.probes", "loss.refresh", "loss.entropy"), _ZERO),
     **dict.fromkeys(("critic.warmup_steps", "critic.clip", "critic.weight"), _ZERO),
-    **dict.fromkeys(("critic.lr", "loss.gate_up", "loss.gate_down"), _POSITIVE),
+    **dict.fromkeys(("critic.lr", "loss.gate_up", "loss.gate_down", "lora.alpha"), _POSITIVE),
+    "lora.rank": _ZERO,
     **dict.fromkeys(("loss.refill", "loss.correction_cap"), _ONE),
     **dict.fromkeys(("critic.gamma", "critic.lam"), _Limit("between 0 and 1", lambda value: 0 <= value <= 1)),
     "loss.overlong": _Limit("0 or more and at most 1", lambda value: 0 <= value <= 1),
@@ -356,6 +370,9 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
         _validate_batch(config, where)
         for name, why in contradictions(config.loss, config.prompts_per_step):
             raise GrpoError(f"{where(f'loss.{name}')}: {why}")
+        if config.lora.rank and config.loss.refresh:
+            why = "with adapters the reference is the model without them, which stays as it is; set it to 0"
+            raise GrpoError(f"{where('loss.refresh')}: {why}")
 
 
 def _validate_batch(config: Config, where: Callable[[str], str]) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging as stdlib_logging
+import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +17,14 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint as recompute
 
-from grpo import unpacked
+from grpo import adapter, unpacked
 from grpo.attention import NAME as ATTENTION
 from grpo.attention import Layout
 from grpo.batch import pack
 from grpo.errors import GrpoError
 from grpo.models import locate_model
 from grpo.models.folder import check_weight_files
+from grpo.models.quiet import quiet_transformers
 from grpo.tensorfile import Mirror, write_tensors
 from grpo.types import Batch, Completion, Group, Problem
 from grpo.unpacked import can_be_packed
@@ -47,6 +47,8 @@ class Policy:
     """What it computes in, where that is not the precision of its weights: bfloat16 over float32 weights."""
     packs: bool = True
     """Whether it runs through the one attention function; if not, every completion stands alone (unpacked.py)."""
+    adapter: Mapping[str, Any] | None = None
+    """What adapter_config.json says of its adapter, where that alone is trained (adapter.py)."""
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -97,8 +99,14 @@ class Policy:
             logits = cap * torch.tanh(logits / cap)
         return logits
 
+    def trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """The weights that learn, by name: all of them, or the adapter's."""
+        return [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
+
     def weights(self) -> dict[str, torch.Tensor]:
-        """By name, tied ones once: what `model.safetensors` of a Hugging Face folder holds."""
+        """By name, tied ones once: what `model.safetensors` of a Hugging Face folder holds, or an adapter's file."""
+        if self.adapter:
+            return adapter.tensors(self.model)
         named = {}
         seen: set[int] = set()
         for name, tensor in self.model.state_dict().items():
@@ -112,13 +120,14 @@ class Policy:
         """All files of its Hugging Face folder but the weights. Training does not change them, and they are made once,
         because a tokenizer must not be asked from two threads."""
         with tempfile.TemporaryDirectory() as folder:
-            self.model.config.save_pretrained(folder)
-            if self.model.generation_config is not None:
+            if not self.adapter:
+                self.model.config.save_pretrained(folder)
+            if not self.adapter and self.model.generation_config is not None:
                 self.model.generation_config.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
-            return {
-                str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
-            }
+            files = {str(file.relative_to(folder)): file for file in Path(folder).rglob("*") if file.is_file()}
+            told = {adapter.CONFIG_FILE: json.dumps(self.adapter, indent=2).encode()} if self.adapter else {}
+            return told | {name: file.read_bytes() for name, file in files.items()}
 
     def save(self, folder: Path) -> None:
         """A plain Hugging Face folder."""
@@ -152,18 +161,24 @@ def write_model(folder: Path, files: Mapping[str, bytes], weights: Mapping[str, 
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    write_tensors(folder / "model.safetensors", weights)
+    write_tensors(folder / (adapter.WEIGHTS_FILE if adapter.CONFIG_FILE in files else "model.safetensors"), weights)
 
 
 def load_policy(
     name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32, compute: torch.dtype | None = None
 ) -> Policy:
-    """`name` is an embedded model, a Hugging Face folder or a Hugging Face id."""
+    """`name` is an embedded model, a Hugging Face folder or id, or a folder with an adapter, which is merged."""
     source = locate_model(name)
+    if (Path(source) / adapter.CONFIG_FILE).is_file():
+        base = adapter.read_settings(Path(source))["base_model_name_or_path"]
+        policy = load_policy(base, device=device, dtype=dtype, compute=compute)
+        adapter.merge(policy, Path(source))
+        policy.name = name
+        return policy
     if Path(source).is_dir():
         check_weight_files(Path(source))
     try:
-        with _quiet_transformers():
+        with quiet_transformers():
             # One small file first: offline, this fails once and soon, not once for every file there could be.
             config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
             packs = can_be_packed(_model_class(config), config)
@@ -205,25 +220,6 @@ def _model_class(config: Any) -> Any:
     """None where transformers has none for it, which loading tells better."""
     mapping = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
     return mapping.get(type(config), None)
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """It draws bars and prints reports of its own; what matters in them is said in one line here."""
-    logging = transformers.utils.logging
-    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    hub = stdlib_logging.getLogger("huggingface_hub")
-    hub_level = hub.level
-    logging.disable_progress_bar()
-    logging.set_verbosity(logging.CRITICAL)
-    hub.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        hub.setLevel(hub_level)
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:

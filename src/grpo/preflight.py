@@ -96,7 +96,7 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
     folder = Path(config.system.runs).absolute()
     while not folder.exists():
         folder = folder.parent
-    weights = sum(weight.nbytes for weight in policy.model.parameters())
+    weights = sum(weight.nbytes for _, weight in policy.trained())
     completions = config.steps * config.prompts_per_step * config.group_size
     # Weights and Adam's two moments, a critic's too, and a reference that changes; times those kept, the best, and the
     # one being written.

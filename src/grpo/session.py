@@ -16,6 +16,8 @@ from typing import Any, Self
 
 import torch
 
+from grpo.adapter import adapt
+from grpo.adapter import restore as restore_adapter
 from grpo.checkpoints import Checkpoint, Checkpoints, Snapshot
 from grpo.config import Config, System, as_dict, resolve
 from grpo.contradictions import idle
@@ -236,7 +238,7 @@ class Session:
 
     def _check_weights(self, step: int) -> None:
         critic = [] if self.critic is None else [(f"critic.{name}", w) for name, w in self.critic.named_parameters()]
-        for name, weight in (*self.policy.model.named_parameters(), *critic):
+        for name, weight in (*self.policy.trained(), *critic):
             if not torch.isfinite(weight).all():
                 raise GrpoError(
                     f"weight {name} is not finite after {step} steps; older checkpoints are intact, lower lr"
@@ -373,8 +375,16 @@ def _models(
     """Policy, reference where there is a KL term, critic where there is one, and optimizer. The reference is the model
     the run began with, or what the checkpoint says it was refreshed to."""
     place = placement(config.system)
-    policy = load_policy(str(checkpoint.model) if checkpoint else config.model, **place)
-    reference = load_policy(config.model, **place) if config.loss.beta else None
+    whole = checkpoint and not config.lora.rank
+    policy = load_policy(str(checkpoint.model) if checkpoint and whole else config.model, **place)
+    if config.lora.rank:
+        adapt(policy, config.lora, config.seed)
+        if checkpoint:
+            restore_adapter(policy.model, checkpoint.model)
+    reference = None
+    if config.loss.beta:
+        # With adapters it is the policy itself, with them switched off.
+        reference = policy if config.lora.rank else load_policy(config.model, **place)
     settings = config.optimizer
     optimizer = make_optimizer(
         policy, beta1=settings.adam_beta1, beta2=settings.adam_beta2, weight_decay=settings.weight_decay

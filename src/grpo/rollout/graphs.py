@@ -87,7 +87,6 @@ class GraphDecoding:
 
     def __init__(self, policy: Policy, room: Room, temperature: float):
         self.policy, self.room, self.temperature = policy, room, temperature
-        self.weights = weight_places(policy)
         config, device = policy.model.config, policy.device
         self.heads = config.num_attention_heads
         key_heads = getattr(config, "num_key_value_heads", None) or self.heads
@@ -130,6 +129,7 @@ class GraphDecoding:
         self.sampling_scratch = floats(S, vocabulary_parts), floats(S, vocabulary_parts)
         self.every_row = torch.arange(S, dtype=torch.int32, device=device)
         self.decoder = Decoder(policy) if can_decode(policy) else None
+        self.weights = weight_places(policy)  # which a decoder may have moved
         self.rotation = self.decoder.rotation(room.columns + L) if self.decoder else None
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
