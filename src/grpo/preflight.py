@@ -135,9 +135,8 @@ def predicted_memory(config: Config, shape: Shape, prompt_tokens: int, device: t
     by_default = "mixed" if device.type == "cuda" else "float32"
     dtype = by_default if config.system.dtype == "auto" else config.system.dtype
     needed = needs(config.loss, getattr(config, "critic", None))
-    return memory_of(
-        shape, Work.of(config, max(1, prompt_tokens)), needed, PRECISIONS[dtype], on_gpu=device.type == "cuda"
-    )
+    work, on_gpu = Work.of(config, max(1, prompt_tokens)), device.type == "cuda"
+    return memory_of(shape, work, needed, PRECISIONS[dtype], on_gpu=on_gpu, lora=config.lora.rank)
 
 
 def trained_networks(config: Config) -> int:
