@@ -35,7 +35,7 @@ LEVELS = [
         "trace",
     },
     {"credit", "critic", "gradient"},
-    {"report", "progress", "view"},
+    {"report", "progress", "view", "loggers"},
     {"lab"},
     {"session", "refill", "check"},
     {"train", "sft", "compare"},

@@ -17,6 +17,9 @@ from grpo.models import OWN_TASK, check_model_name
 
 T = TypeVar("T")
 
+LOGGERS = ("wandb", "tensorboard", "trackio")
+"""What `system.log` may name."""
+
 FROM_PRESET = Loss()
 """This very object, not its values, stands for "whatever the algorithm's preset says"."""
 
@@ -169,6 +172,8 @@ class System:
     """On a GPU, use only kernels that give the same bits every time; a CPU's do so anyway."""
     quiet: bool = False
     """Print only warnings and the result."""
+    log: str = ""
+    """Log to wandb, tensorboard or trackio besides, or to several, with commas between them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,6 +369,10 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
         limit = limits.get(path)
         if limit and not limit.holds(value):
             raise GrpoError(f"{where(path)}: must be {limit.words}; got {flags.shown(value)}")
+    for name in filter(None, map(str.strip, config.system.log.split(","))):
+        if name not in LOGGERS:
+            known = ", ".join(LOGGERS)
+            raise GrpoError(f"{where('system.log')}: no logger {flags.shown(name)}; known: {known}")
     if config.run:
         check_run_name(config.run, where("run"))
     if isinstance(config, Config):

@@ -27,6 +27,7 @@ from grpo.errors import DiskFullError, GrpoError
 from grpo.evaluation import evaluate
 from grpo.fingerprint import fingerprints
 from grpo.lock import RunLock
+from grpo.loggers import logged
 from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy, load_policy
 from grpo.preflight import check_memory, preflight
@@ -43,7 +44,7 @@ from grpo.view import View
 
 FREE_TO_CHANGE = ("steps", "run", "resume", "checkpoint_every", "evaluation", "checkpoints")
 """Settings a resumed run may have otherwise than it began with; all others would make it another experiment."""
-FREE_IN_SECTIONS = ("system.runs", "system.token_groups", "system.quiet", "scoring.workers")
+FREE_IN_SECTIONS = ("system.runs", "system.token_groups", "system.quiet", "system.log", "scoring.workers")
 MOST_NONFINITE_STEPS = 3
 SMALL_MODEL = 5_000_000
 """Parameters below which a second thread gains a fifth on an idle machine, and on a busy one loses tenfold: threads
@@ -77,6 +78,7 @@ class Session:
     def start(cls, config: Config, view: View) -> Self:
         """Begins the run, or goes on from its last whole checkpoint. Whatever can be refused is, before it is made."""
         config = resolve(config)
+        view = logged(view, config.system.log)
         with ExitStack() as undo:
             session = cls._start(config, view, undo)
             undo.pop_all()
