@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,12 @@ import transformers
 
 import grpo
 from conftest import ARCHITECTURES, random_policy
+from grpo import fingerprint
 from grpo.adapter import adapt, adapted_layers, restore, switched_off, tensors
 from grpo.batch import pack
 from grpo.checkpoints import Checkpoints
 from grpo.cli import main
+from grpo.config import Checkpoints as Keeping
 from grpo.config import Config, Critic, Evaluation, Lora, System
 from grpo.critic import make_critic
 from grpo.errors import GrpoError
@@ -340,11 +343,56 @@ def test_bad_input_is_told_in_one_line(
         restore(policy.model, checkpoint.model)
     with pytest.raises(GrpoError, match="holds a whole model, not an adapter"):
         restore(policy.model, Path(locate_model("nano")))
-    assert main(["export", "adapted", str(tmp_path / "x"), "--runs", str(trained), "--no-adapter"]) == 0
-    capsys.readouterr()
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for content, told in (
+        ("{", "cannot be read as JSON"),
+        ("{}", "names no model in base_model_name_or_path"),
+        (f'{{"base_model_name_or_path": "{damaged}"}}', "names no model in base_model_name_or_path"),
+        ('{"base_model_name_or_path": "nano"}', "has no adapter_model.safetensors"),
+    ):
+        (damaged / "adapter_config.json").write_text(content)
+        for command in (["sample", str(damaged), "1+1="], ["plan", str(damaged)]):
+            assert main(command) == 2
+            assert re.fullmatch(f"grpo: field model: .*{told}.*\n", capsys.readouterr().err)
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(GrpoError, match=r'field lora.rank: adapters need peft: pip install "grpo-lab\[lora\]"'):
         grpo.train(small(tmp_path))
+
+
+def test_adapters_upon_adapters(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that begins from a run with adapters begins from the merged model."""
+    model = Checkpoints(trained / "adapted").newest().model
+    with grpo.train(small(tmp_path, model=str(model), task="arithmetic:easy", steps=2, lr=0.1)) as run:
+        assert run.meta("memory")["predicted"] > 0, "its shape is the base model's"
+    runs = ["--runs", str(tmp_path)]
+    assert main(["export", "adapted", str(tmp_path / "kept"), "--adapter", *runs]) == 2
+    assert "field adapter: adapted began from another adapter" in capsys.readouterr().err
+    assert main(["export", "adapted", str(tmp_path / "plain"), *runs]) == 0
+    merged = load_policy(str(tmp_path / "plain")).weights()
+    base, first, second = load_policy("nano"), load_policy(str(model)), merged
+    name = "model.layers.0.self_attn.q_proj.weight"
+    gaps = [
+        (a - b).abs().max()
+        for a, b in ((base.weights()[name], first.weights()[name]), (first.weights()[name], second[name]))
+    ]
+    assert min(gaps) > 1e-6
+    assert fingerprint.model_fingerprint(str(model)) != fingerprint.model_fingerprint(locate_model("nano"))
+
+
+def test_a_whole_model_is_not_resumed_with_another_shape_or_an_adapter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grpo.train(small(tmp_path, lora=Lora(), steps=1)).close()
+    change = Keeping(allow_change=True)
+    with pytest.raises(
+        GrpoError, match=r"of another shape than tiny: its hidden is 64, not 160; resume with the model"
+    ):
+        grpo.train(small(tmp_path, lora=Lora(), model="tiny", resume=True, checkpoints=change))
+    with pytest.raises(GrpoError, match=r"holds a whole model, not an adapter; resume with --lora.rank 0"):
+        grpo.train(small(tmp_path, resume=True, checkpoints=change))
+    assert main(["export", "adapted", str(tmp_path / "kept"), "--adapter", "--runs", str(tmp_path)]) == 2
+    assert "field adapter: adapted trained the whole model" in capsys.readouterr().err
 
 
 def test_what_does_nothing_is_said() -> None:

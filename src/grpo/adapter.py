@@ -6,7 +6,6 @@ training begins at the model as it is. Only here are peft's modules known.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +17,13 @@ from transformers.pytorch_utils import Conv1D
 from grpo.config import Lora
 from grpo.errors import GrpoError
 from grpo.models import locate_model
+from grpo.models.folder import ADAPTER_WEIGHTS
 
 if TYPE_CHECKING:
     from grpo.policy import Policy
 
 NAME = "default"
 """What peft calls an adapter that is the only one."""
-CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """Before the names of a model's own modules, in peft's files."""
 
@@ -112,9 +111,9 @@ def restore(model: Any, folder: Path) -> None:
     """The adapter of a checkpoint, which must be of this model, rank and targets."""
     from safetensors.torch import load_file
 
-    if not (folder / WEIGHTS_FILE).is_file():
+    if not (folder / ADAPTER_WEIGHTS).is_file():
         raise GrpoError(f"field lora.rank: {folder} holds a whole model, not an adapter; resume with --lora.rank 0")
-    saved, wanted = load_file(folder / WEIGHTS_FILE), tensors(model)
+    saved, wanted = load_file(folder / ADAPTER_WEIGHTS), tensors(model)
     shapes, expected = ({name: tuple(t.shape) for name, t in held.items()} for held in (saved, wanted))
     if shapes != expected:
         name = next(name for name in (*expected, *shapes) if shapes.get(name) != expected.get(name))
@@ -125,19 +124,6 @@ def restore(model: Any, folder: Path) -> None:
         )
     for name, weight in wanted.items():
         weight.copy_(saved[name])
-
-
-def read_settings(folder: Path) -> dict[str, Any]:
-    """What adapter_config.json says; the base model is named in it."""
-    try:
-        settings = json.loads((folder / CONFIG_FILE).read_text())
-    except (OSError, ValueError) as error:  # a border: files people made
-        raise GrpoError(f"field model: {folder / CONFIG_FILE} cannot be read as JSON: {error}") from error
-    if not isinstance(settings, dict) or not settings.get("base_model_name_or_path"):
-        raise GrpoError(f"field model: {folder / CONFIG_FILE} names no model in base_model_name_or_path")
-    if not (folder / WEIGHTS_FILE).is_file():
-        raise GrpoError(f"field model: {folder} has no {WEIGHTS_FILE}, the one format that is read")
-    return settings
 
 
 def merge(policy: Policy, folder: Path) -> None:

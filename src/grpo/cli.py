@@ -380,14 +380,19 @@ def _export(arguments: list[str]) -> int:
     target = Path(options.folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise GrpoError(f"field folder: {target} exists and is not empty; name a new one")
+    from grpo.models.folder import adapter_base
     from grpo.store import Run
 
     with Run.open(Path(options.runs), options.run, readonly=True) as run:
         model = _model_of(run, best=options.best)
-        adapted = (model / "adapter_config.json").is_file()
-        if options.adapter and not adapted:
+        base = adapter_base(model)
+        if options.adapter and not base:
             raise GrpoError(f"field adapter: {options.run} trained the whole model and has no adapter; leave it out")
-        if adapted and not options.adapter:
+        if options.adapter and base and adapter_base(Path(base)):
+            raise GrpoError(
+                f"field adapter: {options.run} began from another adapter, {base}; leave it out, to merge both"
+            )
+        if base and not options.adapter:
             from grpo.policy import load_policy
 
             load_policy(str(model)).save(target)

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
-from grpo.adapter import CONFIG_FILE, read_settings
 from grpo.algorithms import surrogate_source
 from grpo.config import Config
 from grpo.models import locate_model
+from grpo.models.folder import adapter_base
 from grpo.rewards.own import parse, sources
 from grpo.tasks import Task
 
@@ -54,8 +54,8 @@ def model_fingerprint(name: str) -> str:
     for file in files:
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
-    if (folder / CONFIG_FILE).is_file():
-        digest.update(model_fingerprint(read_settings(folder)["base_model_name_or_path"]).encode())
+    if base := adapter_base(folder):
+        digest.update(model_fingerprint(base).encode())
     return digest.hexdigest()[:16]
 
 

@@ -23,7 +23,7 @@ from grpo.attention import Layout
 from grpo.batch import pack
 from grpo.errors import GrpoError
 from grpo.models import locate_model
-from grpo.models.folder import check_weight_files
+from grpo.models.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, check_weight_files
 from grpo.models.quiet import quiet_transformers
 from grpo.tensorfile import Mirror, write_tensors
 from grpo.types import Batch, Completion, Group, Problem
@@ -126,7 +126,7 @@ class Policy:
                 self.model.generation_config.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
             files = {str(file.relative_to(folder)): file for file in Path(folder).rglob("*") if file.is_file()}
-            told = {adapter.CONFIG_FILE: json.dumps(self.adapter, indent=2).encode()} if self.adapter else {}
+            told = {ADAPTER_CONFIG: json.dumps(self.adapter, indent=2).encode()} if self.adapter else {}
             return told | {name: file.read_bytes() for name, file in files.items()}
 
     def save(self, folder: Path) -> None:
@@ -151,17 +151,18 @@ class _WideProduct(torch.autograd.Function):
         return torch.mm(hidden_AC, weight_VC.t(), out_dtype=torch.float32)
 
     @staticmethod
-    def backward(ctx: Any, grad_AV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward(ctx: Any, grad_AV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         hidden_AC, weight_VC = ctx.saved_tensors
         grad_AV = grad_AV.to(hidden_AC.dtype)
-        return grad_AV @ weight_VC, grad_AV.t() @ hidden_AC
+        # Under adapters the output layer is frozen: its gradient would be a third of its work, for nothing.
+        return grad_AV @ weight_VC, grad_AV.t() @ hidden_AC if ctx.needs_input_grad[1] else None
 
 
 def write_model(folder: Path, files: Mapping[str, bytes], weights: Mapping[str, torch.Tensor]) -> None:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    write_tensors(folder / (adapter.WEIGHTS_FILE if adapter.CONFIG_FILE in files else "model.safetensors"), weights)
+    write_tensors(folder / (ADAPTER_WEIGHTS if ADAPTER_CONFIG in files else "model.safetensors"), weights)
 
 
 def load_policy(
@@ -169,8 +170,7 @@ def load_policy(
 ) -> Policy:
     """`name` is an embedded model, a Hugging Face folder or id, or a folder with an adapter, which is merged."""
     source = locate_model(name)
-    if (Path(source) / adapter.CONFIG_FILE).is_file():
-        base = adapter.read_settings(Path(source))["base_model_name_or_path"]
+    if base := adapter_base(Path(source)):
         policy = load_policy(base, device=device, dtype=dtype, compute=compute)
         adapter.merge(policy, Path(source))
         policy.name = name

@@ -130,6 +130,20 @@ def check_memory(config: Config, task: Task, device: torch.device) -> int | None
     return needed
 
 
+def check_shape(model: str, checkpoint: Path) -> None:
+    """A checkpoint's model must be built as the one the run is told to go on with: the reference is that one."""
+    try:
+        here, there = (vars(shape_of(read_config(name), name)) for name in (model, str(checkpoint)))
+    except GrpoError:  # border: a folder people made; what is wrong with it, loading tells better
+        return
+    for name, value in here.items():
+        if there[name] != value:
+            raise GrpoError(
+                f"field model: {checkpoint} is of another shape than {model}: its {name} is {there[name]}, not "
+                f"{value}; resume with the model the run began with"
+            )
+
+
 def predicted_memory(config: Config, shape: Shape, prompt_tokens: int, device: torch.device) -> Memory:
     """Of a run as configured, with prompts of this length and completions as long as they may get."""
     by_default = "mixed" if device.type == "cuda" else "float32"

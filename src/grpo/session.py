@@ -30,7 +30,7 @@ from grpo.lock import RunLock
 from grpo.loggers import logged
 from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy, load_policy
-from grpo.preflight import check_memory, preflight
+from grpo.preflight import check_memory, check_shape, preflight
 from grpo.rewards import Rewarded, rewarded, score, telling_line
 from grpo.rewards.steps import score_steps, step_marks
 from grpo.rollout import SamplingEngine
@@ -377,8 +377,10 @@ def _models(
     """Policy, reference where there is a KL term, critic where there is one, and optimizer. The reference is the model
     the run began with, or what the checkpoint says it was refreshed to."""
     place = placement(config.system)
-    whole = checkpoint and not config.lora.rank
-    policy = load_policy(str(checkpoint.model) if checkpoint and whole else config.model, **place)
+    whole = checkpoint if not config.lora.rank else None
+    if whole:
+        check_shape(config.model, whole.model)
+    policy = load_policy(str(whole.model) if whole else config.model, **place)
     if config.lora.rank:
         adapt(policy, config.lora, config.seed)
         if checkpoint:

@@ -13,6 +13,7 @@ from typing import Any
 from grpo.errors import GrpoError
 from grpo.flags import one_line, shown
 from grpo.models import EMBEDDED, locate_model
+from grpo.models.folder import adapter_base
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +140,8 @@ def find_shape(name: str) -> Shape:
 def read_config(name: str) -> dict[str, Any]:
     """The config.json of a folder or of a Hugging Face id, the one small file that is fetched of it."""
     place = Path(locate_model(name)) / "config.json"
+    if base := adapter_base(place.parent):
+        return read_config(base)
     if not place.parent.is_dir():
         import logging
 
