@@ -186,3 +186,13 @@ def test_the_algorithm_added_from_outside_trains(tmp_path, monkeypatch):
         PRESETS.pop("spring", None)
     assert [row["updates"] for row in rows] == [2, 2]
     assert rows[-1]["ratio_max"] > 1
+
+
+@pytest.mark.parametrize("page", ["lora.md", "loggers.md"])
+def test_the_commands_of_a_page_parse(page):
+    commands = re.findall(r"^grpo train ([^#\n]+)", (DOCS / page).read_text(), re.MULTILINE)
+    assert commands
+    for command in commands:
+        parse_train(shlex.split(command))
+    fields = re.findall(r"`--(\w+\.\w+)`", (DOCS / page).read_text(), re.MULTILINE)
+    assert set(fields) <= set(flags.leaves(Config))
