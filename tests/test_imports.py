@@ -16,6 +16,8 @@ LEVELS = [
     {"types", "core", "flags", "algorithms", "config", "contradictions", "metrics", "plan", "schedule"},
     {
         "attention",
+        "fused",
+        "product",
         "batch",
         "unpacked",
         "policy",

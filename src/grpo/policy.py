@@ -22,9 +22,12 @@ from grpo import unpacked
 from grpo.attention import NAME as ATTENTION
 from grpo.attention import Layout
 from grpo.batch import pack
+from grpo.budget import within_memory
 from grpo.errors import GrpoError
+from grpo.fused.weights import Weights, can_be_fused, weight_places
 from grpo.models import locate_model
 from grpo.models.folder import check_weight_files
+from grpo.product import wide_product
 from grpo.tensorfile import Mirror, write_tensors
 from grpo.types import Batch, Completion, Group, Problem
 from grpo.unpacked import can_be_packed
@@ -47,6 +50,11 @@ class Policy:
     """What it computes in, where that is not the precision of its weights: bfloat16 over float32 weights."""
     packs: bool = True
     """Whether it runs through the one attention function; if not, every completion stands alone (unpacked.py)."""
+    forgetful: bool = False
+    """Whether training keeps a block's input alone and computes the rest again in the backward pass."""
+    token_budget: int = 0
+    """Tokens per micro-batch, where free memory has decided; 0: as asked for."""
+    _fused: Weights | None = None
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -66,8 +74,33 @@ class Policy:
             return self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return self.tokenizer(problem.prompt)["input_ids"]
 
+    @property
+    def fused(self) -> Weights | None:
+        """The working copy of its weights, made when first asked for; None for models of other blocks."""
+        if not self.packs or not can_be_fused(self.model):
+            return None
+        made, dtype = self._fused, self.compute_dtype
+        if made is None or made.dtype != dtype or made.places != weight_places(self.model):
+            self._fused = made = Weights(self.model, dtype)
+        return made
+
+    def trains_fused(self, layout: Layout) -> bool:
+        """Whether a micro-batch goes through `grpo.fused`: on a GPU, in bfloat16, with all of it in every window."""
+        if self.device.type != "cuda" or self.compute_dtype != torch.bfloat16:
+            return False
+        segments = getattr(layout, "segments", None)
+        return (
+            segments is not None
+            and self.fused is not None
+            and all(layer.window is None or layer.window >= segments.positions for layer in self.fused.layers)
+        )
+
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Last hidden states; inputs and output [rows, columns]."""
+        if self.trains_fused(layout):
+            from grpo.fused.block import Body
+
+            return Body(self.fused, self.forgetful).hidden(tokens[0], positions[0], layout.segments)[None]
         body = self.model.base_model
         with torch.autocast(self.device.type, self.compute, enabled=self.compute is not None):
             return body(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout).last_hidden_state
@@ -85,6 +118,13 @@ class Policy:
         weight = self.head_weight() if weight is None else weight
         logits = wide_product(hidden.to(weight.dtype), weight)
         return self._finished(logits if head.bias is None else logits + head.bias)
+
+    @property
+    def plain_head(self) -> bool:
+        """Whether logits are the product with the output layer's weight and nothing else."""
+        extras = ("logit_scale", "logits_scaling", "final_logit_softcapping")
+        head = self.model.get_output_embeddings()
+        return head.bias is None and not any(getattr(self.model.config, name, None) for name in extras)
 
     def _finished(self, logits: torch.Tensor) -> torch.Tensor:
         """What some models do to their logits last: Cohere multiplies, Granite divides, Gemma 2 caps them softly."""
@@ -123,29 +163,6 @@ class Policy:
     def save(self, folder: Path) -> None:
         """A plain Hugging Face folder."""
         write_model(folder, self.files, Mirror().copy(self.weights()))
-
-
-def wide_product(hidden: torch.Tensor, weight_VC: torch.Tensor) -> torch.Tensor:
-    """hidden · weightᵀ, in float32 at least."""
-    if hidden.is_cuda and hidden.dtype == torch.bfloat16:
-        return _WideProduct.apply(hidden, weight_VC)
-    product = torch.nn.functional.linear(hidden, weight_VC)
-    return product if product.dtype == torch.float64 else product.float()
-
-
-class _WideProduct(torch.autograd.Function):
-    """bfloat16 in, float32 out: rounding a logit of 20 to bfloat16 would move its log-probability by up to 0.06."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden_AC: torch.Tensor, weight_VC: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(hidden_AC, weight_VC)
-        return torch.mm(hidden_AC, weight_VC.t(), out_dtype=torch.float32)
-
-    @staticmethod
-    def backward(ctx: Any, grad_AV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        hidden_AC, weight_VC = ctx.saved_tensors
-        grad_AV = grad_AV.to(hidden_AC.dtype)
-        return grad_AV @ weight_VC, grad_AV.t() @ hidden_AC
 
 
 def write_model(folder: Path, files: Mapping[str, bytes], weights: Mapping[str, torch.Tensor]) -> None:
@@ -260,6 +277,12 @@ def logprobs(
     if hidden_AC is None:
         hidden_AC = predicting_states(policy, batch)
 
+    if policy.trains_fused(batch.layout) and policy.plain_head:
+        from grpo.fused.head import chosen_logprobs
+
+        weight_VC = policy.model.get_output_embeddings().weight
+        logp_A, entropy_A = chosen_logprobs(hidden_AC, policy.fused.head, weight_VC, batch.target_A, temperature)
+        return _grids(batch, logp_A, entropy_A)
     weight = policy.head_weight()
 
     def head(hidden: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -275,6 +298,10 @@ def logprobs(
         for hidden, target in zip(hidden_AC.split(rows), batch.target_A.split(rows), strict=True)
     ]
     logp_A, entropy_A = (torch.cat(values) for values in zip(*chunks, strict=True))
+    return _grids(batch, logp_A, entropy_A)
+
+
+def _grids(batch: Batch, logp_A: torch.Tensor, entropy_A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     zeros_NL = torch.zeros(batch.mask_NL.shape, dtype=logp_A.dtype, device=logp_A.device)
     return zeros_NL.masked_scatter(batch.mask_NL, logp_A), zeros_NL.masked_scatter(batch.mask_NL, entropy_A)
 
@@ -285,15 +312,19 @@ def annotate(
     read: Callable[[Batch], torch.Tensor],
     add: Callable[[Completion, np.ndarray], Completion],
     *,
+    policy: Policy,
     token_budget: int,
-    device: torch.device,
 ) -> list[Group]:
     """Every completion with what `read` finds for its tokens, put where `add` says, from one packed forward."""
-    rows = []
-    for batch in pack(groups, token_budget, device):
-        lengths = batch.mask_NL.sum(dim=1).tolist()
-        rows += [row[:length] for row, length in zip(read(batch).float().cpu().numpy(), lengths, strict=True)]
-    values = iter(rows)
+
+    def rows(tokens_at_once: int) -> list[np.ndarray]:
+        found = []
+        for batch in pack(groups, tokens_at_once, policy.device):
+            lengths = batch.mask_NL.sum(dim=1).tolist()
+            found += [row[:length] for row, length in zip(read(batch).float().cpu().numpy(), lengths, strict=True)]
+        return found
+
+    values = iter(within_memory(policy, token_budget, rows))
     return [
         replace(group, completions=tuple(add(completion, next(values)) for completion in group.completions))
         for group in groups

@@ -70,6 +70,8 @@ class Session:
     """How many steps in a row, up to now, had a gradient that was not finite."""
     saved_step: int = -1
     told_faults: set[str] = field(default_factory=set)
+    kept_budget: int = 0
+    """Tokens per micro-batch, as the record knows them."""
 
     @classmethod
     def start(cls, config: Config, view: View) -> Self:
@@ -95,10 +97,13 @@ class Session:
             checkpoint = _go_on_from(run, config, prints, view)
 
         device = pick_device(config.system)
-        memory = {"device": device, "predicted": check_memory(config, task, torch.device(device))}
+        sizes = check_memory(config, task, torch.device(device))
+        memory = {"device": device, "predicted": sizes.predicted}
         if config.loss.credit == "process":
             step_marks(task)
         policy, reference, critic, optimizer = _models(config, checkpoint)
+        policy.forgetful = config.system.recompute
+        policy.token_budget = (run.meta("token_budget") if run else None) or sizes.token_budget
         threads = prepare_machine(config.system, policy, run)
         engine = Engine(policy, config.system.rows_at_once or (run.meta("rows_at_once") if run else None) or 0)
         notes = [*idle(config), *preflight(config, task, policy, engine, run.path if run else None)]
@@ -108,6 +113,7 @@ class Session:
                 "fingerprints": prints,
                 "threads": threads,
                 "rows_at_once": engine.rows_at_once,
+                "token_budget": policy.token_budget,
                 "memory": memory,
             }
             run = Run.create(folder, name, kind="grpo", config=as_dict(config), meta=meta)
@@ -125,6 +131,7 @@ class Session:
             view=view,
             stop=StopRequest(view.warned),
             lock=lock,
+            kept_budget=policy.token_budget,
         )
         if checkpoint:
             session.first_step = session.saved_step = checkpoint.step
@@ -180,6 +187,7 @@ class Session:
             more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
             self.warn("replay", f"step {step} was made again and is not the same: {differences[0]}{more}", step)
         self._tell_faults(step, groups)
+        self._keep_budget(step)
         self.view.stepped(step, metrics, groups)
         self._watch_nonfinite(step, groups, metrics)
         if (step + 1) % EVERY == 0:
@@ -188,6 +196,13 @@ class Session:
     def diagnose(self, step: int) -> None:
         for finding in news(self.run, step):
             self.warn(finding.kind, finding.text, step)
+
+    def _keep_budget(self, step: int) -> None:
+        """Memory ran out in this step, and it was done again in smaller pieces: later ones begin with these."""
+        if (tokens := self.policy.token_budget) != self.kept_budget:
+            self.kept_budget = tokens
+            self.run.set_meta("token_budget", tokens)
+            self.warn("memory", f"step {step}: memory ran out; from here on micro-batches hold {tokens} tokens", step)
 
     def _tell_faults(self, step: int, groups: Sequence[Group]) -> None:
         """The first fault of each kind and reward; all are in the record, completion by completion."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from grpo.plan import fused as of_fused
 from grpo.plan.shape import Shape
 from grpo.plan.work import MicroBatch, Needs, Work
 
@@ -68,9 +69,11 @@ def memory_of(
     *,
     on_gpu: bool = False,
     lora: int = 0,
+    recompute: bool = False,
     reward_model: Shape | None = None,
 ) -> Memory:
     """`lora`: rank of adapters on every linear map, which then are all that is trained; 0: the whole model is."""
+    fused = on_gpu and precision.values < FLOAT32
     trained = shape.adapter_parameters(lora) if lora else shape.parameters
     weights = precision.weights * (shape.parameters + (trained if lora else 0))
     gradients, optimizer = precision.gradients * trained, precision.optimizer * trained
@@ -100,6 +103,14 @@ def memory_of(
         # The critic's gradients are there first: its turn comes before the policy's in every micro-batch.
         "update": resident + critic_gradients + _update(shape, batch, precision, activations, logits, gradients, table),
     }
+    if fused:
+        # One micro-batch's gradients come as its activations go; several have those of the ones before.
+        size, sums = precision.values, precision.sums
+        activations = of_fused.kept(shape, batch, size, sums, recompute)
+        logits = of_fused.widest(shape, batch, size, sums, recompute)
+        passing = of_fused.passing(shape, batch.tokens, size, sums)
+        phases["score"] = resident + scored * (passing + logits)
+        phases["update"] = resident + critic_gradients + max(activations + logits + earlier * gradients, gradients)
     if needs.critic:
         own = max(activations + earlier * critic_gradients, critic_gradients + earlier * table)
         phases["critic update"] = resident + earlier * gradients + own
