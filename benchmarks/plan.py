@@ -105,7 +105,7 @@ def measure(shape: Shape, model: str, algorithm: str, arguments: argparse.Namesp
         train()
         measured = torch.cuda.max_memory_allocated()
     else:
-        measured = loaded + _peak_on_cpu(train)
+        measured = loaded + peak_on_cpu(train)
     predicted = predicted_memory(config, shape, arguments.prompt_tokens, torch.device(pick_device(config.system)))
     lengths = [value for _, value in session.run.metrics("length_mean")]
     session.run.close()
@@ -121,7 +121,7 @@ def measure(shape: Shape, model: str, algorithm: str, arguments: argparse.Namesp
     }
 
 
-def _peak_on_cpu(work: Callable[[], None]) -> int:
+def peak_on_cpu(work: Callable[[], None]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recording:
         work()
     events = recording.profiler.kineto_results.events()

@@ -39,6 +39,8 @@ SHAPES = {
     "qwen2.5-0.5b": _qwen2(896, 4864, 24, 14, 2),
     "qwen2.5-1.5b": _qwen2(1536, 8960, 28, 12, 2),
     "qwen2.5-7b": _qwen2(3584, 18944, 28, 28, 4, vocab_size=152064, tie_word_embeddings=False),
+    # So small that it says nothing of speed: to try a benchmark out.
+    "smallest": _qwen2(64, 128, 2, 4, 2, vocab_size=512),
 }
 
 

@@ -72,13 +72,17 @@ def measure(way: str, arguments: argparse.Namespace) -> dict[str, float | str]:
     if way == "apart":
         groups = [replace(group, completions=(one,)) for group in groups for one in group.completions]
     config = resolve(
-        Config(max_new_tokens=arguments.new, loss=Loss(beta=0.0), system=System(token_budget=arguments.micro, dtype=arguments.dtype))
+        Config(
+            max_new_tokens=arguments.new,
+            loss=Loss(beta=0.0),
+            system=System(token_budget=arguments.micro, dtype=arguments.dtype),
+        )
     )
     optimizer = make_optimizer(policy, beta1=0.9, beta2=0.999, weight_decay=0.0)
     seconds = []
-    stock = Policy.trains_fused
+    fused_for = Policy.fused_for
     if way == "stock":
-        Policy.trains_fused = lambda *_: False  # type: ignore[method-assign]
+        Policy.fused_for = lambda *_: None  # type: ignore[method-assign]
     try:
         for step in range(arguments.steps):
             if step == 1:
@@ -92,7 +96,7 @@ def measure(way: str, arguments: argparse.Namespace) -> dict[str, float | str]:
             torch.cuda.synchronize()
             seconds.append((time.perf_counter() - begin, middle - begin))
     finally:
-        Policy.trains_fused = stock  # type: ignore[method-assign]
+        Policy.fused_for = fused_for  # type: ignore[method-assign]
     whole, gradient = min(seconds[1:])
     work = operations(arguments, way == "apart")
     return {

@@ -63,11 +63,11 @@ def test_the_gradient_is_the_one_of_a_large_memory(monkeypatch: pytest.MonkeyPat
         accumulate_gradients(policy, groups, Config(algorithm="dr_grpo", max_new_tokens=12))
         gradients.append(torch.cat([weight.grad.flatten() for weight in policy.model.parameters()]))
     assert policy.token_budget == 32, "16384, halved until no micro-batch has more than 40"
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-9, atol=1e-12)
+    assert (gradients[0] - gradients[1]).norm() < 1e-7 * gradients[0].norm()
 
 
 def test_a_run_keeps_and_tells_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo.gradient.predicting_states", too_small_for(400))
+    monkeypatch.setattr("grpo.gradient.predicting_states", too_small_for(100))
     monkeypatch.setattr("grpo.budget.LEAST", 8)
     settings = {
         "model": "nano",

@@ -13,6 +13,7 @@ import torch
 
 from conftest import random_policy
 from grpo.batch import pack
+from grpo.config import Lora
 from grpo.policy import Policy, logprobs
 from test_batch import random_groups
 
@@ -44,7 +45,12 @@ def exact(*tensors: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(("dtype", "bound"), DTYPES)
 def test_norm(dtype: torch.dtype, bound: float) -> None:
-    x, weight, grad, already = random(5, 37), random(37, seed=1), random(5, 37, dtype=dtype, seed=2), random(5, 37, seed=3)
+    x, weight, grad, already = (
+        random(5, 37),
+        random(37, seed=1),
+        random(5, 37, dtype=dtype, seed=2),
+        random(5, 37, seed=3),
+    )
     wide_x, wide_weight = exact(x, weight)
     expected = wide_x / (wide_x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * wide_weight
     expected.backward(grad.double())
@@ -190,7 +196,7 @@ def loss_and_gradients(policy: Policy, budget: int) -> tuple[torch.Tensor, dict[
 @pytest.fixture
 def trains_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fused on a CPU too, in float32."""
-    monkeypatch.setattr(Policy, "trains_fused", lambda self, layout: self.fused is not None)
+    monkeypatch.setattr(Policy, "fused_for", lambda self, layout: self.fused)
 
 
 @pytest.mark.parametrize(("name", "forgetful"), [*((name, False) for name in FUSED), ("qwen3", True)])
@@ -205,7 +211,7 @@ def test_gradients_equal_the_stock_models(name: str, forgetful: bool, monkeypatc
     fused.forgetful = forgetful
     found_loss, found = loss_and_gradients(fused, 25)
     with monkeypatch.context() as patch:
-        patch.setattr(Policy, "trains_fused", lambda self, layout: False)
+        patch.setattr(Policy, "fused_for", lambda self, layout: None)
         expected_loss, expected = loss_and_gradients(stock, 10_000)
     bound = 1e-5 if DEVICE == "cpu" else 0.05
     assert error(found_loss, expected_loss) < bound
@@ -213,6 +219,43 @@ def test_gradients_equal_the_stock_models(name: str, forgetful: bool, monkeypatc
     for weight, gradient in expected.items():
         assert found[weight].dtype == torch.float32
         assert error(found[weight], gradient) < bound, weight
+
+
+@pytest.mark.usefixtures("trains_anywhere")
+def test_adapters_have_the_gradients_peft_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some maps adapted and some not; nothing else learns. Switched off, the model is what it was."""
+    pytest.importorskip("peft")
+    from grpo.adapter import adapt, adapted_layers, switched_off
+
+    policies = [random_policy("qwen2") for _ in range(2)]
+    for policy in policies:
+        policy.model.to(DEVICE)
+        policy.name = "nano"  # where peft is told the base model is
+        adapt(policy, Lora(rank=3, alpha=6.0, targets="q_proj, v_proj, gate_proj, down_proj"), seed=1)
+        with torch.no_grad():
+            torch.manual_seed(5)
+            for layer in adapted_layers(policy.model):
+                layer.lora_B["default"].weight.normal_(std=0.2)
+    fused, stock = policies
+    if DEVICE == "cuda":
+        fused.compute = torch.bfloat16
+    found_loss, found = loss_and_gradients(fused, 25)
+    with monkeypatch.context() as patch:
+        patch.setattr(Policy, "fused_for", lambda self, layout: None)
+        expected_loss, expected = loss_and_gradients(stock, 10_000)
+    bound = 1e-5 if DEVICE == "cpu" else 0.05
+    assert error(found_loss, expected_loss) < bound
+    learning = {name for name, gradient in expected.items() if gradient is not None}
+    assert learning == {name for name in expected if ".lora_" in name}
+    assert learning == {name for name, gradient in found.items() if gradient is not None}
+    for name in learning:
+        assert error(found[name], expected[name]) < bound, name
+    plain = random_policy("qwen2")
+    plain.model.to(DEVICE)
+    plain.compute = fused.compute
+    [batch] = pack(random_groups(groups=1, group_size=2), 10_000, DEVICE)
+    with torch.no_grad(), switched_off(fused.model):
+        torch.testing.assert_close(logprobs(fused, batch, 1.0), logprobs(plain, batch, 1.0), rtol=0, atol=0)
 
 
 @pytest.mark.usefixtures("trains_anywhere")
@@ -225,7 +268,10 @@ def test_the_working_copy_follows_the_weights() -> None:
         with torch.no_grad():
             found, _ = logprobs(fused, batch, 1.0)
             hidden = stock.model.base_model(
-                input_ids=batch.tokens_T[None], position_ids=batch.positions_T[None], use_cache=False, layout=batch.layout
+                input_ids=batch.tokens_T[None],
+                position_ids=batch.positions_T[None],
+                use_cache=False,
+                layout=batch.layout,
             ).last_hidden_state[0][batch.source_A]
             logp_AV = torch.log_softmax(stock.model.get_output_embeddings()(hidden), dim=-1)
             expected = logp_AV.gather(1, batch.target_A[:, None])[:, 0]

@@ -9,8 +9,9 @@ import torch
 
 import grpo
 from conftest import ARCHITECTURES, random_policy
+from grpo.adapter import adapt, adapted_layers, switched_off
 from grpo.batch import pack
-from grpo.config import Config, Evaluation, System
+from grpo.config import Config, Evaluation, Lora, System
 from grpo.policy import logprobs
 from grpo.rollout.engine import Engine
 from grpo.types import Problem
@@ -58,6 +59,29 @@ def test_sampler_and_trainer_agree_in_mixed_precision(name: str) -> None:
     gap = torch.cat(gaps)
     assert gap.abs().mean() < 0.02
     assert abs(float(gap.exp().mean()) - 1) < 0.005
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gemma"])
+@pytest.mark.parametrize(("compute", "bound"), [(None, 1e-4), (torch.bfloat16, 0.04)])
+def test_sampler_and_trainer_agree_on_adapters(name: str, compute: torch.dtype | None, bound: float) -> None:
+    """Again after the adapter has moved, which captured graphs must follow, and not on the model without it."""
+    policy = random_policy(name)
+    policy.model.cuda()
+    policy.name, policy.compute = "nano", compute
+    adapt(policy, Lora(rank=3, alpha=6.0), seed=1)
+    engine = Engine(policy)
+    for size in (0.2, -0.2):
+        torch.manual_seed(5)
+        with torch.no_grad():
+            for layer in adapted_layers(policy.model):
+                layer.lora_B["default"].weight.normal_(std=0.2).mul_(size / 0.2)
+            groups = engine.sample(PROBLEMS, 64, temperature=1.0, **OPTIONS)
+            [batch] = pack(groups, 100_000, "cuda")
+            found, _ = logprobs(policy, batch, 1.0)
+            with switched_off(policy.model):
+                without, _ = logprobs(policy, batch, 1.0)
+        assert (found - batch.sampler_logp_NL)[batch.mask_NL].abs().mean() < bound
+        assert (without - batch.sampler_logp_NL)[batch.mask_NL].abs().mean() > 0.3
 
 
 def test_training_in_mixed_precision_has_the_gradient_of_float32() -> None:

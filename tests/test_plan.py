@@ -18,19 +18,34 @@ from torch.utils.flop_counter import FlopCounterMode
 import grpo
 import grpo.plan.memory as memory_module
 import grpo.policy
+from grpo.adapter import adapt
 from grpo.algorithms import PRESETS
 from grpo.attention import NAME
 from grpo.batch import pack
 from grpo.cli import main
-from grpo.config import Config, Loss, Optimizer, System
+from grpo.config import Config, Lora, Loss, Optimizer, System
 from grpo.credit import credit
 from grpo.critic import make_critic
 from grpo.errors import GrpoError
+from grpo.loading import load_policy
 from grpo.optimizer import make_optimizer
-from grpo.plan import GIB, PRECISIONS, SHAPES, Needs, Work, find_shape, flops, gpu_memory, memory_of, needs, shape_of
+from grpo.plan import (
+    GIB,
+    PRECISIONS,
+    SHAPES,
+    Needs,
+    Work,
+    find_shape,
+    flops,
+    fused,
+    gpu_memory,
+    memory_of,
+    needs,
+    shape_of,
+)
 from grpo.plan.memory import saved
 from grpo.plan.shape import typical_shape
-from grpo.policy import Policy, load_policy, logprobs
+from grpo.policy import Policy, logprobs
 from grpo.rollout import packed
 from grpo.rollout.engine import Engine
 from grpo.train import annotated, update
@@ -68,7 +83,7 @@ def random_policy(family: str = "Llama", dtype: torch.dtype = torch.float32, **c
     """No token ends a completion: all are as long as they may be, and as long as predicted."""
     config = getattr(transformers, f"{family}Config")(**(MEDIUM | {"tie_word_embeddings": True} | changes))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=dtype)
-    return Policy(model.eval(), Letters(), family, frozenset([1_000_000]))
+    return Policy(model.eval(), Letters(), "nano", frozenset([1_000_000]))
 
 
 def random_groups(prompts: int, group_size: int, prompt: int, new: int) -> list[Group]:
@@ -147,22 +162,25 @@ def test_the_chunk_of_logits_is_the_policys() -> None:
     assert memory_module.CACHED_MODEL == packed.SMALL_MODEL
 
 
-@pytest.mark.parametrize("model", ["nano", "tiny", "Llama", "Qwen2", "Qwen3", "heads"])
+@pytest.mark.parametrize("model", ["nano", "tiny", "Llama", "Qwen2", "Qwen3", "heads", "adapters"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_saved_activations(model: str, precision: str) -> None:
-    """`heads`: as many keys as queries, which saves the copies per head."""
+    """`heads`: as many keys as queries, which saves the copies per head. `adapters`: LoRA of rank 8."""
+    lora = 8 if model == "adapters" else 0
     if model in ("nano", "tiny"):
         policy = load_policy(model, dtype=DTYPES[precision])
     else:
         changes = {"num_key_value_heads": 6} if model == "heads" else {}
-        policy = random_policy("Llama" if model == "heads" else model, DTYPES[precision], **changes)
+        policy = random_policy("Llama" if model in ("heads", "adapters") else model, DTYPES[precision], **changes)
     policy.compute = torch.bfloat16 if precision == "mixed" else None
+    if lora:
+        adapt(policy, Lora(rank=lora), seed=1)
     [batch] = pack(random_groups(3, 4, 12, 25), 10_000)
     measured = saved_bytes(lambda: logprobs(policy, batch, 1.0, train_entropy=False), policy.model)
     shape = shape_of(policy.model.config.to_dict(), model)
     work = Work(prompts=3, group_size=4, prompt_tokens=12, new_tokens=25)
     log_probabilities = 4 * shape.vocabulary * 3 * 4 * 25  # one chunk: kept
-    predicted = saved(shape, work.micro_batch(), PRECISIONS[precision]) + log_probabilities
+    predicted = saved(shape, work.micro_batch(), PRECISIONS[precision], lora) + log_probabilities
     assert predicted == pytest.approx(measured, rel=0.04)
 
 
@@ -176,9 +194,12 @@ WORKS = {
 
 @pytest.mark.parametrize("name", WORKS)
 @pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "ppo"])
+@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "ppo", "adapters"])
 def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two whole steps: sampling, log-probabilities under the reference, update. Predicted within 2%."""
+    algorithm, lora = ("grpo", 8) if algorithm == "adapters" else (algorithm, 0)
+    if lora and name in ("one micro-batch", "two updates"):
+        pytest.skip("the other two say as much")
     once = 2**19  # so that a small vocabulary, too, comes in chunks
     monkeypatch.setattr(grpo.policy, "LOGITS_AT_ONCE", once)
     monkeypatch.setattr(memory_module, "LOGITS_AT_ONCE", once)
@@ -187,6 +208,9 @@ def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pyte
     compute = torch.bfloat16 if dtype == "mixed" else None
     policy = replace(random_policy(**options), compute=compute)
     reference = replace(random_policy(**options), compute=compute) if PRESETS[algorithm].settings.beta else None
+    if lora:
+        adapt(policy, Lora(rank=lora), seed=1)
+        reference = policy
     config = Config(
         algorithm=algorithm,
         prompts_per_step=work.prompts,
@@ -214,11 +238,11 @@ def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pyte
         groups = annotated(groups, policy, reference, config, critic)
         update(policy, optimizer, credit(groups, config)[0], config, 10 + number, critic)  # the critic is warm
 
-    models = [model for model in (policy, reference, critic and critic.body) if model]
+    models = {model for model in (policy, reference, critic and critic.body) if model}
     loaded = sum(weight.nbytes for model in models for weight in model.model.parameters())
     peak, _ = peak_bytes(lambda: [step(0), step(1)])
     shape = shape_of(policy.model.config.to_dict(), "random")
-    predicted = memory_of(shape, work, needed, PRECISIONS[dtype])
+    predicted = memory_of(shape, work, needed, PRECISIONS[dtype], lora=lora)
     assert predicted.peak == pytest.approx(loaded + peak, rel=0.02)
 
 
@@ -246,13 +270,33 @@ def test_an_entropy_that_is_only_measured_keeps_no_chunk(monkeypatch: pytest.Mon
 def test_what_a_gpu_keeps_by_hand() -> None:
     """tiny in mixed precision: 1 920 bytes of keys and values a token; 2 prompts of 10 tokens in room for 64, 8
     completions of 30, with noise, token and log-probability of 4 bytes each; and a copy of the linear maps and the
-    output layer in 2 bytes. All of it is there during the update."""
+    output layer in 2 bytes."""
     shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
-    cpu, gpu = (memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=on_gpu) for on_gpu in (False, True))
+    gpu = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True)
     assert gpu.components["keys/values"] == 1920 * (2 * 64 + 8 * 30) + 12 * 8 * 30
     assert gpu.components["rollout's copy"] == 2 * (shape.linear_parameters + 19 * 160)
     kept = gpu.components["keys/values"] + gpu.components["rollout's copy"]
-    assert gpu.phases["update"] - cpu.phases["update"] == kept
+    assert gpu.phases["rollout"] == 12 * shape.parameters + kept + 4 * 19 * (8 + 2 * 2)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_fused_blocks_keep_by_hand(recompute: bool) -> None:
+    """tiny in mixed precision, 2 × 10 + 8 × 30 = 260 tokens. A block keeps its input, 160 × 4 bytes; and unless it
+    forgets, 160 × 4 between, 480 × 2 of queries, keys and values, 160 × 2 mixed, 5 × 4 sums, 2 × 4 scales, 864 × 2 of
+    gate and up. At the ends 160 × 4 and 160 × 2; before the output layer 160 × 2 for each of the 240 trained."""
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    found = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True, recompute=recompute)
+    inside = 640 + 960 + 320 + 20 + 8 + 1728
+    block = 640 if recompute else 640 + inside
+    assert found.components["activations"] == 260 * (3 * block + 640 + 320) + 240 * 320
+    # Widest: the last block's backward pass, with the residual's gradient, twice narrow, and four gates.
+    assert found.components["logits"] == 260 * (640 + 640 + 3456 + inside * recompute)
+
+
+def test_planning_repeats_the_constants_of_the_code() -> None:
+    from grpo.fused import head
+
+    assert (fused.LOGITS_AT_ONCE, fused.FEWEST_ROWS) == (head.LOGITS_AT_ONCE, head.FEWEST_ROWS)
 
 
 def test_keys_and_values_by_hand() -> None:
@@ -303,6 +347,33 @@ def test_operations_are_those_torch_counts() -> None:
     with FlopCounterMode(display=False) as counter:
         Engine(policy).sample(problems, 4, seed=1, step=0, temperature=1.0, max_new_tokens=25)
     assert predicted["rollout"] == pytest.approx(matrix_products(counter) + attention, rel=0.01)
+
+
+def test_operations_of_adapters() -> None:
+    """The frozen weights cost two products, not three: none for their own gradient. The first layer's queries, keys and
+    values have nothing before them that learns, so theirs cost one."""
+    policy, work = random_policy(), Work(prompts=3, group_size=4, prompt_tokens=12, new_tokens=25)
+    adapt(policy, Lora(rank=8), seed=1)
+    shape = shape_of(policy.model.config.to_dict(), "random")
+    [batch] = pack(random_groups(3, 4, 12, 25), 10_000)
+    with FlopCounterMode(display=False) as counter:
+        logprobs(policy, batch, 1.0, train_entropy=False)[0].sum().backward()
+    attention = 4 * 4 * 192 * (3 * 78 + 12 * (25 * 12 + 325))
+    tokens, rank = 3 * 12 + 12 * 25, 8
+    spared = 2 * tokens * (192 * (192 + 64 + 64) + 3 * rank * 192)
+    predicted = flops(shape, work, ALONE, lora=rank)["update"]
+    assert predicted - spared == pytest.approx(matrix_products(counter) + 3.5 * attention)
+
+
+def test_a_gpus_frozen_weights_have_no_copy() -> None:
+    """tiny in mixed precision, its output layer the embedding of 19 x 160, cast once. Rank 4 side by side, in each of 3
+    layers: 4 x 3 rows of 160 and 480 columns of 12; 4 and 160; 8 rows of 160 and 864 columns of 8; 4 of 432 and 160."""
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    found = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True, lora=4).components
+    adapters = 3 * (12 * (160 + 480) + 4 * (160 + 160) + 8 * (160 + 864) + 4 * (432 + 160))
+    assert found["rollout's copy"] == 2 * (adapters + 19 * 160)
+    frozen = 2 * shape.linear_parameters + 4 * (shape.parameters - shape.linear_parameters)
+    assert found["weights"] == frozen + 4 * shape.adapter_parameters(4)
 
 
 def test_operations_besides_the_policys() -> None:

@@ -148,6 +148,8 @@ class ExportOptions:
     """Where to write; also the second argument."""
     best: bool = False
     """The checkpoint with the best held-out accuracy, instead of the last."""
+    adapter: bool = False
+    """Of a run that trained adapters: keep them as they are, for peft, instead of merging them into the model."""
     runs: str = "runs"
     """Folder that holds the runs."""
 
@@ -378,12 +380,26 @@ def _export(arguments: list[str]) -> int:
     target = Path(options.folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise GrpoError(f"field folder: {target} exists and is not empty; name a new one")
+    from grpo.models.folder import adapter_base
     from grpo.store import Run
 
     with Run.open(Path(options.runs), options.run, readonly=True) as run:
         model = _model_of(run, best=options.best)
-        shutil.copytree(model, target, dirs_exist_ok=True)
-    print(f"{options.run} ({model.parent.name}) is in {target}: load it as any Hugging Face model")
+        base = adapter_base(model)
+        if options.adapter and not base:
+            raise GrpoError(f"field adapter: {options.run} trained the whole model and has no adapter; leave it out")
+        if options.adapter and base and adapter_base(Path(base)):
+            raise GrpoError(
+                f"field adapter: {options.run} began from another adapter, {base}; leave it out, to merge both"
+            )
+        if base and not options.adapter:
+            from grpo.loading import load_policy
+
+            load_policy(str(model)).save(target)
+        else:
+            shutil.copytree(model, target, dirs_exist_ok=True)
+    kind = "with peft, on the model it was trained on" if options.adapter else "as any Hugging Face model"
+    print(f"{options.run} ({model.parent.name}) is in {target}: load it {kind}")
     return 0
 
 
@@ -453,7 +469,7 @@ def _task(options: Any, settings: dict[str, Any]) -> Task | None:
 
 def _load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
     """The policy, and the settings it was trained with or made for."""
-    from grpo.policy import load_policy
+    from grpo.loading import load_policy
 
     model, settings = _find_run(name, runs) or (name, {"task": OWN_TASK.get(name, "")})
     return load_policy(model), settings

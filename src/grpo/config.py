@@ -17,6 +17,9 @@ from grpo.models import OWN_TASK, check_model_name
 
 T = TypeVar("T")
 
+LOGGERS = ("wandb", "tensorboard", "trackio")
+"""What `system.log` may name."""
+
 FROM_PRESET = Loss()
 """This very object, not its values, stands for "whatever the algorithm's preset says"."""
 
@@ -41,6 +44,18 @@ class Optimizer:
     """Memory of the gradient's square."""
     grad_clip: float = 1.0
     """Longest gradient; a longer one is shortened to this norm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Adapters: small matrices beside the model's frozen weights, which are then all that is trained. Needs peft."""
+
+    rank: int = 0
+    """Their inner width; 0: none, the whole model is trained."""
+    alpha: float = 32.0
+    """What they add is multiplied by alpha / rank."""
+    targets: str = ""
+    """Linear layers that get one, such as q_proj,v_proj; empty: all but the output layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +175,8 @@ class System:
     """On a GPU, use only kernels that give the same bits every time; a CPU's do so anyway."""
     quiet: bool = False
     """Print only warnings and the result."""
+    log: str = ""
+    """Log to wandb, tensorboard or trackio besides, or to several, with commas between them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +220,7 @@ class Config:
     checkpoint_every: int = 50
     """Steps between checkpoints; 0: only at the end."""
     loss: Loss = FROM_PRESET
+    lora: Lora = field(default_factory=Lora)
     critic: Critic = field(default_factory=Critic)
     dataset: Dataset = field(default_factory=Dataset)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -317,13 +335,15 @@ _LIMITS: Mapping[str, _Limit] = {
             "loss.beta",
             "system.threads",
             "system.rows_at_once",
+            "system.token_budget",
         ),
         _ZERO,
     ),
     **dict.fromkeys(("optimizer.warmup_steps", "optimizer.weight_decay", "system.token_groups"), _ZERO),
     **dict.fromkeys(("evaluation.every", "evaluation.probes", "loss.refresh", "loss.entropy"), _ZERO),
     **dict.fromkeys(("critic.warmup_steps", "critic.clip", "critic.weight"), _ZERO),
-    **dict.fromkeys(("critic.lr", "loss.gate_up", "loss.gate_down"), _POSITIVE),
+    **dict.fromkeys(("critic.lr", "loss.gate_up", "loss.gate_down", "lora.alpha"), _POSITIVE),
+    "lora.rank": _ZERO,
     **dict.fromkeys(("loss.refill", "loss.correction_cap"), _ONE),
     **dict.fromkeys(("critic.gamma", "critic.lam"), _Limit("between 0 and 1", lambda value: 0 <= value <= 1)),
     "loss.overlong": _Limit("0 or more and at most 1", lambda value: 0 <= value <= 1),
@@ -353,12 +373,19 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
         limit = limits.get(path)
         if limit and not limit.holds(value):
             raise GrpoError(f"{where(path)}: must be {limit.words}; got {flags.shown(value)}")
+    for name in filter(None, map(str.strip, config.system.log.split(","))):
+        if name not in LOGGERS:
+            known = ", ".join(LOGGERS)
+            raise GrpoError(f"{where('system.log')}: no logger {flags.shown(name)}; known: {known}")
     if config.run:
         check_run_name(config.run, where("run"))
     if isinstance(config, Config):
         _validate_batch(config, where)
         for name, why in contradictions(config.loss, config.prompts_per_step):
             raise GrpoError(f"{where(f'loss.{name}')}: {why}")
+        if config.lora.rank and config.loss.refresh:
+            why = "with adapters the reference is the model without them, which stays as it is; set it to 0"
+            raise GrpoError(f"{where('loss.refresh')}: {why}")
 
 
 def _validate_batch(config: Config, where: Callable[[str], str]) -> None:

@@ -48,6 +48,11 @@ def idle(config: Any) -> Iterator[str]:
         for name in names:
             if getattr(loss, name) != getattr(preset, name):
                 yield f"loss.{name} is set and does nothing: {because}"
+    if not config.lora.rank:
+        unset_lora = type(config.lora)()
+        for name, value in vars(config.lora).items():
+            if value != getattr(unset_lora, name):
+                yield f"lora.{name} is set and does nothing: lora.rank is 0"
     critic, unset = config.critic, type(config.critic)()
     for name, value in vars(critic).items():
         if value == getattr(unset, name):

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
+from grpo.adapter import adapt
 from grpo.config import Config
 from grpo.core import value_loss
 from grpo.errors import GrpoError
+from grpo.loading import load_policy
 from grpo.optimizer import adamw
-from grpo.policy import Policy, load_policy, predicting_states
+from grpo.policy import Policy, predicting_states
 from grpo.types import Batch
 
 KINDS = ("step", "exp_avg", "exp_avg_sq")
@@ -44,7 +46,8 @@ class Critic:
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         if not self.shared:
-            yield from ((f"body.{name}", weight) for name, weight in self.body.model.base_model.named_parameters())
+            body = self.body.model.base_model.named_parameters()
+            yield from ((f"body.{name}", weight) for name, weight in body if weight.requires_grad)
         yield from ((f"head.{name}", weight) for name, weight in self.head.named_parameters())
 
     def take_step(self, *, lr: float, grad_clip: float) -> float:
@@ -90,7 +93,10 @@ def make_critic(config: Config, policy: Policy) -> Critic:
     )
     torch.nn.init.zeros_(head.weight)
     torch.nn.init.zeros_(head.bias)
-    owned = [*head.parameters()] if shared else [*body.model.base_model.parameters(), *head.parameters()]
+    if config.lora.rank and not shared:
+        adapt(body, config.lora, config.seed)
+    trained = [] if shared else [weight for weight in body.model.base_model.parameters() if weight.requires_grad]
+    owned = [*trained, *head.parameters()]
     settings = config.optimizer
     optimizer = adamw(owned, beta1=settings.adam_beta1, beta2=settings.adam_beta2, weight_decay=settings.weight_decay)
     return Critic(body, head, optimizer, shared)

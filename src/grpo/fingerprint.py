@@ -13,6 +13,7 @@ from pathlib import Path
 from grpo.algorithms import surrogate_source
 from grpo.config import Config
 from grpo.models import locate_model
+from grpo.models.folder import adapter_base
 from grpo.rewards.own import parse, sources
 from grpo.tasks import Task
 
@@ -20,7 +21,8 @@ from grpo.tasks import Task
 def fingerprints(config: Config, task: Task) -> dict[str, str]:
     """Hashes of model, problems and code, and the versions of what computes."""
     surrogate = config.loss.surrogate
-    versions = {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
+    computing = ("torch", "transformers", "numpy", *(("peft",) if config.lora.rank else ()))
+    versions = {name: _version(name) for name in computing}
     return {
         "model": model_fingerprint(config.model),
         "problems": problems_fingerprint(task, config.seed),
@@ -34,8 +36,16 @@ def fingerprints(config: Config, task: Task) -> dict[str, str]:
     }
 
 
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:  # an extra that is not installed, which whoever needs it tells better
+        return ""
+
+
 def model_fingerprint(name: str) -> str:
-    """Of a folder's weights and settings; a Hugging Face id stands for itself."""
+    """Of a folder's weights and settings, and of the model that an adapter is for; a Hugging Face id stands for
+    itself."""
     folder = Path(locate_model(name))
     if not folder.is_dir():
         return name
@@ -44,6 +54,8 @@ def model_fingerprint(name: str) -> str:
     for file in files:
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
+    if base := adapter_base(folder):
+        digest.update(model_fingerprint(base).encode())
     return digest.hexdigest()[:16]
 
 

@@ -14,7 +14,7 @@ from grpo.policy import Policy
 
 def make_optimizer(policy: Policy, *, beta1: float, beta2: float, weight_decay: float) -> torch.optim.AdamW:
     """The learning rate is set at every step, from the schedule."""
-    return adamw(policy.model.parameters(), beta1=beta1, beta2=beta2, weight_decay=weight_decay)
+    return adamw((weight for _, weight in policy.trained()), beta1=beta1, beta2=beta2, weight_decay=weight_decay)
 
 
 def adamw(
@@ -28,7 +28,7 @@ def take_step(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_c
 
     Where that is not finite no update is taken: weights, moments and version stay as they are.
     """
-    norm = float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), grad_clip))
+    norm = float(torch.nn.utils.clip_grad_norm_([weight for _, weight in policy.trained()], grad_clip))
     if math.isfinite(norm):
         for group in optimizer.param_groups:
             group["lr"] = lr
@@ -44,17 +44,21 @@ def state_tensors(policy: Policy, optimizer: torch.optim.AdamW) -> dict[str, tor
     """Adam's moments and step count of every weight, as `exp_avg/model.layers.0…`."""
     return {
         f"{kind}/{name}": tensor
-        for name, weight in policy.model.named_parameters()
+        for name, weight in policy.trained()
         for kind, tensor in optimizer.state[weight].items()
     }
 
 
 def restore_state(policy: Policy, optimizer: torch.optim.AdamW, tensors: Mapping[str, torch.Tensor]) -> None:
     kinds = ("step", "exp_avg", "exp_avg_sq")
-    expected = {f"{kind}/{name}" for name, _ in policy.model.named_parameters() for kind in kinds}
+    expected = {
+        f"{kind}/{name}": () if kind == "step" else tuple(weight.shape)
+        for name, weight in policy.trained()
+        for kind in kinds
+    }
     # No state at all is right where no update was taken yet (every group was without signal).
-    if tensors and set(tensors) != expected:
+    if tensors and {name: tuple(tensor.shape) for name, tensor in tensors.items()} != expected:
         raise GrpoError("the checkpoint's optimizer state does not belong to this model; start a new run")
     if tensors:
-        for name, weight in policy.model.named_parameters():
+        for name, weight in policy.trained():
             optimizer.state[weight] = {kind: tensors[f"{kind}/{name}"].to(weight.device) for kind in kinds}

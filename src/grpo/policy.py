@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging as stdlib_logging
+import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,24 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint as recompute
 
-from grpo import unpacked
-from grpo.attention import NAME as ATTENTION
-from grpo.attention import Layout
+from grpo import adapter, unpacked
+from grpo.attention import Layout, PackedLayout
 from grpo.batch import pack
 from grpo.budget import within_memory
-from grpo.errors import GrpoError
 from grpo.fused.weights import Weights, can_be_fused, weight_places
-from grpo.models import locate_model
-from grpo.models.folder import check_weight_files
+from grpo.models.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from grpo.product import wide_product
 from grpo.tensorfile import Mirror, write_tensors
 from grpo.types import Batch, Completion, Group, Problem
-from grpo.unpacked import can_be_packed
 
 LOGITS_AT_ONCE = 2**24
 """Most logits that exist at a time: 64 MiB in float32."""
@@ -54,6 +46,8 @@ class Policy:
     """Whether training keeps a block's input alone and computes the rest again in the backward pass."""
     token_budget: int = 0
     """Tokens per micro-batch, where free memory has decided; 0: as asked for."""
+    adapter: Mapping[str, Any] | None = None
+    """What adapter_config.json says of its adapter, where that alone is trained (adapter.py)."""
     _fused: Weights | None = None
 
     @property
@@ -84,23 +78,24 @@ class Policy:
             self._fused = made = Weights(self.model, dtype)
         return made
 
-    def trains_fused(self, layout: Layout) -> bool:
-        """Whether a micro-batch goes through `grpo.fused`: on a GPU, in bfloat16, with all of it in every window."""
+    def fused_for(self, layout: Layout) -> Weights | None:
+        """What a micro-batch goes through, if that is `grpo.fused`: on a GPU, in bfloat16, inside every window."""
         if self.device.type != "cuda" or self.compute_dtype != torch.bfloat16:
-            return False
-        segments = getattr(layout, "segments", None)
-        return (
-            segments is not None
-            and self.fused is not None
-            and all(layer.window is None or layer.window >= segments.positions for layer in self.fused.layers)
-        )
+            return None
+        segments, weights = getattr(layout, "segments", None), self.fused
+        if segments is None or weights is None:
+            return None
+        seen = all(layer.window is None or layer.window >= segments.positions for layer in weights.layers)
+        return weights if seen else None
 
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Last hidden states; inputs and output [rows, columns]."""
-        if self.trains_fused(layout):
+        if (weights := self.fused_for(layout)) is not None:
             from grpo.fused.block import Body
 
-            return Body(self.fused, self.forgetful).hidden(tokens[0], positions[0], layout.segments)[None]
+            assert isinstance(layout, PackedLayout)
+            assert layout.segments is not None
+            return Body(weights, self.forgetful).hidden(tokens[0], positions[0], layout.segments)[None]
         body = self.model.base_model
         with torch.autocast(self.device.type, self.compute, enabled=self.compute is not None):
             return body(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout).last_hidden_state
@@ -137,8 +132,14 @@ class Policy:
             logits = cap * torch.tanh(logits / cap)
         return logits
 
+    def trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """The weights that learn, by name: all of them, or the adapter's."""
+        return [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
+
     def weights(self) -> dict[str, torch.Tensor]:
-        """By name, tied ones once: what `model.safetensors` of a Hugging Face folder holds."""
+        """By name, tied ones once: what `model.safetensors` of a Hugging Face folder holds, or an adapter's file."""
+        if self.adapter:
+            return adapter.tensors(self.model)
         named = {}
         seen: set[int] = set()
         for name, tensor in self.model.state_dict().items():
@@ -152,13 +153,14 @@ class Policy:
         """All files of its Hugging Face folder but the weights. Training does not change them, and they are made once,
         because a tokenizer must not be asked from two threads."""
         with tempfile.TemporaryDirectory() as folder:
-            self.model.config.save_pretrained(folder)
-            if self.model.generation_config is not None:
+            if not self.adapter:
+                self.model.config.save_pretrained(folder)
+            if not self.adapter and self.model.generation_config is not None:
                 self.model.generation_config.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
-            return {
-                str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
-            }
+            files = {str(file.relative_to(folder)): file for file in Path(folder).rglob("*") if file.is_file()}
+            told = {ADAPTER_CONFIG: json.dumps(self.adapter, indent=2).encode()} if self.adapter else {}
+            return told | {name: file.read_bytes() for name, file in files.items()}
 
     def save(self, folder: Path) -> None:
         """A plain Hugging Face folder."""
@@ -169,86 +171,7 @@ def write_model(folder: Path, files: Mapping[str, bytes], weights: Mapping[str, 
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    write_tensors(folder / "model.safetensors", weights)
-
-
-def load_policy(
-    name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32, compute: torch.dtype | None = None
-) -> Policy:
-    """`name` is an embedded model, a Hugging Face folder or a Hugging Face id."""
-    source = locate_model(name)
-    if Path(source).is_dir():
-        check_weight_files(Path(source))
-    try:
-        with _quiet_transformers():
-            # One small file first: offline, this fails once and soon, not once for every file there could be.
-            config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-            packs = can_be_packed(_model_class(config), config)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-            model, report = transformers.AutoModelForCausalLM.from_pretrained(
-                source,
-                dtype=dtype,
-                attn_implementation=ATTENTION if packs else None,
-                output_loading_info=True,
-                use_safetensors=True,  # the other format is pickle, which runs whatever code a stranger put in it
-                trust_remote_code=False,
-            )
-    # The border to files people made: whatever is wrong with the folder is told in one line.
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        SafetensorError,
-        StrictDataclassError,
-    ) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise GrpoError(f"field model: cannot load {name!r}: {reason}") from error
-    tied = set(getattr(model, "_tied_weights_keys", None) or ())
-    missing = sorted(set(report["missing_keys"]) - tied)
-    if missing:
-        # transformers would fill these with random numbers and go on.
-        raise GrpoError(
-            f"field model: {name!r} lacks {len(missing)} weights, the first is {missing[0]}; copy the folder again"
-        )
-    # Dropout would make the trainer's log-probabilities disagree with the sampler's.
-    model.eval().to(device)
-    return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute, packs=packs)
-
-
-def _model_class(config: Any) -> Any:
-    """None where transformers has none for it, which loading tells better."""
-    mapping = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
-    return mapping.get(type(config), None)
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """It draws bars and prints reports of its own; what matters in them is said in one line here."""
-    logging = transformers.utils.logging
-    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    hub = stdlib_logging.getLogger("huggingface_hub")
-    hub_level = hub.level
-    logging.disable_progress_bar()
-    logging.set_verbosity(logging.CRITICAL)
-    hub.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        hub.setLevel(hub_level)
-        if shown:
-            logging.enable_progress_bar()
-
-
-def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:
-    ends = model.generation_config.eos_token_id if model.generation_config else None
-    ends = tokenizer.eos_token_id if ends is None else ends
-    if ends is None:
-        raise GrpoError(f"field model: {name!r} defines no end token (eos_token_id), so no completion could end")
-    return frozenset([ends] if isinstance(ends, int) else ends)
+    write_tensors(folder / (ADAPTER_WEIGHTS if ADAPTER_CONFIG in files else "model.safetensors"), weights)
 
 
 def predicting_states(policy: Policy, batch: Batch) -> torch.Tensor:
@@ -277,11 +200,11 @@ def logprobs(
     if hidden_AC is None:
         hidden_AC = predicting_states(policy, batch)
 
-    if policy.trains_fused(batch.layout) and policy.plain_head:
+    if policy.plain_head and (weights := policy.fused_for(batch.layout)) is not None:
         from grpo.fused.head import chosen_logprobs
 
         weight_VC = policy.model.get_output_embeddings().weight
-        logp_A, entropy_A = chosen_logprobs(hidden_AC, policy.fused.head, weight_VC, batch.target_A, temperature)
+        logp_A, entropy_A = chosen_logprobs(hidden_AC, weights.head, weight_VC, batch.target_A, temperature)
         return _grids(batch, logp_A, entropy_A)
     weight = policy.head_weight()
 

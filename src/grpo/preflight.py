@@ -100,7 +100,7 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
     folder = Path(config.system.runs).absolute()
     while not folder.exists():
         folder = folder.parent
-    weights = sum(weight.nbytes for weight in policy.model.parameters())
+    weights = sum(weight.nbytes for _, weight in policy.trained())
     completions = config.steps * config.prompts_per_step * config.group_size
     # Weights and Adam's two moments, a critic's too, and a reference that changes; times those kept, the best, and the
     # one being written.
@@ -153,6 +153,20 @@ def check_memory(config: Config, task: Task, device: torch.device) -> Sizes:
     return Sizes(budget, needed(budget))
 
 
+def check_shape(model: str, checkpoint: Path) -> None:
+    """A checkpoint's model must be built as the one the run is told to go on with: the reference is that one."""
+    try:
+        here, there = (vars(shape_of(read_config(name), name)) for name in (model, str(checkpoint)))
+    except GrpoError:  # border: a folder people made; what is wrong with it, loading tells better
+        return
+    for name, value in here.items():
+        if there[name] != value:
+            raise GrpoError(
+                f"field model: {checkpoint} is of another shape than {model}: its {name} is {there[name]}, not "
+                f"{value}; resume with the model the run began with"
+            )
+
+
 def predicted_memory(
     config: Config, shape: Shape, prompt_tokens: int, device: torch.device, token_budget: int = 0
 ) -> Memory:
@@ -165,6 +179,7 @@ def predicted_memory(
         needs(config.loss, getattr(config, "critic", None)),
         PRECISIONS[dtype],
         on_gpu=device.type == "cuda",
+        lora=config.lora.rank,
         recompute=config.system.recompute,
     )
 

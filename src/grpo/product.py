@@ -48,7 +48,8 @@ class _WideProduct(torch.autograd.Function):
         return torch.mm(hidden_AC, weight_VC.t(), out_dtype=torch.float32)
 
     @staticmethod
-    def backward(ctx: Any, grad_AV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward(ctx: Any, grad_AV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         hidden_AC, weight_VC = ctx.saved_tensors
         grad_AV = grad_AV.to(hidden_AC.dtype)
-        return grad_AV @ weight_VC, grad_AV.t() @ hidden_AC
+        # Under adapters the output layer is frozen: its gradient would be a third of its work, for nothing.
+        return grad_AV @ weight_VC, grad_AV.t() @ hidden_AC if ctx.needs_input_grad[1] else None

@@ -16,6 +16,8 @@ from typing import Any, Self
 
 import torch
 
+from grpo.adapter import adapt
+from grpo.adapter import restore as restore_adapter
 from grpo.checkpoints import Checkpoint, Checkpoints, Snapshot
 from grpo.config import Config, System, as_dict, resolve
 from grpo.contradictions import idle
@@ -24,10 +26,12 @@ from grpo.diagnosis import EVERY, news
 from grpo.errors import DiskFullError, GrpoError
 from grpo.evaluation import evaluate
 from grpo.fingerprint import fingerprints
+from grpo.loading import load_policy
 from grpo.lock import RunLock
+from grpo.loggers import logged
 from grpo.optimizer import make_optimizer, restore_state, state_tensors
-from grpo.policy import Policy, load_policy
-from grpo.preflight import check_memory, preflight
+from grpo.policy import Policy
+from grpo.preflight import check_memory, check_shape, preflight
 from grpo.rewards import Rewarded, rewarded, score, telling_line
 from grpo.rewards.steps import score_steps, step_marks
 from grpo.rollout import SamplingEngine
@@ -41,7 +45,7 @@ from grpo.view import View
 
 FREE_TO_CHANGE = ("steps", "run", "resume", "checkpoint_every", "evaluation", "checkpoints")
 """Settings a resumed run may have otherwise than it began with; all others would make it another experiment."""
-FREE_IN_SECTIONS = ("system.runs", "system.token_groups", "system.quiet", "scoring.workers")
+FREE_IN_SECTIONS = ("system.runs", "system.token_groups", "system.quiet", "system.log", "scoring.workers")
 MOST_NONFINITE_STEPS = 3
 SMALL_MODEL = 5_000_000
 """Parameters below which a second thread gains a fifth on an idle machine, and on a busy one loses tenfold: threads
@@ -77,6 +81,7 @@ class Session:
     def start(cls, config: Config, view: View) -> Self:
         """Begins the run, or goes on from its last whole checkpoint. Whatever can be refused is, before it is made."""
         config = resolve(config)
+        view = logged(view, config.system.log)
         with ExitStack() as undo:
             session = cls._start(config, view, undo)
             undo.pop_all()
@@ -251,7 +256,7 @@ class Session:
 
     def _check_weights(self, step: int) -> None:
         critic = [] if self.critic is None else [(f"critic.{name}", w) for name, w in self.critic.named_parameters()]
-        for name, weight in (*self.policy.model.named_parameters(), *critic):
+        for name, weight in (*self.policy.trained(), *critic):
             if not torch.isfinite(weight).all():
                 raise GrpoError(
                     f"weight {name} is not finite after {step} steps; older checkpoints are intact, lower lr"
@@ -388,8 +393,18 @@ def _models(
     """Policy, reference where there is a KL term, critic where there is one, and optimizer. The reference is the model
     the run began with, or what the checkpoint says it was refreshed to."""
     place = placement(config.system)
-    policy = load_policy(str(checkpoint.model) if checkpoint else config.model, **place)
-    reference = load_policy(config.model, **place) if config.loss.beta else None
+    whole = checkpoint if not config.lora.rank else None
+    if whole:
+        check_shape(config.model, whole.model)
+    policy = load_policy(str(whole.model) if whole else config.model, **place)
+    if config.lora.rank:
+        adapt(policy, config.lora, config.seed)
+        if checkpoint:
+            restore_adapter(policy.model, checkpoint.model)
+    reference = None
+    if config.loss.beta:
+        # With adapters it is the policy itself, with them switched off.
+        reference = policy if config.lora.rank else load_policy(config.model, **place)
     settings = config.optimizer
     optimizer = make_optimizer(
         policy, beta1=settings.adam_beta1, beta2=settings.adam_beta2, weight_decay=settings.weight_decay

@@ -21,8 +21,10 @@ from grpo.batch import pack
 from grpo.checkpoints import Checkpoints
 from grpo.config import SftConfig, as_dict, validate
 from grpo.errors import GrpoError
+from grpo.loading import load_policy
+from grpo.loggers import logged
 from grpo.optimizer import make_optimizer, take_step
-from grpo.policy import Policy, load_policy
+from grpo.policy import Policy
 from grpo.policy import logprobs as policy_logprobs
 from grpo.schedule import learning_rate
 from grpo.session import placement, prepare_machine, recorded_ending, take_snapshot
@@ -36,7 +38,7 @@ from grpo.view import View
 def sft(config: SftConfig, view: View | None = None) -> Run:
     """Fine-tunes `config.model` on `config.data`; the run's last checkpoint holds the model."""
     validate(config)
-    view = view or View()
+    view = logged(view or View(), config.system.log)
     policy = load_policy(config.model, **placement(config.system))
     prepare_machine(config.system, policy)
     rows = read_rows(Path(config.data), policy)

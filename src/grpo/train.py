@@ -10,13 +10,14 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from statistics import fmean as mean
 
 import torch
 
+from grpo.adapter import switched_off
 from grpo.config import Config
 from grpo.credit import credit
 from grpo.critic import Critic
@@ -106,7 +107,9 @@ def annotated(
 
     groups = list(groups)
     if reference is not None:
-        groups = under(groups, by(reference), lambda completion, logp: replace(completion, ref_logprobs=logp))
+        # With adapters the reference is the policy itself without them.
+        with switched_off(policy.model) if reference is policy else nullcontext():
+            groups = under(groups, by(reference), lambda completion, logp: replace(completion, ref_logprobs=logp))
     if critic is not None:
         groups = under(groups, critic.values, lambda completion, values: replace(completion, values=values))
     loss = config.loss

@@ -38,7 +38,7 @@ def attend_backward(
     key_heads: int,
     scale: float,
 ) -> tuple[Grads, Grads | None]:
-    """Gradients of queries, keys and values; and what completions' queries and prompts' keys and values have besides."""
+    """Gradients of queries, keys, values; and what completions' queries, prompts' keys and values have besides."""
     q, k, v = _heads(qkv_TE, heads, key_heads)
     own = _backward(grad_THD, q, k, v, out_THD, lse_HT, segments.every, scale)
     if not segments.groups:
@@ -118,7 +118,11 @@ def _plain_backward(
     scale: float,
 ) -> Grads:
     shared = q.shape[1] // k.shape[1]
-    q_grad, k_grad, v_grad = torch.empty_like(q.contiguous()), torch.empty_like(k.contiguous()), torch.empty_like(v.contiguous())
+    q_grad, k_grad, v_grad = (
+        torch.empty_like(q.contiguous()),
+        torch.empty_like(k.contiguous()),
+        torch.empty_like(v.contiguous()),
+    )
     for queries, keys in rows:
         wide_k, wide_v = (x[keys].repeat_interleave(shared, 1) for x in (k, v))
         weight_HLS = (_weights(q[queries], wide_k, scale, rows.causal) - lse[:, queries, None]).exp()

@@ -76,17 +76,16 @@ def _forward(x_TC: torch.Tensor, layer: Layer, packed: Packed) -> tuple[torch.Te
     """(the block's output, what its backward pass needs besides the input)."""
     normal_TC, scale_T = kernels.norm(x_TC, layer.before.weight, layer.before.variance_epsilon, packed.dtype)
     qkv_TE = layer.qkv(normal_TC)
-    raw_TE, head_scales = qkv_TE, ()
+    of_heads: tuple[torch.Tensor, ...] = ()
     if layer.head_norms:
-        raw_TE, head_scales = qkv_TE.clone(), _norm_heads(qkv_TE, layer, packed)
+        of_heads = (qkv_TE.clone(), *_norm_heads(qkv_TE, layer, packed))
     kernels.rotate(qkv_TE, packed.rotation, packed.positions_T, packed.heads, packed.key_heads)
     mixed_THD, lse_HT = attend(qkv_TE, packed.segments, packed.heads, packed.key_heads, layer.scale)
     middle_TC = layer.out.onto(x_TC, mixed_THD.flatten(1))
     normal_TC, middle_scale_T = kernels.norm(middle_TC, layer.after.weight, layer.after.variance_epsilon, packed.dtype)
     gate_up_TJ = layer.gate_up(normal_TC)
     out_TC = layer.down.onto(middle_TC, kernels.gated(gate_up_TJ))
-    kept = (scale_T, qkv_TE, mixed_THD, lse_HT, middle_TC, middle_scale_T, gate_up_TJ)
-    return out_TC, (*kept, raw_TE, *head_scales) if layer.head_norms else kept
+    return out_TC, (scale_T, qkv_TE, mixed_THD, lse_HT, middle_TC, middle_scale_T, gate_up_TJ, *of_heads)
 
 
 def _backward(
@@ -111,7 +110,13 @@ def _backward(
 
 
 def _through_norm(
-    norm: Any, maps: Linear, grad: torch.Tensor, x_TC: torch.Tensor, scale_T: torch.Tensor, sum_TC: torch.Tensor, packed: Packed
+    norm: Any,
+    maps: Linear,
+    grad: torch.Tensor,
+    x_TC: torch.Tensor,
+    scale_T: torch.Tensor,
+    sum_TC: torch.Tensor,
+    packed: Packed,
 ) -> None:
     """Back through maps(norm(x)): adds the gradient of x to the residual's, in place."""
     normal_TC, _ = kernels.norm(x_TC, norm.weight, norm.variance_epsilon, packed.dtype)
@@ -132,7 +137,12 @@ def _norm_heads(qkv_TE: torch.Tensor, layer: Layer, packed: Packed) -> tuple[tor
 
 
 def _norm_heads_backward(
-    grad_TE: torch.Tensor, layer: Layer, packed: Packed, raw_TE: torch.Tensor, q_scale: torch.Tensor, k_scale: torch.Tensor
+    grad_TE: torch.Tensor,
+    layer: Layer,
+    packed: Packed,
+    raw_TE: torch.Tensor,
+    q_scale: torch.Tensor,
+    k_scale: torch.Tensor,
 ) -> None:
     assert layer.norms is not None
     q_norm_D, k_norm_D, _ = layer.norms

@@ -29,7 +29,9 @@ def _norm(x_ptr, weight_ptr, out_ptr, scale_ptr, eps, PER, STRIDE, C: tl.constex
     tl.store(scale_ptr + row, scale)
 
 
-def norm(x_TC: torch.Tensor, weight_C: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
+def norm(
+    x_TC: torch.Tensor, weight_C: torch.Tensor, eps: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The RMS norm of every row, and what each was multiplied by."""
     T, C = x_TC.shape
     out_TC, scale_T = x_TC.new_empty(T, C, dtype=dtype), x_TC.new_empty(T, dtype=torch.float32)
@@ -37,7 +39,9 @@ def norm(x_TC: torch.Tensor, weight_C: torch.Tensor, eps: float, dtype: torch.dt
     return out_TC, scale_T
 
 
-def norm_heads(x_TE: torch.Tensor, weight_D: torch.Tensor, eps: float, heads: int, out_TE: torch.Tensor) -> torch.Tensor:
+def norm_heads(
+    x_TE: torch.Tensor, weight_D: torch.Tensor, eps: float, heads: int, out_TE: torch.Tensor
+) -> torch.Tensor:
     """Into `out_TE`: the norm of each of the first `heads` heads of every row. Returns the scales [T · heads]."""
     (T, _), D = x_TE.shape, len(weight_D)
     scale = x_TE.new_empty(T * heads, dtype=torch.float32)
@@ -170,7 +174,11 @@ def _rotate(
 
 
 def rotate(
-    qkv_TE: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], positions_T: torch.Tensor, heads: int, key_heads: int
+    qkv_TE: torch.Tensor,
+    rotation: tuple[torch.Tensor, torch.Tensor],
+    positions_T: torch.Tensor,
+    heads: int,
+    key_heads: int,
 ) -> None:
     """Turns queries and keys by their position, in place."""
     T, E = qkv_TE.shape
@@ -192,7 +200,11 @@ def _rotate_back(
     in_half = column < D // 2
     is_q = (head < H) & in_half
     is_k, is_v = (head >= H) & (head < H + K) & in_half, (head >= H + K) & (head < H + 2 * K) & in_half
-    q, k, v = row * H * D + head * D + column, row * K * D + (head - H) * D + column, row * K * D + (head - H - K) * D + column
+    q, k, v = (
+        row * H * D + head * D + column,
+        row * K * D + (head - H) * D + column,
+        row * K * D + (head - H - K) * D + column,
+    )
     low = tl.load(q_ptr + q, is_q, 0.0).to(tl.float32) + tl.load(k_ptr + k, is_k, 0.0).to(tl.float32)
     low += tl.load(v_ptr + v, is_v, 0.0).to(tl.float32)
     high = tl.load(q_ptr + q + D // 2, is_q, 0.0).to(tl.float32) + tl.load(k_ptr + k + D // 2, is_k, 0.0).to(tl.float32)

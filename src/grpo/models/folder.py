@@ -7,6 +7,26 @@ from pathlib import Path
 
 from grpo.errors import GrpoError
 
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""peft's two files."""
+
+
+def adapter_base(folder: Path) -> str | None:
+    """The model that the adapter in this folder is for; None where the folder has none."""
+    file = folder / ADAPTER_CONFIG
+    if not file.is_file():
+        return None
+    try:
+        settings = json.loads(file.read_text())
+    except (OSError, ValueError) as error:  # a border: files people made
+        raise GrpoError(f"field model: {file} cannot be read as JSON: {error}") from error
+    base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
+    if not isinstance(base, str) or not base or Path(base).resolve() == folder.resolve():
+        raise GrpoError(f"field model: {file} names no model in base_model_name_or_path; write there what it is for")
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise GrpoError(f"field model: {folder} has no {ADAPTER_WEIGHTS}, the one format of adapters that is read")
+    return base
+
 
 def check_weight_files(folder: Path) -> None:
     """A cut-off weights file is named with its sizes, before anything is loaded."""

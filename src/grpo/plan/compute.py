@@ -18,17 +18,20 @@ def flops(
     """By phase. Held-out evaluations are left out."""
     tokens, trained = work.packed_tokens, work.completions * work.new_tokens
     forward, attention, head = _body(shape, tokens), _attention(shape, work), trained * _head(shape)
+    adapters = 2.0 * shape.adapter_parameters(lora) * tokens
     # With adapters no gradient of the large weights is formed; the products through them remain.
     backward = BACKWARD - (1 if lora else 0)
     chunked = work.micro_batch().trained_tokens * shape.vocabulary > LOGITS_AT_ONCE
     update = (1 + backward) * forward + (1 + ATTENTION_BACKWARD) * attention + (1 + backward + chunked) * head
+    update += (1 + BACKWARD) * adapters
     scored = forward + attention + head
     phases = {
         # The last token of a completion is not read back; the prompt's end is read once for all of its group.
         "rollout": _body(shape, tokens - work.completions)
         + attention
-        + (trained - work.completions + work.prompts) * _head(shape),
-        "old policy": scored if work.epochs * work.minibatches > 1 else 0.0,
+        + (trained - work.completions + work.prompts) * _head(shape)
+        + adapters,
+        "old policy": scored + adapters if work.epochs * work.minibatches > 1 else 0.0,
         "reference": scored if needs.reference else 0.0,
         "critic": forward + attention if needs.critic else 0.0,
         "reward model": 0.0,

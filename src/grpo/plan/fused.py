@@ -36,6 +36,6 @@ def widest(shape: Shape, batch: MicroBatch, size: int, sums: int, recompute: boo
     return max(head + 2 * batch.trained_tokens * size * shape.hidden, batch.tokens * (block + again))
 
 
-def passing(shape: Shape, tokens: int, size: int, sums: int) -> int:
+def passing(shape: Shape, batch: MicroBatch, size: int, sums: int) -> int:
     """The widest moment of a forward pass that keeps nothing: inside one feed-forward block."""
-    return tokens * (2 * sums * shape.hidden + 3 * size * shape.intermediate)
+    return batch.tokens * (2 * sums * shape.hidden + 3 * size * shape.intermediate)

@@ -7,9 +7,9 @@ Letters: C hidden width, H and K width of all queries and of all keys, F feed-fo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from grpo.plan import fused as of_fused
+import grpo.plan.fused as fused
 from grpo.plan.shape import Shape
 from grpo.plan.work import MicroBatch, Needs, Work
 
@@ -73,9 +73,12 @@ def memory_of(
     reward_model: Shape | None = None,
 ) -> Memory:
     """`lora`: rank of adapters on every linear map, which then are all that is trained; 0: the whole model is."""
-    fused = on_gpu and precision.values < FLOAT32
     trained = shape.adapter_parameters(lora) if lora else shape.parameters
-    weights = precision.weights * (shape.parameters + (trained if lora else 0))
+    if lora:
+        weights = _frozen(shape, precision) + FLOAT32 * trained
+        precision = replace(precision, gradients=FLOAT32, optimizer=2 * FLOAT32)
+    else:
+        weights = precision.weights * trained
     gradients, optimizer = precision.gradients * trained, precision.optimizer * trained
     # With adapters, the reference is the model without them.
     reference = precision.weights * shape.parameters if needs.reference and not lora else 0
@@ -88,29 +91,28 @@ def memory_of(
     # CPU makes one for float32 models too large for its cache.
     copied = on_gpu or (precision.values == FLOAT32 and shape.parameters > CACHED_MODEL)
     copy = precision.values * (shape.linear_parameters + shape.embedding) * copied
+    if lora and on_gpu:
+        # Frozen weights are read where they are, but for an output layer that is the embedding, and kept wider.
+        copy = precision.values * (shape.adapters_side_by_side(lora) + shape.embedding * _casts_head(shape, precision))
+    elif lora and precision.values == FLOAT32 and not copied:
+        copy = precision.values * shape.linear_parameters  # with what the adapters add
     resident = weights + optimizer + reference + reward + critic + on_gpu * (copy + keys_values)
 
     batch = work.micro_batch()
-    activations = saved(shape, batch, precision, lora)
-    logits = 3 * FLOAT32 * shape.vocabulary * min(batch.trained_tokens, _rows(shape))
     # Gradients of the micro-batches before: beside the first one's activations there are none yet.
     earlier = batch.count > 1
     table = 0 if lora else precision.gradients * shape.embedding
+    if on_gpu and precision.values < FLOAT32:
+        activations, logits, forward, update = _fused(shape, batch, precision, gradients, recompute)
+    else:
+        activations, logits, forward, update = _stock(shape, batch, precision, gradients, table, lora)
     scored = needs.reference or needs.critic or work.epochs * work.minibatches > 1
     phases = {
         "rollout": resident + (not on_gpu) * (copy + keys_values) + sampled_logits,
-        "score": resident + scored * (no_gradient(shape, batch.tokens, precision) + logits),
+        "score": resident + scored * (forward + logits),
         # The critic's gradients are there first: its turn comes before the policy's in every micro-batch.
-        "update": resident + critic_gradients + _update(shape, batch, precision, activations, logits, gradients, table),
+        "update": resident + critic_gradients + update,
     }
-    if fused:
-        # One micro-batch's gradients come as its activations go; several have those of the ones before.
-        size, sums = precision.values, precision.sums
-        activations = of_fused.kept(shape, batch, size, sums, recompute)
-        logits = of_fused.widest(shape, batch, size, sums, recompute)
-        passing = of_fused.passing(shape, batch.tokens, size, sums)
-        phases["score"] = resident + scored * (passing + logits)
-        phases["update"] = resident + critic_gradients + max(activations + logits + earlier * gradients, gradients)
     if needs.critic:
         own = max(activations + earlier * critic_gradients, critic_gradients + earlier * table)
         phases["critic update"] = resident + earlier * gradients + own
@@ -127,6 +129,38 @@ def memory_of(
         "logits": max(logits, sampled_logits),
     }
     return Memory(components, phases)
+
+
+def _fused(
+    shape: Shape, batch: MicroBatch, precision: Precision, gradients: int, recompute: bool
+) -> tuple[int, int, int, int]:
+    """(activations, logits, a forward pass alone, the update's worst moment) through `grpo.fused`."""
+    size, sums = precision.values, precision.sums
+    activations = fused.kept(shape, batch, size, sums, recompute)
+    logits = fused.widest(shape, batch, size, sums, recompute)
+    # One micro-batch's gradients come as its activations go; several have those of the ones before.
+    update = max(activations + logits + gradients * (batch.count > 1), gradients)
+    return activations, logits, fused.passing(shape, batch, size, sums), update
+
+
+def _stock(
+    shape: Shape, batch: MicroBatch, precision: Precision, gradients: int, table: int, lora: int
+) -> tuple[int, int, int, int]:
+    """The same through transformers' own blocks."""
+    activations = saved(shape, batch, precision, lora)
+    logits = 3 * FLOAT32 * shape.vocabulary * min(batch.trained_tokens, _rows(shape))
+    update = _update(shape, batch, precision, activations, logits, gradients, table)
+    return activations, logits, no_gradient(shape, batch.tokens, precision, lora), update
+
+
+def _frozen(shape: Shape, precision: Precision) -> int:
+    """Under adapters, linear layers are kept in the precision of products."""
+    narrow = shape.linear_parameters + shape.biases + (0 if shape.tied else shape.embedding)
+    return precision.values * narrow + precision.weights * (shape.parameters - narrow)
+
+
+def _casts_head(shape: Shape, precision: Precision) -> bool:
+    return shape.tied and precision.mixed
 
 
 def _update(
@@ -157,7 +191,8 @@ def saved(shape: Shape, batch: MicroBatch, precision: Precision, lora: int = 0) 
     size, sums = precision.values, precision.sums
     C, H, F = shape.hidden, shape.query_width, shape.intermediate
     prompts, columns = batch.prompts * batch.prompt_tokens, batch.prompt_tokens + batch.new_tokens
-    norm = FLOAT32 * C + FLOAT32 + sums * C  # its input in float32, one scale per token, the input scaled
+    # Its input in float32, one scale per token; for the gradient of its own weight, the input scaled.
+    norm = FLOAT32 * C + FLOAT32 + (0 if lora else sums * C)
     heads = (FLOAT32 + sums) * (H + shape.kv_width) * shape.qk_norm
     adapters = size * lora * len(shape.linear_sizes)
     # A norm's output is the input of two or three linear maps; cast, each has one of its own.
@@ -170,12 +205,16 @@ def saved(shape: Shape, batch: MicroBatch, precision: Precision, lora: int = 0) 
     mask = size * batch.trained_tokens * columns
     ends = batch.tokens * (norm + sums * C + 2 * sums * shape.head_width) + batch.trained_tokens * sums * C
     casts = size * (shape.linear_parameters + shape.embedding) if precision.mixed else 0
+    if lora:
+        ends -= batch.tokens * norm  # the first norm: nothing before it learns
+        narrow = shape.adapter_parameters(lora) * (size < FLOAT32)
+        casts = size * (narrow + shape.embedding * _casts_head(shape, precision))
     return shape.layers * (batch.tokens * per_token + grids + softmax + mask) + ends + casts
 
 
-def no_gradient(shape: Shape, tokens: int, precision: Precision) -> int:
+def no_gradient(shape: Shape, tokens: int, precision: Precision, lora: int = 0) -> int:
     """The widest moment of a forward pass that keeps nothing: inside one feed-forward block."""
-    casts = precision.values * (shape.linear_parameters + shape.embedding) if precision.mixed else 0
+    casts = precision.values * (shape.linear_parameters * (not lora) + shape.embedding) if precision.mixed else 0
     return tokens * (2 * precision.sums * shape.hidden + 3 * precision.values * shape.intermediate) + casts
 
 

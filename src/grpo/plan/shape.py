@@ -13,6 +13,7 @@ from typing import Any
 from grpo.errors import GrpoError
 from grpo.flags import one_line, shown
 from grpo.models import EMBEDDED, locate_model
+from grpo.models.folder import adapter_base
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +56,18 @@ class Shape:
         return self.layers * sum(inputs * outputs for inputs, outputs in self.linear_sizes)
 
     @property
+    def biases(self) -> int:
+        return self.layers * (self.query_width + 2 * self.kv_width) * self.qkv_bias
+
+    @property
     def embedding(self) -> int:
         return self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> int:
-        bias = (self.query_width + 2 * self.kv_width) * self.qkv_bias
         norms = 2 * self.hidden + 2 * self.head_width * self.qk_norm
         tables = self.embedding * (1 if self.tied else 2)
-        return self.linear_parameters + self.layers * (bias + norms) + self.hidden + tables
+        return self.linear_parameters + self.biases + self.layers * norms + self.hidden + tables
 
     @property
     def body(self) -> int:
@@ -73,6 +77,11 @@ class Shape:
     def adapter_parameters(self, rank: int) -> int:
         """LoRA on every linear map: a matrix in and a matrix out, each of this rank."""
         return self.layers * rank * sum(inputs + outputs for inputs, outputs in self.linear_sizes)
+
+    def adapters_side_by_side(self, rank: int) -> int:
+        """As a GPU's decoder lays them out: those of query, key and value, and of gate and up, in blocks with zeros."""
+        (C, H), (_, K), _, (_, _), (_, F), _, _ = self.linear_sizes
+        return self.layers * rank * (3 * C + 3 * (H + 2 * K) + H + C + 2 * C + 2 * 2 * F + F + C)
 
 
 def _shape(vocabulary: int, hidden: int, intermediate: int, layers: int, heads: str, **more: bool) -> Shape:
@@ -131,6 +140,8 @@ def find_shape(name: str) -> Shape:
 def read_config(name: str) -> dict[str, Any]:
     """The config.json of a folder or of a Hugging Face id, the one small file that is fetched of it."""
     place = Path(locate_model(name)) / "config.json"
+    if base := adapter_base(place.parent):
+        return read_config(base)
     if not place.parent.is_dir():
         import logging
 

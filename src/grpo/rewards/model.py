@@ -11,7 +11,7 @@ import transformers
 from safetensors import SafetensorError
 
 from grpo.errors import GrpoError
-from grpo.policy import _quiet_transformers
+from grpo.models.quiet import quiet_transformers
 from grpo.rewards.call import Answers, Outcome, checked
 
 TOKENS_AT_ONCE = 16384
@@ -27,7 +27,7 @@ class ModelReward:
     def __init__(self, name: str, device: str = "cpu"):
         source, _, label = name.partition("#")
         try:
-            with _quiet_transformers():
+            with quiet_transformers():
                 self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
                 self.model: Any
                 self.model, report = transformers.AutoModelForSequenceClassification.from_pretrained(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from grpo.fused.weights import weight_places
 from grpo.policy import Policy
 from grpo.rollout.generated import generated
 from grpo.rollout.noise import sampling_noise
-from grpo.rollout.packed import can_pack, packed
+from grpo.rollout.packed import sampling_layers
 from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Engine:
                 parts.append(self._decode_on_graphs(wave_prompts, wave_noise_PGL, temperature))
             else:
                 rows = wave_noise_PGL.shape[0] * wave_noise_PGL.shape[1]
-                with packed(self.policy.model, rows) if can_pack(self.policy) else nullcontext():
+                with sampling_layers(self.policy, rows):
                     parts.append(self._decode(wave_prompts, wave_noise_PGL, temperature, top_k, top_p))
         completions = self._completions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
         return [

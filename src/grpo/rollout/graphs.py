@@ -89,7 +89,6 @@ class GraphDecoding:
 
     def __init__(self, policy: Policy, room: Room, temperature: float):
         self.policy, self.room, self.temperature = policy, room, temperature
-        self.places = weight_places(policy.model)
         config, device = policy.model.config, policy.device
         self.heads = config.num_attention_heads
         key_heads = getattr(config, "num_key_value_heads", None) or self.heads
@@ -132,6 +131,7 @@ class GraphDecoding:
         self.sampling_scratch = floats(S, vocabulary_parts), floats(S, vocabulary_parts)
         self.every_row = torch.arange(S, dtype=torch.int32, device=device)
         self.fused = policy.fused
+        self.places = weight_places(policy.model)  # which the working copy may have moved
         self.rotation = self.fused.rotation(room.columns + L) if self.fused else None
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 

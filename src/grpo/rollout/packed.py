@@ -1,17 +1,19 @@
 """Linear layers on a CPU with their weights laid out once for many products: oneDNN's own layout.
 
-A plain product of a few rows spends a quarter to half of its time reading weights in the wrong order.
+A plain product of a few rows spends a quarter to half of its time reading weights in the wrong order. An adapter is
+added to the copy, so that an adapted layer costs what a plain one costs; in float32 the sum is as exact as its parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 
+from grpo.adapter import adapted_layers, folded_weights
 from grpo.policy import Policy
 
 SMALL_MODEL = 5_000_000
@@ -27,17 +29,46 @@ def can_pack(policy: Policy) -> bool:
     )
 
 
+def sampling_layers(policy: Policy, rows: int) -> AbstractContextManager[None]:
+    """Within it, linear layers compute in the way that is fastest for many small products with the same weights."""
+    if can_pack(policy):
+        return packed(policy.model, rows)
+    exact = policy.device.type == "cpu" and policy.compute is None
+    return folded(policy.model) if policy.adapter and exact else nullcontext()
+
+
 @contextmanager
 def packed(model: Any, rows: int) -> Iterator[None]:
     """Within it, linear layers compute with a laid-out copy of their weights, made for inputs of about `rows` rows."""
-    layers = [layer for layer in model.modules() if type(layer) is torch.nn.Linear]
-    for layer in layers:
-        weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
-        vars(layer)["forward"] = partial(_product, weight=weight, bias=layer.bias)  # before the class's own
+    layout = partial(torch.ops.mkldnn._reorder_linear_weight, batch_size=rows)
+    with _replaced(
+        {layer: partial(_product, weight=layout(weight), bias=layer.bias) for layer, weight in folded_weights(model)}
+    ):
+        yield
+
+
+@contextmanager
+def folded(model: Any) -> Iterator[None]:
+    """Within it, adapted layers compute as plain ones, with weights that hold what the adapter adds."""
+    adapted = set(adapted_layers(model))
+    with _replaced(
+        {
+            layer: partial(torch.nn.functional.linear, weight=weight, bias=layer.bias)
+            for layer, weight in folded_weights(model)
+            if layer in adapted
+        }
+    ):
+        yield
+
+
+@contextmanager
+def _replaced(products: dict[Any, Callable[[torch.Tensor], torch.Tensor]]) -> Iterator[None]:
+    for layer, product in products.items():
+        vars(layer)["forward"] = product  # before the class's own
     try:
         yield
     finally:
-        for layer in layers:
+        for layer in products:
             del vars(layer)["forward"]
 
 
