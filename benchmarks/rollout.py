@@ -139,7 +139,7 @@ def policy_of(work: argparse.Namespace, attention: str, dtype: str) -> Any:
     import torch
     from shapes import NoTokenizer, random_policy
 
-    from grpo.policy import load_policy
+    from grpo.loading import load_policy
 
     if not work.model:
         return random_policy(work.shape, work.device, dtype, attention)

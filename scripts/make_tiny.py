@@ -23,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 import grpo
 from grpo.checkpoints import Checkpoints
 from grpo.config import SftConfig, System
-from grpo.policy import load_policy
+from grpo.loading import load_policy
 from grpo.rollout.engine import Engine
 from grpo.tasks import load_task
 from grpo.tasks.arithmetic import work

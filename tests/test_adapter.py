@@ -26,9 +26,10 @@ from grpo.config import Checkpoints as Keeping
 from grpo.config import Config, Critic, Evaluation, Lora, System
 from grpo.critic import make_critic
 from grpo.errors import GrpoError
+from grpo.loading import load_policy
 from grpo.models import locate_model
 from grpo.optimizer import make_optimizer, state_tensors
-from grpo.policy import Policy, load_policy, logprobs
+from grpo.policy import Policy, logprobs
 from grpo.rollout.engine import Engine
 from grpo.train import annotated
 from grpo.types import Group, Problem
@@ -99,7 +100,7 @@ def test_the_decoder_of_a_gpu_samples_from_the_adapter(monkeypatch: pytest.Monke
     assert_samples(expected)
     held = engine.graphs
     layer = policy.model.base_model.layers[0]
-    assert layer.mlp.down_proj.base_layer.weight.data_ptr() == held.decoder.layers[0].copies["down"].data_ptr()
+    assert layer.mlp.down_proj.base_layer.weight.data_ptr() == held.fused.layers[0].down.weight.data_ptr()
     for name, weight in policy.model.named_parameters():
         assert torch.equal(weight, before[name]), "moved, not changed"
     # As training moves the adapter, the decoder follows, in the same place.

@@ -20,8 +20,9 @@ from safetensors.torch import load_file
 
 from grpo.checkpoints import MANIFEST, Checkpoint, Checkpoints, Snapshot
 from grpo.errors import DiskFullError
+from grpo.loading import load_policy
 from grpo.optimizer import make_optimizer, restore_state, state_tensors, take_step
-from grpo.policy import Policy, load_policy, write_model
+from grpo.policy import Policy, write_model
 from grpo.session import take_snapshot
 from grpo.tensorfile import Mirror
 

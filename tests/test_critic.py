@@ -17,8 +17,9 @@ from grpo.credit import credit
 from grpo.critic import Critic as CriticNetwork
 from grpo.critic import make_critic
 from grpo.gradient import accumulate_gradients
+from grpo.loading import load_policy
 from grpo.optimizer import adamw, make_optimizer
-from grpo.policy import Policy, load_policy
+from grpo.policy import Policy
 from grpo.train import annotated, update
 from grpo.types import Group
 from test_batch import random_groups

@@ -32,10 +32,11 @@ from grpo.config import Config, parse_train
 from grpo.errors import DiskFullError, GrpoError
 from grpo.faults import POINTS
 from grpo.flags import leaves
+from grpo.loading import load_policy
 from grpo.lock import RunLock
 from grpo.models import locate_model
 from grpo.optimizer import make_optimizer, state_tensors, take_step
-from grpo.policy import load_policy, write_model
+from grpo.policy import write_model
 from grpo.session import Session
 from grpo.store import Run
 from grpo.tasks import TASKS

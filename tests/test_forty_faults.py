@@ -29,9 +29,10 @@ from grpo import flags
 from grpo.checkpoints import Checkpoints
 from grpo.cli import main
 from grpo.config import Config
+from grpo.loading import load_policy
 from grpo.lock import RunLock
 from grpo.models import locate_model
-from grpo.policy import load_policy, write_model
+from grpo.policy import write_model
 from grpo.store import Run
 from grpo.tasks import TASKS
 from grpo.tasks.arithmetic import Arithmetic

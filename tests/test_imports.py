@@ -17,6 +17,10 @@ LEVELS = [
     {
         "adapter",
         "attention",
+        "budget",
+        "loading",
+        "fused",
+        "product",
         "batch",
         "unpacked",
         "policy",

@@ -35,28 +35,6 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float(gap) if torch.isfinite(gap) else float("inf")
 
 
-@pytest.mark.parametrize(("dtype", "bound"), DTYPES)
-@pytest.mark.parametrize("wide", [False, True])
-def test_add_and_norm(dtype: torch.dtype, bound: float, wide: bool) -> None:
-    """The residual may be kept wider than what is added and what comes out."""
-    kept = torch.float32 if wide else dtype
-    x, residual, weight = random(5, 37, dtype=dtype), random(5, 37, dtype=kept, seed=1), random(37, dtype=kept, seed=2)
-    total = x.double() + residual.double()
-    normed = lambda x: x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()  # noqa: E731
-    assert error(kernels.add_and_norm(None, residual, weight, 1e-5, dtype), normed(residual.double())) < bound
-    found = kernels.add_and_norm(x, residual, weight, 1e-5, dtype)
-    assert found.dtype == dtype
-    assert error(found, normed(total)) < bound
-    assert error(residual, total) < (2e-7 if wide else bound), "the sum takes the residual's place"
-
-
-@pytest.mark.parametrize(("dtype", "bound"), DTYPES)
-def test_gated(dtype: torch.dtype, bound: float) -> None:
-    both = random(3, 2 * 1100, dtype=dtype)
-    gate, up = both.double().chunk(2, dim=1)
-    assert error(kernels.gated(both), gate * torch.sigmoid(gate) * up) < bound
-
-
 def rows_of(
     first: list[int], slots: list[int], starts: list[int], lengths: list[int], time: int, group_size: int, prompt=()
 ):
@@ -227,7 +205,7 @@ def test_graph_decoding_equals_the_plain_engine(
     policy.model.to(DEVICE)
     policy.end_tokens = frozenset(range(1, 9))  # so that some completions end soon
     if not fused:
-        monkeypatch.setattr("grpo.rollout.graphs.can_decode", lambda _: False)
+        monkeypatch.setattr("grpo.policy.can_be_fused", lambda _: False)
     expected = Engine(policy).sample(problems, 4, **options)
     monkeypatch.setattr("grpo.rollout.graphs.GraphDecoding", InterpretedDecoding)
     monkeypatch.setattr("grpo.rollout.graphs.TOKENS_BETWEEN_LOOKS", 2)
@@ -241,5 +219,5 @@ def test_graph_decoding_equals_the_plain_engine(
             assert (c.text, c.finish) == (d.text, d.finish)
             np.testing.assert_allclose(c.logprobs, d.logprobs, atol=1e-4)
     assert isinstance(engine.graphs, InterpretedDecoding)
-    assert (engine.graphs.decoder is not None) == fused
+    assert (engine.graphs.fused is not None) == fused
     assert engine.graphs.batches[0] == 8 > engine.graphs.batches[-1], "finished rows leave the batch"

@@ -106,7 +106,7 @@ def test_one_step_has_the_trainers_gradient(example, attention, token_budget):
         lambda batch: logprobs(reference, batch, 1.0)[0],
         lambda completion, logp: replace(completion, ref_logprobs=logp),
         token_budget=token_budget,
-        device=policy.device,
+        policy=policy,
     )
     groups, _ = credit(groups, config)
     statistics = accumulate_gradients(policy, groups, config).statistics

@@ -27,11 +27,25 @@ from grpo.config import Config, Lora, Loss, Optimizer, System
 from grpo.credit import credit
 from grpo.critic import make_critic
 from grpo.errors import GrpoError
+from grpo.loading import load_policy
 from grpo.optimizer import make_optimizer
-from grpo.plan import GIB, PRECISIONS, SHAPES, Needs, Work, find_shape, flops, gpu_memory, memory_of, needs, shape_of
+from grpo.plan import (
+    GIB,
+    PRECISIONS,
+    SHAPES,
+    Needs,
+    Work,
+    find_shape,
+    flops,
+    fused,
+    gpu_memory,
+    memory_of,
+    needs,
+    shape_of,
+)
 from grpo.plan.memory import saved
 from grpo.plan.shape import typical_shape
-from grpo.policy import Policy, load_policy, logprobs
+from grpo.policy import Policy, logprobs
 from grpo.rollout import packed
 from grpo.rollout.engine import Engine
 from grpo.train import annotated, update
@@ -256,13 +270,33 @@ def test_an_entropy_that_is_only_measured_keeps_no_chunk(monkeypatch: pytest.Mon
 def test_what_a_gpu_keeps_by_hand() -> None:
     """tiny in mixed precision: 1 920 bytes of keys and values a token; 2 prompts of 10 tokens in room for 64, 8
     completions of 30, with noise, token and log-probability of 4 bytes each; and a copy of the linear maps and the
-    output layer in 2 bytes. All of it is there during the update."""
+    output layer in 2 bytes."""
     shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
-    cpu, gpu = (memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=on_gpu) for on_gpu in (False, True))
+    gpu = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True)
     assert gpu.components["keys/values"] == 1920 * (2 * 64 + 8 * 30) + 12 * 8 * 30
     assert gpu.components["rollout's copy"] == 2 * (shape.linear_parameters + 19 * 160)
     kept = gpu.components["keys/values"] + gpu.components["rollout's copy"]
-    assert gpu.phases["update"] - cpu.phases["update"] == kept
+    assert gpu.phases["rollout"] == 12 * shape.parameters + kept + 4 * 19 * (8 + 2 * 2)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_fused_blocks_keep_by_hand(recompute: bool) -> None:
+    """tiny in mixed precision, 2 × 10 + 8 × 30 = 260 tokens. A block keeps its input, 160 × 4 bytes; and unless it
+    forgets, 160 × 4 between, 480 × 2 of queries, keys and values, 160 × 2 mixed, 5 × 4 sums, 2 × 4 scales, 864 × 2 of
+    gate and up. At the ends 160 × 4 and 160 × 2; before the output layer 160 × 2 for each of the 240 trained."""
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    found = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True, recompute=recompute)
+    inside = 640 + 960 + 320 + 20 + 8 + 1728
+    block = 640 if recompute else 640 + inside
+    assert found.components["activations"] == 260 * (3 * block + 640 + 320) + 240 * 320
+    # Widest: the last block's backward pass, with the residual's gradient, twice narrow, and four gates.
+    assert found.components["logits"] == 260 * (640 + 640 + 3456 + inside * recompute)
+
+
+def test_planning_repeats_the_constants_of_the_code() -> None:
+    from grpo.fused import head
+
+    assert (fused.LOGITS_AT_ONCE, fused.FEWEST_ROWS) == (head.LOGITS_AT_ONCE, head.FEWEST_ROWS)
 
 
 def test_keys_and_values_by_hand() -> None:

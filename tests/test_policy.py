@@ -14,8 +14,9 @@ from conftest import random_policy
 from grpo import policy as policy_module
 from grpo.batch import pack
 from grpo.errors import GrpoError
+from grpo.loading import load_policy
 from grpo.models import EMBEDDED, locate_model
-from grpo.policy import load_policy, logprobs
+from grpo.policy import logprobs
 from grpo.rollout.engine import Engine
 from grpo.types import Problem, chat
 

@@ -152,7 +152,7 @@ def test_every_preset_can_be_changed_by_flags() -> None:
 
 
 def weights(run: Run) -> dict[str, torch.Tensor]:
-    from grpo.policy import load_policy
+    from grpo.loading import load_policy
 
     return load_policy(str(run.path / "checkpoints" / "step-000002" / "model")).model.state_dict()
 

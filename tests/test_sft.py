@@ -14,7 +14,7 @@ import grpo
 from grpo.checkpoints import Checkpoints
 from grpo.config import SftConfig, System
 from grpo.errors import GrpoError
-from grpo.policy import load_policy
+from grpo.loading import load_policy
 from grpo.sft import accumulate_gradients, read_rows, shuffled
 
 

@@ -13,9 +13,9 @@ import grpo
 from grpo.checkpoints import Checkpoints
 from grpo.config import Config, Evaluation, Optimizer, System
 from grpo.errors import GrpoError
+from grpo.loading import load_policy
 from grpo.metrics import TIMED_METRICS
 from grpo.optimizer import make_optimizer
-from grpo.policy import load_policy
 from grpo.session import Session
 from grpo.store import Run
 from grpo.tasks import TASKS

@@ -80,6 +80,11 @@ def is_adapted(layer: Any) -> bool:
     return hasattr(layer, "lora_A")
 
 
+def factor_weights(layer: Any) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """The very weights A and B that learn, and the scale."""
+    return layer.lora_A[NAME].weight, layer.lora_B[NAME].weight, layer.scaling[NAME]
+
+
 def factors(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """A [rank, inputs] and scale·B [outputs, rank] of an adapted layer."""
     return layer.lora_A[NAME].weight.detach(), layer.lora_B[NAME].weight.detach() * layer.scaling[NAME]

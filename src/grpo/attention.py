@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
 
+from grpo.fused.segments import Segments
+
 NAME = "grpo"
 
 
@@ -55,7 +57,7 @@ AttentionInterface.register(NAME, attend)
 
 @dataclass(frozen=True, eq=False)
 class PackedLayout:
-    """[prompt][c1]…[cG] per group in one row: a prompt sees itself, a completion sees its prompt and itself.
+    """[prompt 1]…[prompt P][c1]…[cN] in one row: a prompt sees itself, a completion sees its prompt and itself.
 
     The linear layers run on the packed row, without padding. Only here, inside attention, rows are laid out as grids
     of prompts [P, Q] and completions [N, L] so that one fused call serves all groups.
@@ -71,6 +73,8 @@ class PackedLayout:
     """Where each packed token's output stands in the two grids, flattened one after the other."""
     cache: PromptStore | None = None
     """Given every layer's prompt keys and values where rollout wants them."""
+    segments: Segments | None = None
+    """The same as rows of unequal length, for the kernels of a GPU."""
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
     def attend(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from grpo.attention import PackedLayout, PromptStore
+from grpo.fused.segments import Segments
 from grpo.types import Batch, Completion, Group
 
 
@@ -49,12 +50,12 @@ def _with_completions(group: Group, completions: Sequence[Completion]) -> Group:
 
 def _pack(groups: Sequence[Group], device: str | torch.device) -> Batch:
     completions = [completion for group in groups for completion in group.completions]
-    rows = [row for group in groups for row in (group.prompt_tokens, *(c.tokens for c in group.completions))]
-    is_prompt = np.array([first for group in groups for first in (True, *(False for _ in group.completions))])
+    rows = [*(group.prompt_tokens for group in groups), *(completion.tokens for completion in completions)]
     length, start = _lengths_and_starts(rows)
-    prompt_of_N = np.repeat(np.arange(len(groups)), [len(group.completions) for group in groups])
-    prompt_length_P, prompt_start_P = length[is_prompt], start[is_prompt]
-    length_N, start_N = length[~is_prompt], start[~is_prompt]
+    P, counts = len(groups), [len(group.completions) for group in groups]
+    prompt_of_N = np.repeat(np.arange(P), counts)
+    prompt_length_P, prompt_start_P = length[:P], start[:P]
+    length_N, start_N = length[P:], start[P:]
 
     prompt_places_PQ, prompt_mask_PQ = _places(prompt_start_P, prompt_length_P)
     places_NL, mask_NL = _places(start_N, length_N)
@@ -64,7 +65,7 @@ def _pack(groups: Sequence[Group], device: str | torch.device) -> Batch:
 
     # A completion's positions count on from its prompt's end, not from its neighbour's.
     first_position = np.zeros(len(rows), dtype=np.int64)
-    first_position[~is_prompt] = prompt_length_P[prompt_of_N]
+    first_position[P:] = prompt_length_P[prompt_of_N]
     tokens_T = np.concatenate(rows).astype(np.int64)
     positions_T = np.arange(len(tokens_T)) + np.repeat(first_position - start, length)
 
@@ -95,6 +96,7 @@ def _pack(groups: Sequence[Group], device: str | torch.device) -> Batch:
             places_NL=tensor(places_NL),
             prompt_of_N=tensor(prompt_of_N),
             restore_T=tensor(restore_T),
+            segments=Segments.of(prompt_length_P, length_N, counts, device),
         ),
         source_A=tensor(source_NL[mask_NL]),
         target_A=tensor(tokens_T[places_NL[mask_NL]]),

@@ -393,7 +393,7 @@ def _export(arguments: list[str]) -> int:
                 f"field adapter: {options.run} began from another adapter, {base}; leave it out, to merge both"
             )
         if base and not options.adapter:
-            from grpo.policy import load_policy
+            from grpo.loading import load_policy
 
             load_policy(str(model)).save(target)
         else:
@@ -469,7 +469,7 @@ def _task(options: Any, settings: dict[str, Any]) -> Task | None:
 
 def _load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
     """The policy, and the settings it was trained with or made for."""
-    from grpo.policy import load_policy
+    from grpo.loading import load_policy
 
     model, settings = _find_run(name, runs) or (name, {"task": OWN_TASK.get(name, "")})
     return load_policy(model), settings

@@ -160,8 +160,11 @@ class System:
     """Number format; mixed: float32 weights that compute in bfloat16; auto: mixed on a GPU, float32 on a CPU."""
     threads: int = 0
     """CPU threads; 0: one for a small model, which more would only slow down on a busy machine, else one per core."""
-    token_budget: int = 16384
-    """Tokens per micro-batch: lower it when memory runs out."""
+    token_budget: int = 0
+    """Tokens per micro-batch; 0: what a GPU's free memory holds, found once and kept, and 16384 on a CPU. Halved where
+    memory runs out all the same."""
+    recompute: bool = False
+    """Keep less for the backward pass and compute it again: a third slower, with far less memory (GPU)."""
     rows_at_once: int = 0
     """Most completions sampled at a time, the rest waits; 0: what free memory holds, found once and kept."""
     runs: str = "runs"
@@ -320,7 +323,7 @@ _FRACTION = _Limit("0 or more and below 1", lambda value: 0 <= value < 1)
 _LIMITS: Mapping[str, _Limit] = {
     **dict.fromkeys(("steps", "prompts_per_step", "group_size", "max_new_tokens", "batch_size"), _ONE),
     **dict.fromkeys(
-        ("checkpoints.keep", "optimizer.epochs", "optimizer.minibatches", "system.token_budget", "evaluation.problems"),
+        ("checkpoints.keep", "optimizer.epochs", "optimizer.minibatches", "evaluation.problems"),
         _ONE,
     ),
     **dict.fromkeys(
@@ -332,6 +335,7 @@ _LIMITS: Mapping[str, _Limit] = {
             "loss.beta",
             "system.threads",
             "system.rows_at_once",
+            "system.token_budget",
         ),
         _ZERO,
     ),

@@ -12,8 +12,9 @@ from grpo.adapter import adapt
 from grpo.config import Config
 from grpo.core import value_loss
 from grpo.errors import GrpoError
+from grpo.loading import load_policy
 from grpo.optimizer import adamw
-from grpo.policy import Policy, load_policy, predicting_states
+from grpo.policy import Policy, predicting_states
 from grpo.types import Batch
 
 KINDS = ("step", "exp_avg", "exp_avg_sq")

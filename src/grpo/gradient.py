@@ -11,6 +11,7 @@ import torch
 
 from grpo.algorithms import Loss, load_surrogate
 from grpo.batch import pack
+from grpo.budget import within_memory
 from grpo.config import Config
 from grpo.core import LossStatistics, denominator, policy_loss
 from grpo.credit import loss_beta
@@ -78,39 +79,66 @@ def accumulate_gradients(
 
     While the critic warms up, only its own weights get one. `traces` is shown every token.
     """
-    loss_settings = config.loss
     lengths_N = torch.tensor([len(completion) for group in groups for completion in group.completions])
-    divide_by = denominator(lengths_N, loss_settings.aggregate, config.max_new_tokens)
+    divide_by = denominator(lengths_N, config.loss.aggregate, config.max_new_tokens)
     tokens = int(lengths_N.sum())
-    total, gap, errors = None, torch.zeros(()), torch.zeros(())
     taking_part = trained(groups, config, critic)
-    in_order = (completion for group in taking_part for completion in group.completions)
-    for batch in pack(taking_part, config.system.token_budget, policy.device):
-        if critic is not None and not critic.shared:
-            error = critic.loss(batch, None, tokens=tokens, clip=config.critic.clip)
-            error.backward()
-            errors = errors + error.detach().cpu()
-        with torch.set_grad_enabled(not warming_up):
-            hidden_AC = predicting_states(policy, batch)
-            entropy_counts = loss_settings.entropy > 0
-            logp_NL, entropy_NL = logprobs(
-                policy, batch, config.temperature, hidden_AC=hidden_AC, train_entropy=entropy_counts
-            )
-            old_logp_NL = logp_NL.detach() if batch.old_logp_NL is None else batch.old_logp_NL
-            loss, statistics = loss_of(batch, logp_NL, old_logp_NL, entropy_NL, loss_settings, divide_by)
-        if critic is not None and critic.shared:
-            error = critic.loss(batch, hidden_AC, tokens=tokens, clip=config.critic.clip)
-            errors = errors + error.detach().cpu()
-            loss = loss + config.critic.weight * error
-        if loss.requires_grad:
-            loss.backward()
-        if traces:
-            traces.see(islice(in_order, len(logp_NL)), logp_NL, entropy_NL, divide_by)
-        total = statistics if total is None else total + statistics
-        gap = gap + (old_logp_NL - batch.sampler_logp_NL).abs().sum().cpu()
-    assert total is not None
-    carrying = float(total.gradient_tokens) / tokens
-    return Gradient(total, float(gap) / float(total.tokens), carrying, float(errors) if critic else None)
+
+    def accumulated(tokens_at_once: int) -> Gradient:
+        total, gap, errors = None, torch.zeros(()), torch.zeros(())
+        in_order = (completion for group in taking_part for completion in group.completions)
+        for batch in pack(taking_part, tokens_at_once, policy.device):
+            if critic is not None and not critic.shared:
+                error = critic.loss(batch, None, tokens=tokens, clip=config.critic.clip)
+                error.backward()
+                errors = errors.to(error.device) + error.detach()
+            loss, statistics, seen = _loss_of_micro_batch(policy, batch, config, divide_by, warming_up)
+            if critic is not None and critic.shared:
+                error = critic.loss(batch, seen.hidden_AC, tokens=tokens, clip=config.critic.clip)
+                errors = errors.to(error.device) + error.detach()
+                loss = loss + config.critic.weight * error
+            if loss.requires_grad:
+                loss.backward()
+            if traces:
+                traces.see(islice(in_order, len(seen.logp_NL)), seen.logp_NL, seen.entropy_NL, divide_by)
+            total = statistics if total is None else total + statistics
+            # Sums stay on the GPU until the end: reading one would make the host wait, and then the GPU.
+            gap = gap.to(seen.gap.device) + seen.gap
+        assert total is not None
+        carrying = float(total.gradient_tokens) / tokens
+        return Gradient(total, float(gap) / float(total.tokens), carrying, float(errors) if critic else None)
+
+    def forget() -> None:
+        policy.model.zero_grad(set_to_none=True)
+        if critic is not None:
+            critic.optimizer.zero_grad(set_to_none=True)
+
+    return within_memory(policy, config.system.token_budget, accumulated, forget)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A micro-batch's forward pass."""
+
+    hidden_AC: torch.Tensor
+    logp_NL: torch.Tensor
+    entropy_NL: torch.Tensor
+    gap: torch.Tensor
+    """Summed |sampler logp − trainer logp|."""
+
+
+def _loss_of_micro_batch(
+    policy: Policy, batch: Batch, config: Config, divide_by: float, warming_up: bool
+) -> tuple[torch.Tensor, LossStatistics, Seen]:
+    with torch.set_grad_enabled(not warming_up):
+        hidden_AC = predicting_states(policy, batch)
+        logp_NL, entropy_NL = logprobs(
+            policy, batch, config.temperature, hidden_AC=hidden_AC, train_entropy=config.loss.entropy > 0
+        )
+        old_logp_NL = logp_NL.detach() if batch.old_logp_NL is None else batch.old_logp_NL
+        loss, statistics = loss_of(batch, logp_NL, old_logp_NL, entropy_NL, config.loss, divide_by)
+    gap = (old_logp_NL - batch.sampler_logp_NL).abs().sum()
+    return loss, statistics, Seen(hidden_AC, logp_NL, entropy_NL, gap)
 
 
 def loss_of(

@@ -12,22 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint as recompute
 
 from grpo import adapter, unpacked
-from grpo.attention import NAME as ATTENTION
-from grpo.attention import Layout
+from grpo.attention import Layout, PackedLayout
 from grpo.batch import pack
-from grpo.errors import GrpoError
-from grpo.models import locate_model
-from grpo.models.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, check_weight_files
-from grpo.models.quiet import quiet_transformers
+from grpo.budget import within_memory
+from grpo.fused.weights import Weights, can_be_fused, weight_places
+from grpo.models.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from grpo.product import wide_product
 from grpo.tensorfile import Mirror, write_tensors
 from grpo.types import Batch, Completion, Group, Problem
-from grpo.unpacked import can_be_packed
 
 LOGITS_AT_ONCE = 2**24
 """Most logits that exist at a time: 64 MiB in float32."""
@@ -47,8 +42,13 @@ class Policy:
     """What it computes in, where that is not the precision of its weights: bfloat16 over float32 weights."""
     packs: bool = True
     """Whether it runs through the one attention function; if not, every completion stands alone (unpacked.py)."""
+    forgetful: bool = False
+    """Whether training keeps a block's input alone and computes the rest again in the backward pass."""
+    token_budget: int = 0
+    """Tokens per micro-batch, where free memory has decided; 0: as asked for."""
     adapter: Mapping[str, Any] | None = None
     """What adapter_config.json says of its adapter, where that alone is trained (adapter.py)."""
+    _fused: Weights | None = None
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -68,8 +68,34 @@ class Policy:
             return self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return self.tokenizer(problem.prompt)["input_ids"]
 
+    @property
+    def fused(self) -> Weights | None:
+        """The working copy of its weights, made when first asked for; None for models of other blocks."""
+        if not self.packs or not can_be_fused(self.model):
+            return None
+        made, dtype = self._fused, self.compute_dtype
+        if made is None or made.dtype != dtype or made.places != weight_places(self.model):
+            self._fused = made = Weights(self.model, dtype)
+        return made
+
+    def fused_for(self, layout: Layout) -> Weights | None:
+        """What a micro-batch goes through, if that is `grpo.fused`: on a GPU, in bfloat16, inside every window."""
+        if self.device.type != "cuda" or self.compute_dtype != torch.bfloat16:
+            return None
+        segments, weights = getattr(layout, "segments", None), self.fused
+        if segments is None or weights is None:
+            return None
+        seen = all(layer.window is None or layer.window >= segments.positions for layer in weights.layers)
+        return weights if seen else None
+
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Last hidden states; inputs and output [rows, columns]."""
+        if (weights := self.fused_for(layout)) is not None:
+            from grpo.fused.block import Body
+
+            assert isinstance(layout, PackedLayout)
+            assert layout.segments is not None
+            return Body(weights, self.forgetful).hidden(tokens[0], positions[0], layout.segments)[None]
         body = self.model.base_model
         with torch.autocast(self.device.type, self.compute, enabled=self.compute is not None):
             return body(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout).last_hidden_state
@@ -87,6 +113,13 @@ class Policy:
         weight = self.head_weight() if weight is None else weight
         logits = wide_product(hidden.to(weight.dtype), weight)
         return self._finished(logits if head.bias is None else logits + head.bias)
+
+    @property
+    def plain_head(self) -> bool:
+        """Whether logits are the product with the output layer's weight and nothing else."""
+        extras = ("logit_scale", "logits_scaling", "final_logit_softcapping")
+        head = self.model.get_output_embeddings()
+        return head.bias is None and not any(getattr(self.model.config, name, None) for name in extras)
 
     def _finished(self, logits: torch.Tensor) -> torch.Tensor:
         """What some models do to their logits last: Cohere multiplies, Granite divides, Gemma 2 caps them softly."""
@@ -134,100 +167,11 @@ class Policy:
         write_model(folder, self.files, Mirror().copy(self.weights()))
 
 
-def wide_product(hidden: torch.Tensor, weight_VC: torch.Tensor) -> torch.Tensor:
-    """hidden · weightᵀ, in float32 at least."""
-    if hidden.is_cuda and hidden.dtype == torch.bfloat16:
-        return _WideProduct.apply(hidden, weight_VC)
-    product = torch.nn.functional.linear(hidden, weight_VC)
-    return product if product.dtype == torch.float64 else product.float()
-
-
-class _WideProduct(torch.autograd.Function):
-    """bfloat16 in, float32 out: rounding a logit of 20 to bfloat16 would move its log-probability by up to 0.06."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden_AC: torch.Tensor, weight_VC: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(hidden_AC, weight_VC)
-        return torch.mm(hidden_AC, weight_VC.t(), out_dtype=torch.float32)
-
-    @staticmethod
-    def backward(ctx: Any, grad_AV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        hidden_AC, weight_VC = ctx.saved_tensors
-        grad_AV = grad_AV.to(hidden_AC.dtype)
-        # Under adapters the output layer is frozen: its gradient would be a third of its work, for nothing.
-        return grad_AV @ weight_VC, grad_AV.t() @ hidden_AC if ctx.needs_input_grad[1] else None
-
-
 def write_model(folder: Path, files: Mapping[str, bytes], weights: Mapping[str, torch.Tensor]) -> None:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     write_tensors(folder / (ADAPTER_WEIGHTS if ADAPTER_CONFIG in files else "model.safetensors"), weights)
-
-
-def load_policy(
-    name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32, compute: torch.dtype | None = None
-) -> Policy:
-    """`name` is an embedded model, a Hugging Face folder or id, or a folder with an adapter, which is merged."""
-    source = locate_model(name)
-    if base := adapter_base(Path(source)):
-        policy = load_policy(base, device=device, dtype=dtype, compute=compute)
-        adapter.merge(policy, Path(source))
-        policy.name = name
-        return policy
-    if Path(source).is_dir():
-        check_weight_files(Path(source))
-    try:
-        with quiet_transformers():
-            # One small file first: offline, this fails once and soon, not once for every file there could be.
-            config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-            packs = can_be_packed(_model_class(config), config)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-            model, report = transformers.AutoModelForCausalLM.from_pretrained(
-                source,
-                dtype=dtype,
-                attn_implementation=ATTENTION if packs else None,
-                output_loading_info=True,
-                use_safetensors=True,  # the other format is pickle, which runs whatever code a stranger put in it
-                trust_remote_code=False,
-            )
-    # The border to files people made: whatever is wrong with the folder is told in one line.
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        SafetensorError,
-        StrictDataclassError,
-    ) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise GrpoError(f"field model: cannot load {name!r}: {reason}") from error
-    tied = set(getattr(model, "_tied_weights_keys", None) or ())
-    missing = sorted(set(report["missing_keys"]) - tied)
-    if missing:
-        # transformers would fill these with random numbers and go on.
-        raise GrpoError(
-            f"field model: {name!r} lacks {len(missing)} weights, the first is {missing[0]}; copy the folder again"
-        )
-    # Dropout would make the trainer's log-probabilities disagree with the sampler's.
-    model.eval().to(device)
-    return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute, packs=packs)
-
-
-def _model_class(config: Any) -> Any:
-    """None where transformers has none for it, which loading tells better."""
-    mapping = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
-    return mapping.get(type(config), None)
-
-
-def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:
-    ends = model.generation_config.eos_token_id if model.generation_config else None
-    ends = tokenizer.eos_token_id if ends is None else ends
-    if ends is None:
-        raise GrpoError(f"field model: {name!r} defines no end token (eos_token_id), so no completion could end")
-    return frozenset([ends] if isinstance(ends, int) else ends)
 
 
 def predicting_states(policy: Policy, batch: Batch) -> torch.Tensor:
@@ -256,6 +200,12 @@ def logprobs(
     if hidden_AC is None:
         hidden_AC = predicting_states(policy, batch)
 
+    if policy.plain_head and (weights := policy.fused_for(batch.layout)) is not None:
+        from grpo.fused.head import chosen_logprobs
+
+        weight_VC = policy.model.get_output_embeddings().weight
+        logp_A, entropy_A = chosen_logprobs(hidden_AC, weights.head, weight_VC, batch.target_A, temperature)
+        return _grids(batch, logp_A, entropy_A)
     weight = policy.head_weight()
 
     def head(hidden: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -271,6 +221,10 @@ def logprobs(
         for hidden, target in zip(hidden_AC.split(rows), batch.target_A.split(rows), strict=True)
     ]
     logp_A, entropy_A = (torch.cat(values) for values in zip(*chunks, strict=True))
+    return _grids(batch, logp_A, entropy_A)
+
+
+def _grids(batch: Batch, logp_A: torch.Tensor, entropy_A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     zeros_NL = torch.zeros(batch.mask_NL.shape, dtype=logp_A.dtype, device=logp_A.device)
     return zeros_NL.masked_scatter(batch.mask_NL, logp_A), zeros_NL.masked_scatter(batch.mask_NL, entropy_A)
 
@@ -281,15 +235,19 @@ def annotate(
     read: Callable[[Batch], torch.Tensor],
     add: Callable[[Completion, np.ndarray], Completion],
     *,
+    policy: Policy,
     token_budget: int,
-    device: torch.device,
 ) -> list[Group]:
     """Every completion with what `read` finds for its tokens, put where `add` says, from one packed forward."""
-    rows = []
-    for batch in pack(groups, token_budget, device):
-        lengths = batch.mask_NL.sum(dim=1).tolist()
-        rows += [row[:length] for row, length in zip(read(batch).float().cpu().numpy(), lengths, strict=True)]
-    values = iter(rows)
+
+    def rows(tokens_at_once: int) -> list[np.ndarray]:
+        found = []
+        for batch in pack(groups, tokens_at_once, policy.device):
+            lengths = batch.mask_NL.sum(dim=1).tolist()
+            found += [row[:length] for row, length in zip(read(batch).float().cpu().numpy(), lengths, strict=True)]
+        return found
+
+    values = iter(within_memory(policy, token_budget, rows))
     return [
         replace(group, completions=tuple(add(completion, next(values)) for completion in group.completions))
         for group in groups

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from grpo.batch import pack
+from grpo.budget import BY_DEFAULT, LEAST, MOST, tokens_at_once
 from grpo.config import Config
 from grpo.errors import GrpoError
 from grpo.evaluation import is_right
@@ -20,6 +22,8 @@ from grpo.types import Problem
 
 LARGEST_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
 """Mean |sampler logp − trainer logp| beyond which the two do not mean the same policy."""
+SHARE_OF_FREE = 0.85
+"""How much of the free memory a token budget nobody asked for may fill: the rest is for what is not foreseen."""
 BYTES_PER_COMPLETION = 400
 """What one completion takes in the record, roughly."""
 
@@ -112,22 +116,41 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
         )
 
 
-def check_memory(config: Config, task: Task, device: torch.device) -> int | None:
-    """Predicted against free, from the model's config.json alone: before anything is loaded. Returns the prediction."""
+@dataclass(frozen=True)
+class Sizes:
+    """What a run's memory was planned with."""
+
+    token_budget: int
+    predicted: int | None = None
+    """Bytes at the worst moment; None where the model's config.json does not tell."""
+
+
+def check_memory(config: Config, task: Task, device: torch.device) -> Sizes:
+    """Predicted against free, from the model's config.json alone: before anything is loaded. On a GPU, a token budget
+    nobody asked for is the largest that fits."""
+    asked = config.system.token_budget
     try:
         shape = shape_of(read_config(config.model), config.model)
     except GrpoError:  # border: a folder people made; what is wrong with it, loading tells better
-        return None
+        return Sizes(asked or BY_DEFAULT)
     texts = [problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)]
     # A token of a large vocabulary is about three characters of text; of a small one, a character.
     longest = max(map(len, texts)) // (3 if shape.vocabulary > 1000 else 1)
-    needed, free = predicted_memory(config, shape, longest, device).peak, _free_memory(device)
-    if free is not None and needed > free:
+    free, budget = _free_memory(device), asked or (MOST if device.type == "cuda" else BY_DEFAULT)
+
+    def needed(tokens: int) -> int:
+        return predicted_memory(config, shape, longest, device, tokens).peak
+
+    if not asked and free is not None:
+        while budget > LEAST and needed(budget) > SHARE_OF_FREE * free:
+            budget //= 2
+    if free is not None and needed(budget) > free:
         raise GrpoError(
-            f"field model: training {config.model} takes about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free "
-            f"on {device}; lower system.token_budget or prompts_per_step, or choose a smaller model (see grpo plan)"
+            f"field model: training {config.model} takes about {needed(budget) / 1e9:.1f} GB, and {free / 1e9:.1f} GB "
+            f"are free on {device}; lower prompts_per_step or max_new_tokens, turn on system.recompute, or choose a "
+            "smaller model (see grpo plan)"
         )
-    return needed
+    return Sizes(budget, needed(budget))
 
 
 def check_shape(model: str, checkpoint: Path) -> None:
@@ -144,13 +167,21 @@ def check_shape(model: str, checkpoint: Path) -> None:
             )
 
 
-def predicted_memory(config: Config, shape: Shape, prompt_tokens: int, device: torch.device) -> Memory:
+def predicted_memory(
+    config: Config, shape: Shape, prompt_tokens: int, device: torch.device, token_budget: int = 0
+) -> Memory:
     """Of a run as configured, with prompts of this length and completions as long as they may get."""
     by_default = "mixed" if device.type == "cuda" else "float32"
     dtype = by_default if config.system.dtype == "auto" else config.system.dtype
-    needed = needs(config.loss, getattr(config, "critic", None))
-    work, on_gpu = Work.of(config, max(1, prompt_tokens)), device.type == "cuda"
-    return memory_of(shape, work, needed, PRECISIONS[dtype], on_gpu=on_gpu, lora=config.lora.rank)
+    return memory_of(
+        shape,
+        Work.of(config, max(1, prompt_tokens), token_budget),
+        needs(config.loss, getattr(config, "critic", None)),
+        PRECISIONS[dtype],
+        on_gpu=device.type == "cuda",
+        lora=config.lora.rank,
+        recompute=config.system.recompute,
+    )
 
 
 def trained_networks(config: Config) -> int:
@@ -181,7 +212,7 @@ def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> 
     )
     gaps = []
     with torch.no_grad():
-        for batch in pack(groups, config.system.token_budget, policy.device):
+        for batch in pack(groups, tokens_at_once(policy, config.system.token_budget), policy.device):
             logp_NL, _ = logprobs(policy, batch, config.temperature)
             gaps.append((logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs())
     gap = float(torch.cat(gaps).mean())

@@ -26,10 +26,11 @@ from grpo.diagnosis import EVERY, news
 from grpo.errors import DiskFullError, GrpoError
 from grpo.evaluation import evaluate
 from grpo.fingerprint import fingerprints
+from grpo.loading import load_policy
 from grpo.lock import RunLock
 from grpo.loggers import logged
 from grpo.optimizer import make_optimizer, restore_state, state_tensors
-from grpo.policy import Policy, load_policy
+from grpo.policy import Policy
 from grpo.preflight import check_memory, check_shape, preflight
 from grpo.rewards import Rewarded, rewarded, score, telling_line
 from grpo.rewards.steps import score_steps, step_marks
@@ -73,6 +74,8 @@ class Session:
     """How many steps in a row, up to now, had a gradient that was not finite."""
     saved_step: int = -1
     told_faults: set[str] = field(default_factory=set)
+    kept_budget: int = 0
+    """Tokens per micro-batch, as the record knows them."""
 
     @classmethod
     def start(cls, config: Config, view: View) -> Self:
@@ -99,10 +102,13 @@ class Session:
             checkpoint = _go_on_from(run, config, prints, view)
 
         device = pick_device(config.system)
-        memory = {"device": device, "predicted": check_memory(config, task, torch.device(device))}
+        sizes = check_memory(config, task, torch.device(device))
+        memory = {"device": device, "predicted": sizes.predicted}
         if config.loss.credit == "process":
             step_marks(task)
         policy, reference, critic, optimizer = _models(config, checkpoint)
+        policy.forgetful = config.system.recompute
+        policy.token_budget = (run.meta("token_budget") if run else None) or sizes.token_budget
         threads = prepare_machine(config.system, policy, run)
         engine = Engine(policy, config.system.rows_at_once or (run.meta("rows_at_once") if run else None) or 0)
         notes = [*idle(config), *preflight(config, task, policy, engine, run.path if run else None)]
@@ -112,6 +118,7 @@ class Session:
                 "fingerprints": prints,
                 "threads": threads,
                 "rows_at_once": engine.rows_at_once,
+                "token_budget": policy.token_budget,
                 "memory": memory,
             }
             run = Run.create(folder, name, kind="grpo", config=as_dict(config), meta=meta)
@@ -129,6 +136,7 @@ class Session:
             view=view,
             stop=StopRequest(view.warned),
             lock=lock,
+            kept_budget=policy.token_budget,
         )
         if checkpoint:
             session.first_step = session.saved_step = checkpoint.step
@@ -184,6 +192,7 @@ class Session:
             more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
             self.warn("replay", f"step {step} was made again and is not the same: {differences[0]}{more}", step)
         self._tell_faults(step, groups)
+        self._keep_budget(step)
         self.view.stepped(step, metrics, groups)
         self._watch_nonfinite(step, groups, metrics)
         if (step + 1) % EVERY == 0:
@@ -192,6 +201,13 @@ class Session:
     def diagnose(self, step: int) -> None:
         for finding in news(self.run, step):
             self.warn(finding.kind, finding.text, step)
+
+    def _keep_budget(self, step: int) -> None:
+        """Memory ran out in this step, and it was done again in smaller pieces: later ones begin with these."""
+        if (tokens := self.policy.token_budget) != self.kept_budget:
+            self.kept_budget = tokens
+            self.run.set_meta("token_budget", tokens)
+            self.warn("memory", f"step {step}: memory ran out; from here on micro-batches hold {tokens} tokens", step)
 
     def _tell_faults(self, step: int, groups: Sequence[Group]) -> None:
         """The first fault of each kind and reward; all are in the record, completion by completion."""

@@ -21,9 +21,10 @@ from grpo.batch import pack
 from grpo.checkpoints import Checkpoints
 from grpo.config import SftConfig, as_dict, validate
 from grpo.errors import GrpoError
+from grpo.loading import load_policy
 from grpo.loggers import logged
 from grpo.optimizer import make_optimizer, take_step
-from grpo.policy import Policy, load_policy
+from grpo.policy import Policy
 from grpo.policy import logprobs as policy_logprobs
 from grpo.schedule import learning_rate
 from grpo.session import placement, prepare_machine, recorded_ending, take_snapshot

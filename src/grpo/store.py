@@ -351,6 +351,11 @@ class Run:
         """What the run was told of itself when it was made, such as its fingerprints."""
         return self._meta().get(key)
 
+    def set_meta(self, key: str, value: Any) -> None:
+        """What it has learnt of itself since."""
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, _json(value)))
+
     def best_step(self) -> int | None:
         """After how many steps held-out accuracy was highest; the first of equals."""
         rows = [row for row in self.evals() if row["accuracy"] is not None]

@@ -100,7 +100,7 @@ def annotated(
 ) -> list[Group]:
     """+ log-probabilities under the reference, and a critic's values; under the policy as it stands where all of it has
     a gradient, whatever its rewards."""
-    under = partial(annotate, token_budget=config.system.token_budget, device=policy.device)
+    under = partial(annotate, token_budget=config.system.token_budget, policy=policy)
 
     def by(model: Policy) -> Callable[[Batch], torch.Tensor]:
         return lambda batch: logprobs(model, batch, config.temperature)[0]
@@ -132,7 +132,7 @@ def with_old(groups: Sequence[Group], needed: Sequence[Group], policy: Policy, c
         lambda batch: logprobs(policy, batch, config.temperature)[0],
         lambda completion, logp: replace(completion, old_logprobs=logp),
         token_budget=config.system.token_budget,
-        device=policy.device,
+        policy=policy,
     )
     before, after = ([done for group in rows for done in group.completions] for rows in (needed, found))
     told = dict(zip(before, after, strict=True))

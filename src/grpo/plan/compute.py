@@ -46,6 +46,13 @@ def flops(
     return phases
 
 
+def model_flops(shape: Shape, work: Work) -> float:
+    """Forward and backward of one pass over a batch, whatever is computed twice to save memory."""
+    return (1 + BACKWARD) * (
+        _body(shape, work.packed_tokens) + _attention(shape, work) + work.completions * work.new_tokens * _head(shape)
+    )
+
+
 def _body(shape: Shape, tokens: int) -> float:
     return 2.0 * shape.linear_parameters * tokens
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import grpo.plan.fused as fused
 from grpo.plan.shape import Shape
 from grpo.plan.work import MicroBatch, Needs, Work
 
@@ -68,6 +69,7 @@ def memory_of(
     *,
     on_gpu: bool = False,
     lora: int = 0,
+    recompute: bool = False,
     reward_model: Shape | None = None,
 ) -> Memory:
     """`lora`: rank of adapters on every linear map, which then are all that is trained; 0: the whole model is."""
@@ -97,17 +99,19 @@ def memory_of(
     resident = weights + optimizer + reference + reward + critic + on_gpu * (copy + keys_values)
 
     batch = work.micro_batch()
-    activations = saved(shape, batch, precision, lora)
-    logits = 3 * FLOAT32 * shape.vocabulary * min(batch.trained_tokens, _rows(shape))
     # Gradients of the micro-batches before: beside the first one's activations there are none yet.
     earlier = batch.count > 1
     table = 0 if lora else precision.gradients * shape.embedding
+    if on_gpu and precision.values < FLOAT32:
+        activations, logits, forward, update = _fused(shape, batch, precision, gradients, recompute)
+    else:
+        activations, logits, forward, update = _stock(shape, batch, precision, gradients, table, lora)
     scored = needs.reference or needs.critic or work.epochs * work.minibatches > 1
     phases = {
         "rollout": resident + (not on_gpu) * (copy + keys_values) + sampled_logits,
-        "score": resident + scored * (no_gradient(shape, batch.tokens, precision, lora) + logits),
+        "score": resident + scored * (forward + logits),
         # The critic's gradients are there first: its turn comes before the policy's in every micro-batch.
-        "update": resident + critic_gradients + _update(shape, batch, precision, activations, logits, gradients, table),
+        "update": resident + critic_gradients + update,
     }
     if needs.critic:
         own = max(activations + earlier * critic_gradients, critic_gradients + earlier * table)
@@ -125,6 +129,28 @@ def memory_of(
         "logits": max(logits, sampled_logits),
     }
     return Memory(components, phases)
+
+
+def _fused(
+    shape: Shape, batch: MicroBatch, precision: Precision, gradients: int, recompute: bool
+) -> tuple[int, int, int, int]:
+    """(activations, logits, a forward pass alone, the update's worst moment) through `grpo.fused`."""
+    size, sums = precision.values, precision.sums
+    activations = fused.kept(shape, batch, size, sums, recompute)
+    logits = fused.widest(shape, batch, size, sums, recompute)
+    # One micro-batch's gradients come as its activations go; several have those of the ones before.
+    update = max(activations + logits + gradients * (batch.count > 1), gradients)
+    return activations, logits, fused.passing(shape, batch, size, sums), update
+
+
+def _stock(
+    shape: Shape, batch: MicroBatch, precision: Precision, gradients: int, table: int, lora: int
+) -> tuple[int, int, int, int]:
+    """The same through transformers' own blocks."""
+    activations = saved(shape, batch, precision, lora)
+    logits = 3 * FLOAT32 * shape.vocabulary * min(batch.trained_tokens, _rows(shape))
+    update = _update(shape, batch, precision, activations, logits, gradients, table)
+    return activations, logits, no_gradient(shape, batch.tokens, precision, lora), update
 
 
 def _frozen(shape: Shape, precision: Precision) -> int:

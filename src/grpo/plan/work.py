@@ -49,13 +49,13 @@ class Work:
     """Problems of an evaluation, all asked at once."""
 
     @classmethod
-    def of(cls, config: Config, prompt_tokens: int) -> Work:
+    def of(cls, config: Config, prompt_tokens: int, token_budget: int = 0) -> Work:
         return cls(
             prompts=config.prompts_per_step,
             group_size=config.group_size,
             prompt_tokens=prompt_tokens,
             new_tokens=config.max_new_tokens,
-            token_budget=config.system.token_budget,
+            token_budget=token_budget or config.system.token_budget or 16384,
             epochs=config.optimizer.epochs,
             minibatches=config.optimizer.minibatches,
             heldout=config.evaluation.problems,

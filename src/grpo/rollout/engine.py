@@ -17,6 +17,7 @@ import torch
 from grpo.attention import DecodeCache, PromptCache
 from grpo.batch import pack_prompts
 from grpo.errors import GrpoError
+from grpo.fused.weights import weight_places
 from grpo.policy import Policy
 from grpo.rollout.generated import generated
 from grpo.rollout.noise import sampling_noise
@@ -141,13 +142,13 @@ class Engine:
         )
 
     def _decode_on_graphs(self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float) -> Sampled:
-        from grpo.rollout.graphs import GraphDecoding, Room, weight_places
+        from grpo.rollout.graphs import GraphDecoding, Room
 
         P, G, L = noise_PGL.shape
         lengths = [len(prompt) for prompt in prompts]
         room = Room(rows=P * G, prompts=P, columns=-(-max(lengths) // 64) * 64, new_tokens=L, group_size=G)
         held = self.graphs
-        stale = held is None or held.weights != weight_places(self.policy) or held.temperature != temperature
+        stale = held is None or held.places != weight_places(self.policy.model) or held.temperature != temperature
         if held is None or stale or not held.room.holds(room):
             wanted = room if held is None or stale or held.room.new_tokens != L else held.room.joined(room)
             self.graphs = held = None  # its memory is needed for the next

@@ -19,9 +19,11 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from grpo.batch import pack_prompts
-from grpo.policy import Policy, wide_product
+from grpo.fused.weights import Layer, weight_places
+from grpo.policy import Policy
+from grpo.product import wide_product
 from grpo.rollout import kernels
-from grpo.rollout.decoder import Decoder, Layer, can_decode
+from grpo.rollout.decoder import decoded
 
 PREFILL_TOKENS = 32768
 """Most prompt tokens computed at a time."""
@@ -128,14 +130,14 @@ class GraphDecoding:
         vocabulary_parts = -(-config.vocab_size // kernels.LOGITS_PER_PROGRAM)
         self.sampling_scratch = floats(S, vocabulary_parts), floats(S, vocabulary_parts)
         self.every_row = torch.arange(S, dtype=torch.int32, device=device)
-        self.decoder = Decoder(policy) if can_decode(policy) else None
-        self.weights = weight_places(policy)  # which a decoder may have moved
-        self.rotation = self.decoder.rotation(room.columns + L) if self.decoder else None
+        self.fused = policy.fused
+        self.places = weight_places(policy.model)  # which the working copy may have moved
+        self.rotation = self.fused.rotation(room.columns + L) if self.fused else None
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def refresh(self) -> None:
-        if self.decoder:
-            self.decoder.refresh()
+        if self.fused:
+            self.fused.refresh()
 
     def prefill(self, prompts: Sequence[np.ndarray]) -> torch.Tensor:
         """Puts the prompts' keys and values in place; returns the logits after each prompt."""
@@ -146,14 +148,14 @@ class GraphDecoding:
                 last == first or max(longest, len(prompts[last])) * (last + 1 - first) <= PREFILL_TOKENS
             ):
                 longest, last = max(longest, len(prompts[last])), last + 1
-            read = self._prefill_fused if self.decoder else self._prefill_stock
+            read = self._prefill_fused if self.fused else self._prefill_stock
             logits.append(read(prompts[first:last], first))
             first = last
         return torch.cat(logits)
 
     def _prefill_fused(self, prompts: Sequence[np.ndarray], first: int) -> torch.Tensor:
         """Prompts as a grid [P, Q]; what stands beyond a prompt's end is computed, and seen by nobody."""
-        assert self.decoder is not None
+        assert self.fused is not None
         device, P, Q = self.policy.device, len(prompts), max(map(len, prompts))
         lengths_P = torch.tensor([len(prompt) for prompt in prompts]).to(device)
         grid_PQ = np.zeros((P, Q), dtype=np.int64)
@@ -180,9 +182,9 @@ class GraphDecoding:
             )
             return out_PHQD.transpose(1, 2).reshape(P * Q, -1)
 
-        hidden_BC = self.decoder.hidden(torch.from_numpy(grid_PQ).to(device).flatten(), attend)
+        hidden_BC = decoded(self.fused, torch.from_numpy(grid_PQ).to(device).flatten(), attend)
         last_P = torch.arange(P, device=device) * Q + lengths_P - 1
-        return wide_product(hidden_BC[last_P], self.decoder.head)
+        return wide_product(hidden_BC[last_P], self.fused.head)
 
     def _prefill_stock(self, prompts: Sequence[np.ndarray], first: int) -> torch.Tensor:
         into = _Prompts(self.prompt_layers, first)
@@ -326,9 +328,9 @@ class GraphDecoding:
 
     def _step(self, batch: int) -> None:
         """Reads every row's token, and samples the next."""
-        if self.decoder:
-            hidden_BC = self.decoder.hidden(self.rows.token_B[:batch], self.attend_packed)
-            logits_BV = wide_product(hidden_BC, self.decoder.head)
+        if self.fused:
+            hidden_BC = decoded(self.fused, self.rows.token_B[:batch], self.attend_packed)
+            logits_BV = wide_product(hidden_BC, self.fused.head)
         else:
             token_B1 = self.rows.token_B[:batch].long()[:, None]
             position_B1 = (self.rows.first_B[:batch] + self.rows.time).long()[:, None]
@@ -364,8 +366,3 @@ class Look:
     def count(self) -> int:
         self.arrived.synchronize()
         return int(self.number)
-
-
-def weight_places(policy: Policy) -> tuple[int, ...]:
-    """Captured graphs read the weights where they are: when one moves, they are worthless."""
-    return tuple(weight.data_ptr() for weight in policy.model.parameters())

@@ -8,7 +8,6 @@ own keys and values live, and a prompt, whose keys and values it shares with its
 """
 
 from grpo.rollout.kernels.one_program import fits_one_program, whole_attention
-from grpo.rollout.kernels.pointwise import add_and_norm, gated
 from grpo.rollout.kernels.rotation import rotate_and_store
 from grpo.rollout.kernels.sampling import LOGITS_PER_PROGRAM, sample_tokens
 from grpo.rollout.kernels.shared_prompt import PROMPT_KEYS_PER_PROGRAM, attention
@@ -16,10 +15,8 @@ from grpo.rollout.kernels.shared_prompt import PROMPT_KEYS_PER_PROGRAM, attentio
 __all__ = [
     "LOGITS_PER_PROGRAM",
     "PROMPT_KEYS_PER_PROGRAM",
-    "add_and_norm",
     "attention",
     "fits_one_program",
-    "gated",
     "rotate_and_store",
     "sample_tokens",
     "whole_attention",

@@ -1,0 +1,90 @@
+"""Running out of memory costs time, never a step: micro-batches are halved and the gradient is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import grpo
+from conftest import random_policy
+from grpo.budget import LEAST, within_memory
+from grpo.config import Config, Evaluation, System
+from grpo.errors import GrpoError
+from grpo.policy import Policy, predicting_states
+from grpo.store import Run
+from grpo.train import accumulate_gradients
+from grpo.types import Batch
+from test_batch import random_groups
+
+
+def too_small_for(most: int):
+    """`predicting_states` on a GPU whose memory holds so many tokens."""
+
+    def states(policy: Policy, batch: Batch) -> torch.Tensor:
+        hidden_AC = predicting_states(policy, batch)
+        if len(batch.tokens_T) > most:
+            raise torch.OutOfMemoryError(f"{len(batch.tokens_T)} tokens")
+        return hidden_AC
+
+    return states
+
+
+def test_it_halves_until_it_fits_and_undoes_in_between() -> None:
+    policy, tried, undone = random_policy("llama"), [], []
+
+    def work(tokens: int) -> str:
+        tried.append(tokens)
+        if tokens > 3000:
+            raise torch.OutOfMemoryError
+        return "done"
+
+    assert within_memory(policy, 10_000, work, lambda: undone.append(tried[-1])) == "done"
+    assert tried == [10_000, 5_000, 2_500]
+    assert undone == [10_000, 5_000]
+    assert policy.token_budget == 2_500, "and stays so"
+
+
+def test_it_gives_up_with_one_line() -> None:
+    def work(tokens: int) -> None:
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(GrpoError, match=rf"^field system.token_budget: out of memory on cpu even with {LEAST} tokens"):
+        within_memory(random_policy("llama"), 3 * LEAST, work)
+
+
+def test_the_gradient_is_the_one_of_a_large_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.budget.LEAST", 8)
+    groups, gradients = random_groups(), []
+    for most in (10_000, 40):
+        policy = random_policy("llama", torch.float64)
+        monkeypatch.setattr("grpo.gradient.predicting_states", too_small_for(most))
+        accumulate_gradients(policy, groups, Config(algorithm="dr_grpo", max_new_tokens=12))
+        gradients.append(torch.cat([weight.grad.flatten() for weight in policy.model.parameters()]))
+    assert policy.token_budget == 32, "16384, halved until no micro-batch has more than 40"
+    assert (gradients[0] - gradients[1]).norm() < 1e-7 * gradients[0].norm()
+
+
+def test_a_run_keeps_and_tells_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.gradient.predicting_states", too_small_for(100))
+    monkeypatch.setattr("grpo.budget.LEAST", 8)
+    settings = {
+        "model": "nano",
+        "steps": 2,
+        "prompts_per_step": 4,
+        "group_size": 4,
+        "max_new_tokens": 16,
+        "evaluation": Evaluation(every=0, problems=4, probes=0),
+    }
+    with grpo.train(Config(**settings, run="small", system=System(runs=str(tmp_path)))) as run:
+        kept = run.meta("token_budget")
+        told = [finding["text"] for finding in run.findings() if finding["kind"] == "memory"]
+    assert kept < 16384
+    assert told == [f"step 0: memory ran out; from here on micro-batches hold {kept} tokens"]
+    monkeypatch.undo()
+    monkeypatch.setattr("grpo.budget.LEAST", 8)
+    more = settings | {"steps": 3, "resume": True}
+    with grpo.train(Config(**more, run="small", system=System(runs=str(tmp_path)))) as run:
+        assert isinstance(run, Run)
+        assert run.meta("token_budget") == kept
