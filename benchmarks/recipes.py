@@ -129,7 +129,8 @@ def measure(recipe: Path, steps: int = 3, shape: str = "", changes: list[str] | 
         else:
             measured = loaded + peak_on_cpu(train)
         device = torch.device(pick_device(config.system))
-        predicted = predicted_memory(config, shape_of(SHAPES[shape].to_dict(), shape), prompt_tokens, device)
+        budget = session.policy.token_budget
+        predicted = predicted_memory(config, shape_of(SHAPES[shape].to_dict(), shape), prompt_tokens, device, budget)
         spans = session.run.spans()
         losses = [value for _, value in session.run.metrics("loss")]
         gaps = [value for _, value in session.run.metrics("sampler_gap")]
@@ -139,7 +140,7 @@ def measure(recipe: Path, steps: int = 3, shape: str = "", changes: list[str] | 
         "shape": shape,
         "lora": config.lora.rank,
         "work": f"{config.prompts_per_step} x {config.group_size}, {prompt_tokens} + {config.max_new_tokens} tokens",
-        "token_budget": config.system.token_budget,
+        "token_budget": budget,
         "trained": sum(weight.numel() for _, weight in session.policy.trained()),
         "predicted": predicted.peak,
         "measured": measured,
