@@ -37,6 +37,10 @@ def _critic(error: float) -> Credit:
     return lambda rewards_MG, value: rewards_MG - (value + error)
 
 
+def _less(b: float) -> Credit:
+    return lambda rewards_MG, value: rewards_MG - b
+
+
 def family(critic_error: float) -> dict[str, Ancestor]:
     """In the order of their years; `critic_error` is what the critic's value is off by."""
     critic = _critic(critic_error)
@@ -174,9 +178,9 @@ def baseline_term(query: Query) -> dict[str, Any]:
     b = number(query, "b", 0.5, -2, 2)
     p_V = logits_V.softmax(dim=0)
     slope_VV = torch.eye(len(p_V), dtype=p_V.dtype) - p_V
-    mean_V, variance = moments(logits_V, rewards_V, 1, lambda rewards_MG, value: rewards_MG - b)
+    mean_V, variance = moments(logits_V, rewards_V, 1, _less(b))
     variances = [
-        {"b": at, "variance": moments(logits_V, rewards_V, 1, lambda rewards_MG, value, at=at: rewards_MG - at)[1]}
+        {"b": at, "variance": moments(logits_V, rewards_V, 1, _less(at))[1]}
         for at in [round(-1 + 0.05 * i, 2) for i in range(61)]
     ]
     return {

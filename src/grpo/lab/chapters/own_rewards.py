@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,12 +13,12 @@ from grpo.core import group_advantages, reward_statistics
 from grpo.lab.chapters import shipped
 from grpo.lab.chapters.query import Query, number, numbers, whole, word
 
-WAYS: dict[str, dict[str, str]] = {
-    "grpo": {"baseline": "mean", "scale": "group_std"},
-    "mean_only": {"baseline": "mean", "scale": "none"},
-    "leave_one_out": {"baseline": "leave_one_out", "scale": "none"},
-    "batch_std": {"baseline": "mean", "scale": "batch_std"},
-    "batch": {"baseline": "batch", "scale": "batch_std"},
+WAYS: dict[str, Callable[..., torch.Tensor]] = {
+    "grpo": partial(group_advantages, baseline="mean", scale="group_std"),
+    "mean_only": partial(group_advantages, baseline="mean", scale="none"),
+    "leave_one_out": partial(group_advantages, baseline="leave_one_out", scale="none"),
+    "batch_std": partial(group_advantages, baseline="mean", scale="batch_std"),
+    "batch": partial(group_advantages, baseline="batch", scale="batch_std"),
 }
 """GRPO, Dr. GRPO, RLOO, REINFORCE++ with a group baseline, and the whole batch as one group."""
 SIX = (1.0, 1.0, 0.0, 0.0, 0.0, 0.5)
@@ -32,7 +34,7 @@ def own_group(query: Query) -> dict[str, Any]:
     rewards = numbers(query, "rewards", start, 0, 1, least=1, most=16)
     rewards_1G = torch.tensor([rewards], dtype=torch.float64)
     rewards_PG, valid_PG = _with_siblings(rewards)
-    found = {name: group_advantages(rewards_PG, valid_PG, **way)[0, : len(rewards)] for name, way in WAYS.items()}
+    found = {name: way(rewards_PG, valid_PG)[0, : len(rewards)] for name, way in WAYS.items()}
     several = len(rewards) > 1
     return {
         "prompt": shipped.groups()[STEP][GROUP]["prompt"] if recorded else "",
@@ -101,7 +103,7 @@ def two_prompts(query: Query) -> dict[str, Any]:
     rewards_PG[1, :second] = 1.0
     found = {}
     for name, way in WAYS.items():
-        advantages_PG = group_advantages(rewards_PG, **way)
+        advantages_PG = way(rewards_PG)
         found[name] = {
             "right": [advantages_PG[0, 0].item() if first else None, advantages_PG[1, 0].item() if second else None],
             "wrong": [
@@ -117,7 +119,7 @@ def push_by_difficulty(query: Query) -> list[dict[str, Any]]:
     """Of a group with k of G right: the two advantages, and the sum of their sizes, with and without the std."""
     size = whole(query, "g", 8, 2, 64)
     rewards_KG = (torch.arange(size) < torch.arange(size + 1)[:, None]).double()
-    ways = {name: group_advantages(rewards_KG, **WAYS[name]) for name in ("grpo", "mean_only")}
+    ways = {name: WAYS[name](rewards_KG) for name in ("grpo", "mean_only")}
     return [
         {
             "right": k,

@@ -48,8 +48,8 @@ function ChapterList({ here, depth }) {
   useEffect(() => {
     document.querySelector(".chapter-list [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [here]);
-  return html`<nav class="views chapter-list" aria-label="Chapters"><${Link} to="/learn">All<//>${[...CHAPTERS, EXTRA].map(
-    ({ slug, number: place, title }) => html`<${Link} to=${chapterAddress(slug, depth)} aria-current=${slug === here ? "page" : undefined}>${place ? `${place} ${title}` : title}<//>`,
+  return html`<nav class="chapter-list" aria-label="Chapters"><${Link} to="/learn">All<//>${[...CHAPTERS, EXTRA].map(
+    ({ slug, number: place, short, title }) => html`<${Link} to=${chapterAddress(slug, depth)} title=${title} aria-current=${slug === here ? "page" : undefined}>${place ? html`<span class="faint">${place}</span> ` : null}${short}<//>`,
   )}</nav>`;
 }
 
@@ -179,7 +179,7 @@ export function Reported({ source, children }) {
 // Cells are text, numbers or elements; the first of each row is its heading.
 export function Table({ label, head, rows, foot }) {
   return html`<div class="scroll table" tabIndex="0" role="group" aria-label=${label}><table>
-    <thead><tr>${head.map((cell) => html`<th scope="col">${cell}</th>`)}</tr></thead>
+    <thead><tr>${head.map((cell) => (cell ? html`<th scope="col">${cell}</th>` : html`<td></td>`))}</tr></thead>
     <tbody>${rows.map(([first, ...rest]) => html`<tr><th scope="row">${first}</th>${rest.map((cell) => html`<td class=${typeof cell === "number" ? "num" : ""}>${typeof cell === "number" ? number(cell) : cell}</td>`)}</tr>`)}</tbody>
   </table></div>${foot && html`<p class="small soft">${foot}</p>`}`;
 }
