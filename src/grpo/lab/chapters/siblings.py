@@ -23,7 +23,7 @@ def tabular_updates(query: Query) -> dict[str, Any]:
     """A policy over five answers: a group is drawn, `policy_loss` weighs it, and an optimizer moves the logits."""
     rewards_V = torch.tensor(numbers(query, "rewards", REWARDS, 0, 1, least=5, most=5), dtype=torch.float64)
     size, seed = whole(query, "g", 8, 2, 64), whole(query, "seed", 1, 0, 9999)
-    updates, lr = whole(query, "updates", 1, 0, MOST_UPDATES), number(query, "lr", 0.3, 0.01, 2)
+    updates, lr = whole(query, "updates", 20, 0, MOST_UPDATES), number(query, "lr", 0.3, 0.01, 2)
     scale = word(query, "scale", "group_std", ("group_std", "none"))
     logits_V = torch.tensor(CHANCES, dtype=torch.float64).log().requires_grad_()
     optimizer = torch.optim.SGD([logits_V], lr=lr)

@@ -127,7 +127,7 @@ export function Equation({ tex, spoken }) {
 export function Code({ slug, source, open = false, title }) {
   const [shown, setShown] = useState(open);
   return html`<details class="code" open=${open} onToggle=${(event) => event.currentTarget.open && setShown(true)}>
-    <summary>${title ?? "The function that computes this"}</summary>
+    <summary>${title ?? html`The source of <code>${source}</code>`}</summary>
     ${shown && html`<${Listing} slug=${slug} source=${source} />`}
   </details>`;
 }

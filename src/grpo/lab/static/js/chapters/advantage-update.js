@@ -36,13 +36,13 @@ const START = [0.7, 0.2, 0.1, 0, 0.3];
 
 export function TabularUpdates() {
   const rewards = NAMES.map((name, place) => param(`t${name}`, START[place]));
-  const asked = { rewards: rewards.join(","), updates: param("updates", 1), g: param("tg", 8), lr: param("tlr", 0.3), seed: param("tseed", 1), scale: param("tscale", "group_std") };
+  const asked = { rewards: rewards.join(","), updates: param("updates", 20), g: param("tg", 8), lr: param("tlr", 0.3), seed: param("tseed", 1), scale: param("tscale", "group_std") };
   const state = useAnswer("advantage", "tabular", asked);
   const strong = { tA: undefined, tB: 0.9, tC: 1, tD: 0.8, tE: 0.9 };
   return html`<${Play} label="Updates of a policy over five answers">
     <div class="knobs five">${NAMES.map((name, place) => html`<${Slider} name=${`t${name}`} label=${`reward of ${name}`} min=${0} max=${1} step=${0.1} value=${START[place]} show=${(value) => number(value, 1)} />`)}</div>
     <div class="row presets" role="group" aria-label="Siblings"><button type="button" class="chip" onClick=${() => setQuery({ tA: undefined, tB: undefined, tC: undefined, tD: undefined, tE: undefined })}>A among weak siblings</button><button type="button" class="chip" onClick=${() => setQuery(strong)}>A among strong siblings</button></div>
-    <div class="knobs"><${Slider} name="updates" label="updates" min=${0} max=${60} step=${1} value=${1} /><${Slider} name="tg" label="group size G" min=${2} max=${64} step=${1} value=${8} /><${Slider} name="tlr" label="step size" min=${0.05} max=${2} step=${0.05} value=${0.3} show=${(value) => number(value, 2)} /><${Slider} name="tseed" label="luck (seed)" min=${1} max=${20} step=${1} value=${1} />
+    <div class="knobs"><${Slider} name="updates" label="updates" min=${0} max=${60} step=${1} value=${20} /><${Slider} name="tg" label="group size G" min=${2} max=${64} step=${1} value=${8} /><${Slider} name="tlr" label="step size" min=${0.05} max=${2} step=${0.05} value=${0.3} show=${(value) => number(value, 2)} /><${Slider} name="tseed" label="luck (seed)" min=${1} max=${20} step=${1} value=${1} />
       <${Choice} name="tscale" label="divide by the std" value="group_std" options=${[["group_std", "yes"], ["none", "no"]]} /></div>
     <${Fetched} state=${state} height="16rem">${(data) => html`<${Dynamics} data=${data} />`}<//>
   <//>
