@@ -4,7 +4,7 @@ import { useApi } from "./api.js";
 import { Chart } from "./chart.js";
 import { CHAPTERS, EXTRA } from "./chapters.js";
 import { useAnswer } from "./lesson.js";
-import { number, percent, signed } from "./format.js";
+import { percent, signed } from "./format.js";
 import { Advantage, Fetched, Reward } from "./parts.js";
 import { address, Link } from "./route.js";
 import { Untrusted } from "./text.js";
@@ -31,7 +31,7 @@ function Path({ story, own }) {
   const mine = (name, query = {}) => own && html` · <${Link} to=${address(`/runs/${encodeURIComponent(own.id)}/${name}`, query)}>in your run ${own.name}<//>`;
   const { worked, direct } = story.styles;
   return html`<ol class="path">
-    <li><h3>Train</h3><p>In a terminal: <code>make train</code> in a fresh checkout, or <code>grpo train</code>. Half a minute to three minutes on one core. ${own ? html`You did: <${Link} to=${`/runs/${encodeURIComponent(own.id)}`}>${own.name}<//>, ${percent(own.accuracy?.[0])} → ${percent(own.accuracy?.[1])}.` : "No run of yours is here yet; a recorded one is, and everything below works on it."}</p></li>
+    <li><h3>Train</h3><p>In a terminal: <code>make train</code> in a fresh checkout, or <code>grpo train</code>. Under two minutes on a CPU. ${own ? html`You did: <${Link} to=${`/runs/${encodeURIComponent(own.id)}`}>${own.name}<//>, ${percent(own.accuracy?.[0])} → ${percent(own.accuracy?.[1])}.` : "No run of yours is here yet; a recorded one is, and everything below works on it."}</p></li>
     <li><h3>See that it worked</h3><p>A small model adds and multiplies. Before training it got <b data-number="story-before">${percent(story.accuracy[0])}</b> of new problems right, after ${story.steps} steps <b data-number="story-after">${percent(story.accuracy[1])}</b>. Nobody showed it a solution.</p>
       <p class="small"><${Link} to=${view("overview")}>Overview of the recorded run<//>${mine("overview")}</p></li>
     <li><h3>Read one group</h3><p>Every problem is asked eight times. One of the first, <${Untrusted} text=${story.group.prompt} /> (${story.group.answer} is right):</p>
@@ -41,7 +41,7 @@ function Path({ story, own }) {
     <li><h3>Compare the styles</h3><p>In the first ${story.first} steps:</p>
       <div class="scroll table" tabIndex="0" role="group" aria-label="Styles compared"><table><thead><tr><th scope="col">style</th><th scope="col">share of answers</th><th scope="col">right</th><th scope="col">mean advantage</th></tr></thead><tbody>
         ${[["worked out", worked], ["just said", direct]].map(([name, style]) => html`<tr><th scope="row">${name}</th><td class="num">${percent(style.share)}</td><td class="num"><b>${percent(style.right)}</b></td><td><${Advantage} value=${style.advantage} /></td></tr>`)}</tbody></table></div>
-      <p>Working it out is right ${number(worked.right / direct.right, 0)} times as often. So it is above its group nearly always, and saying a number nearly always below.</p>
+      <p>Working it out is right ${Math.round(worked.right / direct.right)} times as often. So it is above its group nearly always, and saying a number nearly always below.</p>
       <p class="small"><${Link} to="/learn/advantage">What the advantage is, and why only siblings count<//></p></li>
     <li><h3>Push</h3><p>An answer above its group is made more likely, token by token; one below, less. The first token decides the style: an opening parenthesis, or a digit. That is where the push adds up.</p>
       <p class="small"><${Link} to=${view("tokens", { step: 0, lens: "push" })}>Tokens of the first step by push<//>${mine("tokens", { step: 0, lens: "push" })} · <${Link} to="/learn/advantage?direct=down#one">One update: even a right number becomes less likely, if it is just said<//></p></li>

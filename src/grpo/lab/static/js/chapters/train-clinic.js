@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { Code, Fetched, Only, Table, Trial, param, useAnswer } from "../lesson.js";
 import { useApi } from "../api.js";
+import { Loading } from "../parts.js";
 import { Curves } from "../trial.js";
 import { exact, number, percent } from "../format.js";
 import { setQuery } from "../route.js";
@@ -22,7 +23,7 @@ function Ward({ patient }) {
   const outcome = known.data?.recorded?.outcome;
   const sick = outcome && { ...outcome, arms: outcome.arms.slice(0, 1) };
   return html`<div class="play"><p class="claim">${patient.symptom}</p>
-      ${sick ? html`<div class="outcome-charts">${sick.trial.metrics.map((metric) => html`<${Curves} outcome=${sick} metric=${metric} by="step" key=${metric} />`)}</div>` : html`<div class="loading" style=${{ minHeight: "24rem" }}></div>`}
+      ${sick ? html`<div class="outcome-charts">${sick.trial.metrics.map((metric) => html`<${Curves} outcome=${sick} metric=${metric} by="step" key=${metric} />`)}</div>` : known.data ? html`<p class="soft">This patient was not recorded: <code>python scripts/record_trials.py</code></p>` : html`<${Loading} height="24rem" />`}
       <p class="question-ask" id="ask-clinic">What is wrong with it?</p>
       <div class="question-options" role="group" aria-labelledby="ask-clinic">${Object.entries(patient.causes).map(([key, words]) => html`<button type="button" class=${guess === key ? "picked" : ""} aria-pressed=${guess === key} onClick=${() => setQuery({ guess: key })}>${words}</button>`)}</div>
       ${guess ? html`<${Diagnosis} patient=${patient} guess=${guess} />` : html`<p class="small faint">Choose, and the record is asked.</p>`}</div>
@@ -52,7 +53,8 @@ const SYMPTOMS = [
 export function SymptomTable() {
   const [first, second, third, fourth] = SYMPTOMS.map(([patient]) => useAnswer("train", "diagnosis", { patient }));
   const states = [first, second, third, fourth];
-  if (states.some((state) => !state.data)) return html`<div class="loading" style=${{ minHeight: "16rem" }}></div>`;
+  if (states.some((state) => state.error)) return null;
+  if (states.some((state) => !state.data)) return html`<${Loading} height="16rem" />`;
   const measure = (row) => (row.right_share !== undefined ? `${percent(row.right_share)} truly right` : `${percent(row.after)} held out`);
   return html`<${Table} label="Symptoms, advice and what came of it" head=${["symptom", "looks like", "advice", "measured: as it was, then with each remedy"]} rows=${SYMPTOMS.map(([, name, looks, advice], place) => [name, looks, advice, html`<ul class="plain">${states[place].data.remedies.map((row, at) => html`<li>${at === 0 ? "as it was" : row.label}: <b class="num">${measure(row)}</b></li>`)}</ul>`])} foot="Two seeds, sixty steps of nano each; the patients of the clinic. A loss that jumps is no sign in itself: with one update per batch the loss is about 0 whatever happens." />`;
 }
