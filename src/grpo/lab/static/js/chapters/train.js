@@ -22,7 +22,7 @@ export function Chapter() {
     <${Section} title="The clinic" lead="Six runs with one thing wrong with each. Look at the curves, say what it is, and see what the record shows."><${Clinic} /><//>
     <${Section} title="What is said to help"><${SymptomTable} /><//>
     <${Section} title="Every knob, and where its number comes from"><${Hyperparameters} /><${Tips} /><//>
-    <${Section} title="Mistakes in a listing" depth="code" lead="A tutorial's GRPO trainer, in Python and in Rust, looks right at first sight. Seven things to learn from it; each is run beside the engine."><${Listings} /><//>`;
+    <${Section} title="Mistakes in a listing" depth="code" lead="A tutorial's GRPO trainer, in Python and in Rust, looks right at first sight. Seven things to learn from it, in our words; what can be run is run beside the engine."><${Listings} /><//>`;
 }
 
 // With one update per batch the loss says nothing of progress: predict, then look at what was trained.
