@@ -95,7 +95,7 @@ def true_value(prompt: str, seed: int, sample: int) -> list[float]:
 
 def _goes_on(loaded: Nano, problem: Problem, written: str) -> list[float]:
     begun = Problem(f"{problem.id}/{written}", problem.prompt + written, problem.answer)
-    options = {"seed": 2, "step": 0, "temperature": 1.0, "max_new_tokens": LONGEST}
+    options: dict[str, Any] = {"seed": 2, "step": 0, "temperature": 1.0, "max_new_tokens": LONGEST}
     [group] = loaded.engine.sample([begun], TRIES, **options)
     return [float(loaded.task.score(problem, written + done.text)["correct"] or 0.0) for done in group.completions]
 

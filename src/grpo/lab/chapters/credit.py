@@ -39,6 +39,8 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "careless": careless,
     "call": call,
 }
+LIGHT_CRITIC = {"algorithm": "ppo", "critic.model": "shared", "critic.lr": 3e-3, "loss.credit": "process"}
+"""One more output of the policy's network, and rewards for every step."""
 TRIALS: dict[str, dict[str, Any]] = {
     "gamed": {
         "arms": [
@@ -54,10 +56,10 @@ TRIALS: dict[str, dict[str, Any]] = {
         "arms": [
             {"label": "outcome", "settings": {}},
             {"label": "every step", "settings": {"loss.credit": "process"}},
-            {"label": "every step, light critic", "settings": {"algorithm": "ppo", "critic.model": "shared", "critic.lr": 3e-3, "loss.credit": "process"}},
+            {"label": "every step, light critic", "settings": LIGHT_CRITIC},
         ],
         "seeds": 3,
         "steps": 60,
         "metrics": ["reward_mean", "worked_share"],
     },
-}  # fmt: skip
+}

@@ -40,10 +40,16 @@ def strategies(query: Query) -> dict[str, Any]:
     return {
         "question": QUESTION,
         "rows": [
-            {"name": name, "text": texts[name], "extracted": verdict.extracted, "reward": float(verdict.right), "advantage": advantage}
+            {
+                "name": name,
+                "text": texts[name],
+                "extracted": verdict.extracted,
+                "reward": float(verdict.right),
+                "advantage": advantage,
+            }
             for (name, verdict), advantage in zip(verdicts.items(), advantages, strict=True)
         ],
-    }  # fmt: skip
+    }
 
 
 def gamed(query: Query) -> dict[str, Any]:
@@ -51,7 +57,9 @@ def gamed(query: Query) -> dict[str, Any]:
     lines = [line for line in text(query, "guesses", "\n".join(GUESSES), 600).split("\n") if line.strip()]
     if not 2 <= len(lines) <= MOST_GUESSES:
         raise GrpoError(f"guesses: 2 to {MOST_GUESSES} lines; got {len(lines)}")
-    paid = {name: [pay(SUM, line) for line in lines] for name, pay in (("gameable", close_and_brief), ("mended", exact))}
+    paid = {
+        name: [pay(SUM, line) for line in lines] for name, pay in (("gameable", close_and_brief), ("mended", exact))
+    }
     pushed = {name: group_advantages(torch.tensor([values]).double())[0].tolist() for name, values in paid.items()}
     task = Arithmetic("easy")
     return {

@@ -79,7 +79,7 @@ def _at_temperature(temperature: float, size: int) -> dict[str, Any]:
     config = resolve(replace(config, loss=replace(config.loss, beta=0.0)))
     with fresh_nano() as student:
         problems = student.task.draw(0, SWEPT, seed=1)
-        options = {"seed": 1, "step": 0, "temperature": temperature, "max_new_tokens": LONGEST}
+        options: dict[str, Any] = {"seed": 1, "step": 0, "temperature": temperature, "max_new_tokens": LONGEST}
         groups = score(student.task, student.engine.sample(problems, size, **options))
         groups, rewards = credit(groups, config)
         norm = gradient_norm(student, groups, config)
@@ -119,7 +119,10 @@ def observed(query: Query) -> dict[str, Any]:
     size = whole(query, "g", 8, 2, 64)
     with Run.open(RECORDINGS, RECORDING, readonly=True) as run:
         found = difficulty(run, points=100)
-    steps = [{key: row[key] for key in ("step", "pass_rate", "observed_zero_signal", "groups_by_right")} for row in found["columns"]]
+    steps = [
+        {key: row[key] for key in ("step", "pass_rate", "observed_zero_signal", "groups_by_right")}
+        for row in found["columns"]
+    ]
     prompts = _prompts() if TRIES % size == 0 else []
     return {
         "group_size": size,
@@ -151,7 +154,7 @@ def _against_chance(prompt: str, rewards: list[float], size: int) -> dict[str, A
 def baselines(query: Query) -> dict[str, Any]:
     """Why a group suits a prompt: what spread is left in one recorded step's rewards under each baseline.
 
-    Completions of one prompt differ by the policy's choices alone. Compared across prompts, those of easy ones look good.
+    Completions of one prompt differ by the policy's choices alone. Across prompts, those of easy ones look good.
     """
     step = whole(query, "step", 3, 0, 79)
     with Run.open(RECORDINGS, RECORDING, readonly=True) as run:

@@ -1,7 +1,7 @@
 """How much a group tells: chance alone, and variance of the gradient it estimates, worked out exactly.
 
-The policy here has two answers, one right (reward 1) and one wrong (0), and one logit; p is the chance of the right one.
-A group's estimate of the gradient is the mean of A · ∂log p(answer)/∂logit. Its mean and variance run through all groups.
+The policy here has two answers, one right (reward 1) and one wrong (0), and one logit; p is the right one's chance. A
+group's estimate of the gradient is the mean of A · ∂log p(answer)/∂logit; its mean and variance run through all groups.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from grpo.rewards import score
 from grpo.rewards.answers import check
 from grpo.rollout.engine import Engine
 from grpo.train import loop
-from grpo.types import Completion, Problem
+from grpo.types import Completion
 
 SAMPLES = 512
 HELDOUT = 300
@@ -76,9 +76,7 @@ def _said(done: Completion, count: int) -> dict[str, Any]:
 def _fine_tuned() -> dict[str, float]:
     with nano() as loaded:
         problems = loaded.task.heldout()[:HELDOUT]
-        row, _ = evaluate(
-            loaded.engine, loaded.task, problems, max_new_tokens=LONGEST, temperature=1.0, seed=1
-        )
+        row, _ = evaluate(loaded.engine, loaded.task, problems, max_new_tokens=LONGEST, temperature=1.0, seed=1)
     return row
 
 
