@@ -84,6 +84,7 @@ def test_a_group_of_one_has_no_sample_deviation() -> None:
     assert found["advantage"] == 0
     assert "group_size" in found["refusal"]
     assert found["two"]["population"] == 1
+    assert [row["factor"] for row in found["conventions"]] == pytest.approx([2**0.5, (8 / 7) ** 0.5, (64 / 63) ** 0.5])
     assert found["two"]["sample"] == pytest.approx(0.5 / (math.sqrt(0.5) + 1e-4))
 
 

@@ -93,7 +93,8 @@ def sizes(query: Query) -> dict[str, Any]:
                 "groups_with_signal": BUDGET // size * (1 - level),
             }
         )
-    return {"p": pass_rate, "budget": BUDGET, "rows": rows}
+    defaults = {name: getattr(Config, name) for name in ("prompts_per_step", "group_size")}
+    return {"p": pass_rate, "budget": BUDGET, "rows": rows, "defaults": defaults}
 
 
 def alone(query: Query) -> dict[str, Any]:
@@ -112,11 +113,18 @@ def alone(query: Query) -> dict[str, Any]:
         "population_std": float(one_G.std(correction=0)),
         "advantage": float(group_advantages(one_G[None])[0, 0]),
         "refusal": refusal,
+        "conventions": [{"group_size": size, "factor": _factor(size)} for size in (2, 8, 64)],
         "two": {
             "sample": float(group_advantages(two_G[None])[0, 0]),
             "population": float((two_G[0] - two_G.mean()) / two_G.std(correction=0)),
         },
     }
+
+
+def _factor(size: int) -> float:
+    """Population advantage over sample advantage, whatever the rewards."""
+    rewards_G = torch.arange(size, dtype=torch.float64)
+    return float(rewards_G.std() / rewards_G.std(correction=0))
 
 
 def sample_std(rewards: list[float]) -> float | None:

@@ -22,7 +22,7 @@ export function Difficulty() {
             Plot.dot(real.data?.prompts ?? [], { x: "pass_rate", y: "observed", fill: "var(--c4)", fillOpacity: 0.6, r: 3 }),
             Plot.ruleX([found.p], { stroke: "var(--accent)" }), Plot.dot([found], { x: "p", y: "zero_signal", r: 6, fill: "var(--accent)" })] })}
           table=${{ columns: ["prompt", "right", "level groups", "by chance"], rows: (real.data?.prompts ?? []).map((row) => [row.prompt, row.pass_rate, row.observed, row.expected]) }} />
-        <${Numbers} items=${[["teaches nothing", percent(found.zero_signal, found.zero_signal < 0.1 ? 2 : 1), `of groups at ${percent(found.p)}`, "zero-signal"], ["teaches something", percent(1 - found.zero_signal, 1)]]} />`}<//>
+        <${Numbers} items=${[["teaches nothing", rare(found.zero_signal), `of groups at ${percent(found.p)}`, "zero-signal"], ["teaches something", percent(1 - found.zero_signal, 1)]]} />`}<//>
       <${Only} depth="math"><${Equation} tex=${`\\Pr(\\text{level})=p^{G}+(1-p)^{G}=${p.toFixed(2)}^{${g}}+${(1 - p).toFixed(2)}^{${g}}${state.data ? `=${Number(state.data.zero_signal.toPrecision(3))}` : ""}`} spoken="The chance that a group is level is p to the G plus one minus p to the G." /><//>
       <${Only} depth="code"><${Code} slug="group" source="zero_signal_chance" /><//>
     <//>
@@ -49,12 +49,14 @@ export function Sizes() {
         <${Only} depth="math"><p class="small soft">The group mean is a Monte Carlo estimate of the value of the prompt, with standard error <i>√(p(1−p)/G)</i>: unbiased, and wrong by ${number(at[8].baseline_error, 3)} at G = 8.</p><//>`;
       }}<//>
     <//>
-    <p>What is reported differs: <span class="reported-source">reported: 64 in DeepSeekMath (arXiv 2402.03300), 16 in DeepSeek-R1 (arXiv 2501.12948)</span>. Eight is this program's default, and what fits a step of 128 completions on 16 problems. Sampling is the price: the answers of a group are the only thing that grows with G, where PPO would train a second network instead.</p>
+    <p>What is reported differs: <span class="reported-source">reported: 64 in DeepSeekMath (arXiv 2402.03300), 16 in DeepSeek-R1 (arXiv 2501.12948)</span>. ${state.data && html`${state.data.defaults.group_size} is this program's default, with ${state.data.defaults.prompts_per_step} problems a step. `}Sampling is the price: the answers of a group are the only thing that grows with G, where PPO would train a second network instead.</p>
   <//>`;
 }
 
+const rare = (share) => (share > 0 && share < 1e-4 ? "< 0.01%" : percent(share, share > 0 && share < 0.1 ? 2 : 0));
+
 function SizeCard({ title, rows, words }) {
-  return html`<div><h3>${title}</h3><p class="small">${words}</p><dl>${rows.map((row) => html`<div><dt>${rows.length > 1 ? `G = ${row.group_size}: ` : ""}teach nothing</dt><dd class="num" data-number=${`size-${row.group_size}`}>${percent(row.zero_signal, row.zero_signal < 0.1 && row.zero_signal > 0 ? 2 : 0)}</dd></div><div><dt>groups that teach</dt><dd class="num">${number(row.groups_with_signal, 1)} of ${row.groups}</dd></div><div><dt>error of the mean</dt><dd class="num">± ${number(row.baseline_error, 3)}</dd></div>`)}</dl></div>`;
+  return html`<div><h3>${title}</h3><p class="small">${words}</p><dl>${rows.map((row) => html`<div><dt>${rows.length > 1 ? `G = ${row.group_size}: ` : ""}teach nothing</dt><dd class="num" data-number=${`size-${row.group_size}`}>${rare(row.zero_signal)}</dd></div><div><dt>groups that teach</dt><dd class="num">${number(row.groups_with_signal, 1)} of ${row.groups}</dd></div><div><dt>error of the mean</dt><dd class="num">± ${number(row.baseline_error, 3)}</dd></div>`)}</dl></div>`;
 }
 
 export function Variance() {

@@ -60,8 +60,8 @@ function Temperature() {
       }}<//>
       <${Only} depth="code"><${Code} slug="group" source="mismatch" title="Sampler against trainer" /><${Code} slug="group" source="gradient_norm" title="The gradient's norm" /><//>
     <//>
-    <p>Variety rises with T and fewer groups are level; the gradient does not follow. A log-probability at temperature T is steeper by 1/T, so cold groups that do speak push harder. Warm enough to find both kinds of answer is what is needed. And a model that is sure of itself gives equal answers at any temperature.</p>
-    <${Trial} name="temperature" />
+    <p>Variety rises with T. Level groups become fewer, until answers fall apart and more groups are all wrong. The gradient does not follow: a log-probability at temperature T is steeper by 1/T, so cold groups that do speak push harder. So what does training do?</p>
+    <${Trial} name="temperature">${(outcome) => html`<p>Held-out accuracy is measured at each run's own temperature. Here the cold runs learn fastest and the warm ones slowest: the model already finds both kinds of answer at any temperature, and heat only spoils its sums. Keep T = 1 unless groups are level because answers are alike; ${outcome.arms[0].label} spent its last steps on groups that had nothing left to teach.</p>`}<//>
   <//>`;
 }
 
@@ -76,7 +76,7 @@ function Alone() {
   return html`<${Section} id="alone" title="A group of one" lead="A thought experiment: G = 1. There is nobody to compare with.">
     <${Play} label="One answer">
       <div class="knobs"><${Slider} name="r" label="Its reward" min=${0} max=${1} step=${0.1} value=${1} show=${(value) => number(value, 1)} /></div>
-      <${Fetched} state=${state} height="12rem">${(found) => html`<${Table} label="A group of one and of two" head=${["", "sample deviation (n − 1)", "population deviation (n)"]} rows=${[
+      <${Fetched} state=${state} height="12rem">${(found) => html`<${Table} label="A group of one and of two" head=${["what", "sample deviation (n − 1)", "population deviation (n)"]} rows=${[
           ["deviation of one reward", found.sample_std === null ? html`<b data-number="one-std">not a number</b>, 0/0` : found.sample_std, number(found.population_std)],
           ["advantage of one", html`${number(found.advantage)} here, by decision`, "0"],
           ["advantage of two, rewards 1 and 0", html`<b data-number="two-sample">±${number(found.two.sample, 4)}</b>`, html`<b>±${number(found.two.population, 4)}</b>`],
@@ -85,7 +85,7 @@ function Alone() {
         <p class="refusal"><code>${found.refusal}</code></p>`}<//>
       <${Only} depth="code"><${Code} slug="group" source="group_advantages" /><//>
     <//>
-    <p class="small soft">The two conventions differ most where groups are small: at G = 2 by a factor of √2, at G = 8 by 7%. Formulas in papers often mean one and the code beside them the other. This program has the sample deviation everywhere.</p>
+    ${state.data && html`<p class="small soft">The two conventions differ most where groups are small: ${state.data.conventions.map((row, place) => html`${place ? ", " : ""}at G = ${row.group_size} by ${percent(row.factor - 1, 1)}`)}. Formulas in papers often mean one and the code beside them the other. This program has the sample deviation everywhere.</p>`}
   <//>`;
 }
 
@@ -108,8 +108,9 @@ function Prompts() {
 }
 
 function Functions() {
+  const state = useAnswer("group", "sizes");
   return html`${[["choose", "One token: inverse transform"], ["score", "The reward of the task"], ["group_advantages", "Advantages"], ["zero_signal_chance", "Groups that teach nothing"], ["true_gradient", "The gradient, exactly"]].map(([source, title]) => html`<${Code} slug="group" source=${source} title=${title} key=${source} />`)}
-    <p class="small soft">A step asks <code>prompts_per_step</code> × <code>group_size</code>: 16 × 8 = 128 completions by default. Prompts are computed once per group, in sampling and in training.</p>`;
+    <p class="small soft">A step asks <code>prompts_per_step</code> × <code>group_size</code>${state.data && html`: ${state.data.defaults.prompts_per_step} × ${state.data.defaults.group_size} completions by default`}. Prompts are computed once per group, in sampling and in training.</p>`;
 }
 
 function Questions() {
@@ -120,8 +121,14 @@ function Questions() {
 function SizeTrial({ picked }) {
   return html`<${Trial} name="group-size">${(outcome) => {
     const after = outcome.arms.map((arm) => [arm.label, arm.accuracy?.after.mean ?? null, arm.accuracy?.after.std ?? null]);
-    return html`<p>What was measured: ${after.map(([label, mean, std], place) => html`${place ? ", " : ""}${label}: <b>${percent(mean, 1)}</b>${std === null ? "" : ` ± ${percent(std, 1)}`}`)}. On this task every problem is about equally hard, so a pair is as likely to differ as any, and 64 problems tell more than two. Where right answers are rare the order turns: at a chance of 1% a pair differs in 2% of cases, a group of 64 in 47%. <button type="button" class="small" onClick=${() => setQuery({ sp: 0.01 })}>Set the cards above to 1%</button></p><p class="small soft">You said: ${{ pairs: "pairs", eight: "groups of 8", sixtyfour: "groups of 64", same: "it hardly matters" }[picked]}.</p>`;
+    return html`<p>What was measured: ${after.map(([label, mean, std], place) => html`${place ? ", " : ""}${label}: <b>${percent(mean, 1)}</b>${std === null ? "" : ` ± ${percent(std, 1)}`}`)}. On this task every problem is about equally hard, so a pair is as likely to differ as any, and 64 problems tell more than two.</p><${Rare} /><p class="small soft">You said: ${{ pairs: "pairs", eight: "groups of 8", sixtyfour: "groups of 64", same: "it hardly matters" }[picked]}.</p>`;
   }}<//>`;
+}
+
+function Rare() {
+  const state = useAnswer("group", "sizes", { p: 0.01 });
+  const signal = (found, size) => percent(1 - found.rows.find((row) => row.group_size === size).zero_signal, 1);
+  return html`<${Fetched} state=${state} height="3rem">${(found) => html`<p>Where right answers are rare the order turns: at a chance of ${percent(found.p)} a pair differs in ${signal(found, 2)} of cases, a group of 64 in ${signal(found, 64)}. <button type="button" class="small" onClick=${() => setQuery({ sp: found.p })}>Set the cards above to it</button></p>`}<//>`;
 }
 
 function Bias({ picked }) {
