@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from classroom import AXE, serving
 from records import make_empty_run, make_run, make_sft_run
-from visit import HOSTILE, Lab, Visit
+from visit import AXE, HOSTILE, Lab, Visit, serving
 
 from grpo.core import group_advantages, reward_statistics, token_loss, token_terms
 from grpo.lab.catalogue import RECORDINGS
@@ -21,7 +20,6 @@ from grpo.lab.tokens import Traced
 from grpo.store import Run
 
 pytestmark = pytest.mark.browser
-pytest_plugins = ["classroom"]
 
 EXAMPLE = "/runs/~tiny-arithmetic"
 PAGES = [

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from classroom import faults, open_page
-from visit import Lab
+from visit import Lab, faults, open_page
 
 pytestmark = pytest.mark.browser
-pytest_plugins = ["classroom"]
 
 
 def test_a_trial_starts_streams_and_is_cancelled(chromium: Any, classroom: Lab) -> None:
