@@ -19,11 +19,11 @@ export function Asked({ prompt, promptName = "prompt", seedName = "seed" }) {
   </div>`;
 }
 
-// Tokens as chips; `values`, where there are some, colour them like advantages: the sign is also said by a mark.
+// Tokens as small tiles; `values`, where there are some, colour them like advantages: the sign is also said by a mark.
 export function Tokens({ tokens, values, unit = 1, chosen, onChoose, label }) {
-  return html`<span class="chips" role=${onChoose ? "group" : undefined} aria-label=${onChoose ? label : undefined}>${tokens.map((token, place) => {
+  return html`<span class="glyphs" role=${onChoose ? "group" : undefined} aria-label=${onChoose ? label : undefined}>${tokens.map((token, place) => {
     const value = values?.[place];
-    const look = `chip ${value === undefined || value === null ? "" : advantageClass(value)} ${place === chosen ? "chosen" : ""}`;
+    const look = `glyph ${value === undefined || value === null ? "" : advantageClass(value)} ${place === chosen ? "chosen" : ""}`;
     const shown = token === "end" || token === "<end>" ? html`<i class="end">end</i>` : visible(token);
     return onChoose
       ? html`<button type="button" class=${look} style=${strength(value, unit)} aria-pressed=${place === chosen} onClick=${() => onChoose(place)}>${shown}</button>`

@@ -63,7 +63,7 @@ export function Api() {
     <${Code} slug="credit" source="near_as_in_trl" title="Lists, as TRL has them" open />
     <${Code} slug="credit" source="careless" title="And a careless one" open />
     <${Fetched} state=${state} height="16rem">${(found) => html`<${Table} label="What a run makes of what they return" head=${["completion", ...found.functions.map((one) => one.name)]} rows=${found.texts.map((text, place) => [html`<bdi class="untrusted" dir="ltr">${visible(text)}</bdi>`, ...found.functions.map((one) => cell(one.outcomes[place]))])} foot=${`Called just now as a run calls them: ${found.problem.prompt} ${found.problem.answer}.`} />`}<//>
-    <pre class="listing"><code>grpo train --reward mine.py:near
+    <pre class="listing" tabIndex="0" role="group" aria-label="Commands"><code>grpo train --reward mine.py:near
 grpo train --reward "mine.py:near*0.5, task"        # several, weighted
 grpo train --reward judge:http://localhost:8000/v1   # a language model that grades</code></pre>
     <${Code} slug="credit" source="call" title="One call, whatever happens" />`;

@@ -21,8 +21,8 @@ export function Steps() {
       <${Asked} prompt=${asked.prompt} promptName="step-prompt" seedName="step-seed" />
       <div class="play-bar"><${Segmented} label="Reward" options=${[["outcome", "the answer"], ["process", "every step"]]} value=${mode} onChange=${(key) => setQuery({ mode: key === "outcome" ? undefined : key })} />
         <button type="button" disabled=${!turned} onClick=${() => setQuery({ turned: undefined })}>As they were</button></div>
-      <${Fetched} state=${state} height="24rem">${(found) => html`<ol class="step-rows" aria-label="The group">${distinct(found.completions).map(({ done, count }) => html`<li>
-        <span class="answer-advantage">${mode === "outcome" ? html`<${Advantage} value=${done.outcome} />` : html`<span class="tiny soft">per token</span>`}</span>
+      <${Fetched} state=${state} height="24rem">${(found) => html`<ol class="step-rows ${mode}" aria-label="The group">${distinct(found.completions).map(({ done, count }) => html`<li>
+        <span class="answer-advantage">${mode === "outcome" ? html`<${Advantage} value=${done.outcome} />` : null}</span>
         <span class="step-list">${done.steps.map((step, place) => html`<span class="step-part">
             <${Tokens} tokens=${done.tokens.slice(step.begin, step.end + 1)} values=${done.tokens.slice(step.begin, step.end + 1).map((_, at) => (mode === "outcome" ? done.outcome : done.process[step.begin + at]))} />
             <button type="button" class="mark ${step.turned ? "turned" : ""}" aria-pressed=${step.turned} onClick=${() => turn(step.id)}><${Reward} value=${step.reward} /><span class="visually-hidden"> for ${place === done.steps.length - 1 ? "the answer" : `step ${place + 1}`} of ${done.text}; turn it over</span></button>

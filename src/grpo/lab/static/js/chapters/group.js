@@ -67,7 +67,7 @@ function Temperature() {
 
 function Sweep({ rows, y, label, now }) {
   return html`<div><p class="small soft">${label}</p><${Figure} label=${`${label} by temperature`} height=${140} deps=${[y, now.temperature]}
-    build=${(Plot) => ({ x: { label: "T", ticks: [0.5, 1, 1.5, 2] }, y: { zero: true, grid: true, label: null, ticks: 4, tickFormat: y === "zero_signal" ? (value) => percent(value) : undefined }, marks: [Plot.ruleX([now.temperature], { stroke: "var(--accent)" }), Plot.lineY(rows, { x: "temperature", y, stroke: "var(--c1)", strokeWidth: 2 }), Plot.dot(rows, { x: "temperature", y, fill: "var(--c1)", r: 3 })] })}
+    build=${(Plot) => ({ x: { label: null, ticks: [0.5, 1, 1.5, 2] }, y: { zero: true, grid: true, label: null, ticks: 4, tickFormat: y === "zero_signal" ? (value) => percent(value) : undefined }, marks: [Plot.ruleX([now.temperature], { stroke: "var(--accent)" }), Plot.lineY(rows, { x: "temperature", y, stroke: "var(--c1)", strokeWidth: 2 }), Plot.dot(rows, { x: "temperature", y, fill: "var(--c1)", r: 3 })] })}
     table=${{ columns: ["T", label], rows: rows.map((row) => [row.temperature, row[y]]) }} /></div>`;
 }
 

@@ -55,7 +55,7 @@ function Held({ found, phase }) {
     <${Numbers} items=${[
       phase >= 2 && ["mean reward", m.reward_mean, "", "update-mean"],
       phase >= 2 && ["deviation", m.reward_std, "of the sample", "update-std"],
-      phase >= 3 && ["loss", number(m.loss, 3), "", "update-loss"],
+      phase >= 3 && ["loss", Math.abs(m.loss) < 5e-7 ? "0" : number(m.loss, 4), "before the update", "update-loss"],
       phase >= 3 && ["tokens with gradient", percent(m.gradient_tokens)],
       phase >= 4 && ["gradient norm", m.grad_norm, "", "update-norm"],
       after && ["right", html`${percent(after.right[0], 1)} → ${percent(after.right[1], 1)}`, `of ${after.looks} fresh answers`],

@@ -87,8 +87,8 @@ function Stages() {
 
 function Checkable() {
   const state = useAnswer("why", "verifiable");
-  return html`<${Fetched} state=${state} height="20rem">${(rows) => html`<${Table} label="Questions that a program can mark" head=${["A program can mark", "question", "an answer", "earns", "another", "earns", "marked by"]}
-      rows=${rows.map((row) => [row.kind, row.question, ...row.answers.flatMap((answer) => [html`<bdi class="untrusted small" dir="ltr">${visible(answer.text)}</bdi>`, html`<${Reward} value=${answer.reward} />`]), html`<code class="tiny">${row.by.split(":")[1]}</code>`])}
+  return html`<${Fetched} state=${state} height="20rem">${(rows) => html`<${Table} label="Questions that a program can mark" head=${["a program can mark", "an answer", "another", "marked by"]}
+      rows=${rows.map((row) => [html`<b>${row.kind}</b><span class="question-text">${row.question}</span>`, ...row.answers.map((answer) => html`<span class="marked"><${Reward} value=${answer.reward} /><bdi class="untrusted small" dir="ltr">${visible(answer.text)}</bdi></span>`), html`<code class="tiny">${row.by.split(":")[1]}</code>`])}
       foot="Marked just now, by the functions named. Programs are marked by running their tests, in a sandbox." />`}<//>
     <div class="cards-2"><div><h3>Hard to mark</h3><ul><li>a story, a poem: taste</li><li>an open conversation: preference</li><li>tone and style: the reader's own</li><li>a proof in words: needs a reader who can follow</li></ul></div>
       <div><h3>What one does instead</h3><p>Ask a model that was trained on people's choices, or a language model as judge. Both can be named as the reward of a run. Both are wrong sometimes, and in ways a policy can learn: <${Link} to="/learn/credit">what happens then<//>.</p></div></div>`;
@@ -122,7 +122,7 @@ function NeverShown({ picked }) {
   return html`<${Verdict} picked=${picked} right="no">
     <div class="knobs"><${Slider} name="logp" label="Chance of a right answer" min=${-5} max=${0} step=${0.25} value=${-3} show=${(value) => `${number(100 * 10 ** value, 3)}%`} /><${Slider} name="scratch-g" label="Group size G" min=${2} max=${64} step=${1} value=${8} /></div>
     <${Fetched} state=${state} height="5rem">${(found) => html`<${Numbers} items=${[["groups with anything to teach", percent(found.signal, 2), "", "scratch-signal"], ["answers until one", found.completions_until_signal === null ? "never" : number(found.completions_until_signal, 0), "on average"]]} />`}<//>
-    <p>Below, <code>nano</code> trains on sums of three, which it was shown, and on sums of four and products, which it was not. It has the method and lacks the habit in the one case, and never hits a right answer in the other: no group has any spread, and nothing moves.</p>
+    <p>Below, <code>nano</code> trains on sums of three, which it was shown, and on sums of four and products, which it was not. In the one case it has the method and lacks the habit. In the other it hardly ever hits a right answer: next to no group has any spread, and nothing moves.</p>
     <${Trial} name="never-shown" />
     <p class="small"><${Reported} source="arXiv 2501.12948">DeepSeek-R1-Zero did without fine-tuning, and mixed languages and formats<//>: a large model has been shown nearly everything in pretraining, so its chance is not one in a thousand. The usual order stays: pretrain, fine-tune, then reward.</p>
   <//>`;
