@@ -110,7 +110,7 @@ export function Outcome({ outcome, name }) {
   </div>`;
 }
 
-function Curves({ outcome, metric, by }) {
+export function Curves({ outcome, metric, by }) {
   const unit = definitions.value?.training?.[metric]?.unit;
   const seeds = outcome.arms.flatMap((arm, place) => arm.curves[metric].flatMap((curve) => curve.value.map((value, at) => ({ x: curve[by][at], y: value, arm: place, run: `${place} ${curve.seed}` }))));
   const bands = outcome.arms.flatMap((arm, place) => arm.bands[metric].map((point) => ({ ...point, x: point[by], arm: place })));
