@@ -91,6 +91,7 @@ def test_a_group_of_one_has_no_sample_deviation() -> None:
 def test_chance_at_one_half_of_eight() -> None:
     found = chance({"p": "0.5", "g": "8"})
     assert found["zero_signal"] == 2 / 256
+    assert found["some_right"] == 255 / 256
     assert found["curve"][0] == {"p": 0.0, "zero_signal": 1.0}
 
 

@@ -146,5 +146,6 @@ def chance(query: Query) -> dict[str, Any]:
         "p": pass_rate,
         "group_size": size,
         "zero_signal": zero_signal_chance(pass_rate, size),
+        "some_right": 1 - (1 - pass_rate) ** size,
         "curve": [{"p": at, "zero_signal": zero_signal_chance(at, size)} for at in grid],
     }

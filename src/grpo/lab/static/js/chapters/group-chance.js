@@ -22,7 +22,7 @@ export function Difficulty() {
             Plot.dot(real.data?.prompts ?? [], { x: "pass_rate", y: "observed", fill: "var(--c4)", fillOpacity: 0.6, r: 3 }),
             Plot.ruleX([found.p], { stroke: "var(--accent)" }), Plot.dot([found], { x: "p", y: "zero_signal", r: 6, fill: "var(--accent)" })] })}
           table=${{ columns: ["prompt", "right", "level groups", "by chance"], rows: (real.data?.prompts ?? []).map((row) => [row.prompt, row.pass_rate, row.observed, row.expected]) }} />
-        <${Numbers} items=${[["teaches nothing", rare(found.zero_signal), `of groups at ${percent(found.p)}`, "zero-signal"], ["teaches something", percent(1 - found.zero_signal, 1)]]} />`}<//>
+        <${Numbers} items=${[["teaches nothing", rare(found.zero_signal), `of groups at ${percent(found.p)}`, "zero-signal"], ["teaches something", percent(1 - found.zero_signal, 1)], ["at least one right", percent(found.some_right, 1), "of rare answers, a group finds one sooner", "some-right"]]} />`}<//>
       <${Only} depth="math"><${Equation} tex=${`\\Pr(\\text{level})=p^{G}+(1-p)^{G}=${p.toFixed(2)}^{${g}}+${(1 - p).toFixed(2)}^{${g}}${state.data ? `=${Number(state.data.zero_signal.toPrecision(3))}` : ""}`} spoken="The chance that a group is level is p to the G plus one minus p to the G." /><//>
       <${Only} depth="code"><${Code} slug="group" source="zero_signal_chance" /><//>
     <//>
