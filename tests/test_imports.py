@@ -35,9 +35,9 @@ LEVELS = [
     },
     {"credit", "critic", "gradient"},
     {"report", "progress", "view"},
-    {"lab"},
     {"session", "refill", "check"},
     {"train", "sft", "compare"},
+    {"lab"},
     {"cli"},
 ]
 """A room may import its own level and those above it in this list."""
