@@ -125,7 +125,7 @@ def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[
 
 
 def work_out(traced: Traced, position: int, texts: Sequence[str], loss: Mapping[str, Any]) -> dict[str, Any]:
-    """One token's loss, each number by the function of `grpo.core` that made it; `texts` are those of all its tokens."""
+    """One token's loss, each number by the function of `grpo.core` that made it; `texts` are its tokens'."""
     length = len(traced.logp_L)
     if not 0 <= position < length:
         raise GrpoError(f"token {position} is not there; the completion has {length} tokens")

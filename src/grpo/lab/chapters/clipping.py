@@ -12,7 +12,7 @@ import torch
 from grpo.core import Limits, policy_loss
 from grpo.core.loss import SURROGATES
 from grpo.lab.catalogue import RECORDINGS
-from grpo.lab.chapters.given import Query, choice, number, numbers, whole
+from grpo.lab.chapters.query import Query, number, numbers, whole, word
 from grpo.store import Run
 
 RECORDING = "tiny-arithmetic"
@@ -40,7 +40,7 @@ def at_ratio(ratio_N: torch.Tensor, advantages_N: torch.Tensor, **settings: Any)
 def _settings(query: Query) -> dict[str, Any]:
     low = number(query, "low", 0.2, 0.0, 0.99)
     return {
-        "surrogate": choice(query, "surrogate", "clip", list(SURROGATES)),
+        "surrogate": word(query, "surrogate", "clip", list(SURROGATES)),
         "clip_low": low,
         "clip_high": number(query, "high", low, 0.0, 2.0),
         "cap": number(query, "cap", 0.0, 0.0, 10.0),
@@ -113,7 +113,9 @@ def ratio_cards(query: Query) -> list[dict[str, Any]]:
     for ratio in (1.0, 1.5, 0.5):
         point = torch.tensor([ratio], dtype=torch.float64)
         pushes = {sign: float(at_ratio(point, torch.full_like(point, sign), **settings)[1]) for sign in (1.0, -1.0)}
-        cards.append({"ratio": ratio, "old": old, "new": old * ratio, "push_up": pushes[1.0], "push_down": pushes[-1.0]})
+        cards.append(
+            {"ratio": ratio, "old": old, "new": old * ratio, "push_up": pushes[1.0], "push_down": pushes[-1.0]}
+        )
     return cards
 
 
@@ -161,7 +163,7 @@ def ratio_histogram(query: Query) -> dict[str, Any]:
 def clip_fraction(query: Query) -> dict[str, Any]:
     """Two ways to count clipped tokens: by comparing ratios, as one often sees it, and by the gradient that is gone."""
     settings = _settings(query)
-    ratios = numbers(query, "ratios", (0.7, 0.9, 1.0, 1.1, 1.5), 0.01, MOST_RATIO, most=16)
+    ratios = numbers(query, "ratios", (0.7, 0.9, 1.0, 1.1, 1.5), 0.01, MOST_RATIO, least=1, most=16)
     advantage = number(query, "advantage", 0.0, -3.0, 3.0)
     ratio_N = torch.tensor(ratios)
     advantages_N = torch.full_like(ratio_N, advantage)
@@ -227,4 +229,3 @@ def ratio_levels(query: Query) -> dict[str, Any]:
         "product_held": (whole_ratio > high and advantage > 0) or (whole_ratio < low and advantage < 0),
         "limits": (low, high),
     }
-

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from grpo.core import group_advantages, kl_estimate, policy_loss, tabular
-from grpo.lab.chapters.given import Query, choice, number, numbers, whole
+from grpo.lab.chapters.query import Query, number, numbers, whole, word
 
 KINDS = ("k1", "k2", "k3")
 LOSS_KINDS = (*KINDS, "k3_ratio")
@@ -64,9 +64,7 @@ def kl_of_bars(query: Query) -> dict[str, Any]:
     }
 
 
-def _estimate(
-    logits_V: torch.Tensor, ref_V: torch.Tensor, kind: str, true: dict[str, torch.Tensor]
-) -> dict[str, Any]:
+def _estimate(logits_V: torch.Tensor, ref_V: torch.Tensor, kind: str, true: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Mean and spread as a value, over the policy's own samples; as a loss, the gradient it has on average."""
     p_V = logits_V.softmax(dim=0)
     value_V = kl_estimate(logits_V.log_softmax(dim=0), ref_V.log_softmax(dim=0), kind.removesuffix("_ratio"))
@@ -92,7 +90,7 @@ def _slope(function: Any, at_V: torch.Tensor) -> torch.Tensor:
 
 ANSWERS_OF_A_PROBLEM = 12
 RIGHT = 3
-STEPS = 200
+STEPS, SHOWN_EVERY = 200, 4
 GROUPS, GROUP_SIZE = 4, 8
 
 
@@ -153,16 +151,18 @@ def drift(beta: float, kl: str, seed: int, proxy: bool = False) -> dict[str, lis
 def drift_over_steps(query: Query) -> dict[str, Any]:
     """The reader's β beside none, every seed a line of the band."""
     beta = number(query, "beta", 0.04, 0.0, 2.0)
-    kl = choice(query, "kl", "k3", LOSS_KINDS)
+    kl = word(query, "kl", "k3", LOSS_KINDS)
     seeds = whole(query, "seeds", 3, 1, 5)
     betas = list(dict.fromkeys([0.0, beta]))
     lines = {b: [drift(b, kl, seed) for seed in range(1, seeds + 1)] for b in betas}
     return {
         "beta": beta,
         "kl": kl,
-        "steps": STEPS,
+        "steps": list(range(0, STEPS + 1, SHOWN_EVERY)),
         "lines": [
-            {"beta": b, "seed": seed, **line} for b, runs in lines.items() for seed, line in enumerate(runs, start=1)
+            {"beta": b, "seed": seed, **{name: values[::SHOWN_EVERY] for name, values in line.items()}}
+            for b, runs in lines.items()
+            for seed, line in enumerate(runs, start=1)
         ],
         "ends": [
             {"beta": b, **{name: _mean([run[name][-1] for run in runs]) for name in ("reverse", "forward", "reward")}}
