@@ -137,8 +137,9 @@ def ratio_histogram(query: Query) -> dict[str, Any]:
     settings = _settings(query)
     ratio_N, advantages_N = recorded_ratios()
     low, high = 1 - settings["clip_low"], 1 + settings["clip_high"]
-    rows = [torch.from_numpy(array)[:, None] for array in (np.log(ratio_N), np.zeros_like(ratio_N), advantages_N)]
-    _, statistics = policy_loss(*rows, torch.ones_like(rows[0]) > 0, denominator=1.0, **settings)
+    logp_N1 = torch.from_numpy(np.log(ratio_N))[:, None]
+    rows = (logp_N1, torch.zeros_like(logp_N1), torch.from_numpy(advantages_N), torch.ones_like(logp_N1) > 0)
+    _, statistics = policy_loss(*rows, denominator=1.0, **settings)
     edges = np.linspace(0.0, 2.4, 49)
     moved = np.clip(ratio_N[np.abs(ratio_N - 1) > 1e-3], edges[0], edges[-1] - 1e-9)
     counts = np.histogram(moved, edges)[0]

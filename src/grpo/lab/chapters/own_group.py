@@ -29,7 +29,6 @@ from grpo.types import Completion, Group
 PROMPT = "12+34+56="
 TEXTS = "102\n(12;10)102\n92\n101"
 MOST_TEXTS, LONGEST_TEXT = 8, 48
-GRPO = PRESETS["grpo"].settings
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,14 @@ def asked(query: Query) -> Asked:
     if not 2 <= len(lines) <= MOST_TEXTS or max(map(len, lines)) > LONGEST_TEXT:
         raise GrpoError(f"texts: 2 to {MOST_TEXTS} lines of at most {LONGEST_TEXT} characters; got {len(lines)} lines")
     low = number(query, "low", 0.2, 0.0, 0.99)
-    loss = replace(
-        GRPO,
-        clip_low=low,
-        clip_high=number(query, "high", low, 0.0, 2.0),
-        beta=number(query, "beta", 0.04, 0.0, 2.0),
-        kl=word(query, "kl", "k3", ("k1", "k2", "k3", "k3_ratio")),
-        aggregate=word(query, "aggregate", "sequence", ("sequence", "token", "constant")),
-    )
+    changes: dict[str, Any] = {
+        "clip_low": low,
+        "clip_high": number(query, "high", low, 0.0, 2.0),
+        "beta": number(query, "beta", 0.04, 0.0, 2.0),
+        "kl": word(query, "kl", "k3", ("k1", "k2", "k3", "k3_ratio")),
+        "aggregate": word(query, "aggregate", "sequence", ("sequence", "token", "constant")),
+    }
+    loss = replace(PRESETS["grpo"].settings, **changes)
     prompt = text(query, "prompt", PROMPT, LONGEST_TEXT).strip()
     return Asked(prompt, lines, whole(query, "updates", 4, 1, 8), number(query, "lr", 3e-4, 0.0, 3e-3), loss)
 
