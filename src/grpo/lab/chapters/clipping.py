@@ -181,6 +181,7 @@ def clip_fraction(query: Query) -> dict[str, Any]:
         "by_gradient": found["clip_low"] + found["clip_high"],
         "pushes": push_N.tolist(),
         "rounding": rounding_counted_as_clipping(),
+        "recorded": recorded_share(),
     }
 
 
@@ -192,6 +193,14 @@ def compared_clip_fraction(ratio_N: torch.Tensor, advantages_N: torch.Tensor, lo
     """
     limited_N = ratio_N.clamp(1 - low, 1 + high) * advantages_N
     return float((ratio_N != limited_N / advantages_N).float().mean())
+
+
+@lru_cache(maxsize=1)
+def recorded_share() -> float:
+    """Mean share of clipped tokens over the steps of the shipped run, as its trainer logged it."""
+    with Run.open(RECORDINGS, RECORDING, readonly=True) as run:
+        values = [value for name in ("clip_low", "clip_high") for _, value in run.metrics(name)]
+    return 2 * sum(values) / len(values)
 
 
 def rounding_counted_as_clipping() -> float:
