@@ -57,7 +57,7 @@ export function Updates() {
     <${Play} label="Eight updates on your group"><p class="small soft">Your group from above, eight updates on it instead of one.</p><${Fetched} state=${own} height="16rem">${(data) => (data.signal ? html`<${UpdateTable} updates=${data.updates} />` : html`<p class="warn">All answers of your group earned the same: no update is taken.</p>`)}<//><//>
     <${Only} depth="intuition math"><${Fetched} state=${recorded} height="14rem">${(data) => html`<h3>The same in a whole run</h3><div class="pair"><${Scalar} series=${data.series.loss} title="loss" /><${Scalar} series=${data.series.reward_mean} title="mean reward" /></div><p class="small soft">The run that ships with the lab. Nobody could read off the left curve what the right one did.</p>`}<//><//>
     <h3>One update or many?</h3>
-    <p>More updates squeeze more out of each batch of answers, which are the expensive part; in return the ratios leave 1, and the clip has work to do. Trained on <code>nano</code>, three seeds each:</p>
+    <p>Answers are the expensive part, so it is tempting to take several updates on each batch. Then the ratios leave 1, and the clip has work to do. Trained on <code>nano</code>, three seeds each: in the recording eight updates rise sooner, then end lower and less steadily, and the largest ratios show how little the clip holds.</p>
     <${Trial} name="one-or-eight-updates" />
   <//>`;
 }

@@ -8,5 +8,5 @@ import { Averages, LossCode, Reference, Updates, Whole } from "./loss-whole.js";
 
 export function Chapter() {
   useStyle("/static/css/chapter-loss.css");
-  return html`<${Tokens} /><${Whole} /><${Ratio} /><${Clip} /><${Histogram} /><${Fraction} /><${Updates} /><${Leash} /><${Bars} /><${Drift} /><${Averages} /><${Levels} /><${Reference} /><${LossCode} />`;
+  return html`<div class="chapter-loss"><${Tokens} /><${Whole} /><${Ratio} /><${Clip} /><${Histogram} /><${Fraction} /><${Updates} /><${Leash} /><${Bars} /><${Drift} /><${Averages} /><${Levels} /><${Reference} /><${LossCode} /></div>`;
 }
