@@ -17,7 +17,8 @@ HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked =
 
 CHROMIUM = os.environ.get("GRPO_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 AXE = Path(__file__).parent / "vendor/axe-core/axe.min.js"
-SIDES = [("light", 1280, 900), ("dark", 1280, 900), ("dark", 390, 844), ("light", 390, 844)]
+SIDES = [("light", 1280, 900), ("dark", 390, 844)]
+"""Colours depend on the theme alone, and layout on the width alone."""
 
 
 class Lab:

@@ -108,6 +108,6 @@ def _listen(address: str, port: int) -> socket.socket:
 def _prepare() -> None:
     import torch
 
-    import grpo.core  # noqa: F401
-
     torch.set_num_threads(1)  # a trainer may need the cores
+    for slug in chapters.CHAPTERS:
+        chapters.chapter(slug)

@@ -48,7 +48,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 """Numbers that an arm may set."""
 CHOICES: dict[str, Sequence[str]] = {
-    "task": ("arithmetic:easy", "arithmetic", "addition"),
+    "task": ("arithmetic:easy", "arithmetic", "gameable", "gameable:mended"),
     "loss.surrogate": SURROGATES,
     **dict.fromkeys(
         ("algorithm", "loss.baseline", "loss.scale", "loss.credit", "loss.parts", "loss.ratio", "loss.aggregate"), ()

@@ -1,14 +1,14 @@
 // The chapters in reading order, and which of them belong together.
 export const CHAPTERS = [
-  { slug: "why", number: 1, title: "Why learn from rewards", lead: "Where imitation ends, and what a checked answer can teach." },
-  { slug: "group", number: 2, title: "The group", lead: "Ask the same question many times: the answers grade each other." },
-  { slug: "advantage", number: 3, title: "The advantage", lead: "How much better than its siblings an answer did, and why that is all that counts." },
-  { slug: "loss", number: 4, title: "The loss", lead: "From advantages to a push on every token: ratio, clip and leash." },
-  { slug: "credit", number: 5, title: "Credit and rewards", lead: "Which token earned it, and what happens when the reward is wrong." },
-  { slug: "costs", number: 6, title: "Costs and family", lead: "What a critic costs in memory, and who is related to whom." },
-  { slug: "train", number: 7, title: "Training", lead: "Real runs, several seeds each: knobs, comparisons, and a clinic for sick ones." },
+  { slug: "why", short: "Why", number: 1, title: "Why learn from rewards", lead: "Where imitation ends, and what a checked answer can teach." },
+  { slug: "group", short: "Group", number: 2, title: "The group", lead: "Ask the same question many times: the answers grade each other." },
+  { slug: "advantage", short: "Advantage", number: 3, title: "The advantage", lead: "How much better than its siblings an answer did, and why that is all that counts." },
+  { slug: "loss", short: "Loss", number: 4, title: "The loss", lead: "From advantages to a push on every token: ratio, clip and leash." },
+  { slug: "credit", short: "Credit", number: 5, title: "Credit and rewards", lead: "Which token earned it, and what happens when the reward is wrong." },
+  { slug: "costs", short: "Costs", number: 6, title: "Costs and family", lead: "What a critic costs in memory, and who is related to whom." },
+  { slug: "train", short: "Training", number: 7, title: "Training", lead: "Real runs, several seeds each: knobs, comparisons, and a clinic for sick ones." },
 ];
-export const EXTRA = { slug: "notation", title: "Notation and prerequisites", lead: "Every symbol, what it is called in the code, and what to know beforehand." };
+export const EXTRA = { slug: "notation", short: "Notation", title: "Notation and prerequisites", lead: "Every symbol, what it is called in the code, and what to know beforehand." };
 
 // Both ways: each of the two chapters links to the other, with a reason of its own.
 const PAIRS = [

@@ -48,8 +48,8 @@ function ChapterList({ here, depth }) {
   useEffect(() => {
     document.querySelector(".chapter-list [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [here]);
-  return html`<nav class="views chapter-list" aria-label="Chapters"><${Link} to="/learn">All<//>${[...CHAPTERS, EXTRA].map(
-    ({ slug, number: place, title }) => html`<${Link} to=${chapterAddress(slug, depth)} aria-current=${slug === here ? "page" : undefined}>${place ? `${place} ${title}` : title}<//>`,
+  return html`<nav class="chapter-list" aria-label="Chapters"><${Link} to="/learn">All<//>${[...CHAPTERS, EXTRA].map(
+    ({ slug, number: place, short, title }) => html`<${Link} to=${chapterAddress(slug, depth)} title=${title} aria-current=${slug === here ? "page" : undefined}>${place ? html`<span class="faint">${place}</span> ` : null}${short}<//>`,
   )}</nav>`;
 }
 
@@ -127,7 +127,7 @@ export function Equation({ tex, spoken }) {
 export function Code({ slug, source, open = false, title }) {
   const [shown, setShown] = useState(open);
   return html`<details class="code" open=${open} onToggle=${(event) => event.currentTarget.open && setShown(true)}>
-    <summary>${title ?? "The function that computes this"}</summary>
+    <summary>${title ?? html`The source of <code>${source}</code>`}</summary>
     ${shown && html`<${Listing} slug=${slug} source=${source} />`}
   </details>`;
 }
@@ -179,7 +179,7 @@ export function Reported({ source, children }) {
 // Cells are text, numbers or elements; the first of each row is its heading.
 export function Table({ label, head, rows, foot }) {
   return html`<div class="scroll table" tabIndex="0" role="group" aria-label=${label}><table>
-    <thead><tr>${head.map((cell) => html`<th scope="col">${cell}</th>`)}</tr></thead>
+    <thead><tr>${head.map((cell) => (cell ? html`<th scope="col">${cell}</th>` : html`<td></td>`))}</tr></thead>
     <tbody>${rows.map(([first, ...rest]) => html`<tr><th scope="row">${first}</th>${rest.map((cell) => html`<td class=${typeof cell === "number" ? "num" : ""}>${typeof cell === "number" ? number(cell) : cell}</td>`)}</tr>`)}</tbody>
   </table></div>${foot && html`<p class="small soft">${foot}</p>`}`;
 }
