@@ -3,6 +3,7 @@ import { html } from "htm/preact";
 import { exact, number, percent, signed, tick } from "../format.js";
 import { Choice, Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Question, Section, Slider, Table, useAnswer, Verdict } from "../lesson.js";
 import { setQuery } from "../route.js";
+import { together } from "./costs-memory.js";
 
 const KINDS = { k1: "var(--c1)", k2: "var(--c2)", k3: "var(--c3)" };
 
@@ -91,8 +92,7 @@ function Pulls({ state }) {
 
 function K1Runs({ picked }) {
   const states = ["k1", "k3"].map((kl) => useAnswer("loss", "drift", { beta: 1, kl }));
-  return html`<${Fetched} state=${states[1].data ? states[0] : states[1]} height="6rem">${() => {
-    const [k1, k3] = states.map((state) => state.data);
+  return html`<${Fetched} state=${together(...states)} height="6rem">${([k1, k3]) => {
     return html`<${Verdict} picked=${picked} right="none"><p>After 200 steps, three seeds: without a penalty the distance is <b class="num">${exact(k1.ends[0].reverse, 4)}</b>, with k1 in the loss <b class="num">${exact(k1.ends[1].reverse, 4)}</b>, with k3 <b class="num">${exact(k3.ends[1].reverse, 4)}</b>. In the reward instead of the loss k1 does work, because there it is multiplied by ∇log π: that is how the presets <code>rloo</code> and <code>ppo</code> use it.</p><//>`;
   }}<//>`;
 }
