@@ -1,5 +1,6 @@
 // The relatives: a tree to click through, presets at work, claims about them, defaults, results, and who uses what.
 import { html } from "htm/preact";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { exact, number, signed, tick } from "../format.js";
 import { Choice, Code, Fetched, Figure, param, Play, Reported, Section, Table, useAnswer } from "../lesson.js";
 import { setQuery } from "../route.js";
@@ -17,8 +18,33 @@ export function Family() {
 function Tree({ nodes, chosen }) {
   const years = [...new Set(nodes.map((node) => node.date.slice(0, 4)))];
   const related = nodes.find((node) => node.id === chosen)?.from ?? [];
-  return html`<ol class="tree" aria-label="Timeline of the family">${years.map((year) => html`<li><span class="tree-year num">${year}</span><ul>${nodes.filter((node) => node.date.startsWith(year)).map((node) => html`<li><button type="button" class="node ${node.kind} ${node.id === chosen ? "chosen" : ""} ${related.includes(node.id) || node.from.includes(chosen) ? "related" : ""}" aria-pressed=${node.id === chosen} data-node=${node.id} onClick=${() => setQuery({ node: node.id })}>${node.name}</button></li>`)}</ul></li>`)}</ol>
-    <p class="legend"><span><i class="key square" style=${{ "--key": "var(--c1)" }}></i>algorithm</span><span><i class="key square" style=${{ "--key": "var(--c4)" }}></i>model</span><span>outlined: parent or child of the chosen one</span></p>`;
+  const box = useRef(null);
+  const [lines, setLines] = useState([]);
+  useLayoutEffect(() => {
+    const observer = new ResizeObserver(() => setLines(linesBetween(box.current, nodes)));
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, [nodes]);
+  return html`<div class="tree-box" ref=${box}><svg class="tree-lines" aria-hidden="true">${lines.map(({ from, to, path }) => html`<path key=${`${from} ${to}`} d=${path} class=${from === chosen || to === chosen ? "near" : ""} />`)}</svg><ol class="tree" aria-label="Timeline of the family">${years.map((year) => html`<li><span class="tree-year num">${year}</span><ul>${nodes.filter((node) => node.date.startsWith(year)).map((node) => html`<li><button type="button" class="node ${node.kind} ${node.id === chosen ? "chosen" : ""} ${related.includes(node.id) || node.from.includes(chosen) ? "related" : ""}" aria-pressed=${node.id === chosen} data-node=${node.id} onClick=${() => setQuery({ node: node.id })}>${node.name}</button></li>`)}</ul></li>`)}</ol></div>
+    <p class="legend"><span><i class="key square" style=${{ "--key": "var(--c1)" }}></i>algorithm</span><span><i class="key square" style=${{ "--key": "var(--c4)" }}></i>model</span><span>a line leads from parent to child</span></p>`;
+}
+
+// From the foot of each parent to the head of its child, wherever the page has put them.
+function linesBetween(box, nodes) {
+  const frame = box.getBoundingClientRect();
+  const place = (id) => box.querySelector(`[data-node="${id}"]`).getBoundingClientRect();
+  return nodes.flatMap((node) => node.from.map((from) => {
+    const [above, below] = [place(from), place(node.id)];
+    const [x1, y1] = [above.left + above.width / 2 - frame.left, above.bottom - frame.top];
+    const [x2, y2] = [below.left + below.width / 2 - frame.left, below.top - frame.top];
+    if (y2 <= y1) {
+      // In one row: an arc beneath both.
+      const foot = below.bottom - frame.top;
+      return { from, to: node.id, path: `M${x1},${y1} C${x1},${y1 + 14} ${x2},${foot + 14} ${x2},${foot}` };
+    }
+    const bend = Math.max(10, (y2 - y1) / 2);
+    return { from, to: node.id, path: `M${x1},${y1} C${x1},${y1 + bend} ${x2},${y2 - bend} ${x2},${y2}` };
+  }));
 }
 
 function Node({ node, nodes }) {

@@ -75,7 +75,7 @@ function Pulls({ state }) {
     <${Play} label="Expected gradients of the bars above">
       <${Fetched} state=${state} height="16rem">${(data) => html`<${Table} label="Estimates as values and as losses" head=${["estimate", "mean as a value", "spread", "gradient it has on average", "which is that of"]}
         rows=${Object.entries(data.estimates).map(([kind, row]) => [kind === "k3_ratio" ? "k3 · ρ" : kind, html`<span class="num">${exact(row.mean, 4)}</span>${Math.abs(row.mean - data.reverse) < 1e-9 ? html` <span class="soft small">right</span>` : html` <span class="soft small">not ${exact(data.reverse, 4)}</span>`}`, row.spread, html`<span class="num">${row.gradient.map((g) => signed(Math.abs(g) < 1e-9 ? 0 : g, 3)).join("  ")}</span>`, html`<b data-match=${kind}>${row.matches === "nothing" ? "nothing: it is 0" : row.matches === "neither" ? "neither" : `the ${row.matches} KL`}</b>`])}
-        foot=${`By the logits of the four words. The reverse KL's own gradient: ${data.gradients.reverse.map((g) => signed(g, 3)).join("  ")}; the forward KL's: ${data.gradients.forward.map((g) => signed(g, 3)).join("  ")}.`} />`}<//>
+        foot=${`By the logits of the four words. The reverse KL's own gradient: ${data.gradients.reverse.map((g) => signed(Math.abs(g) < 1e-9 ? 0 : g, 3)).join("  ")}; the forward KL's: ${data.gradients.forward.map((g) => signed(Math.abs(g) < 1e-9 ? 0 : g, 3)).join("  ")}.`} />`}<//>
     <//>
     <h3>Why k1 pulls at nothing</h3>
     <${Equation} tex="\\mathbb E_{a\\sim\\pi}\\big[\\nabla k_1\\big]=\\sum_a\\pi(a)\\,\\nabla\\log\\pi(a)=\\nabla\\sum_a\\pi(a)=\\nabla 1=0" spoken="the expected gradient of k one is the sum of pi times the gradient of log pi, which is the gradient of the sum of pi, which is the gradient of one: zero" />

@@ -59,7 +59,7 @@ function Rows({ rows, url, silent = false }) {
   const offered = OFFERED.filter((key) => rows.some((row) => row.values[key]));
   const lens = offered.includes(param("lens", "push")) ? param("lens", "push") : "push";
   const sample = param("sample", rows[0].sample);
-  const token = param("token", -1);
+  const token = param("token", 2);
   const shown = rows.filter((row) => row.values[lens]);
   const most = Math.max(1e-12, ...shown.map((row) => fullStrength(lens, row.values[lens])));
   const open = rows.find((row) => row.sample === sample);
