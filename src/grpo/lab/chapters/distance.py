@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -100,36 +101,45 @@ def reference_logits() -> torch.Tensor:
 
 
 def train_tabular(
-    rewards_V: torch.Tensor, *, beta: float, kl: str, seed: int, steps: int = STEPS, lr: float = 0.5
-) -> list[torch.Tensor]:
-    """The logits before and after each of so many GRPO steps on a policy over a handful of answers.
+    rewards_V: torch.Tensor, *, beta: float, kl: str, seeds: Sequence[int], steps: int = STEPS, lr: float = 0.5
+) -> torch.Tensor:
+    """Logits [steps + 1, seeds, answers] before and after each GRPO step of a policy over a handful of answers.
 
-    Groups are drawn, compared and pushed by the functions that train language models; only the model is small.
+    Groups are drawn, compared and pushed by the functions that train language models; only the model is small. Seeds
+    are rows of one batch, and do not touch one another.
     """
     ref_V = reference_logits()
-    logits_V = ref_V.clone().requires_grad_()
-    noise = torch.Generator().manual_seed(seed)
-    path = [logits_V.detach().clone()]
+    logits_SV = ref_V.repeat(len(seeds), 1)
+    noise = [torch.Generator().manual_seed(seed) for seed in seeds]
+    draws = GROUPS * GROUP_SIZE
+    path = [logits_SV]
     for _ in range(steps):
-        p_V = logits_V.detach().softmax(dim=0)
-        answers_PG = torch.multinomial(p_V, GROUPS * GROUP_SIZE, True, generator=noise).view(GROUPS, GROUP_SIZE)
-        advantages_N = group_advantages(rewards_V[answers_PG]).flatten()
-        logp_N1 = logits_V.log_softmax(dim=0)[answers_PG.flatten()][:, None]
-        ref_N1 = ref_V.log_softmax(dim=0)[answers_PG.flatten()][:, None]
-        mask_N1 = torch.ones_like(logp_N1) > 0
+        p_SV = logits_SV.softmax(dim=1)
+        answers_SN = torch.stack(
+            [torch.multinomial(p_V, draws, True, generator=g) for p_V, g in zip(p_SV, noise, strict=True)]
+        )
+        advantages_PG = group_advantages(rewards_V[answers_SN].view(-1, GROUP_SIZE))
+        leaf_SV = logits_SV.clone().requires_grad_()
+        logp_N1 = leaf_SV.log_softmax(dim=1).gather(1, answers_SN).view(-1, 1)
         loss, _ = policy_loss(
-            logp_N1, logp_N1.detach(), advantages_N, mask_N1,
-            denominator=len(advantages_N), beta=beta, ref_logp=ref_N1, kl=kl,
-        )  # fmt: skip
-        [gradient_V] = torch.autograd.grad(loss, logits_V)
-        logits_V = (logits_V.detach() - lr * gradient_V).requires_grad_()
-        path.append(logits_V.detach().clone())
-    return path
+            logp_N1,
+            logp_N1.detach(),
+            advantages_PG.flatten(),
+            torch.ones_like(logp_N1) > 0,
+            denominator=draws,
+            beta=beta,
+            ref_logp=ref_V.log_softmax(dim=0)[answers_SN].view(-1, 1),
+            kl=kl,
+        )
+        [gradient_SV] = torch.autograd.grad(loss, leaf_SV)
+        logits_SV = logits_SV - lr * gradient_SV
+        path.append(logits_SV)
+    return torch.stack(path)
 
 
 @lru_cache(maxsize=256)
-def drift(beta: float, kl: str, seed: int, proxy: bool = False) -> dict[str, list[float]]:
-    """KL to the reference in both directions and expected reward after each step, all exact.
+def drift(beta: float, kl: str, seeds: int, proxy: bool = False) -> list[dict[str, list[float]]]:
+    """For each seed: KL to the reference in both directions and expected reward after each step, all exact.
 
     `proxy`: the reward also pays fully for an answer that is wrong, and likelier at the start.
     """
@@ -139,13 +149,16 @@ def drift(beta: float, kl: str, seed: int, proxy: bool = False) -> dict[str, lis
     if proxy:
         paid_V[1] = 1.0
     ref_V = reference_logits()
-    path = train_tabular(paid_V, beta=beta, kl=kl, seed=seed)
-    return {
-        "reverse": [float(tabular.kl(logits_V, ref_V)) for logits_V in path],
-        "forward": [float(tabular.kl(ref_V, logits_V)) for logits_V in path],
-        "reward": [float(tabular.expected_reward(logits_V, paid_V)) for logits_V in path],
-        "true_reward": [float(tabular.expected_reward(logits_V, true_V)) for logits_V in path],
-    }
+    shown_TSV = train_tabular(paid_V, beta=beta, kl=kl, seeds=range(1, seeds + 1))[::SHOWN_EVERY]
+    return [
+        {
+            "reverse": [float(tabular.kl(logits_V, ref_V)) for logits_V in path_TV],
+            "forward": [float(tabular.kl(ref_V, logits_V)) for logits_V in path_TV],
+            "reward": [float(tabular.expected_reward(logits_V, paid_V)) for logits_V in path_TV],
+            "true_reward": [float(tabular.expected_reward(logits_V, true_V)) for logits_V in path_TV],
+        }
+        for path_TV in shown_TSV.transpose(0, 1)
+    ]
 
 
 def drift_over_steps(query: Query) -> dict[str, Any]:
@@ -154,15 +167,13 @@ def drift_over_steps(query: Query) -> dict[str, Any]:
     kl = word(query, "kl", "k3", LOSS_KINDS)
     seeds = whole(query, "seeds", 3, 1, 5)
     betas = list(dict.fromkeys([0.0, beta]))
-    lines = {b: [drift(b, kl, seed) for seed in range(1, seeds + 1)] for b in betas}
+    lines = {b: drift(b, kl if b else "k3", seeds) for b in betas}
     return {
         "beta": beta,
         "kl": kl,
         "steps": list(range(0, STEPS + 1, SHOWN_EVERY)),
         "lines": [
-            {"beta": b, "seed": seed, **{name: values[::SHOWN_EVERY] for name, values in line.items()}}
-            for b, runs in lines.items()
-            for seed, line in enumerate(runs, start=1)
+            {"beta": b, "seed": seed, **line} for b, runs in lines.items() for seed, line in enumerate(runs, start=1)
         ],
         "ends": [
             {"beta": b, **{name: _mean([run[name][-1] for run in runs]) for name in ("reverse", "forward", "reward")}}

@@ -9,7 +9,7 @@ import torch
 
 from grpo.core import group_advantages, process_advantages, reward_statistics, tabular, zero_signal_chance
 from grpo.lab.catalogue import RECORDINGS
-from grpo.lab.chapters.distance import drift, reference_logits
+from grpo.lab.chapters.distance import SHOWN_EVERY, STEPS, drift, reference_logits
 from grpo.lab.chapters.query import Query, number, whole
 from grpo.lab.chapters.relatives import group_estimates, quality, rewards_of_answers
 from grpo.store import Run
@@ -103,11 +103,11 @@ def open_ended(query: Query) -> dict[str, Any]:
 def imperfect_reward(query: Query) -> dict[str, Any]:
     """A checker that a wrong answer fools: what it pays and what is true, over 200 steps, with and without a leash."""
     beta = number(query, "beta", 0.2, 0.0, 2.0)
-    lines = {name: drift(value, "k3", 1, proxy=True) for name, value in (("0", 0.0), ("beta", beta))}
+    lines = {name: drift(value, "k3", 1, proxy=True)[0] for name, value in (("0", 0.0), ("beta", beta))}
     return {
         "beta": beta,
         "lines": {
-            name: {"paid": line["reward"][::4], "true": line["true_reward"][::4], "steps": list(range(0, 201, 4))}
+            name: {"paid": line["reward"], "true": line["true_reward"], "steps": list(range(0, STEPS + 1, SHOWN_EVERY))}
             for name, line in lines.items()
         },
     }
