@@ -1,11 +1,12 @@
-"""Tokens per second of sampling groups: ours and what one would use instead, on the same work, each in its own process.
+"""Tokens per second of sampling groups: ours and what one would use instead, on the same work.
 
 python benchmarks/rollout.py --shape smollm2-135m --prompts 64 --group 16 --prompt-tokens 64 --new 128 --peers hf,vllm
 python benchmarks/rollout.py --model smollm2 --device cpu --prompts 4 --group 8 --prompt-tokens 50 --new 32 --peers hf
 
 --shape takes random weights of a known shape, --model real ones. --uneven stops each completion at a random length, a
 third of the limit on average (ours alone): uniform, or geometric and cut at the limit. A peer that is not installed is
-left out, and said so.
+left out, and said so. On a GPU each engine has a process of its own; on a CPU they take turns in one, so that whatever
+else the machine does slows them alike, and the best round of each counts.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import importlib.util
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 MEMORY_BANDWIDTH = 4.3e12
@@ -38,16 +41,22 @@ def main() -> None:
     parser.add_argument("--dtype", default="", help="ours; default: mixed on a GPU, float32 on a CPU")
     parser.add_argument("--peers", default="", help="hf, vllm, or both with a comma")
     parser.add_argument("--uneven", choices=("", "geometric", "uniform"), default="")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="each; the first does not count")
+    parser.add_argument("--threads", type=int, default=0, help="of a CPU; default: one per core")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--engine", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.engine:
-        print("RESULT " + json.dumps(ENGINES[arguments.engine](arguments)), flush=True)
+        engine = ENGINES[arguments.engine](arguments)
+        print("RESULT " + json.dumps(measured(arguments, [engine])[0]), flush=True)
         return
     peers = [peer for peer in arguments.peers.split(",") if peer]
     absent = [peer for peer in peers if importlib.util.find_spec({"hf": "transformers"}.get(peer, peer)) is None]
-    results = {engine: run_apart(engine) for engine in ["grpo", *peers] if engine not in absent}
+    names = [name for name in ["grpo", *peers] if name not in absent]
+    if arguments.device == "cpu":
+        results = dict(zip(names, take_turns(arguments, names), strict=True))
+    else:
+        results = {name: run_apart(name) for name in names}
     ours = results["grpo"]["tokens_per_second"]
     for name, result in results.items():
         result["ratio"] = round(ours / result["tokens_per_second"], 2) if name != "grpo" else 1.0
@@ -62,6 +71,13 @@ def run_apart(engine: str) -> dict[str, Any]:
         if line.startswith("RESULT "):
             return json.loads(line.removeprefix("RESULT "))
     sys.exit(f"{engine} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+
+
+def take_turns(work: argparse.Namespace, names: Sequence[str]) -> list[dict[str, Any]]:
+    import torch
+
+    torch.set_num_threads(work.threads or os.cpu_count() or 1)
+    return measured(work, [ENGINES[name](work) for name in names])
 
 
 def table(report: dict[str, Any]) -> str:
@@ -90,23 +106,46 @@ def machine() -> str:
     return f"{gpu}, torch {torch.__version__}"
 
 
-def measured(
-    work: argparse.Namespace, config: Any, go: Callable[[], int], start_seconds: float, **more: Any
-) -> dict[str, Any]:
+@dataclass
+class Engine:
+    """Ready to go: its model's config, what makes all tokens and says how many, and how long it took to be ready."""
+
+    config: Any
+    go: Callable[[], int]
+    start_seconds: float
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+def measured(work: argparse.Namespace, engines: Sequence[Engine]) -> list[dict[str, Any]]:
     """The best of the rounds after the first."""
+    times: list[list[float]] = [[] for _ in engines]
+    tokens, loads = [0] * len(engines), []
+    for number in range(work.rounds):
+        for i, engine in enumerate(engines):
+            begin = synchronized(work)
+            tokens[i] = engine.go()
+            times[i].append(synchronized(work) - begin)
+            told = f"{tokens[i] / times[i][-1]:,.0f} tokens/s, load {os.getloadavg()[0]:.1f}"
+            print(f"round {number + 1} of {work.rounds}, engine {i + 1} of {len(engines)}: {told}", file=sys.stderr)
+        loads.append(os.getloadavg()[0])
+    return [
+        described(work, engine, many, min(spent[1:] or spent), statistics.fmean(loads))
+        for engine, many, spent in zip(engines, tokens, times, strict=True)
+    ]
+
+
+def synchronized(work: argparse.Namespace) -> float:
     import torch
 
-    def synchronized() -> float:
-        if work.device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
+    if work.device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
-    times, tokens = [], 0
-    for _ in range(work.rounds):
-        begin = synchronized()
-        tokens = go()
-        times.append(synchronized() - begin)
-    seconds = min(times[1:] or times)
+
+def described(work: argparse.Namespace, engine: Engine, tokens: int, seconds: float, load: float) -> dict[str, Any]:
+    import torch
+
+    config = engine.config
     bytes_each = 2 if work.device == "cuda" else 4
     key_width = config.num_key_value_heads * (
         getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -123,8 +162,9 @@ def measured(
         "tokens_per_second": round(tokens / seconds),
         "share_of_floor": round(tokens / seconds / floor, 4) if work.device == "cuda" else 0.0,
         "peak_gb": round(peak, 2),
-        "start_seconds": round(start_seconds, 2),
-        **more,
+        "start_seconds": round(engine.start_seconds, 2),
+        "load": round(load, 1),
+        "phases": engine.phases,
     }
 
 
@@ -152,11 +192,11 @@ def policy_of(work: argparse.Namespace, attention: str, dtype: str) -> Any:
     return policy
 
 
-def ours(work: argparse.Namespace) -> dict[str, Any]:
+def ours(work: argparse.Namespace) -> Engine:
     import torch
 
     from grpo.attention import NAME
-    from grpo.rollout.engine import Engine
+    from grpo.rollout.engine import Engine as OurEngine
     from grpo.types import Problem
 
     policy = policy_of(work, NAME, work.dtype or ("mixed" if work.device == "cuda" else "float32"))
@@ -167,7 +207,7 @@ def ours(work: argparse.Namespace) -> dict[str, Any]:
         for i, row in enumerate(prompt_tokens(work, policy.model.config.vocab_size))
     ]
     phases: dict[str, float] = {}
-    engine = Engine(policy)
+    engine = OurEngine(policy)
 
     def timed(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any) -> Any:
@@ -195,7 +235,7 @@ def ours(work: argparse.Namespace) -> dict[str, Any]:
         phases["host"] = time.perf_counter() - begin - phases.get("prefill", 0) - phases.get("decode", 0)
         return sum(len(completion) for group in groups for completion in group.completions)
 
-    return measured(work, policy.model.config, go, start_seconds) | {"phases": phases}
+    return Engine(policy.model.config, go, start_seconds, phases)
 
 
 def stop_at_random(work: argparse.Namespace) -> None:
@@ -226,7 +266,7 @@ def stop_at_random(work: argparse.Namespace) -> None:
     graphs.GraphDecoding = Uneven
 
 
-def hugging_face(work: argparse.Namespace) -> dict[str, Any]:
+def hugging_face(work: argparse.Namespace) -> Engine:
     import torch
 
     policy = policy_of(work, "sdpa", "bfloat16" if work.device == "cuda" else "float32")
@@ -246,10 +286,10 @@ def hugging_face(work: argparse.Namespace) -> dict[str, Any]:
     begin = time.perf_counter()
     generate(2)
     start_seconds = time.perf_counter() - begin
-    return measured(work, model.config, lambda: generate(work.new), start_seconds)
+    return Engine(model.config, lambda: generate(work.new), start_seconds)
 
 
-def vllm(work: argparse.Namespace) -> dict[str, Any]:
+def vllm(work: argparse.Namespace) -> Engine:
     """In process, native sampler, the sampled token's log-probability returned, prefix cache on: as TRL calls it."""
     os.environ.update(
         VLLM_NO_USAGE_STATS="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="WARNING", HF_HUB_OFFLINE="1"
@@ -258,31 +298,31 @@ def vllm(work: argparse.Namespace) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
 
     config = SHAPES[work.shape]
-    with tempfile.TemporaryDirectory() as folder:
-        config.dtype, config.architectures = "bfloat16", [type(config).__name__.replace("Config", "ForCausalLM")]
-        config.save_pretrained(folder)
-        begin = time.perf_counter()
-        engine = LLM(
-            model=folder,
-            load_format="dummy",
-            skip_tokenizer_init=True,
-            dtype="bfloat16",
-            max_model_len=work.prompt_tokens + work.new + 8,
-            gpu_memory_utilization=0.6,
-            max_num_seqs=min(work.prompts * work.group, 1024),
-            enable_prefix_caching=True,
-        )
-        start_seconds = time.perf_counter() - begin
-        options = SamplingParams(
-            n=work.group, temperature=1.0, max_tokens=work.new, ignore_eos=True, logprobs=0, detokenize=False
-        )
-        requests = [{"prompt_token_ids": row} for row in prompt_tokens(work, config.vocab_size)]
+    folder = tempfile.TemporaryDirectory()  # lives as long as `go` does
+    config.dtype, config.architectures = "bfloat16", [type(config).__name__.replace("Config", "ForCausalLM")]
+    config.save_pretrained(folder.name)
+    begin = time.perf_counter()
+    engine = LLM(
+        model=folder.name,
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        dtype="bfloat16",
+        max_model_len=work.prompt_tokens + work.new + 8,
+        gpu_memory_utilization=0.6,
+        max_num_seqs=min(work.prompts * work.group, 1024),
+        enable_prefix_caching=True,
+    )
+    start_seconds = time.perf_counter() - begin
+    options = SamplingParams(
+        n=work.group, temperature=1.0, max_tokens=work.new, ignore_eos=True, logprobs=0, detokenize=False
+    )
+    requests = [{"prompt_token_ids": row} for row in prompt_tokens(work, config.vocab_size)]
 
-        def go() -> int:
-            outputs = engine.generate(requests, options, use_tqdm=False)
-            return sum(len(one.token_ids) for request in outputs for one in request.outputs)
+    def go(kept: Any = folder) -> int:
+        outputs = engine.generate(requests, options, use_tqdm=False)
+        return sum(len(one.token_ids) for request in outputs for one in request.outputs)
 
-        return measured(work, config, go, start_seconds)
+    return Engine(config, go, start_seconds)
 
 
 ENGINES = {"grpo": ours, "hf": hugging_face, "vllm": vllm}

@@ -1,4 +1,4 @@
-"""Small random models of every architecture the engine runs, and a tokenizer of characters for them."""
+"""Small random models of every architecture the engine runs, a tokenizer of characters for them; and a browser."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach out
 # Bit-for-bit tests compare runs of this process with one another; one thread also keeps small models fast.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -73,3 +74,24 @@ def random_policy(
 @pytest.fixture(params=list(ARCHITECTURES))
 def architecture(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    from visit import CHROMIUM
+
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e .[dev]")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here: install the package chromium, or name one in GRPO_CHROMIUM")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def classroom(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A lab without runs of its own."""
+    from visit import serving
+
+    yield from serving(tmp_path_factory.mktemp("runs"))

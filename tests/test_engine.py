@@ -7,13 +7,15 @@ import pytest
 import torch
 
 from conftest import random_policy
-from grpo.attention import PromptCache
+from grpo.attention import DecodeCache, PromptCache
 from grpo.batch import pack, pack_prompts
 from grpo.errors import GrpoError
 from grpo.policy import Policy, logprobs
-from grpo.rollout.engine import Engine, choose
+from grpo.rollout.choice import choose
+from grpo.rollout.engine import Engine
 from grpo.rollout.noise import sampling_noise
-from grpo.rollout.packed import packed
+from grpo.rollout.packed import Block, packed
+from grpo.rollout.shared import SharedPromptCache
 from grpo.types import Problem
 
 PROBLEMS = [Problem("a", "hello", ""), Problem("b", "a longer prompt", ""), Problem("c", "hi", "")]
@@ -96,6 +98,58 @@ def test_samples_follow_the_distribution() -> None:
     torch.testing.assert_close(logp, expected.log()[tokens])
 
 
+@pytest.mark.parametrize("vocabulary", [49_152, 7_777])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_large_vocabulary_is_searched_chunk_by_chunk(vocabulary: int, temperature: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits_NV = 3 * torch.randn(200, vocabulary, generator=generator)
+    uniform_N = torch.rand(200, generator=generator)
+    uniform_N[:2] = torch.tensor([0.0, 1 - 2.0**-24])
+    token_N, logp_N = choose(logits_NV, uniform_N, temperature)
+
+    plain_NV = torch.log_softmax(logits_NV.double() / temperature, dim=-1)
+    end_NV = plain_NV.exp().cumsum(dim=-1)
+    end_N = end_NV.gather(1, token_N[:, None])[:, 0]
+    start_N = end_N - plain_NV.exp().gather(1, token_N[:, None])[:, 0]
+    # Its stretch of the running sum holds the uniform, but for the rounding of a float32.
+    assert ((start_N - 1e-6 < uniform_N) & (uniform_N < end_N + 1e-6)).all()
+    same_N = torch.searchsorted(end_NV, uniform_N[:, None].double(), right=True)[:, 0] == token_N
+    assert same_N.sum() >= 198
+    torch.testing.assert_close(logp_N.double(), plain_NV.gather(1, token_N[:, None])[:, 0], atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_shared_prompts_equal_prompts_copied_to_every_row(window: int | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    prompts, lengths_P, prompt_of_N = PromptCache(), torch.tensor([5, 2, 7]), torch.arange(3).repeat_interleave(4)
+    prompts.store(0, random(3, 2, 7, 8), random(3, 2, 7, 8), lengths_P)
+    caches = [kind(prompts, lengths_P, prompt_of_N, 6) for kind in (SharedPromptCache, DecodeCache)]
+    rows = 12
+    # Rows leave unevenly, then a whole group, then to an even grid again.
+    leaving = {1: [0, 2, 4, 5, 6, 8, 9, 10, 11], 2: [0, 1, 5, 6, 7, 8], 4: [1, 2]}
+    for t in range(6):
+        if kept := leaving.get(t):
+            rows = len(kept)
+            for cache in caches:
+                cache.keep(torch.tensor(kept))
+        query, key, value = random(rows, 6, 1, 8), random(rows, 2, 1, 8), random(rows, 2, 1, 8)
+        for cache in caches:
+            cache.grow()
+        shared, copied = (cache.attend(0, query, key, value, 0.3, window) for cache in caches)
+        torch.testing.assert_close(shared, copied, atol=1e-12, rtol=0)
+
+
+def test_a_token_of_no_probability_is_never_chosen() -> None:
+    logits_NV = torch.full((3, 512), float("-inf"))
+    logits_NV[:, 5], logits_NV[:, 300] = 0.0, 0.0
+    uniform_N = torch.tensor([0.0, 0.5, 1 - 2.0**-24])
+    assert choose(logits_NV, uniform_N, 1.0)[0].tolist() == [5, 300, 300]
+
+
 def test_top_k_and_top_p_cut_the_tail() -> None:
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(1000, 4)
     uniforms = torch.linspace(0, 0.999, 1000)
@@ -142,10 +196,8 @@ def test_large_models_are_sampled_with_laid_out_weights(monkeypatch: pytest.Monk
     before = sample(policy)
     monkeypatch.setattr("grpo.rollout.packed.SMALL_MODEL", 10)
     used = []
-    real = torch.ops.mkldnn._linear_pointwise
-    monkeypatch.setattr(
-        "grpo.rollout.packed._product", lambda x, weight, bias: used.append(1) or real(x, weight, bias, "none", [], "")
-    )
+    real = Block.__call__
+    monkeypatch.setattr(Block, "__call__", lambda self, *inputs, **more: used.append(1) or real(self, *inputs, **more))
     after = sample(policy)
     assert used
     for a, b in zip(before, after, strict=True):

@@ -40,9 +40,9 @@ LEVELS = [
     },
     {"credit", "critic", "gradient"},
     {"report", "progress", "view", "loggers"},
-    {"lab"},
     {"session", "refill", "check"},
     {"train", "sft", "compare"},
+    {"lab"},
     {"cli"},
 ]
 """A room may import its own level and those above it in this list."""

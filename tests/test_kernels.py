@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from conftest import random_policy
-from grpo.rollout.engine import Engine, choose
+from grpo.rollout.choice import choose
+from grpo.rollout.engine import Engine
 from grpo.types import Problem
 
 pytest.importorskip("triton")

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import uvicorn
 from records import make_empty_run, make_run, make_sft_run
-from visit import HOSTILE, Lab, Visit
+from visit import AXE, HOSTILE, Lab, Visit, serving
 
 from grpo.core import group_advantages, reward_statistics, token_loss, token_terms
 from grpo.lab.catalogue import RECORDINGS
-from grpo.lab.server import _listen, make_app
 from grpo.lab.tokens import Traced
 from grpo.store import Run
 
 pytestmark = pytest.mark.browser
 
-CHROMIUM = os.environ.get("GRPO_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-AXE = Path(__file__).parent / "vendor/axe-core/axe.min.js"
 EXAMPLE = "/runs/~tiny-arithmetic"
 PAGES = [
     "/",
     "/metrics",
+    "/learn",
     "/compare",
     "/compare?runs=seed-1,seed-2,diverged&by=tokens",
     EXAMPLE,
@@ -77,24 +71,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     make_empty_run(runs, "begun")
     (runs / "broken").mkdir()
     (runs / "broken/run.db").write_bytes(b"no database")
-    listener = _listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(make_app(runs), log_level="warning", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    yield Lab(runs, listener.getsockname()[1])
-    server.should_exit = True
-    thread.join()
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e .[dev]")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here: install the package chromium, or name one in GRPO_CHROMIUM")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    yield from serving(runs)
 
 
 @pytest.fixture(params=["light", "dark"])

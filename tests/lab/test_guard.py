@@ -53,8 +53,11 @@ def test_another_sites_page_is_refused(client: TestClient, headers: dict[str, st
 
 
 def test_nothing_can_be_sent(client: TestClient) -> None:
+    """But for trials: test_trials.py."""
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         assert client.request(method, "/api/runs").status_code == 403
+    for method in ("PUT", "DELETE", "PATCH"):
+        assert client.request(method, "/api/trials").status_code == 403
 
 
 @pytest.mark.parametrize(

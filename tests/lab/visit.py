@@ -1,11 +1,24 @@
-"""A visit to the lab with a browser that notices everything."""
+"""A visit to the lab with a browser that notices everything. The fixtures for it are in conftest.py."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import uvicorn
+
+from grpo.lab.server import _listen, make_app
+
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\x1b[31mred\u202egnp.exe\u200f"
+
+CHROMIUM = os.environ.get("GRPO_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+AXE = Path(__file__).parent / "vendor/axe-core/axe.min.js"
+SIDES = [("light", 1280, 900), ("dark", 390, 844)]
+"""Colours depend on the theme alone, and layout on the width alone."""
 
 
 class Lab:
@@ -48,3 +61,41 @@ class Visit:
         text = self.page.locator(f"[data-number={name}]").first.inner_text()
         value = float(text.replace("−", "-").replace("+", "").replace(",", "").rstrip("%"))
         return value / 100 if text.endswith("%") else value
+
+
+def serving(runs: Path) -> Iterator[Lab]:
+    listener = _listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(make_app(runs), log_level="warning", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    yield Lab(runs, listener.getsockname()[1])
+    server.should_exit = True
+    thread.join()
+
+
+def open_page(chromium: Any, lab: Lab, path: str) -> Visit:
+    """A page, loaded and settled, on a light desktop; to be closed with `visit.page.context.close()`."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    context.set_default_timeout(60_000)
+    context.add_init_script(path=AXE)
+    visit = Visit(context.new_page(), lab)
+    visit.go(path)
+    return visit
+
+
+def faults(visit: Visit) -> list[str]:
+    """All that is wrong with the page as it stands, light and dark, wide and narrow."""
+    found = []
+    for theme, width, height in SIDES:
+        visit.page.emulate_media(color_scheme=theme)
+        visit.page.set_viewport_size({"width": width, "height": height})
+        visit.settle()
+        found += [f"{theme} {width}: {violation}" for violation in visit.violations()]
+        overflow = visit.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if overflow > 0:
+            found.append(f"{theme} {width}: the page is {overflow} pixels wider than the screen")
+    visit.page.emulate_media(color_scheme="light")
+    visit.page.set_viewport_size({"width": 1280, "height": 900})
+    visit.settle()
+    broken = visit.page.locator(".failed, .katex-error").all_inner_texts()
+    return found + broken + visit.complaints + visit.elsewhere

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sqlite3
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from grpo.errors import GrpoError
 from grpo.lab import reading
+from grpo.lab.answer import Answer
 from grpo.lab.catalogue import Catalogue, UnknownRunError
 from grpo.lab.compare import AXES, compare
 from grpo.lab.findings import findings
@@ -26,24 +25,6 @@ from grpo.store import Run
 POINTS = 400
 MOST_POINTS = 1000
 MOST_COMPARED = 12
-
-
-class Answer(JSONResponse):
-    """JSON without NaN or infinity, never cached: a run grows."""
-
-    def __init__(self, content: Any, status_code: int = 200):
-        super().__init__(content, status_code, headers={"Cache-Control": "no-store"})
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(_finite(content), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def failure(problem: GrpoError) -> Answer:

@@ -2,7 +2,8 @@
 
 A page of any website can make a browser send requests to this machine. So every request must name an address of ours
 (a foreign name that resolves to this machine is refused), must not come from another site, and, beyond this machine,
-must bring a token. Completions are untrusted: the policy below lets a page run the lab's own scripts and nothing else.
+must bring a token. Trials alone are started and cancelled by a request, which must bring the token of a page of ours.
+Completions are untrusted: the policy below lets a page run the lab's own scripts and nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import hashlib
 import hmac
 import ipaddress
 import re
+import secrets
+from collections import deque
 from http.cookies import SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,6 +24,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK_NAMES = frozenset(["localhost", "127.0.0.1", "[::1]"])
 COOKIE = "grpo_lab"
+PAGE_TOKEN = "x-page-token"
+WRITES = re.compile(r"/api/trials(/[A-Za-z0-9_-]{1,40}/cancel)?")
+"""The only addresses that do anything."""
 PLOT_STYLE = "sha256-jSYQUrW7J0b3jPqhZP9C2Xh1PyJKHKXd4s0fpGGKrww="
 """Of the one style sheet that Observable Plot puts into its charts."""
 
@@ -56,11 +62,25 @@ def content_policy(page: str) -> str:
     )
 
 
+class PageTokens:
+    """One for each load of the page; the latest are known. A page of another site cannot read ours, so it has none."""
+
+    def __init__(self, most: int = 256):
+        self.issued: deque[str] = deque(maxlen=most)
+
+    def issue(self) -> str:
+        self.issued.append(secrets.token_urlsafe(24))
+        return self.issued[-1]
+
+    def knows(self, offered: str) -> bool:
+        return any(hmac.compare_digest(offered.encode(), token.encode()) for token in list(self.issued))
+
+
 class Guard:
     """Refuses what is not ours to answer, and sends the policy with every answer."""
 
-    def __init__(self, app: ASGIApp, *, address: str, token: str, policy: str):
-        self.app, self.token, self.policy = app, token, policy
+    def __init__(self, app: ASGIApp, *, address: str, token: str, policy: str, pages: PageTokens):
+        self.app, self.token, self.policy, self.pages = app, token, policy, pages
         self.everywhere = address in ("0.0.0.0", "::")
         self.names = LOOPBACK_NAMES | {f"[{address}]" if ":" in address else address}
 
@@ -100,7 +120,14 @@ class Guard:
             return "grpo lab answers its own pages alone"
         if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
             return "grpo lab answers its own pages alone"
-        return "" if scope["method"] in ("GET", "HEAD") else "grpo lab is for reading: GET and HEAD"
+        if scope["method"] in ("GET", "HEAD"):
+            return ""
+        if scope["method"] != "POST" or not WRITES.fullmatch(scope["path"]):
+            return "grpo lab is for reading: GET and HEAD; only trials are started and cancelled, by POST"
+        if origin is None or headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return "grpo lab answers its own pages alone"
+        known = self.pages.knows(headers.get(PAGE_TOKEN, ""))
+        return "" if known else "this page is from before the lab was started; load it again"
 
     def _is_ours(self, name: str) -> bool:
         if name in self.names:

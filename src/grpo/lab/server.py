@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import webbrowser
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import uvicorn
@@ -15,35 +17,58 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from grpo.errors import GrpoError
-from grpo.lab.api import Answer, routes
+from grpo.lab import chapters
+from grpo.lab.answer import Answer
+from grpo.lab.api import routes
 from grpo.lab.catalogue import RECORDINGS, Catalogue
-from grpo.lab.guard import Guard, content_policy, is_loopback
+from grpo.lab.guard import Guard, PageTokens, content_policy, is_loopback
+from grpo.lab.trials.desk import Desk
+from grpo.lab.trials.routes import routes as trial_routes
 
 STATIC = Path(__file__).with_name("static")
-PAGES = ("/", "/runs", "/runs/{run}", "/runs/{run}/{view}", "/compare", "/metrics")
+PAGES = ("/", "/runs", "/runs/{run}", "/runs/{run}/{view}", "/compare", "/metrics", "/learn", "/learn/{chapter}")
 """Addresses that the one page answers to; its router shows what they name."""
 
 
 def make_app(runs: Path, *, recordings: Path = RECORDINGS, address: str = "127.0.0.1", token: str = "") -> Guard:
     page = (STATIC / "index.html").read_text()
+    tokens, desk = PageTokens(), Desk()
+
+    def shown(status: int = 200) -> Response:
+        """The page, with a token of its own: what it may start and cancel trials with."""
+        return HTMLResponse(page.replace("PAGE_TOKEN", tokens.issue()), status, headers={"Cache-Control": "no-store"})
 
     def show(request: Request) -> Response:
-        return HTMLResponse(page, headers={"Cache-Control": "no-cache"})
+        return shown()
 
     def nothing_here(request: Request, problem: Exception) -> Response:
         if request.url.path.startswith("/api/"):
             return Answer({"error": "there is nothing at this address"}, 404)
-        return HTMLResponse(page, 404)
+        return shown(404)
 
     app = Starlette(
         routes=[
             *routes(Catalogue(runs, recordings)),
+            *chapters.routes(),
+            *trial_routes(desk),
             *(Route(path, show) for path in PAGES),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         exception_handlers={404: nothing_here},
+        lifespan=closing(desk),
     )
-    return Guard(app, address=address, token=token, policy=content_policy(page))
+    return Guard(app, address=address, token=token, policy=content_policy(page), pages=tokens)
+
+
+def closing(desk: Desk) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    """With the server ends the trial that is training."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        desk.close()
+
+    return lifespan
 
 
 def serve(runs: Path, *, address: str, port: int, token: str, open_browser: bool) -> None:
@@ -83,6 +108,6 @@ def _listen(address: str, port: int) -> socket.socket:
 def _prepare() -> None:
     import torch
 
-    import grpo.core  # noqa: F401
-
     torch.set_num_threads(1)  # a trainer may need the cores
+    for slug in chapters.CHAPTERS:
+        chapters.chapter(slug)

@@ -19,9 +19,11 @@ from grpo.batch import pack_prompts
 from grpo.errors import GrpoError
 from grpo.fused.weights import weight_places
 from grpo.policy import Policy
+from grpo.rollout.choice import choose
 from grpo.rollout.generated import generated
 from grpo.rollout.noise import sampling_noise
 from grpo.rollout.packed import sampling_layers
+from grpo.rollout.shared import SharedPromptCache
 from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
@@ -168,7 +170,9 @@ class Engine:
         hidden_TC = self.policy.hidden(tokens_T[None], positions_T[None], layout)[0]
         prompt_of_N = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
         logits_NV = self.policy.logits(hidden_TC[last_P])[prompt_of_N]
-        cache = DecodeCache(prompt_cache, layout.prompt_lengths_P, prompt_of_N, max_new_tokens)
+        in_full = device.type == "cpu" and self.policy.compute_dtype in (torch.float32, torch.float64)
+        cache_kind = SharedPromptCache if in_full else DecodeCache
+        cache = cache_kind(prompt_cache, layout.prompt_lengths_P, prompt_of_N, max_new_tokens)
 
         end_tokens = torch.tensor(sorted(self.policy.end_tokens), device=device)
         tokens_NL = torch.zeros(N, max_new_tokens, dtype=torch.int64, device=device)
@@ -214,34 +218,3 @@ def free_memory(device: torch.device) -> int:
         held_idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + held_idle
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def choose(
-    logits_NV: torch.Tensor, uniform_N: torch.Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The next token of each row by inverse transform (one uniform a token), and its log-probability.
-
-    >>> logits = torch.tensor([[0.1, 0.2, 0.7]]).log()
-    >>> [choose(logits, torch.tensor([u]), temperature=1.0)[0].item() for u in (0.0, 0.15, 0.95)]
-    [0, 1, 2]
-    """
-    logp_NV = torch.log_softmax(logits_NV / (temperature or 1.0), dim=-1)
-    if temperature == 0:
-        token_N = logp_NV.argmax(dim=-1)
-    else:
-        cumulative_NV = _restrict(logp_NV.exp(), top_k, top_p).cumsum(dim=-1)
-        # Scaled by the last value, because rounding (and restriction) leaves it short of 1.
-        target_N1 = uniform_N[:, None].to(cumulative_NV.dtype) * cumulative_NV[:, -1:]
-        token_N = torch.searchsorted(cumulative_NV, target_N1, right=True)[:, 0].clamp(max=logp_NV.shape[1] - 1)
-    return token_N, logp_NV.gather(1, token_N[:, None])[:, 0]
-
-
-def _restrict(prob_NV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
-    """Zeroes all but the `top_k` likeliest tokens, and all beyond the smallest set that holds `top_p` of the mass."""
-    if not top_k and top_p >= 1:
-        return prob_NV
-    sorted_NV, order_NV = prob_NV.sort(dim=-1, descending=True)
-    keep_NV = (sorted_NV.cumsum(dim=-1) - sorted_NV) < top_p
-    if top_k:
-        keep_NV[:, top_k:] = False
-    return torch.zeros_like(prob_NV).scatter(1, order_NV, sorted_NV * keep_NV)

@@ -47,6 +47,7 @@ TASKS: dict[str, str | Callable[..., Task]] = {
     "code": "grpo.tasks.code:Code",
     "countdown": "grpo.tasks.countdown:Countdown",
     "data": "grpo.tasks.data:DataTask",
+    "gameable": "grpo.tasks.gameable:Gameable",
     "gsm8k": "grpo.tasks.data:Gsm8k",
     "math": "grpo.tasks.data:Math",
     "reasoning_gym": "grpo.tasks.reasoning_gym:ReasoningGym",

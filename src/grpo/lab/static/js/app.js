@@ -2,6 +2,9 @@
 import { render } from "preact";
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
+import { chapterOf } from "./chapters.js";
+import { Learn } from "./learn.js";
+import { ChapterPage } from "./lesson.js";
 import { Link, route } from "./route.js";
 import { Compare } from "./views/compare.js";
 import { Metrics } from "./views/metrics.js";
@@ -9,6 +12,7 @@ import { RunPage } from "./views/run.js";
 import { Runs } from "./views/runs.js";
 
 const PLACES = [
+  ["/learn", "Learn"],
   ["/runs", "Runs"],
   ["/compare", "Compare"],
   ["/metrics", "Metrics"],
@@ -30,6 +34,8 @@ function Page({ path, query }) {
   const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
   if (!parts.length || (parts[0] === "runs" && parts.length === 1)) return html`<${Runs} />`;
   if (parts[0] === "runs" && parts.length <= 3) return html`<${RunPage} id=${parts[1]} view=${parts[2] ?? "overview"} query=${query} />`;
+  if (parts[0] === "learn" && parts.length === 1) return html`<${Learn} />`;
+  if (parts[0] === "learn" && parts.length === 2 && chapterOf(parts[1])) return html`<${ChapterPage} slug=${parts[1]} query=${query} />`;
   if (parts[0] === "compare") return html`<${Compare} query=${query} />`;
   if (parts[0] === "metrics") return html`<${Metrics} />`;
   return html`<main class="page narrow" id="main"><h1>There is nothing here</h1><p class="soft">This address names no page of the lab. <${Link} to="/runs">All runs<//></p></main>`;

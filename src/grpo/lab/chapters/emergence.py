@@ -1,0 +1,71 @@
+"""What came up in the recorded run that nobody asked for: pinned problems, and marker phrases counted."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from statistics import fmean
+from typing import Any
+
+from grpo.errors import GrpoError
+from grpo.evaluation import is_right
+from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.chapters.query import Query, text
+from grpo.lab.reading import probes
+from grpo.store import Run
+
+RECORDING = "tiny-arithmetic"
+REFLECTION = ("wait", "actually", "let me check", "check", "hmm", "mistake", "again")
+"""Words with which models that were trained on prose take a thought back."""
+
+
+def aha(query: Query) -> dict[str, Any]:
+    """The pinned problems at every evaluation, and how often a marker stands in held-out answers."""
+    marker = text(query, "marker", "(", 40)
+    if not marker:
+        raise GrpoError("marker: give at least one character to look for")
+    answers = _heldout()
+    return {
+        "probes": _probes(),
+        "marker": marker,
+        "counted": [_counted(step, rows, marker) for step, rows in answers.items()],
+        "reflection": {
+            word: sum(word in answer.lower() for rows in answers.values() for answer, _ in rows) for word in REFLECTION
+        },
+        "answers": sum(map(len, answers.values())),
+        "alphabet": sorted({character for rows in answers.values() for answer, _ in rows for character in answer}),
+    }
+
+
+@lru_cache(maxsize=1)
+def _probes() -> list[dict[str, Any]]:
+    with Run.open(RECORDINGS, RECORDING, readonly=True) as run:
+        return probes(run)
+
+
+@lru_cache(maxsize=1)
+def _heldout() -> dict[int, list[tuple[str, bool]]]:
+    """Step -> (answer, whether it is right) of every held-out problem."""
+    with Run.open(RECORDINGS, RECORDING, readonly=True) as run:
+        return {
+            row["step"]: [
+                (done["text"], is_right(done["reward"]))
+                for group in run.eval_completions(row["step"])
+                for done in group["completions"]
+            ]
+            for row in run.evals()
+        }
+
+
+def _counted(step: int, rows: list[tuple[str, bool]], marker: str) -> dict[str, Any]:
+    found = re.compile(re.escape(marker), re.IGNORECASE)
+    having, lacking = [[right for answer, right in rows if bool(found.search(answer)) == has] for has in (True, False)]
+    return {
+        "step": step,
+        "answers": len(rows),
+        "count": len(having),
+        "share": len(having) / len(rows),
+        "right": fmean(right for _, right in rows),
+        "right_with": fmean(having) if having else None,
+        "right_without": fmean(lacking) if lacking else None,
+    }

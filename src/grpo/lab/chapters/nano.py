@@ -1,0 +1,100 @@
+"""The model that chapters sample from and update: `nano`, loaded once, on one thread, for one reader at a time."""
+
+from __future__ import annotations
+
+import copy
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from grpo.config import Config, resolve
+from grpo.critic import Critic, make_critic
+from grpo.errors import GrpoError
+from grpo.flags import shown
+from grpo.lab.catalogue import RECORDINGS
+from grpo.loading import load_policy
+from grpo.policy import Policy
+from grpo.rewards import score
+from grpo.rollout.engine import Engine
+from grpo.tasks import load_task
+from grpo.tasks.arithmetic import Arithmetic
+from grpo.types import Group, Problem
+
+LONGEST = 24
+"""Tokens: twice what an answer of `nano` takes."""
+CRITIC = RECORDINGS / "nano-critic.safetensors"
+"""A critic that has learned what `nano` as it ships will earn; `scripts/make_critic.py` made it."""
+_one_at_a_time = threading.RLock()
+
+
+@dataclass(frozen=True, eq=False)
+class Nano:
+    policy: Policy
+    engine: Engine
+    task: Arithmetic
+
+
+@lru_cache(maxsize=1)
+def _loaded() -> Nano:
+    import torch
+
+    torch.set_num_threads(1)  # a trainer may need the cores
+    policy = load_policy("nano")
+    task = load_task("arithmetic:easy")
+    assert isinstance(task, Arithmetic)
+    return Nano(policy, Engine(policy, rows_at_once=1024), task)
+
+
+@contextmanager
+def nano() -> Iterator[Nano]:
+    """Nobody else uses it meanwhile: sampling lays its weights out anew."""
+    with _one_at_a_time:
+        yield _loaded()
+
+
+@contextmanager
+def fresh_nano() -> Iterator[Nano]:
+    """A copy that may be trained."""
+    with nano() as loaded:
+        policy = replace(loaded.policy, model=copy.deepcopy(loaded.policy.model))
+        yield Nano(policy, Engine(policy, rows_at_once=1024), loaded.task)
+
+
+@contextmanager
+def nano_critic() -> Iterator[tuple[Nano, Critic]]:
+    with nano() as loaded:
+        yield loaded, _critic()
+
+
+@lru_cache(maxsize=1)
+def _critic() -> Critic:
+    from safetensors.torch import load_file
+
+    critic = make_critic(resolve(Config(model="nano", algorithm="ppo")), _loaded().policy)
+    critic.restore(load_file(CRITIC))
+    return critic
+
+
+def sampled(
+    problems: Sequence[Problem], group_size: int, *, seed: int, temperature: float = 1.0, step: int = 0
+) -> list[Group]:
+    """Groups of `nano` with their rewards."""
+    with nano() as loaded:
+        options: dict[str, Any] = {"seed": seed, "step": step, "temperature": temperature, "max_new_tokens": LONGEST}
+        return score(loaded.task, loaded.engine.sample(problems, group_size, **options))
+
+
+def sum_of_three(prompt: str) -> Problem:
+    """
+    >>> sum_of_three("37+85+46=").answer
+    '168'
+    """
+    if not re.fullmatch(r"[1-9]\d\+[1-9]\d\+[1-9]\d=", prompt):
+        raise GrpoError(f"prompt: nano adds three numbers of two digits, as in 37+85+46=; got {shown(prompt)}")
+    problem = Arithmetic("easy").recognise(prompt)
+    assert problem is not None
+    return problem

@@ -1,0 +1,36 @@
+"""The run that ships with the package, as chapters look at it: read once, since it never changes."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from grpo.lab.catalogue import RECORDINGS
+from grpo.store import Run
+
+NAME = "tiny-arithmetic"
+
+
+@cache
+def groups() -> list[list[dict[str, Any]]]:
+    """The groups of every step, completions included."""
+    with Run.open(RECORDINGS, NAME, readonly=True) as run:
+        return [run.completions(step) for step in range((run.last_step() or 0) + 1)]
+
+
+@cache
+def rewards() -> list[list[list[float]]]:
+    """By step and group."""
+    return [[[done["reward"] for done in group["completions"]] for group in step] for step in groups()]
+
+
+@cache
+def evals() -> list[dict[str, Any]]:
+    with Run.open(RECORDINGS, NAME, readonly=True) as run:
+        return run.evals()
+
+
+@cache
+def config() -> dict[str, Any]:
+    with Run.open(RECORDINGS, NAME, readonly=True) as run:
+        return run.config

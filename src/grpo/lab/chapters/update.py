@@ -1,0 +1,143 @@
+"""One update of GRPO that can be paused: the trainer's own functions, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+
+from grpo.config import Config, resolve
+from grpo.core import token_terms
+from grpo.credit import credit
+from grpo.gradient import accumulate_gradients
+from grpo.lab.chapters.nano import LONGEST, Nano, fresh_nano, nano, sum_of_three
+from grpo.lab.chapters.query import Query, number, text, whole
+from grpo.optimizer import make_optimizer, take_step
+from grpo.policy import Policy, annotate, logprobs
+from grpo.rewards import score
+from grpo.trace import Traces
+from grpo.train import annotated
+from grpo.types import Completion, Group, Problem
+
+PHASES = ("sample", "score", "compare", "loss", "update")
+LOOKS = 256
+"""Completions by which the policy before an update is compared with the one after it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pause:
+    """What there is when the update stops between two phases."""
+
+    groups: Sequence[Group]
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+
+def one_update(
+    student: Nano, reference: Policy, optimizer: torch.optim.AdamW, problems: Sequence[Problem], config: Config
+) -> Iterator[Pause]:
+    """One step of GRPO, pausing after every phase: all of it but the loop around it."""
+    groups = student.engine.sample(problems, config.group_size, step=0, **_sampling(config))
+    yield Pause(groups)
+    groups = score(student.task, groups)
+    yield Pause(groups)
+    groups, rewards = credit(annotated(groups, student.policy, reference, config), config)
+    yield Pause(groups, rewards)
+    traces = Traces(groups, count=len(groups))
+    gradient = accumulate_gradients(student.policy, groups, config, traces=traces)
+    yield Pause(traces.onto(groups), gradient.metrics())
+    norm = take_step(student.policy, optimizer, lr=config.lr, grad_clip=config.optimizer.grad_clip)
+    yield Pause(traces.onto(groups), {"grad_norm": norm})
+
+
+def _sampling(config: Config) -> dict[str, Any]:
+    return {"seed": config.seed, "temperature": config.temperature, "max_new_tokens": config.max_new_tokens}
+
+
+def settings(query: Query) -> Config:
+    """Of one prompt; everything that the page does not ask about is as in any run."""
+    return resolve(
+        Config(
+            model="nano",
+            prompts_per_step=1,
+            group_size=whole(query, "g", 8, 2, 32),
+            lr=number(query, "lr", 1e-4, 1e-5, 1e-3),
+            seed=whole(query, "seed", 1, 0, 9999),
+            max_new_tokens=LONGEST,
+        )
+    )
+
+
+def paused_update(query: Query) -> dict[str, Any]:
+    """`one_update` run up to the phase that is asked for, and what it holds there."""
+    config, reached = settings(query), whole(query, "phase", 0, 0, len(PHASES) - 1)
+    problem = sum_of_three(text(query, "prompt", "29+60+75="))
+    made = config.optimizer
+    with nano() as before, fresh_nano() as student:
+        optimizer = make_optimizer(
+            student.policy, beta1=made.adam_beta1, beta2=made.adam_beta2, weight_decay=made.weight_decay
+        )
+        phases = one_update(student, before.policy, optimizer, [problem], config)
+        pauses = [next(phases) for _ in range(reached + 1)]
+        last = pauses[-1].groups[0]
+        measured = {name: value for pause in pauses for name, value in pause.measured.items()}
+        answer = {
+            "phase": PHASES[reached],
+            "prompt": problem.prompt,
+            "answer": problem.answer,
+            "group_size": config.group_size,
+            "completions": [_completion(done, config, before) for done in last.completions],
+            "measured": measured,
+        }
+        if PHASES[reached] == "update":
+            answer["after"] = _effect(last, before, student, problem, config)
+    return answer
+
+
+def _completion(done: Completion, config: Config, policy: Nano) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "text": done.text,
+        "tokens": [*policy.policy.tokenizer.batch_decode([[token] for token in done.tokens])],
+        "logprobs": done.logprobs.tolist(),
+        "reward": done.reward,
+        "advantage": None if done.advantages is None else float(done.advantages.mean()),
+    }
+    if done.trace is not None:
+        row["push"] = _push(done, config).tolist()
+    return row
+
+
+def _push(done: Completion, config: Config) -> torch.Tensor:
+    """−∂loss/∂logp of every token: with one update, old policy and new are the same."""
+    assert done.trace is not None
+    logp_L, advantages_L, ref_L = (
+        torch.as_tensor(np.asarray(values)).double()
+        for values in (done.trace.logprobs, done.advantages, done.ref_logprobs)
+    )
+    loss = config.loss
+    terms = token_terms(
+        logp_L, logp_L, advantages_L, denominator=done.trace.denominator, ref_logp_L=ref_L, beta=loss.beta, kl=loss.kl
+    )
+    return terms.push
+
+
+def _effect(group: Group, before: Nano, after: Nano, problem: Problem, config: Config) -> dict[str, Any]:
+    """What the update did: to the log-probability of the completions it learned from, and to what is sampled now."""
+    [again] = annotate(
+        [group],
+        lambda batch: logprobs(after.policy, batch, config.temperature)[0],
+        lambda completion, logp: replace(completion, logprobs=logp),
+        token_budget=config.system.token_budget,
+        policy=after.policy,
+    )
+    options: dict[str, Any] = {"seed": 0, "step": 1, "temperature": config.temperature, "max_new_tokens": LONGEST}
+    looks = [score(one.task, one.engine.sample([problem], LOOKS, **options))[0].completions for one in (before, after)]
+    return {
+        "logprobs": [done.logprobs.tolist() for done in again.completions],
+        "looks": LOOKS,
+        "right": [fmean(done.reward or 0.0 for done in completions) for completions in looks],
+        "worked": [fmean(done.traits["worked"] for done in completions) for completions in looks],
+    }

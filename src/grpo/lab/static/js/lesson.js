@@ -1,0 +1,222 @@
+// The parts that chapters are made of. Whatever the reader sets is in the address; whatever is computed, the server computes.
+import { createContext } from "preact";
+import { html } from "htm/preact";
+import { useContext, useEffect, useState } from "preact/hooks";
+import { useApi } from "./api.js";
+import { Chart } from "./chart.js";
+import { chapterOf, CHAPTERS, EXTRA, seeAlso } from "./chapters.js";
+import { number } from "./format.js";
+import { Failed, Fetched, Segmented } from "./parts.js";
+import { address, Link, route, setQuery } from "./route.js";
+import { Tex } from "./tex.js";
+export { Trial } from "./trial.js";
+export { Fetched, Tex };
+export const Figure = Chart;
+
+export const DEPTHS = [["intuition", "Intuition"], ["math", "Math"], ["code", "Code"]];
+const Depth = createContext("intuition");
+export const useDepth = () => useContext(Depth);
+export const depthOf = (query) => (DEPTHS.some(([key]) => key === query.get("depth")) ? query.get("depth") : "intuition");
+
+// The frame of a chapter: where one is, how deep, and where to go on.
+export function Lesson({ slug, depth, children }) {
+  const about = chapterOf(slug);
+  const place = CHAPTERS.indexOf(about);
+  const [before, after] = place < 0 ? [] : [CHAPTERS[place - 1], CHAPTERS[place + 1]];
+  return html`<main class="lesson" id="main">
+    <${ChapterList} here=${slug} depth=${depth} />
+    <header class="lesson-head">
+      <p class="lesson-number">${about.number ? `Chapter ${about.number}` : "Beside the chapters"}</p>
+      <h1>${about.title}</h1>
+      <p class="lesson-lead">${about.lead}</p>
+      <${Segmented} label="Depth" options=${DEPTHS} value=${depth} onChange=${(key) => setQuery({ depth: key === "intuition" ? undefined : key })} />
+    </header>
+    <${Depth.Provider} value=${depth}>${children}<//>
+    <footer class="lesson-foot">
+      <nav aria-label="See also"><h2>See also</h2><ul>${seeAlso(slug).map(([to, why]) => html`<li><${Link} to=${chapterAddress(to, depth)}>${why}<//> <span class="soft small">${chapterOf(to).title === why ? "" : chapterOf(to).title}</span></li>`)}</ul></nav>
+      <nav class="turn" aria-label="Chapters in order">
+        ${before ? html`<${Link} to=${chapterAddress(before.slug, depth)} rel="prev"><span class="small soft">Before</span>${before.title}<//>` : html`<${Link} to="/learn"><span class="small soft">Back to</span>All chapters<//>`}
+        ${after ? html`<${Link} to=${chapterAddress(after.slug, depth)} rel="next"><span class="small soft">Next</span>${after.title}<//>` : html`<${Link} to="/runs" rel="next"><span class="small soft">Next</span>Your own runs<//>`}
+      </nav>
+    </footer>
+  </main>`;
+}
+
+const chapterAddress = (slug, depth) => address(`/learn/${slug}`, { depth: depth === "intuition" ? undefined : depth });
+
+function ChapterList({ here, depth }) {
+  useEffect(() => {
+    document.querySelector(".chapter-list [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  }, [here]);
+  return html`<nav class="chapter-list" aria-label="Chapters"><${Link} to="/learn">All<//>${[...CHAPTERS, EXTRA].map(
+    ({ slug, number: place, short, title }) => html`<${Link} to=${chapterAddress(slug, depth)} title=${title} aria-current=${slug === here ? "page" : undefined}>${place ? html`<span class="faint">${place}</span> ` : null}${short}<//>`,
+  )}</nav>`;
+}
+
+// One idea. `depth`, if given, names the depths that show it: "math", or "math code".
+export function Section({ title, lead, id, depth, children }) {
+  const now = useDepth();
+  if (depth && !depth.split(" ").includes(now)) return null;
+  return html`<section class="lesson-section" id=${id}>
+    <h2>${title}</h2>
+    ${lead && html`<p class="section-lead">${lead}</p>`}
+    ${children}
+  </section>`;
+}
+
+// Part of a section that only some depths show.
+export function Only({ depth, children }) {
+  return depth.split(" ").includes(useDepth()) ? children : null;
+}
+
+// What is played with stands in a frame of its own.
+export function Play({ label, children }) {
+  return html`<div class="play" role="group" aria-label=${label}>${children}</div>`;
+}
+
+// The value that the address has for a name; a number where the default is one.
+export function param(name, otherwise) {
+  const text = route.value.query.get(name);
+  if (text === null) return otherwise;
+  return typeof otherwise === "number" ? (Number.isFinite(Number(text)) ? Number(text) : otherwise) : text;
+}
+
+// A native range: arrow keys, Home and End move it. The address keeps its value, unless it is the default.
+export function Slider({ name, label, min, max, step, value, show = (now) => number(now, 3) }) {
+  const now = param(name, value);
+  const set = (event) => setQuery({ [name]: Number(event.target.value) === value ? undefined : event.target.value });
+  return html`<label class="knob"><span class="knob-label">${label} <b class="num">${show(now)}</b></span>
+    <input type="range" name=${name} min=${min} max=${max} step=${step} value=${now} onInput=${set} aria-valuetext=${show(now)} /></label>`;
+}
+
+export function Choice({ name, label, options, value, quiet = false }) {
+  const now = param(name, value);
+  return html`<div class="knob">${!quiet && html`<span class="knob-label">${label}</span>`}
+    <${Segmented} label=${label} options=${options} value=${now} onChange=${(key) => setQuery({ [name]: key === value ? undefined : key })} /></div>`;
+}
+
+// One line of the reader's own text, kept in the address.
+export function TextField({ name, label, value, most = 400, rows = 1 }) {
+  const now = param(name, value);
+  const set = (event) => setQuery({ [name]: event.target.value === value ? undefined : event.target.value });
+  return html`<label class="knob wide"><span class="knob-label">${label}</span>
+    ${rows > 1 ? html`<textarea name=${name} rows=${rows} maxlength=${most} spellcheck=${false} onInput=${set}>${now}</textarea>` : html`<input type="text" name=${name} maxlength=${most} spellcheck=${false} value=${now} onInput=${set} />`}</label>`;
+}
+
+const REST = 40; // ms without a change before the server is asked
+
+// The server's answer to a question of a chapter; the last one stays while the next is on its way.
+export function useAnswer(slug, key, params = {}) {
+  const wanted = address(`/api/chapters/${slug}/${key}`, params);
+  const [url, setUrl] = useState(wanted);
+  useEffect(() => {
+    if (url === wanted) return;
+    const timer = setTimeout(() => setUrl(wanted), REST);
+    return () => clearTimeout(timer);
+  }, [wanted]);
+  const state = useApi(url);
+  return { ...state, loading: state.loading || url !== wanted };
+}
+
+// A formula; `spoken` is what a screen reader says.
+export function Equation({ tex, spoken }) {
+  return html`<div class="equation scroll" tabIndex="0" role="group" aria-label="Formula"><div role="img" aria-label=${spoken}><${Tex} block>${tex}<//></div></div>`;
+}
+
+// The source of the very function that answered.
+export function Code({ slug, source, open = false, title }) {
+  const [shown, setShown] = useState(open);
+  return html`<details class="code" open=${open} onToggle=${(event) => event.currentTarget.open && setShown(true)}>
+    <summary>${title ?? html`The source of <code>${source}</code>`}</summary>
+    ${shown && html`<${Listing} slug=${slug} source=${source} />`}
+  </details>`;
+}
+
+function Listing({ slug, source }) {
+  const state = useApi(`/api/chapters/${slug}/source/${source}`);
+  return html`<${Fetched} state=${state} height="10rem">${(found) => html`<p class="small soft code-name"><code>${found.name}</code> <span>${found.file}, line ${found.line}</span></p>
+    <pre class="scroll" tabIndex="0" role="group" aria-label=${`Source of ${found.name}`}><code>${dedent(found.text)}</code></pre>`}<//>`;
+}
+
+function dedent(text) {
+  const indent = Math.min(...text.split("\n").filter((line) => line.trim()).map((line) => line.match(/^ */)[0].length));
+  return text.split("\n").map((line) => line.slice(indent)).join("\n").trimEnd();
+}
+
+// Predict, then run: what is computed shows only after a guess. `children` is a function of the guess.
+export function Question({ name, ask, options, children }) {
+  const picked = param(name, "");
+  return html`<div class="question">
+    <p class="question-ask" id=${`ask-${name}`}>${ask}</p>
+    <div class="question-options" role="group" aria-labelledby=${`ask-${name}`}>${options.map(
+      ([key, text]) => html`<button type="button" class=${picked === key ? "picked" : ""} aria-pressed=${picked === key} onClick=${() => setQuery({ [name]: key })}>${text}</button>`,
+    )}</div>
+    ${picked ? html`<div class="question-answer" role="status">${children(picked)}</div>` : html`<p class="small faint">Choose, and it is computed.</p>`}
+  </div>`;
+}
+
+// Whether the guess was right, once it is known.
+export function Verdict({ picked, right, children }) {
+  return html`<div class="verdict"><p><b class=${picked === right ? "good" : "missed"}>${picked === right ? "As you said." : "Not quite."}</b></p>${children}</div>`;
+}
+
+// A claim one hears, and a button that runs it.
+export function Misconception({ name, claim, children }) {
+  const open = param(name, "") === "run";
+  return html`<div class="misconception">
+    <p class="small soft">One hears</p>
+    <p class="claim">“${claim}”</p>
+    <button type="button" aria-expanded=${open} onClick=${() => setQuery({ [name]: open ? undefined : "run" })}>${open ? "Put it away" : "Run it"}</button>
+    ${open && html`<div class="refutation" role="status">${children}</div>`}
+  </div>`;
+}
+
+// A figure that others report and nobody here measured.
+export function Reported({ source, children }) {
+  return html`<span class="reported">${children} <span class="reported-source">reported: ${source}</span></span>`;
+}
+
+// Cells are text, numbers or elements; the first of each row is its heading.
+export function Table({ label, head, rows, foot }) {
+  return html`<div class="scroll table" tabIndex="0" role="group" aria-label=${label}><table>
+    <thead><tr>${head.map((cell) => (cell ? html`<th scope="col">${cell}</th>` : html`<td></td>`))}</tr></thead>
+    <tbody>${rows.map(([first, ...rest]) => html`<tr><th scope="row">${first}</th>${rest.map((cell) => html`<td class=${typeof cell === "number" ? "num" : ""}>${typeof cell === "number" ? number(cell) : cell}</td>`)}</tr>`)}</tbody>
+  </table></div>${foot && html`<p class="small soft">${foot}</p>`}`;
+}
+
+// An idea in everyday terms.
+export function Analogy({ title, children }) {
+  return html`<aside class="analogy" aria-label=${title}><h3>${title}</h3>${children}</aside>`;
+}
+
+// Numbers side by side, each with what it is.
+export function Numbers({ items }) {
+  return html`<dl class="stats">${items.map(([label, value, note, key]) => html`<div class="stat"><dt>${label}</dt><dd><span class="stat-value num" data-number=${key}>${typeof value === "number" ? number(value) : value}</span>${note && html` <span class="soft small">${note}</span>`}</dd></div>`)}</dl>`;
+}
+
+// A chapter's own style sheet, once.
+export function useStyle(href) {
+  useEffect(() => {
+    if (document.querySelector(`link[href="${href}"]`)) return;
+    const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href });
+    document.head.append(link);
+  }, [href]);
+}
+
+// A chapter is fetched when it is opened.
+export function ChapterPage({ slug, query }) {
+  const [found, setFound] = useState({ slug: null });
+  useEffect(() => {
+    let here = true;
+    import(`./chapters/${slug}.js`).then(
+      ({ Chapter }) => here && setFound({ slug, Chapter }),
+      () => here && setFound({ slug, error: new Error("This chapter could not be loaded. Is `grpo lab` still running?") }),
+    );
+    return () => (here = false);
+  }, [slug]);
+  const depth = depthOf(query);
+  const { Chapter, error } = found.slug === slug ? found : {};
+  return html`<${Lesson} slug=${slug} depth=${depth} key=${slug}>${
+    error ? html`<${Failed} error=${error} />` : Chapter ? html`<${Chapter} depth=${depth} query=${query} />` : html`<div class="loading" role="status"><span class="visually-hidden">Loading</span></div>`
+  }<//>`;
+}

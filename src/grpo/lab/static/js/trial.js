@@ -1,0 +1,145 @@
+// Training while one looks. A recorded outcome shows at once; the reader can train it again, and cancel.
+import { html } from "htm/preact";
+import { useEffect, useState } from "preact/hooks";
+import { definitions, useApi } from "./api.js";
+import { Chart } from "./chart.js";
+import { percent, seconds, tick } from "./format.js";
+import { Failed, Loading, MetricHint, Segmented } from "./parts.js";
+
+const COLOURS = ["var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)"];
+const AXES = [["step", "steps"], ["tokens", "sampled tokens"], ["seconds", "seconds"]];
+const pageToken = document.querySelector("meta[name=page-token]").content;
+
+async function post(url, body) {
+  const answer = await fetch(url, { method: "POST", headers: { "Content-Type": "application/json", "X-Page-Token": pageToken }, body: JSON.stringify(body ?? {}) });
+  const text = await answer.text();
+  let told = null;
+  try {
+    told = JSON.parse(text);
+  } catch {
+    told = { error: text };
+  }
+  if (!answer.ok) throw Object.assign(new Error(told.error), { running: told.running });
+  return told;
+}
+
+// The trial that this page shows: started here, or found running when the page was loaded.
+function useTrial(name) {
+  const [state, setState] = useState(null);
+  const [id, setId] = useState(null);
+  const [refused, setRefused] = useState(null);
+  useEffect(() => {
+    fetch("/api/trials").then((answer) => answer.json()).then(({ running }) => running && name && running.name === name && setId(running.id), () => {});
+  }, [name]);
+  useEffect(() => {
+    if (!id) return;
+    const source = new EventSource(`/api/trials/${id}/events`);
+    source.onmessage = (event) => {
+      const now = JSON.parse(event.data);
+      setState(now);
+      if (now.status !== "running") source.close();
+    };
+    return () => source.close();
+  }, [id]);
+  async function start(trial) {
+    setRefused(null);
+    try {
+      const begun = await post("/api/trials", trial);
+      setState({ ...begun, outcome: null });
+      setId(begun.id);
+    } catch (error) {
+      setRefused(error);
+    }
+  }
+  async function cancel(which = id) {
+    try {
+      await post(`/api/trials/${which}/cancel`);
+      setRefused(null);
+    } catch (error) {
+      setRefused(error);
+    }
+  }
+  return { state, refused, start, cancel };
+}
+
+const same = (a, b) => JSON.stringify(shape(a)) === JSON.stringify(shape(b));
+const shape = ({ arms, seeds, steps }) => [arms.map(({ label, settings }) => [label, Object.entries(settings).map(([key, value]) => [key, String(value)]).sort()]), seeds, steps];
+
+// `name` is that of a chapter's trial; arms, seeds, steps and metrics, where given, are asked for instead of its own.
+export function Trial({ name, arms, seeds, steps, metrics, charts = true, note, children }) {
+  const known = useApi(name && `/api/trials/named/${name}`);
+  const { state, refused, start, cancel } = useTrial(name);
+  if (name && !known.data) return known.error ? html`<${Failed} error=${known.error} />` : html`<${Loading} height="24rem" />`;
+  const own = known.data?.trial ?? {};
+  const asked = { arms: arms ?? own.arms, seeds: seeds ?? own.seeds, steps: steps ?? own.steps, metrics: metrics ?? own.metrics, name: name ?? "" };
+  const running = state?.status === "running";
+  const recorded = known.data?.recorded;
+  const outcome = state?.outcome?.progress.done ? state.outcome : recorded?.outcome;
+  const live = outcome === state?.outcome && !!outcome;
+  const fits = outcome && same(outcome.trial, asked);
+  return html`<div class="trial" data-trial=${name} data-status=${state?.status ?? (recorded ? "recorded" : "none")}>
+    <div class="trial-bar">
+      ${running ? html`<button type="button" onClick=${() => cancel()}>Cancel</button>` : html`<button type="button" class="primary" onClick=${() => start(asked)}>${recorded || state ? "Train it again, here" : "Train it"}</button>`}
+      <p class="small soft" role="status">${words(state, recorded, live)}${note && !running ? html` ${note}` : null}</p>
+    </div>
+    ${running && html`<progress max=${state.asked} value=${state.done} aria-label="Steps trained"></progress>`}
+    ${state?.error && html`<${Failed} error=${new Error(state.error)} />`}
+    ${refused && html`<div class="refused" role="alert"><p>${refused.message}.</p>${refused.running && html`<button type="button" onClick=${() => cancel(refused.running.id)}>Cancel that one</button>`}</div>`}
+    ${outcome && !fits && html`<p class="small warn">${live ? "What follows was trained with other settings than those now chosen." : "What follows is the recorded trial, with settings of its own; train to see yours."}</p>`}
+    ${outcome && charts && html`<${Outcome} outcome=${outcome} name=${name ?? "trial"} />`}
+    ${outcome && children && children(outcome, { live, fits })}
+  </div>`;
+}
+
+function words(state, recorded, live) {
+  if (state?.status === "running") return state.done ? `Training on this machine: ${state.done} of ${state.asked} steps.` : "Starting the trainer…";
+  if (state?.status === "cancelled") return live ? "Cancelled; what was trained until then stays." : "Cancelled.";
+  if (state?.status === "finished") return "Trained just now, on this machine.";
+  if (recorded) return `Recorded with this very code (torch ${recorded.versions.torch}); it took ${seconds(recorded.seconds)}.`;
+  return "Nothing recorded yet.";
+}
+
+export function Outcome({ outcome, name }) {
+  const [by, setBy] = useState("step");
+  const names = outcome.trial.metrics;
+  return html`<div class="outcome">
+    <div class="outcome-head"><ul class="legend arms">${outcome.arms.map((arm, place) => html`<li><i class="key" style=${{ "--key": COLOURS[place] }}></i>${arm.label}</li>`)}</ul>
+      <${Segmented} label=${`Axis of ${name}`} options=${AXES} value=${by} onChange=${setBy} /></div>
+    <div class="outcome-charts">${names.map((metric) => html`<${Curves} outcome=${outcome} metric=${metric} by=${by} key=${metric} />`)}</div>
+    <${Accuracy} outcome=${outcome} />
+  </div>`;
+}
+
+export function Curves({ outcome, metric, by }) {
+  const unit = definitions.value?.training?.[metric]?.unit;
+  const seeds = outcome.arms.flatMap((arm, place) => arm.curves[metric].flatMap((curve) => curve.value.map((value, at) => ({ x: curve[by][at], y: value, arm: place, run: `${place} ${curve.seed}` }))));
+  const bands = outcome.arms.flatMap((arm, place) => arm.bands[metric].map((point) => ({ ...point, x: point[by], arm: place })));
+  const colour = (point) => COLOURS[point.arm];
+  // A band may reach below anything that was measured; the axis need not.
+  const lowest = seeds.reduce((least, point) => Math.min(least, point.y), Infinity);
+  const axis = AXES.find(([key]) => key === by)[1];
+  return html`<div class="outcome-chart"><h3>${metric.replaceAll("_", " ")}<${MetricHint} name=${metric} /></h3>
+    <${Chart} label=${`${metric} over ${axis}, ${outcome.arms.map((arm) => arm.label).join(", ")}; the line is the mean over seeds, the band one standard deviation`} height=${190}
+      deps=${[seeds.length, bands.length, by, metric]}
+      build=${(Plot) => ({
+        x: { label: axis, ticks: 5, tickFormat: tick },
+        y: { grid: true, label: null, ticks: 5, tickFormat: (value) => (unit?.startsWith("share") ? percent(value) : tick(value)) },
+        marks: [
+          Plot.areaY(bands, { x: "x", y1: (point) => Math.max(lowest, point.low), y2: "high", z: "arm", fill: colour, fillOpacity: 0.16 }),
+          Plot.lineY(seeds, { x: "x", y: "y", z: "run", stroke: colour, strokeWidth: 1, strokeOpacity: bands.length ? 0.25 : 0.8 }),
+          Plot.lineY(bands, { x: "x", y: "mean", z: "arm", stroke: colour, strokeWidth: 2 }),
+        ],
+      })}
+      table=${{ columns: [axis, "arm", "mean", "low", "high"], rows: bands.map((point) => [point.x, outcome.arms[point.arm].label, point.mean, point.low, point.high]) }} /></div>`;
+}
+
+function Accuracy({ outcome }) {
+  const arms = outcome.arms.filter((arm) => arm.accuracy);
+  if (!arms.length) return null;
+  const cell = ({ mean, std }) => html`${percent(mean, 1)}${std === null ? "" : html` <span class="soft">± ${percent(std, 1)}</span>`}`;
+  return html`<div class="scroll table" tabIndex="0" role="group" aria-label="Held-out accuracy"><table>
+    <thead><tr><th scope="col">held-out accuracy, 200 problems</th><th scope="col">before</th><th scope="col">after</th><th scope="col">seeds</th></tr></thead>
+    <tbody>${arms.map((arm) => html`<tr><th scope="row">${arm.label}</th><td class="num">${cell(arm.accuracy.before)}</td><td class="num"><b>${cell(arm.accuracy.after)}</b></td><td class="num">${arm.accuracy.after.seeds.length}</td></tr>`)}</tbody>
+  </table></div>`;
+}
+

@@ -1,0 +1,99 @@
+"""The addresses of trials: the only ones of the lab at which anything is begun or ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from grpo.errors import GrpoError
+from grpo.lab.answer import Answer
+from grpo.lab.chapters import rewards, trial_named
+from grpo.lab.trials.desk import BusyError, Desk, Running, UnknownTrialError
+from grpo.lab.trials.recorded import recorded
+
+MOST_BYTES = 20_000
+SECONDS_BETWEEN_LOOKS = 0.3
+LOOKS_BETWEEN_SIGNS_OF_LIFE = 30
+
+
+def routes(desk: Desk) -> list[Route]:
+    def failed(problem: GrpoError) -> Answer:
+        running = desk.current()
+        about = {"running": running.about()} if isinstance(problem, BusyError) and running else {}
+        status = 409 if isinstance(problem, BusyError) else 404 if isinstance(problem, UnknownTrialError) else 400
+        return Answer({"error": str(problem), **about}, status)
+
+    async def start(request: Request) -> Response:
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_BYTES:
+                return Answer({"error": f"trial: more than {MOST_BYTES:,} bytes"}, 413)
+        try:
+            data = json.loads(body)
+        except ValueError:  # border: anybody may send anything
+            return Answer({"error": "trial: no JSON"}, 400)
+        try:
+            started = await run_in_threadpool(desk.start, data, rewards())
+        except GrpoError as problem:
+            return failed(problem)
+        return Answer(started.about(), 201)
+
+    def cancel(request: Request) -> Response:
+        try:
+            trial = desk.find(request.path_params["id"])
+        except GrpoError as problem:
+            return failed(problem)
+        trial.cancel()
+        return Answer(trial.about())
+
+    def running(request: Request) -> Response:
+        now = desk.current()
+        return Answer({"running": now.about() if now else None})
+
+    def named(request: Request) -> Response:
+        try:
+            name = request.path_params["name"]
+            return Answer({"trial": trial_named(name), "recorded": recorded(name)})
+        except GrpoError as problem:
+            return Answer({"error": str(problem)}, 404)
+
+    async def live(request: Request) -> Response:
+        try:
+            trial = desk.find(request.path_params["id"])
+        except GrpoError as problem:
+            return failed(problem)
+        return StreamingResponse(
+            _events(trial, request), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+
+    return [
+        Route("/api/trials", start, methods=["POST"]),
+        Route("/api/trials", running),
+        Route("/api/trials/named/{name}", named),
+        Route("/api/trials/{id}/cancel", cancel, methods=["POST"]),
+        Route("/api/trials/{id}/events", live),
+    ]
+
+
+async def _events(trial: Running, request: Request) -> AsyncIterator[str]:
+    """All there is so far, and again whenever there is more, until it ends or the reader leaves."""
+    told, looks = -1, 0
+    while not await request.is_disconnected():
+        if trial.version != told:
+            state: dict[str, Any] = await asyncio.to_thread(trial.state)
+            told = state["version"]
+            yield f"data: {Answer.text(state)}\n\n"
+            if state["status"] != "running":
+                return
+        elif looks % LOOKS_BETWEEN_SIGNS_OF_LIFE == 0:
+            yield ": still here\n\n"
+        looks += 1
+        await asyncio.sleep(SECONDS_BETWEEN_LOOKS)

@@ -1,0 +1,62 @@
+"""Chapter 3 in a browser: clean at every depth, moved by the keyboard, and its numbers the engine's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from visit import Lab, faults, open_page
+
+from grpo.core import group_advantages
+from grpo.lab.chapters import answer
+
+pytestmark = pytest.mark.browser
+
+
+def test_sliders_by_keyboard_and_numbers_of_the_engine(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/learn/advantage?of=six")
+    page = visit.page
+    rewards = [1.0, 1.0, 0.0, 0.0, 0.0, 0.5]
+    [expected] = group_advantages(torch.tensor([rewards], dtype=torch.float64)).tolist()
+    assert [visit.number(f"advantage-{i}") for i in range(6)] == pytest.approx(expected, abs=0.005)
+
+    page.get_by_label("Reward of answer 3", exact=True).press("End")
+    page.wait_for_url("**r=1%2C1%2C1%2C0%2C0%2C0.5")
+    visit.settle()
+    [moved] = group_advantages(torch.tensor([[1.0, 1.0, 1.0, 0.0, 0.0, 0.5]], dtype=torch.float64)).tolist()
+    page.wait_for_function("document.querySelector('[data-number=mean]').textContent === '0.583'")
+    assert [visit.number(f"advantage-{i}") for i in range(6)] == pytest.approx(moved, abs=0.005)
+
+    found = answer("advantage", "ancestors", {})["ancestors"]["grpo"]
+    assert visit.number("cosine") == pytest.approx(found["cosine"], abs=5e-5)
+    page.locator("input[name=ag]").press("ArrowRight")
+    page.wait_for_url("**ag=5*")
+    visit.settle()
+    found = answer("advantage", "ancestors", {"g": "5"})["ancestors"]["grpo"]
+    page.wait_for_function(f"document.querySelector('[data-number=cosine]').textContent === '{found['cosine']:.4f}'")
+    page.get_by_role("button", name="1992 REINFORCE").click()
+    assert visit.number("length") == 1.0
+    assert visit.number("distinct") == 15
+    assert faults(visit) == []
+    page.context.close()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "depth=math&same=depends&direct=down&why_groups=third&unbiased=run&ancestor=trpo",
+        "depth=code&normal=run&batchnorm=up",
+    ],
+)
+def test_every_depth_is_clean(chromium: Any, classroom: Lab, query: str) -> None:
+    visit = open_page(chromium, classroom, f"/learn/advantage?{query}")
+    if "math" in query:
+        nano = {row["text"]: row for row in answer("advantage", "nano", {})["completions"]}
+        assert visit.number("direct-after") == pytest.approx(nano["164"]["after"], abs=5e-4)
+        assert visit.number("cosine-2") == pytest.approx(0.889, abs=5e-4)
+        assert visit.page.locator(".missed", has_text="Not quite").count() == 0, "the guesses were right"
+    else:
+        visit.page.get_by_text("def group_advantages").first.wait_for()
+    assert faults(visit) == []
+    visit.page.context.close()

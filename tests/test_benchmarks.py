@@ -1,0 +1,67 @@
+"""The arithmetic of the benchmarks, and what they say where a peer is missing; the figures are results.md's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grpo.plan.shape import Shape
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+import arms  # noqa: E402
+import learn  # noqa: E402
+
+
+def row(step: int, seconds: float, reward: float = 0.0) -> dict[str, object]:
+    phases = {"rollout": seconds / 4, "update": 3 * seconds / 4}
+    made = {"rollout": 1e12, "update": 3e12}
+    return {"step": step, "seconds": seconds, "phases": phases, "operations": made, "reward": reward, "length": 10.0,
+            "updated": 0.5, "peak": step * 2.0**30, "start_seconds": 7.0, "load": 1.0}  # fmt: skip
+
+
+def test_operations_by_hand() -> None:
+    shape = Shape(vocabulary=10, hidden=4, intermediate=8, layers=2, heads=2, kv_heads=1, head_width=2)
+    weights = 2 * (4 * 4 + 2 * 4 * 2 + 4 * 4 + 3 * 4 * 8)
+    pairs = 6 + 2 * (3 * 2 + 3)  # a prompt of 3 and two completions of 2
+    shared = 2 * weights * 7 + 2 * 40 * 4 + 4 * 2 * 4 * pairs
+    assert arms.operations(shape, [(3, [2, 2])]) == shared
+    repeated = arms.operations(shape, [(3, [2]), (3, [2])])
+    assert repeated - shared == 2 * weights * 3 + 4 * 2 * 4 * 6, "the prompt once more"
+
+
+def test_first_steps_do_not_count() -> None:
+    rows = [row(1, 100.0), row(2, 100.0), *(row(step, 2.0) for step in range(3, 7))]
+    found = arms.summary(rows, tflops=100.0)
+    assert found["step_seconds"] == 2.0
+    assert found["phases"] == {"rollout": 0.5, "update": 1.5}
+    assert found["mfu"] == pytest.approx(4 / 2 / 100)
+    assert found["mfu_update"] == pytest.approx(3 / 1.5 / 100)
+    assert found["peak_gb"] == 6.0
+    assert arms.summary(rows, tflops=0.0)["mfu"] is None
+
+
+def test_an_arm_ends_with_its_steps_or_its_time() -> None:
+    work = arms.Work(model="nano", task="", device="cpu", prompts=1, group=2, new=1, steps=10, seconds=60.0)
+    assert [work.is_enough(*done) for done in ((10, 1.0), (9, 1.0), (3, 99.0), (4, 60.0))] == [True, False, False, True]
+
+
+def test_when_a_reward_is_reached() -> None:
+    fast = learn.curve([row(step, 2.0, reward) for step, reward in enumerate([0.0, 0.5, 1.0, 1.0, 1.0, 1.0])], 8)
+    assert fast["reward"] == pytest.approx([0.0, 0.25, 0.5, 0.625, 0.7, 0.9])
+    assert learn.reached(fast, 0.7) == {"step": 5, "seconds": 10.0, "samples": 40}
+    slow = {**fast, "seconds": [3 * second for second in fast["seconds"]]}
+    assert learn.against({"grpo": {"1": fast}, "trl": {"1": slow}}, 0.7)["ratio"] == 3.0
+    assert learn.against({"grpo": {"1": fast}, "trl": {"1": slow}}, 0.95)["ratio"] is None, "nobody got there"
+
+
+@pytest.mark.parametrize("script", ["step.py", "learn.py"])
+def test_a_peer_that_is_not_there_is_told_in_one_line(script: str) -> None:
+    command = [sys.executable, "-S", str(BENCHMARKS / script), "--peer", "trl"]  # -S: nothing is installed
+    source = Path(arms.__file__).parents[1] / "src"
+    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(source)}, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f"{script}: --peer trl: trl cannot be imported; install it, or put its folder on PYTHONPATH\n"
