@@ -91,7 +91,7 @@ class SharedPromptCache:
         prompt_k, prompt_v = (x_PHQD.view(P * H, -1, D) for x_PHQD in self.prompts[layer])
         Q = prompt_k.shape[1]
         # The queries of a group that share a key head are one longer query: a prompt's keys are read once for all.
-        q = q_PHJRD.reshape(P * H, J * R, D)
+        q = q_PHJRD.contiguous().view(P * H, J * R, D)
         prompt_scores = torch.bmm(q, prompt_k.transpose(1, 2))
         own_scores = torch.bmm(q.view(P * H * J, R, D), own_k.transpose(1, 2))
         scores = torch.cat([prompt_scores.view(P, H, J * R, -1), own_scores.view(P, H, J * R, -1)], dim=-1)
