@@ -35,6 +35,8 @@ from grpo.train import annotated
 from grpo.types import Group, Problem
 
 RANK_3 = Lora(rank=3, alpha=6.0)
+# Its linear layers are of another kind, with weights the other way round.
+ARCHITECTURES["gpt2"] = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=256, vocab_size=48)
 PROBLEMS = [Problem(str(i), text, "") for i, text in enumerate(["hello", "longer prompt"])]
 SAMPLING = {"seed": 3, "step": 0, "temperature": 0.8, "max_new_tokens": 9}
 
@@ -64,7 +66,7 @@ def trainer_logprobs(policy: Policy, groups: list[Group]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "phi3", "gemma"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "phi3", "gemma", "gpt2"])
 def test_sampler_and_trainer_agree(name: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
         monkeypatch.setattr("grpo.rollout.packed.SMALL_MODEL", 10)

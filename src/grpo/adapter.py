@@ -90,16 +90,20 @@ def factors(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return layer.lora_A[NAME].weight.detach(), layer.lora_B[NAME].weight.detach() * layer.scaling[NAME]
 
 
-def folded_weights(model: Any) -> Iterator[tuple[Any, torch.Tensor]]:
-    """Every plain linear layer with its weight; an adapted one whole, with the weight that it amounts to."""
-    adapted = [layer for layer in adapted_layers(model) if type(layer.base_layer) is torch.nn.Linear]
+def whole_layers(model: Any) -> list[Any]:
+    """Every plain linear layer, an adapted one whole and not its parts."""
+    adapted = {layer for layer in adapted_layers(model) if type(layer.base_layer) is torch.nn.Linear}
     inside = {part for layer in adapted for part in layer.modules() if part is not layer}
-    for module in model.modules():
-        if type(module) is torch.nn.Linear and module not in inside:
-            yield module, module.weight.detach()
-        elif module in adapted:
-            A, B = factors(module)
-            yield module, torch.addmm(module.base_layer.weight.detach(), B, A)
+    plain = (module for module in model.modules() if type(module) is torch.nn.Linear or module in adapted)
+    return [module for module in plain if module not in inside]
+
+
+def folded_weight(layer: Any) -> torch.Tensor:
+    """The weight that a linear layer amounts to, with what an adapter adds."""
+    if not is_adapted(layer):
+        return layer.weight.detach()
+    A, B = factors(layer)
+    return torch.addmm(layer.weight.detach(), B, A)
 
 
 def tensors(model: Any) -> dict[str, torch.Tensor]:

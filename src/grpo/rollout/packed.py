@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.functional import rms_norm
 
-from grpo.adapter import adapted_layers, folded_weights
+from grpo.adapter import folded_weight, is_adapted, whole_layers
 from grpo.attention import Layout
 from grpo.policy import Policy
 
@@ -49,9 +49,8 @@ def packed(model: Any, rows: int) -> Iterator[None]:
     silu = getattr(model.config, "hidden_act", None) == "silu"
     blocks = [module for module in model.modules() if silu and type(module).__name__ in BLOCKS]
     within = {id(module) for block in blocks for module in block.modules()}
-    weights = dict(folded_weights(model))
-    product = partial(Product, weights=weights, rows=rows)
-    lone = {layer: product([layer]) for layer in weights if id(layer) not in within}
+    product = partial(Product, rows=rows)
+    lone = {layer: product([layer]) for layer in whole_layers(model) if id(layer) not in within}
     with _replaced({**lone, **{block: Block(block, product) for block in blocks}}):
         yield
 
@@ -59,14 +58,9 @@ def packed(model: Any, rows: int) -> Iterator[None]:
 @contextmanager
 def folded(model: Any) -> Iterator[None]:
     """Within it, adapted layers compute as plain ones, with weights that hold what the adapter adds."""
-    adapted = set(adapted_layers(model))
-    with _replaced(
-        {
-            layer: partial(torch.nn.functional.linear, weight=weight, bias=layer.bias)
-            for layer, weight in folded_weights(model)
-            if layer in adapted
-        }
-    ):
+    adapted = filter(is_adapted, whole_layers(model))
+    product = torch.nn.functional.linear
+    with _replaced({layer: partial(product, weight=folded_weight(layer), bias=layer.bias) for layer in adapted}):
         yield
 
 
@@ -84,9 +78,9 @@ def _replaced(lean: Mapping[Any, Callable[..., torch.Tensor]]) -> Iterator[None]
 class Product:
     """Linear layers of one input as one, their weights laid out."""
 
-    def __init__(self, layers: Sequence[Any], weights: Mapping[Any, torch.Tensor], rows: int):
+    def __init__(self, layers: Sequence[Any], rows: int):
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(_one([weights[layer] for layer in layers]), rows)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(_one([folded_weight(layer) for layer in layers]), rows)
         self.bias = _one(biases) if biases else None
 
     def __call__(self, x: torch.Tensor, activation: str = "none") -> torch.Tensor:
