@@ -198,8 +198,8 @@ WORKS = {
 def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two whole steps: sampling, log-probabilities under the reference, update. Predicted within 2%."""
     algorithm, lora = ("grpo", 8) if algorithm == "adapters" else (algorithm, 0)
-    if lora and name in ("one micro-batch", "two updates"):
-        pytest.skip("the other two say as much")
+    if lora and name != "several micro-batches":
+        pytest.skip("one says enough")
     once = 2**19  # so that a small vocabulary, too, comes in chunks
     monkeypatch.setattr(grpo.policy, "LOGITS_AT_ONCE", once)
     monkeypatch.setattr(memory_module, "LOGITS_AT_ONCE", once)
