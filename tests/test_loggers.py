@@ -152,6 +152,7 @@ class FakeWandb(types.ModuleType):
         self.calls: list[dict[str, Any]] = []
         self.history: list[dict[str, Any]] = []
         self.codes: list[int] = []
+        self.summary: dict[str, Any] = {}
 
     def init(self, **options: Any) -> FakeWandb:
         self.calls.append(options)
@@ -188,10 +189,25 @@ def test_wandb_is_told_each_row_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert fake.codes == [0, 0]
 
 
+def test_what_a_logger_lost_it_gets_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that was killed at step 2, the rows of steps 1 and 2 never arrived; the record has them."""
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.setattr("grpo.loggers.find_spec", lambda name: types.SimpleNamespace(origin=name))
+    with pytest.raises(KeyboardInterrupt):
+        grpo.train(small(tmp_path, "wandb"), Killed())
+    fake.history, fake.summary = [row for row in fake.history if row["step"] == 0], {"step": 0}
+    grpo.train(small(tmp_path, "wandb", resume=True)).close()
+    assert [row["step"] for row in fake.history if "loss" in row] == [0, 1, 2, 3]
+    assert [row["step"] for row in fake.history if "eval/accuracy" in row] == [0, 2, 4]
+
+
 def test_a_logger_that_fails_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Unplugged:
+        held = None
+
         def __init__(self, *_: Any) -> None: ...
 
         def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -223,6 +239,8 @@ def test_a_logger_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
     released = threading.Event()
 
     class Hanging:
+        held = None
+
         def __init__(self, *_: Any) -> None: ...
 
         def write(self, step: int, values: Mapping[str, float]) -> None:

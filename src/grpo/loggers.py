@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
@@ -47,6 +46,9 @@ class Row:
 
 
 class Logger(Protocol):
+    held: Place | None
+    """The last row it has of a run that goes on; None where it cannot tell: all that the record has, then."""
+
     def write(self, step: int, values: Mapping[str, float]) -> None: ...
 
     def close(self, failed: bool) -> None: ...
@@ -60,6 +62,7 @@ class TensorBoard:
 
         # Readers forget what was written of later steps by a run that was killed there.
         self.writer: Any = SummaryWriter(str(run.path / "tensorboard"), purge_step=first_step or None)
+        self.held: Place | None = (first_step - 1, True)
         self.writer.add_text("config", f"```toml\n{to_toml(config)}```", first_step)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -84,6 +87,8 @@ class Wandb:
             dir=str(run.path),
             settings=wandb.Settings(console="off", silent=True),
         )
+        step = self.run.summary.get("step")  # known where it is online
+        self.held: Place | None = None if step is None else (int(step), True)
         # Its own step must rise with every call; an evaluation and a step may share one here.
         self.run.define_metric("*", step_metric="step")
 
@@ -108,6 +113,8 @@ class Trackio:
                 auto_log_gpu=False,
                 auto_log_cpu=False,
             )
+        next_step = getattr(self.run, "_next_step", None)
+        self.held: Place | None = None if next_step is None else (next_step - 1, True)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log(dict(values), step=step)
@@ -156,14 +163,11 @@ class LoggedView(View):
         notes = run.path / "loggers.json"
         new: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "names": []}
         known = json.loads(notes.read_text()) if notes.exists() else new
-        for name in self.names:
-            # TensorBoard forgets what came after the first step.
-            last = (first_step - 1, True) if name == "tensorboard" else history[-1].place if history else NOTHING
-            self.has[name] = last if name in known["names"] else NOTHING
+        self.has = {name: history[-1].place if history and name in known["names"] else NOTHING for name in self.names}
         for row in history:
             self.rows.put(row)
-        begin = partial(self._begin, run, config, first_step, known["id"])
-        self.thread = threading.Thread(target=self._serve, args=(begin,), name="loggers", daemon=True)
+        about = (run, config, first_step, known["id"])
+        self.thread = threading.Thread(target=self._serve, args=about, name="loggers", daemon=True)
         self.thread.start()
         self.begun.wait()
         notes.write_text(json.dumps(known | {"names": sorted({*known["names"], *self.loggers})}))
@@ -196,14 +200,16 @@ class LoggedView(View):
     def _begin(self, *about: Any) -> None:
         for name in self.names:
             try:
-                self.loggers[name] = LOGGERS[name](*about)
+                self.loggers[name] = logger = LOGGERS[name](*about)
+                if self.has[name] != NOTHING and logger.held is not None:
+                    self.has[name] = logger.held
             except Exception as error:  # noqa: BLE001  border: other people's code, and the network
                 self._failed(name, error)
 
-    def _serve(self, begin: Callable[[], None]) -> None:
+    def _serve(self, *about: Any) -> None:
         """All of their life in one thread: some of them look for their run in it."""
         try:
-            begin()
+            self._begin(*about)
         finally:
             self.begun.set()
         while (row := self.rows.get()) is not None:
