@@ -52,7 +52,7 @@ function Told({ outcome }) {
   if (!arms.length) return null;
   const cells = (arm, metric) => seedsOf(arm, metric).map((text, place) => (place ? html`<b>${text}</b>` : text));
   return html`<${Table} label="Held-out problems: taken for right, truly right and worked out, before and after, by seed" head=${["check", "truly right before", "… after", "worked out before", "… after"]} rows=${arms.map((arm) => [arm.label, ...cells(arm, "right_share"), ...cells(arm, "worked_share")])} foot="200 held-out problems, one number for each seed. The table above it counts what each check itself takes for right: a check that is gamed reports success." />
-    <p>Under the first check the pay rises while the model unlearns what it could do. Nothing in the algorithm went wrong: it did what was paid for. A stronger leash (β) slows it and does not stop it; with a leash long enough to learn anything, it is long enough to learn this. Mending the check does it. On a run's page the sign is pay that rises while held-out answers do not: <${Link} to="/learn/train">the clinic has such a run<//>.</p>`;
+    <p>Under the first check the pay rises while the model unlearns what it could do. Nothing in the algorithm went wrong: it did what was paid for. A stronger leash (β) slows it and does not stop it, and it holds back what is learned from the mended check as well. Mending the check is what helps. On a run's page the sign is pay that rises while held-out answers do not: <${Link} to="/learn/train">the clinic has such a run<//>.</p>`;
 }
 
 export function Api() {

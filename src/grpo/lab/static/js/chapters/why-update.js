@@ -50,6 +50,7 @@ function Held({ found, phase }) {
     advantage: row.advantage,
     more: after ? html`${signed(after.logprobs[place].reduce((sum, value) => sum + value, 0) - before(row), 3)}` : html`${number(before(row), 2)}`,
   }));
+  const fallen = after && found.completions.find((row, place) => row.reward === 1 && after.logprobs[place].reduce((sum, value) => sum + value, 0) < before(row))?.text;
   const m = found.measured;
   return html`<${Answers} rows=${rows} label="The group: advantage, answer, reward, log-probability" head=${[phase >= 2 ? "advantage" : "", "answer", phase >= 1 ? "reward" : "", after ? "Δ log p" : "log p"]} />
     <${Numbers} items=${[
@@ -61,6 +62,7 @@ function Held({ found, phase }) {
       after && ["right", html`${percent(after.right[0], 1)} → ${percent(after.right[1], 1)}`, `of ${after.looks} fresh answers`],
       after && ["worked out", html`${percent(after.worked[0], 1)} → ${percent(after.worked[1], 1)}`, "with parentheses"],
     ].filter(Boolean)} />
+    ${fallen && html`<p class="small soft">${fallen} was right, was pushed up, and is less likely now all the same: it shares tokens with wrong siblings, and more of them pushed down.</p>`}
     <details class="inspect"><summary>Every number of one answer</summary>
       <div class="knobs"><${Slider} name="look" label="Answer" min=${0} max=${found.completions.length - 1} step=${1} value=${0} show=${(place) => found.completions[Math.min(place, found.completions.length - 1)].text} /></div>
       <${Table} label="Tokens of one answer" head=${["token", "probability", "log-probability", phase >= 3 && "push", after && "afterwards"].filter(Boolean)}
