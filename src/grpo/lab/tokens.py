@@ -119,8 +119,13 @@ def _row(run: Run, traced: Traced) -> dict[str, Any]:
 
 
 def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[str, Any]:
-    """One token's loss in the numbers that made it, each by the function of `grpo.core` that made it."""
+    """One recorded token's loss in the numbers that made it."""
     traced = _traced([row for row in run.token_arrays(step) if row["group_index"] == group], run, sample)
+    return work_out(traced, position, pieces(run, traced.row["tokens"].tolist()), run.config.get("loss", {}))
+
+
+def work_out(traced: Traced, position: int, texts: Sequence[str], loss: Mapping[str, Any]) -> dict[str, Any]:
+    """One token's loss, each number by the function of `grpo.core` that made it; `texts` are its tokens'."""
     length = len(traced.logp_L)
     if not 0 <= position < length:
         raise GrpoError(f"token {position} is not there; the completion has {length} tokens")
@@ -131,11 +136,10 @@ def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[
     weight = 1 / length if settings["aggregate"] == "sequence" else 1.0
     advantage, ratio = float(traced.advantages_L[position]), float(terms.ratio[position])
     limits, surrogate = traced.limits, settings.get("surrogate", "clip")
-    loss = run.config.get("loss", {})
     return {
         "position": position,
         "length": length,
-        "piece": pieces(run, traced.row["tokens"].tolist())[position],
+        "piece": texts[position],
         "logp": float(traced.logp_L[position]),
         "old": float(traced.old_L[position]),
         "sampler": float(traced.sampler_L[position]),

@@ -1,10 +1,50 @@
-"""Chapter `costs`."""
+"""Chapter 6, costs and family: what a critic takes, who is related to whom, and where GRPO ends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {}
-SOURCES: dict[str, Callable[..., Any]] = {}
+from grpo.core import group_advantages, process_advantages, tabular, zero_signal_chance
+from grpo.lab.chapters import budget, family, questions, relatives, reported
+from grpo.lab.chapters.distance import train_tabular
+from grpo.plan import flops, memory_of, needs
+
+ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
+    "memory": budget.memory,
+    "accounting": budget.accounting,
+    "compute": budget.compute,
+    "groups": budget.group_costs,
+    "measured": budget.measured,
+    "critics": budget.critics,
+    "small-critics": budget.small_and_large_critics,
+    "tree": family.tree,
+    "preset": family.preset,
+    "claims": family.claims,
+    "results": reported.results,
+    "defaults": reported.defaults,
+    "methods": relatives.methods,
+    "one-step": relatives.one_step,
+    "why-groups": questions.why_groups,
+    "group-sizes": questions.group_sizes,
+    "batch": questions.across_the_batch,
+    "open-ended": questions.open_ended,
+    "imperfect": questions.imperfect_reward,
+    "no-warm-start": questions.no_warm_start,
+    "per-token": questions.per_token,
+    "any-task": questions.any_task,
+}
+SOURCES: dict[str, Callable[..., Any]] = {
+    "memory_of": memory_of,
+    "flops": flops,
+    "needs": needs,
+    "effect": family.effect,
+    "group_estimates": relatives.group_estimates,
+    "trpo_step": tabular.trpo_step,
+    "dpo_loss": tabular.dpo_loss,
+    "group_advantages": group_advantages,
+    "process_advantages": process_advantages,
+    "zero_signal_chance": zero_signal_chance,
+    "train_tabular": train_tabular,
+}
 TRIALS: dict[str, dict[str, Any]] = {}

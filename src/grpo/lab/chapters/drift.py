@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from grpo.core.tabular import expected_estimate, expected_kl_gradient, expected_reward, kl, true_gradient
 from grpo.lab.chapters.query import Query, number, whole, word
+from grpo.lab.trials.recorded import recorded
 
 CHANCES = (0.35, 0.25, 0.2, 0.15, 0.05)
 REWARDS = (0.0, 0.2, 0.4, 0.1, 1.0)
 THREE = (0.6, 0.3, 0.1)
 EACH = 4
+LATE = 50
 
 
 def drift(query: Query) -> dict[str, Any]:
@@ -36,6 +39,24 @@ def drift(query: Query) -> dict[str, Any]:
         pull_V = expected_kl_gradient(logits_V, ref_V, kind) if beta else torch.zeros_like(logits_V)
         logits_V = logits_V + lr * (true_gradient(logits_V, rewards_V) - beta * pull_V)
     return {"beta": beta, "rows": rows, "probabilities": logits_V.softmax(0).tolist(), "start": list(CHANCES)}
+
+
+def recorded_drift(query: Query) -> list[dict[str, Any]]:
+    """Of every arm of the recorded trial: KL divergence and reward over its last 50 steps, and the KL before."""
+    kept = recorded("kl-over-beta")
+    rows = []
+    for arm in kept["outcome"]["arms"] if kept else []:
+        kl_points, rewards = arm["bands"]["kl"], arm["bands"]["reward_mean"]
+        rows.append(
+            {
+                "label": arm["label"],
+                "kl": fmean(point["mean"] for point in kl_points[-LATE:]),
+                "kl_middle": fmean(point["mean"] for point in kl_points[LATE : 2 * LATE]),
+                "reward": fmean(point["mean"] for point in rewards[-LATE:]),
+                "accuracy": arm["accuracy"]["after"]["mean"],
+            }
+        )
+    return rows
 
 
 def convergence(query: Query) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from grpo.algorithms import PRESETS
 from grpo.config import Config
+from grpo.errors import GrpoError
 from grpo.lab.chapters.query import Query
 from grpo.lab.trials.recorded import recorded
 from grpo.metrics import METRICS
@@ -82,6 +83,30 @@ def presets(query: Query) -> list[dict[str, Any]]:
         row = {"name": name, "paper": preset.paper, "baseline": loss.baseline, "scale": loss.scale}
         rows.append(row | {"clip": [loss.clip_low, loss.clip_high], "beta": loss.beta, "surrogate": loss.surrogate})
     return rows
+
+
+def loss_value(query: Query) -> dict[str, Any]:
+    """Of the recorded arms with one update and with four passes: reward first and last, and how far loss, ratio and
+    clipped share ever went, as means over seeds."""
+    kept = recorded("updates")
+    if kept is None:
+        raise GrpoError("the trial updates was not recorded: python scripts/record_trials.py updates")
+
+    def most(arm: dict[str, Any], *names: str) -> float:
+        columns = zip(*(arm["bands"][name] for name in names), strict=True)
+        return max(abs(sum(point["mean"] for point in points)) for points in columns)
+
+    def about(arm: dict[str, Any]) -> dict[str, Any]:
+        rewards = arm["bands"]["reward_mean"]
+        return {
+            "reward": [rewards[0]["mean"], rewards[-1]["mean"]],
+            "loss": most(arm, "loss"),
+            "ratio": most(arm, "ratio_max"),
+            "clipped": most(arm, "clip_low", "clip_high"),
+        }
+
+    one, several, *_ = kept["outcome"]["arms"]
+    return {"one": about(one), "several": about(several)}
 
 
 CLAIMS: tuple[tuple[str, str, str], ...] = (

@@ -1,6 +1,12 @@
+// Chapter 6: what it takes, who is related to whom, and where it ends.
 import { html } from "htm/preact";
-import { Section } from "../lesson.js";
+import { useStyle } from "../lesson.js";
+import { Adopters, Claims, Defaults, Family, FamilyCode, Results } from "./costs-family.js";
+import { Accounting, Cards, Compute, Critic, Measured, Memory, Models } from "./costs-memory.js";
+import { Misconceptions, Questions } from "./costs-questions.js";
+import { Checklist, Comparison, Limits, Methods, Steps, Verifiable, When } from "./costs-tables.js";
 
 export function Chapter() {
-  return html`<${Section} title="Being written"><p>This chapter is being written.</p><//>`;
+  useStyle("/static/css/chapter-costs.css");
+  return html`<div class="chapter-costs"><${Memory} /><${Cards} /><${Models} /><${Accounting} /><${Measured} /><${Critic} /><${Compute} /><${Steps} /><${Comparison} /><${Methods} /><${Family} /><${FamilyCode} /><${Claims} /><${Defaults} /><${Results} /><${Adopters} /><${When} /><${Verifiable} /><${Limits} /><${Misconceptions} /><${Questions} /><${Checklist} /></div>`;
 }

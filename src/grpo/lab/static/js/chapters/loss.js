@@ -1,6 +1,12 @@
+// Chapter 4: from an advantage to a push on every token.
 import { html } from "htm/preact";
-import { Section } from "../lesson.js";
+import { useStyle } from "../lesson.js";
+import { Clip, Fraction, Histogram, Levels, Ratio } from "./loss-clip.js";
+import { Bars, Drift, Leash } from "./loss-kl.js";
+import { Tokens } from "./loss-tokens.js";
+import { Averages, LossCode, Reference, Updates, Whole } from "./loss-whole.js";
 
 export function Chapter() {
-  return html`<${Section} title="Being written"><p>This chapter is being written.</p><//>`;
+  useStyle("/static/css/chapter-loss.css");
+  return html`<div class="chapter-loss"><${Tokens} /><${Whole} /><${Ratio} /><${Clip} /><${Histogram} /><${Fraction} /><${Updates} /><${Leash} /><${Bars} /><${Drift} /><${Averages} /><${Levels} /><${Reference} /><${LossCode} /></div>`;
 }

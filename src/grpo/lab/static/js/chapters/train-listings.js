@@ -14,7 +14,7 @@ export function Listings() {
 
 function ClipFraction() {
   const state = useAnswer("train", "clip_fractions", { epsilon: param("le", 0.2) });
-  return html`<${Bug} place="1" title="A share of clipped tokens that counts the wrong ones" line="clip_fraction = (ratio != obj2 / advantage).float().mean()">
+  return html`<${Bug} place="1" title="A share of clipped tokens that counts the wrong ones" line="clipped = ratio != clipped_gain / A">
     <p>Where A is 0 it divides 0 by 0; “not a number” differs from everything, so a token that teaches nothing counts as clipped. It also counts ratios outside the range on the side where the clip removes no gradient.</p>
     <${Play} label="Clip fraction of a listing and of the engine"><${Slider} name="le" label="ε" min=${0.05} max=${0.6} step=${0.05} value=${0.2} show=${(value) => number(value, 2)} />
       <${Fetched} state=${state} height="16rem">${(data) => html`<${Table} label="Clipped or not" head=${["ratio", "A", "listing says", "engine says", "push on the token"]} rows=${data.rows.map((row) => [exact(row.ratio), signed(row.advantage, 1), row.listed ? (row.engine ? "clipped" : html`<b class="missed">clipped</b>`) : "free", row.engine ? "clipped" : "free", signed(row.push, 2)])} /><${Numbers} items=${[["listing's clip fraction", percent(data.listed, 0), null, "listed"], ["share without gradient for the clip", percent(data.engine, 0), null, "clipped"]]} />`}<//><//>
@@ -23,7 +23,7 @@ function ClipFraction() {
 
 function Penalty() {
   const state = useAnswer("train", "penalty", {});
-  return html`<${Bug} place="2" title="A KL penalty that does nothing" line="kl_loss = kl_coef * (new_log_prob - ref_log_prob)">
+  return html`<${Bug} place="2" title="A KL penalty that does nothing" line="loss = loss + β * (logp - ref_logp)">
     <p>The difference of log-probabilities is a fine estimate of the KL's value (k1). As a loss its gradient is that of log π alone, whose mean is 0: it adds noise and no pull. Mean gradient on three answers, for a policy that has moved:</p>
     <${Fetched} state=${state} height="8rem">${(data) => html`<${Table} label="Mean gradient of three estimates used as a loss" head=${["estimate", "answer 1", "answer 2", "answer 3"]} rows=${Object.entries(data).map(([kind, values]) => [kind, ...values.map((value) => (Math.abs(value) < 1e-12 ? "0" : number(value, 4)))])} />`}<//>
     <p class="small"><${Link} to="/learn/loss">More on estimates of the KL, in the chapter on the loss<//></p><//>`;
@@ -31,7 +31,7 @@ function Penalty() {
 
 function EachSample() {
   const state = useAnswer("train", "each", { lr: param("elr", 0.5), epochs: param("ee", 4) });
-  return html`<${Bug} place="3" title="An optimizer step after every completion" line=${"for b in range(batch_size):\n    for i in range(k):\n        ...\n        loss.backward()\n        optimizer.step()"}>
+  return html`<${Bug} place="3" title="An optimizer step after every completion" line=${"for completion in batch:\n    loss_of(completion).backward()\n    optimizer.step()"}>
     <p>The group was compared as a whole, and then each completion moves the weights alone. Sixteen prompts with eight answers and four epochs are 512 steps instead of 4, and the later ones look back on a policy that has long moved on.</p>
     <${Play} label="One step per completion or per batch"><div class="knobs"><${Slider} name="elr" label="learning rate" min=${0.05} max=${2} step=${0.05} value=${0.5} show=${(value) => number(value, 2)} /><${Slider} name="ee" label="epochs" min=${1} max=${8} step=${1} value=${4} /></div>
       <${Fetched} state=${state} height="8rem">${(data) => html`<${Table} label="What a batch of eight did" head=${["", "steps", "smallest ratio", "largest ratio", "share clipped"]} rows=${[["after every completion", data.each], ["once per batch", data.batch]].map(([name, row]) => [name, row.updates, number(row.ratio_min, 2), number(row.ratio_max, 2), percent(row.clipped)])} />`}<//><//>
@@ -40,7 +40,7 @@ function EachSample() {
 
 function SequenceRatio() {
   const state = useAnswer("train", "sequence", { tokens: param("st", 200), percent: param("sp", 0.5) });
-  return html`<${Bug} place="4" title="One ratio for the whole completion, clipped like a token's" line="return token_log_probs.sum()">
+  return html`<${Bug} place="4" title="One ratio for the whole completion, clipped like a token's" line="logp_of_completion = logp_of_its_tokens.sum()">
     <p>Summed log-probabilities make the product of all token ratios. The longer the answer, the smaller the change of each token that leaves 1 ± 0.2; then the whole completion is clipped at once.</p>
     <${Play} label="Ratio of a sequence"><div class="knobs"><${Slider} name="st" label="tokens" min=${1} max=${1000} step=${1} value=${200} /><${Slider} name="sp" label="each token more likely by" min=${0.05} max=${5} step=${0.05} value=${0.5} show=${(value) => `${number(value, 2)} %`} /></div>
       <${Fetched} state=${state} height="6rem">${(data) => html`<${Numbers} items=${[["ratio of a token", number(data.token_ratio, 4)], ["ratio of the completion", number(data.sequence_ratio, 2), null, "sequence-ratio"], ["clipped from", `${number(data.tokens_to_clip, 0)} tokens on`]]} />`}<//><//>
@@ -49,13 +49,13 @@ function SequenceRatio() {
 
 function Modes() {
   const state = useAnswer("train", "modes", { dropout: param("drop", 0.1) });
-  return html`<${Bug} place="5" title="Old in one mode, new in another" line=${"self.policy.train()\nnew_log_prob = self._compute_log_prob(prompt, response)"}>
+  return html`<${Bug} place="5" title="Old in one mode, new in another" line=${"old = logp(model.eval(), text)\nnew = logp(model.train(), text)"}>
     <p>The old log-probabilities come from a model as it was generated with, the new ones from training mode. With dropout they differ before anything was learned.</p>
     <${Play} label="Ratios without any update"><${Slider} name="drop" label="dropout" min=${0} max=${0.5} step=${0.05} value=${0.1} show=${(value) => percent(value)} /><${Fetched} state=${state} height="6rem">${(data) => html`<${Numbers} items=${[["smallest ratio", data.ratio_min], ["largest ratio", data.ratio_max], ["outside 1 ± 0.2", percent(data.outside, 1)]]} />`}<//><//><//>`;
 }
 
 function Tokens() {
-  return html`<${Bug} place="6" title="Text instead of tokens" line=${"response = self.tokenizer.decode(response_ids)\n...\ninput_ids = self.tokenizer.encode(prompt + response)"}>
+  return html`<${Bug} place="6" title="Text instead of tokens" line=${"text = decode(sampled_tokens)\n…\ntokens = encode(prompt + text)"}>
     <p>What was sampled is a list of tokens. Decoded and encoded again it may be another list: words merge at the border between prompt and answer, and if special tokens are dropped the end of the answer is never trained, so the model does not learn to stop. The ratio then compares different tokens. Here tokens travel from sampler to loss as they are, and <code>sampler_gap</code> measures that both sides agree.</p><//>`;
 }
 

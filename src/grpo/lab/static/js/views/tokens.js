@@ -9,7 +9,7 @@ import { braced, Tex, value } from "../tex.js";
 import { Untrusted, visible } from "../text.js";
 
 // name, what it shows, which colours, how a value reads, least full strength.
-const LENSES = {
+export const LENSES = {
   push: ["Push", "Advantage times weight: which way, and how hard, the update pushes the token's log-probability (−∂loss/∂logp).", "diverging", (v) => signed(v, 4), 1e-9],
   ratio: ["Ratio", "ρ = exp(logp − old): how far the policy has moved on this token since it was sampled. 1 before the first update.", "around-one", (v) => exact(v, 4), 0.05],
   clip: ["Clip", "Where the clip took the gradient away: above 1 + ε with A > 0, or below 1 − ε with A < 0.", "around-zero", (v) => (v > 0 ? "clipped above" : v < 0 ? "clipped below" : "not clipped"), 1],
@@ -95,12 +95,12 @@ function paint(lens, value, most) {
   return ["more", Math.abs(value) / most];
 }
 
-function fullStrength(lens, values) {
+export function fullStrength(lens, values) {
   const sizes = values.map((one) => (LENSES[lens][2] === "around-one" ? Math.abs(Math.log(Math.max(one, 1e-6))) : Math.abs(one)));
   return Math.max(LENSES[lens][4], ...sizes);
 }
 
-function TokenText({ row, lens, most, chosen }) {
+export function TokenText({ row, lens, most, chosen }) {
   const box = useRef(null);
   const values = row.values[lens];
   const choose = (token) => setQuery({ sample: row.sample, token });
@@ -126,7 +126,7 @@ function TokenText({ row, lens, most, chosen }) {
   })}</div>`;
 }
 
-function Scale({ lens, most }) {
+export function Scale({ lens, most }) {
   const [name, , colours, read] = LENSES[lens];
   if (colours === "around-one" || colours === "around-zero") {
     return html`<p class="scale small soft"><i class="key square less-key"></i>${lens === "clip" ? "clipped below" : "less likely than when sampled"} <i class="key square more-key"></i>${lens === "clip" ? "clipped above" : "more likely"}</p>`;
@@ -145,7 +145,7 @@ function earned(token) {
   return token.cap && token.advantage < 0 ? `-\\max(\\min(\\rho A,\\ \\text{clip}(\\rho)A),\\ ${value(token.cap, 3)}A)` : "-\\min(\\rho A,\\ \\text{clip}(\\rho)A)";
 }
 
-function Worked({ url }) {
+export function Worked({ url }) {
   const state = useApi(url);
   return html`<${Fetched} state=${state} height="30rem">${(token) => html`<${Card} class="worked-card" title=${html`Token ${token.position + 1} of ${token.length}`}>
       <p class="worked-token"><bdi class="untrusted" dir="ltr">${visible(token.piece || "·")}</bdi></p>

@@ -1,0 +1,159 @@
+"""What training takes, by the planner that a run asks before it starts; and what a GPU measured beside it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from grpo.algorithms import PRESETS
+from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.chapters.query import Query, number, whole, word
+from grpo.plan import GIB, PRECISIONS, USABLE, Needs, Shape, Work, find_shape, flops, memory_of, needs, typical_shape
+from grpo.plan.gpus import GPUS
+from grpo.plan.shape import SHAPES
+
+MEASURED = RECORDINGS / "measured_memory.json"
+STATES = ("weights", "gradients", "optimizer", "reference", "reward model", "critic")
+"""Components that a model takes whether or not anything is sampled."""
+
+
+def _shape(query: Query) -> Shape:
+    name = query.get("model", "")
+    return find_shape(name) if name in SHAPES else typical_shape(f"{number(query, 'size', 7.0, 0.1, 500.0):g}B")
+
+
+def _work(query: Query) -> Work:
+    return Work(
+        prompts=whole(query, "prompts", 16, 1, 256),
+        group_size=whole(query, "g", 8, 1, 64),
+        prompt_tokens=whole(query, "prompt_tokens", 256, 1, 8192),
+        new_tokens=whole(query, "new_tokens", 1024, 1, 16384),
+    )
+
+
+def _needs(query: Query, algorithm: str) -> Needs:
+    """Of the preset; with `beta` 0 no reference is loaded, whatever the preset says."""
+    found = needs(PRESETS[algorithm].settings)
+    return replace(found, reference=False) if word(query, "reference", "yes", ("yes", "no")) == "no" else found
+
+
+def memory(query: Query) -> dict[str, Any]:
+    """By component, for GRPO and PPO beside each other; `count` says whether training states count or weights alone."""
+    shape, work = _shape(query), _work(query)
+    precision = PRECISIONS[word(query, "dtype", "bfloat16", list(PRECISIONS))]
+    lora = whole(query, "lora", 0, 0, 256)
+    count = word(query, "count", "all", ("all", "states", "weights"))
+    reward_model = shape if word(query, "judge", "rule", ("rule", "model")) == "model" else None
+    rows: list[dict[str, Any]] = []
+    for algorithm in ("grpo", "ppo"):
+        needed = _needs(query, algorithm)
+        found = memory_of(shape, work, needed, precision, on_gpu=True, lora=lora, reward_model=reward_model)
+        components = dict(found.components)
+        if count == "weights":
+            components = _weights_alone(shape, needed, precision.weights, reward_model)
+        elif count == "states":
+            components = {name: size for name, size in components.items() if name in STATES}
+        total = found.peak if count == "all" else sum(components.values())
+        rows.append(
+            {
+                "algorithm": algorithm,
+                "components": components,
+                "total": total,
+                "models": models(needed, reward_model is not None),
+                "fits": [name for name, size in GPUS.items() if total <= USABLE * size * GIB],
+            }
+        )
+    grpo, ppo = (row["total"] for row in rows)
+    return {"parameters": shape.parameters, "rows": rows, "saved": 1 - grpo / ppo, "count": count}
+
+
+def _weights_alone(shape: Shape, needed: Needs, size: int, reward_model: Shape | None) -> dict[str, int]:
+    """A count one often sees: parameters of every model times the bytes of one, and nothing else."""
+    whole_model = shape.parameters * size
+    return {
+        "weights": whole_model,
+        "reference": whole_model * needed.reference,
+        "reward model": reward_model.parameters * size if reward_model else 0,
+        "critic": whole_model * needed.critic,
+    }
+
+
+def models(needed: Needs, reward_model: bool) -> list[dict[str, Any]]:
+    """Who is in memory, and who of them learns."""
+    return [
+        {"name": "policy", "there": True, "trained": True},
+        {"name": "reference", "there": needed.reference, "trained": False},
+        {"name": "critic", "there": needed.critic, "trained": needed.critic},
+        {"name": "reward model", "there": reward_model, "trained": False},
+    ]
+
+
+def accounting(query: Query) -> dict[str, Any]:
+    """Bytes per parameter by role and precision: where "2 GB" and "16 GB per billion" both come from."""
+    rows = []
+    for dtype, precision in PRECISIONS.items():
+        roles = {"weights": precision.weights, "gradients": precision.gradients, "optimizer": precision.optimizer}
+        rows.append({"dtype": dtype, **roles, "frozen": precision.weights, "trained": sum(roles.values())})
+    billion = typical_shape("1B").parameters
+    return {"rows": rows, "billion": billion}
+
+
+def compute(query: Query) -> dict[str, Any]:
+    """Operations of a step by phase. PPO with `ppo_g` completions per prompt, GRPO with `g`."""
+    shape, work = _shape(query), _work(query)
+    ppo_work = replace(work, group_size=whole(query, "ppo_g", 1, 1, 64))
+    rows: list[dict[str, Any]] = []
+    for algorithm, own in (("grpo", work), ("ppo", ppo_work), ("ppo, as many completions", work)):
+        needed = _needs(query, algorithm.partition(",")[0])
+        phases = flops(shape, own, needed)
+        rows.append(
+            {"algorithm": algorithm, "completions": own.completions, "phases": phases, "all": sum(phases.values())}
+        )
+    return {"rows": rows, "per_prompt": rows[0]["all"] / rows[1]["all"], "alike": rows[0]["all"] / rows[2]["all"]}
+
+
+def group_costs(query: Query) -> list[dict[str, Any]]:
+    """The same prompts with groups of 2, 8, 16 and 64."""
+    shape, work = _shape(query), _work(query)
+    needed, precision = _needs(query, "grpo"), PRECISIONS["bfloat16"]
+    rows = []
+    for size in (2, 8, 16, 64):
+        own = replace(work, group_size=size)
+        phases = flops(shape, own, needed)
+        found = memory_of(shape, own, needed, precision, on_gpu=True)
+        rows.append({"g": size, "rollout": phases["rollout"], "all": sum(phases.values()), "peak": found.peak})
+    return rows
+
+
+def measured(query: Query) -> dict[str, Any]:
+    """What the planner says of works whose peak a GPU has measured."""
+    about = json.loads(MEASURED.read_text())
+    work = Work(**about["work"])
+    rows = []
+    for row in about["rows"]:
+        needed = needs(PRESETS[row["algorithm"]].settings)
+        found = memory_of(find_shape(row["shape"]), work, needed, PRECISIONS[row["dtype"]], on_gpu=True)
+        rows.append({**row, "predicted": found.peak, "ratio": found.peak / row["measured"]})
+    return {**about, "rows": rows}
+
+
+def critics(query: Query) -> list[dict[str, Any]]:
+    """No critic, one that shares the policy's network, and one of its own."""
+    shape, work, precision = _shape(query), _work(query), PRECISIONS["bfloat16"]
+    rows = []
+    for label, critic in (("none", False), ("shares the policy's network", False), ("a network of its own", True)):
+        needed = Needs(reference=False, critic=critic)
+        found = memory_of(shape, work, needed, precision, on_gpu=True)
+        rows.append({"critic": label, "peak": found.peak, "flops": sum(flops(shape, work, needed).values())})
+    return rows
+
+
+def small_and_large_critics(query: Query) -> list[dict[str, Any]]:
+    """A critic of a robot's size beside one that has to read: memory of its weights, gradients and moments."""
+    precision = PRECISIONS["float32"]
+    per_parameter = precision.weights + precision.gradients + precision.optimizer
+    mlp = 64 * 256 + 256 + 256 * 256 + 256 + 256 + 1
+    sizes = [("two layers of 256 over 64 readings", mlp)]
+    sizes += [(f"a typical {size} model", typical_shape(size).parameters) for size in ("7B", "70B")]
+    return [{"critic": label, "parameters": count, "bytes": per_parameter * count} for label, count in sizes]

@@ -1,0 +1,222 @@
+"""A group of the reader's own answers, trained on for real: `nano`, its task's checker, the trainer's loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from grpo.algorithms import PRESETS, Loss
+from grpo.config import Config, Optimizer
+from grpo.core import token_loss, token_terms
+from grpo.credit import credit, has_signal
+from grpo.errors import GrpoError
+from grpo.flags import shown
+from grpo.gradient import accumulate_gradients
+from grpo.lab.chapters.nano import Nano, fresh_nano, nano, sum_of_three
+from grpo.lab.chapters.query import Query, number, text, whole, word
+from grpo.lab.tokens import Traced, work_out
+from grpo.optimizer import make_optimizer, take_step
+from grpo.policy import Policy, annotate, logprobs
+from grpo.rewards import score
+from grpo.trace import Traces
+from grpo.types import Completion, Group
+
+PROMPT = "12+34+56="
+TEXTS = "102\n(12;10)102\n92\n101"
+MOST_TEXTS, LONGEST_TEXT = 8, 48
+
+
+@dataclass(frozen=True)
+class Asked:
+    """All that the answer depends on."""
+
+    prompt: str
+    texts: tuple[str, ...]
+    updates: int
+    lr: float
+    loss: Loss
+
+
+def asked(query: Query) -> Asked:
+    lines = tuple(line.strip() for line in text(query, "texts", TEXTS).splitlines() if line.strip())
+    if not 2 <= len(lines) <= MOST_TEXTS or max(map(len, lines)) > LONGEST_TEXT:
+        raise GrpoError(f"texts: 2 to {MOST_TEXTS} lines of at most {LONGEST_TEXT} characters; got {len(lines)} lines")
+    low = number(query, "low", 0.2, 0.0, 0.99)
+    changes: dict[str, Any] = {
+        "clip_low": low,
+        "clip_high": number(query, "high", low, 0.0, 2.0),
+        "beta": number(query, "beta", 0.04, 0.0, 2.0),
+        "kl": word(query, "kl", "k3", ("k1", "k2", "k3", "k3_ratio")),
+        "aggregate": word(query, "aggregate", "sequence", ("sequence", "token", "constant")),
+    }
+    loss = replace(PRESETS["grpo"].settings, **changes)
+    prompt = text(query, "prompt", PROMPT, LONGEST_TEXT).strip()
+    return Asked(prompt, lines, whole(query, "updates", 4, 1, 8), number(query, "lr", 3e-4, 0.0, 3e-3), loss)
+
+
+def tokens_of(policy: Policy, line: str) -> list[int]:
+    """`nano` reads the characters of its task and no others."""
+    alphabet = {token for token in policy.tokenizer.get_vocab() if len(token) == 1}
+    if unknown := sorted(set(line) - alphabet):
+        raise GrpoError(f"texts: nano does not know {shown(''.join(unknown))}; it reads {''.join(sorted(alphabet))}")
+    return list(policy.tokenizer(line)["input_ids"])
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What the last update saw, and what each update was."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    updates: tuple[Mapping[str, float], ...]
+    rewards: tuple[float, ...]
+    loss: float
+    """The trainer's, of the last update."""
+
+
+@lru_cache(maxsize=64)
+def trained(wanted: Asked) -> Trained:
+    """Scored by the task, credited, and updated so many times, by the functions that `grpo train` calls."""
+    with fresh_nano() as own:
+        config = Config(
+            model="nano",
+            task=own.task.name,
+            prompts_per_step=1,
+            group_size=len(wanted.texts),
+            loss=wanted.loss,
+            optimizer=Optimizer(epochs=wanted.updates),
+        )
+        groups, _ = credit([_group(own, wanted, config)], config)
+        optimizer = make_optimizer(own.policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+        updates: list[dict[str, float]] = []
+        traces = Traces(groups, 1)
+        for _ in range(wanted.updates if has_signal(groups[0]) else 0):
+            gradient = accumulate_gradients(own.policy, groups, config, traces=traces)
+            norm = take_step(own.policy, optimizer, lr=wanted.lr, grad_clip=config.optimizer.grad_clip)
+            updates.append({**gradient.statistics.metrics(), "grad_norm": norm})
+    [group] = traces.onto(groups)
+    return Trained(
+        rows=tuple(_row(i, done) for i, done in enumerate(group.completions)),
+        updates=tuple(updates),
+        rewards=tuple(float(done.reward or 0.0) for done in group.completions),
+        loss=updates[-1]["loss"] if updates else 0.0,
+    )
+
+
+def _group(own: Nano, wanted: Asked, config: Config) -> Group:
+    """The reader's answers stand for samples of `nano` as it ships, which is the old policy and the reference too."""
+    problem = sum_of_three(wanted.prompt)
+    [end] = own.policy.end_tokens
+    completions = tuple(
+        Completion(line, np.array(tokens), np.zeros(len(tokens)), "stop")
+        for line in wanted.texts
+        for tokens in [[*tokens_of(own.policy, line), end]]
+    )
+    group = Group(problem, np.array(own.policy.prompt_tokens(problem)), completions, 0)
+    several = wanted.updates > 1
+
+    def known(done: Completion, logp: np.ndarray) -> Completion:
+        ref = logp if wanted.loss.beta else None
+        return replace(done, logprobs=logp, ref_logprobs=ref, old_logprobs=logp if several else None)
+
+    [scored] = score(own.task, [group])
+    [annotated] = annotate(
+        [scored],
+        lambda batch: logprobs(own.policy, batch, config.temperature)[0],
+        known,
+        token_budget=config.system.token_budget,
+        device=own.policy.device,
+    )
+    return annotated
+
+
+def _row(index: int, done: Completion) -> dict[str, Any]:
+    """As the record of a run keeps it."""
+    trace = done.trace
+    return {
+        "sample_index": index,
+        "tokens": done.tokens,
+        "logprobs": done.logprobs,
+        "trainer_logprobs": None if trace is None else trace.logprobs,
+        "old_logprobs": done.old_logprobs,
+        "ref_logprobs": done.ref_logprobs,
+        "entropies": None if trace is None else trace.entropies,
+        "advantages": done.advantages,
+        "denominator": None if trace is None else trace.denominator,
+    }
+
+
+def pieces(row: Mapping[str, Any]) -> list[str]:
+    with nano() as loaded:
+        return list(loaded.policy.tokenizer.convert_ids_to_tokens(row["tokens"].tolist()))
+
+
+def own_group(query: Query) -> dict[str, Any]:
+    """Every token of the reader's group with what the last update saw of it, and the losses of all updates."""
+    wanted = asked(query)
+    found = trained(wanted)
+    rows, total = [], 0.0
+    for line, reward, row in zip(wanted.texts, found.rewards, found.rows, strict=True):
+        traced = Traced(row, asdict(wanted.loss))
+        terms = token_terms(**traced.inputs)
+        shares = [token_loss(i, **traced.inputs) for i in range(len(row["tokens"]))] if traced.trained else []
+        total += sum(shares)
+        rows.append(
+            {
+                "sample": row["sample_index"],
+                "text": line,
+                "reward": reward,
+                "advantage": float(row["advantages"][0]),
+                "pieces": pieces(row),
+                "trained": traced.trained,
+                "values": {
+                    "probability": traced.sampler_L.exp().tolist(),
+                    "ratio": terms.ratio.tolist(),
+                    "clip": terms.clip.tolist(),
+                    "kl": None if terms.kl is None else terms.kl.tolist(),
+                    "push": terms.push.tolist() if traced.trained else [0.0] * len(row["tokens"]),
+                    "share": shares or [0.0] * len(row["tokens"]),
+                },
+            }
+        )
+    return {
+        "prompt": wanted.prompt,
+        "rows": rows,
+        "updates": list(found.updates),
+        "trainer_loss": found.loss,
+        "sum_of_shares": total,
+        "signal": bool(found.updates),
+    }
+
+
+def own_token(query: Query) -> dict[str, Any]:
+    """One token of the reader's group, worked out."""
+    wanted = asked(query)
+    found = trained(wanted)
+    row = found.rows[whole(query, "sample", 0, 0, len(found.rows) - 1)]
+    texts = pieces(row)
+    traced = Traced(row, asdict(wanted.loss))
+    return work_out(traced, whole(query, "token", 0, 0, len(texts) - 1), texts, asdict(wanted.loss))
+
+
+def group_tensors(wanted: Asked) -> dict[str, torch.Tensor]:
+    """The last update's inputs as grids [G, L]: for a loss written by hand."""
+    found = trained(wanted)
+    longest = max(len(row["tokens"]) for row in found.rows)
+
+    def grid(name: str) -> torch.Tensor:
+        padded = [np.pad(np.asarray(row[name], np.float64), (0, longest - len(row["tokens"]))) for row in found.rows]
+        return torch.from_numpy(np.stack(padded))
+
+    logp = grid("trainer_logprobs")
+    return {
+        "logp": logp,
+        "old_logp": logp if found.rows[0]["old_logprobs"] is None else grid("old_logprobs"),
+        "ref_logp": logp if found.rows[0]["ref_logprobs"] is None else grid("ref_logprobs"),
+        "rewards": torch.tensor(found.rewards, dtype=torch.float64),
+        "mask": torch.tensor([[float(i < len(row["tokens"])) for i in range(longest)] for row in found.rows]).double(),
+    }

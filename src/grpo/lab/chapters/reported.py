@@ -1,0 +1,52 @@
+"""What others report: figures with their source, never measured here; and the settings they say they used."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from grpo.algorithms import PRESETS
+from grpo.config import Config
+from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.chapters.query import Query
+from grpo.store import Run
+
+_FOUND = tomllib.loads(Path(__file__).with_name("reported.toml").read_text())
+RESULTS: tuple[dict[str, Any], ...] = tuple(_FOUND["result"])
+SETTINGS: tuple[dict[str, Any], ...] = tuple(_FOUND["setting"])
+
+
+def results(query: Query) -> dict[str, Any]:
+    """Theirs as reported; ours as recorded: held-out accuracy of the shipped run before and after."""
+    return {"reported": [dict(row) for row in RESULTS], "recorded": _recorded()}
+
+
+@lru_cache(maxsize=1)
+def _recorded() -> dict[str, Any]:
+    with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
+        rows = [row for row in run.evals() if row["accuracy"] is not None]
+        first, last = rows[0], rows[-1]
+        return {
+            "model": "tiny (1 M parameters), on arithmetic",
+            "before": 100 * first["accuracy"],
+            "after": 100 * last["accuracy"],
+            "steps": last["step"],
+            "problems": run.config["evaluation"]["problems"],
+        }
+
+
+def defaults(query: Query) -> list[dict[str, Any]]:
+    """Ours, read from the config, beside what others say of theirs."""
+    config, grpo = Config(), PRESETS["grpo"].settings
+    own = {
+        "who": "here",
+        "g": str(config.group_size),
+        "beta": f"{grpo.beta:g}",
+        "clip": f"{grpo.clip_low:g} / {grpo.clip_high:g}",
+        "updates": str(config.optimizer.epochs * config.optimizer.minibatches),
+        "lr": f"{config.lr:g}",
+        "source": "read from the config; the learning rate suits the embedded models",
+    }
+    return [own, *(dict(row) for row in SETTINGS)]

@@ -1,0 +1,74 @@
+"""Chapter 6 in a browser: clean at every depth, moved by the keyboard, and its numbers the planner's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from visit import Lab, faults, open_page
+
+from grpo.lab.chapters import answer
+from grpo.plan import GIB
+
+pytestmark = pytest.mark.browser
+
+
+def gib(visit: Any, name: str) -> float:
+    text = visit.page.locator(f"[data-number='{name}']").first.inner_text()
+    return float(text.removesuffix(" GiB").replace(",", ""))
+
+
+def test_sliders_by_keyboard_and_numbers_of_the_planner(chromium: Any, classroom: Lab) -> None:
+    opened = "m-clip=run&m-compute=run&m-math=run&m-token=run&q-open=less&q-reward=down&q-ppo=no&q-sft=16000"
+    visit = open_page(chromium, classroom, f"/learn/costs?{opened}")
+    page = visit.page
+    found = answer("costs", "memory", {})
+    assert gib(visit, "grpo-total") == pytest.approx(found["rows"][0]["total"] / GIB, abs=0.5)
+    assert visit.number("saved") == pytest.approx(found["saved"], abs=5e-4)
+    page.locator("input[name=size]").first.press("ArrowRight")
+    page.wait_for_url("**size=7.5*")
+    page.get_by_text("weights alone", exact=True).click()
+    page.wait_for_url("**count=weights*")
+    found = answer("costs", "memory", {"size": "7.5", "count": "weights"})
+    wanted = f"{found['rows'][0]['total'] / GIB:.1f} GiB"
+    page.locator("[data-number=grpo-total]", has_text=wanted).wait_for()
+    assert visit.number("saved") == pytest.approx(1 / 3, abs=5e-4)
+
+    # The tree loads a preset of the engine.
+    page.locator("[data-node=dr_grpo]").click()
+    page.locator("[data-changed=aggregate]", has_text="constant").wait_for()
+    assert page.locator("[data-claim=dapo]").inner_text() == "mean"
+    assert page.locator("[data-claim=length]").inner_text() == "1"
+    untaught = answer("costs", "no-warm-start", {})["untaught_wait"]
+    assert visit.number("untaught-wait") == pytest.approx(untaught, rel=1e-3)
+    assert visit.number("m-held") > 0
+    assert page.locator(".missed").count() == 0, "the guesses were right"
+    assert faults(visit) == []
+    page.context.close()
+
+
+def test_the_mathematics_are_clean(chromium: Any, classroom: Lab) -> None:
+    opened = "q-state=some&q-size=silent&q-light=free&q-batch=easy&lift=5&node=ppo&moved=yes"
+    visit = open_page(chromium, classroom, f"/learn/costs?depth=math&{opened}")
+    page = visit.page
+    assert (visit.number("trained-float32"), visit.number("frozen-bfloat16")) == (16, 2)
+    rows = answer("costs", "measured", {})["rows"]
+    assert gib(visit, "measured-qwen2_5-1_5b-mixed-ppo") == pytest.approx(rows[5]["measured"] / GIB, abs=0.5)
+    noise = {row["name"].split(",")[0]: row["noise"] for row in answer("costs", "methods", {"lift": "5"})["estimators"]}
+    for name in ("GRPO", "REINFORCE"):
+        assert float(page.locator(f"[data-noise={name}]").inner_text()) == pytest.approx(noise[name], abs=5e-4)
+    page.locator("input[name=max_kl]").press("End")
+    step = answer("costs", "one-step", {"max_kl": "0.5"})["rows"]["trpo"]["reward"]
+    page.locator("[data-step=trpo]", has_text=f"{step:.4g}").wait_for()
+    assert page.locator("[data-default=DeepSeekMath]").inner_text() == "64"
+    assert page.locator(".missed").count() == 0
+    assert faults(visit) == []
+    page.context.close()
+
+
+def test_the_code_is_clean(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/learn/costs?depth=code&node=gspo")
+    visit.page.get_by_text("The planner's memory").click()
+    visit.page.get_by_text("def memory_of").first.wait_for()
+    assert faults(visit) == []
+    visit.page.context.close()
