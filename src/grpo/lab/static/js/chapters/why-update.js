@@ -31,7 +31,7 @@ export function Update() {
       <div class="knobs"><${Slider} name="g" label="Group size G" min=${2} max=${32} step=${1} value=${8} />
         <${Slider} name="rate" label="Learning rate" min=${0} max=${4} step=${1} value=${2} show=${(place) => RATES[place].toExponential().replace("-", "−")} /></div>
       <${Only} depth="math"><${Worked} state=${state} /><//>
-      <${Only} depth="code"><${Code} slug="why" source="one_update" open title="The function that was paused" /><//>
+      <${Only} depth="code"><${Code} slug="why" source="one_update" title="The function that was paused" /><//>
     <//>
     <p class="soft small">Try the longest learning rate and read the last phase again: one step of Adam moves every weight by about the learning rate, and at 10⁻³ the style is learned while the sums are forgotten. A run warms up, and its steps are shorter.</p>
   <//>`;
@@ -53,7 +53,7 @@ function Held({ found, phase }) {
   const fallen = after && found.completions.find((row, place) => row.reward === 1 && after.logprobs[place].reduce((sum, value) => sum + value, 0) < before(row))?.text;
   const m = found.measured;
   return html`<${Answers} rows=${rows} label="The group: advantage, answer, reward, log-probability" head=${[phase >= 2 ? "advantage" : "", "answer", phase >= 1 ? "reward" : "", after ? "Δ log p" : "log p"]} />
-    <${Numbers} items=${[
+    ${phase >= 2 && html`<${Numbers} items=${[
       phase >= 2 && ["mean reward", m.reward_mean, "", "update-mean"],
       phase >= 2 && ["deviation", m.reward_std, "of the sample", "update-std"],
       phase >= 3 && ["loss", Math.abs(m.loss) < 5e-7 ? "0" : number(m.loss, 4), "before the update", "update-loss"],
@@ -61,7 +61,7 @@ function Held({ found, phase }) {
       phase >= 4 && ["gradient norm", m.grad_norm, "", "update-norm"],
       after && ["right", html`${percent(after.right[0], 1)} → ${percent(after.right[1], 1)}`, `of ${after.looks} fresh answers`],
       after && ["worked out", html`${percent(after.worked[0], 1)} → ${percent(after.worked[1], 1)}`, "with parentheses"],
-    ].filter(Boolean)} />
+    ].filter(Boolean)} />`}
     ${fallen && html`<p class="small soft">${fallen} was right, was pushed up, and is less likely now all the same: it shares tokens with wrong siblings, and more of them pushed down.</p>`}
     <details class="inspect"><summary>Every number of one answer</summary>
       <div class="knobs"><${Slider} name="look" label="Answer" min=${0} max=${found.completions.length - 1} step=${1} value=${0} show=${(place) => found.completions[Math.min(place, found.completions.length - 1)].text} /></div>
