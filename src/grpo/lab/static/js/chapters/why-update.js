@@ -10,7 +10,7 @@ const PHASES = [
   ["Score", "a reward each", "A program compares each answer with the right one and pays 1 or 0. It sees the end of the answer, not how it was found."],
   ["Compare", "an advantage each", "Every reward is compared with its siblings': above their mean is positive, below is negative. Nothing outside this group is asked."],
   ["Loss", "a push per token", "The advantage becomes a push on the log-probability of every token of the answer, shared among its tokens. Nothing has moved yet, so the ratio is 1 and the loss is 0: its gradient is not."],
-  ["Update", "new weights", "One step of Adam. What was pushed up is likelier now, what was pushed down less likely. Then the next problem, and all of it again."],
+  ["Update", "new weights", "One step of Adam. What was pushed up should be likelier now, what was pushed down less likely: the last column says. Then the next problem, and all of it again."],
 ];
 const RATES = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3];
 
@@ -50,7 +50,8 @@ function Held({ found, phase }) {
     advantage: row.advantage,
     more: after ? html`${signed(after.logprobs[place].reduce((sum, value) => sum + value, 0) - before(row), 3)}` : html`${number(before(row), 2)}`,
   }));
-  const fallen = after && found.completions.find((row, place) => row.reward === 1 && after.logprobs[place].reduce((sum, value) => sum + value, 0) < before(row))?.text;
+  const fell = after ? found.completions.filter((row, place) => after.logprobs[place].reduce((sum, value) => sum + value, 0) < before(row)) : [];
+  const fallen = fell.find((row) => row.reward === 1)?.text;
   const m = found.measured;
   return html`<${Answers} rows=${rows} label="The group: advantage, answer, reward, log-probability" head=${[phase >= 2 ? "advantage" : "", "answer", phase >= 1 ? "reward" : "", after ? "Δ log p" : "log p"]} />
     ${phase >= 2 && html`<${Numbers} items=${[
@@ -62,7 +63,8 @@ function Held({ found, phase }) {
       after && ["right", html`${percent(after.right[0], 1)} → ${percent(after.right[1], 1)}`, `of ${after.looks} fresh answers`],
       after && ["worked out", html`${percent(after.worked[0], 1)} → ${percent(after.worked[1], 1)}`, "with parentheses"],
     ].filter(Boolean)} />`}
-    ${fallen && html`<p class="small soft">${fallen} was right, was pushed up, and is less likely now all the same: it shares tokens with wrong siblings, and more of them pushed down.</p>`}
+    ${fallen && fell.length === found.completions.length && html`<p class="small warn">All of them are less likely now, those that were pushed up too: the step was so long that the model writes something else altogether.</p>`}
+    ${fallen && fell.length < found.completions.length && html`<p class="small soft">${fallen} was right, was pushed up, and is less likely now all the same: it shares tokens with wrong siblings, and more of them pushed down.</p>`}
     <details class="inspect"><summary>Every number of one answer</summary>
       <div class="knobs"><${Slider} name="look" label="Answer" min=${0} max=${found.completions.length - 1} step=${1} value=${0} show=${(place) => found.completions[Math.min(place, found.completions.length - 1)].text} /></div>
       <${Table} label="Tokens of one answer" head=${["token", "probability", "log-probability", phase >= 3 && "push", after && "afterwards"].filter(Boolean)}
