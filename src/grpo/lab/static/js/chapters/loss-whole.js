@@ -37,8 +37,8 @@ export function Averages() {
       <${Fetched} state=${state} height="14rem">${(data) => html`<${Table} label="Pushes by way of averaging" head=${["average", "a token of the right answer", "a token of the wrong one", "the whole answers"]} rows=${data.rows.map((row) => [html`${names[row.aggregate][0]} <span class="soft small">${names[row.aggregate][1]}</span>`, html`<span class="num" data-number=${`push-${row.aggregate}`}>${signed(row.per_token[0], 4)}</span>`, html`<span class="num">${signed(row.per_token[1], 4)}</span>`, html`<span class="num">${row.per_completion.map((p) => signed(p, 2)).join(" and ")}</span>`])} foot="With the mean of each answer, rambling is punished less per token than brevity is praised: answers that are wrong can learn to be long. The other two give every token the same weight." />`}<//>
     <//>
     <${Only} depth="math code">
-      <p>With one reward for the whole answer there is one advantage for it; “per token” then means only that this one number stands before each token's log-probability:</p>
-      <${Equation} tex="\\mathcal L_{\\text{plain}}=-\\sum_{t}A\\,\\log\\pi_\\theta(o_t\\mid q,o_{<t})\\qquad\\frac{\\partial\\mathcal L}{\\partial\\log\\pi_\\theta(o_t)}=-A" spoken="the plain loss is minus the sum over tokens of A times log pi; its derivative by a token's log-probability is minus A" />
+      <${Only} depth="math"><p>With one reward for the whole answer there is one advantage for it; “per token” then means only that this one number stands before each token's log-probability:</p>
+      <${Equation} tex="\\mathcal L_{\\text{plain}}=-\\sum_{t}A\\,\\log\\pi_\\theta(o_t\\mid q,o_{<t})\\qquad\\frac{\\partial\\mathcal L}{\\partial\\log\\pi_\\theta(o_t)}=-A" spoken="the plain loss is minus the sum over tokens of A times log pi; its derivative by a token's log-probability is minus A" /><//>
       <${Identity} />
       <${Only} depth="code"><${Code} slug="loss" source="weighted_sum" /><${Code} slug="loss" source="denominator" title="What it is divided by, once per optimizer step" /><//><//>
   <//>`;
