@@ -28,10 +28,10 @@ def main() -> None:
         raise SystemExit(f"no chapter has a trial {', '.join(sorted(unknown))}; there are {', '.join(trials)}")
     for name in wanted:
         trial = Trial.of(trials[name], rewards())
-        outcome, begun = Outcome(trial), time.perf_counter()
+        outcome, begun = Outcome(trial), time.process_time()
         with tempfile.TemporaryDirectory() as folder:
             perform(trial, Path(folder), outcome.hear)
-        seconds = time.perf_counter() - begun
+        seconds = time.process_time() - begun
         file = RECORDED / f"{name}.json"
         write(file, outcome, {package: metadata.version(package) for package in VERSIONS}, seconds)
         print(f"{name}: {outcome.steps_done} steps, {seconds:.0f} s, {file.stat().st_size:,} bytes", flush=True)

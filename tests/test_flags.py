@@ -5,6 +5,7 @@ import io
 from pathlib import Path
 
 import pytest
+import tyro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -250,3 +251,10 @@ def test_nothing_but_one_line_is_raised(tmp_path_factory, argv, text, parse):
         message = outcome(parse, arguments)
         assert message.isprintable()
         assert message != HELP or {"--help", "-h"} & set(arguments)
+
+
+def test_tyro_is_used_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It clears its caches whenever a call begins or ends, and another thread may be looking into them."""
+    monkeypatch.setattr(tyro, "cli", lambda *arguments, **named: flags._one_at_a_time.locked())
+    assert flags.build(Config, {}, prog="grpo") is True
+    assert not flags._one_at_a_time.locked()

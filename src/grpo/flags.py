@@ -7,6 +7,7 @@ Names and values are checked here, so that a mistake is one line with its place;
 import difflib
 import math
 import re
+import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -22,6 +23,8 @@ NOTHING: Mapping[str, str] = {}
 LARGEST_INTEGER = 2**63 - 1  # what the run record can store
 NEGATIVE_NUMBER = re.compile(r"-\.?[0-9].*|-inf.*|-nan", re.IGNORECASE | re.DOTALL)
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+_one_at_a_time = threading.Lock()
+"""Of threads that use tyro: while one fills its caches, another must not look into them."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +143,10 @@ def show_help(cls: type, prog: str) -> None:
 def _tyro(cls: type[T], args: list[str], prog: str, default: T | None) -> T:
     import tyro  # slower to import than all else here, and not needed to refuse a mistake
 
-    if default is None:
-        return tyro.cli(cls, args=args, prog=prog, use_underscores=False)
-    return tyro.cli(cls, args=args, prog=prog, use_underscores=False, default=default)
+    with _one_at_a_time:
+        if default is None:
+            return tyro.cli(cls, args=args, prog=prog, use_underscores=False)
+        return tyro.cli(cls, args=args, prog=prog, use_underscores=False, default=default)
 
 
 def from_table(cls: type[T], data: Mapping[str, Any], origin: str) -> T:

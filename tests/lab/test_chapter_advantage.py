@@ -99,7 +99,7 @@ def test_exact_moments_are_those_of_samples() -> None:
 
 
 def test_bias_of_every_ancestor() -> None:
-    """Centred: (1 − 1/G) of the truth; leave-one-out, no baseline, and a critic however wrong: all of it; the std: not."""
+    """Centred: (1 − 1/G) of the truth; leave-one-out, none, and a critic however wrong: all of it; the std: not."""
     found = ask("ancestors", g=4, critic=0.7)["ancestors"]
     for key in ("reinforce", "actor_critic", "trpo", "ppo", "rloo"):
         assert found[key]["bias"] == pytest.approx(0, abs=1e-12), key

@@ -1,7 +1,7 @@
 """A check that can be gamed, and the same mended: to see, and to test, what training does with either.
 
-`gameable` means to pay for right answers and for few words. It takes an answer for right that is within ten of the gold
-one, and so the best paid policy is one that guesses. Whether an answer is truly right is a trait: noticed, not paid for.
+`gameable` means to pay for right answers and for few words. But it takes an answer for right that is within ten of the
+gold one, so a policy that guesses is paid best. Whether an answer is truly right is a trait: noticed, not paid for.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from grpo.algorithms import PRESETS
 from grpo.core import group_advantages, reward_statistics
 from grpo.errors import GrpoError
 from grpo.lab.chapters.query import Query, number, text, whole
@@ -36,7 +37,7 @@ def scored_group(query: Query) -> dict[str, Any]:
     texts = [line for line in text(query, "group", "\n".join(CLASSMATES), 4000).split("\n") if line.strip()]
     own = text(query, "own", "", LONGEST_TEXT)
     texts = [*texts, own] if own.strip() else texts
-    if not 1 <= len(texts) <= MOST_TEXTS or max(map(len, texts)) > LONGEST_TEXT:
+    if not 1 <= len(texts) <= MOST_TEXTS or any(len(line) > LONGEST_TEXT for line in texts):
         raise GrpoError(f"group: 1 to {MOST_TEXTS} lines of at most {LONGEST_TEXT} characters; got {len(texts)} lines")
     verdicts = [check(line, gold) for line in texts]
     rewards_1G = torch.tensor([[float(verdict.right) for verdict in verdicts]], dtype=torch.float64)
@@ -64,16 +65,26 @@ def verifiable(query: Query) -> list[dict[str, Any]]:
     shaped = json_schema(tray)
     puzzle = Problem("p", "", "44+19-35", columns={"numbers": [44, 19, 35], "target": 28})
     sums = Problem("p", "37+85+46=", "168")
+    json_texts = ('{"name": "Ada", "age": 36}', '{"name": "Ada"}')
+    by_check, clips = "grpo.rewards.answers:check", "How many clips in all? (72)"
+    sums_paid = _marked(Arithmetic("easy"), sums, "(18;16)168", "161")
+    puzzle_paid = _marked(Countdown(), puzzle, "<answer>44+19-35</answer>", "<answer>44-19</answer>")
+    json_paid: list[tuple[str, float | None]] = [(line, shaped(sums, line)) for line in json_texts]
     rows: list[tuple[str, str, str, list[tuple[str, float | None]]]] = [
-        ("a sum", "37+85+46=", "grpo.tasks.arithmetic:Arithmetic.score", _marked(Arithmetic("easy"), sums, "(18;16)168", "161")),
-        ("a word problem", "How many clips in all? (72)", "grpo.rewards.answers:check", _checked("72", "48 + 24 = 72 clips.", "48 clips.")),
-        ("a fact", "What is the capital of France?", "grpo.rewards.answers:check", _checked("Paris", "The answer is Paris.", "Lyon")),
-        ("a choice", "(A) iron (B) neon: which is a gas?", "grpo.rewards.answers:check", _checked("B", "The answer is (B).", "A.")),
-        ("a puzzle", "Make 28 of 44, 19 and 35.", "grpo.tasks.countdown:Countdown.score", _marked(Countdown(), puzzle, "<answer>44+19-35</answer>", "<answer>44-19</answer>")),
-        ("a form", "Name and age as JSON.", "grpo.rewards.format:json_schema", [(line, shaped(sums, line)) for line in ('{"name": "Ada", "age": 36}', '{"name": "Ada"}')]),
-    ]  # fmt: skip
+        ("a sum", sums.prompt, "grpo.tasks.arithmetic:Arithmetic.score", sums_paid),
+        ("a word problem", clips, by_check, _checked("72", "48 + 24 = 72 clips.", "48 clips.")),
+        ("a fact", "What is the capital of France?", by_check, _checked("Paris", "The answer is Paris.", "Lyon")),
+        ("a choice", "(A) iron (B) neon: which is a gas?", by_check, _checked("B", "The answer is (B).", "A.")),
+        ("a puzzle", "Make 28 of 44, 19 and 35.", "grpo.tasks.countdown:Countdown.score", puzzle_paid),
+        ("a form", "Name and age as JSON.", "grpo.rewards.format:json_schema", json_paid),
+    ]
     return [
-        {"kind": kind, "question": question, "by": by, "answers": [{"text": line, "reward": paid} for line, paid in found]}
+        {
+            "kind": kind,
+            "question": question,
+            "by": by,
+            "answers": [{"text": line, "reward": paid} for line, paid in found],
+        }
         for kind, question, by, found in rows
     ]
 
@@ -104,12 +115,17 @@ def judged(query: Query) -> dict[str, Any]:
         "zero_signal_groups": float((advantages_PG == 0).all(dim=1).double().mean()),
         "agreement": _correlation(advantages_PG, true_PG),
         "wrong_sign": _share(advantages_PG * true_PG < 0, true_PG != 0),
+        "dapo": {name: getattr(PRESETS["dapo"].settings, name) for name in ("baseline", "scale", "refill")},
         "example": _example(quality_PG[0], error_PG[0], advantages_PG[0], true_PG[0]),
     }
 
 
 def _correlation(a_PG: torch.Tensor, b_PG: torch.Tensor) -> float | None:
-    return float(torch.corrcoef(torch.stack([a_PG.flatten(), b_PG.flatten()]))[0, 1]) if a_PG.any() and b_PG.any() else None
+    return (
+        float(torch.corrcoef(torch.stack([a_PG.flatten(), b_PG.flatten()]))[0, 1])
+        if a_PG.any() and b_PG.any()
+        else None
+    )
 
 
 def _share(of_PG: torch.Tensor, among_PG: torch.Tensor) -> float | None:

@@ -1,10 +1,65 @@
-"""Chapter `credit`."""
+"""Chapter `credit`: which token earned the reward, and what a reward cannot see."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {}
-SOURCES: dict[str, Callable[..., Any]] = {}
-TRIALS: dict[str, dict[str, Any]] = {}
+from grpo.core import gae, group_advantages, process_advantages
+from grpo.credit import credit
+from grpo.critic import Critic
+from grpo.lab.chapters.attribution import presets, steps, tokens, true_value
+from grpo.lab.chapters.gaming import careless, gamed, near, near_as_in_trl, reward_calls, strategies
+from grpo.rewards.call import call
+from grpo.rewards.steps import score_steps
+from grpo.tasks.arithmetic import Arithmetic
+from grpo.tasks.gameable import close_and_brief, exact
+
+ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
+    "strategies": strategies,
+    "gamed": gamed,
+    "tokens": tokens,
+    "steps": steps,
+    "presets": presets,
+    "rewards": reward_calls,
+}
+SOURCES: dict[str, Callable[..., Any]] = {
+    "group_advantages": group_advantages,
+    "gae": gae,
+    "process_advantages": process_advantages,
+    "values": Critic.values,
+    "true_value": true_value,
+    "credit": credit,
+    "score_steps": score_steps,
+    "marks": Arithmetic.steps,
+    "close_and_brief": close_and_brief,
+    "exact": exact,
+    "near": near,
+    "near_as_in_trl": near_as_in_trl,
+    "careless": careless,
+    "call": call,
+}
+LIGHT_CRITIC = {"algorithm": "ppo", "critic.model": "shared", "critic.lr": 3e-3, "loss.credit": "process"}
+"""One more output of the policy's network, and rewards for every step."""
+TRIALS: dict[str, dict[str, Any]] = {
+    "gamed": {
+        "arms": [
+            {"label": "gameable", "settings": {"task": "gameable"}},
+            {"label": "gameable, β = 0.5", "settings": {"task": "gameable", "loss.beta": 0.5}},
+            {"label": "mended", "settings": {"task": "gameable:mended"}},
+        ],
+        "seeds": 3,
+        "steps": 60,
+        "metrics": ["reward_mean", "right_share", "worked_share", "length_mean"],
+    },
+    "outcome-and-process": {
+        "arms": [
+            {"label": "outcome", "settings": {}},
+            {"label": "every step", "settings": {"loss.credit": "process"}},
+            {"label": "every step, light critic", "settings": LIGHT_CRITIC},
+        ],
+        "seeds": 3,
+        "steps": 60,
+        "metrics": ["reward_mean", "worked_share"],
+    },
+}

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from grpo.config import Config, resolve
 from grpo.critic import Critic, make_critic
@@ -82,7 +83,7 @@ def sampled(
 ) -> list[Group]:
     """Groups of `nano` with their rewards."""
     with nano() as loaded:
-        options = {"seed": seed, "step": step, "temperature": temperature, "max_new_tokens": LONGEST}
+        options: dict[str, Any] = {"seed": seed, "step": step, "temperature": temperature, "max_new_tokens": LONGEST}
         return score(loaded.task, loaded.engine.sample(problems, group_size, **options))
 
 

@@ -40,8 +40,7 @@ def one_update(
     student: Nano, reference: Policy, optimizer: torch.optim.AdamW, problems: Sequence[Problem], config: Config
 ) -> Iterator[Pause]:
     """One step of GRPO, pausing after every phase: all of it but the loop around it."""
-    options = {"seed": config.seed, "temperature": config.temperature, "max_new_tokens": config.max_new_tokens}
-    groups = student.engine.sample(problems, config.group_size, step=0, **options)
+    groups = student.engine.sample(problems, config.group_size, step=0, **_sampling(config))
     yield Pause(groups)
     groups = score(student.task, groups)
     yield Pause(groups)
@@ -52,6 +51,10 @@ def one_update(
     yield Pause(traces.onto(groups), gradient.metrics())
     norm = take_step(student.policy, optimizer, lr=config.lr, grad_clip=config.optimizer.grad_clip)
     yield Pause(traces.onto(groups), {"grad_norm": norm})
+
+
+def _sampling(config: Config) -> dict[str, Any]:
+    return {"seed": config.seed, "temperature": config.temperature, "max_new_tokens": config.max_new_tokens}
 
 
 def settings(query: Query) -> Config:
@@ -130,7 +133,7 @@ def _effect(group: Group, before: Nano, after: Nano, problem: Problem, config: C
         token_budget=config.system.token_budget,
         device=after.policy.device,
     )
-    options = {"seed": 0, "step": 1, "temperature": config.temperature, "max_new_tokens": LONGEST}
+    options: dict[str, Any] = {"seed": 0, "step": 1, "temperature": config.temperature, "max_new_tokens": LONGEST}
     looks = [score(one.task, one.engine.sample([problem], LOOKS, **options))[0].completions for one in (before, after)]
     return {
         "logprobs": [done.logprobs.tolist() for done in again.completions],

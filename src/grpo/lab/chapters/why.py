@@ -1,10 +1,159 @@
-"""Chapter `why`."""
+"""Chapter `why`: what reward teaches that likelihood does not, and one update from beginning to end."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from statistics import fmean
 from typing import Any
 
-ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {}
-SOURCES: dict[str, Callable[..., Any]] = {}
-TRIALS: dict[str, dict[str, Any]] = {}
+from grpo.algorithms import PRESETS
+from grpo.config import Config
+from grpo.core import policy_loss, zero_signal_chance
+from grpo.credit import credit
+from grpo.evaluation import evaluate
+from grpo.gradient import accumulate_gradients
+from grpo.lab.chapters.checked import CLASSMATES, judged, scored_group, verifiable
+from grpo.lab.chapters.emergence import aha
+from grpo.lab.chapters.nano import LONGEST, nano, sampled, sum_of_three
+from grpo.lab.chapters.query import Query, number, text, whole
+from grpo.lab.chapters.update import one_update, paused_update
+from grpo.optimizer import take_step
+from grpo.plan import PRECISIONS, Work, memory_of, needs, typical_shape
+from grpo.rewards import score
+from grpo.rewards.answers import check
+from grpo.rollout.engine import Engine
+from grpo.train import loop
+from grpo.types import Completion
+
+SAMPLES = 512
+HELDOUT = 300
+
+
+def gap(query: Query) -> dict[str, Any]:
+    """What `nano` says to a problem, the likeliest first: how likely an answer is, and whether it is right."""
+    problem = sum_of_three(text(query, "prompt", "29+60+75="))
+    return _gap(problem.prompt)
+
+
+@lru_cache(maxsize=32)
+def _gap(prompt: str) -> dict[str, Any]:
+    problem = sum_of_three(prompt)
+    [group] = sampled([problem], SAMPLES, seed=1)
+    seen = Counter(done.text for done in group.completions)
+    first = {done.text: done for done in reversed(group.completions)}
+    rows = [_said(first[text], count) for text, count in seen.items()]
+    rows.sort(key=lambda row: -row["logprob"])
+    by_style = {
+        style: fmean(done.reward or 0.0 for done in group.completions if done.traits["worked"] == worked)
+        for style, worked in (("worked", 1.0), ("direct", 0.0))
+        if any(done.traits["worked"] == worked for done in group.completions)
+    }
+    return {
+        "prompt": problem.prompt,
+        "answer": problem.answer,
+        "samples": SAMPLES,
+        "right": fmean(done.reward or 0.0 for done in group.completions),
+        "worked": fmean(done.traits["worked"] for done in group.completions),
+        "right_by_style": by_style,
+        "rows": rows[:12],
+        "distinct": len(rows),
+    }
+
+
+def _said(done: Completion, count: int) -> dict[str, Any]:
+    return {
+        "text": done.text,
+        "logprob": float(done.logprobs.sum()),
+        "share": count / SAMPLES,
+        "reward": done.reward,
+        "worked": bool(done.traits["worked"]),
+    }
+
+
+@lru_cache(maxsize=1)
+def _fine_tuned() -> dict[str, float]:
+    with nano() as loaded:
+        problems = loaded.task.heldout()[:HELDOUT]
+        row, _ = evaluate(loaded.engine, loaded.task, problems, max_new_tokens=LONGEST, temperature=1.0, seed=1)
+    return row
+
+
+def stages(query: Query) -> dict[str, Any]:
+    """The middle of three stages, measured: `nano` as fine-tuning left it."""
+    return {"heldout": HELDOUT, "fine_tuned": _fine_tuned()}
+
+
+def cards(query: Query) -> dict[str, Any]:
+    """The figures at the top: what papers report is the page's, the rest is worked out here."""
+    defaults = Config()
+    work = Work(prompts=16, group_size=8, prompt_tokens=256, new_tokens=1024)
+    peaks = {
+        name: memory_of(typical_shape("7B"), work, needs(PRESETS[name].settings), PRECISIONS["mixed"], on_gpu=True).peak
+        for name in ("ppo", "grpo")
+    }
+    return {
+        "group_size": defaults.group_size,
+        "beta": PRESETS["grpo"].settings.beta,
+        "memory": peaks,
+        "memory_saved": 1 - peaks["grpo"] / peaks["ppo"],
+    }
+
+
+def scratch(query: Query) -> dict[str, Any]:
+    """Learning without being shown first: how long chance alone takes to find something to learn from."""
+    pass_rate = 10 ** number(query, "logp", -3, -5, 0)
+    size = whole(query, "g", 8, 2, 64)
+    signal = 1 - zero_signal_chance(pass_rate, size)
+    return {
+        "pass_rate": pass_rate,
+        "group_size": size,
+        "signal": signal,
+        "groups_until_signal": 1 / signal if signal else None,
+        "completions_until_signal": size / signal if signal else None,
+    }
+
+
+ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
+    "gap": gap,
+    "stages": stages,
+    "cards": cards,
+    "update": paused_update,
+    "aha": aha,
+    "score": scored_group,
+    "verifiable": verifiable,
+    "judge": judged,
+    "scratch": scratch,
+    "classmates": lambda query: list(CLASSMATES),
+}
+SOURCES: dict[str, Callable[..., Any]] = {
+    "one_update": one_update,
+    "loop": loop,
+    "sample": Engine.sample,
+    "score": score,
+    "credit": credit,
+    "accumulate_gradients": accumulate_gradients,
+    "policy_loss": policy_loss,
+    "take_step": take_step,
+    "check": check,
+    "aha": aha,
+    "gap": _gap,
+}
+TRIALS: dict[str, dict[str, Any]] = {
+    "first-run": {
+        "arms": [{"label": "GRPO", "settings": {}}],
+        "seeds": 3,
+        "steps": 60,
+        "metrics": ["reward_mean", "worked_share", "zero_signal_groups"],
+    },
+    "never-shown": {
+        "arms": [
+            {"label": "a task it was shown", "settings": {"task": "arithmetic:easy"}},
+            {"label": "a task it never saw", "settings": {"task": "arithmetic"}},
+        ],
+        "seeds": 2,
+        "steps": 40,
+        "metrics": ["reward_mean", "zero_signal_groups"],
+    },
+}

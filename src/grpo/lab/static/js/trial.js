@@ -95,7 +95,7 @@ function words(state, recorded, live) {
   if (state?.status === "running") return state.done ? `Training on this machine: ${state.done} of ${state.asked} steps.` : "Starting the trainer…";
   if (state?.status === "cancelled") return live ? "Cancelled; what was trained until then stays." : "Cancelled.";
   if (state?.status === "finished") return "Trained just now, on this machine.";
-  if (recorded) return `Recorded: trained once with this very code (torch ${recorded.versions.torch}) in ${seconds(recorded.seconds)} of one core.`;
+  if (recorded) return `Recorded with this very code (torch ${recorded.versions.torch}); it took ${seconds(recorded.seconds)}.`;
   return "Nothing recorded yet.";
 }
 
@@ -110,11 +110,13 @@ export function Outcome({ outcome, name }) {
   </div>`;
 }
 
-function Curves({ outcome, metric, by }) {
+export function Curves({ outcome, metric, by }) {
   const unit = definitions.value?.training?.[metric]?.unit;
   const seeds = outcome.arms.flatMap((arm, place) => arm.curves[metric].flatMap((curve) => curve.value.map((value, at) => ({ x: curve[by][at], y: value, arm: place, run: `${place} ${curve.seed}` }))));
   const bands = outcome.arms.flatMap((arm, place) => arm.bands[metric].map((point) => ({ ...point, x: point[by], arm: place })));
   const colour = (point) => COLOURS[point.arm];
+  // A band may reach below anything that was measured; the axis need not.
+  const lowest = seeds.reduce((least, point) => Math.min(least, point.y), Infinity);
   const axis = AXES.find(([key]) => key === by)[1];
   return html`<div class="outcome-chart"><h3>${metric.replaceAll("_", " ")}<${MetricHint} name=${metric} /></h3>
     <${Chart} label=${`${metric} over ${axis}, ${outcome.arms.map((arm) => arm.label).join(", ")}; the line is the mean over seeds, the band one standard deviation`} height=${190}
@@ -123,7 +125,7 @@ function Curves({ outcome, metric, by }) {
         x: { label: axis, ticks: 5, tickFormat: tick },
         y: { grid: true, label: null, ticks: 5, tickFormat: (value) => (unit?.startsWith("share") ? percent(value) : tick(value)) },
         marks: [
-          Plot.areaY(bands, { x: "x", y1: "low", y2: "high", z: "arm", fill: colour, fillOpacity: 0.16 }),
+          Plot.areaY(bands, { x: "x", y1: (point) => Math.max(lowest, point.low), y2: "high", z: "arm", fill: colour, fillOpacity: 0.16 }),
           Plot.lineY(seeds, { x: "x", y: "y", z: "run", stroke: colour, strokeWidth: 1, strokeOpacity: bands.length ? 0.25 : 0.8 }),
           Plot.lineY(bands, { x: "x", y: "mean", z: "arm", stroke: colour, strokeWidth: 2 }),
         ],

@@ -21,7 +21,7 @@ export function Chapter() {
       <p>And A = 0 where all rewards are equal: nothing to prefer, nothing learned. All right or all wrong makes no difference. <a href="/learn/advantage?r=1,1,1,1,1,1,1,1">Make all eight right</a>, and look at the bars.</p>
       <${SameReward} />
     <//>
-    <${Section} title="One update" lead="A group of the real model nano, one real optimizer step. How likely was each answer before, and after?"><${NanoUpdate} /><//>
+    <${Section} id="one" title="One update" lead="A group of the real model nano, one real optimizer step. How likely was each answer before, and after?"><${NanoUpdate} /><//>
     <${Section} title="The same on five answers" lead="A policy with five answers and nothing else: here every probability can be seen, also those of answers that were not drawn."><${TabularUpdates} /><//>
     <${Section} title="Where the baseline comes from" lead="Thirty years of answers to one question: what should a reward be compared with? Three answers, every possible group gone through, so bias and variance are exact."><${Ancestors} /><//>
     <${Section} title="Why a baseline costs nothing" depth="math"><${Derivation} /><//>

@@ -1,0 +1,139 @@
+"""Every knob: what this program sets it to, where that number comes from, and what others report."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+from grpo.algorithms import PRESETS
+from grpo.config import Config
+from grpo.errors import GrpoError
+from grpo.lab.chapters.query import Query
+from grpo.lab.trials.recorded import recorded
+from grpo.metrics import METRICS
+
+DEEPSEEKMATH = "DeepSeekMath 2024, arXiv:2402.03300, §4.2"
+R1 = "DeepSeek-R1 (Nature 2025), as TRL's documentation quotes it"
+TUTORIAL = "a widely copied tutorial"
+KNOBS: tuple[dict[str, Any], ...] = (
+    {
+        "setting": "group_size",
+        "symbol": "G",
+        "effect": "More answers: a better baseline and fewer groups without signal; costs in proportion.",
+        "from": "Chosen here for one CPU core; half of what R1 reports.",
+        "reported": [("64", DEEPSEEKMATH), ("16", R1), ("8, from 4 to 16", TUTORIAL)],
+    },
+    {
+        "setting": "loss.clip_high",
+        "symbol": "ε",
+        "effect": "How far a token may move within a batch and still be pushed; no effect at one update per batch.",
+        "from": "PPO's usual value, arXiv:1707.06347; DeepSeekMath names none.",
+        "reported": [("10", R1), ("0.2, from 0.1 to 0.3", TUTORIAL)],
+    },
+    {
+        "setting": "loss.beta",
+        "symbol": "β",
+        "effect": "Pull back to the starting model: less drift, slower gains.",
+        "from": DEEPSEEKMATH,
+        "reported": [("0.04", DEEPSEEKMATH), ("0.001", R1), ("0.1, from 0.01 to 0.5", TUTORIAL)],
+    },
+    {
+        "setting": "optimizer.epochs",
+        "symbol": "μ",
+        "effect": "Passes over a batch. More than one makes ratios leave 1; then ε matters.",
+        "from": DEEPSEEKMATH,
+        "reported": [("1", DEEPSEEKMATH), ("4, from 2 to 6", TUTORIAL)],
+    },
+    {
+        "setting": "lr",
+        "symbol": "η",
+        "effect": "Too low: nothing happens. Too high: the policy falls apart in a few steps.",
+        "from": "Found here, for models of a million weights; large models take a tenth or less.",
+        "reported": [("1e-6", DEEPSEEKMATH), ("3e-6", R1), ("5e-6, from 1e-6 to 1e-5", TUTORIAL)],
+    },
+    {
+        "setting": "prompts_per_step",
+        "symbol": "B",
+        "effect": "Prompts of a step, each with G answers: B × G completions make one batch.",
+        "from": "Chosen here; 16 × 8 completions fill one CPU core for a tenth of a second.",
+        "reported": [("a batch of 1,024", DEEPSEEKMATH), ("32", R1), ("16, from 8 to 64", TUTORIAL)],
+    },
+)
+
+
+def hyperparameters(query: Query) -> list[dict[str, Any]]:
+    """The defaults as the config holds them, beside what is reported elsewhere."""
+    config = Config()
+    return [
+        {
+            **{key: value for key, value in knob.items() if key != "reported"},
+            "default": attrgetter(knob["setting"])(config),
+            "flag": "--" + knob["setting"].replace("_", "-"),
+            "reported": [{"value": value, "source": source} for value, source in knob["reported"]],
+        }
+        for knob in KNOBS
+    ]
+
+
+def presets(query: Query) -> list[dict[str, Any]]:
+    """The presets' own numbers, read from the table that training reads."""
+    rows = []
+    for name, preset in PRESETS.items():
+        loss = preset.settings
+        row = {"name": name, "paper": preset.paper, "baseline": loss.baseline, "scale": loss.scale}
+        rows.append(row | {"clip": [loss.clip_low, loss.clip_high], "beta": loss.beta, "surrogate": loss.surrogate})
+    return rows
+
+
+def loss_value(query: Query) -> dict[str, Any]:
+    """Of the recorded arms with one update and with four passes: reward first and last, and how far loss, ratio and
+    clipped share ever went, as means over seeds."""
+    kept = recorded("updates")
+    if kept is None:
+        raise GrpoError("the trial updates was not recorded: python scripts/record_trials.py updates")
+
+    def most(arm: dict[str, Any], *names: str) -> float:
+        columns = zip(*(arm["bands"][name] for name in names), strict=True)
+        return max(abs(sum(point["mean"] for point in points)) for points in columns)
+
+    def about(arm: dict[str, Any]) -> dict[str, Any]:
+        rewards = arm["bands"]["reward_mean"]
+        return {
+            "reward": [rewards[0]["mean"], rewards[-1]["mean"]],
+            "loss": most(arm, "loss"),
+            "ratio": most(arm, "ratio_max"),
+            "clipped": most(arm, "clip_low", "clip_high"),
+        }
+
+    one, several, *_ = kept["outcome"]["arms"]
+    return {"one": about(one), "several": about(several)}
+
+
+CLAIMS: tuple[tuple[str, str, str], ...] = (
+    ("reward_mean", "should increase", ""),
+    (
+        "advantage_std",
+        "should be about 1",
+        "Only while every group has signal: one without spread has advantage 0.",
+    ),
+    ("kl", "should stay bounded", "Bounded by what? With β it levels off; without, it grows as long as there is gain."),
+    ("clip_high", "0.1 to 0.3", "No target. With one update per batch the ratio is 1 and nothing is ever clipped."),
+)
+
+
+def metric_ranges(query: Query) -> list[dict[str, Any]]:
+    """What is claimed of four metrics, what the table of metrics says, and what sound runs measured."""
+    kept = recorded("updates")
+    arms = kept["outcome"]["arms"] if kept else []
+    rows = []
+    for name, claim, comment in CLAIMS:
+        measured = []
+        for arm in arms:
+            points = arm["bands"].get(name, [])
+            if points:
+                means = [point["mean"] for point in points]
+                measured.append({"arm": arm["label"], "first": means[0], "last": means[-1], "most": max(means)})
+        rows.append(
+            {"metric": name, "claim": claim, "comment": comment, "healthy": METRICS[name].healthy, "measured": measured}
+        )
+    return rows

@@ -1,0 +1,60 @@
+"""Why the worked style won, told from the shipped run: what was right, what was compared, what was pushed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from grpo.lab.chapters import shipped
+from grpo.lab.chapters.query import Query, whole
+
+
+def story(query: Query) -> dict[str, Any]:
+    """Of the first steps: how often each style was right, and what advantage it got; then both styles over the run."""
+    first = whole(query, "steps", 5, 1, len(shipped.groups()))
+    evals = shipped.evals()
+    early = [done for step in shipped.groups()[:first] for group in step for done in group["completions"]]
+    shares = [
+        {"step": step, "worked": fmean(_worked(done) for group in groups for done in group["completions"])}
+        for step, groups in enumerate(shipped.groups())
+    ]
+    return {
+        "run": shipped.NAME,
+        "steps": len(shipped.groups()),
+        "model": shipped.config()["model"],
+        "first": first,
+        "styles": {name: _style(early, worked) for name, worked in (("worked", 1.0), ("direct", 0.0))},
+        "shares": shares,
+        "accuracy": [evals[0]["accuracy"], evals[-1]["accuracy"]],
+        "worked": [evals[0]["worked_share"], evals[-1]["worked_share"]],
+        "evals": [{"step": row["step"], "accuracy": row["accuracy"], "worked": row["worked_share"]} for row in evals],
+        "group": _telling(),
+    }
+
+
+def _worked(done: dict[str, Any]) -> float:
+    return done["traits"]["worked"]
+
+
+def _style(completions: Sequence[dict[str, Any]], worked: float) -> dict[str, float]:
+    of = [done for done in completions if _worked(done) == worked]
+    return {
+        "count": len(of),
+        "share": len(of) / len(completions),
+        "right": fmean(done["reward"] for done in of),
+        "advantage": fmean(done["advantage"] for done in of),
+    }
+
+
+def _telling() -> dict[str, Any]:
+    """A group of the first step in which one style was right and the other wrong."""
+    for index, group in enumerate(shipped.groups()[0]):
+        styles = {(_worked(done), done["reward"]) for done in group["completions"]}
+        if styles == {(1.0, 1.0), (0.0, 0.0)}:
+            rows = [
+                {key: done[key] for key in ("text", "reward", "advantage")} | {"worked": _worked(done)}
+                for done in group["completions"]
+            ]
+            return {"step": 0, "group": index, "prompt": group["prompt"], "answer": group["answer"], "rows": rows}
+    raise AssertionError("the shipped run has such a group")

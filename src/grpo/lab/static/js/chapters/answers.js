@@ -1,0 +1,72 @@
+// Completions as chapters show them: what was said, what it earned, how it stands beside its siblings.
+import { html } from "htm/preact";
+import { useEffect, useState } from "preact/hooks";
+import { param } from "../lesson.js";
+import { Advantage, advantageClass, Reward, strength } from "../parts.js";
+import { setQuery } from "../route.js";
+import { visible } from "../text.js";
+
+// The problem that is asked: three numbers of two digits, which is what `nano` knows. `seed` says which noise.
+export function Asked({ prompt, promptName = "prompt", seedName = "seed" }) {
+  const seed = param(seedName ?? "", 1);
+  const pick = () => 10 + Math.floor(90 * Math.random());
+  return html`<div class="asked">
+    <span class="asked-prompt">${prompt}</span>
+    <span class="asked-buttons">
+      <button type="button" onClick=${() => setQuery({ [promptName]: `${pick()}+${pick()}+${pick()}=` })}>Another problem</button>
+      ${seedName && html`<button type="button" onClick=${() => setQuery({ [seedName]: (seed + 1) % 10000 })}>Sample again</button>`}
+    </span>
+  </div>`;
+}
+
+// Tokens as small tiles; `values`, where there are some, colour them like advantages: the sign is also said by a mark.
+export function Tokens({ tokens, values, unit = 1, chosen, onChoose, label }) {
+  return html`<span class="glyphs" role=${onChoose ? "group" : undefined} aria-label=${onChoose ? label : undefined}>${tokens.map((token, place) => {
+    const value = values?.[place];
+    const look = `glyph ${value === undefined || value === null ? "" : advantageClass(value)} ${place === chosen ? "chosen" : ""}`;
+    const shown = token === "end" || token === "<end>" ? html`<i class="end">end</i>` : visible(token);
+    return onChoose
+      ? html`<button type="button" class=${look} style=${strength(value, unit)} aria-pressed=${place === chosen} onClick=${() => onChoose(place)}>${shown}</button>`
+      : html`<span class=${look} style=${strength(value, unit)}>${shown}</span>`;
+  })}</span>`;
+}
+
+// One line each: advantage, text, reward, and what else there is. `head` names the four.
+export function Answers({ rows, most = 12, label, head }) {
+  const [all, setAll] = useState(false);
+  const shown = all ? rows : rows.slice(0, most);
+  return html`<div class="answers">${head && html`<p class="answers-head tiny" aria-hidden="true"><span>${head[0]}</span><span>${head[1]}</span><span>${head[2]}</span>${head[3] && html`<span class="answer-more">${head[3]}</span>`}</p>`}<ol aria-label=${label}>${shown.map(
+    (row) => html`<li class=${row.own ? "own" : ""}>
+      <span class="answer-advantage">${row.advantage === undefined || row.advantage === null ? html`<span class="faint">·</span>` : html`<${Advantage} value=${row.advantage} />`}</span>
+      <span class="answer-text">${row.tokens ? html`<${Tokens} tokens=${row.tokens} values=${row.values} unit=${row.unit} />` : html`<bdi class="untrusted" dir="ltr">${visible(row.text)}</bdi>`}${row.note && html`<span class="small soft answer-note">${row.note}</span>`}</span>
+      <span class="answer-reward">${row.reward === undefined || row.reward === null ? html`<span class="faint">·</span>` : html`<${Reward} value=${row.reward} />`}</span>
+      ${row.more && html`<span class="answer-more num small">${row.more}</span>`}
+    </li>`,
+  )}</ol>
+  ${rows.length > most && html`<button type="button" class="small" aria-expanded=${all} onClick=${() => setAll(!all)}>${all ? "Fewer" : `All ${rows.length}`}</button>`}</div>`;
+}
+
+// Moves a value of the address by one every so often, until the last.
+export function usePlaying(name, now, last, pause) {
+  const [playing, setPlaying] = useState(false);
+  useEffect(() => {
+    if (!playing) return;
+    if (now >= last) return setPlaying(false);
+    const timer = setTimeout(() => setQuery({ [name]: now + 1 }), pause);
+    return () => clearTimeout(timer);
+  }, [playing, now]);
+  const toggle = () => {
+    if (!playing && now >= last) setQuery({ [name]: undefined });
+    setPlaying(!playing);
+  };
+  return [playing, toggle];
+}
+
+export function PlayButton({ playing, toggle, again }) {
+  return html`<button type="button" class="primary" aria-pressed=${playing} onClick=${toggle}>${playing ? "❚❚ Pause" : again ? "↺ Again" : "▶ Play"}</button>`;
+}
+
+// A bar whose length is a share of the largest.
+export function Bar({ share, kind = "" }) {
+  return html`<span class="lab-bar ${kind}" aria-hidden="true"><i style=${{ width: `${Math.max(0, Math.min(1, share)) * 100}%` }}></i></span>`;
+}

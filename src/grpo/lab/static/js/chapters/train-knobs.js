@@ -1,0 +1,64 @@
+// ε, β and G trained for real; every knob with its default and where it comes from.
+import { html } from "htm/preact";
+import { Choice, Code, Fetched, Only, Reported, Slider, Table, Trial, param, useAnswer } from "../lesson.js";
+import { useApi } from "../api.js";
+import { exact, number, percent } from "../format.js";
+
+const SIZES = [2, 4, 8, 16, 32, 64];
+
+// The reader's own setting trains beside the default; every arm samples as many answers a step.
+export function Dashboard() {
+  const [eps, beta, size, epochs] = [param("eps", 0.2), param("kb", 0.04), SIZES[param("size", 2)], Number(param("epochs", "2"))];
+  const changed = eps !== 0.2 || beta !== 0.04 || size !== 8 || epochs !== 2;
+  const settings = { "optimizer.epochs": epochs, "loss.clip_low": Math.min(1, eps), "loss.clip_high": eps, "loss.beta": beta, group_size: size, prompts_per_step: 128 / size };
+  const arms = changed ? [{ label: "ε 0.2, β 0.04, G 8", settings: { "optimizer.epochs": 2 } }, { label: `yours: ε ${number(eps, 2)}, β ${number(beta, 2)}, G ${size}`, settings }] : undefined;
+  return html`<div class="play" role="group" aria-label="Knobs"><div class="knobs">
+      <${Slider} name="eps" label="ε, clip range" min=${0.02} max=${1} step=${0.02} value=${0.2} show=${(value) => number(value, 2)} />
+      <${Slider} name="kb" label="β, pull to the reference" min=${0} max=${1} step=${0.02} value=${0.04} show=${(value) => number(value, 2)} />
+      <${Slider} name="size" label="G, answers to a prompt" min=${0} max=${5} step=${1} value=${2} show=${(place) => `${SIZES[place]} (${128 / SIZES[place]} prompts)`} />
+      <${Choice} name="epochs" label="passes over a batch" value="2" options=${[["1", "1"], ["2", "2"], ["4", "4"]]} /></div>
+      <p class="small soft">${changed ? "Train to see yours beside the default, three seeds each." : "Below: the default and four single changes, as recorded. Move a knob, then train your own beside the default."} With one pass ε does nothing.</p></div>
+    <${Trial} name="dashboard" arms=${arms} />`;
+}
+
+export function MetricRanges() {
+  const state = useAnswer("train", "ranges", {});
+  const show = (name, value) => (name === "reward_mean" || name.startsWith("clip") ? percent(value, 1) : number(value, 3));
+  return html`<${Fetched} state=${state} height="20rem">${(rows) => html`<${Table} label="Four metrics, what is claimed and what was measured" head=${["metric", "a tutorial says", "measured, first → last step", "healthy"]} rows=${rows.map((row) => [row.metric.replaceAll("_", " "), html`${row.claim}${row.comment && html`<br /><span class="small soft">${row.comment}</span>`}`, html`<ul class="plain">${row.measured.map((each) => html`<li><span class="num">${show(row.metric, each.first)} → <b>${show(row.metric, each.last)}</b></span> <span class="tiny faint">${each.arm}</span></li>`)}</ul>`, html`<span class="small">${row.healthy}</span>`])} foot="Means over three seeds of the trial above. The last column is the table of metrics that every run page shows." />`}<//>`;
+}
+
+export function Hyperparameters() {
+  const state = useAnswer("train", "hyperparameters", {});
+  return html`<p>The defaults below are read from the program as it is. Beside them, what others report; they do not agree, because no number fits every model.</p>
+    <${Fetched} state=${state} height="24rem">${(rows) => html`<${Table} label="Hyperparameters with their defaults and origins" head=${["setting", "default here", "comes from", "what it does", "elsewhere"]} rows=${rows.map((row) => [html`<code>${row.flag}</code> <span class="faint">${row.symbol}</span>`, html`<b class="num" data-number=${`default-${row.setting.replaceAll(".", "-")}`}>${exact(row.default)}</b>`, html`<span class="small">${row.from}</span>`, html`<span class="small">${row.effect}</span>`, html`<ul class="plain">${row.reported.map((each) => html`<li><${Reported} source=${each.source}>${each.value}<//></li>`)}</ul>`])} />`}<//>
+    <p class="small soft">The tutorial's column is headed “DeepSeek default”. G = 8, β = 0.1, four epochs and 5e-6 are in neither of DeepSeek's papers: DeepSeekMath reports 64, 0.04, one and 1e-6.</p>
+    <${Only} depth="code"><${Presets} /><${Code} slug="train" source="hyperparameters" /><//>`;
+}
+
+function Presets() {
+  const state = useAnswer("train", "presets", {});
+  return html`<${Fetched} state=${state} height="20rem">${(rows) => html`<${Table} label="Presets" head=${["--algorithm", "baseline", "scale", "ratio counts", "clip", "β", "paper"]} rows=${rows.map((row) => [html`<code>${row.name}</code>`, row.baseline, row.scale, row.surrogate, row.surrogate === "clip" ? row.clip.map((value) => exact(value)).join(" / ") : "–", exact(row.beta), html`<span class="tiny">${row.paper}</span>`])} />`}<//>`;
+}
+
+// Four rules of thumb, each beside what the recorded arms did.
+const TIPS = [
+  ["A larger group is more stable but slower", "G 32", "zero_signal_groups", "groups without signal"],
+  ["A smaller ε makes updates cautious", "ε 0.02", "clip_high", "tokens clipped"],
+  ["A larger β stays closer to the reference", "β 0.5", "kl", "KL at the end"],
+  ["More passes use samples better, and may overfit", null, "reward_mean", "reward at the end"],
+];
+
+export function Tips() {
+  const knobs = useApi("/api/trials/named/dashboard");
+  const updates = useApi("/api/trials/named/updates");
+  const arms = knobs.data?.recorded?.outcome.arms;
+  const passes = updates.data?.recorded?.outcome.arms;
+  if (!arms || !passes) return null;
+  const end = (arm, metric) => arm.bands[metric].at(-1).mean;
+  const show = (metric, value) => (metric === "kl" ? number(value, 3) : percent(value, 1));
+  return html`<h3>Four rules of thumb, measured</h3>
+    <${Table} label="Rules of thumb beside measurements" head=${["rule", "measured", "default", "changed"]} rows=${TIPS.map(([rule, label, metric, words]) => {
+      const [base, other] = label ? [arms[0], arms.find((arm) => arm.label === label)] : passes;
+      return [rule, words, show(metric, end(base, metric)), html`${show(metric, end(other, metric))} <span class="tiny faint">${other.label}; reward ${percent(end(other, "reward_mean"), 1)} instead of ${percent(end(base, "reward_mean"), 1)}</span>`];
+    })} foot="Last step, mean of three seeds. G 32 here has four prompts a step instead of sixteen: the same number of answers." />`;
+}

@@ -1,0 +1,80 @@
+// One update, paused between its phases: the server runs the trainer's functions up to the phase that is asked for.
+import { html } from "htm/preact";
+import { Code, Equation, Fetched, Numbers, Only, param, Play, Section, Slider, Table, useAnswer } from "../lesson.js";
+import { number, percent, signed } from "../format.js";
+import { setQuery } from "../route.js";
+import { Answers, Asked, PlayButton, Tokens, usePlaying } from "./answers.js";
+
+const PHASES = [
+  ["Sample", "G answers", "The policy answers the same problem several times. Each token is drawn from its own probabilities; the number on the right is the log-probability of the whole answer."],
+  ["Score", "a reward each", "A program compares each answer with the right one and pays 1 or 0. It sees the end of the answer, not how it was found."],
+  ["Compare", "an advantage each", "Every reward is compared with its siblings': above their mean is positive, below is negative. Nothing outside this group is asked."],
+  ["Loss", "a push per token", "The advantage becomes a push on the log-probability of every token of the answer, shared among its tokens. Nothing has moved yet, so the ratio is 1 and the loss is 0: its gradient is not."],
+  ["Update", "new weights", "One step of Adam. What was pushed up is likelier now, what was pushed down less likely. Then the next problem, and all of it again."],
+];
+const RATES = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3];
+
+export function Update() {
+  const phase = Math.max(0, Math.min(4, param("phase", 0)));
+  const asked = { phase, prompt: param("prompt", "29+60+75="), g: param("g", 8), seed: param("seed", 1), lr: RATES[param("rate", 2)] };
+  const state = useAnswer("why", "update", asked);
+  const [playing, toggle] = usePlaying("phase", phase, 4, 2200);
+  const go = (to) => setQuery({ phase: to || undefined });
+  return html`<${Section} id="update" title="One update, paused" lead="Everything GRPO does happens in five phases. Stop after each and look at what is there. This is the trainer itself, on a model of a hundred thousand weights.">
+    <${Play} label="One update, phase by phase">
+      <${Asked} prompt=${asked.prompt} />
+      <ol class="phases" aria-label="Phases">${PHASES.map(([name, what], place) => html`<li><button type="button" class=${place < phase ? "done" : ""} aria-current=${place === phase ? "step" : undefined} onClick=${() => go(place)}><span>${place + 1} ${name}</span><span class="tiny">${what}</span></button></li>`)}</ol>
+      <div class="play-bar"><${PlayButton} playing=${playing} toggle=${toggle} again=${phase === 4} />
+        <button type="button" disabled=${phase === 0} onClick=${() => go(phase - 1)}>← Back</button><button type="button" disabled=${phase === 4} onClick=${() => go(phase + 1)}>Next →</button></div>
+      <p class="phase-words">${PHASES[phase][2]}</p>
+      <${Fetched} state=${state} height="24rem">${(found) => html`<${Held} found=${found} phase=${PHASES.findIndex(([name]) => name.toLowerCase() === found.phase)} />`}<//>
+      <div class="knobs"><${Slider} name="g" label="Group size G" min=${2} max=${32} step=${1} value=${8} />
+        <${Slider} name="rate" label="Learning rate" min=${0} max=${4} step=${1} value=${2} show=${(place) => RATES[place].toExponential().replace("-", "−")} /></div>
+      <${Only} depth="math"><${Worked} state=${state} /><//>
+      <${Only} depth="code"><${Code} slug="why" source="one_update" open title="The function that was paused" /><//>
+    <//>
+    <p class="soft small">Try the longest learning rate and read the last phase again: one step of Adam moves every weight by about the learning rate, and at 10⁻³ the style is learned while the sums are forgotten. A run warms up, and its steps are shorter.</p>
+  <//>`;
+}
+
+function Held({ found, phase }) {
+  const after = found.after;
+  const before = (row) => row.logprobs.reduce((sum, value) => sum + value, 0);
+  const chosen = Math.min(param("look", 0), found.completions.length - 1);
+  const largest = Math.max(1e-9, ...found.completions.flatMap((row) => (row.push ?? []).map(Math.abs)));
+  const rows = found.completions.map((row, place) => ({
+    tokens: row.tokens,
+    values: row.push,
+    unit: largest / 2,
+    reward: row.reward,
+    advantage: row.advantage,
+    more: after ? html`${signed(after.logprobs[place].reduce((sum, value) => sum + value, 0) - before(row), 3)}` : html`${number(before(row), 2)}`,
+  }));
+  const m = found.measured;
+  return html`<${Answers} rows=${rows} label="The group: advantage, answer, reward, log-probability" head=${[phase >= 2 ? "advantage" : "", "answer", phase >= 1 ? "reward" : "", after ? "Δ log p" : "log p"]} />
+    <${Numbers} items=${[
+      phase >= 2 && ["mean reward", m.reward_mean, "", "update-mean"],
+      phase >= 2 && ["deviation", m.reward_std, "of the sample", "update-std"],
+      phase >= 3 && ["loss", Math.abs(m.loss) < 5e-7 ? "0" : number(m.loss, 4), "before the update", "update-loss"],
+      phase >= 3 && ["tokens with gradient", percent(m.gradient_tokens)],
+      phase >= 4 && ["gradient norm", m.grad_norm, "", "update-norm"],
+      after && ["right", html`${percent(after.right[0], 1)} → ${percent(after.right[1], 1)}`, `of ${after.looks} fresh answers`],
+      after && ["worked out", html`${percent(after.worked[0], 1)} → ${percent(after.worked[1], 1)}`, "with parentheses"],
+    ].filter(Boolean)} />
+    <details class="inspect"><summary>Every number of one answer</summary>
+      <div class="knobs"><${Slider} name="look" label="Answer" min=${0} max=${found.completions.length - 1} step=${1} value=${0} show=${(place) => found.completions[Math.min(place, found.completions.length - 1)].text} /></div>
+      <${Table} label="Tokens of one answer" head=${["token", "probability", "log-probability", phase >= 3 && "push", after && "afterwards"].filter(Boolean)}
+        rows=${found.completions[chosen].tokens.map((token, place) => {
+          const row = found.completions[chosen];
+          return [html`<${Tokens} tokens=${[token]} />`, number(Math.exp(row.logprobs[place]), 4), number(row.logprobs[place], 4), ...(phase >= 3 ? [signed(row.push[place], 5)] : []), ...(after ? [number(after.logprobs[chosen][place], 4)] : [])];
+        })} /></details>`;
+}
+
+function Worked({ state }) {
+  const found = state.data;
+  const row = found?.completions[Math.min(param("look", 0), found.completions.length - 1)];
+  if (!row || row.advantage === null) return html`<p class="small soft">Go on to Compare, and the arithmetic appears here.</p>`;
+  const { reward_mean: mean, reward_std: std } = found.measured;
+  return html`<${Equation} tex=${`A=\\frac{r-\\bar r}{s+10^{-4}}=\\frac{${row.reward}-${mean.toFixed(3)}}{${std.toFixed(4)}+10^{-4}}=${row.advantage.toFixed(3)}`} spoken="The advantage is the reward less the mean of the group, divided by its deviation." />
+    ${row.push && html`<${Equation} tex=${`-\\frac{\\partial L}{\\partial \\log\\pi(o_t)}=\\frac{A}{|o|\\,G}=\\frac{${row.advantage.toFixed(3)}}{${row.tokens.length}\\cdot ${found.group_size}}=${row.push[0].toFixed(5)}`} spoken="The push on a token is the advantage divided by the length of the answer and by the group size." />`}`;
+}

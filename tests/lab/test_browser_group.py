@@ -1,0 +1,56 @@
+"""Chapter 2 in a browser: clean at every depth, moved by the keyboard, and its numbers the engine's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from visit import Lab, faults, open_page
+
+from grpo.core import zero_signal_chance
+from grpo.lab.chapters import answer
+
+pytestmark = pytest.mark.browser
+
+
+def test_sliders_by_keyboard_and_numbers_of_the_engine(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/learn/group?q-size=pairs&q-bias=no")
+    page = visit.page
+    assert visit.number("zero-signal") == pytest.approx(zero_signal_chance(0.5, 8), abs=5e-5)
+    for _ in range(3):
+        page.locator("input[name=p]").press("ArrowRight")
+    page.wait_for_url("**p=0.53*")
+    visit.settle()
+    page.wait_for_function("document.querySelector('[data-number=zero-signal]').textContent !== '0.78%'")
+    assert visit.number("zero-signal") == pytest.approx(zero_signal_chance(0.53, 8), abs=5e-5)
+    page.locator("input[name=g]").press("End")
+    page.wait_for_url("**g=64*")
+    visit.settle()
+    found = answer("group", "samples", {"g": "64"})
+    page.wait_for_function(
+        f"document.querySelector('[data-number=group-distinct]').textContent == '{found['distinct']}'"
+    )
+    assert visit.number("group-mean") == pytest.approx(found["statistics"]["reward_mean"], abs=5e-4)
+    assert visit.number("group-std") == pytest.approx(found["statistics"]["reward_std"], abs=5e-4)
+    page.locator("input[name=sweep]").press("ArrowLeft")
+    page.locator("[data-number=t-gap]").wait_for()
+    [cold] = [row for row in answer("group", "temperatures", {})["rows"] if row["temperature"] == 0.8]
+    assert visit.number("t-norm") == pytest.approx(cold["grad_norm"], abs=5e-3)
+    assert visit.number("t-gap") == pytest.approx(cold["gap"], abs=5e-4)
+    assert visit.number("size-2") == 0.5
+    assert page.locator("[data-number=one-std]").inner_text() == "not a number"
+    assert visit.number("across") == pytest.approx(answer("group", "baselines", {})["variance"]["across"], abs=5e-4)
+    assert faults(visit) == []
+    page.context.close()
+
+
+@pytest.mark.parametrize("depth", ["math", "code"])
+def test_every_depth_is_clean(chromium: Any, classroom: Lab, depth: str) -> None:
+    visit = open_page(chromium, classroom, f"/learn/group?depth={depth}&vp=0.3&logg=1")
+    assert visit.number("true-gradient") == pytest.approx(0.21, abs=5e-5)
+    if depth == "code":
+        panel = visit.page.locator("details.code", has_text="One token: inverse transform")
+        panel.locator("summary").click()
+        visit.page.get_by_text("def choose").wait_for()
+    assert faults(visit) == []
+    visit.page.context.close()

@@ -1,0 +1,44 @@
+"""The way in and the notation page in a browser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from visit import Lab, faults, open_page
+
+from grpo.lab.chapters import answer
+
+pytestmark = pytest.mark.browser
+
+
+def test_the_newcomers_path(chromium: Any, classroom: Lab) -> None:
+    """Every link of the path leads to a page that shows what it says."""
+    visit = open_page(chromium, classroom, "/learn")
+    page = visit.page
+    story = answer("notation", "story", {})
+    assert visit.number("story-before") == pytest.approx(story["accuracy"][0], abs=0.005)
+    assert visit.number("story-after") == pytest.approx(story["accuracy"][1], abs=0.005)
+    assert page.locator(".chapters a").count() == 8
+    assert faults(visit) == []
+    for link in ("Overview of the recorded run", "This group", "Tokens of the first step by push", "The same problems"):
+        page.get_by_role("link", name=link).first.click()
+        page.wait_for_url("**/runs/**")
+        visit.settle()
+        assert page.locator(".failed").count() == 0, link
+        page.go_back()
+        visit.settle()
+    assert visit.complaints == []
+    page.context.close()
+
+
+def test_notation(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/learn/notation?depth=math")
+    visit.page.locator("input[name=t]").press("Home")
+    visit.page.wait_for_url("**t=0.1")
+    visit.settle()
+    found = answer("notation", "softmax", {"t": "0.1"})["probabilities"]
+    visit.page.wait_for_function("document.querySelector('[data-number=p-0]').textContent === '100.0%'")
+    assert visit.number("p-1") == pytest.approx(found[1], abs=5e-4)
+    assert faults(visit) == []
+    visit.page.context.close()
