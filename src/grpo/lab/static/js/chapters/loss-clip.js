@@ -121,7 +121,7 @@ function Asked({ picked }) {
 export function Fraction() {
   const state = useAnswer("loss", "fraction", { advantage: param("fa", "0") });
   return html`<${Section} title="Counting what was clipped" id="fraction" depth="math code" lead="A line often copied compares the ratio with the clipped gain divided by the advantage, and calls the token clipped where they differ. It counts three things that are not clipping.">
-    <${Only} depth="code"><${Code} slug="loss" source="compared_clip_fraction" open=${true} title="The comparison, and where it breaks" /><//>
+    <${Only} depth="code"><${Code} slug="loss" source="listed_clip_fraction" open=${true} title="The comparison, and where it breaks" /><//>
     <${Play} label="Two counts">
       <${Choice} name="fa" label="advantage of five tokens with ratios 0.7, 0.9, 1, 1.1 and 1.5" options=${[["0", "A = 0"], ["1", "A = +1"], ["-1", "A = −1"]]} value="0" />
       <${Fetched} state=${state} height="10rem">${(data) => html`
