@@ -171,7 +171,7 @@ def clip_fraction(query: Query) -> dict[str, Any]:
     advantages_N = torch.full_like(ratio_N, advantage)
     _, statistics = policy_loss(
         ratio_N.log()[:, None], torch.zeros(len(ratios), 1), advantages_N, torch.ones(len(ratios), 1) > 0,
-        denominator=1.0, **settings,
+        denominator=1.0, clip_low=EPSILON, clip_high=EPSILON,
     )  # fmt: skip
     found = statistics.metrics()
     _, push_N = at_ratio(ratio_N.double(), advantages_N.double())
