@@ -3,6 +3,7 @@ import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { exact, number, signed, tick } from "../format.js";
 import { Analogy, Choice, Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Question, Section, Slider, Table, Tex, Trial, useAnswer, Verdict } from "../lesson.js";
+import { Link } from "../route.js";
 import { ownParams, UpdateTable } from "./loss-tokens.js";
 
 const TERMS = [
@@ -74,7 +75,7 @@ function Scalar({ series, title }) {
 export function Reference() {
   return html`<${Section} title="Keeping the reference, and what is proved" id="reference" depth="math code">
     <p>The reference is loaded once and stays as it was (<code>loss.refresh 0</code>). With β = 0 it is not loaded at all, which saves its weights and one forward pass per step. Every n steps it can become a copy of the policy (<code>loss.refresh n</code>), as the outer loop of GRPO's paper does: the leash is then measured from where the policy stood last, and total drift is unbounded. With adapters it costs nothing: the reference is the model without them.</p>
-    <p>PPO and GRPO come with no guarantee of convergence to the best policy. What is proved is about idealised relatives: TRPO's bound says that a small enough step within a trust region does not lower the true objective, and the clip is a heuristic in its place, without a bound (the histogram above). Dividing by the group's deviation moves the direction besides; <a href="/learn/advantage">chapter 3</a> measures by how much.</p>
+    <p>PPO and GRPO come with no guarantee of convergence to the best policy. What is proved is about idealised relatives: TRPO's bound says that a small enough step within a trust region does not lower the true objective, and the clip is a heuristic in its place, without a bound (the histogram above). Dividing by the group's deviation moves the direction besides; <${Link} to="/learn/advantage">chapter 3<//> measures by how much.</p>
   <//>`;
 }
 
