@@ -29,7 +29,7 @@ SYMBOLS: tuple[Symbol, ...] = (
     Symbol("q", "q", "A prompt, also called a question or a state.", "prompt", "grpo.types:Problem", "why"),
     Symbol("o_i", "o i", "The i-th answer to it: a completion.", "completions", "grpo.types:Group", "group"),
     Symbol("o_{i,t}", "o i t", "Token t of that answer.", "tokens", "grpo.types:Completion", "loss"),
-    Symbol("G", "G", "How many answers each prompt gets: the size of a group.", "group_size", "grpo.config:Config", "group"),
+    Symbol("G", "G", "Answers to each prompt: the size of a group.", "group_size", "grpo.config:Config", "group"),
     Symbol("B", "B", "Prompts in a step.", "prompts_per_step", "grpo.config:Config", "train"),
     Symbol("r_i", "r i", "Reward of an answer.", "rewards_PG", "grpo.core:group_advantages", "credit"),
     Symbol("\\bar r", "r bar", "Mean reward of the group.", "mean_P1", "grpo.core:group_advantages", "advantage"),
@@ -44,12 +44,12 @@ SYMBOLS: tuple[Symbol, ...] = (
     Symbol("\\pi_{\\text{ref}}", "pi ref", "The reference: the model as training began.", "ref_logp",
            "grpo.core:policy_loss", "loss"),
     Symbol("\\rho", "rho", "Ratio of new to old probability of a token.", "ratio", "grpo.core:policy_loss", "loss"),
-    Symbol("\\varepsilon", "epsilon", "Clip range: ρ counts within 1 ± ε.", "clip_high", "grpo.core:policy_loss", "loss"),
+    Symbol("\\varepsilon", "epsilon", "Clip range: 1 ± ε.", "clip_high", "grpo.core:policy_loss", "loss"),
     Symbol("\\beta", "beta", "Weight of the KL divergence.", "beta", "grpo.core:policy_loss", "loss"),
     Symbol("\\mathrm{KL}", "K L", "Divergence of the policy from the reference, in nats.", "kind",
            "grpo.core:kl_estimate", "loss"),
     Symbol("V_\\phi", "V phi", "A critic's guess at what is still to be earned.", "values", "grpo.core:gae", "credit"),
-    Symbol("\\gamma,\\lambda", "gamma, lambda", "Discount, and trust in far rewards, of a critic's advantages.", "gamma",
+    Symbol("\\gamma,\\lambda", "gamma, lambda", "Discount, and trust in far rewards, of GAE.", "gamma",
            "grpo.core:gae", "credit"),
     Symbol("\\eta", "eta", "Learning rate.", "lr", "grpo.config:Config", "train"),
     Symbol("p", "p", "How often the model is right on a prompt.", "pass_rate", "grpo.core:zero_signal_chance", "group"),
@@ -76,7 +76,12 @@ def softmax(query: Query) -> dict[str, Any]:
     temperature = number(query, "t", 1.0, 0.1, 5)
     logp_V = torch.log_softmax(logits_V / temperature, dim=0)
     entropy = -(logp_V.exp() * logp_V).sum().item()
-    return {"logits": logits_V.tolist(), "probabilities": logp_V.exp().tolist(), "logp": logp_V.tolist(), "entropy": entropy}
+    return {
+        "logits": logits_V.tolist(),
+        "probabilities": logp_V.exp().tolist(),
+        "logp": logp_V.tolist(),
+        "entropy": entropy,
+    }
 
 
 def sequence(query: Query) -> dict[str, Any]:

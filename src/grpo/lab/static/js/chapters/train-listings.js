@@ -49,7 +49,7 @@ function SequenceRatio() {
 
 function Modes() {
   const state = useAnswer("train", "modes", { dropout: param("drop", 0.1) });
-  return html`<${Bug} place="5" title="Old in one mode, new in another" line=${"old = logp(model.eval(), text)\nnew = logp(model.train(), text)"}>
+  return html`<${Bug} place="5" title="Old in one mode, new in another" line=${"old = logp(model_as_it_samples, text)\nnew = logp(model_in_training_mode, text)"}>
     <p>The old log-probabilities come from a model as it was generated with, the new ones from training mode. With dropout they differ before anything was learned.</p>
     <${Play} label="Ratios without any update"><${Slider} name="drop" label="dropout" min=${0} max=${0.5} step=${0.05} value=${0.1} show=${(value) => percent(value)} /><${Fetched} state=${state} height="6rem">${(data) => html`<${Numbers} items=${[["smallest ratio", data.ratio_min], ["largest ratio", data.ratio_max], ["outside 1 ± 0.2", percent(data.outside, 1)]]} />`}<//><//><//>`;
 }
