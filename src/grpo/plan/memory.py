@@ -70,9 +70,11 @@ def memory_of(
     on_gpu: bool = False,
     lora: int = 0,
     recompute: bool = False,
+    stock: bool = False,
     reward_model: Shape | None = None,
 ) -> Memory:
-    """`lora`: rank of adapters on every linear map, which then are all that is trained; 0: the whole model is."""
+    """`lora`: rank of adapters on every linear map, which then are all that is trained; 0: the whole model is.
+    `stock`: a model whose blocks transformers computes, on a GPU too."""
     trained = shape.adapter_parameters(lora) if lora else shape.parameters
     if lora:
         weights = _frozen(shape, precision) + FLOAT32 * trained
@@ -102,7 +104,7 @@ def memory_of(
     # Gradients of the micro-batches before: beside the first one's activations there are none yet.
     earlier = batch.count > 1
     table = 0 if lora else precision.gradients * shape.embedding
-    if on_gpu and precision.values < FLOAT32:
+    if on_gpu and precision.values < FLOAT32 and not stock:
         activations, logits, forward, update = _fused(shape, batch, precision, gradients, recompute)
     else:
         activations, logits, forward, update = _stock(shape, batch, precision, gradients, table, lora)

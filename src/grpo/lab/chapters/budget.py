@@ -133,7 +133,8 @@ def measured(query: Query) -> dict[str, Any]:
     rows = []
     for row in about["rows"]:
         needed = needs(PRESETS[row["algorithm"]].settings)
-        found = memory_of(find_shape(row["shape"]), work, needed, PRECISIONS[row["dtype"]], on_gpu=True)
+        precision = PRECISIONS[row["dtype"]]
+        found = memory_of(find_shape(row["shape"]), work, needed, precision, on_gpu=True, stock=about["stock"])
         rows.append({**row, "predicted": found.peak, "ratio": found.peak / row["measured"]})
     return {**about, "rows": rows}
 
