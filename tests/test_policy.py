@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -176,3 +177,13 @@ def test_conversations_go_through_the_chat_template() -> None:
     )
     assert policy.prompt_tokens(asked) == policy.tokenizer("(3+4=)=")["input_ids"]
     assert policy.prompt_tokens(Problem("p", "3+4=", "7")) == plain
+
+
+@pytest.mark.parametrize("cleans_up", [False, True])
+def test_texts_are_the_tokenizers_own(cleans_up: bool) -> None:
+    policy = load_policy("nano")
+    policy.tokenizer.clean_up_tokenization_spaces = cleans_up
+    rows = [np.array(policy.prompt_tokens(Problem("", text, ""))) for text in ("12+34=", "7=", "")]
+    rows.append(np.array([policy.tokenizer.eos_token_id, rows[0][0]]))
+    assert policy.texts(rows) == policy.tokenizer.batch_decode(rows)
+    assert policy.texts(rows)[:3] == ["12+34=", "7=", ""]

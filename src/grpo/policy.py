@@ -68,6 +68,13 @@ class Policy:
             return self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return self.tokenizer(problem.prompt)["input_ids"]
 
+    def texts(self, rows: Sequence[np.ndarray]) -> list[str]:
+        """What the rows of tokens say; by the tokenizer's own threads where it has some, in a fraction of the time."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None or self.tokenizer.clean_up_tokenization_spaces:
+            return self.tokenizer.batch_decode(rows)
+        return backend.decode_batch([row.tolist() for row in rows], skip_special_tokens=False)
+
     @property
     def fused(self) -> Weights | None:
         """The working copy of its weights, made when first asked for; None for models of other blocks."""

@@ -205,7 +205,7 @@ class Engine:
         tokens = [row[:length].astype(np.int64) for row, length in zip(tokens_NL, length_N, strict=True)]
         ended = [int(row[-1]) in self.policy.end_tokens for row in tokens]
         spoken = [row[:-1] if end else row for row, end in zip(tokens, ended, strict=True)]
-        texts = self.policy.tokenizer.batch_decode(spoken)
+        texts = self.policy.texts(spoken)
         return [
             Completion(text, row, logp[: len(row)], "stop" if end else "length")
             for text, row, logp, end in zip(texts, tokens, logp_NL, ended, strict=True)
