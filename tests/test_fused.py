@@ -14,6 +14,7 @@ import torch
 from conftest import random_policy
 from grpo.batch import pack
 from grpo.config import Lora
+from grpo.optimizer import make_optimizer, take_step
 from grpo.policy import Policy, logprobs
 from test_batch import random_groups
 
@@ -290,6 +291,20 @@ def test_the_working_copy_follows_the_weights() -> None:
         for weight in policy.model.parameters():
             weight.data = weight.data * 0.9
     assert gap() < 1e-5
+
+
+def test_the_working_copy_follows_the_optimizer() -> None:
+    """Adam's first step moves every weight by the learning rate, whatever its gradient."""
+    policy = random_policy("llama")
+    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+    weights = policy.fused
+    before = weights.layers[0].qkv.weight.clone(), weights.head.clone()
+    for weight in policy.model.parameters():
+        weight.grad = torch.ones_like(weight)
+    take_step(policy, optimizer, lr=0.1, grad_clip=1.0)
+    weights.refresh()
+    for copy, old in zip((weights.layers[0].qkv.weight, weights.head), before, strict=True):
+        torch.testing.assert_close(copy, old - 0.1, rtol=0, atol=1e-4)
 
 
 def test_a_frozen_model_has_no_gradient(trains_anywhere: None) -> None:

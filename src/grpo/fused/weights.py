@@ -202,7 +202,7 @@ class Weights:
         self.stamp = now
 
     def _stamp(self) -> tuple[int, ...]:
-        """Every write in place counts a tensor's version up."""
+        """Every write in place counts a tensor's version up; for the fused optimizer's, `grpo.optimizer` does."""
         return tuple(weight._version for weight in self.model.parameters())
 
     def rotation(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
