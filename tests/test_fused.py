@@ -5,6 +5,7 @@ Without a GPU the kernels run through Triton's interpreter and attention in plai
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,7 @@ pytest.importorskip("triton")
 
 from grpo.fused import kernels
 from grpo.fused.attention import attend, attend_backward
+from grpo.fused.weights import Linear
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter multiplies no bfloat16 matrices.
@@ -291,6 +293,29 @@ def test_the_working_copy_follows_the_weights() -> None:
         for weight in policy.model.parameters():
             weight.data = weight.data * 0.9
     assert gap() < 1e-5
+
+
+def test_gradients_of_maps_side_by_side_add_up_and_are_let_go() -> None:
+    """1 + 4 = 5 for the first input, 2 + 10 for the second; what is set to None is no longer in memory. A gradient that
+    lies otherwise, as autograd may leave one, is added to as well."""
+    maps = [torch.nn.Linear(2, rows, bias=False) for rows in (1, 2)]
+    linear = Linear(maps, torch.float32)
+
+    def learn(grad: float, x: list[float]) -> None:
+        linear.learn(torch.full((1, 3), grad), torch.tensor([x]))
+
+    learn(1.0, [1.0, 2.0])
+    learn(2.0, [2.0, 5.0])
+    assert [one.weight.grad.tolist() for one in maps] == [[[5.0, 12.0]], [[5.0, 12.0], [5.0, 12.0]]]
+    assert linear._gradient().tolist() == [[5.0, 12.0]] * 3
+    held = weakref.ref(linear._gradient())
+    for one in maps:
+        one.weight.grad = None
+    assert held() is None
+    square = torch.nn.Linear(2, 2, bias=False)
+    square.weight.grad = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t()
+    Linear([square], torch.float32).learn(torch.tensor([[1.0, 0.0]]), torch.tensor([[10.0, 20.0]]))
+    assert square.weight.grad.tolist() == [[11.0, 23.0], [2.0, 4.0]]
 
 
 def test_the_working_copy_follows_the_optimizer() -> None:

@@ -37,8 +37,6 @@ class Linear:
         biased = modules[0].bias is not None
         self.bias = torch.cat([module.bias.detach() for module in modules]).to(dtype) if biased else None
         self.adapter = Adapter(modules, dtype) if any(map(is_adapted, modules)) else None
-        self.gradient: torch.Tensor | None = None
-        """Of the maps side by side; theirs are parts of it."""
         if not self.learns and modules[0].weight.dtype == dtype:
             # Frozen weights need no copy: the model's own are laid side by side, once.
             for module, part in zip(modules, self.weight.split(self.sizes), strict=True):
@@ -84,16 +82,25 @@ class Linear:
                 add_gradient(module.bias, part)
 
     def _add_to_weights(self, grad_TE: torch.Tensor, x_TC: torch.Tensor) -> None:
-        first = self.modules[0].weight
-        if self.gradient is not None and first.grad is not None and first.grad.data_ptr() == self.gradient.data_ptr():
-            product(grad_TE.t(), x_TC, onto=self.gradient, in_place=True)
+        if (whole_EC := self._gradient()) is not None:
+            product(grad_TE.t(), x_TC, onto=whole_EC, in_place=True)
             return
-        self.gradient = product(grad_TE.t(), x_TC, dtype=first.dtype)
-        for module, part in zip(self.modules, self.gradient.split(self.sizes), strict=True):
+        whole_EC = product(grad_TE.t(), x_TC, dtype=self.modules[0].weight.dtype)
+        for module, part in zip(self.modules, whole_EC.split(self.sizes), strict=True):
             if module.weight.grad is None:
                 module.weight.grad = part
             else:
                 module.weight.grad += part
+
+    def _gradient(self) -> torch.Tensor | None:
+        """Of the maps side by side, where theirs are parts of one. They alone hold it: once they are set to None, its
+        memory is free for the next rollout."""
+        first = self.modules[0].weight.grad
+        whole_EC = None if first is None else first._base
+        if first is None or whole_EC is None or whole_EC.shape != self.weight.shape:
+            return None
+        begins = whole_EC.data_ptr() == first.data_ptr() and whole_EC.stride() == first.stride()
+        return whole_EC if begins else None
 
 
 class Adapter:
