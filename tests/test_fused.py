@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from conftest import random_policy
+from grpo.adapter import freeze
 from grpo.batch import pack
 from grpo.config import Lora
 from grpo.optimizer import make_optimizer, take_step
@@ -330,6 +332,54 @@ def test_the_working_copy_follows_the_optimizer() -> None:
     weights.refresh()
     for copy, old in zip((weights.layers[0].qkv.weight, weights.head), before, strict=True):
         torch.testing.assert_close(copy, old - 0.1, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("compute", [None, torch.bfloat16])
+def test_a_reference_that_is_refreshed_is_followed(compute: torch.dtype | None) -> None:
+    """Frozen weights and biases are read where they are, linear layers in the precision they are computed in; a tied
+    output layer that is wider than that has a copy, which follows too."""
+    policy, reference = (replace(random_policy("qwen2", seed=seed), compute=compute) for seed in (1, 2))
+    for held in (policy, reference):
+        held.model.lm_head.weight = held.model.model.embed_tokens.weight
+    freeze(reference)
+    weights, layer = reference.fused, reference.model.model.layers[0].self_attn
+    assert not any(weight.requires_grad for weight in reference.model.parameters())
+    assert layer.q_proj.weight.dtype == (compute or torch.float32)
+    assert reference.model.get_output_embeddings().weight.dtype == torch.float32
+    for held in (reference, policy):  # and back to what it was, from a checkpoint
+        saved = {name: tensor.clone() for name, tensor in held.model.state_dict().items()}
+        reference.model.load_state_dict(saved)
+        assert reference.fused is weights, "nothing has moved"
+        weights.refresh()
+        for part, kind in ((weights.layers[0].qkv.weight, "weight"), (weights.layers[0].qkv.bias, "bias")):
+            names = [f"model.layers.0.self_attn.{name}_proj.{kind}" for name in "qkv"]
+            assert torch.equal(part, torch.cat([saved[name] for name in names]).to(part.dtype))
+        assert torch.equal(weights.head, saved["lm_head.weight"].to(weights.dtype))
+
+
+def test_where_the_fused_blocks_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU from Ampere on, in bfloat16, within every window, where positions are turned alike in every batch and
+    heads are of a width that flash attention takes."""
+    monkeypatch.setattr(Policy, "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    [batch] = pack(random_groups(groups=1, group_size=2), 10_000)
+    policy = replace(random_policy("mistral"), compute=torch.bfloat16)
+    weights = policy.fused
+    monkeypatch.setattr(weights, "width", 64)
+    monkeypatch.setattr(weights.layers[0], "window", batch.layout.segments.positions)
+    assert policy.fused_for(batch.layout) is weights
+    assert replace(policy, compute=None).fused_for(batch.layout) is None
+
+    def refused(where: Any, name: str, value: Any) -> bool:
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, value)
+            return policy.fused_for(batch.layout) is None
+
+    assert refused(weights.layers[0], "window", batch.layout.segments.positions - 1)
+    assert refused(weights, "width", 12)
+    assert refused(weights, "width", 264)
+    assert refused(policy.model.model.rotary_emb, "rope_type", "dynamic")
+    assert refused(torch.cuda, "get_device_capability", lambda _: (7, 5))
 
 
 def test_a_frozen_model_has_no_gradient(trains_anywhere: None) -> None:

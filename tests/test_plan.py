@@ -18,7 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import grpo
 import grpo.plan.memory as memory_module
 import grpo.policy
-from grpo.adapter import adapt
+from conftest import random_policy as small_policy
+from grpo.adapter import adapt, freeze
 from grpo.algorithms import PRESETS
 from grpo.attention import NAME
 from grpo.batch import pack
@@ -27,6 +28,7 @@ from grpo.config import Config, Lora, Loss, Optimizer, System
 from grpo.credit import credit
 from grpo.critic import make_critic
 from grpo.errors import GrpoError
+from grpo.fused.weights import can_be_fused
 from grpo.loading import load_policy
 from grpo.optimizer import make_optimizer
 from grpo.plan import (
@@ -53,6 +55,8 @@ from grpo.types import Completion, Group, Problem
 from tensor_bytes import peak_bytes, saved_bytes
 
 DTYPES = {"float32": torch.float32, "mixed": torch.float32, "bfloat16": torch.bfloat16}
+SIZES = dict.fromkeys(("num_attention_heads", "hidden_size", "vocab_size", "intermediate_size", "num_hidden_layers"), 8)
+"""For configs that call theirs otherwise."""
 ALONE = Needs(reference=False, critic=False)
 MEDIUM = {
     "vocab_size": 3000,
@@ -139,6 +143,11 @@ def test_shapes_by_name() -> None:
         assert typical_shape(size).parameters == pytest.approx(parameters, rel=0.01)
 
 
+def test_what_is_fused_is_told_by_the_config(architecture: str) -> None:
+    model = small_policy(architecture).model
+    assert shape_of(SIZES | model.config.to_dict(), architecture).fused == can_be_fused(model)
+
+
 def test_adapters_by_hand() -> None:
     """tiny: hidden and all heads 160 wide, feed-forward 432, 3 layers; rank 4 on q k v o (160 + 160 each), gate, up
     and down (592 each)."""
@@ -211,6 +220,8 @@ def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pyte
     if lora:
         adapt(policy, Lora(rank=lora), seed=1)
         reference = policy
+    elif reference:
+        freeze(reference)
     config = Config(
         algorithm=algorithm,
         prompts_per_step=work.prompts,

@@ -74,7 +74,7 @@ def memory_of(
     reward_model: Shape | None = None,
 ) -> Memory:
     """`lora`: rank of adapters on every linear map, which then are all that is trained; 0: the whole model is.
-    `stock`: a model whose blocks transformers computes, on a GPU too."""
+    `stock`: as transformers computes its blocks, even where `grpo.fused` could."""
     trained = shape.adapter_parameters(lora) if lora else shape.parameters
     if lora:
         weights = _frozen(shape, precision) + FLOAT32 * trained
@@ -83,7 +83,7 @@ def memory_of(
         weights = precision.weights * trained
     gradients, optimizer = precision.gradients * trained, precision.optimizer * trained
     # With adapters, the reference is the model without them.
-    reference = precision.weights * shape.parameters if needs.reference and not lora else 0
+    reference = _frozen(shape, precision) if needs.reference and not lora else 0
     reward = precision.weights * reward_model.parameters if reward_model else 0
     # The critic is a whole model besides, of which the output layer, where it has one of its own, is not trained.
     critic_gradients = precision.gradients * (trained if lora else shape.body) if needs.critic else 0
@@ -91,20 +91,25 @@ def memory_of(
     keys_values, sampled_logits = rollout(shape, work, precision.values, on_gpu)
     # Rollout has its own copy of the weights. A GPU keeps it, and the room for keys and values, from step to step; a
     # CPU makes one for float32 models too large for its cache.
-    copied = on_gpu or (precision.values == FLOAT32 and shape.parameters > CACHED_MODEL)
+    copied = shape.fused if on_gpu else precision.values == FLOAT32 and shape.parameters > CACHED_MODEL
     copy = precision.values * (shape.linear_parameters + shape.embedding) * copied
     if lora and on_gpu:
         # Frozen weights are read where they are, but for an output layer that is the embedding, and kept wider.
-        copy = precision.values * (shape.adapters_side_by_side(lora) + shape.embedding * _casts_head(shape, precision))
+        own_head = shape.embedding * _casts_head(shape, precision)
+        copy = precision.values * (shape.adapters_side_by_side(lora) + own_head) * shape.fused
     elif lora and precision.values == FLOAT32 and not copied:
         copy = precision.values * shape.linear_parameters  # with what the adapters add
+    through_fused = on_gpu and precision.values < FLOAT32 and shape.fused and not stock
+    if through_fused:  # other networks compute with a copy, too; of a frozen one it is the output layer's alone
+        critic += copy * needs.critic
+        reference += precision.values * shape.embedding * _casts_head(shape, precision) * (reference > 0)
     resident = weights + optimizer + reference + reward + critic + on_gpu * (copy + keys_values)
 
     batch = work.micro_batch()
     # Gradients of the micro-batches before: beside the first one's activations there are none yet.
     earlier = batch.count > 1
     table = 0 if lora else precision.gradients * shape.embedding
-    if on_gpu and precision.values < FLOAT32 and not stock:
+    if through_fused:
         activations, logits, forward, update = _fused(shape, batch, precision, gradients, recompute)
     else:
         activations, logits, forward, update = _stock(shape, batch, precision, gradients, table, lora)
