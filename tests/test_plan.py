@@ -36,6 +36,7 @@ from grpo.plan import (
     PRECISIONS,
     SHAPES,
     Needs,
+    Shape,
     Work,
     find_shape,
     flops,
@@ -311,11 +312,32 @@ def test_planning_repeats_the_constants_of_the_code() -> None:
 
 
 def test_keys_and_values_by_hand() -> None:
-    """tiny: 3 layers, 160 wide keys, 4 bytes: 3 840 bytes of keys and values a token. 2 prompts of 10 tokens, once and
-    again for each of 8 completions, which have 30 more; up to 0.8 of them again when finished ones leave."""
+    """tiny: 3 layers, 160 wide keys, 4 bytes: 3 840 bytes of keys and values a token. 2 prompts of 10 tokens once, and
+    8 completions of 30, up to 0.8 of them again when finished ones leave; in bfloat16, each with its prompt's again."""
     work = Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
-    found = memory_of(find_shape("tiny"), work, ALONE, PRECISIONS["float32"]).components["keys/values"]
-    assert found == round(3840 * (20 + 1.8 * 8 * 40))
+    found = [
+        memory_of(find_shape("tiny"), work, ALONE, PRECISIONS[dtype]).components["keys/values"]
+        for dtype in ("float32", "bfloat16")
+    ]
+    assert found == [round(3840 * (20 + 1.8 * 8 * 30)), round(1920 * (20 + 1.8 * 8 * 40))]
+
+
+def test_working_copies_of_other_networks_by_hand() -> None:
+    """tiny on a GPU in mixed precision: a critic has a copy of its own, 2 bytes a weight of a product; a reference is
+    kept in 2 bytes but for 19 × 160 embeddings and 7 norms of 160, with a copy of the output layer, which is the
+    embedding. A model of other blocks has no copies."""
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+
+    def components(shape: Shape) -> dict[str, int]:
+        everyone = Needs(reference=True, critic=True)
+        return dict(memory_of(shape, work, everyone, PRECISIONS["mixed"], on_gpu=True).components)
+
+    fused, stock = components(shape), components(replace(shape, fused=False))
+    table, frozen = 19 * 160, 2 * shape.linear_parameters + 4 * (19 * 160 + 7 * 160)
+    assert fused["rollout's copy"] == 2 * (shape.linear_parameters + table)
+    assert (fused["reference"], stock["reference"]) == (frozen + 2 * table, frozen)
+    assert fused["critic"] - stock["critic"] == fused["rollout's copy"]
+    assert stock["rollout's copy"] == 0
 
 
 def test_what_a_preset_needs() -> None:
@@ -339,9 +361,9 @@ def test_what_a_preset_needs() -> None:
 
 
 def matrix_products(counter: FlopCounterMode) -> float:
-    """Without attention, of which torch does not count every kernel."""
+    """Without attention, of which torch does not count every kernel: those of batches are its."""
     counts = counter.get_flop_counts()["Global"]
-    return float(sum(count for kernel, count in counts.items() if str(kernel).endswith("mm")))
+    return float(sum(count for kernel, count in counts.items() if str(kernel) in ("aten.mm", "aten.addmm")))
 
 
 def test_operations_are_those_torch_counts() -> None:

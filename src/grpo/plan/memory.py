@@ -235,8 +235,8 @@ def rollout(shape: Shape, work: Work, size: int, on_gpu: bool) -> tuple[int, int
         # Every prompt once, in room for multiples of 64; the noise, tokens and log-probabilities; one set of logits.
         keys_values = per_token * (prompts * -(-prompt // 64) * 64 + rows * new) + 3 * FLOAT32 * rows * new
         return keys_values, FLOAT32 * shape.vocabulary * (rows + 2 * prompts)
-    # Every prompt once, and again for each of its completions.
-    kept = (1 + KEPT_ON_COMPACTION * (new > 1)) * (prompt + new)
+    # Every prompt once; below float32, again for each of its completions.
+    kept = (1 + KEPT_ON_COMPACTION * (new > 1)) * (new + prompt * (size < FLOAT32))
     tokens = max(each * prompt + kept * completions for each, completions in asked)
     # Logits, their logarithms, probabilities and cumulative sums.
     return round(tokens * per_token), 4 * FLOAT32 * shape.vocabulary * rows
