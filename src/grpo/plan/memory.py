@@ -89,16 +89,7 @@ def memory_of(
     critic_gradients = precision.gradients * (trained if lora else shape.body) if needs.critic else 0
     critic = weights + precision.optimizer * critic_gradients // precision.gradients if needs.critic else 0
     keys_values, sampled_logits = rollout(shape, work, precision.values, on_gpu)
-    # Rollout has its own copy of the weights. A GPU keeps it, and the room for keys and values, from step to step; a
-    # CPU makes one for float32 models too large for its cache.
-    copied = shape.fused if on_gpu else precision.values == FLOAT32 and shape.parameters > CACHED_MODEL
-    copy = precision.values * (shape.linear_parameters + shape.embedding) * copied
-    if lora and on_gpu:
-        # Frozen weights are read where they are, but for an output layer that is the embedding, and kept wider.
-        own_head = shape.embedding * _casts_head(shape, precision)
-        copy = precision.values * (shape.adapters_side_by_side(lora) + own_head) * shape.fused
-    elif lora and precision.values == FLOAT32 and not copied:
-        copy = precision.values * shape.linear_parameters  # with what the adapters add
+    copy = _working_copy(shape, precision, on_gpu, lora)
     through_fused = on_gpu and precision.values < FLOAT32 and shape.fused and not stock
     if through_fused:  # other networks compute with a copy, too; of a frozen one it is the output layer's alone
         critic += copy * needs.critic
@@ -136,6 +127,20 @@ def memory_of(
         "logits": max(logits, sampled_logits),
     }
     return Memory(components, phases)
+
+
+def _working_copy(shape: Shape, precision: Precision, on_gpu: bool, lora: int) -> int:
+    """Of the policy's weights. A GPU keeps it, as it keeps the room for keys and values, from step to step; a CPU makes
+    one for each rollout of float32 models too large for its cache."""
+    if lora and on_gpu:
+        # Frozen weights are read where they are, but for an output layer that is the embedding, and kept wider.
+        head = shape.embedding * _casts_head(shape, precision)
+        return precision.values * (shape.adapters_side_by_side(lora) + head) * shape.fused
+    large = precision.values == FLOAT32 and shape.parameters > CACHED_MODEL
+    if shape.fused if on_gpu else large:
+        return precision.values * (shape.linear_parameters + shape.embedding)
+    # What adapters add is folded into a copy of the linear layers.
+    return precision.values * shape.linear_parameters if lora and precision.values == FLOAT32 else 0
 
 
 def _fused(
