@@ -45,8 +45,8 @@ PATIENTS: tuple[Patient, ...] = (
         "All answers to a prompt look the same, right or wrong.",
         "temperature",
         ("entropy_collapse", "no_signal"),
-        "Sampled this coldly, siblings agree: soon no group has anything to compare, and learning stops where it is, ten "
-        "times as far from the reference. The advised entropy bonus leaves every group without signal too; a "
+        "Sampled this coldly, siblings agree: soon no group has anything to compare, and learning stops where it is, "
+        "ten times as far from the reference. The advised entropy bonus leaves every group without signal too; a "
         "temperature of 1 keeps a quarter of them teaching to the end.",
     ),
     Patient(
