@@ -61,7 +61,7 @@ def test_sliders_by_keyboard_and_numbers_of_the_engine(chromium: Any, classroom:
 
 
 def test_the_mathematics_are_clean(chromium: Any, classroom: Lab) -> None:
-    visit = open_page(chromium, classroom, "/learn/loss?depth=math&q-k1=none&fa=-1&from=recorded")
+    visit = open_page(chromium, classroom, "/learn/loss?depth=math&token=-1&q-k1=none&fa=-1&from=recorded")
     page = visit.page
     kinds = {kind: page.locator(f"[data-match={kind}]").inner_text() for kind in ("k1", "k2", "k3", "k3_ratio")}
     reverse = "the reverse KL"
@@ -79,7 +79,7 @@ def test_the_mathematics_are_clean(chromium: Any, classroom: Lab) -> None:
 
 
 def test_the_code_is_clean(chromium: Any, classroom: Lab) -> None:
-    visit = open_page(chromium, classroom, "/learn/loss?depth=code&preset=dapo")
+    visit = open_page(chromium, classroom, "/learn/loss?depth=code&token=-1&preset=dapo")
     assert visit.number("fifty") == pytest.approx(visit.number("trainer"), rel=1e-4)
     visit.page.get_by_text("def grpo_loss_in_fifty_lines").first.wait_for()
     visit.page.get_by_text("epsilon_high=0.28").wait_for()

@@ -12,11 +12,13 @@ import torch
 from grpo.core import Limits, policy_loss
 from grpo.core.loss import SURROGATES
 from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.chapters.listings import listed_clip_fraction
 from grpo.lab.chapters.query import Query, number, numbers, whole, word
 from grpo.store import Run
 
 RECORDING = "tiny-arithmetic"
 MOST_RATIO = 3.0
+EPSILON = 0.2
 
 
 def at_ratio(ratio_N: torch.Tensor, advantages_N: torch.Tensor, **settings: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -163,36 +165,25 @@ def ratio_histogram(query: Query) -> dict[str, Any]:
 
 def clip_fraction(query: Query) -> dict[str, Any]:
     """Two ways to count clipped tokens: by comparing ratios, as one often sees it, and by the gradient that is gone."""
-    settings = _settings(query)
     ratios = numbers(query, "ratios", (0.7, 0.9, 1.0, 1.1, 1.5), 0.01, MOST_RATIO, least=1, most=16)
     advantage = number(query, "advantage", 0.0, -3.0, 3.0)
     ratio_N = torch.tensor(ratios)
     advantages_N = torch.full_like(ratio_N, advantage)
     _, statistics = policy_loss(
         ratio_N.log()[:, None], torch.zeros(len(ratios), 1), advantages_N, torch.ones(len(ratios), 1) > 0,
-        denominator=1.0, **settings,
+        denominator=1.0, clip_low=EPSILON, clip_high=EPSILON,
     )  # fmt: skip
     found = statistics.metrics()
-    _, push_N = at_ratio(ratio_N.double(), advantages_N.double(), **settings)
+    _, push_N = at_ratio(ratio_N.double(), advantages_N.double())
     return {
         "ratios": ratios,
         "advantage": advantage,
-        "by_comparison": compared_clip_fraction(ratio_N, advantages_N, settings["clip_low"], settings["clip_high"]),
+        "by_comparison": float(listed_clip_fraction(ratio_N, advantages_N, EPSILON).mean()),
         "by_gradient": found["clip_low"] + found["clip_high"],
         "pushes": push_N.tolist(),
         "rounding": rounding_counted_as_clipping(),
         "recorded": recorded_share(),
     }
-
-
-def compared_clip_fraction(ratio_N: torch.Tensor, advantages_N: torch.Tensor, low: float, high: float) -> float:
-    """The share of tokens with ρ ≠ clip(ρ)·A / A. It is no measure of clipping; clip_fraction shows why.
-
-    >>> compared_clip_fraction(torch.ones(4), torch.zeros(4), 0.2, 0.2)      # 0 / 0 is NaN, and nothing equals NaN
-    1.0
-    """
-    limited_N = ratio_N.clamp(1 - low, 1 + high) * advantages_N
-    return float((ratio_N != limited_N / advantages_N).float().mean())
 
 
 @lru_cache(maxsize=1)
@@ -207,7 +198,7 @@ def rounding_counted_as_clipping() -> float:
     """Of 10,000 float32 ratios inside the range, the share that such a comparison calls clipped."""
     ratio_N = torch.linspace(0.85, 1.15, 100).repeat(100)
     advantages_N = torch.linspace(0.1, 2.0, 100).repeat_interleave(100)
-    return compared_clip_fraction(ratio_N, advantages_N, 0.2, 0.2)
+    return float(listed_clip_fraction(ratio_N, advantages_N, EPSILON).mean())
 
 
 def ratio_levels(query: Query) -> dict[str, Any]:

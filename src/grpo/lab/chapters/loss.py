@@ -14,7 +14,6 @@ from grpo.lab.chapters.clipping import (
     at_ratio,
     clip_explorer,
     clip_fraction,
-    compared_clip_fraction,
     ratio_cards,
     ratio_explorer,
     ratio_histogram,
@@ -22,6 +21,7 @@ from grpo.lab.chapters.clipping import (
 )
 from grpo.lab.chapters.distance import drift_over_steps, kl_of_a_token, kl_of_bars, train_tabular
 from grpo.lab.chapters.fifty_lines import grpo_loss_in_fifty_lines
+from grpo.lab.chapters.listings import listed_clip_fraction
 from grpo.lab.chapters.own_group import asked, group_tensors, own_group, own_token, trained
 from grpo.lab.chapters.query import Query, number, whole
 from grpo.lab.chapters.trl_config import trl_equivalent
@@ -117,7 +117,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "token_loss": token_loss,
     "train_tabular": train_tabular,
     "at_ratio": at_ratio,
-    "compared_clip_fraction": compared_clip_fraction,
+    "listed_clip_fraction": listed_clip_fraction,
     "fifty": grpo_loss_in_fifty_lines,
     "trained": trained,
     "trl_equivalent": trl_equivalent,

@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { exact, percent, plural } from "../format.js";
 import { Choice, Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Reported, Section, Slider, Table, useAnswer, useDepth } from "../lesson.js";
+import { Link, setQuery } from "../route.js";
 
 export const GIB = 2 ** 30;
 export const gib = (bytes) => (bytes === 0 ? "–" : bytes >= 100 * GIB ? `${Math.round(bytes / GIB).toLocaleString("en-US")} GiB` : `${exact(bytes / GIB, 3)} GiB`);
@@ -25,7 +26,7 @@ export function Memory() {
         <${Choice} name="judge" label="reward" value="rule" options=${[["rule", "a rule"], ["model", "a model of this size"]]} />
         <${Slider} name="g" label="group size" min=${2} max=${64} step=${1} value=${8} />
         <${Slider} name="new" label="new tokens" min=${64} max=${4096} step=${64} value=${1024} /></div>
-      <p>${[7, 13, 70].map((size) => html`<a class="chip" href=${`?size=${size}${param("count", "all") === "all" ? "" : `&count=${param("count", "all")}`}`}>${size}B</a> `)}</p>
+      <p class="chips">${[7, 13, 70].map((size) => html`<button type="button" class="chip" aria-pressed=${param("size", 7) === size} onClick=${() => setQuery({ size: size === 7 ? undefined : size })}>${size}B</button>`)}</p>
       <${Fetched} state=${state} height="30rem">${(data) => html`<${Stacks} data=${data} />
         <${Numbers} items=${[["GRPO", gib(data.rows[0].total), null, "grpo-total"], ["PPO", gib(data.rows[1].total), null, "ppo-total"], ["GRPO saves", percent(data.saved, 1), "of PPO's", "saved"]]} />
         <${Only} depth="math code"><${Table} label="Memory by component" head=${["component", "GRPO", "PPO"]} rows=${Object.keys(data.rows[1].components).filter((name) => data.rows.some((row) => row.components[name])).map((name) => [NAMES[name] ?? name, ...data.rows.map((row) => html`<span class="num">${gib(row.components[name] ?? 0)}</span>`)])} foot=${data.count === "all" ? "The total is that of the worst moment: some components do not meet there, and the backward pass needs room of its own." : ""} /><//>
@@ -85,7 +86,7 @@ export function Critic() {
   const small = useAnswer("costs", "small-critics", {});
   return html`<${Section} title="When a critic is a luxury" id="critic" depth="intuition math" lead="In robotics a critic is a small network over a few readings. For text it has to read as well as the policy does, so it is usually a copy of it.">
     <${Fetched} state=${small} height="10rem">${(rows) => html`<${Table} label="Sizes of critics" head=${["critic", "parameters", "to train it in float32"]} rows=${rows.map((row) => [row.critic, row.parameters >= 1e9 ? `${exact(row.parameters / 1e9, 2)} billion` : row.parameters, row.bytes < GIB / 10 ? `${exact(row.bytes / 2 ** 20, 3)} MiB` : gib(row.bytes)])} foot=${`Beside a policy of 70 billion parameters a critic makes it ${exact((2 * rows[2].parameters) / 1e9, 3)} billion in training.`} />`}<//>
-    <${Only} depth="math code"><${Equation} tex="A^{\\pi}(s,a)=Q^{\\pi}(s,a)-V^{\\pi}(s)\\qquad V^{\\pi}(q)\\approx\\frac1G\\sum_{i=1}^{G}r_i" spoken="the advantage is Q minus V; the value of a prompt is about the mean reward of its group" /><p>The group's mean is a Monte Carlo estimate of V at the prompt, fresh for the policy as it is now and without a network that has to catch up. What it does not give is V after each token: <a href="/learn/credit">chapter 5</a>.</p><//>
+    <${Only} depth="math code"><${Equation} tex="A^{\\pi}(s,a)=Q^{\\pi}(s,a)-V^{\\pi}(s)\\qquad V^{\\pi}(q)\\approx\\frac1G\\sum_{i=1}^{G}r_i" spoken="the advantage is Q minus V; the value of a prompt is about the mean reward of its group" /><p>The group's mean is a Monte Carlo estimate of V at the prompt, fresh for the policy as it is now and without a network that has to catch up. What it does not give is V after each token: <${Link} to="/learn/credit">chapter 5<//>.</p><//>
   <//>`;
 }
 

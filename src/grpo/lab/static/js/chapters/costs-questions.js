@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { exact, number, percent, signed, tick } from "../format.js";
 import { Code, Fetched, Figure, Misconception, Only, param, Question, Section, Slider, Table, useAnswer, Verdict } from "../lesson.js";
+import { Link } from "../route.js";
 import { gib, tera } from "./costs-memory.js";
 
 export function Misconceptions() {
@@ -18,7 +19,7 @@ function ClipRuns() {
   return html`<${Fetched} state=${state} height="5rem">${(data) => {
     const held = data.completions.flatMap((row) => row.pushes).filter((push) => push === 0).length;
     const all = data.completions.flatMap((row) => row.pushes).length;
-    return html`<p>Once the policy has moved, the preset <code>grpo</code> leaves <b class="num" data-number="m-held">${held}</b> of ${all} tokens of the family's example without gradient: those are the clipped ones. The critic is what is gone. <a href="/learn/loss#clip">Chapter 4</a> has the clip to play with.</p>`;
+    return html`<p>Once the policy has moved, the preset <code>grpo</code> leaves <b class="num" data-number="m-held">${held}</b> of ${all} tokens of the family's example without gradient: those are the clipped ones. The critic is what is gone. <${Link} to="/learn/loss">Chapter 4<//> has the clip to play with.</p>`;
   }}<//>`;
 }
 
@@ -38,7 +39,7 @@ function StepRuns() {
     const points = ["outcome", "process"].flatMap((kind) => data[kind][0].map((y, t) => ({ kind, t, y })));
     return html`<p>An answer whose second of three steps goes wrong, beside one that is right throughout. With a reward for the outcome all its tokens have one advantage; with a reward for each step they have three:</p>
       <${Figure} label="Advantage of each token, outcome and process rewards" height=${170} deps=${[1]} legend=${[["reward for the outcome", "var(--c6)"], ["reward for each step", "var(--c1)"]]} build=${(Plot) => ({ x: { label: "token", ticks: 6 }, y: { grid: true, label: null, ticks: 5, tickFormat: tick }, marks: [Plot.ruleY([0], { stroke: "var(--line-strong)" }), Plot.lineY(points, { x: "t", y: "y", z: "kind", curve: "step", stroke: (d) => (d.kind === "outcome" ? "var(--c6)" : "var(--c1)"), strokeWidth: 2 })] })} table=${{ columns: ["rewards", "token", "advantage"], rows: points.map((p) => [p.kind, p.t, p.y]) }} />
-      <p class="small soft"><a href="/learn/credit">Chapter 5</a> goes into it.</p>`;
+      <p class="small soft"><${Link} to="/learn/credit">Chapter 5<//> goes into it.</p>`;
   }}<//><${Only} depth="code"><${Code} slug="costs" source="process_advantages" /><//>`;
 }
 
@@ -67,7 +68,7 @@ function Imperfect({ picked }) {
   return html`<${Slider} name="im_beta" label="β" min=${0} max=${1} step=${0.02} value=${0.2} /><${Fetched} state=${state} height="14rem">${(data) => {
     const points = Object.entries(data.lines).flatMap(([which, line]) => ["paid", "true"].flatMap((kind) => line[kind].map((y, i) => ({ x: line.steps[i], y, kind, which, id: `${which} ${kind}` }))));
     return html`<${Verdict} picked=${picked} right="down"><${Figure} label="What is paid and what is right, over 200 steps" height=${190} deps=${[data.beta]} legend=${[["paid", "var(--c2)"], ["truly right", "var(--c1)"], [`dashed: β = ${exact(data.beta, 2)}`, "var(--ink-faint)"]]} build=${(Plot) => ({ x: { label: "step", ticks: 5 }, y: { grid: true, label: null, domain: [0, 1], tickFormat: (v) => percent(v) }, marks: [Plot.lineY(points, { x: "x", y: "y", z: "id", stroke: (d) => (d.kind === "paid" ? "var(--c2)" : "var(--c1)"), strokeWidth: 2, strokeDasharray: "" }), Plot.lineY(points.filter((p) => p.which === "beta"), { x: "x", y: "y", z: "id", stroke: "var(--surface)", strokeWidth: 2.4, strokeDasharray: "3 4" })] })} table=${{ columns: ["β", "step", "paid", "truly right"], rows: Object.entries(data.lines).flatMap(([which, line]) => line.steps.map((step, i) => [which === "beta" ? data.beta : 0, step, line.paid[i], line.true[i]])) }} />
-      <p>Without a leash <b class="num" data-number="fooled">${percent(data.lines["0"].true.at(-1), 1)}</b> are truly right in the end, with β = ${exact(data.beta, 2)} <b class="num">${percent(data.lines.beta.true.at(-1), 1)}</b>, while ${percent(data.lines["0"].paid.at(-1))} are paid. The leash slows it and mends nothing: the reward is what is learned.</p><//>`;
+      <p>Without a leash <b class="num" data-number="fooled">${percent(data.lines["0"].true.at(-1), 1)}</b> are truly right in the end, with β = ${exact(data.beta, 2)} <b class="num">${percent(data.lines.beta.true.at(-1), 1)}</b>, while <b class="num">${percent(data.lines["0"].paid.at(-1), 1)}</b> and <b class="num">${percent(data.lines.beta.paid.at(-1), 1)}</b> are paid. The leash keeps the right answer from dying out; most of what is paid is wrong all the same, because the reward is what is learned.</p><//>`;
   }}<//>`;
 }
 
@@ -75,7 +76,7 @@ function BetterThanPpo({ picked }) {
   const state = useAnswer("costs", "preset", { preset: "ppo" });
   return html`<${Fetched} state=${state} height="6rem">${(data) => {
     const spread = (rows) => Math.max(...rows.map((row) => Math.max(...row.pushes) - Math.min(...row.pushes)));
-    return html`<${Verdict} picked=${picked} right="no"><p>On the family's four answers, the pushes within one answer differ by up to <b class="num">${exact(spread(data.completions), 3)}</b> under PPO, even with a critic that expects one half everywhere, and by <b class="num">${exact(spread(data.grpo), 3)}</b> under GRPO. Cheaper in memory, blunter in credit. Which learns faster is not for a table: <a href="/learn/train">chapter 7</a> trains both.</p><//>`;
+    return html`<${Verdict} picked=${picked} right="no"><p>On the family's four answers, the pushes within one answer differ by up to <b class="num">${exact(spread(data.completions), 3)}</b> under PPO, even with a critic that expects one half everywhere, and by <b class="num">${exact(spread(data.grpo), 3)}</b> under GRPO. Cheaper in memory, blunter in credit. Which learns faster is not for a table: <${Link} to="/learn/train">chapter 7<//> trains both.</p><//>`;
   }}<//>`;
 }
 

@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { exact, number, percent } from "../format.js";
 import { Code, Equation, Fetched, Only, param, Play, Section, Slider, Table, useAnswer, useDepth } from "../lesson.js";
+import { Link } from "../route.js";
 import { gib, tera, together } from "./costs-memory.js";
 
 export function Comparison() {
@@ -55,7 +56,7 @@ export function Methods() {
       <${Fetched} state=${state} height="26rem">${(data) => html`<${Table} label="Methods compared" head=${["method", "critic", "reference", "memory", "10¹² operations", "samples while training"]} rows=${data.rows.map((row) => [row.method, row.critic ? "needed" : "none", row.reference ? "yes" : "no", gib(row.peak), tera(row.flops), row.samples ? "yes" : "no: it reads pairs"])} />
         <${Table} label="Noise of one group's gradient" head=${["estimate of the gradient", "length of its mean, in true gradients", "noise beside that mean"]} rows=${data.estimators.map((row) => [row.name, row.along, html`<span class="num" data-noise=${row.name.split(",")[0]}>${number(row.noise, 3)}</span>`])} foot="Noise: root mean square of what is not the mean, over the mean's length. Without a baseline, a constant added to every reward drowns the signal; with one it changes nothing. GRPO's mean is longer because it is divided by the deviation, which is another direction as well: chapter 3." />`}<//>
     <//>
-    <p>“Stable” and “simple” are often given as columns of such a table. Stability depends on more than the estimator: <a href="/learn/train">chapter 7</a> trains PPO and GRPO beside each other, several seeds each. In settings of one's own GRPO has three, PPO those and five more.</p>
+    <p>“Stable” and “simple” are often given as columns of such a table. Stability depends on more than the estimator: <${Link} to="/learn/train">chapter 7<//> trains PPO and GRPO beside each other, several seeds each. In settings of one's own GRPO has three, PPO those and five more.</p>
     <${Only} depth="code"><${Code} slug="costs" source="group_estimates" /><//>
   <//>
   <${OneStep} />`;
@@ -77,7 +78,7 @@ function OneStep() {
 export function When() {
   return html`<${Section} title="When to use it, and when not" id="when" depth="intuition">
     <div class="when"><div><h3>GRPO fits when</h3><ul><li><b>answers can be checked</b>: by a test, a rule, a gold answer</li><li><b>the same prompt can be asked again</b>: trivial for text, not for a robot</li><li><b>a second model of this size is too dear</b></li><li><b>rewards are sparse</b>: among G answers one may be right, and one is enough to learn from</li><li><b>the model is already right now and then</b>: see the question on starting from nothing below</li></ul></div>
-      <div><h3>Something else fits when</h3><ul><li><b>there is no reward yet</b>: pretraining and imitation come first</li><li><b>every step has a reward of its own</b>: a critic, or process rewards (<a href="/learn/credit">chapter 5</a>)</li><li><b>only preferences between pairs are to be had</b>: DPO, or a reward model first</li><li><b>the model must learn from each event as it comes</b>: this works in batches</li><li><b>all answers to a prompt come out alike</b>: nothing to compare</li></ul></div></div>
+      <div><h3>Something else fits when</h3><ul><li><b>there is no reward yet</b>: pretraining and imitation come first</li><li><b>every step has a reward of its own</b>: a critic, or process rewards (<${Link} to="/learn/credit">chapter 5<//>)</li><li><b>only preferences between pairs are to be had</b>: DPO, or a reward model first</li><li><b>the model must learn from each event as it comes</b>: this works in batches</li><li><b>all answers to a prompt come out alike</b>: nothing to compare</li></ul></div></div>
     <p class="small soft">Two things one reads elsewhere do not hold. Short answers are no obstacle: a group's statistics are over answers, not tokens, and the model of this lab writes about seven. And “less sensitive to settings” is not something we found measured; chapter 7 lets you try.</p>
     <h3>PPO rather than GRPO?</h3><p>Where credit within long answers matters and memory is there, a critic tells tokens apart. Where sampling is the dear part, one answer per prompt goes further. Otherwise the group is simpler, and there is no second network that has to learn first.</p>
   <//>`;
@@ -115,7 +116,7 @@ export function Limits() {
 export function Checklist() {
   const rows = [
     ["Does the summary say “no critic, compare within a group”?", "first section of this chapter, and chapters 1 to 3"],
-    ["Are prerequisites named and linked?", html`<a href="/learn/notation">Notation and prerequisites</a>`],
+    ["Are prerequisites named and linked?", html`<${Link} to="/learn/notation">Notation and prerequisites<//>`],
     ["Is the comparison of PPO and GRPO right?", "“PPO and GRPO side by side”: numbers by the planner, checked against a GPU above"],
     ["Are there layers for intuition, mathematics and code?", "the switch at the top of every chapter"],
     ["Are demonstrations about groups, and alive?", "everything in a frame is computed by the engine when you touch it"],

@@ -10,7 +10,7 @@ export function Ratio() {
   const state = useAnswer("loss", "ratio", { old: param("old", 0.3), new: param("new", 0.45), advantage: param("ra", "1"), ...limitsOf() });
   const cards = useAnswer("loss", "cards", { ...limitsOf() });
   return html`<${Section} title="The ratio: how far has the token moved?" id="ratio" lead="An answer was sampled by the policy as it was. By the time of a second update the policy has moved, and each of its tokens has become likelier or less likely.">
-    <${Only} depth="math code"><${Equation} tex="\\rho_{t}=\\frac{\\pi_\\theta(o_t\\mid q,o_{<t})}{\\pi_{\\text{old}}(o_t\\mid q,o_{<t})}=e^{\\log\\pi_\\theta-\\log\\pi_{\\text{old}}}" spoken="rho equals the token's probability under the policy now, divided by that under the policy before the first update" /><//>
+    <${Only} depth="math"><${Equation} tex="\\rho_{t}=\\frac{\\pi_\\theta(o_t\\mid q,o_{<t})}{\\pi_{\\text{old}}(o_t\\mid q,o_{<t})}=e^{\\log\\pi_\\theta-\\log\\pi_{\\text{old}}}" spoken="rho equals the token's probability under the policy now, divided by that under the policy before the first update" /><//>
     <${Play} label="Ratio explorer">
       <div class="knobs"><${Slider} name="old" label="probability when it was sampled" min=${0.01} max=${0.99} step=${0.01} value=${0.3} show=${(v) => percent(v)} />
         <${Slider} name="new" label="probability now" min=${0.01} max=${0.99} step=${0.01} value=${0.45} show=${(v) => percent(v)} />
@@ -42,7 +42,7 @@ export function Clip() {
   const params = { ratio: param("rho", 1.5), advantage: param("ca", "1"), surrogate: param("surrogate", "clip"), cap: param("surrogate", "clip") === "weight" ? 2 : param("cap", 0), ...limitsOf() };
   const state = useAnswer("loss", "clip", params);
   return html`<${Section} title="The clip: enough for now" id="clip" lead="Once a token has moved far enough in the direction that its advantage asks for, it gets no more push in this batch. A token that has moved the other way is never let off.">
-    <${Only} depth="math code"><${Equation} tex="\\ell_t=-\\min\\big(\\rho_tA,\\ \\text{clip}(\\rho_t,1-\\varepsilon,1+\\varepsilon)\\,A\\big)" spoken="the loss of a token is minus the smaller of rho times A and clipped rho times A" /><//>
+    <${Only} depth="math"><${Equation} tex="\\ell_t=-\\min\\big(\\rho_tA,\\ \\text{clip}(\\rho_t,1-\\varepsilon,1+\\varepsilon)\\,A\\big)" spoken="the loss of a token is minus the smaller of rho times A and clipped rho times A" /><//>
     <${Play} label="Clip explorer">
       <div class="knobs"><${Slider} name="rho" label="ratio ρ" min=${0.05} max=${2.5} step=${0.05} value=${1.5} show=${(v) => number(v, 2)} />
         <${Choice} name="ca" label="sign of the advantage" options=${[["1", "A = +1"], ["-1", "A = −1"], ["0", "A = 0"]]} value="1" />
@@ -121,12 +121,12 @@ function Asked({ picked }) {
 export function Fraction() {
   const state = useAnswer("loss", "fraction", { advantage: param("fa", "0") });
   return html`<${Section} title="Counting what was clipped" id="fraction" depth="math code" lead="A line often copied compares the ratio with the clipped gain divided by the advantage, and calls the token clipped where they differ. It counts three things that are not clipping.">
-    <${Only} depth="code"><${Code} slug="loss" source="compared_clip_fraction" open=${true} title="The comparison, and where it breaks" /><//>
+    <${Only} depth="code"><${Code} slug="loss" source="listed_clip_fraction" open=${true} title="The comparison, and where it breaks" /><//>
     <${Play} label="Two counts">
       <${Choice} name="fa" label="advantage of five tokens with ratios 0.7, 0.9, 1, 1.1 and 1.5" options=${[["0", "A = 0"], ["1", "A = +1"], ["-1", "A = −1"]]} value="0" />
       <${Fetched} state=${state} height="10rem">${(data) => html`
         <${Numbers} items=${[["by comparison", percent(data.by_comparison), null, "by_comparison"], ["by the gradient that is gone", percent(data.by_gradient), "what the engine counts", "by_gradient"]]} />
-        <ul class="plain"><li><b>A = 0.</b> 0 divided by 0 is not a number, and nothing equals that: every token of a group without signal counts as clipped.</li><li><b>The other side.</b> With A = −1 the token at 1.5 is counted, although its push is ${signed(data.advantage === -1 ? data.pushes[4] : -1.5, 2)}.</li><li><b>Rounding.</b> Multiplied and divided by A in 32 bits, <b class="num" data-number="rounding">${percent(data.rounding, 1)}</b> of ten thousand ratios well inside the range no longer equal themselves.</li></ul>`}<//>
+        <ul class="points"><li><b>A = 0.</b> 0 divided by 0 is not a number, and nothing equals that: every token of a group without signal counts as clipped.</li><li><b>The other side.</b> With A = −1 the token at 1.5 is counted, although its push is ${signed(data.advantage === -1 ? data.pushes[4] : -1.5, 2)}.</li><li><b>Rounding.</b> Multiplied and divided by A in 32 bits, <b class="num" data-number="rounding">${percent(data.rounding, 1)}</b> of ten thousand ratios well inside the range no longer equal themselves.</li></ul>`}<//>
     <//>
     <${Fetched} state=${state} height="4rem">${(data) => html`<p>A share between 10% and 30% is sometimes given as what to expect. It depends on how many updates a batch gets and on the learning rate: with one update it is exactly 0, and the run recorded here, which learned well with eight, had <b class="num" data-number="recorded-share">${percent(data.recorded, 2)}</b> on average.</p>`}<//>
   <//>`;
@@ -148,7 +148,7 @@ export function Levels() {
         ]} foot="Some listings sum log-probabilities over an answer and clip that ratio at 1 ± 0.2. With 200 tokens, a shift of a thousandth each is already outside." />`;
       }}<//>
     <//>
-    <${Equation} tex="\\rho_{\\text{token}}=e^{d_t},\\qquad \\rho_{\\text{GSPO}}=e^{\\frac1{|o|}\\sum_t d_t},\\qquad \\rho_{\\text{product}}=e^{\\sum_t d_t},\\qquad d_t=\\log\\pi_\\theta(o_t)-\\log\\pi_{\\text{old}}(o_t)" spoken="three ratios: e to the d of each token, e to the mean of d, e to the sum of d" />
+    <${Only} depth="math"><${Equation} tex="\\rho_{\\text{token}}=e^{d_t},\\qquad \\rho_{\\text{GSPO}}=e^{\\frac1{|o|}\\sum_t d_t},\\qquad \\rho_{\\text{product}}=e^{\\sum_t d_t},\\qquad d_t=\\log\\pi_\\theta(o_t)-\\log\\pi_{\\text{old}}(o_t)" spoken="three ratios: e to the d of each token, e to the mean of d, e to the sum of d" /><//>
     <${Only} depth="code"><${Code} slug="loss" source="policy_ratio" /><//>
   <//>`;
 }

@@ -10,7 +10,7 @@ const KINDS = { k1: "var(--c1)", k2: "var(--c2)", k3: "var(--c3)" };
 export function Leash() {
   const state = useAnswer("loss", "kl", { policy: param("p", 0.5), reference: param("q", 0.2), beta: param("beta", 0.04) });
   return html`<${Section} title="The leash: not too far from home" id="kl" lead="The reference is the model as it was before training. Every token pays for how much likelier it has become than there, and β says how dearly.">
-    <${Only} depth="math code"><${Equation} tex="k_1=d,\\qquad k_2=\\tfrac12d^2,\\qquad k_3=e^{-d}+d-1,\\qquad d=\\log\\pi_\\theta(o_t)-\\log\\pi_{\\text{ref}}(o_t)" spoken="k one is d; k two is half d squared; k three is e to the minus d, plus d, minus one; d is the log-probability under the policy minus that under the reference" /><//>
+    <${Only} depth="math"><${Equation} tex="k_1=d,\\qquad k_2=\\tfrac12d^2,\\qquad k_3=e^{-d}+d-1,\\qquad d=\\log\\pi_\\theta(o_t)-\\log\\pi_{\\text{ref}}(o_t)" spoken="k one is d; k two is half d squared; k three is e to the minus d, plus d, minus one; d is the log-probability under the policy minus that under the reference" /><//>
     <${Play} label="β explorer">
       <div class="knobs"><${Slider} name="beta" label="β" min=${0} max=${0.5} step=${0.01} value=${0.04} show=${(v) => number(v, 2)} />
         <${Slider} name="p" label="the policy gives the token" min=${0.01} max=${0.99} step=${0.01} value=${0.5} show=${(v) => percent(v)} />
@@ -58,7 +58,7 @@ export function Bars() {
         <p class="small soft">The reverse distance minds words that the policy has taken up and the reference hardly knew; the forward one minds words of the reference that the policy has dropped. Take one bar of the policy down to nothing and see which of them grows without end.</p>
         <p><button type="button" onClick=${() => setQuery({ policy: reference.join(",") === POLICY.join(",") ? undefined : reference.join(",") })}>Policy as the reference</button> <button type="button" onClick=${() => setQuery({ policy: undefined, reference: undefined })}>Start again</button></p>`}<//>
     <//>
-    <${Only} depth="math code"><${Equation} tex="\\text{KL}(\\pi_\\theta\\|\\pi_{\\text{ref}})=\\sum_a\\pi_\\theta(a)\\log\\frac{\\pi_\\theta(a)}{\\pi_{\\text{ref}}(a)}" spoken="the reverse KL divergence is the sum over answers of the policy's probability times the logarithm of policy over reference" /><${Code} slug="loss" source="tabular_kl" /><//>
+    <${Only} depth="math"><${Equation} tex="\\text{KL}(\\pi_\\theta\\|\\pi_{\\text{ref}})=\\sum_a\\pi_\\theta(a)\\log\\frac{\\pi_\\theta(a)}{\\pi_{\\text{ref}}(a)}" spoken="the reverse KL divergence is the sum over answers of the policy's probability times the logarithm of policy over reference" /><//><${Only} depth="code"><${Code} slug="loss" source="tabular_kl" /><//>
   <//>
   <${Pulls} state=${state} />`;
 }
@@ -77,13 +77,13 @@ function Pulls({ state }) {
         rows=${Object.entries(data.estimates).map(([kind, row]) => [kind === "k3_ratio" ? "k3 · ρ" : kind, html`<span class="num">${exact(row.mean, 4)}</span>${Math.abs(row.mean - data.reverse) < 1e-9 ? html` <span class="soft small">right</span>` : html` <span class="soft small">not ${exact(data.reverse, 4)}</span>`}`, row.spread, html`<span class="num">${row.gradient.map((g) => signed(Math.abs(g) < 1e-9 ? 0 : g, 3)).join("  ")}</span>`, html`<b data-match=${kind}>${row.matches === "nothing" ? "nothing: it is 0" : row.matches === "neither" ? "neither" : `the ${row.matches} KL`}</b>`])}
         foot=${`By the logits of the four words. The reverse KL's own gradient: ${data.gradients.reverse.map((g) => signed(Math.abs(g) < 1e-9 ? 0 : g, 3)).join("  ")}; the forward KL's: ${data.gradients.forward.map((g) => signed(Math.abs(g) < 1e-9 ? 0 : g, 3)).join("  ")}.`} />`}<//>
     <//>
-    <h3>Why k1 pulls at nothing</h3>
+    <${Only} depth="math"><h3>Why k1 pulls at nothing</h3>
     <${Equation} tex="\\mathbb E_{a\\sim\\pi}\\big[\\nabla k_1\\big]=\\sum_a\\pi(a)\\,\\nabla\\log\\pi(a)=\\nabla\\sum_a\\pi(a)=\\nabla 1=0" spoken="the expected gradient of k one is the sum of pi times the gradient of log pi, which is the gradient of the sum of pi, which is the gradient of one: zero" />
     <h3>Why k2 pulls at the reverse KL</h3>
     <${Equation} tex="\\mathbb E_{a\\sim\\pi}\\big[\\nabla\\tfrac12d^2\\big]=\\sum_a\\pi(a)\\,d(a)\\,\\nabla\\log\\pi(a)=\\nabla\\,\\text{KL}(\\pi\\|\\pi_{\\text{ref}})" spoken="the expected gradient of half d squared is the sum of pi times d times the gradient of log pi, which is the gradient of the reverse KL" />
     <h3>Why k3 pulls at the forward KL, and is never negative</h3>
     <${Equation} tex="\\mathbb E_{a\\sim\\pi}\\big[\\nabla k_3\\big]=\\sum_a\\pi(a)\\Big(1-\\frac{\\pi_{\\text{ref}}(a)}{\\pi(a)}\\Big)\\nabla\\log\\pi(a)=-\\sum_a\\pi_{\\text{ref}}(a)\\nabla\\log\\pi(a)=\\nabla\\,\\text{KL}(\\pi_{\\text{ref}}\\|\\pi)" spoken="the expected gradient of k three is minus the sum of the reference times the gradient of log pi, which is the gradient of the forward KL" />
-    <p>As a number, k3 is k1 plus <span class="num">r − 1</span> with r = π<sub>ref</sub>/π. That extra term has mean 0 under the policy, so k3 is as right on average as k1; and since r − 1 ≥ log r, it is never below 0, and spreads less while the two are close.</p>
+    <p>As a number, k3 is k1 plus <span class="num">r − 1</span> with r = π<sub>ref</sub>/π. That extra term has mean 0 under the policy, so k3 is as right on average as k1; and since r − 1 ≥ log r, it is never below 0, and spreads less while the two are close.</p><//>
     <p>Multiplied by the ratio (k3 · ρ, TRL's default), the weight π itself is differentiated too, and the reverse KL's gradient is back.</p>
     <${Only} depth="code"><${Code} slug="loss" source="expected_kl_gradient" /><//>
     <${Question} name="q-k1" ask="A listing adds β × (log π − log π_ref) to the loss as its KL penalty. With β = 1 and 200 steps of training, how much closer does the policy stay to the reference?" options=${[["close", "Much closer"], ["bit", "A little closer"], ["none", "No closer at all"]]}>${(picked) => html`<${K1Runs} picked=${picked} />`}<//>

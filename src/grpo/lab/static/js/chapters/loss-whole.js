@@ -3,6 +3,7 @@ import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { exact, number, signed, tick } from "../format.js";
 import { Analogy, Choice, Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Question, Section, Slider, Table, Tex, Trial, useAnswer, Verdict } from "../lesson.js";
+import { Link } from "../route.js";
 import { ownParams, UpdateTable } from "./loss-tokens.js";
 
 const TERMS = [
@@ -37,8 +38,8 @@ export function Averages() {
       <${Fetched} state=${state} height="14rem">${(data) => html`<${Table} label="Pushes by way of averaging" head=${["average", "a token of the right answer", "a token of the wrong one", "the whole answers"]} rows=${data.rows.map((row) => [html`${names[row.aggregate][0]} <span class="soft small">${names[row.aggregate][1]}</span>`, html`<span class="num" data-number=${`push-${row.aggregate}`}>${signed(row.per_token[0], 4)}</span>`, html`<span class="num">${signed(row.per_token[1], 4)}</span>`, html`<span class="num">${row.per_completion.map((p) => signed(p, 2)).join(" and ")}</span>`])} foot="With the mean of each answer, rambling is punished less per token than brevity is praised: answers that are wrong can learn to be long. The other two give every token the same weight." />`}<//>
     <//>
     <${Only} depth="math code">
-      <p>With one reward for the whole answer there is one advantage for it; “per token” then means only that this one number stands before each token's log-probability:</p>
-      <${Equation} tex="\\mathcal L_{\\text{plain}}=-\\sum_{t}A\\,\\log\\pi_\\theta(o_t\\mid q,o_{<t})\\qquad\\frac{\\partial\\mathcal L}{\\partial\\log\\pi_\\theta(o_t)}=-A" spoken="the plain loss is minus the sum over tokens of A times log pi; its derivative by a token's log-probability is minus A" />
+      <${Only} depth="math"><p>With one reward for the whole answer there is one advantage for it; “per token” then means only that this one number stands before each token's log-probability:</p>
+      <${Equation} tex="\\mathcal L_{\\text{plain}}=-\\sum_{t}A\\,\\log\\pi_\\theta(o_t\\mid q,o_{<t})\\qquad\\frac{\\partial\\mathcal L}{\\partial\\log\\pi_\\theta(o_t)}=-A" spoken="the plain loss is minus the sum over tokens of A times log pi; its derivative by a token's log-probability is minus A" /><//>
       <${Identity} />
       <${Only} depth="code"><${Code} slug="loss" source="weighted_sum" /><${Code} slug="loss" source="denominator" title="What it is divided by, once per optimizer step" /><//><//>
   <//>`;
@@ -74,7 +75,7 @@ function Scalar({ series, title }) {
 export function Reference() {
   return html`<${Section} title="Keeping the reference, and what is proved" id="reference" depth="math code">
     <p>The reference is loaded once and stays as it was (<code>loss.refresh 0</code>). With β = 0 it is not loaded at all, which saves its weights and one forward pass per step. Every n steps it can become a copy of the policy (<code>loss.refresh n</code>), as the outer loop of GRPO's paper does: the leash is then measured from where the policy stood last, and total drift is unbounded. With adapters it costs nothing: the reference is the model without them.</p>
-    <p>PPO and GRPO come with no guarantee of convergence to the best policy. What is proved is about idealised relatives: TRPO's bound says that a small enough step within a trust region does not lower the true objective, and the clip is a heuristic in its place, without a bound (the histogram above). Dividing by the group's deviation moves the direction besides; <a href="/learn/advantage">chapter 3</a> measures by how much.</p>
+    <p>PPO and GRPO come with no guarantee of convergence to the best policy. What is proved is about idealised relatives: TRPO's bound says that a small enough step within a trust region does not lower the true objective, and the clip is a heuristic in its place, without a bound (the histogram above). Dividing by the group's deviation moves the direction besides; <${Link} to="/learn/advantage">chapter 3<//> measures by how much.</p>
   <//>`;
 }
 
