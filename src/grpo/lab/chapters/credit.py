@@ -46,7 +46,9 @@ TRIALS: dict[str, dict[str, Any]] = {
         "arms": [
             {"label": "gameable", "settings": {"task": "gameable"}},
             {"label": "gameable, β = 0.5", "settings": {"task": "gameable", "loss.beta": 0.5}},
+            {"label": "gameable, β = 2", "settings": {"task": "gameable", "loss.beta": 2.0}},
             {"label": "mended", "settings": {"task": "gameable:mended"}},
+            {"label": "mended, β = 2", "settings": {"task": "gameable:mended", "loss.beta": 2.0}},
         ],
         "seeds": 3,
         "steps": 60,

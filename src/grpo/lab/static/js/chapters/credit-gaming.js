@@ -5,7 +5,6 @@ import { number, percent } from "../format.js";
 import { Advantage, Reward } from "../parts.js";
 import { Link, setQuery } from "../route.js";
 import { visible } from "../text.js";
-import { Answers } from "./answers.js";
 
 const STRATEGIES = { reasons: "works it out", recalls: "only says it", lucky: "wrong on the way, right at the end", wrong: "wrong", yours: "yours" };
 const GUESSES = ["(18;16)168", "168", "161", "174", "190"].join("\n");
@@ -19,7 +18,7 @@ export function Blind() {
         const row = found.rows.find((one) => one.name === chosen) ?? found.rows[0];
         return html`<div class="picks words" role="group" aria-label="Answers">${found.rows.map((one) => html`<button type="button" class=${one === row ? "picked" : ""} aria-pressed=${one === row} onClick=${() => setQuery({ look: one.name === "reasons" ? undefined : one.name })}>${STRATEGIES[one.name]}</button>`)}</div>
           <blockquote class="said-text"><bdi class="untrusted" dir="ltr">${visible(row.text)}</bdi></blockquote>
-          <${Numbers} items=${[["read as", row.extracted || "nothing", "by the checker"], ["reward", number(row.reward), "", "strategy-reward"], ["advantage", html`<${Advantage} value=${row.advantage} />`, "on every token", "strategy-advantage"]]} />
+          <${Numbers} items=${[["read as", row.extracted ? visible(row.extracted) : "nothing", "by the checker"], ["reward", number(row.reward), "", "strategy-reward"], ["advantage", html`<${Advantage} value=${row.advantage} />`, "on every token", "strategy-advantage"]]} />
           <p class="small soft">${row.reward ? "The same number as for every other answer that ends in 14: to GRPO they are one." : "Below the group: every token of it is pushed down, those that were right too."}</p>`;
       }}<//>
       <div class="knobs"><${TextField} name="own" label="Another way to say it: yours" value="" most=${400} /></div>
@@ -52,7 +51,7 @@ function Told({ outcome }) {
   if (!arms.length) return null;
   const cells = (arm, metric) => seedsOf(arm, metric).map((text, place) => (place ? html`<b>${text}</b>` : text));
   return html`<${Table} label="Held-out problems: taken for right, truly right and worked out, before and after, by seed" head=${["check", "truly right before", "… after", "worked out before", "… after"]} rows=${arms.map((arm) => [arm.label, ...cells(arm, "right_share"), ...cells(arm, "worked_share")])} foot="200 held-out problems, one number for each seed. The table above it counts what each check itself takes for right: a check that is gamed reports success." />
-    <p>Under the first check the pay rises while the model unlearns what it could do. Nothing in the algorithm went wrong: it did what was paid for. A stronger leash (β) slows it and does not stop it; with a leash long enough to learn anything, it is long enough to learn this. Mending the check does it. On a run's page the sign is pay that rises while held-out answers do not: <${Link} to="/learn/train">the clinic has such a run<//>.</p>`;
+    <p>Under the first check the pay rises while the model unlearns what it could do. Nothing in the algorithm went wrong: it did what was paid for. A stronger leash (β) slows it and does not stop it, and it holds back what is learned from the mended check as well. Mending the check is what helps. On a run's page the sign is pay that rises while held-out answers do not: <${Link} to="/learn/train">the clinic has such a run<//>.</p>`;
 }
 
 export function Api() {
@@ -65,6 +64,6 @@ export function Api() {
     <${Fetched} state=${state} height="16rem">${(found) => html`<${Table} label="What a run makes of what they return" head=${["completion", ...found.functions.map((one) => one.name)]} rows=${found.texts.map((text, place) => [html`<bdi class="untrusted" dir="ltr">${visible(text)}</bdi>`, ...found.functions.map((one) => cell(one.outcomes[place]))])} foot=${`Called just now as a run calls them: ${found.problem.prompt} ${found.problem.answer}.`} />`}<//>
     <pre class="listing" tabIndex="0" role="group" aria-label="Commands"><code>grpo train --reward mine.py:near
 grpo train --reward "mine.py:near*0.5, task"        # several, weighted
-grpo train --reward judge:http://localhost:8000/v1   # a language model that grades</code></pre>
+grpo train --reward judge:URL   # a language model that grades</code></pre>
     <${Code} slug="credit" source="call" title="One call, whatever happens" />`;
 }

@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { Code, Equation, Fetched, Numbers, Only, param, Play, Section, TextField, useAnswer } from "../lesson.js";
 import { setQuery } from "../route.js";
+import { visible } from "../text.js";
 import { Answers } from "./answers.js";
 
 const FORMS = { box: "in a box", hashes: "after ####", tag: "between tags", sentence: "announced in a sentence", bare: "the text is nothing else", "last number": "the last number", "last line": "the last line", "last letter": "the last letter" };
@@ -20,7 +21,7 @@ export function Score() {
     <${Play} label="Your answer in a group">
       <div class="knobs"><${TextField} name="own" label="Your answer" value="" most=${400} /></div>
       <${Fetched} state=${state} height="20rem">${(found) => html`
-        <${Answers} label="The group" rows=${found.rows.map((row) => ({ ...row, note: html`${row.own ? html`<b>yours</b> · ` : ""}${row.form ? html`read <b>${row.extracted}</b> (${FORMS[row.form] ?? row.form}): ${row.why}` : row.why}${row.reward === 1 && !row.strict ? " · a strict checker would not pay" : ""}` }))} />
+        <${Answers} label="The group" rows=${found.rows.map((row) => ({ ...row, note: html`${row.own ? html`<b>yours</b> · ` : ""}${row.form ? html`read <b>${visible(row.extracted)}</b> (${FORMS[row.form] ?? row.form}): ${row.why}` : row.why}${row.reward === 1 && !row.strict ? " · a strict checker would not pay" : ""}` }))} />
         <${Numbers} items=${[["mean", found.statistics.reward_mean, "", "score-mean"], ["deviation", found.statistics.reward_std, "", "score-std"], ["answers", found.rows.length]]} />
         ${found.statistics.zero_signal_groups === 1 && html`<p class="small warn">All earned the same, so every advantage is exactly 0 and this group teaches nothing.</p>`}
         <${Only} depth="math"><${Equation} tex=${`A_i=\\frac{r_i-${found.statistics.reward_mean.toFixed(3)}}{${found.statistics.reward_std.toFixed(4)}+10^{-4}}`} spoken="Each advantage is the reward less the mean of the group, divided by its deviation." /><//>`}<//>

@@ -10,7 +10,7 @@ const PHASES = [
   ["Score", "a reward each", "A program compares each answer with the right one and pays 1 or 0. It sees the end of the answer, not how it was found."],
   ["Compare", "an advantage each", "Every reward is compared with its siblings': above their mean is positive, below is negative. Nothing outside this group is asked."],
   ["Loss", "a push per token", "The advantage becomes a push on the log-probability of every token of the answer, shared among its tokens. Nothing has moved yet, so the ratio is 1 and the loss is 0: its gradient is not."],
-  ["Update", "new weights", "One step of Adam. What was pushed up is likelier now, what was pushed down less likely. Then the next problem, and all of it again."],
+  ["Update", "new weights", "One step of Adam. What was pushed up should be likelier now, what was pushed down less likely: the last column says. Then the next problem, and all of it again."],
 ];
 const RATES = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3];
 
@@ -31,7 +31,7 @@ export function Update() {
       <div class="knobs"><${Slider} name="g" label="Group size G" min=${2} max=${32} step=${1} value=${8} />
         <${Slider} name="rate" label="Learning rate" min=${0} max=${4} step=${1} value=${2} show=${(place) => RATES[place].toExponential().replace("-", "−")} /></div>
       <${Only} depth="math"><${Worked} state=${state} /><//>
-      <${Only} depth="code"><${Code} slug="why" source="one_update" open title="The function that was paused" /><//>
+      <${Only} depth="code"><${Code} slug="why" source="one_update" title="The function that was paused" /><//>
     <//>
     <p class="soft small">Try the longest learning rate and read the last phase again: one step of Adam moves every weight by about the learning rate, and at 10⁻³ the style is learned while the sums are forgotten. A run warms up, and its steps are shorter.</p>
   <//>`;
@@ -50,9 +50,11 @@ function Held({ found, phase }) {
     advantage: row.advantage,
     more: after ? html`${signed(after.logprobs[place].reduce((sum, value) => sum + value, 0) - before(row), 3)}` : html`${number(before(row), 2)}`,
   }));
+  const fell = after ? found.completions.filter((row, place) => after.logprobs[place].reduce((sum, value) => sum + value, 0) < before(row)) : [];
+  const fallen = fell.find((row) => row.reward === 1)?.text;
   const m = found.measured;
   return html`<${Answers} rows=${rows} label="The group: advantage, answer, reward, log-probability" head=${[phase >= 2 ? "advantage" : "", "answer", phase >= 1 ? "reward" : "", after ? "Δ log p" : "log p"]} />
-    <${Numbers} items=${[
+    ${phase >= 2 && html`<${Numbers} items=${[
       phase >= 2 && ["mean reward", m.reward_mean, "", "update-mean"],
       phase >= 2 && ["deviation", m.reward_std, "of the sample", "update-std"],
       phase >= 3 && ["loss", Math.abs(m.loss) < 5e-7 ? "0" : number(m.loss, 4), "before the update", "update-loss"],
@@ -60,7 +62,9 @@ function Held({ found, phase }) {
       phase >= 4 && ["gradient norm", m.grad_norm, "", "update-norm"],
       after && ["right", html`${percent(after.right[0], 1)} → ${percent(after.right[1], 1)}`, `of ${after.looks} fresh answers`],
       after && ["worked out", html`${percent(after.worked[0], 1)} → ${percent(after.worked[1], 1)}`, "with parentheses"],
-    ].filter(Boolean)} />
+    ].filter(Boolean)} />`}
+    ${fallen && fell.length === found.completions.length && html`<p class="small warn">All of them are less likely now, those that were pushed up too: the step was so long that the model writes something else altogether.</p>`}
+    ${fallen && fell.length < found.completions.length && html`<p class="small soft">${fallen} was right, was pushed up, and is less likely now all the same: it shares tokens with wrong siblings, and more of them pushed down.</p>`}
     <details class="inspect"><summary>Every number of one answer</summary>
       <div class="knobs"><${Slider} name="look" label="Answer" min=${0} max=${found.completions.length - 1} step=${1} value=${0} show=${(place) => found.completions[Math.min(place, found.completions.length - 1)].text} /></div>
       <${Table} label="Tokens of one answer" head=${["token", "probability", "log-probability", phase >= 3 && "push", after && "afterwards"].filter(Boolean)}

@@ -1,6 +1,6 @@
 // Chapter 1: why learn from rewards.
 import { html } from "htm/preact";
-import { Analogy, Code, Equation, Fetched, Figure, Misconception, Numbers, Only, param, Play, Question, Reported, Section, Slider, Table, Trial, useAnswer, useStyle, Verdict } from "../lesson.js";
+import { Analogy, Code, Equation, Fetched, Misconception, Numbers, Only, param, Play, Question, Reported, Section, Slider, Table, Trial, useAnswer, useStyle, Verdict } from "../lesson.js";
 import { number, percent } from "../format.js";
 import { Reward } from "../parts.js";
 import { address, Link } from "../route.js";
