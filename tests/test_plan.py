@@ -323,9 +323,9 @@ def test_keys_and_values_by_hand() -> None:
 
 
 def test_working_copies_of_other_networks_by_hand() -> None:
-    """tiny on a GPU in mixed precision: a critic has a copy of its own, 2 bytes a weight of a product; a reference is
-    kept in 2 bytes but for 19 × 160 embeddings and 7 norms of 160, with a copy of the output layer, which is the
-    embedding. A model of other blocks has no copies."""
+    """tiny on a GPU in mixed precision: a critic has a copy like the policy's, 2 bytes a weight of a product; a
+    reference is kept in 2 bytes but for 19 × 160 embeddings and 7 norms of 160, with a copy of the output layer, which
+    is the embedding. A model of other blocks has no copies."""
     shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
 
     def components(shape: Shape) -> dict[str, int]:
@@ -334,9 +334,8 @@ def test_working_copies_of_other_networks_by_hand() -> None:
 
     fused, stock = components(shape), components(replace(shape, fused=False))
     table, frozen = 19 * 160, 2 * shape.linear_parameters + 4 * (19 * 160 + 7 * 160)
-    assert fused["rollout's copy"] == 2 * (shape.linear_parameters + table)
-    assert (fused["reference"], stock["reference"]) == (frozen + 2 * table, frozen)
-    assert fused["critic"] - stock["critic"] == fused["rollout's copy"]
+    assert fused["reference"] == stock["reference"] == frozen
+    assert fused["rollout's copy"] == 2 * 2 * (shape.linear_parameters + table) + 2 * table
     assert stock["rollout's copy"] == 0
 
 
@@ -361,9 +360,10 @@ def test_what_a_preset_needs() -> None:
 
 
 def matrix_products(counter: FlopCounterMode) -> float:
-    """Without attention, of which torch does not count every kernel: those of batches are its."""
+    """Without attention, of which torch does not count every kernel; where it is plain arithmetic, its products are
+    batched ones, and no others are."""
     counts = counter.get_flop_counts()["Global"]
-    return float(sum(count for kernel, count in counts.items() if str(kernel) in ("aten.mm", "aten.addmm")))
+    return float(sum(count for kernel, count in counts.items() if str(kernel).endswith(("aten.mm", "aten.addmm"))))
 
 
 def test_operations_are_those_torch_counts() -> None:

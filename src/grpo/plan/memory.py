@@ -91,9 +91,9 @@ def memory_of(
     keys_values, sampled_logits = rollout(shape, work, precision.values, on_gpu)
     copy = _working_copy(shape, precision, on_gpu, lora)
     through_fused = on_gpu and precision.values < FLOAT32 and shape.fused and not stock
-    if through_fused:  # other networks compute with a copy, too; of a frozen one it is the output layer's alone
-        critic += copy * needs.critic
-        reference += precision.values * shape.embedding * _casts_head(shape, precision) * (reference > 0)
+    if through_fused:  # a critic computes with one like the policy's, a reference with its own output layer
+        head = precision.values * shape.embedding * _casts_head(shape, precision)
+        copy += copy * needs.critic + head * (reference > 0)
     resident = weights + optimizer + reference + reward + critic + on_gpu * (copy + keys_values)
 
     batch = work.micro_batch()
