@@ -25,6 +25,7 @@ pytest.importorskip("triton")
 
 from grpo.fused import kernels
 from grpo.fused.attention import attend, attend_backward
+from grpo.fused.block import add_rows
 from grpo.fused.weights import Linear
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -318,6 +319,14 @@ def test_gradients_of_maps_side_by_side_add_up_and_are_let_go() -> None:
     square.weight.grad = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t()
     Linear([square], torch.float32).learn(torch.tensor([[1.0, 0.0]]), torch.tensor([[10.0, 20.0]]))
     assert square.weight.grad.tolist() == [[11.0, 23.0], [2.0, 4.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_a_frequent_token_do_not_round_away(dtype: torch.dtype) -> None:
+    """2 000 times 1/128 is 15.625; one by one, bfloat16 would stay at 2, whose last bit is 1/64."""
+    table, tokens = torch.zeros(3, 2, dtype=dtype), torch.tensor([2] * 2000 + [0])
+    add_rows(table, tokens, torch.full((2001, 2), 1 / 128).to(dtype))
+    assert table.tolist() == [[1 / 128] * 2, [0.0] * 2, [15.625] * 2]
 
 
 def test_the_working_copy_follows_the_optimizer() -> None:
