@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,12 +12,15 @@ import grpo
 from conftest import random_policy
 from grpo.budget import LEAST, within_memory
 from grpo.config import Checkpoints, Config, Evaluation, System
+from grpo.credit import credit
 from grpo.errors import GrpoError
 from grpo.policy import Policy, predicting_states
 from grpo.store import Run
-from grpo.train import accumulate_gradients
+from grpo.trace import Traces
+from grpo.train import accumulate_gradients, annotated
 from grpo.types import Batch
 from test_batch import random_groups
+from test_critic import critic_of, ppo, rewarded
 
 
 def too_small_for(most: int):
@@ -64,6 +68,30 @@ def test_the_gradient_is_the_one_of_a_large_memory(monkeypatch: pytest.MonkeyPat
         gradients.append(torch.cat([weight.grad.flatten() for weight in policy.model.parameters()]))
     assert policy.token_budget == 32, "16384, halved until no micro-batch has more than 40"
     assert (gradients[0] - gradients[1]).norm() < 1e-7 * gradients[0].norm()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_critic_and_traces_see_every_token_once_all_the_same(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was done before memory ran out leaves nothing behind: in the critic, the policy, or what is recorded."""
+    monkeypatch.setattr("grpo.budget.LEAST", 8)
+    found = []
+    for most in (10_000, 40):
+        policy = random_policy("llama", torch.float64)
+        critic = critic_of(policy if shared else random_policy("llama", torch.float64, seed=1), shared=shared)
+        groups = annotated(rewarded(random_groups()), policy, None, ppo(), critic)
+        groups, _ = credit(groups, ppo())
+        traces = Traces(groups, len(groups))
+        monkeypatch.setattr("grpo.gradient.predicting_states", too_small_for(most))
+        gradient = accumulate_gradients(policy, groups, ppo(), critic, traces=traces)
+        grads = [weight.grad for weight in (*policy.model.parameters(), *dict(critic.named_parameters()).values())]
+        seen = [traces.seen[done].logprobs for group in groups for done in group.completions]
+        found.append((torch.cat([grad.flatten() for grad in grads]), np.concatenate(seen), gradient))
+    (whole, logp, told), (halved, logp_again, told_again) = found
+    assert policy.token_budget < 16384
+    assert (whole - halved).norm() < 1e-7 * whole.norm()
+    np.testing.assert_allclose(logp_again, logp, rtol=0, atol=1e-9)
+    assert told_again.value_loss == pytest.approx(told.value_loss)
+    assert told_again.metrics() == pytest.approx(told.metrics())
 
 
 def test_a_run_keeps_and_tells_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

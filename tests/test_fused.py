@@ -26,6 +26,7 @@ pytest.importorskip("triton")
 from grpo.fused import kernels
 from grpo.fused.attention import attend, attend_backward
 from grpo.fused.block import add_rows
+from grpo.fused.head import chosen_logprobs
 from grpo.fused.weights import Linear
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -150,6 +151,18 @@ def test_chosen(temperature: float) -> None:
     assert error(found_entropy, entropy) < 1e-5
     found = kernels.chosen_backward(logits, target, lse, found_entropy, *grads, temperature, torch.float32)
     assert error(found, wide.grad.nan_to_num(0.0)) < 1e-5
+
+
+def test_the_output_layer_by_hand() -> None:
+    """Two tokens at weights 1 and 0, hidden states 0: probabilities ½. A sum's gradient is 1 for all: of the states
+    1 − ½ and 0 − ½, of weights times 0."""
+    hidden = torch.zeros(2, 1, device=DEVICE, requires_grad=True)
+    weight = torch.nn.Parameter(torch.tensor([[1.0], [0.0]], device=DEVICE))
+    logp, entropy = chosen_logprobs(hidden, weight.detach(), weight, torch.tensor([0, 1], device=DEVICE), 1.0)
+    np.testing.assert_allclose(logp.tolist() + entropy.tolist(), np.log([0.5, 0.5, 2, 2]), rtol=1e-6)
+    logp.sum().backward()
+    assert hidden.grad.tolist() == [[0.5], [-0.5]]
+    assert weight.grad.tolist() == [[0.0], [0.0]]
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (4, 1)])

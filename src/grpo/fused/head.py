@@ -55,6 +55,8 @@ class _Head(torch.autograd.Function):
         ctx: Any, logp_grad_A: torch.Tensor, entropy_grad_A: torch.Tensor
     ) -> tuple[torch.Tensor, None, None, None, None]:
         hidden_AC, head_VC, target_A, entropy_A, lse_A = ctx.saved_tensors
+        # Of a sum, every gradient is the same number, which autograd keeps once; the kernel reads one per row.
+        logp_grad_A, entropy_grad_A = logp_grad_A.contiguous(), entropy_grad_A.contiguous()
         grad_AC, weight_VC = torch.empty_like(hidden_AC), ctx.weight_VC
         rows = rows_at_once(len(head_VC))
         parts = (x.split(rows) for x in (hidden_AC, target_A, lse_A, entropy_A, logp_grad_A, entropy_grad_A, grad_AC))
