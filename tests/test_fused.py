@@ -17,8 +17,10 @@ from conftest import random_policy
 from grpo.adapter import freeze
 from grpo.batch import pack
 from grpo.config import Lora
+from grpo.loading import load_policy
 from grpo.optimizer import make_optimizer, take_step
 from grpo.policy import Policy, logprobs
+from grpo.preflight import assumptions
 from test_batch import random_groups
 
 pytest.importorskip("triton")
@@ -390,6 +392,9 @@ def test_where_the_fused_blocks_are_used(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(weights, "width", 64)
     monkeypatch.setattr(weights.layers[0], "window", batch.layout.segments.positions)
     assert policy.fused_for(batch.layout) is weights
+    policy.forgetful, policy.tokenizer = True, load_policy("nano").tokenizer
+    assert assumptions(policy, []) == []
+    assert "system.recompute does nothing" in assumptions(replace(policy, compute=None), [])[0]
     assert replace(policy, compute=None).fused_for(batch.layout) is None
 
     def refused(where: Any, name: str, value: Any) -> bool:

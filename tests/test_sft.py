@@ -15,7 +15,9 @@ from grpo.checkpoints import Checkpoints
 from grpo.config import SftConfig, System
 from grpo.errors import GrpoError
 from grpo.loading import load_policy
+from grpo.policy import Policy, logprobs
 from grpo.sft import accumulate_gradients, read_rows, shuffled
+from grpo.types import Batch
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> Path:
@@ -112,3 +114,24 @@ def test_a_row_ends_with_the_end_token(tmp_path: Path) -> None:
     [row] = read_rows(write(tmp_path / "rows.jsonl", ROWS[:1]), policy)
     assert row.prompt_tokens.tolist() == [1, 0, 10, 1, 0, 12]
     assert np.array_equal(row.completions[0].tokens, [2, 0, policy.tokenizer.eos_token_id])
+
+
+def test_memory_that_runs_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty rows of 5 + 3 tokens, and room for 100: 16384 is halved to 64. A wish to compute again what a CPU keeps
+    reaches the policy, too."""
+    monkeypatch.setattr("grpo.budget.LEAST", 8)
+    forgetful = []
+
+    def small(policy: Policy, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        forgetful.append(policy.forgetful)
+        if len(batch.tokens_T) > 100:
+            raise torch.OutOfMemoryError
+        return logprobs(policy, batch, temperature)
+
+    monkeypatch.setattr("grpo.sft.policy_logprobs", small)
+    system = System(runs=str(tmp_path / "runs"), recompute=True)
+    data = str(write(tmp_path / "rows.jsonl", ROWS[:20]))
+    with grpo.sft(SftConfig(model="nano", data=data, steps=2, batch_size=20, system=system)) as run:
+        told = [found["text"] for found in run.findings() if found["kind"] == "memory"]
+    assert told == ["step 0: memory ran out; from here on micro-batches hold 64 tokens"]
+    assert set(forgetful) == {True}

@@ -85,12 +85,19 @@ class Policy:
             self._fused = made = Weights(self.model, dtype)
         return made
 
-    def fused_for(self, layout: Layout) -> Weights | None:
-        """What a micro-batch goes through, if that is `grpo.fused`: on a GPU, in bfloat16, inside every window."""
+    @property
+    def fused_in_training(self) -> Weights | None:
+        """What training goes through, if that is `grpo.fused`: on a GPU, in bfloat16, with heads that flash attention
+        takes."""
         if self.device.type != "cuda" or self.compute_dtype != torch.bfloat16:
             return None
-        segments, weights = getattr(layout, "segments", None), self.fused
-        if segments is None or weights is None or not can_flash(weights.width, self.device):
+        weights = self.fused
+        return weights if weights is not None and can_flash(weights.width, self.device) else None
+
+    def fused_for(self, layout: Layout) -> Weights | None:
+        """What this micro-batch goes through, if that is `grpo.fused`: inside every window."""
+        segments, weights = getattr(layout, "segments", None), self.fused_in_training
+        if segments is None or weights is None:
             return None
         seen = all(layer.window is None or layer.window >= segments.positions for layer in weights.layers)
         return weights if seen else None

@@ -231,6 +231,11 @@ def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
             f"{policy.name} ({kind}) computes attention in a way of its own: it is sampled with transformers' generate "
             "and trained with each completion behind its own prompt, which is slower"
         )
+    if policy.forgetful and policy.fused_in_training is None:
+        notes.append(
+            f"system.recompute does nothing for {policy.name} here: it is for models of Llama's blocks, on a GPU in "
+            "bfloat16"
+        )
     if policy.tokenizer.pad_token_id is None:
         notes.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
     if getattr(policy.tokenizer, "chat_template", None) and not all(problem.messages for problem in problems):

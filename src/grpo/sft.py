@@ -62,7 +62,12 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
         for step, batch_rows in enumerate(islice(shuffled(rows, config.batch_size, config.seed), steps)):
             start = time.perf_counter()
             lr = learning_rate(config.lr, step, steps=steps, warmup_steps=warmup_steps, schedule=config.schedule)
+            budget = policy.token_budget
             loss, tokens = accumulate_gradients(policy, batch_rows, config.system.token_budget)
+            if policy.token_budget != budget:
+                told = f"step {step}: memory ran out; from here on micro-batches hold {policy.token_budget} tokens"
+                view.warned(told)
+                run.find("memory", told, step)
             norm = take_step(policy, optimizer, lr=lr, grad_clip=config.grad_clip)
             metrics = {"sft_loss": loss, "tokens": float(tokens), "lr": lr, "grad_norm": norm}
             run.record(step, [], metrics, {"update": time.perf_counter() - start})

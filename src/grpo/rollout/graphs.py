@@ -227,7 +227,7 @@ class GraphDecoding:
     def run(
         self, prompt_lengths: Sequence[int], logits_PV: torch.Tensor, noise_PGL: torch.Tensor
     ) -> tuple[Any, Any, Any]:
-        """Tokens, log-probabilities and lengths of all completions; `store` has put the prompts in place before."""
+        """Tokens, log-probabilities and lengths of all completions; `prefill` has put the prompts in place before."""
         P, G, L = noise_PGL.shape
         N = P * G
         self._begin(prompt_lengths, G, noise_PGL.reshape(N, L))
