@@ -347,6 +347,7 @@ def test_gradients_of_a_frequent_token_do_not_round_away(dtype: torch.dtype) -> 
 def test_the_working_copy_follows_the_optimizer() -> None:
     """Adam's first step moves every weight by the learning rate, whatever its gradient."""
     policy = random_policy("llama")
+    policy.model.to(DEVICE)
     optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
     weights = policy.fused
     before = weights.layers[0].qkv.weight.clone(), weights.head.clone()
