@@ -10,7 +10,7 @@ import torch
 import grpo
 from conftest import random_policy
 from grpo.budget import LEAST, within_memory
-from grpo.config import Config, Evaluation, System
+from grpo.config import Checkpoints, Config, Evaluation, System
 from grpo.errors import GrpoError
 from grpo.policy import Policy, predicting_states
 from grpo.store import Run
@@ -88,3 +88,7 @@ def test_a_run_keeps_and_tells_what_it_found(tmp_path: Path, monkeypatch: pytest
     with grpo.train(Config(**more, run="small", system=System(runs=str(tmp_path)))) as run:
         assert isinstance(run, Run)
         assert run.meta("token_budget") == kept
+    asked = more | {"steps": 4, "checkpoints": Checkpoints(allow_change=True)}
+    with grpo.train(Config(**asked, run="small", system=System(runs=str(tmp_path), token_budget=4096))) as run:
+        assert run.meta("token_budget") == 4096, "asked for anew"
+        assert not [found for found in run.findings() if found["kind"] == "memory" and "4096" in found["text"]]

@@ -5,15 +5,19 @@ Without a GPU the kernels run through Triton's interpreter and attention in plai
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from conftest import random_policy
+from grpo.adapter import freeze
 from grpo.batch import pack
 from grpo.config import Lora
+from grpo.optimizer import make_optimizer, take_step
 from grpo.policy import Policy, logprobs
 from test_batch import random_groups
 
@@ -21,6 +25,7 @@ pytest.importorskip("triton")
 
 from grpo.fused import kernels
 from grpo.fused.attention import attend, attend_backward
+from grpo.fused.weights import Linear
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter multiplies no bfloat16 matrices.
@@ -290,6 +295,91 @@ def test_the_working_copy_follows_the_weights() -> None:
         for weight in policy.model.parameters():
             weight.data = weight.data * 0.9
     assert gap() < 1e-5
+
+
+def test_gradients_of_maps_side_by_side_add_up_and_are_let_go() -> None:
+    """1 + 4 = 5 for the first input, 2 + 10 for the second; what is set to None is no longer in memory. A gradient that
+    lies otherwise, as autograd may leave one, is added to as well."""
+    maps = [torch.nn.Linear(2, rows, bias=False) for rows in (1, 2)]
+    linear = Linear(maps, torch.float32)
+
+    def learn(grad: float, x: list[float]) -> None:
+        linear.learn(torch.full((1, 3), grad), torch.tensor([x]))
+
+    learn(1.0, [1.0, 2.0])
+    learn(2.0, [2.0, 5.0])
+    assert [one.weight.grad.tolist() for one in maps] == [[[5.0, 12.0]], [[5.0, 12.0], [5.0, 12.0]]]
+    assert linear._gradient().tolist() == [[5.0, 12.0]] * 3
+    held = weakref.ref(linear._gradient())
+    for one in maps:
+        one.weight.grad = None
+    assert held() is None
+    square = torch.nn.Linear(2, 2, bias=False)
+    square.weight.grad = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t()
+    Linear([square], torch.float32).learn(torch.tensor([[1.0, 0.0]]), torch.tensor([[10.0, 20.0]]))
+    assert square.weight.grad.tolist() == [[11.0, 23.0], [2.0, 4.0]]
+
+
+def test_the_working_copy_follows_the_optimizer() -> None:
+    """Adam's first step moves every weight by the learning rate, whatever its gradient."""
+    policy = random_policy("llama")
+    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+    weights = policy.fused
+    before = weights.layers[0].qkv.weight.clone(), weights.head.clone()
+    for weight in policy.model.parameters():
+        weight.grad = torch.ones_like(weight)
+    take_step(policy, optimizer, lr=0.1, grad_clip=1.0)
+    weights.refresh()
+    for copy, old in zip((weights.layers[0].qkv.weight, weights.head), before, strict=True):
+        torch.testing.assert_close(copy, old - 0.1, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("compute", [None, torch.bfloat16])
+def test_a_reference_that_is_refreshed_is_followed(compute: torch.dtype | None) -> None:
+    """Frozen weights and biases are read where they are, linear layers in the precision they are computed in; a tied
+    output layer that is wider than that has a copy, which follows too."""
+    policy, reference = (replace(random_policy("qwen2", seed=seed), compute=compute) for seed in (1, 2))
+    for held in (policy, reference):
+        held.model.lm_head.weight = held.model.model.embed_tokens.weight
+    freeze(reference)
+    weights, layer = reference.fused, reference.model.model.layers[0].self_attn
+    assert not any(weight.requires_grad for weight in reference.model.parameters())
+    assert layer.q_proj.weight.dtype == (compute or torch.float32)
+    assert reference.model.get_output_embeddings().weight.dtype == torch.float32
+    for held in (reference, policy):  # and back to what it was, from a checkpoint
+        saved = {name: tensor.clone() for name, tensor in held.model.state_dict().items()}
+        reference.model.load_state_dict(saved)
+        assert reference.fused is weights, "nothing has moved"
+        weights.refresh()
+        for part, kind in ((weights.layers[0].qkv.weight, "weight"), (weights.layers[0].qkv.bias, "bias")):
+            names = [f"model.layers.0.self_attn.{name}_proj.{kind}" for name in "qkv"]
+            assert torch.equal(part, torch.cat([saved[name] for name in names]).to(part.dtype))
+        assert torch.equal(weights.head, saved["lm_head.weight"].to(weights.dtype))
+
+
+def test_where_the_fused_blocks_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU from Ampere on, in bfloat16, within every window, where positions are turned alike in every batch and
+    heads are of a width that flash attention takes."""
+    monkeypatch.setattr(Policy, "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    [batch] = pack(random_groups(groups=1, group_size=2), 10_000)
+    policy = replace(random_policy("mistral"), compute=torch.bfloat16)
+    weights = policy.fused
+    monkeypatch.setattr(weights, "width", 64)
+    monkeypatch.setattr(weights.layers[0], "window", batch.layout.segments.positions)
+    assert policy.fused_for(batch.layout) is weights
+    assert replace(policy, compute=None).fused_for(batch.layout) is None
+
+    def refused(where: Any, name: str, value: Any) -> bool:
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, value)
+            return policy.fused_for(batch.layout) is None
+
+    assert refused(weights.layers[0], "window", batch.layout.segments.positions - 1)
+    assert refused(weights, "width", 12)
+    assert refused(weights, "width", 264)
+    assert refused(policy.model.model.rotary_emb, "rope_type", "dynamic")
+    assert refused(torch.cuda, "get_device_capability", lambda _: (7, 5))
 
 
 def test_a_frozen_model_has_no_gradient(trains_anywhere: None) -> None:

@@ -18,7 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import grpo
 import grpo.plan.memory as memory_module
 import grpo.policy
-from grpo.adapter import adapt
+from conftest import random_policy as small_policy
+from grpo.adapter import adapt, freeze
 from grpo.algorithms import PRESETS
 from grpo.attention import NAME
 from grpo.batch import pack
@@ -27,6 +28,7 @@ from grpo.config import Config, Lora, Loss, Optimizer, System
 from grpo.credit import credit
 from grpo.critic import make_critic
 from grpo.errors import GrpoError
+from grpo.fused.weights import can_be_fused
 from grpo.loading import load_policy
 from grpo.optimizer import make_optimizer
 from grpo.plan import (
@@ -34,6 +36,7 @@ from grpo.plan import (
     PRECISIONS,
     SHAPES,
     Needs,
+    Shape,
     Work,
     find_shape,
     flops,
@@ -53,6 +56,8 @@ from grpo.types import Completion, Group, Problem
 from tensor_bytes import peak_bytes, saved_bytes
 
 DTYPES = {"float32": torch.float32, "mixed": torch.float32, "bfloat16": torch.bfloat16}
+SIZES = dict.fromkeys(("num_attention_heads", "hidden_size", "vocab_size", "intermediate_size", "num_hidden_layers"), 8)
+"""For configs that call theirs otherwise."""
 ALONE = Needs(reference=False, critic=False)
 MEDIUM = {
     "vocab_size": 3000,
@@ -139,6 +144,11 @@ def test_shapes_by_name() -> None:
         assert typical_shape(size).parameters == pytest.approx(parameters, rel=0.01)
 
 
+def test_what_is_fused_is_told_by_the_config(architecture: str) -> None:
+    model = small_policy(architecture).model
+    assert shape_of(SIZES | model.config.to_dict(), architecture).fused == can_be_fused(model)
+
+
 def test_adapters_by_hand() -> None:
     """tiny: hidden and all heads 160 wide, feed-forward 432, 3 layers; rank 4 on q k v o (160 + 160 each), gate, up
     and down (592 each)."""
@@ -211,6 +221,8 @@ def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pyte
     if lora:
         adapt(policy, Lora(rank=lora), seed=1)
         reference = policy
+    elif reference:
+        freeze(reference)
     config = Config(
         algorithm=algorithm,
         prompts_per_step=work.prompts,
@@ -300,11 +312,32 @@ def test_planning_repeats_the_constants_of_the_code() -> None:
 
 
 def test_keys_and_values_by_hand() -> None:
-    """tiny: 3 layers, 160 wide keys, 4 bytes: 3 840 bytes of keys and values a token. 2 prompts of 10 tokens, once and
-    again for each of 8 completions, which have 30 more; up to 0.8 of them again when finished ones leave."""
+    """tiny: 3 layers, 160 wide keys, 4 bytes: 3 840 bytes of keys and values a token. 2 prompts of 10 tokens once, and
+    8 completions of 30, up to 0.8 of them again when finished ones leave; in bfloat16, each with its prompt's again."""
     work = Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
-    found = memory_of(find_shape("tiny"), work, ALONE, PRECISIONS["float32"]).components["keys/values"]
-    assert found == round(3840 * (20 + 1.8 * 8 * 40))
+    found = [
+        memory_of(find_shape("tiny"), work, ALONE, PRECISIONS[dtype]).components["keys/values"]
+        for dtype in ("float32", "bfloat16")
+    ]
+    assert found == [round(3840 * (20 + 1.8 * 8 * 30)), round(1920 * (20 + 1.8 * 8 * 40))]
+
+
+def test_working_copies_of_other_networks_by_hand() -> None:
+    """tiny on a GPU in mixed precision: a critic has a copy of its own, 2 bytes a weight of a product; a reference is
+    kept in 2 bytes but for 19 × 160 embeddings and 7 norms of 160, with a copy of the output layer, which is the
+    embedding. A model of other blocks has no copies."""
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+
+    def components(shape: Shape) -> dict[str, int]:
+        everyone = Needs(reference=True, critic=True)
+        return dict(memory_of(shape, work, everyone, PRECISIONS["mixed"], on_gpu=True).components)
+
+    fused, stock = components(shape), components(replace(shape, fused=False))
+    table, frozen = 19 * 160, 2 * shape.linear_parameters + 4 * (19 * 160 + 7 * 160)
+    assert fused["rollout's copy"] == 2 * (shape.linear_parameters + table)
+    assert (fused["reference"], stock["reference"]) == (frozen + 2 * table, frozen)
+    assert fused["critic"] - stock["critic"] == fused["rollout's copy"]
+    assert stock["rollout's copy"] == 0
 
 
 def test_what_a_preset_needs() -> None:
@@ -328,10 +361,9 @@ def test_what_a_preset_needs() -> None:
 
 
 def matrix_products(counter: FlopCounterMode) -> float:
-    """Without attention, of which torch does not count every kernel; where it is plain arithmetic, its products are
-    batched ones, and no others are."""
+    """Without attention, of which torch does not count every kernel: those of batches are its."""
     counts = counter.get_flop_counts()["Global"]
-    return float(sum(count for kernel, count in counts.items() if str(kernel).endswith(("aten.mm", "aten.addmm"))))
+    return float(sum(count for kernel, count in counts.items() if str(kernel) in ("aten.mm", "aten.addmm")))
 
 
 def test_operations_are_those_torch_counts() -> None:

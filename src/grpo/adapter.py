@@ -29,11 +29,7 @@ PREFIX = "base_model.model."
 
 
 def adapt(policy: Policy, settings: Lora, seed: int) -> None:
-    """Lays adapters into the policy's model. From here on they alone are trained, in float32 at least.
-
-    What is frozen needs no more precision than it is computed in: where products are taken in bfloat16, linear layers
-    are kept in it, which changes no product and halves their memory.
-    """
+    """Lays adapters into the policy's model. From here on they alone are trained, in float32 at least."""
     peft, model = _peft(), policy.model
     targets = _targets(model, settings.targets)
     chosen = peft.LoraConfig(
@@ -46,9 +42,7 @@ def adapt(policy: Policy, settings: Lora, seed: int) -> None:
     )
     if model.dtype == torch.bfloat16:
         policy.compute = torch.bfloat16  # adapters in float32, products of both in bfloat16
-    if policy.compute is not None:
-        for layer in (*_linear_layers(model).values(), *_own_head(model)):
-            layer.to(policy.compute)
+    freeze(policy)
     with torch.random.fork_rng(devices=[policy.device] if policy.device.type == "cuda" else []):
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(chosen, model)
@@ -57,6 +51,18 @@ def adapt(policy: Policy, settings: Lora, seed: int) -> None:
             part.to(torch.promote_types(model.dtype, torch.float32))
         layer.cast_input_dtype_enabled = policy.compute is None  # autocast does it, without a copy in between
     policy.adapter = _as_json(chosen.to_dict()) | {"target_modules": targets, "inference_mode": True}
+
+
+def freeze(policy: Policy) -> None:
+    """Nothing of it learns from here on: a reference, or what adapters are laid into.
+
+    What is frozen needs no more precision than it is computed in: where products are taken in bfloat16, linear layers
+    are kept in it, which changes no product and halves their memory.
+    """
+    policy.model.requires_grad_(False)
+    if policy.compute is not None:
+        for layer in (*_linear_layers(policy.model).values(), *_own_head(policy.model)):
+            layer.to(policy.compute)
 
 
 def adapted_layers(model: Any) -> list[Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from grpo.errors import GrpoError
 from grpo.faults import point
@@ -20,7 +22,14 @@ def make_optimizer(policy: Policy, *, beta1: float, beta2: float, weight_decay: 
 def adamw(
     weights: Iterable[torch.nn.Parameter], *, beta1: float, beta2: float, weight_decay: float
 ) -> torch.optim.AdamW:
-    return torch.optim.AdamW(weights, lr=0.0, betas=(beta1, beta2), weight_decay=weight_decay, fused=True)
+    optimizer = torch.optim.AdamW(weights, lr=0.0, betas=(beta1, beta2), weight_decay=weight_decay, fused=True)
+    optimizer.register_step_post_hook(_count_up)
+    return optimizer
+
+
+def _count_up(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Fused updates do not count the weights' versions up, by which working copies (`grpo.fused.weights`) know."""
+    increment_version(weight for group in optimizer.param_groups for weight in group["params"])
 
 
 def take_step(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_clip: float) -> float:

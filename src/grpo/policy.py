@@ -18,7 +18,7 @@ from grpo import adapter, unpacked
 from grpo.attention import Layout, PackedLayout
 from grpo.batch import pack
 from grpo.budget import within_memory
-from grpo.fused.weights import Weights, can_be_fused, weight_places
+from grpo.fused.weights import Weights, can_be_fused, can_flash, weight_places
 from grpo.models.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from grpo.product import wide_product
 from grpo.tensorfile import Mirror, write_tensors
@@ -90,7 +90,7 @@ class Policy:
         if self.device.type != "cuda" or self.compute_dtype != torch.bfloat16:
             return None
         segments, weights = getattr(layout, "segments", None), self.fused
-        if segments is None or weights is None:
+        if segments is None or weights is None or not can_flash(weights.width, self.device):
             return None
         seen = all(layer.window is None or layer.window >= segments.positions for layer in weights.layers)
         return weights if seen else None

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import torch
 
-from grpo.adapter import adapt
+from grpo.adapter import adapt, freeze
 from grpo.adapter import restore as restore_adapter
 from grpo.checkpoints import Checkpoint, Checkpoints, Snapshot
 from grpo.config import Config, System, as_dict, resolve
@@ -107,8 +107,9 @@ class Session:
         if config.loss.credit == "process":
             step_marks(task)
         policy, reference, critic, optimizer = _models(config, checkpoint)
-        policy.forgetful = config.system.recompute
-        policy.token_budget = (run.meta("token_budget") if run else None) or sizes.token_budget
+        for network in (policy, critic.body if critic else policy):
+            network.forgetful = config.system.recompute
+        policy.token_budget = _kept_budget(run, config) or sizes.token_budget
         threads = prepare_machine(config.system, policy, run)
         engine = Engine(policy, config.system.rows_at_once or (run.meta("rows_at_once") if run else None) or 0)
         notes = [*idle(config), *preflight(config, task, policy, engine, run.path if run else None)]
@@ -142,6 +143,7 @@ class Session:
             session.first_step = session.saved_step = checkpoint.step
             session.nonfinite_steps = checkpoint.state["nonfinite_steps"]
         run.set_config(as_dict(config))  # what runs from here on: more steps, perhaps
+        run.set_meta("token_budget", policy.token_budget)
         run.rewind(config.steps)  # steps beyond the ones asked for, of a run that once was longer
         run.set_status("running")
         view.started(run, config, session.first_step)
@@ -387,6 +389,12 @@ def _go_on_from(run: Run, config: Config, prints: Mapping[str, str], view: View)
     return checkpoint
 
 
+def _kept_budget(run: Run | None, config: Config) -> int | None:
+    """Tokens per micro-batch as the record has them, which memory may have halved; unless others are asked for now."""
+    asked_before = run and run.config["system"].get("token_budget")
+    return run.meta("token_budget") if run and asked_before == config.system.token_budget else None
+
+
 def _models(
     config: Config, checkpoint: Checkpoint | None
 ) -> tuple[Policy, Policy | None, Critic | None, torch.optim.AdamW]:
@@ -402,9 +410,11 @@ def _models(
         if checkpoint:
             restore_adapter(policy.model, checkpoint.model)
     reference = None
-    if config.loss.beta:
-        # With adapters it is the policy itself, with them switched off.
-        reference = policy if config.lora.rank else load_policy(config.model, **place)
+    if config.loss.beta and config.lora.rank:
+        reference = policy  # with its adapters switched off
+    elif config.loss.beta:
+        reference = load_policy(config.model, **place)
+        freeze(reference)
     settings = config.optimizer
     optimizer = make_optimizer(
         policy, beta1=settings.adam_beta1, beta2=settings.adam_beta2, weight_decay=settings.weight_decay

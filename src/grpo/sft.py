@@ -41,6 +41,7 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
     validate(config)
     view = logged(view or View(), config.system.log)
     policy = load_policy(config.model, **placement(config.system))
+    policy.forgetful = config.system.recompute
     prepare_machine(config.system, policy)
     rows = read_rows(Path(config.data), policy)
     steps = config.steps or math.ceil(config.epochs * len(rows) / config.batch_size)

@@ -130,7 +130,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One packed micro-batch: [prompt][c1]…[cG][prompt][c1]… in a single row, no padding, each prompt once.
+    """One packed micro-batch: [prompt 1]…[prompt P][c1]…[cN] in a single row, no padding, each prompt once.
 
     >>> import torch
     >>> from grpo.batch import pack

@@ -7,7 +7,7 @@ them, in their own precision, however many micro-batches there are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,13 +18,26 @@ from grpo.product import product
 
 BLOCKS = {"LlamaDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer", "MistralDecoderLayer"}
 """Decoder layers that compute exactly what is computed here."""
+FIXED_ROTATIONS = {"default", "linear", "llama3", "yarn"}
+"""Rotary embeddings that do not depend on the longest position of the batch."""
 
 
 def can_be_fused(model: Any) -> bool:
     layers = getattr(model.base_model, "layers", None)
     if not layers or {type(layer).__name__ for layer in layers} - BLOCKS:
         return False
-    return getattr(model.config, "hidden_act", None) == "silu"
+    return getattr(model.config, "hidden_act", None) == "silu" and has_fixed_rotation(model)
+
+
+def has_fixed_rotation(model: Any) -> bool:
+    """Whether a position is turned alike in every batch, so that one table serves all; true of models without any."""
+    rotary = getattr(model.base_model, "rotary_emb", None)
+    return getattr(rotary, "rope_type", "default") in FIXED_ROTATIONS
+
+
+def can_flash(width: int, device: torch.device) -> bool:
+    """Whether flash attention for rows of unequal length takes heads of this width there: from Ampere on."""
+    return width % 8 == 0 and width <= 256 and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 class Linear:
@@ -37,21 +50,23 @@ class Linear:
         biased = modules[0].bias is not None
         self.bias = torch.cat([module.bias.detach() for module in modules]).to(dtype) if biased else None
         self.adapter = Adapter(modules, dtype) if any(map(is_adapted, modules)) else None
-        self.gradient: torch.Tensor | None = None
-        """Of the maps side by side; theirs are parts of it."""
-        if not self.learns and modules[0].weight.dtype == dtype:
+        self.copied = self.learns or modules[0].weight.dtype != dtype
+        if not self.copied:
             # Frozen weights need no copy: the model's own are laid side by side, once.
-            for module, part in zip(modules, self.weight.split(self.sizes), strict=True):
-                module.weight.data = part
+            for own, part in self._parts():
+                own.data = part
+
+    def _parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Every weight and bias of the maps, and its place here."""
+        yield from zip([module.weight for module in self.modules], self.weight.split(self.sizes), strict=True)
+        if self.bias is not None:
+            yield from zip([module.bias for module in self.modules], self.bias.split(self.sizes), strict=True)
 
     @torch.no_grad()
     def refresh(self) -> None:
-        if self.learns:
-            for module, part in zip(self.modules, self.weight.split(self.sizes), strict=True):
-                part.copy_(module.weight)
-            if self.bias is not None:
-                for module, part in zip(self.modules, self.bias.split(self.sizes), strict=True):
-                    part.copy_(module.bias)
+        if self.copied:
+            for own, part in self._parts():
+                part.copy_(own)
         if self.adapter:
             self.adapter.refresh()
 
@@ -84,16 +99,25 @@ class Linear:
                 add_gradient(module.bias, part)
 
     def _add_to_weights(self, grad_TE: torch.Tensor, x_TC: torch.Tensor) -> None:
-        first = self.modules[0].weight
-        if self.gradient is not None and first.grad is not None and first.grad.data_ptr() == self.gradient.data_ptr():
-            product(grad_TE.t(), x_TC, onto=self.gradient, in_place=True)
+        if (whole_EC := self._gradient()) is not None:
+            product(grad_TE.t(), x_TC, onto=whole_EC, in_place=True)
             return
-        self.gradient = product(grad_TE.t(), x_TC, dtype=first.dtype)
-        for module, part in zip(self.modules, self.gradient.split(self.sizes), strict=True):
+        whole_EC = product(grad_TE.t(), x_TC, dtype=self.modules[0].weight.dtype)
+        for module, part in zip(self.modules, whole_EC.split(self.sizes), strict=True):
             if module.weight.grad is None:
                 module.weight.grad = part
             else:
                 module.weight.grad += part
+
+    def _gradient(self) -> torch.Tensor | None:
+        """Of the maps side by side, where theirs are parts of one. They alone hold it: once they are set to None, its
+        memory is free for the next rollout."""
+        first = self.modules[0].weight.grad
+        whole_EC = None if first is None else first._base
+        if first is None or whole_EC is None or whole_EC.shape != self.weight.shape:
+            return None
+        begins = whole_EC.data_ptr() == first.data_ptr() and whole_EC.stride() == first.stride()
+        return whole_EC if begins else None
 
 
 class Adapter:
@@ -186,6 +210,7 @@ class Weights:
         self.layers = [Layer(layer, dtype) for layer in self.body.layers]
         output = model.get_output_embeddings().weight
         self.head = output.detach().to(dtype, copy=output.requires_grad)  # a frozen one is read where it is
+        self.head_version = output._version
         self.places = weight_places(model)
         self.stamp = self._stamp()
         self._rotation: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -197,12 +222,12 @@ class Weights:
         for layer in self.layers:
             layer.refresh()
         output = self.model.get_output_embeddings().weight
-        if output.requires_grad:
+        if output._version != self.head_version and output.data_ptr() != self.head.data_ptr():
             self.head.copy_(output.detach())
-        self.stamp = now
+        self.head_version, self.stamp = output._version, now
 
     def _stamp(self) -> tuple[int, ...]:
-        """Every write in place counts a tensor's version up."""
+        """Every write in place counts a tensor's version up; for the fused optimizer's, `grpo.optimizer` does."""
         return tuple(weight._version for weight in self.model.parameters())
 
     def rotation(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:

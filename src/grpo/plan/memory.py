@@ -74,7 +74,7 @@ def memory_of(
     reward_model: Shape | None = None,
 ) -> Memory:
     """`lora`: rank of adapters on every linear map, which then are all that is trained; 0: the whole model is.
-    `stock`: a model whose blocks transformers computes, on a GPU too."""
+    `stock`: as transformers computes its blocks, even where `grpo.fused` could."""
     trained = shape.adapter_parameters(lora) if lora else shape.parameters
     if lora:
         weights = _frozen(shape, precision) + FLOAT32 * trained
@@ -83,28 +83,24 @@ def memory_of(
         weights = precision.weights * trained
     gradients, optimizer = precision.gradients * trained, precision.optimizer * trained
     # With adapters, the reference is the model without them.
-    reference = precision.weights * shape.parameters if needs.reference and not lora else 0
+    reference = _frozen(shape, precision) if needs.reference and not lora else 0
     reward = precision.weights * reward_model.parameters if reward_model else 0
     # The critic is a whole model besides, of which the output layer, where it has one of its own, is not trained.
     critic_gradients = precision.gradients * (trained if lora else shape.body) if needs.critic else 0
     critic = weights + precision.optimizer * critic_gradients // precision.gradients if needs.critic else 0
     keys_values, sampled_logits = rollout(shape, work, precision.values, on_gpu)
-    # Rollout has its own copy of the weights. A GPU keeps it, and the room for keys and values, from step to step; a
-    # CPU makes one for float32 models too large for its cache.
-    copied = on_gpu or (precision.values == FLOAT32 and shape.parameters > CACHED_MODEL)
-    copy = precision.values * (shape.linear_parameters + shape.embedding) * copied
-    if lora and on_gpu:
-        # Frozen weights are read where they are, but for an output layer that is the embedding, and kept wider.
-        copy = precision.values * (shape.adapters_side_by_side(lora) + shape.embedding * _casts_head(shape, precision))
-    elif lora and precision.values == FLOAT32 and not copied:
-        copy = precision.values * shape.linear_parameters  # with what the adapters add
+    copy = _working_copy(shape, precision, on_gpu, lora)
+    through_fused = on_gpu and precision.values < FLOAT32 and shape.fused and not stock
+    if through_fused:  # other networks compute with a copy, too; of a frozen one it is the output layer's alone
+        critic += copy * needs.critic
+        reference += precision.values * shape.embedding * _casts_head(shape, precision) * (reference > 0)
     resident = weights + optimizer + reference + reward + critic + on_gpu * (copy + keys_values)
 
     batch = work.micro_batch()
     # Gradients of the micro-batches before: beside the first one's activations there are none yet.
     earlier = batch.count > 1
     table = 0 if lora else precision.gradients * shape.embedding
-    if on_gpu and precision.values < FLOAT32 and not stock:
+    if through_fused:
         activations, logits, forward, update = _fused(shape, batch, precision, gradients, recompute)
     else:
         activations, logits, forward, update = _stock(shape, batch, precision, gradients, table, lora)
@@ -131,6 +127,20 @@ def memory_of(
         "logits": max(logits, sampled_logits),
     }
     return Memory(components, phases)
+
+
+def _working_copy(shape: Shape, precision: Precision, on_gpu: bool, lora: int) -> int:
+    """Of the policy's weights. A GPU keeps it, as it keeps the room for keys and values, from step to step; a CPU makes
+    one for each rollout of float32 models too large for its cache."""
+    if lora and on_gpu:
+        # Frozen weights are read where they are, but for an output layer that is the embedding, and kept wider.
+        head = shape.embedding * _casts_head(shape, precision)
+        return precision.values * (shape.adapters_side_by_side(lora) + head) * shape.fused
+    large = precision.values == FLOAT32 and shape.parameters > CACHED_MODEL
+    if shape.fused if on_gpu else large:
+        return precision.values * (shape.linear_parameters + shape.embedding)
+    # What adapters add is folded into a copy of the linear layers.
+    return precision.values * shape.linear_parameters if lora and precision.values == FLOAT32 else 0
 
 
 def _fused(
@@ -230,8 +240,8 @@ def rollout(shape: Shape, work: Work, size: int, on_gpu: bool) -> tuple[int, int
         # Every prompt once, in room for multiples of 64; the noise, tokens and log-probabilities; one set of logits.
         keys_values = per_token * (prompts * -(-prompt // 64) * 64 + rows * new) + 3 * FLOAT32 * rows * new
         return keys_values, FLOAT32 * shape.vocabulary * (rows + 2 * prompts)
-    # Every prompt once, and again for each of its completions.
-    kept = (1 + KEPT_ON_COMPACTION * (new > 1)) * (prompt + new)
+    # Every prompt once; below float32, again for each of its completions.
+    kept = (1 + KEPT_ON_COMPACTION * (new > 1)) * (new + prompt * (size < FLOAT32))
     tokens = max(each * prompt + kept * completions for each, completions in asked)
     # Logits, their logarithms, probabilities and cumulative sums.
     return round(tokens * per_token), 4 * FLOAT32 * shape.vocabulary * rows

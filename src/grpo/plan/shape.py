@@ -15,6 +15,9 @@ from grpo.flags import one_line, shown
 from grpo.models import EMBEDDED, locate_model
 from grpo.models.folder import adapter_base
 
+FUSED = {"llama", "qwen2", "qwen3", "mistral"}
+"""Families of `grpo.fused.weights.BLOCKS`; a test holds the two to one another."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
@@ -36,6 +39,8 @@ class Shape:
     qkv_bias: bool = False
     qk_norm: bool = False
     """Queries and keys are normalised per head, as in Qwen3."""
+    fused: bool = True
+    """Whether a GPU trains its blocks through `grpo.fused`, or as transformers has them."""
 
     @property
     def query_width(self) -> int:
@@ -181,6 +186,7 @@ def shape_of(config: Mapping[str, Any], name: str) -> Shape:
             tied=bool(config.get("tie_word_embeddings", family.startswith("gemma"))),
             qkv_bias=bool(config.get("attention_bias", family == "qwen2")),
             qk_norm=family.startswith("qwen3"),
+            fused=family in FUSED and config.get("hidden_act", "silu") == "silu",
         )
     except (KeyError, TypeError, ValueError) as error:
         raise GrpoError(f"field model: the config.json of {name} does not tell its shape ({error!r})") from error

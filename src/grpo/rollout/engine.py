@@ -17,7 +17,7 @@ import torch
 from grpo.attention import DecodeCache, PromptCache
 from grpo.batch import pack_prompts
 from grpo.errors import GrpoError
-from grpo.fused.weights import weight_places
+from grpo.fused.weights import has_fixed_rotation, weight_places
 from grpo.policy import Policy
 from grpo.rollout.choice import choose
 from grpo.rollout.generated import generated
@@ -33,8 +33,6 @@ COMPACT_BELOW = 0.8
 """Finished rows are dropped once fewer than this share of the batch is still going: a drop copies the cache."""
 SHARE_OF_FREE_MEMORY = 0.4
 """What completions in flight may take of it: gradients, moments and activations need the rest."""
-FIXED_ROTATIONS = {"default", "linear", "llama3", "yarn"}
-"""Rotary embeddings that do not depend on the longest position of the batch."""
 
 Sampled = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Tokens, log-probabilities and lengths of completions."""
@@ -133,12 +131,10 @@ class Engine:
         return np.array(tokens, dtype=np.int64)
 
     def _can_use_graphs(self, top_k: int, top_p: float) -> bool:
-        model = self.policy.model
-        rotary = getattr(model.base_model, "rotary_emb", None)
         return (
             self.policy.device.type == "cuda"
             and self.policy.compute_dtype in (torch.bfloat16, torch.float32)
-            and getattr(rotary, "rope_type", "default") in FIXED_ROTATIONS
+            and has_fixed_rotation(self.policy.model)
             and not top_k
             and top_p >= 1
         )
