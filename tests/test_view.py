@@ -312,7 +312,8 @@ def test_ending(run: Run, live: LiveView, kind: str, capsys: pytest.CaptureFixtu
         "",
         f"training   2:{seconds - 120:02.0f}: rollout 1:20, reward 10.0 s, update 40.0 s, record {record}",
         f"run        {run.path}",
-        f"next       grpo runs sums-001{elsewhere}",
+        f"next       grpo lab{elsewhere}   see why, in the browser",
+        f"           grpo runs sums-001{elsewhere}",
         f'           grpo sample sums-001 "12*12=" -n 8{elsewhere}',
         f"           grpo export sums-001 my-model{elsewhere}",
     ]

@@ -231,7 +231,8 @@ def _whereabouts(run: Run, summary: Mapping[str, Any]) -> list[str]:
         lines.append(_labelled("memory", memory))
     elsewhere = "" if str(run.path.parent) == "runs" else f" --runs {shlex.quote(str(run.path.parent))}"
     lines.append(_labelled("run", printable(str(run.path), 500)))
-    lines.append(_labelled("next", f"grpo runs {run.name}{elsewhere}"))
+    lines.append(_labelled("next", f"grpo lab{elsewhere}   see why, in the browser"))
+    lines.append(_labelled("", f"grpo runs {run.name}{elsewhere}"))
     if Checkpoints(run.path).newest():
         lines.append(_labelled("", f"grpo sample {run.name} {_quoted_prompt(run)} -n 8{elsewhere}"))
         lines.append(_labelled("", f"grpo export {run.name} my-model{elsewhere}"))

@@ -47,3 +47,27 @@ def test_vendored_files_are_as_published() -> None:
     for name, about in json.loads((STATIC / "vendor/manifest.json").read_text()).items():
         assert "LICENSE" in about["files"], name
         assert about["package"].startswith("sha512-")
+
+
+def rows_of_the_chapters() -> list[list[str]]:
+    tables = PAGE.split("\n## Chapters")[1].split("\n## ")[0]
+    lines = [line for line in tables.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [row for row in cells if row[0] != "item" and not row[0].startswith("---")]
+
+
+def test_every_interactive_element_and_every_error_has_its_row() -> None:
+    named = " ".join(row[0] for row in rows_of_the_chapters())
+    elements = ["0.1", "0.2", "0.3", "1.1", *(f"2.{number}" for number in range(1, 25))]
+    assert [name for name in elements if not re.search(rf"(?<![\d.]){re.escape(name)}(?!\d)", named)] == []
+    corrected = {int(number) for number in re.findall(r"errors? (\d)", named)}
+    corrected |= {int(number) for number in re.findall(r"errors? \d (?:and|to) (\d)", named)}
+    assert corrected == set(range(1, 9))
+
+
+def test_every_row_says_where_it_is_and_what_computes_it() -> None:
+    for row in rows_of_the_chapters():
+        assert len(row) == 3, row
+        assert all(row), row
+        computed = re.search(r"`grpo[\w.]*:\w+`", row[2])
+        assert computed or row[2].startswith(("none", "tests", "a test", "static", "reported")), row

@@ -34,17 +34,20 @@ PATIENTS: tuple[Patient, ...] = (
     ),
     Patient(
         "patient-2",
-        "After sixty steps the reward is hardly above where it began.",
+        "The reward rises a little in the first steps, and then stays where it is.",
         "beta",
         ("reward_flat",),
-        "The pull back to the reference is as strong as the reward. Ten times the learning rate only pulls harder.",
+        "The pull back to the reference outweighs the reward. Ten times the learning rate, which looks like a remedy, "
+        "breaks it; a weaker pull lets it learn.",
     ),
     Patient(
         "patient-3",
         "All answers to a prompt look the same, right or wrong.",
         "temperature",
         ("entropy_collapse", "no_signal"),
-        "Sampled this coldly, siblings agree from the start: nothing is left to compare.",
+        "Sampled this coldly, siblings agree: soon no group has anything to compare, and learning stops where it is, "
+        "ten times as far from the reference. The advised entropy bonus leaves every group without signal too; a "
+        "temperature of 1 keeps a quarter of them teaching to the end.",
     ),
     Patient(
         "patient-4",

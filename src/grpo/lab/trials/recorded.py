@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ def recorded(name: str) -> dict[str, Any] | None:
     """The outcome of a shipped trial with the versions it was made by; None where there is none."""
     # The name is one of a table, never a path.
     file = RECORDED / f"{name}.json"
-    if not file.is_file():
-        return None
+    return _read(file, file.stat().st_mtime_ns) if file.is_file() else None
+
+
+@lru_cache(maxsize=64)
+def _read(file: Path, _changed: int) -> dict[str, Any]:
     kept = json.loads(file.read_text())
     rewards = {arm["settings"]["reward"] for arm in kept["trial"]["arms"] if "reward" in arm["settings"]}
     outcome = Outcome.from_json(Trial.of(kept["trial"], tuple(rewards)), kept["runs"])

@@ -214,6 +214,13 @@ export function ChapterPage({ slug, query }) {
     );
     return () => (here = false);
   }, [slug]);
+  useEffect(() => {
+    if (found.slug !== slug || !location.hash) return;
+    // Once for where it is, and once more when what stands above it has been filled in.
+    const show = () => document.getElementById(location.hash.slice(1))?.scrollIntoView();
+    const timers = [setTimeout(show, 50), setTimeout(show, 800)];
+    return () => timers.forEach(clearTimeout);
+  }, [found.slug]);
   const depth = depthOf(query);
   const { Chapter, error } = found.slug === slug ? found : {};
   return html`<${Lesson} slug=${slug} depth=${depth} key=${slug}>${

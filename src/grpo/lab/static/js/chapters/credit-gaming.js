@@ -64,6 +64,6 @@ export function Api() {
     <${Fetched} state=${state} height="16rem">${(found) => html`<${Table} label="What a run makes of what they return" head=${["completion", ...found.functions.map((one) => one.name)]} rows=${found.texts.map((text, place) => [html`<bdi class="untrusted" dir="ltr">${visible(text)}</bdi>`, ...found.functions.map((one) => cell(one.outcomes[place]))])} foot=${`Called just now as a run calls them: ${found.problem.prompt} ${found.problem.answer}.`} />`}<//>
     <pre class="listing" tabIndex="0" role="group" aria-label="Commands"><code>grpo train --reward mine.py:near
 grpo train --reward "mine.py:near*0.5, task"        # several, weighted
-grpo train --reward judge:http://localhost:8000/v1   # a language model that grades</code></pre>
+grpo train --reward judge:URL   # a language model that grades</code></pre>
     <${Code} slug="credit" source="call" title="One call, whatever happens" />`;
 }

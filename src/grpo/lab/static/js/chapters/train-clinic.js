@@ -38,7 +38,7 @@ function Diagnosis({ patient, guess }) {
 }
 
 function Remedies({ rows }) {
-  const extra = ["right_share", "kl", "truncated"].filter((name) => rows.some((row) => row[name] !== undefined));
+  const extra = ["right_share", "kl", "zero_signal_groups", "truncated"].filter((name) => rows.some((row) => row[name] !== undefined));
   return html`<${Table} label="What each remedy did" head=${["", "paid in full, held out", "reward at the end", ...extra.map((name) => name.replaceAll("_", " ")), "findings"]} rows=${rows.map((row) => [row.label, html`<span class="num">${percent(row.before)} → <b>${percent(row.after)}</b></span>`, number(row.reward_mean, 2), ...extra.map((name) => (row[name] === undefined ? "–" : name === "kl" ? number(row[name], 3) : percent(row[name]))), row.findings.map((kind) => kind.replaceAll("_", " ")).join(", ") || "none"])} />`;
 }
 
@@ -55,6 +55,7 @@ export function SymptomTable() {
   const states = [first, second, third, fourth];
   if (states.some((state) => state.error)) return null;
   if (states.some((state) => !state.data)) return html`<${Loading} height="16rem" />`;
-  const measure = (row) => (row.right_share !== undefined ? `${percent(row.right_share)} truly right` : `${percent(row.after)} held out`);
-  return html`<${Table} label="Symptoms, advice and what came of it" head=${["symptom", "looks like", "advice", "measured: as it was, then with each remedy"]} rows=${SYMPTOMS.map(([, name, looks, advice], place) => [name, looks, advice, html`<ul class="plain">${states[place].data.remedies.map((row, at) => html`<li>${at === 0 ? "as it was" : row.label}: <b class="num">${measure(row)}</b></li>`)}</ul>`])} foot="Two seeds, sixty steps of nano each; the patients of the clinic. A loss that jumps is no sign in itself: with one update per batch the loss is about 0 whatever happens." />`;
+  const measure = (row, place) =>
+    row.right_share !== undefined ? `${percent(row.right_share)} truly right` : place === 3 ? `${percent(1 - row.zero_signal_groups)} of groups teach` : `${percent(row.after)} held out`;
+  return html`<${Table} label="Symptoms, advice and what came of it" head=${["symptom", "looks like", "advice", "measured: as it was, then with each remedy"]} rows=${SYMPTOMS.map(([, name, looks, advice], place) => [name, looks, advice, html`<ul class="plain">${states[place].data.remedies.map((row, at) => html`<li>${at === 0 ? "as it was" : row.label}: <b class="num">${measure(row, place)}</b></li>`)}</ul>`])} foot="Two seeds, sixty steps of nano each; the patients of the clinic. A loss that jumps is no sign in itself: with one update per batch the loss is about 0 whatever happens." />`;
 }

@@ -18,7 +18,7 @@ export function Dashboard() {
       <${Slider} name="size" label="G, answers to a prompt" min=${0} max=${5} step=${1} value=${2} show=${(place) => `${SIZES[place]} (${128 / SIZES[place]} prompts)`} />
       <${Choice} name="epochs" label="passes over a batch" value="2" options=${[["1", "1"], ["2", "2"], ["4", "4"]]} /></div>
       <p class="small soft">${changed ? "Train to see yours beside the default, three seeds each." : "Below: the default and four single changes, as recorded. Move a knob, then train your own beside the default."} With one pass ε does nothing.</p></div>
-    <${Trial} name="dashboard" arms=${arms} />`;
+    <${Trial} name="dashboard" arms=${arms}>${(outcome, { live, fits }) => (live || !fits ? null : html`<p>Read the table: at the same number of answers, 16 prompts with 8 each end higher than 4 prompts with 32 each. A larger group knows its baseline better and sees fewer problems. A tenth of ε changes little here, because few ratios leave the range anyway; β at 0.5 costs more than anything else.</p>`)}<//>`;
 }
 
 export function MetricRanges() {

@@ -1,0 +1,56 @@
+"""Chapter 7 in a browser: clean at every depth, its trials recorded, its numbers those of the records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from visit import Lab, faults, open_page
+
+from grpo.config import Config
+from grpo.lab.chapters import answer
+from grpo.lab.trials.recorded import recorded
+
+pytestmark = pytest.mark.browser
+
+
+def test_runs_and_the_clinic(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/learn/train?smoother=run&loss_value=zero")
+    page = visit.page
+    assert page.locator("[data-trial=ppo-and-grpo]").get_attribute("data-status") == "recorded"
+    for row in answer("train", "smoothness", {}):
+        assert visit.number(f"jump-{row['label']}") == pytest.approx(row["jump"], abs=5e-5)
+    kept = recorded("updates")
+    assert kept is not None
+    losses = [abs(point["mean"]) for point in kept["outcome"]["arms"][0]["bands"]["loss"]]
+    assert visit.number("most-loss") == pytest.approx(max(losses), abs=5e-4)
+    for setting, value in (("group_size", 8), ("loss-beta", 0.04), ("optimizer-epochs", 1), ("lr", Config.lr)):
+        assert visit.number(f"default-{setting}") == value
+
+    page.locator("input[name=beta]").press("End")
+    page.wait_for_url("**beta=1*")
+    visit.settle()
+    end = answer("train", "drift", {"beta": "1"})["rows"][-1]["reverse"]
+    page.wait_for_function(f"document.querySelector('[data-number=drift-end]').textContent === '{end:.3f}'")
+
+    page.get_by_role("button", name="Patient 4").click()
+    page.get_by_role("button", name="the reward pays for the wrong thing").click()
+    page.locator("[data-number=no-finding]").wait_for()
+    page.get_by_role("button", name="Patient 1").click()
+    page.get_by_role("button", name="learning rate far too high").click()
+    page.get_by_text("So it is.").wait_for()
+    page.get_by_text("reward fall").first.wait_for()
+    visit.settle()
+    assert faults(visit) == []
+    page.context.close()
+
+
+@pytest.mark.parametrize("query", ["depth=math", "depth=code"])
+def test_every_depth_is_clean(chromium: Any, classroom: Lab, query: str) -> None:
+    visit = open_page(chromium, classroom, f"/learn/train?{query}")
+    if "code" in query:
+        found = answer("train", "clip_fractions", {})
+        assert visit.number("listed") == pytest.approx(found["listed"], abs=0.005)
+        assert visit.number("clipped") == pytest.approx(found["engine"], abs=0.005)
+    assert faults(visit) == []
+    visit.page.context.close()
