@@ -25,7 +25,7 @@ def test_sliders_by_keyboard_and_numbers_of_the_engine(chromium: Any, classroom:
     page.wait_for_url("**r=1%2C1%2C1%2C0%2C0%2C0.5")
     visit.settle()
     [moved] = group_advantages(torch.tensor([[1.0, 1.0, 1.0, 0.0, 0.0, 0.5]], dtype=torch.float64)).tolist()
-    page.wait_for_function("document.querySelector('[data-number=mean]').textContent === '0.583'")
+    visit.await_number("mean", "0.583")
     assert [visit.number(f"advantage-{i}") for i in range(6)] == pytest.approx(moved, abs=0.005)
 
     found = answer("advantage", "ancestors", {})["ancestors"]["grpo"]
@@ -34,7 +34,7 @@ def test_sliders_by_keyboard_and_numbers_of_the_engine(chromium: Any, classroom:
     page.wait_for_url("**ag=5*")
     visit.settle()
     found = answer("advantage", "ancestors", {"g": "5"})["ancestors"]["grpo"]
-    page.wait_for_function(f"document.querySelector('[data-number=cosine]').textContent === '{found['cosine']:.4f}'")
+    visit.await_number("cosine", f"{found['cosine']:.4f}")
     page.get_by_role("button", name="1992 REINFORCE").click()
     assert visit.number("length") == 1.0
     assert visit.number("distinct") == 15

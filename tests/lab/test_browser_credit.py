@@ -22,7 +22,7 @@ def test_tokens_steps_and_checks(chromium: Any, classroom: Lab) -> None:
     page.wait_for_url("**lam=0*")
     visit.settle()
     surprise = found["tokens"][0]["surprise"]
-    page.wait_for_function(f"document.querySelector('[data-number=token-gae]').textContent === '+{surprise:.2f}'")
+    visit.await_number("token-gae", f"+{surprise:.2f}")
     page.get_by_role("group", name="Tokens of the answer").get_by_role("button").nth(3).press("Enter")
     page.wait_for_url("**token=3*")
     assert visit.number("token-grpo") == pytest.approx(found["tokens"][0]["grpo"], abs=5e-3), "the same for all"
@@ -34,12 +34,11 @@ def test_tokens_steps_and_checks(chromium: Any, classroom: Lab) -> None:
     page.get_by_role("radio", name="every step").check()
     page.wait_for_url("**mode=process*")
     first = page.locator(".step-rows li").first
-    before = first.inner_text()
     first.locator(".mark").first.press("Enter")
     page.wait_for_url("**turned=0.0*")
     visit.settle()
     turned = answer("credit", "steps", {"turned": "0.0"})["completions"][0]
-    page.wait_for_function("before => document.querySelector('.step-rows li').innerText !== before", arg=before)
+    first.locator(".mark.turned").first.wait_for()
     shown = first.locator(".step-part .tiny").all_inner_texts()
     pushes = [turned["process"][step["begin"]] for step in turned["steps"]]
     assert [float(text.replace("−", "-")) for text in shown] == pytest.approx(pushes, abs=5e-3)

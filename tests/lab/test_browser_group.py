@@ -21,15 +21,13 @@ def test_sliders_by_keyboard_and_numbers_of_the_engine(chromium: Any, classroom:
         page.locator("input[name=p]").press("ArrowRight")
     page.wait_for_url("**p=0.53*")
     visit.settle()
-    page.wait_for_function("document.querySelector('[data-number=zero-signal]').textContent !== '0.78%'")
+    page.locator('[data-number=zero-signal]:not(:text-is("0.78%"))').wait_for()
     assert visit.number("zero-signal") == pytest.approx(zero_signal_chance(0.53, 8), abs=5e-5)
     page.locator("input[name=g]").press("End")
     page.wait_for_url("**g=64*")
     visit.settle()
     found = answer("group", "samples", {"g": "64"})
-    page.wait_for_function(
-        f"document.querySelector('[data-number=group-distinct]').textContent == '{found['distinct']}'"
-    )
+    visit.await_number("group-distinct", str(found["distinct"]))
     assert visit.number("group-mean") == pytest.approx(found["statistics"]["reward_mean"], abs=5e-4)
     assert visit.number("group-std") == pytest.approx(found["statistics"]["reward_std"], abs=5e-4)
     page.locator("input[name=sweep]").press("ArrowLeft")

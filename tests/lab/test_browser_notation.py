@@ -38,7 +38,7 @@ def test_notation(chromium: Any, classroom: Lab) -> None:
     visit.page.wait_for_url("**t=0.1")
     visit.settle()
     found = answer("notation", "softmax", {"t": "0.1"})["probabilities"]
-    visit.page.wait_for_function("document.querySelector('[data-number=p-0]').textContent === '100.0%'")
+    visit.await_number("p-0", "100.0%")
     assert visit.number("p-1") == pytest.approx(found[1], abs=5e-4)
     assert faults(visit) == []
     visit.page.context.close()

@@ -31,7 +31,7 @@ def test_runs_and_the_clinic(chromium: Any, classroom: Lab) -> None:
     page.wait_for_url("**beta=1*")
     visit.settle()
     end = answer("train", "drift", {"beta": "1"})["rows"][-1]["reverse"]
-    page.wait_for_function(f"document.querySelector('[data-number=drift-end]').textContent === '{end:.3f}'")
+    visit.await_number("drift-end", f"{end:.3f}")
 
     page.get_by_role("button", name="Patient 4").click()
     page.get_by_role("button", name="the reward pays for the wrong thing").click()

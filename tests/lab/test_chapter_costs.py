@@ -53,6 +53,15 @@ def test_no_reference_and_adapters():
     assert lora["total"] < 0.3 * whole["total"]
 
 
+def test_a_larger_policy_fits_without_a_critic():
+    found = ask["largest"]({"card": "h200"})["largest"]
+    assert found["grpo"] > found["ppo"] > 1
+    # The next size up does not fit, this one does.
+    for algorithm, row in (("grpo", 0), ("ppo", 1)):
+        peaks = [ask["memory"]({"size": str(found[algorithm] + more)})["rows"][row]["total"] for more in (0, 0.1)]
+        assert peaks[0] <= 0.93 * 141 * 2**30 < peaks[1]
+
+
 def test_bytes_per_parameter():
     rows = {row["dtype"]: row for row in ask["accounting"]({})["rows"]}
     assert (rows["float32"]["trained"], rows["mixed"]["trained"], rows["bfloat16"]["trained"]) == (16, 16, 8)

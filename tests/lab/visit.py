@@ -57,6 +57,11 @@ class Visit:
         found = self.page.evaluate("async () => (await axe.run()).violations")
         return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
 
+    def await_number(self, name: str, text: str) -> None:
+        """Until the page shows it. (A function to poll for would be a string to evaluate, which the page's policy
+        forbids.)"""
+        self.page.locator(f'[data-number="{name}"]:text-is("{text}")').first.wait_for()
+
     def number(self, name: str) -> float:
         text = self.page.locator(f"[data-number={name}]").first.inner_text()
         value = float(text.replace("−", "-").replace("+", "").replace(",", "").rstrip("%"))

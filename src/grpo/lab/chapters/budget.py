@@ -68,6 +68,28 @@ def memory(query: Query) -> dict[str, Any]:
     return {"parameters": shape.parameters, "rows": rows, "saved": 1 - grpo / ppo, "count": count}
 
 
+def largest(query: Query) -> dict[str, Any]:
+    """The largest typical model, in steps of a tenth of a billion, whose step fits on a card: for GRPO and for PPO."""
+    card = word(query, "card", "h200", list(GPUS))
+    work, precision = _work(query), PRECISIONS[word(query, "dtype", "bfloat16", list(PRECISIONS))]
+    lora, room = whole(query, "lora", 0, 0, 256), USABLE * GPUS[card] * GIB
+
+    def fits(tenths: int, needed: Needs) -> bool:
+        shape = typical_shape(f"{tenths / 10:g}B")
+        return memory_of(shape, work, needed, precision, on_gpu=True, lora=lora).peak <= room
+
+    found = {}
+    for algorithm in ("grpo", "ppo"):
+        needed = _needs(query, algorithm)
+        # Memory grows with the size, but for roundings of a layer or a head.
+        least, most = 0, 5000
+        while most - least > 1:
+            middle = (least + most) // 2
+            least, most = (middle, most) if fits(middle, needed) else (least, middle)
+        found[algorithm] = least / 10
+    return {"card": card, "bytes": GPUS[card] * GIB, "largest": found}
+
+
 def _weights_alone(shape: Shape, needed: Needs, size: int, reward_model: Shape | None) -> dict[str, int]:
     """A count one often sees: parameters of every model times the bytes of one, and nothing else."""
     whole_model = shape.parameters * size

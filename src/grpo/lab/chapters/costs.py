@@ -12,6 +12,7 @@ from grpo.plan import flops, memory_of, needs
 
 ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
     "memory": budget.memory,
+    "largest": budget.largest,
     "accounting": budget.accounting,
     "compute": budget.compute,
     "groups": budget.group_costs,

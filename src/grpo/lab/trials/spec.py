@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from grpo.algorithms import SURROGATES
 from grpo.config import Config, parse_train
@@ -169,12 +169,3 @@ def _metrics(names: Any) -> tuple[str, ...]:
         if not isinstance(name, str) or not (name in METRICS or name.endswith("_share")):
             raise GrpoError(f"field metrics: {shown(name)} is no metric; docs/metrics.md lists them")
     return tuple(names)
-
-
-def allowed_words(path: str) -> tuple[str, ...]:
-    """
-    >>> allowed_words("loss.kl_in")
-    ('loss', 'reward')
-    """
-    kind = leaves(Config)[path].kind
-    return tuple(CHOICES.get(path) or (get_args(kind) if get_origin(kind) is Literal else ()))

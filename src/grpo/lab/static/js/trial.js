@@ -117,13 +117,15 @@ export function Curves({ outcome, metric, by }) {
   const colour = (point) => COLOURS[point.arm];
   // A band may reach below anything that was measured; the axis need not.
   const lowest = seeds.reduce((least, point) => Math.min(least, point.y), Infinity);
+  const highest = seeds.reduce((most, point) => Math.max(most, point.y), 0);
+  const span = by === "step" ? { domain: [1, Math.max(2, outcome.trial.steps)] } : {};
   const axis = AXES.find(([key]) => key === by)[1];
   return html`<div class="outcome-chart"><h3>${metric.replaceAll("_", " ")}<${MetricHint} name=${metric} /></h3>
     <${Chart} label=${`${metric} over ${axis}, ${outcome.arms.map((arm) => arm.label).join(", ")}; the line is the mean over seeds, the band one standard deviation`} height=${190}
       deps=${[seeds.length, bands.length, by, metric]}
       build=${(Plot) => ({
-        x: { label: axis, ticks: 5, tickFormat: tick },
-        y: { grid: true, label: null, ticks: 5, tickFormat: (value) => (unit?.startsWith("share") ? percent(value) : tick(value)) },
+        x: { label: axis, ticks: 5, tickFormat: tick, ...span },
+        y: { grid: true, label: null, ticks: 5, tickFormat: (value) => (unit?.startsWith("share") ? percent(value, highest < 0.1 ? 1 : 0) : tick(value)) },
         marks: [
           Plot.areaY(bands, { x: "x", y1: (point) => Math.max(lowest, point.low), y2: "high", z: "arm", fill: colour, fillOpacity: 0.16 }),
           Plot.lineY(seeds, { x: "x", y: "y", z: "run", stroke: colour, strokeWidth: 1, strokeOpacity: bands.length ? 0.25 : 0.8 }),

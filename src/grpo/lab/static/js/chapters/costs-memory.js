@@ -32,9 +32,17 @@ export function Memory() {
         <${Only} depth="math code"><${Table} label="Memory by component" head=${["component", "GRPO", "PPO"]} rows=${Object.keys(data.rows[1].components).filter((name) => data.rows.some((row) => row.components[name])).map((name) => [NAMES[name] ?? name, ...data.rows.map((row) => html`<span class="num">${gib(row.components[name] ?? 0)}</span>`)])} foot=${data.count === "all" ? "The total is that of the worst moment: some components do not meet there, and the backward pass needs room of its own." : ""} /><//>
         <p class="small soft">${data.rows.map((row) => `${row.algorithm === "grpo" ? "GRPO" : "PPO"} fits on ${row.fits.length ? row.fits.slice(0, 3).join(", ") : "no single card of the table"}`).join("; ")}.</p>`}<//>
     <//>
+    <${Largest} />
     <${Only} depth="intuition"><${Shares} /><//>
     <${Only} depth="code"><${Code} slug="costs" source="memory_of" title="The planner's memory" /><${Code} slug="costs" source="needs" title="Which models an algorithm needs" /><pre class="listing scroll" tabIndex="0" role="group" aria-label="Command"><code>grpo plan --params ${param("size", 7)}B --algorithm grpo,ppo --dtype ${param("dtype", "bfloat16")}</code></pre><//>
   <//>`;
+}
+
+function Largest() {
+  const { dtype, lora, reference, g, new_tokens } = memoryParams();
+  const state = useAnswer("costs", "largest", { card: param("card", "h200"), dtype, lora, reference, g, new_tokens });
+  return html`<${Play} label="Largest model on a card"><${Choice} name="card" label="on one card of this kind" value="h200" options=${[["4090", "4090, 24 GiB"], ["a100-80", "A100, 80"], ["h200", "H200, 141"], ["b200", "B200, 180"]]} />
+    <${Fetched} state=${state} height="5rem">${(data) => html`<${Numbers} items=${[["largest model with GRPO", data.largest.grpo ? `${exact(data.largest.grpo, 3)} B` : "none", null, "largest-grpo"], ["largest with PPO", data.largest.ppo ? `${exact(data.largest.ppo, 3)} B` : "none", null, "largest-ppo"]]} /><p class="small soft">Same precision, group size and length as above. What the critic leaves free, a larger policy can use.</p>`}<//><//>`;
 }
 
 function Shares() {
