@@ -1,7 +1,6 @@
 // ε, β and G trained for real; every knob with its default and where it comes from.
 import { html } from "htm/preact";
 import { Choice, Code, Fetched, Only, Reported, Slider, Table, Trial, param, useAnswer } from "../lesson.js";
-import { useApi } from "../api.js";
 import { exact, number, percent } from "../format.js";
 
 const SIZES = [2, 4, 8, 16, 32, 64];
@@ -41,24 +40,9 @@ function Presets() {
 }
 
 // Four rules of thumb, each beside what the recorded arms did.
-const TIPS = [
-  ["A larger group is more stable but slower", "G 32", "zero_signal_groups", "groups without signal"],
-  ["A smaller ε makes updates cautious", "ε 0.02", "clip_high", "tokens clipped"],
-  ["A larger β stays closer to the reference", "β 0.5", "kl", "KL at the end"],
-  ["More passes use samples better, and may overfit", null, "reward_mean", "reward at the end"],
-];
-
 export function Tips() {
-  const knobs = useApi("/api/trials/named/dashboard");
-  const updates = useApi("/api/trials/named/updates");
-  const arms = knobs.data?.recorded?.outcome.arms;
-  const passes = updates.data?.recorded?.outcome.arms;
-  if (!arms || !passes) return null;
-  const end = (arm, metric) => arm.bands[metric].at(-1).mean;
+  const state = useAnswer("train", "rules", {});
   const show = (metric, value) => (metric === "kl" ? number(value, 3) : percent(value, 1));
   return html`<h3>Four rules of thumb, measured</h3>
-    <${Table} label="Rules of thumb beside measurements" head=${["rule", "measured", "default", "changed"]} rows=${TIPS.map(([rule, label, metric, words]) => {
-      const [base, other] = label ? [arms[0], arms.find((arm) => arm.label === label)] : passes;
-      return [rule, words, show(metric, end(base, metric)), html`${show(metric, end(other, metric))} <span class="tiny faint">${other.label}; reward ${percent(end(other, "reward_mean"), 1)} instead of ${percent(end(base, "reward_mean"), 1)}</span>`];
-    })} foot="Last step, mean of three seeds. G 32 here has four prompts a step instead of sixteen: the same number of answers." />`;
+    <${Fetched} state=${state} height="16rem">${(rows) => html`<${Table} label="Rules of thumb beside measurements" head=${["rule", "changed", "measured", "whole run", "last 20 steps", "reward moves by", "held out"]} rows=${rows.map(({ rule, metric, words, base, changed }) => [rule, changed.label, words, ...[(arm) => show(metric, arm.whole), (arm) => show(metric, arm.late), (arm) => number(arm.jump, 3), (arm) => percent(arm.accuracy, 1)].map((of) => html`<span class="num">${of(base)} → <b>${of(changed)}</b></span>`)])} foot="Default → changed, three seeds each. “Moves by” is the change of the reward from step to step over the last 20. G 32 has four prompts a step instead of sixteen: the same number of answers." />`}<//>`;
 }

@@ -33,7 +33,7 @@ export function Update() {
       <${Only} depth="math"><${Worked} state=${state} /><//>
       <${Only} depth="code"><${Code} slug="why" source="one_update" title="The function that was paused" /><//>
     <//>
-    <p class="soft small">Try the longest learning rate and read the last phase again: one step of Adam moves every weight by about the learning rate, and at 10⁻³ the style is learned while the sums are forgotten. A run warms up, and its steps are shorter.</p>
+    <p class="soft small">Try the largest learning rate and read the last phase again: one step of Adam moves every weight by about the learning rate, and at 10⁻³ the style is learned while the sums are forgotten. A run warms up, and its steps are shorter.</p>
   <//>`;
 }
 
