@@ -26,7 +26,7 @@ const WORDS = {
 const setup = () => ({ p: [param("pa", 0.5), param("pb", 0.3), param("pc", 0.2)].join(","), r: [param("ra", 0), param("rb", 0.2), param("rc", 1)].join(",") });
 
 export function Ancestors() {
-  const chosen = param("ancestor", "grpo");
+  const chosen = param("ancestor", "grpo") in FORMULAS ? param("ancestor", "grpo") : "grpo";
   const state = useAnswer("advantage", "ancestors", { ...setup(), g: param("ag", 4), critic: param("critic", 0) });
   return html`<${Play} label="Ancestors of GRPO">
     <${Fetched} state=${state} height="34rem">${(data) => {
@@ -39,7 +39,7 @@ export function Ancestors() {
         <${Numbers} items=${[["length, of the true gradient", percent(about.length, 1), null, "length"], ["cosine with it", number(about.cosine, 4), null, "cosine"], ["bias", Math.abs(about.bias) < 1e-9 ? "0" : number(about.bias, 4), null, "bias"], ["variance", number(about.variance, 4), null, "variance"]]} />
         <div class="knobs"><${Slider} name="ag" label="group size G" min=${2} max=${8} step=${1} value=${4} /><${Slider} name="critic" label="the critic's error" min=${-1} max=${1} step=${0.05} value=${0} show=${(value) => number(value, 2)} /></div>
         <${Figure} label="Direction error and noise of each algorithm's estimate" height=${230} deps=${[JSON.stringify(rows.map(([, each]) => [each.angle, each.noise])), chosen]}
-          build=${(Plot) => ({ marginLeft: 50, x: { label: "noise: std of the estimate, in units of its own length →", grid: true, zero: true, nice: true }, y: { label: "↑ degrees off the true direction", grid: true, domain: [0, Math.max(12, ...rows.map(([, each]) => each.angle * 1.15))] }, marks: [Plot.dot(rows, { x: ([, each]) => each.noise, y: ([, each]) => each.angle, r: 6, fill: ([key]) => (key === chosen ? "var(--accent)" : "var(--ink-faint)") }), ...spread(rows).map((place, at, all) => Plot.text([place], { x: "x", y: "y", text: "name", dy: -13 - 13 * (at % 3), textAnchor: at === all.length - 1 ? "end" : "middle", fill: "var(--ink)" }))] })}
+          build=${(Plot) => ({ marginLeft: 50, x: { label: "noise: std of the estimate, in units of its own length →", grid: true, zero: true, nice: true }, y: { label: "↑ degrees off the true direction", grid: true, domain: [0, Math.max(12, ...rows.map(([, each]) => each.angle * 1.15))] }, marks: [Plot.dot(rows, { x: ([, each]) => each.noise, y: ([, each]) => each.angle, r: 6, fill: ([key]) => (key === chosen ? "var(--accent)" : "var(--ink-faint)") }), ...spread(rows).map((place, at, all) => Plot.text([place], { x: "x", y: "y", text: "name", dy: -13 * (1 + all.slice(0, at).filter((other) => Math.abs(other.y - place.y) < 3).length), textAnchor: at === all.length - 1 ? "end" : "middle", fill: "var(--ink)" }))] })}
           table=${{ columns: ["algorithm", "length", "cosine", "degrees off", "bias", "variance", "noise"], rows: rows.map(([, each]) => [each.name, each.length, each.cosine, each.angle, each.bias, each.variance, each.noise]) }} />
         <p class="small soft">All ${data.groups.toLocaleString("en-US")} groups of ${data.group_size} answers gone through, each weighed by its chance. The true gradient is (${data.true_gradient.map((value) => number(value, 3)).join(", ")}).</p>`;
     }}<//>

@@ -19,7 +19,7 @@ export function Memory() {
   return html`<${Section} title="What fits on the card" id="memory" lead="PPO learns a second model, the critic, to say what reward to expect. GRPO asks the group instead. The planner that a run consults before it starts says what that saves.">
     <${Play} label="Memory planner">
       <div class="knobs"><${Slider} name="size" label="parameters, billions" min=${0.5} max=${70} step=${0.5} value=${7} show=${(v) => `${exact(v, 3)} B`} />
-        <${Choice} name="count" label="what is counted" value="all" options=${[["weights", "weights alone"], ["states", "+ training"], ["all", "peak"]]} />
+        <${Choice} name="count" label="what is counted" value="all" options=${[["weights", "weights alone"], ["states", "with training states"], ["all", "everything, at its peak"]]} />
         <${Choice} name="dtype" label="precision" value="bfloat16" options=${[["bfloat16", "bfloat16"], ["mixed", "mixed"], ["float32", "float32"]]} />
         <${Choice} name="lora" label="what is trained" value="0" options=${[["0", "all weights"], ["16", "LoRA, rank 16"]]} />
         <${Choice} name="ref" label="reference" value="yes" options=${[["yes", "β > 0"], ["no", "β = 0: none"]]} />

@@ -1,20 +1,20 @@
 // ε, β and G trained for real; every knob with its default and where it comes from.
 import { html } from "htm/preact";
-import { Choice, Code, Fetched, Only, Reported, Slider, Table, Trial, param, useAnswer } from "../lesson.js";
+import { among, Choice, Code, Fetched, Only, Reported, Slider, Table, Trial, param, useAnswer } from "../lesson.js";
 import { exact, number, percent } from "../format.js";
 
 const SIZES = [2, 4, 8, 16, 32, 64];
 
 // The reader's own setting trains beside the default; every arm samples as many answers a step.
 export function Dashboard() {
-  const [eps, beta, size, epochs] = [param("eps", 0.2), param("kb", 0.04), SIZES[param("size", 2)], Number(param("epochs", "2"))];
+  const [eps, beta, size, epochs] = [param("eps", 0.2), param("kb", 0.04), among(SIZES, param("size", 2), 2), Number(param("epochs", "2"))];
   const changed = eps !== 0.2 || beta !== 0.04 || size !== 8 || epochs !== 2;
   const settings = { "optimizer.epochs": epochs, "loss.clip_low": Math.min(1, eps), "loss.clip_high": eps, "loss.beta": beta, group_size: size, prompts_per_step: 128 / size };
   const arms = changed ? [{ label: "ε 0.2, β 0.04, G 8", settings: { "optimizer.epochs": 2 } }, { label: `yours: ε ${number(eps, 2)}, β ${number(beta, 2)}, G ${size}`, settings }] : undefined;
   return html`<div class="play" role="group" aria-label="Knobs"><div class="knobs">
       <${Slider} name="eps" label="ε, clip range" min=${0.02} max=${1} step=${0.02} value=${0.2} show=${(value) => number(value, 2)} />
       <${Slider} name="kb" label="β, pull to the reference" min=${0} max=${1} step=${0.02} value=${0.04} show=${(value) => number(value, 2)} />
-      <${Slider} name="size" label="G, answers to a prompt" min=${0} max=${5} step=${1} value=${2} show=${(place) => `${SIZES[place]} (${128 / SIZES[place]} prompts)`} />
+      <${Slider} name="size" label="G, answers to a prompt" min=${0} max=${5} step=${1} value=${2} show=${(place) => `${among(SIZES, place, 2)} (${128 / among(SIZES, place, 2)} prompts)`} />
       <${Choice} name="epochs" label="passes over a batch" value="2" options=${[["1", "1"], ["2", "2"], ["4", "4"]]} /></div>
       <p class="small soft">${changed ? "Train to see yours beside the default, three seeds each." : "Below: the default and four single changes, as recorded. Move a knob, then train your own beside the default."} With one pass ε does nothing.</p></div>
     <${Trial} name="dashboard" arms=${arms}>${(outcome, { live, fits }) => (live || !fits ? null : html`<p>Read the table: at the same number of answers, 16 prompts with 8 each end higher than 4 prompts with 32 each. A larger group knows its baseline better and sees fewer problems. A tenth of ε changes little here, because few ratios leave the range anyway; β at 0.5 costs more than anything else.</p>`)}<//>`;
