@@ -95,6 +95,26 @@ def test_smoothness_by_hand() -> None:
     assert found["jump"] == 0
     assert found["floor"] == pytest.approx(math.sqrt(2 * 0.25 / 128))
     assert found["grad_spread"] == pytest.approx(math.sqrt(2) / 2)
+    assert found["luck"] is None, "nothing moved"
+    lucky = {**arm, "curves": {**arm["curves"], "reward_mean": [{"value": [0.5, 0.625, 0.5]}] * 2}}
+    floor = (2 * math.sqrt(2 * 0.25 / 128) + math.sqrt(2 * 0.625 * 0.375 / 128)) / 3
+    assert about(lucky, 128)["luck"] == pytest.approx(floor**2 / 0.125**2)
+
+
+def test_rules_of_thumb_beside_the_recorded_arms() -> None:
+    rows = {row["metric"]: row for row in answer("train", "rules", {})}
+    kept = recorded("dashboard")
+    assert kept is not None
+    default, *_ = kept["outcome"]["arms"]
+    bands = [point["mean"] for point in default["bands"]["kl"]]
+    assert rows["kl"]["base"]["whole"] == pytest.approx(sum(bands) / 60)
+    assert rows["kl"]["base"]["late"] == pytest.approx(sum(bands[40:]) / 20)
+    assert rows["kl"]["changed"]["late"] < rows["kl"]["base"]["late"], "a larger beta stays closer"
+    groups = rows["zero_signal_groups"]
+    assert groups["changed"]["jump"] > 2 * groups["base"]["jump"], "with as many answers, fewer prompts are less steady"
+    passes = rows["reward_mean"]
+    assert passes["changed"]["whole"] > passes["base"]["whole"], "more passes rise sooner"
+    assert passes["changed"]["late"] < passes["base"]["late"], "and end lower"
 
 
 def test_every_trial_is_recorded() -> None:

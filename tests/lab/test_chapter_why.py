@@ -158,7 +158,7 @@ def test_cards_are_computed() -> None:
     work = Work(prompts=16, group_size=8, prompt_tokens=256, new_tokens=1024)
     shape = typical_shape("7B")
     kept, extra = (
-        memory_of(shape, work, Needs(reference=True, critic=critic), PRECISIONS["mixed"], on_gpu=True).peak
+        memory_of(shape, work, Needs(reference=True, critic=critic), PRECISIONS["bfloat16"], on_gpu=True).peak
         for critic in (False, True)
     )
     assert found["memory_saved"] == pytest.approx(1 - kept / extra)

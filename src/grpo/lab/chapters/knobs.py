@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from operator import attrgetter
+from statistics import fmean
 from typing import Any
 
 from grpo.algorithms import PRESETS
 from grpo.config import Config
 from grpo.errors import GrpoError
 from grpo.lab.chapters.query import Query
+from grpo.lab.chapters.smoothness import jump
 from grpo.lab.trials.recorded import recorded
 from grpo.metrics import METRICS
 
@@ -107,6 +109,49 @@ def loss_value(query: Query) -> dict[str, Any]:
 
     one, several, *_ = kept["outcome"]["arms"]
     return {"one": about(one), "several": about(several)}
+
+
+TAIL = 20
+RULES: tuple[tuple[str, str, str, str, str], ...] = (
+    ("A larger group is more stable but slower", "dashboard", "G 32", "zero_signal_groups", "groups without signal"),
+    ("A smaller ε makes updates cautious", "dashboard", "ε 0.02", "clip_high", "tokens clipped from above"),
+    ("A larger β stays closer to the reference", "dashboard", "β 0.5", "kl", "KL"),
+    ("More passes use samples better, and may overfit", "updates", "4 passes", "reward_mean", "reward"),
+)
+
+
+def rules_of_thumb(query: Query) -> list[dict[str, Any]]:
+    """Each rule beside what the recorded arms did: a metric over the whole run and over its last steps, how far the
+    reward moves from step to step there, and held-out accuracy."""
+
+    def about(arm: dict[str, Any], metric: str) -> dict[str, Any]:
+        means = [point["mean"] for point in arm["bands"][metric]]
+        tails = [curve["value"][-TAIL:] for curve in arm["curves"]["reward_mean"]]
+        return {
+            "label": arm["label"],
+            "whole": fmean(means),
+            "late": fmean(means[-TAIL:]),
+            "jump": fmean(jump(tail) for tail in tails),
+            "accuracy": arm["accuracy"]["after"]["mean"],
+        }
+
+    rows = []
+    for rule, trial, label, metric, words in RULES:
+        kept = recorded(trial)
+        if kept is None:
+            raise GrpoError(f"the trial {trial} was not recorded: python scripts/record_trials.py {trial}")
+        base, *others = kept["outcome"]["arms"]
+        changed = next(arm for arm in others if arm["label"] == label)
+        rows.append(
+            {
+                "rule": rule,
+                "metric": metric,
+                "words": words,
+                "base": about(base, metric),
+                "changed": about(changed, metric),
+            }
+        )
+    return rows
 
 
 CLAIMS: tuple[tuple[str, str, str], ...] = (

@@ -33,6 +33,7 @@ def about(arm: dict[str, Any], completions: int) -> dict[str, Any]:
         "seeds": len(curves),
         "jump": fmean(jumps),
         "floor": floor,
+        "luck": floor**2 / fmean(jumps) ** 2 if any(jumps) else None,
         "early": fmean(starts),
         "late": fmean(ends),
         "apart": stdev(ends) if len(ends) > 1 else None,

@@ -19,6 +19,7 @@ ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
     "hyperparameters": knobs.hyperparameters,
     "presets": knobs.presets,
     "ranges": knobs.metric_ranges,
+    "rules": knobs.rules_of_thumb,
     "loss_value": knobs.loss_value,
     "clip_fractions": listings.clip_fractions,
     "penalty": listings.penalty_gradient,

@@ -14,13 +14,13 @@ from grpo.core import policy_loss, zero_signal_chance
 from grpo.credit import credit
 from grpo.evaluation import evaluate
 from grpo.gradient import accumulate_gradients
+from grpo.lab.chapters.budget import memory
 from grpo.lab.chapters.checked import CLASSMATES, judged, scored_group, verifiable
 from grpo.lab.chapters.emergence import aha
 from grpo.lab.chapters.nano import LONGEST, nano, sampled, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
 from grpo.lab.chapters.update import one_update, paused_update
 from grpo.optimizer import take_step
-from grpo.plan import PRECISIONS, Work, memory_of, needs, typical_shape
 from grpo.rewards import score
 from grpo.rewards.answers import check
 from grpo.rollout.engine import Engine
@@ -86,18 +86,14 @@ def stages(query: Query) -> dict[str, Any]:
 
 
 def cards(query: Query) -> dict[str, Any]:
-    """The figures at the top: what papers report is the page's, the rest is worked out here."""
+    """The figures at the top: what papers report is the page's, the rest is worked out as in the chapter on costs."""
     defaults = Config()
-    work = Work(prompts=16, group_size=8, prompt_tokens=256, new_tokens=1024)
-    peaks = {
-        name: memory_of(typical_shape("7B"), work, needs(PRESETS[name].settings), PRECISIONS["mixed"], on_gpu=True).peak
-        for name in ("ppo", "grpo")
-    }
+    planned = memory({})
     return {
         "group_size": defaults.group_size,
         "beta": PRESETS["grpo"].settings.beta,
-        "memory": peaks,
-        "memory_saved": 1 - peaks["grpo"] / peaks["ppo"],
+        "memory": {row["algorithm"]: row["total"] for row in planned["rows"]},
+        "memory_saved": planned["saved"],
     }
 
 

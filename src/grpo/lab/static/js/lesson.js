@@ -81,6 +81,9 @@ export function param(name, otherwise) {
   return typeof otherwise === "number" ? (Number.isFinite(Number(text)) ? Number(text) : otherwise) : text;
 }
 
+// What stands at a place of a list that a slider goes through; an address may name a place that is not there.
+export const among = (list, place, otherwise) => list[place] ?? list[otherwise];
+
 // A native range: arrow keys, Home and End move it. The address keeps its value, unless it is the default.
 export function Slider({ name, label, min, max, step, value, show = (now) => number(now, 3) }) {
   const now = param(name, value);

@@ -115,7 +115,7 @@ export function Curves({ outcome, metric, by }) {
   const seeds = outcome.arms.flatMap((arm, place) => arm.curves[metric].flatMap((curve) => curve.value.map((value, at) => ({ x: curve[by][at], y: value, arm: place, run: `${place} ${curve.seed}` }))));
   const bands = outcome.arms.flatMap((arm, place) => arm.bands[metric].map((point) => ({ ...point, x: point[by], arm: place })));
   const colour = (point) => COLOURS[point.arm];
-  // A band may reach below anything that was measured; the axis need not.
+  // A band may reach beyond anything that was measured; the axis need not.
   const lowest = seeds.reduce((least, point) => Math.min(least, point.y), Infinity);
   const highest = seeds.reduce((most, point) => Math.max(most, point.y), 0);
   const span = by === "step" ? { domain: [1, Math.max(2, outcome.trial.steps)] } : {};
@@ -127,7 +127,7 @@ export function Curves({ outcome, metric, by }) {
         x: { label: axis, ticks: 5, tickFormat: tick, ...span },
         y: { grid: true, label: null, ticks: 5, tickFormat: (value) => (unit?.startsWith("share") ? percent(value, highest < 0.1 ? 1 : 0) : tick(value)) },
         marks: [
-          Plot.areaY(bands, { x: "x", y1: (point) => Math.max(lowest, point.low), y2: "high", z: "arm", fill: colour, fillOpacity: 0.16 }),
+          Plot.areaY(bands, { x: "x", y1: (point) => Math.max(lowest, point.low), y2: (point) => Math.min(highest, point.high), z: "arm", fill: colour, fillOpacity: 0.16 }),
           Plot.lineY(seeds, { x: "x", y: "y", z: "run", stroke: colour, strokeWidth: 1, strokeOpacity: bands.length ? 0.25 : 0.8 }),
           Plot.lineY(bands, { x: "x", y: "mean", z: "arm", stroke: colour, strokeWidth: 2 }),
         ],

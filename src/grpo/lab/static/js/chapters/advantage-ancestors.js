@@ -26,7 +26,7 @@ const WORDS = {
 const setup = () => ({ p: [param("pa", 0.5), param("pb", 0.3), param("pc", 0.2)].join(","), r: [param("ra", 0), param("rb", 0.2), param("rc", 1)].join(",") });
 
 export function Ancestors() {
-  const chosen = param("ancestor", "grpo");
+  const chosen = param("ancestor", "grpo") in FORMULAS ? param("ancestor", "grpo") : "grpo";
   const state = useAnswer("advantage", "ancestors", { ...setup(), g: param("ag", 4), critic: param("critic", 0) });
   return html`<${Play} label="Ancestors of GRPO">
     <${Fetched} state=${state} height="34rem">${(data) => {
@@ -39,7 +39,7 @@ export function Ancestors() {
         <${Numbers} items=${[["length, of the true gradient", percent(about.length, 1), null, "length"], ["cosine with it", number(about.cosine, 4), null, "cosine"], ["bias", Math.abs(about.bias) < 1e-9 ? "0" : number(about.bias, 4), null, "bias"], ["variance", number(about.variance, 4), null, "variance"]]} />
         <div class="knobs"><${Slider} name="ag" label="group size G" min=${2} max=${8} step=${1} value=${4} /><${Slider} name="critic" label="the critic's error" min=${-1} max=${1} step=${0.05} value=${0} show=${(value) => number(value, 2)} /></div>
         <${Figure} label="Direction error and noise of each algorithm's estimate" height=${230} deps=${[JSON.stringify(rows.map(([, each]) => [each.angle, each.noise])), chosen]}
-          build=${(Plot) => ({ marginLeft: 50, x: { label: "noise: std of the estimate, in units of its own length →", grid: true, zero: true, nice: true }, y: { label: "↑ degrees off the true direction", grid: true, domain: [0, Math.max(12, ...rows.map(([, each]) => each.angle * 1.15))] }, marks: [Plot.dot(rows, { x: ([, each]) => each.noise, y: ([, each]) => each.angle, r: 6, fill: ([key]) => (key === chosen ? "var(--accent)" : "var(--ink-faint)") }), Plot.text(spread(rows), { x: "x", y: "y", text: "name", dy: -13, fill: "var(--ink)" })] })}
+          build=${(Plot) => ({ marginLeft: 50, x: { label: "noise: std of the estimate, in units of its own length →", grid: true, zero: true, nice: true }, y: { label: "↑ degrees off the true direction", grid: true, domain: [0, Math.max(12, ...rows.map(([, each]) => each.angle * 1.15))] }, marks: [Plot.dot(rows, { x: ([, each]) => each.noise, y: ([, each]) => each.angle, r: 6, fill: ([key]) => (key === chosen ? "var(--accent)" : "var(--ink-faint)") }), ...spread(rows).map((place, at, all) => Plot.text([place], { x: "x", y: "y", text: "name", dy: -13 * (1 + all.slice(0, at).filter((other) => Math.abs(other.y - place.y) < 3).length), textAnchor: at === all.length - 1 ? "end" : "middle", fill: "var(--ink)" }))] })}
           table=${{ columns: ["algorithm", "length", "cosine", "degrees off", "bias", "variance", "noise"], rows: rows.map(([, each]) => [each.name, each.length, each.cosine, each.angle, each.bias, each.variance, each.noise]) }} />
         <p class="small soft">All ${data.groups.toLocaleString("en-US")} groups of ${data.group_size} answers gone through, each weighed by its chance. The true gradient is (${data.true_gradient.map((value) => number(value, 3)).join(", ")}).</p>`;
     }}<//>
@@ -50,14 +50,14 @@ export function Ancestors() {
 
 const two = (value) => number(value, 2);
 
-// Algorithms at one place share one label.
+// Algorithms at one place share one label; from left to right, for labels of neighbours stand at different heights.
 function spread(rows) {
   const places = new Map();
   for (const [, each] of rows) {
     const key = `${each.noise.toFixed(2)} ${each.angle.toFixed(0)}`;
     places.set(key, { x: each.noise, y: each.angle, name: [places.get(key)?.name, each.name].filter(Boolean).join(", ") });
   }
-  return [...places.values()];
+  return [...places.values()].sort((a, b) => a.x - b.x);
 }
 
 export function GroupSizes() {
@@ -67,7 +67,7 @@ export function GroupSizes() {
       <${Table} label="Length and direction of group estimates" head=${["G", "mean only: length", "1 − 1/G", "leave-one-out: length", "with std: length", "with std: cosine"]} rows=${rows.map((row) => [row.group_size, percent(row.dr_grpo.length, 1), percent(row.expected, 1), percent(row.rloo.length, 1), percent(row.grpo.length, 1), html`<b data-number=${`cosine-${row.group_size}`}>${number(row.grpo.cosine, 3)}</b>`])} />
       <p>Subtracting the group's mean gives (1 − 1/G) of the true gradient: biased, by a factor that a learning rate takes care of. Leaving each answer out of its own mean gives all of it. Dividing by the std points elsewhere: towards groups with little spread. As G grows that fades; at G = 2 it is plain.</p>
       <p class="small soft">That need not hurt. It is a choice of weights over prompts, not an error. But it is no unbiased estimate. <${Reported} source="DeepSeekMath 2024, arXiv:2402.03300">The paper itself claims no unbiasedness of the advantage; its word “unbiased” is about the KL estimate.<//></p>`}<//><//>
-    <${Only} depth="math"><${Equation} tex=${"\\mathbb E\\Big[\\tfrac1G\\textstyle\\sum_i(r_i-\\bar r)\\nabla\\log\\pi(a_i)\\Big]=\\Big(1-\\tfrac1G\\Big)\\nabla\\,\\mathbb E[r]"} spoken="The expectation of the group's centred estimate equals one minus one over G times the true gradient" /><p class="small soft">Of the mean, the part that is not the answer itself, (G − 1)/G of it, is independent of it and drops out as any baseline does. The rest, r_i/G, is taken off the answer's own reward.</p><//>
+    <${Only} depth="math"><${Equation} tex=${"\\mathbb E\\Big[\\tfrac1G\\textstyle\\sum_i(r_i-\\bar r)\\nabla\\log\\pi(a_i)\\Big]=\\Big(1-\\tfrac1G\\Big)\\nabla\\,\\mathbb E[r]"} spoken="The expectation of the group's centred estimate equals one minus one over G times the true gradient" /><p class="small soft">Of the mean, the part that is not the answer itself, (G − 1)/G of it, is independent of it and drops out as any baseline does. The rest, <i>r<sub>i</sub></i>/G, is taken off the answer's own reward.</p><//>
     <${Only} depth="code"><${Code} slug="advantage" source="expected_estimate" /><//>`;
 }
 

@@ -59,7 +59,7 @@ export function StdConventions() {
   const state = useAnswer("advantage", "std");
   return html`<p>One right answer among G. Its advantage, divided by the std of the population (over G) and of the sample (over G − 1):</p>
     <${Fetched} state=${state} height="16rem">${(rows) => html`<${Table} label="Advantage of one right answer by either std" head=${["G", "over G", "over G − 1", "what this engine gives"]} rows=${rows.map((row) => [row.group_size, row.population === null ? "0 / 0" : number(row.population, 3), row.sample === null ? html`<b class="missed">not a number</b>` : number(row.sample, 3), html`<span data-number=${`engine-${row.group_size}`}>${number(row.engine, 3)}</span>`])} />`}<//>
-    <p>At G = 2 they differ by 41 %: 1 or 0.71. At G = 1 the sample's std is not even 0, it is not a number, and a program that divides by it (plus a small ε) trains on “not a number”. This engine refuses a group of one with a group baseline, and gives 0 where somebody asks anyway.</p>
+    <p>At G = 2 they differ by 41%: 1 or 0.71. At G = 1 the sample's std is not even 0, it is not a number, and a program that divides by it (plus a small ε) trains on “not a number”. This engine refuses a group of one with a group baseline, and gives 0 where somebody asks anyway.</p>
     <${Only} depth="math"><p class="small soft">For one right of G: over G it is √(G − 1), over G − 1 it is (G − 1)/√G. Their ratio, √(G/(G − 1)), goes to 1.</p><//>
     <${Only} depth="code"><${Code} slug="advantage" source="std_conventions" /><//>`;
 }

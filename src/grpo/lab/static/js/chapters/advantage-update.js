@@ -1,6 +1,6 @@
 // What an update does to probabilities.
 import { html } from "htm/preact";
-import { Choice, Code, Fetched, Figure, Only, Play, Question, Slider, Table, Verdict, param, useAnswer } from "../lesson.js";
+import { among, Choice, Code, Fetched, Figure, Only, Play, Question, Slider, Table, Verdict, param, useAnswer } from "../lesson.js";
 import { exact, number, percent, signed } from "../format.js";
 import { Advantage, Reward } from "../parts.js";
 import { setQuery } from "../route.js";
@@ -10,12 +10,12 @@ const RATES = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3];
 
 export function NanoUpdate() {
   const seed = param("seed", 2);
-  const lr = RATES[param("rate", 2)];
+  const lr = among(RATES, param("rate", 2), 2);
   const state = useAnswer("advantage", "nano", { seed, lr });
   return html`<${Play} label="One update of nano">
-    <div class="knobs"><${Slider} name="seed" label="which group (seed)" min=${1} max=${20} step=${1} value=${2} /><${Slider} name="rate" label="learning rate" min=${0} max=${4} step=${1} value=${2} show=${(place) => exact(RATES[place])} /></div>
+    <div class="knobs"><${Slider} name="seed" label="which group (seed)" min=${1} max=${20} step=${1} value=${2} /><${Slider} name="rate" label="learning rate" min=${0} max=${4} step=${1} value=${2} show=${(place) => exact(among(RATES, place, 2))} /></div>
     <${Fetched} state=${state} height="18rem">${(data) => html`<p>Asked <${Untrusted} text=${data.prompt} />, where ${data.answer} is right. Two ways to answer: say it, or write the column sums in parentheses first.</p>
-      <${Table} label="Probability of each answer before and after the update" head=${["answer", "drawn", "reward", "A", "before", "after", "change"]} rows=${data.completions.map((row) => [html`<${Untrusted} text=${row.text} />`, `${row.times} ×`, html`<${Reward} value=${row.reward} />`, html`<${Advantage} value=${row.advantage} />`, html`<span class="num">${percent(row.before, 1)}</span>`, html`<b class="num" data-number=${`after-${row.text}`}>${percent(row.after, 1)}</b>`, html`<span class="num ${row.after > row.before ? "good" : "missed"}">${signed(100 * (row.after / row.before - 1), 0)} %</span>`])} />`}<//>
+      <${Table} label="Probability of each answer before and after the update" head=${["answer", "drawn", "reward", "A", "before", "after", "change"]} rows=${data.completions.map((row) => [html`<${Untrusted} text=${row.text} />`, `${row.times} ×`, html`<${Reward} value=${row.reward} />`, html`<${Advantage} value=${row.advantage} />`, html`<span class="num">${percent(row.before, 1)}</span>`, html`<b class="num" data-number=${`after-${row.text}`}>${percent(row.after, 1)}</b>`, html`<span class="num ${row.after > row.before ? "good" : "missed"}">${signed(100 * (row.after / row.before - 1), 0)}%</span>`])} />`}<//>
   <//>
   <${Question} name="direct" ask="In another group the direct answer 164 is right, so its advantage is positive. It was drawn beside wrong direct answers (163, 165, 167). What happens to it?" options=${[["up", "It becomes more likely"], ["down", "It becomes less likely"], ["same", "Nothing"]]}>${(picked) => html`<${DirectAnswer} picked=${picked} />`}<//>
   <${Only} depth="code"><${Code} slug="advantage" source="nano_update" title="nano_update: the trainer's phases, one after another" /><//>`;

@@ -47,7 +47,7 @@ function Largest() {
 
 function Shares() {
   const counted = ["weights", "states", "all"].map((count) => useAnswer("costs", "memory", { ...memoryParams(), count }));
-  return html`<${Fetched} state=${together(...counted)} height="6rem">${([weights, states, all]) => html`<p>What dropping the critic saves depends on what one counts: weights alone, <b class="num">${percent(weights.saved)}</b>; with gradients and moments, <b class="num">${percent(states.saved)}</b>; everything on the card at the worst moment, <b class="num" data-number="saved-all">${percent(all.saved)}</b>, because the activations of a long batch are there with or without a critic.</p>`}<//>`;
+  return html`<${Fetched} state=${together(...counted)} height="6rem">${([weights, states, all]) => html`<p>What dropping the critic saves depends on what one counts: weights alone, <b class="num">${percent(weights.saved)}</b>; with gradients and moments, <b class="num">${percent(states.saved)}</b>; everything on the card at the worst moment, <b class="num" data-number="saved-all">${percent(all.saved)}</b>, because the activations of a long batch are there with or without one.</p>`}<//>`;
 }
 
 function Stacks({ data }) {
@@ -80,7 +80,7 @@ export function Measured() {
   const state = useAnswer("costs", "measured", {});
   const depth = useDepth();
   return html`<${Section} title="Predicted, and measured" id="measured" depth="intuition math" lead="The planner's word beside the peak that a GPU had in real training steps of the same work.">
-    <${Fetched} state=${state} height="22rem">${(data) => html`<${Table} label="Predicted and measured peaks" head=${["model, precision", "algorithm", "predicted", "measured", "ratio"]} rows=${data.rows.filter((row) => depth === "math" || row.dtype === "mixed").map((row) => [`${row.shape}, ${row.dtype}`, row.algorithm, gib(row.predicted), html`<span class="num" data-number=${`measured-${row.shape}-${row.dtype}-${row.algorithm}`.replaceAll(".", "_")}>${gib(row.measured)}</span>`, exact(row.ratio, 3)])} foot=${`${data.machine}; random weights, ${data.work.prompts} prompts × ${data.work.group_size} completions of ${data.work.prompt_tokens} + ${data.work.new_tokens} tokens. ${data.command}`} />
+    <${Fetched} state=${state} height="22rem">${(data) => html`<${Table} label="Predicted and measured peaks" head=${["model, precision", "algorithm", "predicted", "measured", "ratio"]} rows=${data.rows.filter((row) => depth === "math" || row.dtype === "mixed").map((row) => [`${row.shape}, ${row.dtype}`, row.algorithm, gib(row.predicted), html`<span class="num" data-number=${`measured-${row.shape}-${row.dtype}-${row.algorithm}`.replaceAll(".", "_")}>${gib(row.measured)}</span>`, exact(row.ratio, 3)])} foot=${`${data.machine.replace(/^one/, "One")}; random weights, ${data.work.prompts} prompts × ${data.work.group_size} completions of ${data.work.prompt_tokens} + ${data.work.new_tokens} tokens. ${data.command}`} />
       <p>PPO took ${exact(ratio(data, "qwen2.5-1.5b", "mixed"), 3)} times GRPO's memory for the largest of these in mixed precision, ${exact(ratio(data, "smollm2-135m", "bfloat16"), 3)} times for the smallest in bfloat16. Twice is what one often reads; twice is the trained weights alone.</p>`}<//>
   <//>`;
 }

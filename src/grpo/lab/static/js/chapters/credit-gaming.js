@@ -41,16 +41,20 @@ export function Gaming() {
   <//>`;
 }
 
-// Held-out problems before and after, a number for each seed.
+// Held-out problems before and after: the lowest and the highest of the seeds.
 export function seedsOf(arm, metric) {
-  return [0, -1].map((place) => arm.evals.map(({ rows }) => percent(rows.at(place)[metric])).join(" · "));
+  return [0, -1].map((place) => {
+    const seeds = arm.evals.map(({ rows }) => rows.at(place)[metric]);
+    const [low, high] = [percent(Math.min(...seeds)), percent(Math.max(...seeds))];
+    return low === high ? low : `${low.slice(0, -1)}–${high}`;
+  });
 }
 
 function Told({ outcome }) {
   const arms = outcome.arms.filter((arm) => arm.evals.length);
   if (!arms.length) return null;
   const cells = (arm, metric) => seedsOf(arm, metric).map((text, place) => (place ? html`<b>${text}</b>` : text));
-  return html`<${Table} label="Held-out problems: taken for right, truly right and worked out, before and after, by seed" head=${["check", "truly right before", "… after", "worked out before", "… after"]} rows=${arms.map((arm) => [arm.label, ...cells(arm, "right_share"), ...cells(arm, "worked_share")])} foot="200 held-out problems, one number for each seed. The table above it counts what each check itself takes for right: a check that is gamed reports success." />
+  return html`<${Table} label="Held-out problems: taken for right, truly right and worked out, before and after, by seed" head=${["check", "truly right before", "… after", "worked out before", "… after"]} rows=${arms.map((arm) => [arm.label, ...cells(arm, "right_share"), ...cells(arm, "worked_share")])} foot="200 held-out problems; from the lowest to the highest of the seeds. The table above it counts what each check itself takes for right: a check that is gamed reports success." />
     <p>Under the first check the pay rises while the model unlearns what it could do. Nothing in the algorithm went wrong: it did what was paid for. A stronger leash (β) slows it and does not stop it, and it holds back what is learned from the mended check as well. Mending the check is what helps. On a run's page the sign is pay that rises while held-out answers do not: <${Link} to="/learn/train">the clinic has such a run<//>.</p>`;
 }
 

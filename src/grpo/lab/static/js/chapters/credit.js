@@ -23,7 +23,7 @@ export function Chapter() {
     <${Section} depth="code" id="rewards" title="Rewards of your own"><${Api} /><//>
     <${Section} depth="code" title="From rewards to tokens" lead="All of the above in one function of the trainer: by completion, by step, or by a critic's values."><${Code} slug="credit" source="credit" open title="Credit" /><//>
     <${Section} id="questions" title="Predict, then run"><${Questions} /><//>
-    <${Section} title="One hears"><${Misconception} name="m-token" claim="In GRPO the advantage belongs to the completion, always."><${PerStep} /><//><//>`;
+    <${Section} title="One number for the whole answer?"><${Misconception} name="m-token" claim="In GRPO the advantage belongs to the completion, always."><${PerStep} /><//><//>`;
 }
 
 function Gae() {

@@ -16,7 +16,7 @@ function Reading({ rows }) {
   const smoother = grpo.jump < ppo.jump ? "GRPO" : "PPO";
   const [less, more] = smoother === "GRPO" ? [grpo, ppo] : [ppo, grpo];
   const near = more.jump / less.jump < 1.1;
-  return html`<p>${near ? "Measured here, neither is smoother: " : `Measured here, ${smoother} is the smoother one: `}the reward changes by ${number(less.jump, 3)} and ${number(more.jump, 3)} from step to step, and most of that is the luck of 128 samples, not the algorithm. What differs is how fast they learn: after 80 steps ${percent(grpo.late)} (GRPO) and ${percent(ppo.late)} (PPO). PPO's first ten steps train the critic alone, which costs exactly those steps. On this task with rewards at the end only; a long task with partial rewards may turn out otherwise.</p>`;
+  return html`<p>${near ? "Measured here, neither is smoother: " : `Measured here, ${smoother} is the smoother one: `}the reward changes by ${number(less.jump, 3)} and ${number(more.jump, 3)} from step to step, and ${percent(less.luck)} and ${percent(more.luck)} of that variance would be there if neither learned. What differs is the beginning: over the first 20 steps ${percent(grpo.early)} (GRPO) and ${percent(ppo.early)} (PPO), whose first ten train the critic alone. Over the last 20 it is ${percent(grpo.late)} and ${percent(ppo.late)}. That is this task, with a reward at the end only; a long one with partial rewards may turn out otherwise.</p>`;
 }
 
 export function Drift() {

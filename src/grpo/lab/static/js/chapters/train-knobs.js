@@ -1,21 +1,20 @@
 // ε, β and G trained for real; every knob with its default and where it comes from.
 import { html } from "htm/preact";
-import { Choice, Code, Fetched, Only, Reported, Slider, Table, Trial, param, useAnswer } from "../lesson.js";
-import { useApi } from "../api.js";
+import { among, Choice, Code, Fetched, Only, Reported, Slider, Table, Trial, param, useAnswer } from "../lesson.js";
 import { exact, number, percent } from "../format.js";
 
 const SIZES = [2, 4, 8, 16, 32, 64];
 
 // The reader's own setting trains beside the default; every arm samples as many answers a step.
 export function Dashboard() {
-  const [eps, beta, size, epochs] = [param("eps", 0.2), param("kb", 0.04), SIZES[param("size", 2)], Number(param("epochs", "2"))];
+  const [eps, beta, size, epochs] = [param("eps", 0.2), param("kb", 0.04), among(SIZES, param("size", 2), 2), Number(param("epochs", "2"))];
   const changed = eps !== 0.2 || beta !== 0.04 || size !== 8 || epochs !== 2;
   const settings = { "optimizer.epochs": epochs, "loss.clip_low": Math.min(1, eps), "loss.clip_high": eps, "loss.beta": beta, group_size: size, prompts_per_step: 128 / size };
   const arms = changed ? [{ label: "ε 0.2, β 0.04, G 8", settings: { "optimizer.epochs": 2 } }, { label: `yours: ε ${number(eps, 2)}, β ${number(beta, 2)}, G ${size}`, settings }] : undefined;
   return html`<div class="play" role="group" aria-label="Knobs"><div class="knobs">
       <${Slider} name="eps" label="ε, clip range" min=${0.02} max=${1} step=${0.02} value=${0.2} show=${(value) => number(value, 2)} />
       <${Slider} name="kb" label="β, pull to the reference" min=${0} max=${1} step=${0.02} value=${0.04} show=${(value) => number(value, 2)} />
-      <${Slider} name="size" label="G, answers to a prompt" min=${0} max=${5} step=${1} value=${2} show=${(place) => `${SIZES[place]} (${128 / SIZES[place]} prompts)`} />
+      <${Slider} name="size" label="G, answers to a prompt" min=${0} max=${5} step=${1} value=${2} show=${(place) => `${among(SIZES, place, 2)} (${128 / among(SIZES, place, 2)} prompts)`} />
       <${Choice} name="epochs" label="passes over a batch" value="2" options=${[["1", "1"], ["2", "2"], ["4", "4"]]} /></div>
       <p class="small soft">${changed ? "Train to see yours beside the default, three seeds each." : "Below: the default and four single changes, as recorded. Move a knob, then train your own beside the default."} With one pass ε does nothing.</p></div>
     <${Trial} name="dashboard" arms=${arms}>${(outcome, { live, fits }) => (live || !fits ? null : html`<p>Read the table: at the same number of answers, 16 prompts with 8 each end higher than 4 prompts with 32 each. A larger group knows its baseline better and sees fewer problems. A tenth of ε changes little here, because few ratios leave the range anyway; β at 0.5 costs more than anything else.</p>`)}<//>`;
@@ -41,24 +40,9 @@ function Presets() {
 }
 
 // Four rules of thumb, each beside what the recorded arms did.
-const TIPS = [
-  ["A larger group is more stable but slower", "G 32", "zero_signal_groups", "groups without signal"],
-  ["A smaller ε makes updates cautious", "ε 0.02", "clip_high", "tokens clipped"],
-  ["A larger β stays closer to the reference", "β 0.5", "kl", "KL at the end"],
-  ["More passes use samples better, and may overfit", null, "reward_mean", "reward at the end"],
-];
-
 export function Tips() {
-  const knobs = useApi("/api/trials/named/dashboard");
-  const updates = useApi("/api/trials/named/updates");
-  const arms = knobs.data?.recorded?.outcome.arms;
-  const passes = updates.data?.recorded?.outcome.arms;
-  if (!arms || !passes) return null;
-  const end = (arm, metric) => arm.bands[metric].at(-1).mean;
+  const state = useAnswer("train", "rules", {});
   const show = (metric, value) => (metric === "kl" ? number(value, 3) : percent(value, 1));
   return html`<h3>Four rules of thumb, measured</h3>
-    <${Table} label="Rules of thumb beside measurements" head=${["rule", "measured", "default", "changed"]} rows=${TIPS.map(([rule, label, metric, words]) => {
-      const [base, other] = label ? [arms[0], arms.find((arm) => arm.label === label)] : passes;
-      return [rule, words, show(metric, end(base, metric)), html`${show(metric, end(other, metric))} <span class="tiny faint">${other.label}; reward ${percent(end(other, "reward_mean"), 1)} instead of ${percent(end(base, "reward_mean"), 1)}</span>`];
-    })} foot="Last step, mean of three seeds. G 32 here has four prompts a step instead of sixteen: the same number of answers." />`;
+    <${Fetched} state=${state} height="16rem">${(rows) => html`<${Table} label="Rules of thumb beside measurements" head=${["rule", "changed", "measured", "whole run", "last 20 steps", "reward moves by", "held out"]} rows=${rows.map(({ rule, metric, words, base, changed }) => [rule, changed.label, words, ...[(arm) => show(metric, arm.whole), (arm) => show(metric, arm.late), (arm) => number(arm.jump, 3), (arm) => percent(arm.accuracy, 1)].map((of) => html`<span class="num">${of(base)} → <b>${of(changed)}</b></span>`)])} foot="Default → changed, three seeds each. “Moves by” is the change of the reward from step to step over the last 20. G 32 has four prompts a step instead of sixteen: the same number of answers." />`}<//>`;
 }

@@ -12,7 +12,7 @@ export function Aha() {
   const state = useAnswer("why", "aha", { marker });
   return html`<${Section} id="aha" title="What came up by itself" lead="Nobody showed this model when to work a sum out; only right answers were paid. Step through a real run and watch what it does with six problems it was never trained on.">
     <${Fetched} state=${state} height="36rem">${(found) => html`<${Player} found=${found} /><${Markers} found=${found} />`}<//>
-    <p>The famous case is <${Reported} source="DeepSeek-R1, arXiv 2501.12948">R1-Zero, trained by GRPO without fine-tuning, began to re-check its own reasoning in words such as “wait”<//>. A model of digits cannot say “wait”, and the count above says so. What it found is of the same kind: it spends more tokens before the answer, because that is what is paid.</p>
+    <p>The famous case is <${Reported} source="DeepSeek-R1, arXiv 2501.12948">R1-Zero: trained by GRPO without fine-tuning, it began to re-check its own reasoning in words such as “wait”<//>. A model of digits cannot say “wait”, and the count above says so. What it found is of the same kind: it spends more tokens before the answer, because that is what is paid.</p>
     <${Only} depth="code"><${Code} slug="why" source="aha" /><//>
   <//>`;
 }

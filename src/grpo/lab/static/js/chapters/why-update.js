@@ -1,6 +1,6 @@
 // One update, paused between its phases: the server runs the trainer's functions up to the phase that is asked for.
 import { html } from "htm/preact";
-import { Code, Equation, Fetched, Numbers, Only, param, Play, Section, Slider, Table, useAnswer } from "../lesson.js";
+import { among, Code, Equation, Fetched, Numbers, Only, param, Play, Section, Slider, Table, useAnswer } from "../lesson.js";
 import { number, percent, signed } from "../format.js";
 import { setQuery } from "../route.js";
 import { Answers, Asked, PlayButton, Tokens, usePlaying } from "./answers.js";
@@ -16,7 +16,7 @@ const RATES = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3];
 
 export function Update() {
   const phase = Math.max(0, Math.min(4, param("phase", 0)));
-  const asked = { phase, prompt: param("prompt", "29+60+75="), g: param("g", 8), seed: param("seed", 1), lr: RATES[param("rate", 2)] };
+  const asked = { phase, prompt: param("prompt", "29+60+75="), g: param("g", 8), seed: param("seed", 1), lr: among(RATES, param("rate", 2), 2) };
   const state = useAnswer("why", "update", asked);
   const [playing, toggle] = usePlaying("phase", phase, 4, 2200);
   const go = (to) => setQuery({ phase: to || undefined });
@@ -29,11 +29,11 @@ export function Update() {
       <p class="phase-words">${PHASES[phase][2]}</p>
       <${Fetched} state=${state} height="24rem">${(found) => html`<${Held} found=${found} phase=${PHASES.findIndex(([name]) => name.toLowerCase() === found.phase)} />`}<//>
       <div class="knobs"><${Slider} name="g" label="Group size G" min=${2} max=${32} step=${1} value=${8} />
-        <${Slider} name="rate" label="Learning rate" min=${0} max=${4} step=${1} value=${2} show=${(place) => RATES[place].toExponential().replace("-", "−")} /></div>
+        <${Slider} name="rate" label="Learning rate" min=${0} max=${4} step=${1} value=${2} show=${(place) => among(RATES, place, 2).toExponential().replace("-", "−")} /></div>
       <${Only} depth="math"><${Worked} state=${state} /><//>
       <${Only} depth="code"><${Code} slug="why" source="one_update" title="The function that was paused" /><//>
     <//>
-    <p class="soft small">Try the longest learning rate and read the last phase again: one step of Adam moves every weight by about the learning rate, and at 10⁻³ the style is learned while the sums are forgotten. A run warms up, and its steps are shorter.</p>
+    <p class="soft small">Try the largest learning rate and read the last phase again: one step of Adam moves every weight by about the learning rate, and at 10⁻³ the style is learned while the sums are forgotten. A run warms up, and its steps are shorter.</p>
   <//>`;
 }
 

@@ -24,7 +24,7 @@ export function Chapter({ depth }) {
     <${Aha} />
     <${Score} />
     <${Section} id="questions" title="Predict, then run"><${Questions} /><//>
-    <${Section} title="One hears"><${OnlyMath} depth=${depth} /><//>`;
+    <${Section} title="For mathematics alone?"><${OnlyMath} depth=${depth} /><//>`;
 }
 
 function Short() {
@@ -32,7 +32,7 @@ function Short() {
   return html`<p class="tldr">Ask the model the same question several times. Let a program mark the answers. Make those that did better than their siblings likelier, the others less likely. Repeat. That is <b>group relative policy optimization</b>: the group itself says what was to be expected, so no second network has to learn it.</p>
     <div class="headline"><${Fetched} state=${state} height="8rem">${(found) => html`<${Numbers} items=${[
       ["MATH, before and after", "46.8 → 51.7%", html`<span class="reported-source">reported: DeepSeekMath 7B, arXiv 2402.03300</span>`],
-      ["memory saved against PPO", percent(found.memory_saved), html`computed for 7B: ${number(found.memory.ppo / 2 ** 30, 0)} GiB with a critic, ${number(found.memory.grpo / 2 ** 30, 0)} without; “half” is often told`, "memory-saved"],
+      ["memory saved against PPO", percent(found.memory_saved), html`computed for 7B in bfloat16: ${Math.round(found.memory.ppo / 2 ** 30)} GiB with a critic, ${Math.round(found.memory.grpo / 2 ** 30)} without; “half” is often told`, "memory-saved"],
       ["answers per question", html`G = ${found.group_size}`, html`here, by default. <span class="reported-source">reported: 64 in DeepSeekMath, 16 in DeepSeek-R1</span>`, "card-g"],
       ["leash β", number(found.beta, 2), html`here, by default; <span class="reported-source">reported: the same in DeepSeekMath, 0.001 in DeepSeek-R1</span>`],
     ]} />`}<//></div>
@@ -42,7 +42,7 @@ function Short() {
 function Objective() {
   return html`<p>The policy <i>π</i> is to earn as much as possible on the questions <i>q</i> it is asked. The reward <i>r</i> is given, not differentiated: only the chance of each answer can be.</p>
     <${Equation} tex="J(\\theta)=\\mathbb{E}_{q}\\;\\mathbb{E}_{o\\sim\\pi_\\theta(\\cdot|q)}\\big[r(q,o)\\big],\\qquad \\nabla J=\\mathbb{E}\\big[(r-b)\\,\\nabla\\log\\pi_\\theta(o|q)\\big]" spoken="The objective is the expected reward over questions and answers. Its gradient is the expectation of reward minus baseline times the gradient of the log-probability of the answer." />
-    <p>Any baseline <i>b</i> that does not depend on the answer leaves the expectation as it is. GRPO takes <i>b</i> from the other answers to the same question, divides by their deviation, and keeps PPO's clip and a leash to the starting model:</p>
+    <p>Any baseline <i>b</i> that does not depend on the answer leaves the expectation as it is. GRPO takes the mean of all answers to the same question for <i>b</i> (this one among them, which shortens the gradient by 1 − 1/G), divides by their deviation, and keeps PPO's clip and a leash to the starting model:</p>
     <${Equation} tex="J_{\\text{GRPO}}=\\mathbb{E}\\Big[\\tfrac1G\\sum_{i=1}^{G}\\tfrac1{|o_i|}\\sum_{t}\\min\\big(\\rho_{i,t}A_i,\\;\\mathrm{clip}(\\rho_{i,t},1-\\varepsilon,1+\\varepsilon)A_i\\big)\\Big]-\\beta\\,\\mathrm{KL}(\\pi_\\theta\\,\\|\\,\\pi_{\\text{ref}})" spoken="The objective of GRPO is the mean over the group and over each answer's tokens of the smaller of ratio times advantage and clipped ratio times advantage, less beta times the divergence from the reference." />
     <p class="small soft"><${Link} to="/learn/advantage?depth=math">Where A comes from, and what dividing by the deviation does to the gradient<//> · <${Link} to="/learn/loss?depth=math">Ratio, clip and KL<//></p>`;
 }
