@@ -35,8 +35,8 @@ function Path({ story, own }) {
     <li><h3>See that it worked</h3><p>A small model adds and multiplies. Before training it got <b data-number="story-before">${percent(story.accuracy[0])}</b> of new problems right, after ${story.steps} steps <b data-number="story-after">${percent(story.accuracy[1])}</b>. On the way nobody showed it a solution; its answers were only marked.</p>
       <p class="small"><${Link} to=${view("overview")}>Overview of the recorded run<//>${mine("overview")}</p></li>
     <li><h3>Read one group</h3><p>Every problem is asked eight times. One of the first, <${Untrusted} text=${story.group.prompt} /> (${story.group.answer} is right):</p>
-      <p class="mini-group-head tiny soft" aria-hidden="true"><span>answer</span><span>reward</span><span>advantage</span></p>
-      <ul class="mini-group">${story.group.rows.map((row) => html`<li><${Untrusted} text=${row.text} /><${Reward} value=${row.reward} /><${Advantage} value=${row.advantage} /></li>`)}</ul>
+      <div><p class="mini-group-head tiny soft" aria-hidden="true"><span>answer</span><span>reward</span><span>advantage</span></p>
+      <ul class="mini-group">${story.group.rows.map((row) => html`<li><${Untrusted} text=${row.text} /><${Reward} value=${row.reward} /><${Advantage} value=${row.advantage} /></li>`)}</ul></div>
       <p>Two styles. Some answers just say a number. Others first write the work in parentheses, digit by digit. The reward is 1 where the final number is right, and looks at nothing else. The advantage says how far a reward lies above or below the mean of its group.</p>
       <p class="small"><${Link} to=${view("groups", { step: story.group.step, group: story.group.group })}>This group<//>${mine("groups", { step: 0 })}</p></li>
     <li><h3>Compare the styles</h3><p>In the first ${story.first} steps:</p>
