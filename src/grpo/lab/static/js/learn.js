@@ -44,7 +44,7 @@ function Path({ story, own }) {
         ${[["worked out", worked], ["just said", direct]].map(([name, style]) => html`<tr><th scope="row">${name}</th><td class="num">${percent(style.share)}</td><td class="num"><b>${percent(style.right)}</b></td><td><${Advantage} value=${style.advantage} /></td></tr>`)}</tbody></table></div>
       <p>Working it out is right ${Math.round(worked.right / direct.right)} times as often. So it is above its group nearly always, and saying a number nearly always below.</p>
       <p class="small"><${Link} to="/learn/advantage">What the advantage is, and why only siblings count<//></p></li>
-    <li><h3>Push</h3><p>An answer above its group is made more likely, token by token; one below, less. The first token decides the style: an opening parenthesis, or a digit. That is where the push adds up.</p>
+    <li><h3>Push</h3><p>An answer above its group is made more likely, token by token; one below, less. Answers of one style begin alike, with a parenthesis or with a digit, so there the pushes of all of them add up: the first token decides the style.</p>
       <p class="small"><${Link} to=${view("tokens", { step: 0, lens: "push" })}>Tokens of the first step by push<//>${mine("tokens", { step: 0, lens: "push" })} · <${Link} to="/learn/advantage?direct=down#one">One update: even a right number becomes less likely, if it is just said<//></p></li>
     <li><h3>Watch the style win</h3><p>From ${percent(story.worked[0])} of answers worked out to ${percent(story.worked[1])}, though nothing was ever paid for working.</p>
       <${Chart} label="Held-out accuracy and share of worked answers over the run" height=${190} deps=${[story.evals.length]} legend=${[["answers worked out", "var(--c3)"], ["held-out accuracy", "var(--c4)"]]}
