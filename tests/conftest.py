@@ -78,14 +78,18 @@ def architecture(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    from visit import CHROMIUM
+    """A browser that opens pages. They share what was fetched once; all state of the lab is in a page's address."""
+    from visit import AXE, CHROMIUM
 
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e .[dev]")
     if CHROMIUM is None:
         pytest.skip("no Chromium here: install the package chromium, or name one in GRPO_CHROMIUM")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
+        context = browser.new_context()
+        context.set_default_timeout(60_000)
+        context.add_init_script(path=AXE)
+        yield context
         browser.close()
 
 

@@ -214,6 +214,8 @@ def test_what_excuses() -> None:
         {"step": 60, "accuracy": 0.45, "low": 0.35, "high": 0.55},
     ]
     assert kinds(Record(steps(60), evals)) == [], "within luck"
+    lucky = Record(steps(60, reward_mean=lambda step: 0.01 if step == 20 else 0.0))
+    assert "reward_fall" not in kinds(lucky), "one right answer, and then none again"
 
 
 def test_partial_rewards_teach_though_nothing_is_right() -> None:

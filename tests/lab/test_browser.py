@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from records import make_empty_run, make_run, make_sft_run
-from visit import AXE, HOSTILE, Lab, Visit, serving
+from visit import HOSTILE, Lab, Visit, serving
 
 from grpo.core import group_advantages, reward_statistics, token_loss, token_terms
 from grpo.lab.catalogue import RECORDINGS
@@ -55,7 +55,7 @@ PAGES = [
     "/runs/begun",
     "/runs/begun/groups",
 ]
-desktop_light = pytest.mark.parametrize(("theme", "size"), [("light", (1280, 900))])
+WIDE, NARROW = (1280, 900), (390, 844)
 
 
 @pytest.fixture(scope="session")
@@ -74,44 +74,36 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     yield from serving(runs)
 
 
-@pytest.fixture(params=["light", "dark"])
-def theme(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(params=[(1280, 900), (390, 844)], ids=["desktop", "phone"])
-def size(request: pytest.FixtureRequest) -> tuple[int, int]:
-    return request.param
-
-
 @pytest.fixture
-def visit(chromium: Any, lab: Lab, theme: str, size: tuple[int, int]) -> Iterator[Visit]:
-    context = chromium.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)
-    context.set_default_timeout(60_000)
-    context.add_init_script(path=AXE)
-    yield Visit(context.new_page(), lab)
-    context.close()
+def visit(chromium: Any, lab: Lab) -> Iterator[Visit]:
+    visit = Visit(chromium.new_page(), lab)
+    visit.turn("light", *WIDE)
+    yield visit
+    visit.page.close()
 
 
 @pytest.mark.parametrize("path", PAGES)
 def test_every_view_is_clean(visit: Visit, path: str) -> None:
-    visit.go(path)
+    """Loaded wide and loaded narrow, light and dark."""
+    for size in (WIDE, NARROW):
+        visit.turn("light", *size)
+        visit.go(path)
+        for theme in ("light", "dark"):
+            visit.turn(theme, *size)
+            assert visit.violations() == [], f"{theme}, {size[0]} pixels"
+        overflow = visit.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert overflow <= 0, "the page is wider than the screen"
+        assert visit.page.locator(".failed, .katex-error").count() == 0
     assert visit.complaints == []
     assert visit.elsewhere == []
-    assert visit.violations() == []
-    assert visit.page.locator(".failed, .katex-error").count() == 0
-    overflow = visit.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert overflow <= 0, "the page is wider than the screen"
 
 
-@desktop_light
 def test_an_unknown_run_is_told(visit: Visit) -> None:
     visit.page.goto(f"{visit.lab.origin}/runs/nobody")
     assert "no run 'nobody' here" in visit.page.get_by_role("alert").inner_text()
     assert visit.violations() == []
 
 
-@desktop_light
 def test_group_numbers_are_the_engines(visit: Visit) -> None:
     visit.go(f"{EXAMPLE}/groups?step=5&group=1")
     with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
@@ -127,7 +119,6 @@ def test_group_numbers_are_the_engines(visit: Visit) -> None:
     assert [float(text) for text in shown] == pytest.approx(sorted(advantages[0].tolist(), reverse=True), abs=5e-3)
 
 
-@desktop_light
 @pytest.mark.parametrize("token", [0, 2])
 def test_the_worked_loss_is_the_engines(visit: Visit, token: int) -> None:
     with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
@@ -139,7 +130,6 @@ def test_the_worked_loss_is_the_engines(visit: Visit, token: int) -> None:
     assert visit.number("push") == pytest.approx(token_terms(**traced.inputs).push[token].item(), abs=1e-5)
 
 
-@desktop_light
 def test_what_if_is_the_engines(visit: Visit) -> None:
     visit.go(f"{EXAMPLE}/whatif?step=5&scale=none&baseline=leave_one_out")
     with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
@@ -156,7 +146,6 @@ def test_what_if_is_the_engines(visit: Visit) -> None:
     assert visit.number("advantage_std") == pytest.approx(expected, abs=5e-4)
 
 
-@desktop_light
 def test_an_algorithm_is_shown_as_what_it_is(visit: Visit) -> None:
     visit.go("/runs/cispo/tokens?step=1&token=2")
     text = visit.page.locator(".worked-steps").inner_text()
@@ -171,7 +160,6 @@ def test_an_algorithm_is_shown_as_what_it_is(visit: Visit) -> None:
     assert visit.complaints == []
 
 
-@desktop_light
 @pytest.mark.parametrize("view", ["groups", "completions", "replay", "whatif", "difficulty"])
 def test_completions_are_text_and_nothing_else(visit: Visit, view: str) -> None:
     visit.go(f"/runs/hostile/{view}?step=1")
@@ -189,7 +177,6 @@ def test_completions_are_text_and_nothing_else(visit: Visit, view: str) -> None:
         assert not set("\x1b\u202e\u200f") & set(text)
 
 
-@desktop_light
 def test_keyboard_alone_gets_from_the_list_to_a_token(visit: Visit) -> None:
     visit.go("/")
     page = visit.page
@@ -213,7 +200,6 @@ def test_keyboard_alone_gets_from_the_list_to_a_token(visit: Visit) -> None:
     assert "step=5" in page.url, "in the token view, arrows outside the tokens change nothing"
 
 
-@desktop_light
 def test_any_view_can_be_linked(visit: Visit) -> None:
     """What is clicked is in the address, and the address alone brings it back."""
     visit.go(f"{EXAMPLE}/groups?step=5")
@@ -228,7 +214,6 @@ def test_any_view_can_be_linked(visit: Visit) -> None:
     assert "group=" not in visit.page.url
 
 
-@desktop_light
 def test_a_live_run_appears_and_grows(visit: Visit) -> None:
     """It has more steps than it will ever take: it grows until it is asked to stop."""
     settings = (

@@ -39,7 +39,7 @@ def test_sliders_by_keyboard_and_numbers_of_the_engine(chromium: Any, classroom:
     assert visit.number("length") == 1.0
     assert visit.number("distinct") == 15
     assert faults(visit) == []
-    page.context.close()
+    page.close()
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_every_depth_is_clean(chromium: Any, classroom: Lab, query: str) -> None
     else:
         visit.page.get_by_text("def group_advantages").first.wait_for()
     assert faults(visit) == []
-    visit.page.context.close()
+    visit.page.close()

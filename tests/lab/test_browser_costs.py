@@ -44,7 +44,7 @@ def test_sliders_by_keyboard_and_numbers_of_the_planner(chromium: Any, classroom
     assert visit.number("m-held") > 0
     assert page.locator(".missed").count() == 0, "the guesses were right"
     assert faults(visit) == []
-    page.context.close()
+    page.close()
 
 
 def test_the_mathematics_are_clean(chromium: Any, classroom: Lab) -> None:
@@ -63,7 +63,7 @@ def test_the_mathematics_are_clean(chromium: Any, classroom: Lab) -> None:
     assert page.locator("[data-default=DeepSeekMath]").inner_text() == "64"
     assert page.locator(".missed").count() == 0
     assert faults(visit) == []
-    page.context.close()
+    page.close()
 
 
 def test_the_code_is_clean(chromium: Any, classroom: Lab) -> None:
@@ -71,4 +71,4 @@ def test_the_code_is_clean(chromium: Any, classroom: Lab) -> None:
     visit.page.get_by_text("The planner's memory").click()
     visit.page.get_by_text("def memory_of").first.wait_for()
     assert faults(visit) == []
-    visit.page.context.close()
+    visit.page.close()

@@ -49,7 +49,7 @@ def test_tokens_steps_and_checks(chromium: Any, classroom: Lab) -> None:
     assert visit.number("strategy-advantage") == pytest.approx(row["advantage"], abs=5e-3)
     assert page.locator(".missed").count() == 0, "the guesses were right"
     assert faults(visit) == []
-    page.context.close()
+    page.close()
 
 
 @pytest.mark.parametrize("query", ["depth=math&mode=process&token=2", "depth=code&by=gae"])
@@ -62,4 +62,4 @@ def test_every_depth_is_clean(chromium: Any, classroom: Lab, query: str) -> None
         visit.page.get_by_text("ZeroDivisionError: division by zero").wait_for()
         visit.page.get_by_text("def close_and_brief").first.wait_for()
     assert faults(visit) == []
-    visit.page.context.close()
+    visit.page.close()

@@ -39,7 +39,7 @@ def test_sliders_by_keyboard_and_numbers_of_the_engine(chromium: Any, classroom:
     assert page.locator("[data-number=one-std]").inner_text() == "not a number"
     assert visit.number("across") == pytest.approx(answer("group", "baselines", {})["variance"]["across"], abs=5e-4)
     assert faults(visit) == []
-    page.context.close()
+    page.close()
 
 
 @pytest.mark.parametrize("depth", ["math", "code"])
@@ -51,4 +51,4 @@ def test_every_depth_is_clean(chromium: Any, classroom: Lab, depth: str) -> None
         panel.locator("summary").click()
         visit.page.get_by_text("def choose").wait_for()
     assert faults(visit) == []
-    visit.page.context.close()
+    visit.page.close()

@@ -57,7 +57,7 @@ def test_sliders_by_keyboard_and_numbers_of_the_engine(chromium: Any, classroom:
     assert faults(visit) == []
     page.locator("textarea[name=texts]").fill("102\nabc")
     page.get_by_text("nano does not know").first.wait_for()
-    page.context.close()
+    page.close()
 
 
 def test_the_mathematics_are_clean(chromium: Any, classroom: Lab) -> None:
@@ -75,7 +75,7 @@ def test_the_mathematics_are_clean(chromium: Any, classroom: Lab) -> None:
     assert visit.number("rounding") == pytest.approx(fraction["rounding"], abs=5e-4)
     assert page.locator(".missed").count() == 0
     assert faults(visit) == []
-    page.context.close()
+    page.close()
 
 
 def test_the_code_is_clean(chromium: Any, classroom: Lab) -> None:
@@ -84,4 +84,4 @@ def test_the_code_is_clean(chromium: Any, classroom: Lab) -> None:
     visit.page.get_by_text("def grpo_loss_in_fifty_lines").first.wait_for()
     visit.page.get_by_text("epsilon_high=0.28").wait_for()
     assert faults(visit) == []
-    visit.page.context.close()
+    visit.page.close()

@@ -29,7 +29,7 @@ def test_the_newcomers_path(chromium: Any, classroom: Lab) -> None:
         page.go_back()
         visit.settle()
     assert visit.complaints == []
-    page.context.close()
+    page.close()
 
 
 def test_notation(chromium: Any, classroom: Lab) -> None:
@@ -41,4 +41,4 @@ def test_notation(chromium: Any, classroom: Lab) -> None:
     visit.await_number("p-0", "100.0%")
     assert visit.number("p-1") == pytest.approx(found[1], abs=5e-4)
     assert faults(visit) == []
-    visit.page.context.close()
+    visit.page.close()

@@ -42,7 +42,7 @@ def test_runs_and_the_clinic(chromium: Any, classroom: Lab) -> None:
     page.get_by_text("reward fall").first.wait_for()
     visit.settle()
     assert faults(visit) == []
-    page.context.close()
+    page.close()
 
 
 @pytest.mark.parametrize("query", ["depth=math", "depth=code"])
@@ -53,4 +53,4 @@ def test_every_depth_is_clean(chromium: Any, classroom: Lab, query: str) -> None
         assert visit.number("listed") == pytest.approx(found["listed"], abs=0.005)
         assert visit.number("clipped") == pytest.approx(found["engine"], abs=0.005)
     assert faults(visit) == []
-    visit.page.context.close()
+    visit.page.close()

@@ -26,9 +26,9 @@ def test_a_trial_starts_streams_and_is_cancelled(chromium: Any, classroom: Lab) 
     assert "One runs at a time; wait for it, or cancel it" in refusal.inner_text()
     # The refusal itself is an answer that a browser notes down.
     assert all("409" in complaint for complaint in other.complaints)
-    other.page.context.close()
+    other.page.close()
 
     trial.get_by_role("button", name="Cancel").click()
     trial.get_by_text("Cancelled").wait_for()
     assert visit.violations() + visit.complaints == []
-    page.context.close()
+    page.close()

@@ -43,7 +43,7 @@ def test_the_update_is_played_by_keyboard(chromium: Any, classroom: Lab) -> None
     assert visit.number("scratch-signal") == pytest.approx(answer("why", "scratch", {})["signal"], abs=5e-5)
     assert page.locator(".missed").count() == 0, "the guesses were right"
     assert faults(visit) == []
-    page.context.close()
+    page.close()
 
 
 @pytest.mark.parametrize("query", ["depth=math&phase=3&eval=8&marker=wait", "depth=code&gold=Paris&group=Paris%0ALyon"])
@@ -56,4 +56,4 @@ def test_every_depth_is_clean(chromium: Any, classroom: Lab, query: str) -> None
         visit.page.get_by_text("def one_update").first.wait_for()
         assert visit.number("score-std") == pytest.approx(0.5**0.5, abs=5e-4)
     assert faults(visit) == []
-    visit.page.context.close()
+    visit.page.close()

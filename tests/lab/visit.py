@@ -43,6 +43,10 @@ class Visit:
         if not request.url.startswith((self.lab.origin, "data:")):
             self.elsewhere.append(request.url)
 
+    def turn(self, theme: str, width: int, height: int) -> None:
+        self.page.emulate_media(color_scheme=theme)
+        self.page.set_viewport_size({"width": width, "height": height})
+
     def go(self, path: str) -> None:
         self.page.goto(self.lab.origin + path)
         self.settle()
@@ -79,11 +83,9 @@ def serving(runs: Path) -> Iterator[Lab]:
 
 
 def open_page(chromium: Any, lab: Lab, path: str) -> Visit:
-    """A page, loaded and settled, on a light desktop; to be closed with `visit.page.context.close()`."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    context.set_default_timeout(60_000)
-    context.add_init_script(path=AXE)
-    visit = Visit(context.new_page(), lab)
+    """A page, loaded and settled, on a light desktop; to be closed with `visit.page.close()`."""
+    visit = Visit(chromium.new_page(), lab)
+    visit.turn(*SIDES[0])
     visit.go(path)
     return visit
 
@@ -92,15 +94,13 @@ def faults(visit: Visit) -> list[str]:
     """All that is wrong with the page as it stands, light and dark, wide and narrow."""
     found = []
     for theme, width, height in SIDES:
-        visit.page.emulate_media(color_scheme=theme)
-        visit.page.set_viewport_size({"width": width, "height": height})
+        visit.turn(theme, width, height)
         visit.settle()
         found += [f"{theme} {width}: {violation}" for violation in visit.violations()]
         overflow = visit.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         if overflow > 0:
             found.append(f"{theme} {width}: the page is {overflow} pixels wider than the screen")
-    visit.page.emulate_media(color_scheme="light")
-    visit.page.set_viewport_size({"width": 1280, "height": 900})
+    visit.turn(*SIDES[0])
     visit.settle()
     broken = visit.page.locator(".failed, .katex-error").all_inner_texts()
     return found + broken + visit.complaints + visit.elsewhere

@@ -6,6 +6,9 @@ from statistics import fmean, stdev
 
 from grpo.diagnosis.record import WINDOW, Finding, Record, mean
 
+LEAST_REWARD = 0.02
+"""What lies below is a lucky answer or two, and nothing to fall from."""
+
 
 def reward_hacking(record: Record) -> Finding | None:
     """Held-out accuracy has fallen beyond its interval since its best, and the training reward has not."""
@@ -51,7 +54,7 @@ def reward_fall(record: Record) -> Finding | None:
         return None
     means = [fmean(rewards[i : i + WINDOW]) for i in range(len(rewards) - WINDOW + 1)]
     best = max(range(len(means)), key=lambda i: means[i])
-    if means[best] <= 0 or means[-1] > 0.5 * means[best]:
+    if means[best] < LEAST_REWARD or means[-1] > 0.5 * means[best]:
         return None
     after = record.steps[best + WINDOW - 1]["step"] + 1
     return record.found(

@@ -35,8 +35,8 @@ function Path({ story, own }) {
     <li><h3>See that it worked</h3><p>A small model adds and multiplies. Before training it got <b data-number="story-before">${percent(story.accuracy[0])}</b> of new problems right, after ${story.steps} steps <b data-number="story-after">${percent(story.accuracy[1])}</b>. On the way nobody showed it a solution; its answers were only marked.</p>
       <p class="small"><${Link} to=${view("overview")}>Overview of the recorded run<//>${mine("overview")}</p></li>
     <li><h3>Read one group</h3><p>Every problem is asked eight times. One of the first, <${Untrusted} text=${story.group.prompt} /> (${story.group.answer} is right):</p>
-      <p class="mini-group-head tiny soft" aria-hidden="true"><span>answer</span><span>reward</span><span>advantage</span></p>
-      <ul class="mini-group">${story.group.rows.map((row) => html`<li><${Untrusted} text=${row.text} /><${Reward} value=${row.reward} /><${Advantage} value=${row.advantage} /></li>`)}</ul>
+      <div><p class="mini-group-head tiny soft" aria-hidden="true"><span>answer</span><span>reward</span><span>advantage</span></p>
+      <ul class="mini-group">${story.group.rows.map((row) => html`<li><${Untrusted} text=${row.text} /><${Reward} value=${row.reward} /><${Advantage} value=${row.advantage} /></li>`)}</ul></div>
       <p>Two styles. Some answers just say a number. Others first write the work in parentheses, digit by digit. The reward is 1 where the final number is right, and looks at nothing else. The advantage says how far a reward lies above or below the mean of its group.</p>
       <p class="small"><${Link} to=${view("groups", { step: story.group.step, group: story.group.group })}>This group<//>${mine("groups", { step: 0 })}</p></li>
     <li><h3>Compare the styles</h3><p>In the first ${story.first} steps:</p>
@@ -44,7 +44,7 @@ function Path({ story, own }) {
         ${[["worked out", worked], ["just said", direct]].map(([name, style]) => html`<tr><th scope="row">${name}</th><td class="num">${percent(style.share)}</td><td class="num"><b>${percent(style.right)}</b></td><td><${Advantage} value=${style.advantage} /></td></tr>`)}</tbody></table></div>
       <p>Working it out is right ${Math.round(worked.right / direct.right)} times as often. So it is above its group nearly always, and saying a number nearly always below.</p>
       <p class="small"><${Link} to="/learn/advantage">What the advantage is, and why only siblings count<//></p></li>
-    <li><h3>Push</h3><p>An answer above its group is made more likely, token by token; one below, less. The first token decides the style: an opening parenthesis, or a digit. That is where the push adds up.</p>
+    <li><h3>Push</h3><p>An answer above its group is made more likely, token by token; one below, less. Answers of one style begin alike, with a parenthesis or with a digit, so there the pushes of all of them add up: the first token decides the style.</p>
       <p class="small"><${Link} to=${view("tokens", { step: 0, lens: "push" })}>Tokens of the first step by push<//>${mine("tokens", { step: 0, lens: "push" })} · <${Link} to="/learn/advantage?direct=down#one">One update: even a right number becomes less likely, if it is just said<//></p></li>
     <li><h3>Watch the style win</h3><p>From ${percent(story.worked[0])} of answers worked out to ${percent(story.worked[1])}, though nothing was ever paid for working.</p>
       <${Chart} label="Held-out accuracy and share of worked answers over the run" height=${190} deps=${[story.evals.length]} legend=${[["answers worked out", "var(--c3)"], ["held-out accuracy", "var(--c4)"]]}

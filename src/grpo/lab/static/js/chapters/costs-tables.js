@@ -123,7 +123,7 @@ export function Checklist() {
     ["Do chapters link both ways?", "“See also” at the end of each"],
     ["Is notation the same throughout?", "one page of symbols, with the name each has in the code"],
     ["Is there pseudocode and code that runs?", "chapter 1 has the loop in ten lines; chapter 4 has the loss in fifty and checks it against the trainer"],
-    ["Do questions go to the idea of the group?", "the questions below, each answered by a computation"],
+    ["Do questions go to the idea of the group?", "the questions above, each answered by a computation"],
   ];
   return html`<${Section} title="A checklist for explanations like this one" id="checklist" depth="code" lead="What a careful reader should demand, and where this lab meets it."><${Table} label="Checklist" head=${["demand", "where"]} rows=${rows} /><//>`;
 }

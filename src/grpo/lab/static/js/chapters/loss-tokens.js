@@ -29,12 +29,12 @@ export function Tokens() {
 function OwnGroup() {
   const params = ownParams();
   const state = useAnswer("loss", "own", params);
-  return html`<div class="knobs"><${TextField} name="prompt" label="A sum of three two-digit numbers" value="12+34+56=" most=${48} /><${TextField} name="texts" label="Answers, one a line: the group" value=${TEXTS} rows=${4} most=${400} /></div>
+  return html`<div class="knobs tops"><${TextField} name="prompt" label="A sum of three two-digit numbers" value="12+34+56=" most=${48} /><${TextField} name="texts" label="Answers, one a line: the group" value=${TEXTS} rows=${4} most=${400} /></div>
     <div class="knobs"><${Slider} name="updates" label="updates on this batch" min=${1} max=${8} step=${1} value=${4} />
       <${Slider} name="lr" label="learning rate" min=${0} max=${0.003} step=${0.0001} value=${0.0003} show=${(v) => exact(v, 2)} />
       <${Slider} name="own_low" label="clip range ε" min=${0} max=${0.9} step=${0.05} value=${0.2} />
       <${Slider} name="own_beta" label="β" min=${0} max=${0.5} step=${0.01} value=${0.04} /></div>
-    <p class="small soft">The model is <code>nano</code>, a tenth of a million parameters, which knows digits and + * = ( ) , ; alone. A right answer may show its work: <code>(12;10)102</code>.</p>
+    <p class="small soft">The model is <code>nano</code>, a tenth of a million parameters, which knows digits and <code>+*=(),;</code> alone. A right answer may show its work: <code>(12;10)102</code>.</p>
     <${Fetched} state=${state} height="24rem">${(data) => html`<${Rows} rows=${data.rows} url=${(sample, token) => address("/api/chapters/loss/token", { ...params, sample, token })} silent=${!data.signal} />
       <${Numbers} items=${[["all shares added up", exact(data.sum_of_shares, 5), null, "sum_of_shares"], ["the trainer's loss", exact(data.trainer_loss, 5), "of the last update", "trainer_loss"], ["updates taken", data.updates.length]]} />`}<//>`;
 }
