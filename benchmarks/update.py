@@ -28,6 +28,8 @@ from grpo.plan.work import Work
 from grpo.policy import Policy
 from grpo.types import Completion, Group, Problem
 
+WAYS = ("fused", "forgetful", "apart", "stock")
+
 
 def random_groups(arguments: argparse.Namespace, vocabulary: int) -> list[Group]:
     """Full-length completions with an advantage each."""
@@ -121,14 +123,18 @@ def main() -> None:
     parser.add_argument("--micro", type=int, default=16384, help="tokens per micro-batch")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--dtype", default="mixed", choices=["mixed", "bfloat16"])
-    parser.add_argument("--ways", default="fused,forgetful,apart,stock")
+    parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--peak", type=float, default=989.0, help="TFLOP/s of the GPU in bfloat16, dense")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    ways = arguments.ways.split(",")
+    for way in ways:
+        if way not in WAYS:
+            parser.error(f"--ways {way}: no such way; use {', '.join(WAYS)}")
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA GPU")
     rows = []
-    for way in arguments.ways.split(","):
+    for way in ways:
         rows.append(measure(way, arguments))
         torch.cuda.empty_cache()
         if not arguments.json:

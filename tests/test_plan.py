@@ -286,8 +286,8 @@ def test_what_a_gpu_keeps_by_hand() -> None:
     shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
     gpu = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True)
     assert gpu.components["keys/values"] == 1920 * (2 * 64 + 8 * 30) + 12 * 8 * 30
-    assert gpu.components["rollout's copy"] == 2 * (shape.linear_parameters + 19 * 160)
-    kept = gpu.components["keys/values"] + gpu.components["rollout's copy"]
+    assert gpu.components["working copies"] == 2 * (shape.linear_parameters + 19 * 160)
+    kept = gpu.components["keys/values"] + gpu.components["working copies"]
     assert gpu.phases["rollout"] == 12 * shape.parameters + kept + 4 * 19 * (8 + 2 * 2)
 
 
@@ -335,8 +335,8 @@ def test_working_copies_of_other_networks_by_hand() -> None:
     fused, stock = components(shape), components(replace(shape, fused=False))
     table, frozen = 19 * 160, 2 * shape.linear_parameters + 4 * (19 * 160 + 7 * 160)
     assert fused["reference"] == stock["reference"] == frozen
-    assert fused["rollout's copy"] == 2 * 2 * (shape.linear_parameters + table) + 2 * table
-    assert stock["rollout's copy"] == 0
+    assert fused["working copies"] == 2 * 2 * (shape.linear_parameters + table) + 2 * table
+    assert stock["working copies"] == 0
 
 
 def test_what_a_preset_needs() -> None:
@@ -403,7 +403,7 @@ def test_a_gpus_frozen_weights_have_no_copy() -> None:
     shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
     found = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True, lora=4).components
     adapters = 3 * (12 * (160 + 480) + 4 * (160 + 160) + 8 * (160 + 864) + 4 * (432 + 160))
-    assert found["rollout's copy"] == 2 * (adapters + 19 * 160)
+    assert found["working copies"] == 2 * (adapters + 19 * 160)
     frozen = 2 * shape.linear_parameters + 4 * (shape.parameters - shape.linear_parameters)
     assert found["weights"] == frozen + 4 * shape.adapter_parameters(4)
 
@@ -424,6 +424,16 @@ def test_operations_besides_the_policys() -> None:
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main(["plan", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_recomputation_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    """A block then keeps nothing but its input: of a 1.5B model's 16,384 tokens, far less than half."""
+    kept, forgotten = (
+        planned(capsys, "qwen2.5-1.5b", "--algorithm", "dr_grpo", *more)["algorithms"][0]
+        for more in ((), ("--recompute",))
+    )
+    assert forgotten["memory"]["activations"] < 0.2 * kept["memory"]["activations"]
+    assert forgotten["peak"] < kept["peak"]
 
 
 def test_seven_billion_by_hand(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,8 @@ class PlanOptions:
     """Length of the completions."""
     token_budget: int = 16384
     """Tokens per micro-batch, as system.token_budget."""
+    recompute: bool = False
+    """Keep less for the backward pass and compute it again, as system.recompute."""
     epochs: int = 1
     """Passes over the completions of a step."""
     minibatches: int = 1
@@ -97,6 +99,7 @@ def plan(options: PlanOptions) -> dict[str, Any]:
         "work": dataclasses.asdict(work),
         "dtype": _precision(options),
         "lora": options.lora,
+        "recompute": options.recompute,
         "gpu": {"name": options.gpu, "bytes": gpu, "usable": round(USABLE * gpu)} if gpu else None,
         "algorithms": rows,
     }
@@ -132,7 +135,16 @@ def _row(
 ) -> dict[str, Any]:
     needed = needs(PRESETS[name].settings)
     precision, on_gpu = PRECISIONS[_precision(options)], options.device == "gpu"
-    found = memory_of(shape, work, needed, precision, on_gpu=on_gpu, lora=options.lora, reward_model=reward_model)
+    found = memory_of(
+        shape,
+        work,
+        needed,
+        precision,
+        on_gpu=on_gpu,
+        lora=options.lora,
+        recompute=options.recompute,
+        reward_model=reward_model,
+    )
     return {
         "algorithm": name,
         "memory": dict(found.components),

@@ -121,7 +121,7 @@ def memory_of(
         "reference": reference,
         "reward model": reward,
         "critic": critic + critic_gradients,
-        "rollout's copy": copy,
+        "working copies": copy,
         "keys/values": keys_values,
         "activations": activations,
         "logits": max(logits, sampled_logits),

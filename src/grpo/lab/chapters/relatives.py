@@ -84,7 +84,7 @@ def methods(query: Query) -> dict[str, Any]:
     # Pairs are read, not drawn: a policy, a reference, no rollout.
     dpo = _costs(shape, work, Needs(reference=True, critic=False))
     found = memory_of(shape, work, Needs(reference=True, critic=False), PRECISIONS["bfloat16"], on_gpu=True)
-    dpo["peak"] -= found.components["rollout's copy"] + found.components["keys/values"]
+    dpo["peak"] -= found.components["keys/values"]
     dpo["flops"] -= flops(shape, work, Needs(reference=True, critic=False))["rollout"]
     rows.append({"method": "DPO", **dpo, "noise": None, "samples": False})
     return {
