@@ -48,6 +48,8 @@ class Work:
     threads: int = 0
     token_budget: int = 0
     """Ours; 0: the default."""
+    recompute: bool = False
+    """Ours: activations are computed again in the backward pass, as TRL does unless told otherwise."""
     trl: tuple[str, ...] = ()
     """Settings of GRPOConfig as name=value, the value in JSON."""
 
@@ -68,6 +70,7 @@ def add_work(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     parser.add_argument("--device", default="", help="cpu or cuda; default: cuda where there is one")
     parser.add_argument("--threads", type=int, default=0, help="default: one per core, for our small models one")
     parser.add_argument("--token-budget", type=int, default=0, help="ours: tokens per micro-batch; default: grpo's own")
+    parser.add_argument("--recompute", action="store_true", help="ours: recompute activations, as TRL does by default")
     parser.add_argument("--trl", action="append", default=[], metavar="NAME=VALUE",
                         help="a setting of TRL's GRPOConfig, the value in JSON; may be repeated")  # fmt: skip
     parser.add_argument("--peer", default="none", help="trl, trl-vllm, both with a comma, or none")
@@ -86,7 +89,7 @@ def chosen(arguments: argparse.Namespace, **more: Any) -> tuple[list[str], Work]
                 stop(f"--peer {arm}: {package} cannot be imported; install it, or put its folder on PYTHONPATH")
     from grpo.models import OWN_TASK
 
-    names = ("model", "prompts", "group", "new", "steps", "lr", "beta", "threads", "token_budget")
+    names = ("model", "prompts", "group", "new", "steps", "lr", "beta", "threads", "token_budget", "recompute")
     settings = {name: getattr(arguments, name) for name in names} | {"trl": tuple(arguments.trl)} | more
     task = arguments.task or OWN_TASK.get(arguments.model, "addition")
     return arms, Work(task=task, device=arguments.device or default_device(), **settings)
@@ -254,7 +257,7 @@ def ours(work: Work, rows: Rows) -> None:
             loss=Loss(aggregate="token", **divergence),
             optimizer=Optimizer(warmup_steps=0, adam_beta2=0.999),
             evaluation=Evaluation(every=0, problems=1, probes=0),
-            system=System(runs=runs, device=work.device, threads=work.threads, **budget),
+            system=System(runs=runs, device=work.device, threads=work.threads, recompute=work.recompute, **budget),
         )
         with suppress(EnoughError):
             grpo.train(config, Watch())

@@ -175,7 +175,8 @@ def draw(curves: Mapping[str, Mapping[str, Curve]], reach: float, work: Work, pa
     axes[1].legend(loc="lower right", frameon=False)
     seeds = max(len(by_seed) for by_seed in curves.values())
     batch = f"{work.prompts} × {work.group}, learning rate {work.lr:g}"
-    title = f"{Path(work.model).name} on {work.task}, {batch}, {seeds} seeds: mean, lowest and highest"
+    model = Path(work.model).name.removesuffix(".gguf")
+    title = f"{model} on {work.task}, {batch}, {seeds} seeds: mean, lowest and highest"
     figure.suptitle(title, fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)

@@ -16,7 +16,9 @@ from grpo.config import SftConfig, System
 from grpo.errors import GrpoError
 from grpo.loading import load_policy
 from grpo.policy import Policy, logprobs
-from grpo.sft import accumulate_gradients, read_rows, shuffled
+from grpo.report import describe
+from grpo.sft import accumulate_gradients, batches_of, read_rows, shuffled
+from grpo.tasks import load_task
 from grpo.types import Batch
 
 
@@ -135,3 +137,38 @@ def test_memory_that_runs_out_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
         told = [found["text"] for found in run.findings() if found["kind"] == "memory"]
     assert told == ["step 0: memory ran out; from here on micro-batches hold 64 tokens"]
     assert set(forgetful) == {True}
+
+
+def test_a_tasks_problems_are_asked_as_grpo_asks_them(tmp_path: Path) -> None:
+    policy, task = load_policy("nano"), load_task("arithmetic")
+    config = SftConfig(model="nano", task="arithmetic", steps=2, batch_size=3, seed=5)
+    batches, steps = batches_of(config, task, policy)
+    assert steps == 2
+    for step, batch in enumerate(islice(batches, 2)):
+        problems = task.draw(step, 3, 5)
+        assert [group.problem for group in batch] == problems
+        for group, problem in zip(batch, problems, strict=True):
+            assert group.prompt_tokens.tolist() == policy.prompt_tokens(problem)
+            [done] = group.completions
+            assert done.tokens.tolist() == [
+                *policy.tokenizer(problem.answer)["input_ids"],
+                policy.tokenizer.eos_token_id,
+            ]
+
+
+def test_a_task_is_learned_from_its_golds(tmp_path: Path) -> None:
+    system = System(runs=str(tmp_path))
+    with grpo.sft(SftConfig(model="nano", task="arithmetic", steps=20, warmup_steps=2, system=system)) as run:
+        losses = [value for _, value in run.metrics("sft_loss")]
+        assert describe(run) == "nano · arithmetic · sft"
+    assert len(losses) == 20
+    assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({}, "field data: write --data FILE with rows, or --task NAME"), ({"task": "arithmetic"}, "field steps: a task has no end")],
+)
+def test_rows_must_come_from_somewhere_and_end(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(GrpoError, match=message):
+        grpo.sft(SftConfig(model="nano", **settings))

@@ -241,16 +241,19 @@ class SftConfig:
     """Supervised fine-tuning on written answers.
 
     grpo sft MODEL DATA [recipe.toml ...] [--field value ...]: defaults, then files, then flags; the last wins.
+    grpo sft MODEL --task NAME --steps 150: the gold answers of a task, until GRPO sometimes sees a right one.
     """
 
     model: str
     """tiny or nano (embedded), or a Hugging Face folder or id; also the first argument."""
-    data: str
+    data: str = ""
     """JSONL file with rows {"prompt": "...", "answer": "..."}; also the second argument."""
+    task: str = ""
+    """Instead of rows: a task's problems, without the held-out ones, and their gold answers; data is then its own."""
     epochs: float = 1.0
     """Passes over the data; half a pass is 0.5."""
     steps: int = 0
-    """Updates; 0: as many as the epochs make."""
+    """Updates; 0: as many as the epochs make (a task has no end: name them)."""
     batch_size: int = 64
     """Rows per step."""
     lr: float = 1e-3
@@ -365,7 +368,7 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
     def where(path: str) -> str:
         return f"field {path}" if origins is None else f"field {path} ({origins.get(path, 'default')})"
 
-    limits = _LIMITS if isinstance(config, Config) else {**_LIMITS, "steps": _ZERO, "data": _LIMITS["model"]}
+    limits = _LIMITS if isinstance(config, Config) else {**_LIMITS, "steps": _ZERO}
     for path, leaf in flags.leaves(type(config)).items():
         value = attrgetter(path)(config)
         if why := flags.misfit(leaf, value):
@@ -386,6 +389,10 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
         if config.lora.rank and config.loss.refresh:
             why = "with adapters the reference is the model without them, which stays as it is; set it to 0"
             raise GrpoError(f"{where('loss.refresh')}: {why}")
+    elif not config.data and not config.task:
+        raise GrpoError(f"{where('data')}: write --data FILE with rows, or --task NAME")
+    elif config.task and not config.steps:
+        raise GrpoError(f"{where('steps')}: a task has no end; say how many, as in --steps 150")
 
 
 def _validate_batch(config: Config, where: Callable[[str], str]) -> None:

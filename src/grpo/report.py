@@ -125,7 +125,7 @@ def describe(run: Run) -> str:
     """What is trained on what, in a few words."""
     config = run.config
     if run.kind == "sft":
-        return printable(f"{config['model']} · {Path(config['data']).name} · sft", 60)
+        return printable(f"{config['model']} · {config.get('task') or Path(config['data']).name} · sft", 60)
     batch = f"{config['prompts_per_step']}×{config['group_size']}"
     return printable(f"{config['model']} · {config['task']} · {config['algorithm']} · {batch}", 60)
 

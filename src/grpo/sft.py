@@ -1,6 +1,7 @@
 """Supervised fine-tuning: the stage before GRPO, on the same packing, record and view.
 
-Rows are JSON lines {"prompt": …, "answer": …}; the loss is the mean −logp of the answer's tokens, end token included.
+Rows are JSON lines {"prompt": …, "answer": …}, or a task's problems with their gold answers; the loss is the mean −logp
+of the answer's tokens, end token included.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import time
 import types
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from grpo.schedule import learning_rate
 from grpo.session import placement, prepare_machine, recorded_ending, take_snapshot
 from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
+from grpo.tasks import Task, load_task
 from grpo.tensorfile import Mirror
 from grpo.types import Completion, Group, Problem
 from grpo.view import View
@@ -40,11 +42,11 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
     """Fine-tunes `config.model` on `config.data`; the run's last checkpoint holds the model."""
     validate(config)
     view = logged(view or View(), config.system.log)
+    task = load_task(config.task, config.data) if config.task else None
     policy = load_policy(config.model, **placement(config.system))
     policy.forgetful = config.system.recompute
     prepare_machine(config.system, policy)
-    rows = read_rows(Path(config.data), policy)
-    steps = config.steps or math.ceil(config.epochs * len(rows) / config.batch_size)
+    batches, steps = batches_of(config, task, policy)
     warmup_steps = min(config.warmup_steps, steps // 10)  # a short run must not be all warm-up
     optimizer = make_optimizer(policy, beta1=0.9, beta2=0.98, weight_decay=config.weight_decay)
     folder = Path(config.system.runs)
@@ -59,7 +61,7 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
 
     view.started(run, config, 0)
     with recorded_ending(run, view, StopRequest(view.warned)) as stop:
-        for step, batch_rows in enumerate(islice(shuffled(rows, config.batch_size, config.seed), steps)):
+        for step, batch_rows in enumerate(islice(batches, steps)):
             start = time.perf_counter()
             lr = learning_rate(config.lr, step, steps=steps, warmup_steps=warmup_steps, schedule=config.schedule)
             budget = policy.token_budget
@@ -81,8 +83,39 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
     return run
 
 
+def batches_of(config: SftConfig, task: Task | None, policy: Policy) -> tuple[Iterator[list[Group]], int]:
+    """Endless batches of a file's rows or a task's problems, and how many of them are asked for."""
+    if task is not None:
+        return golds(task, config, policy), config.steps
+    rows = read_rows(Path(config.data), policy)
+    steps = config.steps or math.ceil(config.epochs * len(rows) / config.batch_size)
+    return shuffled(rows, config.batch_size, config.seed), steps
+
+
+def golds(task: Task, config: SftConfig, policy: Policy) -> Iterator[list[Group]]:
+    """Endless batches of a task's training problems, each asked as GRPO will ask it, with its gold answer."""
+    for step in count():
+        problems = task.draw(step, config.batch_size, config.seed)
+        answers = policy.tokenizer([problem.answer for problem in problems], add_special_tokens=False)["input_ids"]
+        yield [
+            answered(problem, policy.prompt_tokens(problem), answer, policy)
+            for problem, answer in zip(problems, answers, strict=True)
+        ]
+
+
+def answered(problem: Problem, prompt: Sequence[int], answer: Sequence[int], policy: Policy) -> Group:
+    """A group of one completion: the written answer."""
+    tokens = np.array([*answer, policy.tokenizer.eos_token_id], dtype=np.int64)
+    limit = getattr(policy.model.config, "max_position_embeddings", None)
+    if limit and len(prompt) + len(tokens) > limit:
+        raise GrpoError(
+            f"{problem.id}: {len(prompt) + len(tokens)} tokens exceed the {limit} positions of {policy.name}"
+        )
+    completion = Completion(problem.answer, tokens, np.zeros(len(tokens), dtype=np.float32), "stop")
+    return Group(problem, np.array(prompt, dtype=np.int64), (completion,), policy_version=0)
+
+
 def read_rows(path: Path, policy: Policy) -> list[Group]:
-    """Each row as a group of one completion: its written answer."""
     if not path.is_file():
         raise GrpoError(f"field data: there is no file {path}")
     # Decoded line by line, so that a stray byte is reported with its line.
@@ -92,18 +125,10 @@ def read_rows(path: Path, policy: Policy) -> list[Group]:
         raise GrpoError(f"field data: {path} has no rows")
     prompts = policy.tokenizer([row["prompt"] for row in rows.values()])["input_ids"]
     answers = policy.tokenizer([row["answer"] for row in rows.values()], add_special_tokens=False)["input_ids"]
-    limit = getattr(policy.model.config, "max_position_embeddings", None)
-    groups = []
-    for (where, row), prompt, answer in zip(rows.items(), prompts, answers, strict=True):
-        tokens = np.array([*answer, policy.tokenizer.eos_token_id], dtype=np.int64)
-        if limit and len(prompt) + len(tokens) > limit:
-            raise GrpoError(
-                f"{where}: {len(prompt) + len(tokens)} tokens exceed the {limit} positions of {policy.name}"
-            )
-        completion = Completion(row["answer"], tokens, np.zeros(len(tokens), dtype=np.float32), "stop")
-        problem = Problem(where, row["prompt"], row["answer"])
-        groups.append(Group(problem, np.array(prompt, dtype=np.int64), (completion,), policy_version=0))
-    return groups
+    return [
+        answered(Problem(where, row["prompt"], row["answer"]), prompt, answer, policy)
+        for (where, row), prompt, answer in zip(rows.items(), prompts, answers, strict=True)
+    ]
 
 
 def _row(line: bytes, where: str) -> dict[str, str]:
