@@ -167,7 +167,10 @@ def test_a_task_is_learned_from_its_golds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({}, "field data: write --data FILE with rows, or --task NAME"), ({"task": "arithmetic"}, "field steps: a task has no end")],
+    [
+        ({}, "field data: write --data FILE with rows, or --task NAME"),
+        ({"task": "arithmetic"}, "field steps: a task has no end"),
+    ],
 )
 def test_rows_must_come_from_somewhere_and_end(settings: dict[str, str], message: str) -> None:
     with pytest.raises(GrpoError, match=message):
