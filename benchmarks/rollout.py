@@ -177,16 +177,14 @@ def prompt_tokens(work: argparse.Namespace, vocabulary: int) -> list[list[int]]:
 
 def policy_of(work: argparse.Namespace, attention: str, dtype: str) -> Any:
     import torch
-    from shapes import NoTokenizer, random_policy
+    from shapes import COMPUTED_IN, NoTokenizer, random_policy
 
     from grpo.loading import load_policy
 
     if not work.model:
         return random_policy(work.shape, work.device, dtype, attention)
     kept = torch.bfloat16 if dtype == "bfloat16" else torch.float32
-    policy = load_policy(
-        work.model, device=work.device, dtype=kept, compute=torch.bfloat16 if dtype == "mixed" else None
-    )
+    policy = load_policy(work.model, device=work.device, dtype=kept, compute=COMPUTED_IN.get(dtype))
     policy.tokenizer, policy.end_tokens = NoTokenizer(), frozenset([-1])  # every completion runs to the limit
     policy.model.set_attn_implementation(attention)
     return policy

@@ -57,11 +57,15 @@ class NoTokenizer:
         return ["" for _ in rows]
 
 
+COMPUTED_IN = {"mixed": torch.bfloat16, "half": torch.float16}
+"""By system.dtype, where the weights are float32."""
+
+
 def random_policy(shape: str, device: str, dtype: str, attention: str = NAME) -> Policy:
     """Never ends by itself: no token is an end token. `dtype` as system.dtype."""
     torch.manual_seed(0)
     with torch.device(device):
-        kept = torch.float32 if dtype == "mixed" else getattr(torch, dtype)
+        kept = torch.float32 if dtype in COMPUTED_IN else getattr(torch, dtype)
         model = transformers.AutoModelForCausalLM.from_config(SHAPES[shape], attn_implementation=attention, dtype=kept)
-    compute = torch.bfloat16 if dtype == "mixed" else None
+    compute = COMPUTED_IN.get(dtype)
     return Policy(model.eval(), NoTokenizer(), shape, frozenset([-1]), compute=compute)

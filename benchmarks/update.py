@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=512)
     parser.add_argument("--micro", type=int, default=16384, help="tokens per micro-batch")
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--dtype", default="mixed", choices=["mixed", "bfloat16"])
+    parser.add_argument("--dtype", default="mixed", choices=["mixed", "half", "bfloat16"])
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--peak", type=float, default=989.0, help="TFLOP/s of the GPU in bfloat16, dense")
     parser.add_argument("--json", action="store_true")

@@ -56,6 +56,7 @@ from grpo.types import Completion, Group, Problem
 from tensor_bytes import peak_bytes, saved_bytes
 
 DTYPES = {"float32": torch.float32, "mixed": torch.float32, "bfloat16": torch.bfloat16}
+"""All there are but half, which takes what mixed takes."""
 SIZES = dict.fromkeys(("num_attention_heads", "hidden_size", "vocab_size", "intermediate_size", "num_hidden_layers"), 8)
 """For configs that call theirs otherwise."""
 ALONE = Needs(reference=False, critic=False)
@@ -173,7 +174,7 @@ def test_the_chunk_of_logits_is_the_policys() -> None:
 
 
 @pytest.mark.parametrize("model", ["nano", "tiny", "Llama", "Qwen2", "Qwen3", "heads", "adapters"])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", DTYPES)
 def test_saved_activations(model: str, precision: str) -> None:
     """`heads`: as many keys as queries, which saves the copies per head. `adapters`: LoRA of rank 8."""
     lora = 8 if model == "adapters" else 0
@@ -203,7 +204,7 @@ WORKS = {
 
 
 @pytest.mark.parametrize("name", WORKS)
-@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "ppo", "adapters"])
 def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two whole steps: sampling, log-probabilities under the reference, update. Predicted within 2%."""

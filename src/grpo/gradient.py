@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -83,6 +83,7 @@ def accumulate_gradients(
     divide_by = denominator(lengths_N, config.loss.aggregate, config.max_new_tokens)
     tokens = int(lengths_N.sum())
     taking_part = trained(groups, config, critic)
+    stretch = policy.stretch(divide_by)
 
     def accumulated(tokens_at_once: int) -> Gradient:
         total, gap, errors = None, torch.zeros(()), torch.zeros(())
@@ -90,7 +91,7 @@ def accumulate_gradients(
         for batch in pack(taking_part, tokens_at_once, policy.device):
             if critic is not None and not critic.shared:
                 error = critic.loss(batch, None, tokens=tokens, clip=config.critic.clip)
-                error.backward()
+                (stretch * error).backward()
                 errors = errors.to(error.device) + error.detach()
             loss, statistics, seen = _loss_of_micro_batch(policy, batch, config, divide_by, warming_up)
             if critic is not None and critic.shared:
@@ -98,7 +99,7 @@ def accumulate_gradients(
                 errors = errors.to(error.device) + error.detach()
                 loss = loss + config.critic.weight * error
             if loss.requires_grad:
-                loss.backward()
+                (stretch * loss).backward()
             if traces:
                 traces.see(islice(in_order, len(seen.logp_NL)), seen.logp_NL, seen.entropy_NL, divide_by)
             total = statistics if total is None else total + statistics
@@ -113,7 +114,17 @@ def accumulate_gradients(
         if critic is not None:
             critic.optimizer.zero_grad(set_to_none=True)
 
-    return within_memory(policy, config.system.token_budget, accumulated, forget)
+    found = within_memory(policy, config.system.token_budget, accumulated, forget)
+    shrink(policy.model.parameters(), stretch)
+    if critic is not None:
+        shrink((weight for _, weight in critic.named_parameters()), stretch)
+    return found
+
+
+def shrink(weights: Iterable[torch.nn.Parameter], stretch: float) -> None:
+    """Makes the gradient of a stretched loss that of the loss."""
+    if stretch != 1.0:
+        torch._foreach_div_([weight.grad for weight in weights if weight.grad is not None], stretch)
 
 
 @dataclass(frozen=True, eq=False)

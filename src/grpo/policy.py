@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +40,7 @@ class Policy:
     version: int = 0
     """Optimizer steps taken so far; a completion remembers the version that sampled it."""
     compute: torch.dtype | None = None
-    """What it computes in, where that is not the precision of its weights: bfloat16 over float32 weights."""
+    """What it computes in, where that is not the precision of its weights: 16 bits over float32 weights."""
     packs: bool = True
     """Whether it runs through the one attention function; if not, every completion stands alone (unpacked.py)."""
     forgetful: bool = False
@@ -57,6 +58,11 @@ class Policy:
     @property
     def device(self) -> torch.device:
         return self.model.device
+
+    def stretch(self, divided_by: float) -> float:
+        """What a loss, a sum divided by so much, is multiplied by on its way back, so that float16 can hold the
+        gradients of single tokens; a power of two, which costs no bit when they are divided by it again. Else 1."""
+        return 2.0 ** round(math.log2(divided_by)) if self.compute_dtype == torch.float16 else 1.0
 
     def prompt_tokens(self, problem: Problem) -> list[int]:
         """A conversation goes through the tokenizer's chat template where it has one; all else is read as it stands."""
@@ -87,9 +93,9 @@ class Policy:
 
     @property
     def fused_in_training(self) -> Weights | None:
-        """What training goes through, if that is `grpo.fused`: on a GPU, in bfloat16, with heads that flash attention
+        """What training goes through, if that is `grpo.fused`: on a GPU, in 16 bits, with heads that flash attention
         takes."""
-        if self.device.type != "cuda" or self.compute_dtype != torch.bfloat16:
+        if self.device.type != "cuda" or self.compute_dtype.itemsize != 2:
             return None
         weights = self.fused
         return weights if weights is not None and can_flash(weights.width, self.device) else None

@@ -234,7 +234,7 @@ def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
     if policy.forgetful and policy.fused_in_training is None:
         notes.append(
             f"system.recompute does nothing for {policy.name} here: it is for models of Llama's blocks, on a GPU in "
-            "bfloat16"
+            "16 bits"
         )
     if policy.tokenizer.pad_token_id is None:
         notes.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")

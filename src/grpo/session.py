@@ -493,13 +493,13 @@ def placement(system: System) -> dict[str, Any]:
     return {
         "device": device,
         "dtype": torch.bfloat16 if chosen == "bfloat16" else torch.float32,
-        "compute": torch.bfloat16 if chosen == "mixed" else None,
+        "compute": {"mixed": torch.bfloat16, "half": torch.float16}.get(chosen),
     }
 
 
 def pick_precision(system: System, device: str) -> str:
-    if system.dtype == "mixed" and not device.startswith("cuda"):
+    if system.dtype in ("mixed", "half") and not device.startswith("cuda"):
         raise GrpoError(
-            f"field system.dtype: mixed computes in bfloat16, which is slow on {device}; use float32 or auto"
+            f"field system.dtype: {system.dtype} computes in 16 bits, which is slow on {device}; use float32 or auto"
         )
     return system.dtype if system.dtype != "auto" else "mixed" if device.startswith("cuda") else "float32"

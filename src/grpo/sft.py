@@ -23,6 +23,7 @@ from grpo.budget import within_memory
 from grpo.checkpoints import Checkpoints
 from grpo.config import SftConfig, as_dict, validate
 from grpo.errors import GrpoError
+from grpo.gradient import shrink
 from grpo.loading import load_policy
 from grpo.loggers import logged
 from grpo.optimizer import make_optimizer, take_step
@@ -158,17 +159,20 @@ def shuffled(rows: Sequence[Group], batch_size: int, seed: int) -> Iterator[list
 def accumulate_gradients(policy: Policy, groups: Sequence[Group], token_budget: int) -> tuple[float, int]:
     """Leaves the gradient of the mean −logp in the weights; returns that mean and the number of answer tokens."""
     tokens = sum(len(completion) for group in groups for completion in group.completions)
+    stretch = policy.stretch(tokens)
 
     def accumulated(tokens_at_once: int) -> float:
         total = torch.zeros((), device=policy.device)
         for batch in pack(groups, tokens_at_once, policy.device):
             logp_NL, _ = policy_logprobs(policy, batch, temperature=1.0)
             loss = -logp_NL.sum() / tokens
-            loss.backward()
+            (stretch * loss).backward()
             total += loss.detach()
         return float(total)
 
-    return within_memory(policy, token_budget, accumulated, lambda: policy.model.zero_grad(set_to_none=True)), tokens
+    loss = within_memory(policy, token_budget, accumulated, lambda: policy.model.zero_grad(set_to_none=True))
+    shrink(policy.model.parameters(), stretch)
+    return loss, tokens
 
 
 class _CallableModule(types.ModuleType):

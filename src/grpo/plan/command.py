@@ -40,7 +40,7 @@ class PlanOptions:
     """h200, h100, a100-80, 4090 and so on, or its memory, such as "24 GB"; says what fits."""
     device: Literal["gpu", "cpu"] = "gpu"
     """What it is to run on."""
-    dtype: Literal["auto", "mixed", "float32", "bfloat16"] = "auto"
+    dtype: Literal["auto", "mixed", "half", "float32", "bfloat16"] = "auto"
     """Number format, as system.dtype; auto: mixed on a GPU, float32 on a CPU."""
     lora: int = 0
     """Rank of adapters on every linear map, all that would then be trained; 0: the whole model is."""

@@ -44,6 +44,7 @@ class Precision:
 PRECISIONS: Mapping[str, Precision] = {
     "float32": Precision(weights=4, gradients=4, optimizer=8, values=4, sums=4),
     "mixed": Precision(weights=4, gradients=4, optimizer=8, values=2, sums=4),
+    "half": Precision(weights=4, gradients=4, optimizer=8, values=2, sums=4),
     "bfloat16": Precision(weights=2, gradients=2, optimizer=4, values=2, sums=2),
 }
 """By `system.dtype`."""

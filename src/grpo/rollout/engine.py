@@ -133,7 +133,7 @@ class Engine:
     def _can_use_graphs(self, top_k: int, top_p: float) -> bool:
         return (
             self.policy.device.type == "cuda"
-            and self.policy.compute_dtype in (torch.bfloat16, torch.float32)
+            and self.policy.compute_dtype in (torch.bfloat16, torch.float16, torch.float32)
             and has_fixed_rotation(self.policy.model)
             and not top_k
             and top_p >= 1
