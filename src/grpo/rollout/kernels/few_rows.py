@@ -1,0 +1,219 @@
+"""Products of few rows, with what comes before and after them in the same kernel: the norm, the gate, the sum.
+
+Few rows take no time to compute; what takes time is starting a kernel, and waiting for memory. So a layer has three of
+these and attention, instead of seven: normed product (queries, keys, values), product onto the residual, normed gated
+product, product onto the residual. Many programs share the columns of a result, each computing the norm of its rows
+again. They round where the kernels they replace round, and sum in an order of their own, which is always the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from grpo.fused.weights import Linear, Weights
+from grpo.rollout.kernels.dependent import _wait, dependent
+
+FEW_ROWS = 256
+"""Beyond these, products that read a row once win."""
+PROGRAMS = 96
+"""As many at least, where a result has enough columns: an H200 has 132 processors."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one program computes, and how much of its inputs it holds at a time."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "ROWS": self.rows,
+            "COLUMNS": self.columns,
+            "DEPTH": self.depth,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+        }
+
+
+def tile_for(rows: int, columns: int, depth: int) -> Tile:
+    """For a result [rows, columns] of products of `depth` terms."""
+    high = 16 if rows <= 32 else 32 if rows <= 128 else 64
+    blocks = triton.cdiv(rows, high)
+    wide = next((width for width in (64, 32) if blocks * triton.cdiv(columns, width) >= PROGRAMS), 16)
+    return Tile(high, wide, min(128, max(16, triton.next_power_of_2(depth))), warps=4, stages=4)
+
+
+def fits_few_rows(weights: Weights, rows: int) -> bool:
+    """Adapters are products of their own, beside the wide ones."""
+    if rows > FEW_ROWS or weights.dtype != torch.bfloat16 or not weights.head.is_cuda:
+        return False
+    return not any(maps.adapter for layer in weights.layers for maps in layer.maps)
+
+
+@triton.jit
+def _fetch(weight_ptr, first, N, K: tl.constexpr, ROWS: tl.constexpr, FETCH: tl.constexpr):
+    """Asks for `ROWS` rows of a weight [N, K] to be near when they are needed: no kernel of a step writes them, so this
+    needs no wait, and their way from memory takes as long as a norm."""
+    if FETCH:
+        LINE: tl.constexpr = 128 // (weight_ptr.dtype.element_ty.primitive_bitwidth // 8)
+        row = tl.minimum(first + tl.arange(0, ROWS), N - 1).to(tl.int64)
+        for start in range(0, K, 16 * LINE):
+            column = tl.minimum(start + LINE * tl.arange(0, 16), K - 1)
+            tl.inline_asm_elementwise(
+                "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+                "=r,l",
+                [(weight_ptr + row[:, None] * K + column[None, :]).to(tl.int64)],
+                dtype=tl.int32,
+                is_pure=False,
+                pack=1,
+            )
+
+
+@triton.jit
+def _scale(x_ptr, row, inside, eps, K: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr):
+    """What each row's norm multiplies it by."""
+    square = tl.zeros([ROWS, DEPTH], tl.float32)
+    for start in tl.static_range(0, K, DEPTH):
+        column = start + tl.arange(0, DEPTH)
+        x = tl.load(x_ptr + row[:, None] * K + column[None, :], inside[:, None] & (column < K)[None, :], 0.0)
+        square += x.to(tl.float32) * x.to(tl.float32)
+    return tl.rsqrt(tl.sum(square, axis=1) / K + eps)
+
+
+@triton.jit
+def _normed(x_ptr, norm_ptr, row, inside, scale, start, dtype: tl.constexpr, K: tl.constexpr, DEPTH: tl.constexpr):
+    """The next columns of the rows' norm, rounded as `fused.kernels.norm` rounds them."""
+    column = start + tl.arange(0, DEPTH)
+    x = tl.load(x_ptr + row[:, None] * K + column[None, :], inside[:, None] & (column < K)[None, :], 0.0)
+    weight = tl.load(norm_ptr + column, column < K, 0.0).to(tl.float32)
+    return (x.to(tl.float32) * scale[:, None] * weight[None, :]).to(dtype)
+
+
+@triton.jit
+def _weight(weight_ptr, column, there, start, K: tl.constexpr, DEPTH: tl.constexpr):
+    """[DEPTH, columns] of a weight that is kept [columns, K]."""
+    depth = start + tl.arange(0, DEPTH)
+    return tl.load(weight_ptr + column[None, :] * K + depth[:, None], there[None, :] & (depth < K)[:, None], 0.0)
+
+
+@triton.jit
+def _biased(total, bias_ptr, column, there, BIAS: tl.constexpr):
+    if BIAS:
+        total += tl.load(bias_ptr + column, there, 0.0).to(tl.float32)[None, :]
+    return total
+
+
+@triton.jit
+def _normed_product(
+    x_ptr, norm_ptr, weight_ptr, bias_ptr, out_ptr, B, N, eps,
+    K: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr, FETCH: tl.constexpr, DEPENDENT: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    _fetch(weight_ptr, tl.program_id(0) * COLUMNS, N, K, COLUMNS, FETCH)
+    column = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
+    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    there, inside = column < N, row < B
+    dtype: tl.constexpr = weight_ptr.dtype.element_ty
+    _wait(DEPENDENT)
+    scale = _scale(x_ptr, row, inside, eps, K, ROWS, DEPTH)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, K, DEPTH):
+        x = _normed(x_ptr, norm_ptr, row, inside, scale, start, dtype, K, DEPTH)
+        weight = _weight(weight_ptr, column, there, start, K, DEPTH)
+        total += tl.dot(x, weight, input_precision=PRECISION).to(tl.float32)
+    total = _biased(total, bias_ptr, column, there, BIAS)
+    tl.store(out_ptr + row[:, None] * N + column[None, :], total.to(dtype), inside[:, None] & there[None, :])
+
+
+@triton.jit
+def _normed_gated_product(
+    x_ptr, norm_ptr, weight_ptr, bias_ptr, out_ptr, B, N, eps,
+    K: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr, FETCH: tl.constexpr, DEPENDENT: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    _fetch(weight_ptr, tl.program_id(0) * COLUMNS, 2 * N, K, COLUMNS, FETCH)
+    _fetch(weight_ptr, N + tl.program_id(0) * COLUMNS, 2 * N, K, COLUMNS, FETCH)
+    column = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
+    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    there, inside = column < N, row < B
+    dtype: tl.constexpr = weight_ptr.dtype.element_ty
+    _wait(DEPENDENT)
+    scale = _scale(x_ptr, row, inside, eps, K, ROWS, DEPTH)
+    gate, up = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, K, DEPTH):
+        x = _normed(x_ptr, norm_ptr, row, inside, scale, start, dtype, K, DEPTH)
+        of_gate = _weight(weight_ptr, column, there, start, K, DEPTH)
+        of_up = _weight(weight_ptr, column + N, there, start, K, DEPTH)
+        gate += tl.dot(x, of_gate, input_precision=PRECISION).to(tl.float32)
+        up += tl.dot(x, of_up, input_precision=PRECISION).to(tl.float32)
+    # Both are rounded first: training keeps them so for its backward pass.
+    gate = _biased(gate, bias_ptr, column, there, BIAS).to(dtype).to(tl.float32)
+    up = _biased(up, bias_ptr + N, column, there, BIAS).to(dtype).to(tl.float32)
+    out = gate / (1.0 + tl.exp(-gate)) * up
+    tl.store(out_ptr + row[:, None] * N + column[None, :], out.to(dtype), inside[:, None] & there[None, :])
+
+
+@triton.jit
+def _product_onto(
+    x_ptr, weight_ptr, bias_ptr, sum_ptr, B, N,
+    K: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr, FETCH: tl.constexpr, DEPENDENT: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    _fetch(weight_ptr, tl.program_id(0) * COLUMNS, N, K, COLUMNS, FETCH)
+    column = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
+    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    there, inside = column < N, row < B
+    place, both = sum_ptr + row[:, None] * N + column[None, :], inside[:, None] & there[None, :]
+    _wait(DEPENDENT)
+    already = tl.load(place, both, 0.0)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, K, DEPTH):
+        depth = start + tl.arange(0, DEPTH)
+        x = tl.load(x_ptr + row[:, None] * K + depth[None, :], inside[:, None] & (depth < K)[None, :], 0.0)
+        weight = _weight(weight_ptr, column, there, start, K, DEPTH)
+        total += tl.dot(x, weight, input_precision=PRECISION).to(tl.float32)
+    total = _biased(total, bias_ptr, column, there, BIAS) + already.to(tl.float32)
+    tl.store(place, total.to(already.dtype), both)
+
+
+def _launch(kernel: Any, tensors: tuple[Any, ...], maps: Linear, columns: int, numbers: tuple[float, ...] = ()) -> None:
+    """On a grid over the result [rows, columns]: the last of `tensors`, which the bias comes before."""
+    weight_NK, rows = maps.weight, len(tensors[0])
+    *given, result = tensors
+    tile = tile_for(rows, columns, weight_NK.shape[1])
+    kernel[(triton.cdiv(columns, tile.columns), triton.cdiv(rows, tile.rows))](
+        *given, weight_NK, weight_NK if maps.bias is None else maps.bias, result, rows, columns, *numbers,
+        K=weight_NK.shape[1], BIAS=maps.bias is not None,
+        PRECISION="ieee" if weight_NK.dtype == torch.float32 else "tf32", FETCH=weight_NK.is_cuda,
+        **tile.options(), **dependent(weight_NK.device),
+    )  # fmt: skip
+
+
+def normed_product(residual_BC: torch.Tensor, norm: Any, maps: Linear) -> torch.Tensor:
+    """maps(norm(residual)), in the weights' precision."""
+    out_BE = residual_BC.new_empty(len(residual_BC), len(maps.weight), dtype=maps.weight.dtype)
+    given = residual_BC, norm.weight, out_BE
+    _launch(_normed_product, given, maps, out_BE.shape[1], (norm.variance_epsilon,))
+    return out_BE
+
+
+def normed_gated_product(residual_BC: torch.Tensor, norm: Any, maps: Linear) -> torch.Tensor:
+    """silu(gate) · up of maps(norm(residual)), whose columns are all of gate's and then all of up's."""
+    out_BI = residual_BC.new_empty(len(residual_BC), len(maps.weight) // 2, dtype=maps.weight.dtype)
+    given = residual_BC, norm.weight, out_BI
+    _launch(_normed_gated_product, given, maps, out_BI.shape[1], (norm.variance_epsilon,))
+    return out_BI
+
+
+def product_onto(residual_BC: torch.Tensor, x_BI: torch.Tensor, maps: Linear) -> None:
+    """Adds maps(x) to the residual, in place."""
+    _launch(_product_onto, (x_BI, residual_BC), maps, residual_BC.shape[1])
