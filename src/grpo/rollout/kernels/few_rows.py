@@ -45,11 +45,12 @@ class Tile:
 
 
 def tile_for(rows: int, columns: int, depth: int) -> Tile:
-    """For a result [rows, columns] of products of `depth` terms."""
+    """For a result [rows, columns] of products of `depth` terms; within the shared memory of any GPU from Ampere on."""
     high = 16 if rows <= 32 else 32 if rows <= 128 else 64
     blocks = triton.cdiv(rows, high)
     wide = next((width for width in (64, 32) if blocks * triton.cdiv(columns, width) >= PROGRAMS), 16)
-    return Tile(high, wide, min(128, max(16, triton.next_power_of_2(depth))), warps=4, stages=4)
+    deep = min(128 if high * wide <= 1024 else 64, max(16, triton.next_power_of_2(depth)))
+    return Tile(high, wide, deep, warps=4, stages=4 if high * wide <= 512 else 3)
 
 
 def fits_few_rows(weights: Weights, rows: int) -> bool:
