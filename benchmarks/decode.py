@@ -225,20 +225,21 @@ def tiles(policy: Any, batches: list[int], ways: list[str]) -> dict[str, Any]:
     return report
 
 
-def products(weights: Any, batch: int) -> dict[str, Callable[[], None]]:
-    from grpo.rollout.kernels.few_rows import normed_gated_product, normed_product, product_onto
+def products(weights: Any, batch: int) -> dict[str, Callable[[], Any]]:
+    from grpo.rollout.kernels.few_rows import FewRows
 
     def random(columns: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.randn(batch, columns, device="cuda").to(dtype)
 
     layers, kept = weights.layers, weights.body.embed_tokens.weight.dtype
-    residual_BC = random(layers[0].qkv.weight.shape[1], kept)
     mixed_BE, gated_BI = (random(maps.weight.shape[1], weights.dtype) for maps in (layers[0].out, layers[0].down))
+    few = FewRows(random(layers[0].qkv.weight.shape[1], kept))
+    few.add(mixed_BE, layers[0].out)  # which leaves the squares behind, as in the middle of a model
     steps: dict[str, Callable[[Any], Any]] = {
-        "qkv": lambda layer: normed_product(residual_BC, layer.before, layer.qkv),
-        "out": lambda layer: product_onto(residual_BC, mixed_BE, layer.out),
-        "gate_up": lambda layer: normed_gated_product(residual_BC, layer.after, layer.gate_up),
-        "down": lambda layer: product_onto(residual_BC, gated_BI, layer.down),
+        "qkv": lambda layer: few.normed(layer.before, layer.qkv),
+        "out": lambda layer: few.add(mixed_BE, layer.out),
+        "gate_up": lambda layer: few.normed_and_gated(layer.after, layer.gate_up),
+        "down": lambda layer: few.add(gated_BI, layer.down),
     }
     return {name: lambda step=step: [step(layer) for layer in layers] for name, step in steps.items()}
 

@@ -69,7 +69,7 @@ KINDS = [
 def test_normed_product(dtype: torch.dtype, bound: float, kept: torch.dtype, bias: bool) -> None:
     """SmolLM2's queries, keys and values; rows that fill no tile."""
     x, by, maps = 3 * random(19, 576, dtype=kept), norm_of(576), maps_of(960, 576, dtype, bias)
-    found = few_rows.normed_product(x, by, maps)
+    found = few_rows.FewRows(x).normed(by, maps)
     assert found.dtype == dtype
     assert error(found, exact(maps, exactly_normed(x, by))) < bound
     replaced = maps(norm(x, by.weight, EPS, dtype)[0])
@@ -79,7 +79,7 @@ def test_normed_product(dtype: torch.dtype, bound: float, kept: torch.dtype, bia
 @pytest.mark.parametrize(("dtype", "bound", "kept", "bias"), KINDS)
 def test_normed_gated_product(dtype: torch.dtype, bound: float, kept: torch.dtype, bias: bool) -> None:
     x, by, maps = 3 * random(5, 200, dtype=kept), norm_of(200), maps_of(2 * 328, 200, dtype, bias)
-    found = few_rows.normed_gated_product(x, by, maps)
+    found = few_rows.FewRows(x).normed_and_gated(by, maps)
     gate, up = exact(maps, exactly_normed(x, by)).chunk(2, dim=1)
     assert error(found, silu(gate) * up) < bound
     replaced = gated(maps(norm(x, by.weight, EPS, dtype)[0]))
@@ -91,13 +91,18 @@ def test_product_onto(dtype: torch.dtype, bound: float, kept: torch.dtype, bias:
     maps, residual = maps_of(136, 200, dtype, bias), random(19, 136, dtype=kept, seed=4)
     x = random(19, 200, dtype=dtype)
     expected = residual.double() + exact(maps, x)
-    found = residual.clone()
-    few_rows.product_onto(found, x, maps)
+    few, again = few_rows.FewRows(residual.clone()), few_rows.FewRows(residual.clone())
+    for stream in (few, again):
+        stream.add(x, maps)
     # A float32 residual keeps the sum unrounded, whatever the products are computed from.
-    assert error(found, expected) < (2e-6 if kept == torch.float32 else bound)
-    again = residual.clone()
-    few_rows.product_onto(again, x, maps)
-    assert torch.equal(found, again)
+    assert error(few.residual_BC, expected) < (2e-6 if kept == torch.float32 else bound)
+    assert torch.equal(few.residual_BC, again.residual_BC)
+    # The norm after it takes the squares that it left, which are those of the sum as it is kept.
+    assert few.squares_BX is not None
+    assert error(few.squares_BX.sum(1), few.residual_BC.double().pow(2).sum(1)) < 1e-6
+    by, after = norm_of(136), maps_of(72, 136, dtype, bias)
+    afresh = few_rows.FewRows(few.residual_BC)
+    assert steps_apart(few.normed(by, after), afresh.normed(by, after)) < (1e-2 if dtype == torch.float32 else 4)
 
 
 @pytest.mark.parametrize("rows", [1, 17, 64, 65, 129, 256])

@@ -10,7 +10,7 @@ from torch.nn.functional import embedding
 
 from grpo.fused.kernels import gated, norm
 from grpo.fused.weights import Layer, Weights
-from grpo.rollout.kernels.few_rows import fits_few_rows, normed_gated_product, normed_product, product_onto
+from grpo.rollout.kernels.few_rows import FewRows, fits_few_rows
 
 Attend = Callable[[int, torch.Tensor, Layer], torch.Tensor]
 """(layer, queries keys and values [B, E], its settings) -> mixed values [B, heads * D]."""
@@ -22,19 +22,16 @@ def decoded(weights: Weights, token_B: torch.Tensor, attend: Attend) -> torch.Te
     def normed(residual_BC: torch.Tensor, by: Any) -> torch.Tensor:
         return norm(residual_BC, by.weight, by.variance_epsilon, weights.dtype)[0]
 
-    def add_block(index: int, layer: Layer) -> None:
+    residual_BC = embedding(token_B, weights.body.embed_tokens.weight)
+    if fits_few_rows(weights, len(token_B)):
+        few = FewRows(residual_BC)
+        for index, layer in enumerate(weights.layers):
+            few.add(attend(index, few.normed(layer.before, layer.qkv), layer), layer.out)
+            few.add(few.normed_and_gated(layer.after, layer.gate_up), layer.down)
+        return normed(residual_BC, weights.body.norm)
+    for index, layer in enumerate(weights.layers):
         mixed_BE = attend(index, layer.qkv(normed(residual_BC, layer.before)), layer)
         layer.out.onto(residual_BC, mixed_BE, in_place=True)
         gate_up_BJ = layer.gate_up(normed(residual_BC, layer.after))
         layer.down.onto(residual_BC, gated(gate_up_BJ), in_place=True)
-
-    def add_block_of_few_rows(index: int, layer: Layer) -> None:
-        mixed_BE = attend(index, normed_product(residual_BC, layer.before, layer.qkv), layer)
-        product_onto(residual_BC, mixed_BE, layer.out)
-        product_onto(residual_BC, normed_gated_product(residual_BC, layer.after, layer.gate_up), layer.down)
-
-    residual_BC = embedding(token_B, weights.body.embed_tokens.weight)
-    add = add_block_of_few_rows if fits_few_rows(weights, len(token_B)) else add_block
-    for index, layer in enumerate(weights.layers):
-        add(index, layer)
     return normed(residual_BC, weights.body.norm)

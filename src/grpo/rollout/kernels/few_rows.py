@@ -2,8 +2,9 @@
 
 Few rows take no time to compute; what takes time is starting a kernel, and waiting for memory. So a layer has three of
 these and attention, instead of seven: normed product (queries, keys, values), product onto the residual, normed gated
-product, product onto the residual. Many programs share the columns of a result, each computing the norm of its rows
-again. They round where the kernels they replace round, and sum in an order of their own, which is always the same.
+product, product onto the residual. Many programs share the columns of a result, and each norms its rows again; what
+they need for it, the sum of a row's squares, the product before has left behind in parts. They round where the kernels
+they replace round, and sum in an order of their own, which is always the same.
 """
 
 from __future__ import annotations
@@ -80,13 +81,21 @@ def _fetch(weight_ptr, first, N, K: tl.constexpr, ROWS: tl.constexpr, FETCH: tl.
 
 
 @triton.jit
-def _scale(x_ptr, row, inside, eps, K: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr):
-    """What each row's norm multiplies it by."""
-    square = tl.zeros([ROWS, DEPTH], tl.float32)
-    for start in tl.static_range(0, K, DEPTH):
-        column = start + tl.arange(0, DEPTH)
-        x = tl.load(x_ptr + row[:, None] * K + column[None, :], inside[:, None] & (column < K)[None, :], 0.0)
-        square += x.to(tl.float32) * x.to(tl.float32)
+def _scale(
+    x_ptr, squares_ptr, row, inside, eps, parts,
+    K: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """What each row's norm multiplies it by: from its squares, or from the row where nobody has summed them yet."""
+    if PARTS:
+        part = tl.arange(0, PARTS)
+        inside = inside[:, None] & (part < parts)[None, :]
+        square = tl.load(squares_ptr + row[:, None] * parts + part[None, :], inside, 0.0)
+    else:
+        square = tl.zeros([ROWS, DEPTH], tl.float32)
+        for start in tl.static_range(0, K, DEPTH):
+            column = start + tl.arange(0, DEPTH)
+            x = tl.load(x_ptr + row[:, None] * K + column[None, :], inside[:, None] & (column < K)[None, :], 0.0)
+            square += x.to(tl.float32) * x.to(tl.float32)
     return tl.rsqrt(tl.sum(square, axis=1) / K + eps)
 
 
@@ -115,9 +124,9 @@ def _biased(total, bias_ptr, column, there, BIAS: tl.constexpr):
 
 @triton.jit
 def _normed_product(
-    x_ptr, norm_ptr, weight_ptr, bias_ptr, out_ptr, B, N, eps,
+    x_ptr, squares_ptr, norm_ptr, weight_ptr, bias_ptr, out_ptr, B, N, eps, parts,
     K: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr, FETCH: tl.constexpr, DEPENDENT: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     _fetch(weight_ptr, tl.program_id(0) * COLUMNS, N, K, COLUMNS, FETCH)
     column = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
@@ -125,7 +134,7 @@ def _normed_product(
     there, inside = column < N, row < B
     dtype: tl.constexpr = weight_ptr.dtype.element_ty
     _wait(DEPENDENT)
-    scale = _scale(x_ptr, row, inside, eps, K, ROWS, DEPTH)
+    scale = _scale(x_ptr, squares_ptr, row, inside, eps, parts, K, PARTS, ROWS, DEPTH)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(0, K, DEPTH):
         x = _normed(x_ptr, norm_ptr, row, inside, scale, start, dtype, K, DEPTH)
@@ -137,9 +146,9 @@ def _normed_product(
 
 @triton.jit
 def _normed_gated_product(
-    x_ptr, norm_ptr, weight_ptr, bias_ptr, out_ptr, B, N, eps,
+    x_ptr, squares_ptr, norm_ptr, weight_ptr, bias_ptr, out_ptr, B, N, eps, parts,
     K: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr, FETCH: tl.constexpr, DEPENDENT: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     _fetch(weight_ptr, tl.program_id(0) * COLUMNS, 2 * N, K, COLUMNS, FETCH)
     _fetch(weight_ptr, N + tl.program_id(0) * COLUMNS, 2 * N, K, COLUMNS, FETCH)
@@ -148,7 +157,7 @@ def _normed_gated_product(
     there, inside = column < N, row < B
     dtype: tl.constexpr = weight_ptr.dtype.element_ty
     _wait(DEPENDENT)
-    scale = _scale(x_ptr, row, inside, eps, K, ROWS, DEPTH)
+    scale = _scale(x_ptr, squares_ptr, row, inside, eps, parts, K, PARTS, ROWS, DEPTH)
     gate, up = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(0, K, DEPTH):
         x = _normed(x_ptr, norm_ptr, row, inside, scale, start, dtype, K, DEPTH)
@@ -165,7 +174,7 @@ def _normed_gated_product(
 
 @triton.jit
 def _product_onto(
-    x_ptr, weight_ptr, bias_ptr, sum_ptr, B, N,
+    x_ptr, weight_ptr, bias_ptr, sum_ptr, squares_ptr, B, N,
     K: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr, FETCH: tl.constexpr, DEPENDENT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
@@ -183,38 +192,60 @@ def _product_onto(
         weight = _weight(weight_ptr, column, there, start, K, DEPTH)
         total += tl.dot(x, weight, input_precision=PRECISION).to(tl.float32)
     total = _biased(total, bias_ptr, column, there, BIAS) + already.to(tl.float32)
-    tl.store(place, total.to(already.dtype), both)
+    kept = total.to(already.dtype)
+    tl.store(place, kept, both)
+    square = tl.where(both, kept.to(tl.float32) * kept.to(tl.float32), 0.0)
+    tl.store(squares_ptr + row * tl.num_programs(0) + tl.program_id(0), tl.sum(square, axis=1), inside)
 
 
-def _launch(kernel: Any, tensors: tuple[Any, ...], maps: Linear, columns: int, numbers: tuple[float, ...] = ()) -> None:
-    """On a grid over the result [rows, columns]: the last of `tensors`, which the bias comes before."""
-    weight_NK, rows = maps.weight, len(tensors[0])
-    *given, result = tensors
-    tile = tile_for(rows, columns, weight_NK.shape[1])
-    kernel[(triton.cdiv(columns, tile.columns), triton.cdiv(rows, tile.rows))](
-        *given, weight_NK, weight_NK if maps.bias is None else maps.bias, result, rows, columns, *numbers,
-        K=weight_NK.shape[1], BIAS=maps.bias is not None,
-        PRECISION="ieee" if weight_NK.dtype == torch.float32 else "tf32", FETCH=weight_NK.is_cuda,
-        **tile.options(), **dependent(weight_NK.device),
-    )  # fmt: skip
+class FewRows:
+    """The residual stream of few rows, and the parts of their squares' sums."""
+
+    def __init__(self, residual_BC: torch.Tensor):
+        self.residual_BC = residual_BC
+        self.squares_BX: torch.Tensor | None = None
+
+    def normed(self, norm: Any, maps: Linear) -> torch.Tensor:
+        """maps(norm(residual)), in the weights' precision."""
+        return self._normed(_normed_product, norm, maps, len(maps.weight))
+
+    def normed_and_gated(self, norm: Any, maps: Linear) -> torch.Tensor:
+        """silu(gate) · up of maps(norm(residual)), whose columns are all of gate's and then all of up's."""
+        return self._normed(_normed_gated_product, norm, maps, len(maps.weight) // 2)
+
+    def add(self, x_BI: torch.Tensor, maps: Linear) -> None:
+        """maps(x), in place."""
+        B, C = self.residual_BC.shape
+        tile = tile_for(B, C, x_BI.shape[1])
+        programs = triton.cdiv(C, tile.columns)
+        self.squares_BX = x_BI.new_empty(B, programs, dtype=torch.float32)
+        _product_onto[(programs, triton.cdiv(B, tile.rows))](
+            x_BI, maps.weight, _bias(maps), self.residual_BC, self.squares_BX, B, C, **_options(maps), **tile.options()
+        )
+
+    def _normed(self, kernel: Any, norm: Any, maps: Linear, columns: int) -> torch.Tensor:
+        x_BC, squares_BX, (B, C) = self.residual_BC, self.squares_BX, self.residual_BC.shape
+        out_BN, tile = x_BC.new_empty(B, columns, dtype=maps.weight.dtype), tile_for(B, columns, C)
+        parts = 0 if squares_BX is None else squares_BX.shape[1]
+        kernel[(triton.cdiv(columns, tile.columns), triton.cdiv(B, tile.rows))](
+            x_BC, x_BC if squares_BX is None else squares_BX, norm.weight, maps.weight, _bias(maps), out_BN,
+            B, columns, norm.variance_epsilon, parts,
+            PARTS=triton.next_power_of_2(parts) if parts else 0, **_options(maps), **tile.options(),
+        )  # fmt: skip
+        return out_BN
 
 
-def normed_product(residual_BC: torch.Tensor, norm: Any, maps: Linear) -> torch.Tensor:
-    """maps(norm(residual)), in the weights' precision."""
-    out_BE = residual_BC.new_empty(len(residual_BC), len(maps.weight), dtype=maps.weight.dtype)
-    given = residual_BC, norm.weight, out_BE
-    _launch(_normed_product, given, maps, out_BE.shape[1], (norm.variance_epsilon,))
-    return out_BE
+def _bias(maps: Linear) -> torch.Tensor:
+    return maps.weight if maps.bias is None else maps.bias  # the former is never read
 
 
-def normed_gated_product(residual_BC: torch.Tensor, norm: Any, maps: Linear) -> torch.Tensor:
-    """silu(gate) · up of maps(norm(residual)), whose columns are all of gate's and then all of up's."""
-    out_BI = residual_BC.new_empty(len(residual_BC), len(maps.weight) // 2, dtype=maps.weight.dtype)
-    given = residual_BC, norm.weight, out_BI
-    _launch(_normed_gated_product, given, maps, out_BI.shape[1], (norm.variance_epsilon,))
-    return out_BI
-
-
-def product_onto(residual_BC: torch.Tensor, x_BI: torch.Tensor, maps: Linear) -> None:
-    """Adds maps(x) to the residual, in place."""
-    _launch(_product_onto, (x_BI, residual_BC), maps, residual_BC.shape[1])
+def _options(maps: Linear) -> dict[str, Any]:
+    weight = maps.weight
+    return {
+        "K": weight.shape[1],
+        "BIAS": maps.bias is not None,
+        # float32 policies are for comparison, and tf32 would spoil it.
+        "PRECISION": "ieee" if weight.dtype == torch.float32 else "tf32",
+        "FETCH": weight.is_cuda,
+        **dependent(weight.device),
+    }
