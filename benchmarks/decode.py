@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="mixed", help="as system.dtype: mixed or bfloat16")
     parser.add_argument("--batches", default=BATCHES)
     parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--one-program", type=int, help="most rows whose attention is one kernel; default: as it is")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--tiles", action="store_true")
     parser.add_argument("--json", action="store_true")
@@ -47,6 +48,10 @@ def main() -> None:
         sys.exit("decode.py measures CUDA graphs and needs an NVIDIA GPU; there is none here")
     from shapes import random_policy
 
+    from grpo.rollout.kernels import one_program
+
+    if arguments.one_program is not None:
+        one_program.ROWS_FOR_ONE_PROGRAM = arguments.one_program
     policy = random_policy(arguments.shape, "cuda", arguments.dtype)
     batches = [int(size) for size in arguments.batches.split(",")]
     with torch.no_grad():
