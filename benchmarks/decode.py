@@ -5,8 +5,8 @@ python benchmarks/decode.py --check
 python benchmarks/decode.py --tiles --batches 16,32,64,128,256
 
 Each figure is a captured graph's replay in the middle of completions, with rows of as many prompts as there are. Ways:
-plain: norms, products and gates apart; few: in one kernel each, whatever FEW_ROWS says; dependent: those, started while
-the kernel before still runs. --check compares all ways with float64, and with one another over whole completions;
+plain: norms, products and gates apart; few: in one kernel each, whatever MOST_TERMS says; dependent: those, started
+while the kernel before still runs. --check compares all ways with float64, and with one another over whole completions;
 --tiles times each product of a layer alone, with every tile in a list, and says which is best.
 """
 
@@ -73,12 +73,12 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
 def way(name: str) -> Iterator[None]:
     from grpo.rollout.kernels import dependent, few_rows
 
-    kept = few_rows.FEW_ROWS, dependent.DEPENDENT_LAUNCH
-    few_rows.FEW_ROWS, dependent.DEPENDENT_LAUNCH = 0 if name == "plain" else 1 << 30, name == "dependent"
+    kept = few_rows.MOST_TERMS, dependent.DEPENDENT_LAUNCH
+    few_rows.MOST_TERMS, dependent.DEPENDENT_LAUNCH = 0 if name == "plain" else 1 << 60, name == "dependent"
     try:
         yield
     finally:
-        few_rows.FEW_ROWS, dependent.DEPENDENT_LAUNCH = kept
+        few_rows.MOST_TERMS, dependent.DEPENDENT_LAUNCH = kept
 
 
 def decoding(policy: Any) -> tuple[Any, torch.Tensor]:

@@ -53,8 +53,8 @@ def test_products_of_few_rows_in_mixed_precision(name: str, monkeypatch: pytest.
     policy.model.cuda()
     policy.compute = torch.bfloat16
     found = []
-    for rows, dependent in ((0, False), (256, False), (256, True)):
-        monkeypatch.setattr("grpo.rollout.kernels.few_rows.FEW_ROWS", rows)
+    for most, dependent in ((0, False), (1 << 40, False), (1 << 40, True)):
+        monkeypatch.setattr("grpo.rollout.kernels.few_rows.MOST_TERMS", most)
         monkeypatch.setattr("grpo.rollout.kernels.dependent.DEPENDENT_LAUNCH", dependent)
         groups = Engine(policy).sample(PROBLEMS, 48, temperature=1.0, **OPTIONS)
         found.append([completion for group in groups for completion in group.completions])

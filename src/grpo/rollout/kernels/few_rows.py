@@ -1,10 +1,10 @@
 """Products of few rows, with what comes before and after them in the same kernel: the norm, the gate, the sum.
 
-Few rows take no time to compute; what takes time is starting a kernel, and waiting for memory. So a layer has three of
-these and attention, instead of seven: normed product (queries, keys, values), product onto the residual, normed gated
-product, product onto the residual. Many programs share the columns of a result, and each norms its rows again; what
-they need for it, the sum of a row's squares, the product before has left behind in parts. They round where the kernels
-they replace round, and sum in an order of their own, which is always the same.
+Few rows take no time to compute; what takes time is starting a kernel, and waiting for memory. So a layer has four of
+these besides attention, and not seven kernels: normed product (queries, keys, values), product onto the residual,
+normed gated product, product onto the residual. Many programs share the columns of a result, and each norms its rows
+again; what they need for it, the sum of a row's squares, the product before has left behind in parts. They round where
+the kernels they replace round, and sum in an order of their own, which is always the same.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import triton.language as tl
 from grpo.fused.weights import Linear, Weights
 from grpo.rollout.kernels.dependent import _wait, dependent
 
-FEW_ROWS = 256
-"""Beyond these, products that read a row once win."""
+MOST_TERMS = 256 * 576 * 1536
+"""Of the product that ends a layer: 256 rows of SmolLM2-135M, 16 of Qwen2.5-1.5B. Beyond, reading the rows again for
+every few columns of a result takes longer than starting more kernels."""
 PROGRAMS = 96
 """As many at least, where a result has enough columns: an H200 has 132 processors."""
 
@@ -56,9 +57,10 @@ def tile_for(rows: int, columns: int, depth: int) -> Tile:
 
 def fits_few_rows(weights: Weights, rows: int) -> bool:
     """Adapters are products of their own, beside the wide ones."""
-    if rows > FEW_ROWS or weights.dtype != torch.bfloat16 or not weights.head.is_cuda:
+    if weights.dtype != torch.bfloat16 or not weights.head.is_cuda:
         return False
-    return not any(maps.adapter for layer in weights.layers for maps in layer.maps)
+    few = rows * weights.layers[0].down.weight.numel() <= MOST_TERMS
+    return few and not any(maps.adapter for layer in weights.layers for maps in layer.maps)
 
 
 @triton.jit
