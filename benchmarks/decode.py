@@ -206,10 +206,12 @@ def tiles(policy: Any, batches: list[int], ways: list[str]) -> dict[str, Any]:
     from grpo.fused.weights import Weights
     from grpo.rollout.kernels import few_rows
 
-    weights, report, chosen = Weights(policy.model, policy.compute_dtype), {}, few_rows.tile_for
+    weights, chosen = Weights(policy.model, policy.compute_dtype), few_rows.tile_for
+    report: dict[str, Any] = {}
+    shapes = itertools.product((16, 32, 64), (16, 32, 64), ((64, 4), (128, 3), (128, 4)))
     candidates = [
         few_rows.Tile(rows, columns, depth, warps=4, stages=stages)
-        for rows, columns, depth, stages in itertools.product((16, 32, 64), (16, 32, 64), (64, 128, 256), (3, 4))
+        for rows, columns, (depth, stages) in shapes
         if (stages - 1) * depth * (4 * rows + 4 * columns) <= 150_000
     ]
     for name, batch in itertools.product([name for name in ways if name != "plain"], batches):
@@ -224,9 +226,10 @@ def tiles(policy: Any, batches: list[int], ways: list[str]) -> dict[str, Any]:
                 few_rows.tile_for = chosen
                 best = sorted(spent, key=spent.__getitem__)[:3]
                 ours = 1000 * timed(captured(go).replay) / len(weights.layers)
-                report[f"{product}, {batch} rows, {name}"] = {"now": round(ours, 2)} | {
+                found = report[f"{product}, {batch} rows, {name}"] = {"now": round(ours, 2)} | {
                     f"{tile.rows}x{tile.columns}x{tile.depth}/{tile.stages}": round(spent[tile], 2) for tile in best
                 }
+                print(f"{product}, {batch} rows, {name}: {found}", file=sys.stderr, flush=True)
     return report
 
 
