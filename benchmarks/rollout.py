@@ -255,7 +255,8 @@ def stop_at_random(work: argparse.Namespace) -> None:
         def _sample(self, logits_UV: torch.Tensor, source_B: torch.Tensor) -> None:
             super()._sample(logits_UV, source_B)
             if not hasattr(self, "stops_S"):
-                self.stops_S = torch.from_numpy(stops).int().to(self.policy.device)
+                spare = [0]  # the slot of finished rows
+                self.stops_S = torch.tensor([*stops.tolist(), *spare], dtype=torch.int32, device=self.policy.device)
             rows, batch = self.rows, len(source_B)
             slot_B = rows.slot_B[:batch].long()
             rows.going_B[:batch] *= self.stops_S[slot_B] > rows.time + 1

@@ -20,6 +20,7 @@ pytest.importorskip("triton")
 
 from grpo.rollout import kernels
 from grpo.rollout.graphs import GraphDecoding
+from grpo.rollout.rows import Room, Rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter multiplies no bfloat16 matrices.
@@ -155,7 +156,8 @@ def test_sampled_tokens(temperature: float) -> None:
         ends=ends,
     )
     scratch = torch.empty(B, 3, device=DEVICE), torch.empty(B, 3, device=DEVICE)
-    kernels.sample_tokens(logits, source, rows, results, temperature, scratch)
+    cool = torch.tensor([1 / temperature if temperature else 0.0], device=DEVICE)
+    kernels.sample_tokens(logits, source, rows, results, cool, scratch)
     assert rows.token_B.tolist() == expected.tolist()
     places = slots.long()
     wrote = torch.ones(B, dtype=torch.bool, device=DEVICE)
@@ -168,6 +170,41 @@ def test_sampled_tokens(temperature: float) -> None:
     assert torch.equal(going == 0, ended | ~wrote)
 
 
+@pytest.mark.parametrize("rows_at_once", [4, 16])
+def test_rows_that_go_close_up(rows_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four prompts of three rows in a batch of eleven: the first loses one row, the second all, the third two."""
+    monkeypatch.setattr("grpo.rollout.kernels.compaction.ROWS_AT_ONCE", rows_at_once)
+    rows = Rows(Room(rows=13, prompts=5, columns=64, new_tokens=4, group_size=3), torch.device(DEVICE))
+    rows.begin([20, 21, 22, 23], group_size=3)
+    assert rows.start_P.tolist() == [0, 3, 6, 9, 12, 12]
+    rows.token_B.copy_(torch.arange(100, 113))
+    rows.going_B[12:] = 0
+    rows.close_up(13)
+    assert (rows.count.item(), rows.slot_B.tolist()) == (12, [*range(12), 13])
+    rows.going_B[[1, 3, 4, 5, 6, 8]] = 0
+    rows.close_up(12)
+    assert rows.count.item() == 6
+    assert rows.slot_B[:12].tolist() == [0, 2, 7, 9, 10, 11] + 6 * [13], (
+        "finished rows share the slot behind all others"
+    )
+    assert rows.token_B[:12].tolist() == [100, 102, 107, 109, 110, 111] + 6 * [0]
+    assert rows.prompt_B[:12].tolist() == [0, 0, 2, 3, 3, 3] + 6 * [5]
+    assert rows.first_B[:12].tolist() == [20, 20, 22, 23, 23, 23] + 6 * [0]
+    assert rows.going_B[:12].tolist() == 6 * [1] + 6 * [0]
+    assert rows.start_P.tolist() == [0, 2, 2, 3, 6, 6]
+    rows.going_B[:6] = 0
+    rows.close_up(6)
+    assert rows.count.item() == 0
+    assert rows.start_P.tolist() == 6 * [0]
+
+
+def test_batch_sizes() -> None:
+    room = Room(rows=1000, prompts=1, columns=64, new_tokens=4, group_size=1000)
+    sizes = sorted({room.batch_for(rows) for rows in range(1, 1001)})
+    assert sizes == [8, 16, 32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1000]
+    assert all(room.batch_for(rows) >= rows for rows in range(1, 1001))
+
+
 class InterpretedDecoding(GraphDecoding):
     """Runs each step at once instead of replaying a graph, so that it works without a GPU."""
 
@@ -178,7 +215,8 @@ class InterpretedDecoding(GraphDecoding):
         return SimpleNamespace(replay=lambda: self._step(batch))
 
     def _look(self, batch: int):
-        going = int(self.rows.going_B[:batch].sum())
+        self.rows.close_up(batch)
+        going = int(self.rows.count)
         return SimpleNamespace(count=lambda: going)
 
 
@@ -200,6 +238,7 @@ def test_graph_decoding_equals_the_plain_engine(
     if one_program and not fused:
         pytest.skip("the stock model rotates for itself")
     monkeypatch.setattr("grpo.rollout.kernels.one_program.ROWS_FOR_ONE_PROGRAM", 7 if one_program else 0)
+    monkeypatch.setattr("grpo.rollout.decoder.fits_few_rows", lambda *_: one_program)
     problems = [Problem(str(i), text, "") for i, text in enumerate(["hello", "longer prompt"])]
     options = {"seed": 3, "step": 0, "temperature": 0.8, "max_new_tokens": 9}
     policy = random_policy(name)
@@ -210,7 +249,7 @@ def test_graph_decoding_equals_the_plain_engine(
     expected = Engine(policy).sample(problems, 4, **options)
     monkeypatch.setattr("grpo.rollout.graphs.GraphDecoding", InterpretedDecoding)
     monkeypatch.setattr("grpo.rollout.graphs.TOKENS_BETWEEN_LOOKS", 2)
-    monkeypatch.setattr("grpo.rollout.graphs.SMALLEST_BATCH", 2)
+    monkeypatch.setattr("grpo.rollout.rows.SMALLEST_BATCH", 2)
     monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
     engine = Engine(policy)
     found = engine.sample(problems, 4, **options)
@@ -222,3 +261,19 @@ def test_graph_decoding_equals_the_plain_engine(
     assert isinstance(engine.graphs, InterpretedDecoding)
     assert (engine.graphs.fused is not None) == fused
     assert engine.graphs.batches[0] == 8 > engine.graphs.batches[-1], "finished rows leave the batch"
+
+
+def test_one_set_of_graphs_serves_every_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [Problem("a", "hello", "")]
+    options = {"seed": 3, "step": 0, "max_new_tokens": 4}
+    policy = random_policy("llama")
+    policy.model.to(DEVICE)
+    expected = [Engine(policy).sample(problems, 3, temperature=heat, **options) for heat in (0.0, 0.7, 0.0)]
+    monkeypatch.setattr("grpo.rollout.graphs.GraphDecoding", InterpretedDecoding)
+    monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
+    engine, held = Engine(policy), set()
+    for heat, wanted in zip((0.0, 0.7, 0.0), expected, strict=True):
+        [found] = engine.sample(problems, 3, temperature=heat, **options)
+        assert [c.tokens.tolist() for c in found.completions] == [c.tokens.tolist() for c in wanted[0].completions]
+        held.add(id(engine.graphs))
+    assert len(held) == 1

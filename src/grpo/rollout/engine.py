@@ -140,19 +140,20 @@ class Engine:
         )
 
     def _decode_on_graphs(self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float) -> Sampled:
-        from grpo.rollout.graphs import GraphDecoding, Room
+        from grpo.rollout.graphs import GraphDecoding
+        from grpo.rollout.rows import Room
 
         P, G, L = noise_PGL.shape
         lengths = [len(prompt) for prompt in prompts]
         room = Room(rows=P * G, prompts=P, columns=-(-max(lengths) // 64) * 64, new_tokens=L, group_size=G)
         held = self.graphs
-        stale = held is None or held.places != weight_places(self.policy.model) or held.temperature != temperature
+        stale = held is None or held.places != weight_places(self.policy.model)
         if held is None or stale or not held.room.holds(room):
             wanted = room if held is None or stale or held.room.new_tokens != L else held.room.joined(room)
             self.graphs = held = None  # its memory is needed for the next
-            self.graphs = held = GraphDecoding(self.policy, wanted, temperature)
+            self.graphs = held = GraphDecoding(self.policy, wanted)
         held.refresh()
-        return held.run(lengths, held.prefill(prompts), noise_PGL)
+        return held.run(lengths, held.prefill(prompts), noise_PGL, temperature)
 
     def _decode(
         self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float, top_k: int, top_p: float

@@ -9,7 +9,6 @@ is a safe one, and the GPU never waits for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,71 +23,18 @@ from grpo.policy import Policy
 from grpo.product import wide_product
 from grpo.rollout import kernels
 from grpo.rollout.decoder import decoded
+from grpo.rollout.rows import Look, Results, Room, Rows
 
 PREFILL_TOKENS = 32768
 """Most prompt tokens computed at a time."""
-TOKENS_BETWEEN_LOOKS = 4
-SMALLEST_BATCH = 8
-
-
-@dataclass(frozen=True)
-class Room:
-    """What a decoding state has place for."""
-
-    rows: int
-    prompts: int
-    columns: int
-    """Longest prompt."""
-    new_tokens: int
-    group_size: int
-
-    def holds(self, other: Room) -> bool:
-        return self.new_tokens == other.new_tokens and all(
-            getattr(self, name) >= getattr(other, name) for name in ("rows", "prompts", "columns", "group_size")
-        )
-
-    def joined(self, other: Room) -> Room:
-        most = {
-            name: max(getattr(self, name), getattr(other, name))
-            for name in ("rows", "prompts", "columns", "group_size")
-        }
-        return Room(**most, new_tokens=other.new_tokens)
-
-
-@dataclass(eq=False)
-class Rows:
-    """The completions in flight, one row each; the rows of a prompt stand side by side."""
-
-    slot_B: torch.Tensor
-    first_B: torch.Tensor
-    """Position of the row's first own token: its prompt's length."""
-    prompt_B: torch.Tensor
-    token_B: torch.Tensor
-    going_B: torch.Tensor
-    start_P: torch.Tensor
-    """First row of each prompt, and one past the last."""
-    length_P: torch.Tensor
-    time: torch.Tensor
-    """How many own tokens every row has: they all started together."""
-    group_size: int
-
-
-@dataclass(eq=False)
-class Results:
-    """What sampling leaves behind, by slot."""
-
-    noise_SL: torch.Tensor
-    tokens_SL: torch.Tensor
-    logp_SL: torch.Tensor
-    length_S: torch.Tensor
-    ends: torch.Tensor
+TOKENS_BETWEEN_LOOKS = 2
 
 
 class GraphDecoding:
-    """Keys, values and captured graphs for one policy and temperature, kept from one call to the next."""
+    """Keys, values and captured graphs for one policy, kept from one call to the next."""
 
-    def __init__(self, policy: Policy, room: Room, temperature: float):
-        self.policy, self.room, self.temperature = policy, room, temperature
+    def __init__(self, policy: Policy, room: Room):
+        self.policy, self.room = policy, room
         config, device = policy.model.config, policy.device
         self.heads = config.num_attention_heads
         key_heads = getattr(config, "num_key_value_heads", None) or self.heads
@@ -101,25 +47,16 @@ class GraphDecoding:
             return torch.zeros(*shape, dtype=torch.float32, device=device)
 
         S, P, L = room.rows, room.prompts, room.new_tokens
-        self.rows = Rows(
-            slot_B=integers(S),
-            first_B=integers(S),
-            prompt_B=integers(S),
-            token_B=integers(S),
-            going_B=integers(S),
-            start_P=integers(P + 1),
-            length_P=integers(P),
-            time=integers(1),
-            group_size=room.group_size,
-        )
+        self.rows = Rows(room, device)
+        self.cool = floats(1)
         self.ends = torch.tensor(sorted(policy.end_tokens), dtype=torch.int32, device=device)
-        self.results = Results(floats(S, L), integers(S, L), floats(S, L), integers(S), self.ends)
+        self.results = Results(floats(S + 1, L), integers(S, L), floats(S, L), integers(S), self.ends)
 
         def keys_and_values(*shape: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-            empty = partial(torch.empty, *shape, dtype=policy.compute_dtype, device=device)
-            return [(empty(), empty()) for _ in range(config.num_hidden_layers)]
+            zeros = partial(torch.zeros, *shape, dtype=policy.compute_dtype, device=device)
+            return [(zeros(), zeros()) for _ in range(config.num_hidden_layers)]
 
-        self.own_layers = keys_and_values(S, key_heads, L, width)
+        self.own_layers = keys_and_values(S + 1, key_heads, L, width)  # the last slot is the finished rows'
         self.prompt_layers = keys_and_values(P, key_heads, room.columns, width)
         parts = -(-room.columns // kernels.PROMPT_KEYS_PER_PROGRAM)
         self.attention_scratch = (
@@ -225,29 +162,31 @@ class GraphDecoding:
         return kernels.attention(q_BE, own, prompts, self.rows, self.attention_scratch, self.heads, scale, window)
 
     def run(
-        self, prompt_lengths: Sequence[int], logits_PV: torch.Tensor, noise_PGL: torch.Tensor
+        self, prompt_lengths: Sequence[int], logits_PV: torch.Tensor, noise_PGL: torch.Tensor, temperature: float
     ) -> tuple[Any, Any, Any]:
         """Tokens, log-probabilities and lengths of all completions; `prefill` has put the prompts in place before."""
         P, G, L = noise_PGL.shape
         N = P * G
-        self._begin(prompt_lengths, G, noise_PGL.reshape(N, L))
+        self.cool.fill_(1 / temperature if temperature else 0.0)
+        self.results.noise_SL[:N].copy_(noise_PGL.reshape(N, L))
+        self.results.length_S.fill_(L)
+        self.rows.begin(prompt_lengths, G)
         self._sample(logits_PV, self.rows.prompt_B[:N])
-        batch, look = self._batch_for(N), None
-        self._fill_up(N, batch)
+        batch = self.room.batch_for(N)
+        self.rows.close_up(batch)
+        look = None
         for t in range(1, L):
             self._graph(batch).replay()
             if t % TOKENS_BETWEEN_LOOKS:
                 continue
-            # Looking at the look before this one leaves the GPU several tokens of work while the host decides.
+            # Reading the look before this one leaves the GPU some tokens of work while the host decides.
             before, look = look, self._look(batch)
             if before is None:
                 continue
             going = before.count()
             if going == 0:
                 break
-            if (smaller := self._batch_for(going)) < batch:
-                self._compact(batch)
-                batch = smaller
+            batch = min(batch, self.room.batch_for(going))
         results = self.results
         return (
             results.tokens_SL[:N].cpu().numpy(),
@@ -255,49 +194,10 @@ class GraphDecoding:
             results.length_S[:N].cpu().numpy(),
         )
 
-    def _begin(self, prompt_lengths: Sequence[int], group_size: int, noise_NL: torch.Tensor) -> None:
-        N, P, rows, results = len(noise_NL), len(prompt_lengths), self.rows, self.results
-        rows.time.zero_()
-        results.noise_SL[:N].copy_(noise_NL)
-        results.length_S.fill_(self.room.new_tokens)
-        lengths_P = torch.tensor(prompt_lengths, dtype=torch.int32)
-        rows.length_P[:P].copy_(lengths_P)
-        rows.slot_B[:N].copy_(self.every_row[:N])
-        rows.prompt_B[:N].copy_(torch.arange(P, dtype=torch.int32).repeat_interleave(group_size))
-        rows.first_B[:N].copy_(lengths_P.repeat_interleave(group_size))
-        rows.going_B[:N] = 1
-        self._find_prompts(N)
-
-    def _fill_up(self, rows: int, batch: int) -> None:
-        """A batch may be larger than the rows there are: the rest does what row 0 does, into a slot of its own."""
-        if rows < batch:
-            for name in ("first_B", "token_B"):
-                getattr(self.rows, name)[rows:batch] = 0
-            self.rows.slot_B[rows:batch] = self.every_row[rows:batch]
-            self.rows.going_B[rows:batch] = 0
-            self.rows.prompt_B[rows:batch] = self.room.prompts
-            self._find_prompts(batch)
-
-    def _find_prompts(self, rows: int) -> None:
-        prompts = torch.arange(self.room.prompts + 1, dtype=torch.int32, device=self.policy.device)
-        self.rows.start_P.copy_(torch.searchsorted(self.rows.prompt_B[:rows].contiguous(), prompts, out_int32=True))
-
-    def _compact(self, batch: int) -> None:
-        """The going rows move to the front, in their order; finished ones belong to no prompt any more."""
-        rows = self.rows
-        order = torch.argsort(rows.going_B[:batch], descending=True, stable=True)
-        for name in ("slot_B", "first_B", "prompt_B", "token_B", "going_B"):
-            values = getattr(rows, name)
-            values[:batch] = values[:batch][order]
-        rows.prompt_B[:batch].masked_fill_(rows.going_B[:batch] == 0, self.room.prompts)
-        self._find_prompts(batch)
-
-    def _batch_for(self, rows: int) -> int:
-        """The smallest captured size with room for these: powers of two and the halves between them."""
-        size = SMALLEST_BATCH
-        while size < rows:
-            size = size * 3 // 2 if size & (size - 1) == 0 else size // 3 * 4
-        return min(size, self.room.rows)
+    def _look(self, batch: int) -> Look:
+        """Whenever rows are counted they close up: a number read later still holds all that go."""
+        self.rows.close_up(batch)
+        return Look(self.rows.count)
 
     def _graph(self, batch: int) -> torch.cuda.CUDAGraph:
         if batch not in self.graphs:
@@ -307,9 +207,6 @@ class GraphDecoding:
                 self._step(batch)
             self.graphs[batch] = graph
         return self.graphs[batch]
-
-    def _look(self, batch: int) -> Look:
-        return Look(self.rows.going_B[:batch])
 
     def _warm_up(self, batch: int) -> None:
         """Kernels are compiled, and libraries choose theirs, on a run that changes nothing: its rows are put back."""
@@ -339,7 +236,7 @@ class GraphDecoding:
         self._sample(logits_BV, self.every_row[:batch])
 
     def _sample(self, logits_UV: torch.Tensor, source_B: torch.Tensor) -> None:
-        kernels.sample_tokens(logits_UV, source_B, self.rows, self.results, self.temperature, self.sampling_scratch)
+        kernels.sample_tokens(logits_UV, source_B, self.rows, self.results, self.cool, self.sampling_scratch)
 
 
 class _Prompts:
@@ -352,17 +249,3 @@ class _Prompts:
         P, _, Q, _ = k_PHQD.shape
         for place, values in zip(self.layers[layer], (k_PHQD, v_PHQD), strict=True):
             place[self.first : self.first + P, :, :Q] = values
-
-
-class Look:
-    """How many rows are going, asked now, read later."""
-
-    def __init__(self, going_B: torch.Tensor):
-        self.number = torch.empty(1, dtype=torch.int64, pin_memory=True)
-        self.number.copy_(going_B.sum(dtype=torch.int64)[None], non_blocking=True)
-        self.arrived = torch.cuda.Event()
-        self.arrived.record()
-
-    def count(self) -> int:
-        self.arrived.synchronize()
-        return int(self.number)

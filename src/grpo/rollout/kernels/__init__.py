@@ -7,6 +7,7 @@ own keys and values live, and a prompt, whose keys and values it shares with its
 `tests/test_kernels.py` holds every kernel to a float64 reference, on a CPU through Triton's interpreter.
 """
 
+from grpo.rollout.kernels.compaction import compact
 from grpo.rollout.kernels.one_program import fits_one_program, whole_attention
 from grpo.rollout.kernels.rotation import rotate_and_store
 from grpo.rollout.kernels.sampling import LOGITS_PER_PROGRAM, sample_tokens
@@ -16,6 +17,7 @@ __all__ = [
     "LOGITS_PER_PROGRAM",
     "PROMPT_KEYS_PER_PROGRAM",
     "attention",
+    "compact",
     "fits_one_program",
     "rotate_and_store",
     "sample_tokens",

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from grpo.rollout.kernels.dependent import _wait, dependent
 from grpo.rollout.kernels.rotation import _turned, _weighed
 from grpo.rollout.kernels.shared_prompt import KEYS_AT_ONCE, PROMPT_KEYS_PER_PROGRAM
 
@@ -56,8 +57,9 @@ def _whole_attention(
     qkv_ptr, k_own_ptr, v_own_ptr, k_prompt_ptr, v_prompt_ptr, out_ptr, cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr,
     slot_ptr, first_ptr, prompt_ptr, length_ptr, time_ptr, eps, prompts, columns, new_tokens, scale, window,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    _wait(DEPENDENT)
     row, key_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     R: tl.constexpr = H // K
     time, slot = tl.load(time_ptr), tl.load(slot_ptr + row).to(tl.int64)
@@ -140,6 +142,6 @@ def whole_attention(
         window or 0, H=heads, K=K, D=D, HALF=max(16, triton.next_power_of_2(D // 2)),
         QUERIES=max(16, triton.next_power_of_2(heads // K)), KEYS=KEYS_AT_ONCE, NORM=norms is not None,
         WINDOW=window is not None, PRECISION="ieee" if qkv_BE.dtype == torch.float32 else "tf32",
-        num_warps=2 if D <= 64 else 4, num_stages=2,
+        num_warps=2 if D <= 64 else 4, num_stages=2, **dependent(qkv_BE.device),
     )  # fmt: skip
     return out_BE

@@ -12,12 +12,14 @@ LOGITS_PER_PROGRAM = 4096
 
 
 @triton.jit
-def _weigh(logits_ptr, source_ptr, top_ptr, mass_ptr, V, parts, inverse_temperature, BLOCK: tl.constexpr):
+def _weigh(logits_ptr, source_ptr, top_ptr, mass_ptr, cool_ptr, V, parts, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     part = tl.program_id(1)
     source = tl.load(source_ptr + row).to(tl.int64)
     column = part * BLOCK + tl.arange(0, BLOCK)
-    logit = tl.load(logits_ptr + source * V + column, column < V, float("-inf")).to(tl.float32) * inverse_temperature
+    logit = tl.load(logits_ptr + source * V + column, column < V, float("-inf")).to(tl.float32)
+    cool = tl.load(cool_ptr)
+    logit *= tl.where(cool == 0, 1.0, cool)
     top = tl.max(logit)
     tl.store(top_ptr + row * parts + part, top)
     tl.store(mass_ptr + row * parts + part, tl.sum(tl.exp(logit - top)))
@@ -26,8 +28,8 @@ def _weigh(logits_ptr, source_ptr, top_ptr, mass_ptr, V, parts, inverse_temperat
 @triton.jit
 def _pick(
     logits_ptr, source_ptr, top_ptr, mass_ptr, noise_ptr, slot_ptr, going_ptr, token_ptr, tokens_ptr, logp_ptr,
-    length_ptr, ends_ptr, time_ptr, V, parts, inverse_temperature, new_tokens,
-    GREEDY: tl.constexpr, ENDS: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    length_ptr, ends_ptr, time_ptr, cool_ptr, V, parts, new_tokens,
+    ENDS: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     time = tl.load(time_ptr)
@@ -39,23 +41,21 @@ def _pick(
     masses = tl.load(mass_ptr + row * parts + part, part < parts, 0.0) * tl.exp(tops - top)
     total = tl.sum(masses)
     # Inverse transform in two strides: the part in which the cumulative probability passes the noise, then the token.
-    if GREEDY:
-        chosen_part = tl.min(tl.where(tops == top, part, PARTS))
-        rest = 0.0
-    else:
-        target = tl.load(noise_ptr + slot * new_tokens + time) * total
-        cumulative = tl.cumsum(masses, 0)
-        last = tl.max(tl.where(masses > 0, part, 0))
-        chosen_part = tl.minimum(tl.sum((cumulative <= target).to(tl.int32)), last)
-        rest = target - tl.sum(tl.where(part < chosen_part, masses, 0.0))
+    # Or the part, and then the token, with the greatest logit; the first of several.
+    cool = tl.load(cool_ptr)
+    greedy = cool == 0
+    target = tl.load(noise_ptr + slot * new_tokens + time) * total
+    last = tl.max(tl.where(masses > 0, part, 0))
+    drawn_part = tl.minimum(tl.sum((tl.cumsum(masses, 0) <= target).to(tl.int32)), last)
+    chosen_part = tl.where(greedy, tl.min(tl.where(tops == top, part, PARTS)), drawn_part)
+    rest = target - tl.sum(tl.where(part < chosen_part, masses, 0.0))
     column = chosen_part * BLOCK + tl.arange(0, BLOCK)
-    logit = tl.load(logits_ptr + source * V + column, column < V, float("-inf")).to(tl.float32) * inverse_temperature
+    logit = tl.load(logits_ptr + source * V + column, column < V, float("-inf")).to(tl.float32)
+    logit *= tl.where(greedy, 1.0, cool)
     weight = tl.exp(logit - top)
-    if GREEDY:
-        token = tl.min(tl.where(logit == top, column, 2147483647))
-    else:
-        last_token = tl.max(tl.where(weight > 0, column, 0))
-        token = tl.minimum(chosen_part * BLOCK + tl.sum((tl.cumsum(weight, 0) <= rest).to(tl.int32)), last_token)
+    last_token = tl.max(tl.where(weight > 0, column, 0))
+    drawn = tl.minimum(chosen_part * BLOCK + tl.sum((tl.cumsum(weight, 0) <= rest).to(tl.int32)), last_token)
+    token = tl.where(greedy, tl.min(tl.where(logit == top, column, V - 1)), drawn)
     logp = tl.sum(tl.where(column == token, logit, 0.0)) - top - tl.log(total)
     going = tl.load(going_ptr + row)
     ended = token < 0
@@ -75,20 +75,20 @@ def sample_tokens(
     source_B: torch.Tensor,
     rows: Any,
     results: Any,
-    temperature: float,
+    cool: torch.Tensor,
     scratch: tuple[Any, Any],
 ) -> None:
-    """The next token of every row by inverse transform from its own noise, and its log-probability; temperature 0 takes
-    the likeliest. Row b reads the logits at source_B[b]. Logits are read once and no copy of them is made."""
+    """The next token of every row by inverse transform from its own noise, and its log-probability. Row b reads the
+    logits at source_B[b]. Logits are read once and no copy of them is made. `cool`, 1 / temperature, is read on the
+    GPU, so that one captured graph serves every temperature; 0 takes the likeliest token, weighed as at temperature 1.
+    """
     B, V = len(source_B), logits_UV.shape[1]
     top_BX, mass_BX = scratch
     parts = triton.cdiv(V, LOGITS_PER_PROGRAM)
-    inverse = 1.0 / (temperature or 1.0)
-    _weigh[(B, parts)](logits_UV, source_B, top_BX, mass_BX, V, parts, inverse, BLOCK=LOGITS_PER_PROGRAM, num_warps=8)
+    _weigh[(B, parts)](logits_UV, source_B, top_BX, mass_BX, cool, V, parts, BLOCK=LOGITS_PER_PROGRAM, num_warps=8)
     _pick[(B,)](
         logits_UV, source_B, top_BX, mass_BX, results.noise_SL, rows.slot_B, rows.going_B, rows.token_B,
-        results.tokens_SL, results.logp_SL, results.length_S, results.ends, rows.time,
-        V, parts, inverse, results.tokens_SL.shape[1],
-        GREEDY=temperature == 0, ENDS=len(results.ends), PARTS=triton.next_power_of_2(parts), BLOCK=LOGITS_PER_PROGRAM,
-        num_warps=8,
+        results.tokens_SL, results.logp_SL, results.length_S, results.ends, rows.time, cool,
+        V, parts, results.tokens_SL.shape[1],
+        ENDS=len(results.ends), PARTS=triton.next_power_of_2(parts), BLOCK=LOGITS_PER_PROGRAM, num_warps=8,
     )  # fmt: skip
