@@ -48,16 +48,16 @@ class Tile:
 
 def tile_for(rows: int, columns: int, depth: int) -> Tile:
     """For a result [rows, columns] of products of `depth` terms; within the shared memory of any GPU from Ampere on."""
-    high = 16 if rows <= 32 else 32 if rows <= 128 else 64
+    high = 16 if rows <= 32 else 32 if rows <= 128 else 64 if rows <= 512 else 128
     blocks = triton.cdiv(rows, high)
     wide = next((width for width in (64, 32) if blocks * triton.cdiv(columns, width) >= PROGRAMS), 16)
-    deep = min(128 if high * wide <= 1024 else 64, max(16, triton.next_power_of_2(depth)))
-    return Tile(high, wide, deep, warps=4, stages=4 if high * wide <= 512 else 3)
+    deep = min(128 if high * wide <= 1024 else 64 if high < 128 else 32, max(16, triton.next_power_of_2(depth)))
+    return Tile(high, wide, deep, warps=4 if high < 128 else 8, stages=4 if high * wide <= 512 else 3)
 
 
 def fits_few_rows(weights: Weights, rows: int) -> bool:
     """Adapters are products of their own, beside the wide ones."""
-    if weights.dtype != torch.bfloat16 or not weights.head.is_cuda:
+    if weights.dtype.itemsize != 2 or not weights.head.is_cuda:
         return False
     few = rows * weights.layers[0].down.weight.numel() <= MOST_TERMS
     return few and not any(maps.adapter for layer in weights.layers for maps in layer.maps)
