@@ -135,7 +135,9 @@ def _git() -> dict[str, Any] | None:
 
 def _connect(file: Path, *, readonly: bool) -> sqlite3.Connection:
     uri = f"{file.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
-    db = sqlite3.connect(uri, uri=True, timeout=30)  # seconds to wait for another connection's lock
+    # The loop and its recorder take turns with the writing connection, never at once; a reader keeps to its thread.
+    # `timeout`: seconds to wait for another connection's lock.
+    db = sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=readonly)
     db.row_factory = sqlite3.Row
     return db
 
@@ -242,15 +244,19 @@ class Run:
         metrics: Mapping[str, float],
         spans: Mapping[str, float],
         token_groups: int = 1,
+        ended: float | None = None,
     ) -> list[str]:
         """Record one step. Per-token arrays are kept for `token_groups` groups, those with unequal rewards first.
+
+        `spans` follow one another up to `ended`, seconds since 1970. None: up to now, and what follows is a span too,
+        `record`, because the caller waits for it.
 
         A step that was recorded before (a run killed after its last checkpoint makes it again) is replaced. What is
         not the same as before, times apart, is returned: it should be nothing.
         """
         check_names(metrics)
         now = time.time()
-        starts = now - np.cumsum([*spans.values()][::-1])[::-1]
+        starts = (now if ended is None else ended) - np.cumsum([*spans.values()][::-1])[::-1]
         span_rows = [(step, name, start, spans[name]) for name, start in zip(spans, starts.tolist(), strict=True)]
         point("record.begun")
         with self._transaction() as db:
@@ -262,8 +268,8 @@ class Run:
             now_recorded = self._timeless(step) if before else before
             token_rows = _token_rows(step, groups, token_groups)
             db.executemany("INSERT INTO token_arrays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", token_rows)
-            # Recording takes time too: all of it but this line and the commit.
-            span_rows.append((step, "record", now, time.time() - now))
+            if ended is None:  # all of it but this line and the commit
+                span_rows.append((step, "record", now, time.time() - now))
             db.executemany("INSERT INTO spans VALUES (?, ?, ?, ?)", span_rows)
             point("record.written")
         point("record.committed")
