@@ -109,6 +109,31 @@ def test_a_checkpoint_and_an_evaluation_wait_for_the_record(tmp_path: Path, monk
     assert first["record", 3] < first["checkpoint", 4]
 
 
+def test_whoever_waits_for_the_record_hurries_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses, here without end, are for a loop that has something else to do."""
+    pauses: list[bool] = []
+
+    class Hurry(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(super().wait(timeout))
+            return pauses[-1]
+
+    monkeypatch.setattr("grpo.recorder.HEAD_START", PATIENCE)
+    monkeypatch.setattr("grpo.recorder.PAUSE", PATIENCE)
+    monkeypatch.setattr(Recorder, "hand_over", hurried_by(Hurry, Recorder.hand_over))
+    grpo.train(small(tmp_path)).close()
+    assert pauses == [True] * 3 * (1 + 4), "one before each step, and one after each group"
+
+
+def hurried_by(event: type[threading.Event], real: Callable[..., None]) -> Callable[..., None]:
+    def hand_over(self: Recorder, *arguments: Any) -> None:
+        if type(self._hurry) is not event:
+            self._hurry = event()
+        real(self, *arguments)
+
+    return hand_over
+
+
 def test_what_goes_wrong_in_the_record_ends_the_run_with_its_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

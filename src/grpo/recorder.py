@@ -7,9 +7,11 @@ until `wait` or `settle` returns; then the loop may read and write.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
+from functools import partial
 from typing import TypeVar
 
 from grpo.config import Config
@@ -24,6 +26,11 @@ from grpo.view import View
 MOST_NONFINITE_STEPS = 3
 SECONDS_BETWEEN_TRIES = 10.0
 """How long a full disk is left alone before it is tried again, where the settings say to wait."""
+HEAD_START = 0.05
+"""Seconds that a step is left lying: the next rollout is launched meanwhile. Both need Python's lock, and what has to
+wait for it is the GPU."""
+PAUSE = 0.0005
+"""Seconds after every group, for the same reason."""
 
 Written = TypeVar("Written")
 
@@ -36,6 +43,8 @@ class Recorder:
         self.told_faults: set[str] = set()
         self.waited = 0.0
         """Seconds the loop has waited for the record since it last handed a step over."""
+        self._hurry = threading.Event()
+        """Somebody waits."""
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="record")
         self._writing: futures.Future[None] | None = None
 
@@ -49,6 +58,7 @@ class Recorder:
     ) -> None:
         """Begins to write a step, once the one before is written. Nothing that is handed over may change any more."""
         self.wait()
+        self._hurry.clear()
         spans, self.waited = {**seconds, "record": self.waited}, 0.0
         self._writing = self._thread.submit(self._write, step, groups, metrics, spans, time.time(), token_budget)
 
@@ -57,6 +67,7 @@ class Recorder:
         if self._writing is None:
             return
         start = time.perf_counter()
+        self._hurry.set()
         futures.wait([self._writing])  # Ctrl-C here leaves it to be settled
         self.waited += time.perf_counter() - start
         written, self._writing = self._writing, None
@@ -64,6 +75,7 @@ class Recorder:
 
     def settle(self) -> None:
         """Until all is written, when another error is on its way: what goes wrong here is only said."""
+        self._hurry.set()
         if self._writing is not None and (error := self._writing.exception()):
             self.view.warned(str(error))
 
@@ -97,8 +109,9 @@ class Recorder:
         token_budget: int,
     ) -> None:
         """A step made again after a kill must be what it was, and is shouted about if it is not."""
-        kept = self.config.system.token_groups
-        differences = self.with_space(lambda: self.run.record(step, groups, metrics, spans, kept, ended))
+        self._hurry.wait(HEAD_START)
+        kept, pause = self.config.system.token_groups, partial(self._hurry.wait, PAUSE)
+        differences = self.with_space(lambda: self.run.record(step, groups, metrics, spans, kept, ended, pause))
         if differences:
             more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
             self.warn("replay", f"step {step} was made again and is not the same: {differences[0]}{more}", step)

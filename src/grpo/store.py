@@ -15,7 +15,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
@@ -36,6 +36,7 @@ from grpo.types import Completion, Group
 STATUSES = ("running", "finished", "stopped", "failed")
 SCHEMA_VERSION = 2
 SECRET = re.compile("(token|key|secret|password)$", re.IGNORECASE)
+ENCODER = json.JSONEncoder(allow_nan=False)
 SCHEMA = Path(__file__).with_name("schema.sql").read_text()
 
 
@@ -79,18 +80,28 @@ def _finite(value: Any) -> Any:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(_finite(value), allow_nan=False)
+    try:
+        return ENCODER.encode(value)
+    except (ValueError, TypeError):  # not finite, or numpy's
+        return ENCODER.encode(_finite(value))
 
 
 def _metric_rows(step: int, metrics: Mapping[str, float]) -> list[tuple[int, str, float | None]]:
     return [(step, name, _finite(value)) for name, value in metrics.items()]
 
 
+def _total(array: np.ndarray) -> float | None:
+    """None where it is not finite."""
+    total = float(np.add.reduce(array, dtype=np.float64))
+    return total if math.isfinite(total) else None
+
+
 def _completion_columns(done: Completion) -> tuple[Any, ...]:
     """Columns text to why of a completion's row."""
     length = len(done)
-    advantage = None if done.advantages is None else _finite(done.advantages.sum(dtype=np.float64) / max(length, 1))
-    logprob = _finite(done.logprobs.sum(dtype=np.float64))
+    total = _total(done.advantages) if done.advantages is not None else None
+    advantage = None if total is None else total / max(length, 1)
+    logprob = _total(done.logprobs)
     parts, traits = _json(done.parts), _json(done.traits)
     return done.text, length, done.finish, _finite(done.reward), parts, traits, advantage, logprob, done.why
 
@@ -245,11 +256,12 @@ class Run:
         spans: Mapping[str, float],
         token_groups: int = 1,
         ended: float | None = None,
+        pause: Callable[[], object] = lambda: None,
     ) -> list[str]:
         """Record one step. Per-token arrays are kept for `token_groups` groups, those with unequal rewards first.
 
         `spans` follow one another up to `ended`, seconds since 1970. None: up to now, and what follows is a span too,
-        `record`, because the caller waits for it.
+        `record`, because the caller waits for it. `pause` is called after every group.
 
         A step that was recorded before (a run killed after its last checkpoint makes it again) is replaced. What is
         not the same as before, times apart, is returned: it should be nothing.
@@ -264,7 +276,7 @@ class Run:
             db.execute("DELETE FROM steps WHERE step = ?", (step,))
             db.execute("INSERT INTO steps VALUES (?, ?)", (step, now))
             db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", _metric_rows(step, metrics))
-            self._insert_groups("", step, groups)
+            self._insert_groups("", step, groups, pause)
             now_recorded = self._timeless(step) if before else before
             token_rows = _token_rows(step, groups, token_groups)
             db.executemany("INSERT INTO token_arrays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", token_rows)
@@ -318,19 +330,16 @@ class Run:
             db.execute("DELETE FROM evals WHERE step > ?", (step,))
             db.execute("DELETE FROM probes WHERE step > ?", (step,))
 
-    def _insert_groups(self, prefix: str, step: int, groups: Sequence[Group]) -> None:
-        group_rows, completion_rows = [], []
+    def _insert_groups(
+        self, prefix: str, step: int, groups: Sequence[Group], pause: Callable[[], object] = lambda: None
+    ) -> None:
         for index, group in enumerate(groups):
             problem = group.problem
-            group_rows.append((step, index, problem.id, problem.prompt, problem.answer, group.policy_version))
-            completion_rows += [
-                (step, index, sample_index, *_completion_columns(completion))
-                for sample_index, completion in enumerate(group.completions)
-            ]
-        self._db.executemany(f"INSERT INTO {prefix}groups VALUES (?, ?, ?, ?, ?, ?)", group_rows)
-        self._db.executemany(
-            f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", completion_rows
-        )
+            about = (step, index, problem.id, problem.prompt, problem.answer, group.policy_version)
+            rows = [(step, index, place, *_completion_columns(done)) for place, done in enumerate(group.completions)]
+            self._db.execute(f"INSERT INTO {prefix}groups VALUES (?, ?, ?, ?, ?, ?)", about)
+            self._db.executemany(f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            pause()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
