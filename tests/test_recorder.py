@@ -39,9 +39,9 @@ def recording(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None]) ->
 
 def test_a_slow_record_does_not_hold_up_the_next_rollout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sampling = [threading.Event() for _ in range(4)]
-    real = Engine.sample
+    real = Engine.waves
 
-    def sample(self: Engine, *problems: Any, **options: Any) -> Any:
+    def waves(self: Engine, *problems: Any, **options: Any) -> Any:
         if options.get("purpose", "train") == "train":
             sampling[options["step"]].set()
         return real(self, *problems, **options)
@@ -49,7 +49,7 @@ def test_a_slow_record_does_not_hold_up_the_next_rollout(tmp_path: Path, monkeyp
     def until_the_next_step_samples(step: int) -> None:
         assert step == 2 or sampling[step + 1].wait(PATIENCE), "the loop waits for the record"
 
-    monkeypatch.setattr(Engine, "sample", sample)
+    monkeypatch.setattr(Engine, "waves", waves)
     recording(monkeypatch, until_the_next_step_samples)
     run = grpo.train(small(tmp_path))
     assert [row["step"] for row in run.all_metrics()] == [0, 1, 2]

@@ -28,9 +28,8 @@ from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy
 from grpo.preflight import check_memory, check_shape, preflight
 from grpo.recorder import Recorder
-from grpo.rewards import Rewarded, rewarded, score
+from grpo.rewards import Pending, Rewarded, rewarded, score
 from grpo.rewards.steps import score_steps, step_marks
-from grpo.rollout import SamplingEngine
 from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
@@ -52,7 +51,7 @@ class Session:
     reference: Policy | None
     critic: Critic | None
     optimizer: torch.optim.AdamW
-    engine: SamplingEngine
+    engine: Engine
     run: Run
     recorder: Recorder
     checkpoints: Checkpoints
@@ -159,7 +158,11 @@ class Session:
 
     def score(self, groups: Sequence[Group]) -> list[Group]:
         """+ rewards, and those of the steps where they count."""
-        groups = score(self.task, groups)
+        return self.scored(self.task.submit(groups))
+
+    def scored(self, pending: Pending) -> list[Group]:
+        """The groups that are being scored, once they are."""
+        groups = pending.collect()
         if self.config.loss.credit == "process":
             groups = score_steps(self.task, groups, self.policy.tokenizer.batch_decode)
         return groups
