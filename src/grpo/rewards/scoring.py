@@ -119,9 +119,10 @@ class Rewarded:
             if spec.source == "model":
                 from grpo.rewards.model import ModelReward
 
-                rewards.append(Weighted(f"reward {spec}", spec.weight, ModelReward(spec.name, self.device).start, True))
+                model = ModelReward(spec.name, self.device, spec.part)
+                rewards.append(Weighted(f"reward {spec}", spec.weight, model.start, True))
             elif spec.source == "judge":
-                judge = Judge(spec.name, self.scoring)
+                judge = Judge(spec.name, self.scoring, spec.part)
                 self.judges.append(judge)
                 rewards.append(Weighted(f"reward {spec}", spec.weight, judge.start))
             elif spec.source == "task" and (here := self._in_this_process()):
