@@ -13,6 +13,7 @@ import grpo.train as train_module
 from grpo.config import System
 from grpo.rewards import Pending
 from grpo.rollout.engine import Engine
+from grpo.session import Session
 from test_train import small
 
 REWARD = """
@@ -60,7 +61,7 @@ def test_a_wave_is_scored_while_the_next_is_sampled(
 ) -> None:
     """Four groups of four; a wave of three completions waits for the rest of its group."""
     events: list[str] = []
-    real_sampled, real_add, real_drawn = Engine._sampled, Pending.add, train_module.drawn
+    real_sampled, real_add, real_sample = Engine._sampled, Pending.add, Session.sample
 
     def sampled(self: Engine, *arguments: Any) -> Any:
         events.append("sampled")
@@ -70,13 +71,13 @@ def test_a_wave_is_scored_while_the_next_is_sampled(
         events.append("scoring")
         real_add(self, groups)
 
-    def drawn(*arguments: Any) -> Any:
+    def sample(*arguments: Any) -> Any:
         with pytest.MonkeyPatch.context() as listening:
             listening.setattr(Engine, "_sampled", sampled)
             listening.setattr(Pending, "add", add)
-            return real_drawn(*arguments)
+            return real_sample(*arguments)
 
-    monkeypatch.setattr(train_module, "drawn", drawn)
+    monkeypatch.setattr(Session, "sample", sample)
     run = grpo.train(small(tmp_path, steps=1, system=System(runs=str(tmp_path), threads=1, rows_at_once=rows)))
     assert events == (["sampled", "sampled", "scoring"] if rows == 3 else ["sampled", "scoring"]) * waves
     assert [group["group_index"] for group in run.completions(0)] == [0, 1, 2, 3]

@@ -35,7 +35,7 @@ from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
 from grpo.tasks import load_task
 from grpo.tensorfile import Mirror
-from grpo.types import Group
+from grpo.types import Group, Problem
 from grpo.view import View
 
 FREE_TO_CHANGE = ("steps", "run", "resume", "checkpoint_every", "evaluation", "checkpoints")
@@ -155,6 +155,13 @@ class Session:
             "temperature": self.config.temperature,
             "max_new_tokens": self.config.max_new_tokens,
         }
+
+    def sample(self, problems: Sequence[Problem], step: int) -> Pending:
+        """Groups of completions. Those of one wave are scored while the next is sampled."""
+        pending = Pending(self.task)
+        for wave in self.engine.waves(problems, self.config.group_size, step=step, **self.sampling):
+            pending.add(wave)
+        return pending
 
     def score(self, groups: Sequence[Group]) -> list[Group]:
         """+ rewards, and those of the steps where they count."""

@@ -26,7 +26,6 @@ from grpo.gradient import accumulate_gradients, minibatches, trained
 from grpo.optimizer import take_step
 from grpo.policy import Policy, annotate, begin_annotation, logprobs
 from grpo.refill import refilled, refills
-from grpo.rewards import Pending
 from grpo.schedule import learning_rate
 from grpo.session import Session
 from grpo.store import Run
@@ -47,19 +46,24 @@ def train(config: Config, view: View | None = None) -> Run:
 
 
 def loop(session: Session) -> None:
-    config, policy = session.config, session.policy
+    config, task, policy = session.config, session.task, session.policy
     for step in range(session.first_step, config.steps):
         if step % (config.evaluation.every or config.steps) == 0:
             session.evaluate(step)
         session.refresh_reference(step)
         clock = Clock("rollout", "reward", "update")
-        groups, rewarded, draws = drawn(session, step, clock)
+        with clock("rollout"):
+            problems = task.draw(step, config.prompts_per_step, config.seed)
+            scoring = session.sample(problems, step)
         with clock("update"):
-            add_notes = begin_notes(groups, policy, session.reference, config, session.critic)
+            add_notes = begin_notes(scoring.groups, policy, session.reference, config, session.critic)
         with clock("reward"):
-            groups = rewarded()
+            groups = session.scored(scoring)
+        with clock("rollout"):
+            groups, draws = refilled(groups, session, step)
         with clock("update"):
-            groups, rewards = credit(add_notes(groups), config)
+            groups = add_notes(groups)
+            groups, rewards = credit(groups, config)
             groups = remembered(groups, policy, config)
             traces = Traces(groups, config.system.token_groups)
             updates = update(policy, session.optimizer, groups, config, step, session.critic, traces)
@@ -93,38 +97,27 @@ class Clock:
         self.seconds[phase] += time.perf_counter() - start
 
 
-def drawn(session: Session, step: int, clock: Clock) -> tuple[list[Group], Callable[[], list[Group]], dict[str, float]]:
-    """Groups of completions; what waits for them with their rewards; how many were replaced.
-
-    Each wave of a rollout is scored while the next is sampled, and the last while the loop does what needs no rewards.
-    To replace groups does need them.
-    """
-    config = session.config
-    with clock("rollout"):
-        problems = session.task.draw(step, config.prompts_per_step, config.seed)
-        pending = Pending(session.task)
-        for wave in session.engine.waves(problems, config.group_size, step=step, **session.sampling):
-            pending.add(wave)
-    if not refills(config):
-        return pending.groups, partial(session.scored, pending), {}
-    with clock("reward"):
-        groups = session.scored(pending)
-    with clock("rollout"):
-        groups, draws = refilled(groups, session, step)
-    return groups, lambda: groups, draws
+def begin_notes(
+    groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None = None
+) -> Callable[[Sequence[Group]], list[Group]]:
+    """Begins what `annotated` does, so that it goes on while completions are scored. What is returned adds the notes to
+    them. Where groups may be replaced, nothing is begun: it would be lost on those that go."""
+    if refills(config):
+        return partial(annotated, policy=policy, reference=reference, config=config, critic=critic)
+    return _begun(groups, policy, reference, config, critic)
 
 
 def annotated(
     groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None = None
 ) -> list[Group]:
-    return begin_notes(groups, policy, reference, config, critic)(groups)
-
-
-def begin_notes(
-    groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None = None
-) -> Callable[[Sequence[Group]], list[Group]]:
     """+ log-probabilities under the reference, and a critic's values; under the policy as it stands where all of it has
-    a gradient, whatever its rewards. A GPU begins now; what is returned waits, and adds to the groups."""
+    a gradient, whatever its rewards."""
+    return _begun(groups, policy, reference, config, critic)(groups)
+
+
+def _begun(
+    groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None
+) -> Callable[[Sequence[Group]], list[Group]]:
     begin = partial(begin_annotation, groups, token_budget=config.system.token_budget, policy=policy)
 
     def by(model: Policy) -> Callable[[Batch], torch.Tensor]:
