@@ -176,7 +176,7 @@ class Rows:
         self, reward: float, length: float, phases: Mapping[str, float], made: Mapping[str, float], share: float = 1.0
     ) -> bool:
         """Whether this was the last step. `share`: of the completions, those that the update computed with."""
-        from grpo.session import peak_memory
+        from grpo.machine import peak_memory
 
         now = time.perf_counter()
         seconds, self.last = now - self.last, now

@@ -22,10 +22,11 @@ from torch.profiler import ProfilerActivity, profile
 
 import grpo.preflight
 from grpo.config import Config, Evaluation, Optimizer, System
+from grpo.machine import pick_device
 from grpo.models import locate_model
 from grpo.plan import GIB, Shape, find_shape
 from grpo.preflight import predicted_memory
-from grpo.session import Session, pick_device
+from grpo.session import Session
 from grpo.tasks import TASKS
 from grpo.train import loop
 from grpo.types import Problem

@@ -31,10 +31,11 @@ from shapes import SHAPES, NoTokenizer, random_policy
 import grpo.preflight
 import grpo.session
 from grpo.config import Config, parse_train
+from grpo.machine import pick_device
 from grpo.plan import GIB, shape_of
 from grpo.policy import Policy
 from grpo.preflight import predicted_memory
-from grpo.session import Session, pick_device
+from grpo.session import Session
 from grpo.tasks import TASKS
 from grpo.train import loop
 from grpo.types import Problem

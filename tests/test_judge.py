@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grpo.config import Scoring
+from grpo.algorithms import Loss
+from grpo.config import Config, Scoring
+from grpo.credit import part_weights
 from grpo.errors import GrpoError
 from grpo.rewards import Rewarded, judge, score
 from grpo.tasks.arithmetic import Arithmetic
@@ -196,6 +198,21 @@ def test_a_prompt_of_ones_own(server: Server, tmp_path: Path) -> None:
 def test_what_is_no_address_is_refused() -> None:
     with pytest.raises(GrpoError, match="judge:ftp://x is no address"):
         Rewarded(Arithmetic(), "judge:ftp://x")
+
+
+def test_two_judges_have_parts_of_their_own(server: Server) -> None:
+    """Each grade is recorded, and paid by its own weight."""
+    server.scripts = {"x": ["4", "10"]}  # the first to ask is told 4
+    nothing = np.zeros(0)
+    group = Group(Problem("p", "?", ""), nothing, (Completion("<x>", nothing, nothing, "stop"),), 0)
+    reward = f"judge:{server.url}*1, judge:{server.url}*2"
+    with Rewarded(Arithmetic(), reward, Scoring(judge_model="grader")) as task:
+        [[done]] = [group.completions for group in score(task, [group])]
+    assert sorted(done.parts) == ["judge", "judge-2"]
+    assert sorted(done.parts.values()) == [0.4, 1.0]
+    assert done.reward == done.parts["judge"] + 2 * done.parts["judge-2"]
+    config = Config(reward=reward, loss=Loss(weights="judge-2=0.5"))
+    assert [part_weights(config)(part) for part in ("judge", "judge-2")] == [1.0, 1.0]
 
 
 def test_it_works_while_something_else_goes_on(server: Server) -> None:

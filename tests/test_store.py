@@ -6,7 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -330,6 +331,29 @@ def test_spans_follow_one_another_up_to_now(run: Run) -> None:
     spans = run.summary()["spans"]
     assert (spans["sample"], spans["update"]) == (4.0, 1.0)
     assert run.summary()["seconds"] == pytest.approx(5.0 + spans["record"])
+
+
+def test_spans_end_when_the_step_did_where_nobody_waits_for_its_record(run: Run) -> None:
+    """Then the record has no time of its own."""
+    run.record(0, [], {"loss": 1.0}, {"sample": 2.0, "update": 0.5, "record": 0.25}, ended=1000.0)
+    assert [(span["name"], span["start"], span["seconds"]) for span in run.spans()] == [
+        ("sample", 997.25, 2.0),
+        ("update", 999.25, 0.5),
+        ("record", 999.75, 0.25),
+    ]
+
+
+def test_the_writing_connection_can_change_hands_and_a_readers_cannot(run: Run) -> None:
+    def elsewhere(act: Callable[[], object]) -> object:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(act).result()
+
+    elsewhere(lambda: run.record(0, [], {"loss": 1.0}, {}))
+    assert run.metrics("loss") == [(0, 1.0)]
+    reader = Run.open(run.path.parent, run.name, readonly=True)
+    with pytest.raises(sqlite3.ProgrammingError, match="created in a thread"):
+        elsewhere(reader.last_step)
+    reader.close()
 
 
 def test_token_arrays_of_the_asked_number_of_groups(run: Run) -> None:

@@ -22,7 +22,7 @@ from grpo.tasks import TASKS
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.train import accumulate_gradients, annotated, credit, minibatches, remembered, trained, update
 from grpo.types import Problem
-from grpo.view import View
+from grpo.view import LinesView, View
 from test_batch import random_groups, random_policy
 
 
@@ -142,6 +142,24 @@ def test_groups_without_spread_leave_the_weights_exactly_unchanged(
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert [row["updates"] for row in run.all_metrics()] == [0, 0, 0]
     assert [row["zero_signal_groups"] for row in run.all_metrics()] == [1, 1, 1]
+
+
+def test_a_step_that_could_not_be_scored_at_all_has_no_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Speechless(Arithmetic):
+        def score(self, problem: Problem, text: str) -> dict[str, float | None]:
+            return {"correct": None} if problem.id.startswith("train/2/") else dict(super().score(problem, text))
+
+    monkeypatch.setitem(TASKS, "speechless", lambda _: Speechless("easy"))
+    run = grpo.train(small(tmp_path, task="speechless", algorithm="dr_grpo"), LinesView(quiet=False))
+    rows = run.all_metrics()
+    assert [row["unscored"] for row in rows] == [0, 0, 1]
+    assert rows[2]["reward_mean"] is rows[2]["reward_std"] is None
+    assert [step for step, _ in run.metrics("reward_mean")] == [0, 1]
+    assert run.summary()["reward_mean"] == rows[1]["reward_mean"]
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step   3/3")]
+    assert "reward    –" in line
 
 
 def test_momentum_moves_nothing_without_signal() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ import torch
 
 from grpo.config import Scoring
 from grpo.errors import GrpoError
-from grpo.rewards import Rewarded, score, submit
+from grpo.rewards import Rewarded, score, submit, worker
 from grpo.rewards.call import Answers, Outcome, as_number
 from grpo.rewards.confine import Limits, descendants
 from grpo.rewards.own import OwnReward, Spec
@@ -89,6 +92,33 @@ def test_every_completion_gets_its_own_outcome(workers: Workers) -> None:
     for answers, rows in zip(groups, found, strict=True):
         told = [(row.fault,) if row.fault else (value(row), "") for row in rows]
         assert told == [expected[text] for text in answers.texts]
+
+
+def test_quick_calls_share_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are made again where the worker ends before it is sent; who ended it is known all the same."""
+    told: list[list[int]] = []
+
+    class Line:
+        jobs: ClassVar[list[bytes]] = [pickle.dumps((0, Answers(PROBLEM, ("a", "raise", "bb", "ccc", "d")), False))]
+
+        def recv_bytes(self) -> bytes:
+            if not self.jobs:
+                raise EOFError
+            return self.jobs.pop()
+
+        def send_bytes(self, message: bytes) -> None:
+            told.append([row for row, _ in json.loads(message)["outcomes"]])
+
+    unruly = reward("unruly")
+    unruly.load()
+    place = bytearray(4)
+    for name in ("setsid", "dup2", "_exit"):
+        monkeypatch.setattr(worker.os, name, lambda *_: None)
+    monkeypatch.setattr(worker, "confine", lambda limits: None)
+    monkeypatch.setattr(worker, "SECONDS_BETWEEN_MESSAGES", 3600.0)
+    worker.work(Line(), 0, [unruly], Limits(), place)  # type: ignore[arg-type]
+    assert told == [[0, 1], [2, 3, 4]], "after a fault, and at the end"
+    assert int.from_bytes(place, "little") == 4
 
 
 def test_a_traceback_leads_to_the_line(workers: Workers) -> None:

@@ -13,7 +13,7 @@ from grpo.config import Config
 from grpo.core import gae, group_advantages, kl_estimate, parts_advantages, process_advantages, reward_statistics
 from grpo.errors import GrpoError
 from grpo.rewards.own import parse
-from grpo.types import Completion, Group
+from grpo.types import Completion, Group, changed
 
 STD_FLOOR = 1e-4
 """Added to the deviation of all token advantages of a step, as to those of rewards."""
@@ -132,7 +132,7 @@ def _by_completion(groups: Sequence[Group], config: Config, valid_PG: torch.Tens
         lengths_PG = torch.tensor([[len(c) for c in g.completions] for g in groups])
         advantages_PG = group_advantages(rewards_PG, valid_PG, lengths_PG, baseline=loss.baseline, scale=loss.scale)
     values = iter(advantages_PG.flatten().tolist())
-    return _each(groups, lambda c: replace(c, advantages=np.full(len(c), next(values), dtype=np.float32)))
+    return _each(groups, lambda c: changed(c, advantages=np.full(len(c), next(values), dtype=np.float32)))
 
 
 def _by_part(groups: Sequence[Group], config: Config, valid_PG: torch.Tensor) -> torch.Tensor:
@@ -165,7 +165,7 @@ def _by_step(group: Group, loss: Loss) -> Group:
     def credited(completion: Completion) -> Completion:
         unscored = completion.reward is None
         tokens = np.zeros(len(completion), np.float32) if unscored else next(values).numpy()
-        return replace(completion, advantages=tokens)
+        return changed(completion, advantages=tokens)
 
     return _each([group], credited)[0]
 
@@ -196,7 +196,7 @@ def _by_value(groups: Sequence[Group], config: Config) -> tuple[list[Group], dic
 
     def credited(completion: Completion) -> Completion:
         advantages, returns = next(rows)
-        return replace(completion, advantages=advantages[: len(completion)], returns=returns[: len(completion)])
+        return changed(completion, advantages=advantages[: len(completion)], returns=returns[: len(completion)])
 
     return _each(groups, credited), metrics
 

@@ -32,7 +32,7 @@ NATS = "nats"
 
 METRICS: dict[str, Metric] = {
     "reward_mean": Metric(
-        "Mean reward over the scored completions of the step.",
+        "Mean reward over the scored completions of the step; empty where none could be scored.",
         "the task's reward",
         "Rises, noisily; judge over tens of steps.",
     ),

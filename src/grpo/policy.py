@@ -249,26 +249,35 @@ def _grids(batch: Batch, logp_A: torch.Tensor, entropy_A: torch.Tensor) -> tuple
     return zeros_NL.masked_scatter(batch.mask_NL, logp_A), zeros_NL.masked_scatter(batch.mask_NL, entropy_A)
 
 
-@torch.no_grad()
+Add = Callable[[Completion, np.ndarray], Completion]
+
+
 def annotate(
-    groups: Sequence[Group],
-    read: Callable[[Batch], torch.Tensor],
-    add: Callable[[Completion, np.ndarray], Completion],
-    *,
-    policy: Policy,
-    token_budget: int,
+    groups: Sequence[Group], read: Callable[[Batch], torch.Tensor], add: Add, *, policy: Policy, token_budget: int
 ) -> list[Group]:
     """Every completion with what `read` finds for its tokens, put where `add` says, from one packed forward."""
+    return begin_annotation(groups, read, add, policy=policy, token_budget=token_budget)(groups)
 
-    def rows(tokens_at_once: int) -> list[np.ndarray]:
-        found = []
-        for batch in pack(groups, tokens_at_once, policy.device):
-            lengths = batch.mask_NL.sum(dim=1).tolist()
-            found += [row[:length] for row, length in zip(read(batch).float().cpu().numpy(), lengths, strict=True)]
-        return found
 
-    values = iter(within_memory(policy, token_budget, rows))
-    return [
-        replace(group, completions=tuple(add(completion, next(values)) for completion in group.completions))
-        for group in groups
-    ]
+@torch.no_grad()
+def begin_annotation(
+    groups: Sequence[Group], read: Callable[[Batch], torch.Tensor], add: Add, *, policy: Policy, token_budget: int
+) -> Callable[[Sequence[Group]], list[Group]]:
+    """The forward is begun. What is returned puts its result onto the groups, whatever they have got meanwhile; only
+    then a GPU is waited for."""
+
+    def rows(tokens_at_once: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        batches = pack(groups, tokens_at_once, policy.device)
+        return [(read(batch).float(), batch.mask_NL.sum(dim=1)) for batch in batches]
+
+    found = within_memory(policy, token_budget, rows)
+
+    def onto(groups: Sequence[Group]) -> list[Group]:
+        host = ((grid_NL.cpu().numpy(), length_N.tolist()) for grid_NL, length_N in found)
+        values = (row[:length] for grid, lengths in host for row, length in zip(grid, lengths, strict=True))
+        return [
+            replace(group, completions=tuple(add(completion, next(values)) for completion in group.completions))
+            for group in groups
+        ]
+
+    return onto

@@ -23,9 +23,9 @@ def refilled(groups: Sequence[Group], session: Session, step: int) -> tuple[list
     it has; where none has signal it goes on with the first ones, which then teach nothing.
     """
     config = session.config
-    limit = int(config.loss.refill * config.prompts_per_step)
-    if limit <= config.prompts_per_step:
+    if not refills(config):
         return list(groups), {}
+    limit = most_groups(config)
     drawn, kept, round_number = len(groups), with_signal(groups, config), 0
     tokens = count_tokens(groups)
     while (missing := config.prompts_per_step - len(kept)) and drawn < limit:
@@ -37,6 +37,15 @@ def refilled(groups: Sequence[Group], session: Session, step: int) -> tuple[list
         tokens += count_tokens(fresh)
     draws = {"groups_drawn": float(drawn), "groups_kept": float(len(kept)), "tokens": float(tokens)}
     return kept or list(groups), draws
+
+
+def most_groups(config: Config) -> int:
+    """That a step may draw."""
+    return int(config.loss.refill * config.prompts_per_step)
+
+
+def refills(config: Config) -> bool:
+    return most_groups(config) > config.prompts_per_step
 
 
 def count_tokens(groups: Sequence[Group]) -> int:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import re
-import resource
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,39 +14,33 @@ import torch
 from grpo.adapter import adapt, freeze
 from grpo.adapter import restore as restore_adapter
 from grpo.checkpoints import Checkpoint, Checkpoints, Snapshot
-from grpo.config import Config, System, as_dict, resolve
+from grpo.config import Config, as_dict, resolve
 from grpo.contradictions import idle
 from grpo.critic import Critic, make_critic
-from grpo.diagnosis import EVERY, news
 from grpo.errors import DiskFullError, GrpoError
 from grpo.evaluation import evaluate
 from grpo.fingerprint import fingerprints
 from grpo.loading import load_policy
 from grpo.lock import RunLock
 from grpo.loggers import logged
+from grpo.machine import peak_memory, pick_device, placement, prepare_machine
 from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy
 from grpo.preflight import check_memory, check_shape, preflight
-from grpo.rewards import Rewarded, rewarded, score, telling_line
+from grpo.recorder import Recorder
+from grpo.rewards import Pending, Rewarded, rewarded, score
 from grpo.rewards.steps import score_steps, step_marks
-from grpo.rollout import SamplingEngine
 from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
 from grpo.tasks import load_task
 from grpo.tensorfile import Mirror
-from grpo.types import Group
+from grpo.types import Group, Problem
 from grpo.view import View
 
 FREE_TO_CHANGE = ("steps", "run", "resume", "checkpoint_every", "evaluation", "checkpoints")
 """Settings a resumed run may have otherwise than it began with; all others would make it another experiment."""
 FREE_IN_SECTIONS = ("system.runs", "system.token_groups", "system.quiet", "system.log", "scoring.workers")
-MOST_NONFINITE_STEPS = 3
-SMALL_MODEL = 5_000_000
-"""Parameters below which a second thread gains a fifth on an idle machine, and on a busy one loses tenfold: threads
-that wait for one another spin."""
-SECONDS_BETWEEN_TRIES = 10.0
-"""How long a full disk is left alone before it is tried again, where the settings say to wait."""
 
 
 @dataclass(eq=False)
@@ -62,20 +51,16 @@ class Session:
     reference: Policy | None
     critic: Critic | None
     optimizer: torch.optim.AdamW
-    engine: SamplingEngine
+    engine: Engine
     run: Run
+    recorder: Recorder
     checkpoints: Checkpoints
     view: View
     stop: StopRequest
     lock: RunLock
     mirror: Mirror = field(default_factory=Mirror)
     first_step: int = 0
-    nonfinite_steps: int = 0
-    """How many steps in a row, up to now, had a gradient that was not finite."""
     saved_step: int = -1
-    told_faults: set[str] = field(default_factory=set)
-    kept_budget: int = 0
-    """Tokens per micro-batch, as the record knows them."""
 
     @classmethod
     def start(cls, config: Config, view: View) -> Self:
@@ -124,6 +109,8 @@ class Session:
             }
             run = Run.create(folder, name, kind="grpo", config=as_dict(config), meta=meta)
             lock = RunLock(run.path)
+        stop = StopRequest(view.warned)
+        nonfinite_steps = checkpoint.state["nonfinite_steps"] if checkpoint else 0
         session = cls(
             config=config,
             task=task,
@@ -133,22 +120,21 @@ class Session:
             optimizer=optimizer,
             engine=engine,
             run=run,
+            recorder=Recorder(run, view, config, stop, nonfinite_steps=nonfinite_steps),
             checkpoints=Checkpoints(run.path, keep=config.checkpoints.keep),
             view=view,
-            stop=StopRequest(view.warned),
+            stop=stop,
             lock=lock,
-            kept_budget=policy.token_budget,
         )
         if checkpoint:
             session.first_step = session.saved_step = checkpoint.step
-            session.nonfinite_steps = checkpoint.state["nonfinite_steps"]
         run.set_config(as_dict(config))  # what runs from here on: more steps, perhaps
         run.set_meta("token_budget", policy.token_budget)
         run.rewind(config.steps)  # steps beyond the ones asked for, of a run that once was longer
         run.set_status("running")
         view.started(run, config, session.first_step)
         for note in notes:
-            session.warn("assumed", note)
+            session.recorder.warn("assumed", note)
         return session
 
     @contextmanager
@@ -157,7 +143,9 @@ class Session:
         with closing(self.lock), closing(self.task), recorded_ending(self.run, self.view, self.stop):
             try:
                 yield
+                self.recorder.wait()
             finally:
+                self.recorder.settle()
                 self.checkpoints.settle()
 
     @property
@@ -168,9 +156,20 @@ class Session:
             "max_new_tokens": self.config.max_new_tokens,
         }
 
+    def sample(self, problems: Sequence[Problem], step: int) -> Pending:
+        """Groups of completions. Those of one wave are scored while the next is sampled."""
+        pending = Pending(self.task)
+        for wave in self.engine.waves(problems, self.config.group_size, step=step, **self.sampling):
+            pending.add(wave)
+        return pending
+
     def score(self, groups: Sequence[Group]) -> list[Group]:
         """+ rewards, and those of the steps where they count."""
-        groups = score(self.task, groups)
+        return self.scored(self.task.submit(groups))
+
+    def scored(self, pending: Pending) -> list[Group]:
+        """The groups that are being scored, once they are."""
+        groups = pending.collect()
         if self.config.loss.credit == "process":
             groups = score_steps(self.task, groups, self.policy.tokenizer.batch_decode)
         return groups
@@ -185,76 +184,33 @@ class Session:
     def record(
         self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], seconds: Mapping[str, float]
     ) -> None:
-        """Into the record; a step made again after a kill must be what it was, and is shouted about if it is not."""
+        """Hands the step to the recorder, with what is true now and may not be when it is written."""
         metrics = {**metrics, "peak_memory": peak_memory(self.policy.device)}
-        differences = self._with_space(
-            lambda: self.run.record(step, groups, metrics, seconds, self.config.system.token_groups)
-        )
-        if differences:
-            more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
-            self.warn("replay", f"step {step} was made again and is not the same: {differences[0]}{more}", step)
-        self._tell_faults(step, groups)
-        self._keep_budget(step)
-        self.view.stepped(step, metrics, groups)
-        self._watch_nonfinite(step, groups, metrics)
-        if (step + 1) % EVERY == 0:
-            self.diagnose(step)
-
-    def diagnose(self, step: int) -> None:
-        for finding in news(self.run, step):
-            self.warn(finding.kind, finding.text, step)
-
-    def _keep_budget(self, step: int) -> None:
-        """Memory ran out in this step, and it was done again in smaller pieces: later ones begin with these."""
-        if (tokens := self.policy.token_budget) != self.kept_budget:
-            self.kept_budget = tokens
-            self.run.set_meta("token_budget", tokens)
-            self.warn("memory", f"step {step}: memory ran out; from here on micro-batches hold {tokens} tokens", step)
-
-    def _tell_faults(self, step: int, groups: Sequence[Group]) -> None:
-        """The first fault of each kind and reward; all are in the record, completion by completion."""
-        for group in groups:
-            for completion in group.completions:
-                kind, _, _ = completion.why.partition(": ")
-                if kind and kind not in self.told_faults:
-                    self.told_faults.add(kind)
-                    scored = "it is left unscored" if completion.reward is None else "it scores 0"
-                    self.warn("reward", f"step {step}: {telling_line(completion.why)}: {kind}; {scored}", step)
-
-    def _watch_nonfinite(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
-        self.nonfinite_steps = self.nonfinite_steps + 1 if metrics.get("skipped_updates") else 0
-        if self.nonfinite_steps:
-            problems = ", ".join(group.problem.id for group in groups)
-            self.warn(
-                "nonfinite", f"step {step}: the gradient was not finite, no update taken; problems {problems}", step
-            )
-        if self.nonfinite_steps >= MOST_NONFINITE_STEPS:
-            raise GrpoError(
-                f"field lr: {MOST_NONFINITE_STEPS} steps in a row had a gradient that was not finite, the last is step "
-                f"{step}; lower lr (now {self.config.lr:g}) and start again or resume from an earlier checkpoint"
-            )
+        self.recorder.hand_over(step, groups, metrics, seconds, self.policy.token_budget)
 
     def evaluate(self, step: int) -> None:
         """Held-out accuracy after `step` steps, and a group for each pinned problem."""
+        self.recorder.wait()
         heldout = self.task.heldout()
         row, groups = evaluate(self.engine, self.task, heldout[: self.config.evaluation.problems], **self.sampling)
         best_before = max((old["accuracy"] for old in self.run.evals() if old["step"] < step), default=math.inf)
-        self._with_space(lambda: self.run.record_eval(step, row, groups))
+        self.recorder.with_space(lambda: self.run.record_eval(step, row, groups))
         pinned = heldout[: self.config.evaluation.probes]
         options = {"step": 0, "purpose": "probe", **self.sampling}
         probes = score(self.task, self.engine.sample(pinned, self.config.group_size, **options)) if pinned else []
-        self._with_space(lambda: self.run.record_probes(step, probes))
+        self.recorder.with_space(lambda: self.run.record_probes(step, probes))
         self.view.evaluated(step, row, probes)
         if step:
-            self.diagnose(step - 1)
+            self.recorder.diagnose(step - 1)
         if row["accuracy"] > best_before:
             self.checkpoint(step)
 
     def checkpoint(self, step: int, *, last: bool = False) -> None:
         """Writes in the background; the copy is taken now. The last one is waited for."""
+        self.recorder.wait()  # a checkpoint must not be ahead of the record
         if step != self.saved_step:
             self._check_weights(step)
-        self._with_space(lambda: self._save(step, last))
+        self.recorder.with_space(lambda: self._save(step, last))
 
     def _check_weights(self, step: int) -> None:
         critic = [] if self.critic is None else [(f"critic.{name}", w) for name, w in self.critic.named_parameters()]
@@ -266,7 +222,7 @@ class Session:
 
     def _save(self, step: int, last: bool) -> None:
         if step != self.saved_step:
-            state = {"policy_version": self.policy.version, "nonfinite_steps": self.nonfinite_steps}
+            state = {"policy_version": self.policy.version, "nonfinite_steps": self.recorder.nonfinite_steps}
             self.checkpoints.save(
                 step,
                 lambda: take_snapshot(self.policy, self.optimizer, self.mirror, state, self._beside_the_policy()),
@@ -288,21 +244,6 @@ class Session:
         if self.reference is not None and self.config.loss.refresh:
             files["reference"] = {f"reference/{name}": tensor for name, tensor in self.reference.weights().items()}
         return files
-
-    def warn(self, kind: str, text: str, step: int | None = None) -> None:
-        """Said aloud, and kept in the record."""
-        self.view.warned(text)
-        self.run.find(kind, text, step)
-
-    def _with_space(self, write: Callable[[], Any]) -> Any:
-        while True:
-            try:
-                return write()
-            except DiskFullError as error:
-                if self.config.checkpoints.disk_full == "stop" or self.stop.requested:
-                    raise
-                self.view.warned(f"{error}; trying again every {SECONDS_BETWEEN_TRIES:.0f} s")
-                time.sleep(SECONDS_BETWEEN_TRIES)
 
 
 def take_snapshot(
@@ -454,52 +395,3 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     names = [*before, *(name for name in now if name not in before)]
     pairs = [(name, before.get(name), now.get(name)) for name in names]
     return [f"{name} was {was!r}, is {is_!r}" for name, was, is_ in pairs if was != is_]
-
-
-def prepare_machine(system: System, policy: Policy, run: Run | None = None) -> int:
-    """Sets determinism and threads, and returns their number. A resumed run gets as many as it began with, because they
-    decide the last bits."""
-    parameters = sum(weight.numel() for weight in policy.model.parameters())
-    fitting = 1 if parameters < SMALL_MODEL else os.cpu_count() or 1
-    torch.set_num_threads(system.threads or (run.meta("threads") if run else None) or fitting)
-    if system.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-    return torch.get_num_threads()
-
-
-def pick_device(system: System) -> str:
-    if system.device != "auto":
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", system.device):
-            raise GrpoError(f"field system.device: no device {system.device!r}; use auto, cpu, cuda or cuda:1")
-        if system.device.startswith("cuda") and not torch.cuda.is_available():
-            raise GrpoError(f"field system.device: {system.device} asked for and there is no GPU; use cpu or auto")
-        return system.device
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def peak_memory(device: torch.device) -> float:
-    """Bytes at the worst moment so far: of tensors on a GPU; on a CPU of the whole process, the program included."""
-    if device.type == "cuda":
-        return float(torch.cuda.max_memory_allocated(device))
-    unit = 1 if sys.platform == "darwin" else 1024
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
-
-
-def placement(system: System) -> dict[str, Any]:
-    """Where a model is put, and in which precision it is kept and computes."""
-    device = pick_device(system)
-    chosen = pick_precision(system, device)
-    return {
-        "device": device,
-        "dtype": torch.bfloat16 if chosen == "bfloat16" else torch.float32,
-        "compute": {"mixed": torch.bfloat16, "half": torch.float16}.get(chosen),
-    }
-
-
-def pick_precision(system: System, device: str) -> str:
-    if system.dtype in ("mixed", "half") and not device.startswith("cuda"):
-        raise GrpoError(
-            f"field system.dtype: {system.dtype} computes in 16 bits, which is slow on {device}; use float32 or auto"
-        )
-    return system.dtype if system.dtype != "auto" else "mixed" if device.startswith("cuda") else "float32"

@@ -26,11 +26,12 @@ from grpo.errors import GrpoError
 from grpo.gradient import shrink
 from grpo.loading import load_policy
 from grpo.loggers import logged
+from grpo.machine import placement, prepare_machine
 from grpo.optimizer import make_optimizer, take_step
 from grpo.policy import Policy
 from grpo.policy import logprobs as policy_logprobs
 from grpo.schedule import learning_rate
-from grpo.session import placement, prepare_machine, recorded_ending, take_snapshot
+from grpo.session import recorded_ending, take_snapshot
 from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
 from grpo.tasks import Task, load_task

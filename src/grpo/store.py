@@ -15,7 +15,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
@@ -36,6 +36,7 @@ from grpo.types import Completion, Group
 STATUSES = ("running", "finished", "stopped", "failed")
 SCHEMA_VERSION = 2
 SECRET = re.compile("(token|key|secret|password)$", re.IGNORECASE)
+ENCODER = json.JSONEncoder(allow_nan=False)
 SCHEMA = Path(__file__).with_name("schema.sql").read_text()
 
 
@@ -79,18 +80,28 @@ def _finite(value: Any) -> Any:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(_finite(value), allow_nan=False)
+    try:
+        return ENCODER.encode(value)
+    except (ValueError, TypeError):  # not finite, or numpy's
+        return ENCODER.encode(_finite(value))
 
 
 def _metric_rows(step: int, metrics: Mapping[str, float]) -> list[tuple[int, str, float | None]]:
     return [(step, name, _finite(value)) for name, value in metrics.items()]
 
 
+def _total(array: np.ndarray) -> float | None:
+    """None where it is not finite."""
+    total = float(np.add.reduce(array, dtype=np.float64))
+    return total if math.isfinite(total) else None
+
+
 def _completion_columns(done: Completion) -> tuple[Any, ...]:
     """Columns text to why of a completion's row."""
     length = len(done)
-    advantage = None if done.advantages is None else _finite(done.advantages.sum(dtype=np.float64) / max(length, 1))
-    logprob = _finite(done.logprobs.sum(dtype=np.float64))
+    total = _total(done.advantages) if done.advantages is not None else None
+    advantage = None if total is None else total / max(length, 1)
+    logprob = _total(done.logprobs)
     parts, traits = _json(done.parts), _json(done.traits)
     return done.text, length, done.finish, _finite(done.reward), parts, traits, advantage, logprob, done.why
 
@@ -135,7 +146,9 @@ def _git() -> dict[str, Any] | None:
 
 def _connect(file: Path, *, readonly: bool) -> sqlite3.Connection:
     uri = f"{file.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
-    db = sqlite3.connect(uri, uri=True, timeout=30)  # seconds to wait for another connection's lock
+    # The loop and its recorder take turns with the writing connection, never at once; a reader keeps to its thread.
+    # `timeout`: seconds to wait for another connection's lock.
+    db = sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=readonly)
     db.row_factory = sqlite3.Row
     return db
 
@@ -242,15 +255,20 @@ class Run:
         metrics: Mapping[str, float],
         spans: Mapping[str, float],
         token_groups: int = 1,
+        ended: float | None = None,
+        pause: Callable[[], object] = lambda: None,
     ) -> list[str]:
         """Record one step. Per-token arrays are kept for `token_groups` groups, those with unequal rewards first.
+
+        `spans` follow one another up to `ended`, seconds since 1970. None: up to now, and what follows is a span too,
+        `record`, because the caller waits for it. `pause` is called after every group.
 
         A step that was recorded before (a run killed after its last checkpoint makes it again) is replaced. What is
         not the same as before, times apart, is returned: it should be nothing.
         """
         check_names(metrics)
         now = time.time()
-        starts = now - np.cumsum([*spans.values()][::-1])[::-1]
+        starts = (now if ended is None else ended) - np.cumsum([*spans.values()][::-1])[::-1]
         span_rows = [(step, name, start, spans[name]) for name, start in zip(spans, starts.tolist(), strict=True)]
         point("record.begun")
         with self._transaction() as db:
@@ -258,12 +276,12 @@ class Run:
             db.execute("DELETE FROM steps WHERE step = ?", (step,))
             db.execute("INSERT INTO steps VALUES (?, ?)", (step, now))
             db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", _metric_rows(step, metrics))
-            self._insert_groups("", step, groups)
+            self._insert_groups("", step, groups, pause)
             now_recorded = self._timeless(step) if before else before
             token_rows = _token_rows(step, groups, token_groups)
             db.executemany("INSERT INTO token_arrays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", token_rows)
-            # Recording takes time too: all of it but this line and the commit.
-            span_rows.append((step, "record", now, time.time() - now))
+            if ended is None:  # all of it but this line and the commit
+                span_rows.append((step, "record", now, time.time() - now))
             db.executemany("INSERT INTO spans VALUES (?, ?, ?, ?)", span_rows)
             point("record.written")
         point("record.committed")
@@ -312,19 +330,16 @@ class Run:
             db.execute("DELETE FROM evals WHERE step > ?", (step,))
             db.execute("DELETE FROM probes WHERE step > ?", (step,))
 
-    def _insert_groups(self, prefix: str, step: int, groups: Sequence[Group]) -> None:
-        group_rows, completion_rows = [], []
+    def _insert_groups(
+        self, prefix: str, step: int, groups: Sequence[Group], pause: Callable[[], object] = lambda: None
+    ) -> None:
         for index, group in enumerate(groups):
             problem = group.problem
-            group_rows.append((step, index, problem.id, problem.prompt, problem.answer, group.policy_version))
-            completion_rows += [
-                (step, index, sample_index, *_completion_columns(completion))
-                for sample_index, completion in enumerate(group.completions)
-            ]
-        self._db.executemany(f"INSERT INTO {prefix}groups VALUES (?, ?, ?, ?, ?, ?)", group_rows)
-        self._db.executemany(
-            f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", completion_rows
-        )
+            about = (step, index, problem.id, problem.prompt, problem.answer, group.policy_version)
+            rows = [(step, index, place, *_completion_columns(done)) for place, done in enumerate(group.completions)]
+            self._db.execute(f"INSERT INTO {prefix}groups VALUES (?, ?, ?, ?, ?, ?)", about)
+            self._db.executemany(f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            pause()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

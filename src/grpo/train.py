@@ -24,13 +24,13 @@ from grpo.critic import Critic
 from grpo.evaluation import is_right, trait_shares
 from grpo.gradient import accumulate_gradients, minibatches, trained
 from grpo.optimizer import take_step
-from grpo.policy import Policy, annotate, logprobs
-from grpo.refill import refilled
+from grpo.policy import Policy, annotate, begin_annotation, logprobs
+from grpo.refill import refilled, refills
 from grpo.schedule import learning_rate
 from grpo.session import Session
 from grpo.store import Run
 from grpo.trace import Traces
-from grpo.types import Batch, Group
+from grpo.types import Batch, Group, changed
 from grpo.view import View
 
 
@@ -46,21 +46,23 @@ def train(config: Config, view: View | None = None) -> Run:
 
 
 def loop(session: Session) -> None:
-    config, task, engine, policy = session.config, session.task, session.engine, session.policy
+    config, task, policy = session.config, session.task, session.policy
     for step in range(session.first_step, config.steps):
         if step % (config.evaluation.every or config.steps) == 0:
             session.evaluate(step)
         session.refresh_reference(step)
-        clock = Clock()
+        clock = Clock("rollout", "reward", "update")
         with clock("rollout"):
             problems = task.draw(step, config.prompts_per_step, config.seed)
-            groups = engine.sample(problems, config.group_size, step=step, **session.sampling)
+            scoring = session.sample(problems, step)
+        with clock("update"):
+            add_notes = begin_notes(scoring.groups, policy, session.reference, config, session.critic)
         with clock("reward"):
-            groups = session.score(groups)
+            groups = session.scored(scoring)
         with clock("rollout"):
             groups, draws = refilled(groups, session, step)
         with clock("update"):
-            groups = annotated(groups, policy, session.reference, config, session.critic)
+            groups = add_notes(groups)
             groups, rewards = credit(groups, config)
             groups = remembered(groups, policy, config)
             traces = Traces(groups, config.system.token_groups)
@@ -76,23 +78,33 @@ def loop(session: Session) -> None:
 
 
 class Clock:
-    """Seconds of one step by phase.
+    """Seconds of one step by phase, in the order they are told in.
 
-    >>> clock = Clock()
-    >>> with clock("rollout"):
+    >>> clock = Clock("rollout", "update")
+    >>> with clock("update"):
     ...     pass
-    >>> list(clock.seconds)
-    ['rollout']
+    >>> list(clock.seconds), clock.seconds["rollout"]
+    (['rollout', 'update'], 0.0)
     """
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+    def __init__(self, *phases: str) -> None:
+        self.seconds = dict.fromkeys(phases, 0.0)
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+        self.seconds[phase] += time.perf_counter() - start
+
+
+def begin_notes(
+    groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None = None
+) -> Callable[[Sequence[Group]], list[Group]]:
+    """Begins what `annotated` does, so that it goes on while completions are scored. What is returned adds the notes to
+    them. Where groups may be replaced, nothing is begun: it would be lost on those that go."""
+    if refills(config):
+        return partial(annotated, policy=policy, reference=reference, config=config, critic=critic)
+    return _begun(groups, policy, reference, config, critic)
 
 
 def annotated(
@@ -100,20 +112,33 @@ def annotated(
 ) -> list[Group]:
     """+ log-probabilities under the reference, and a critic's values; under the policy as it stands where all of it has
     a gradient, whatever its rewards."""
-    under = partial(annotate, token_budget=config.system.token_budget, policy=policy)
+    return _begun(groups, policy, reference, config, critic)(groups)
+
+
+def _begun(
+    groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None
+) -> Callable[[Sequence[Group]], list[Group]]:
+    begin = partial(begin_annotation, groups, token_budget=config.system.token_budget, policy=policy)
 
     def by(model: Policy) -> Callable[[Batch], torch.Tensor]:
         return lambda batch: logprobs(model, batch, config.temperature)[0]
 
-    groups = list(groups)
+    notes = []
     if reference is not None:
         # With adapters the reference is the policy itself without them.
         with switched_off(policy.model) if reference is policy else nullcontext():
-            groups = under(groups, by(reference), lambda completion, logp: replace(completion, ref_logprobs=logp))
+            notes.append(begin(by(reference), lambda completion, logp: changed(completion, ref_logprobs=logp)))
     if critic is not None:
-        groups = under(groups, critic.values, lambda completion, values: replace(completion, values=values))
-    loss = config.loss
-    return with_old(groups, groups, policy, config) if loss.beta or loss.entropy or critic else groups
+        notes.append(begin(critic.values, lambda completion, values: changed(completion, values=values)))
+    if (config.loss.beta or config.loss.entropy or critic) and several_updates(config):
+        notes.append(begin(by(policy), lambda completion, logp: changed(completion, old_logprobs=logp)))
+
+    def add_notes(groups: Sequence[Group]) -> list[Group]:
+        for onto in notes:
+            groups = onto(groups)
+        return list(groups)
+
+    return add_notes
 
 
 def remembered(groups: Sequence[Group], policy: Policy, config: Config) -> list[Group]:
@@ -124,19 +149,23 @@ def remembered(groups: Sequence[Group], policy: Policy, config: Config) -> list[
 
 def with_old(groups: Sequence[Group], needed: Sequence[Group], policy: Policy, config: Config) -> list[Group]:
     """The groups; completions that are among those `needed` with their log-probabilities before the first update."""
-    # With a single update the old policy is the one that is training: its own detached value serves.
-    if config.optimizer.epochs * config.optimizer.minibatches == 1:
+    if not several_updates(config):
         return list(groups)
     found = annotate(
         needed,
         lambda batch: logprobs(policy, batch, config.temperature)[0],
-        lambda completion, logp: replace(completion, old_logprobs=logp),
+        lambda completion, logp: changed(completion, old_logprobs=logp),
         token_budget=config.system.token_budget,
         policy=policy,
     )
     before, after = ([done for group in rows for done in group.completions] for rows in (needed, found))
     told = dict(zip(before, after, strict=True))
     return [replace(group, completions=tuple(told.get(done, done) for done in group.completions)) for group in groups]
+
+
+def several_updates(config: Config) -> bool:
+    """With a single one the old policy is the one that is training: its own detached value serves."""
+    return config.optimizer.epochs * config.optimizer.minibatches > 1
 
 
 def update(

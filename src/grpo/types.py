@@ -110,6 +110,19 @@ class Completion:
         return len(self.tokens)
 
 
+def changed(completion: Completion, **fields: Any) -> Completion:
+    """`dataclasses.replace` in a third of its time: a step makes thousands of these while the GPU has nothing to do.
+
+    >>> done = Completion("42", np.array([4, 2]), np.zeros(2), "stop")
+    >>> changed(done, reward=1.0).reward, done.reward
+    (1.0, None)
+    """
+    assert fields.keys() <= completion.__dict__.keys(), fields.keys()
+    copy = object.__new__(Completion)
+    copy.__dict__.update(completion.__dict__, **fields)
+    return copy
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """A problem and its completions: the unit of sampling, credit and packing.

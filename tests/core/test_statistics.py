@@ -110,4 +110,6 @@ def test_reward_statistics_of_one_or_no_scored_completion():
         "unscored": 0.5,
     }
     none = reward_statistics(rewards, advantages, torch.tensor([[False, False]]))
-    assert none == dict.fromkeys(one, 0.0) | {"zero_signal_groups": 1.0, "unscored": 1.0}
+    assert math.isnan(none.pop("reward_mean"))
+    assert math.isnan(none.pop("reward_std"))
+    assert none == {"advantage_std": 0.0, "zero_signal_groups": 1.0, "unscored": 1.0}

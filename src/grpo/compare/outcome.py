@@ -56,7 +56,7 @@ def read(job: Job) -> Finished:
             seconds[span["step"]] = seconds.get(span["step"], 0.0) + span["seconds"]
         return Finished(
             seed=job.seed,
-            rewards=[row["reward_mean"] for row in rows],
+            rewards=rewards_of(rows),
             tokens=list(accumulate(row["tokens"] for row in rows)),
             seconds=list(accumulate(seconds[row["step"]] for row in rows)),
             evals=[(row["step"], row["accuracy"]) for row in evals],
@@ -64,6 +64,19 @@ def read(job: Job) -> Finished:
             memory=max(row["peak_memory"] for row in rows),
             operations=operations(job, run, rows),
         )
+
+
+def rewards_of(rows: Sequence[Mapping[str, float | None]]) -> list[float]:
+    """By step. One without a scored completion has none, and stays where it was.
+
+    >>> rewards_of([{"reward_mean": 0.5}, {"reward_mean": None}, {"reward_mean": 0.25}])
+    [0.5, 0.5, 0.25]
+    """
+    rewards: list[float] = []
+    for row in rows:
+        found = row["reward_mean"]
+        rewards.append(found if found is not None else rewards[-1] if rewards else 0.0)
+    return rewards
 
 
 def operations(job: Job, run: Run, rows: Sequence[Mapping[str, float]]) -> float:

@@ -109,7 +109,7 @@ def jobs_at_once(jobs: Sequence[Job]) -> int:
     """One per core for models that train on one thread; one alone where a run takes all cores, or the GPU."""
     import torch
 
-    from grpo.session import SMALL_MODEL, pick_device
+    from grpo.machine import SMALL_MODEL, pick_device
 
     needed = 0
     for job in jobs:

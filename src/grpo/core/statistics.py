@@ -80,7 +80,8 @@ class LossStatistics:
 def reward_statistics(
     rewards_PG: torch.Tensor, advantages_PG: torch.Tensor, valid_PG: torch.Tensor
 ) -> dict[str, float]:
-    """Mean and std of the valid rewards, std of their advantages, share of groups that teach nothing.
+    """Mean and std of the valid rewards, NaN where there is none; std of their advantages; share of groups that teach
+    nothing.
 
     >>> rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
     >>> reward_statistics(rewards, torch.tensor([[0.7, -0.7], [0.0, 0.0]]), torch.ones(2, 2) > 0)["zero_signal_groups"]
@@ -89,8 +90,8 @@ def reward_statistics(
     rewards_N, advantages_N = rewards_PG[valid_PG], advantages_PG[valid_PG]
     spread_P = (advantages_PG != 0).any(dim=1)
     return {
-        "reward_mean": float(rewards_N.mean()) if len(rewards_N) else 0.0,
-        "reward_std": float(rewards_N.std()) if len(rewards_N) > 1 else 0.0,
+        "reward_mean": float(rewards_N.mean()),
+        "reward_std": float(rewards_N.std()) if len(rewards_N) > 1 else 0.0 if len(rewards_N) else float("nan"),
         "advantage_std": float(advantages_N.std()) if len(advantages_N) > 1 else 0.0,
         "zero_signal_groups": float((~spread_P).float().mean()),
         "unscored": float((~valid_PG).float().mean()),

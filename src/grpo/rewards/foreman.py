@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import mmap
 import os
 import pickle
 import selectors
@@ -25,7 +26,7 @@ from typing import Any
 from grpo.errors import GrpoError
 from grpo.rewards.call import Answers, Fault, Outcome, Reward
 from grpo.rewards.confine import Limits, adopt_orphans, descendants
-from grpo.rewards.worker import work
+from grpo.rewards.worker import PLACE_BYTES, work
 
 SECONDS_TO_LOAD = 300
 KEPT_OUTPUT = 1000
@@ -62,11 +63,19 @@ class Worker:
     """Where its stdout and stderr can be read."""
     ended: int
     """Becomes readable when the process ends; -1 where the system has no such thing."""
+    place: mmap.mmap
+    """Shared with it: which row of its job it is at."""
     job: Job | None = None
     todo: list[int] = field(default_factory=list)
     """Rows of the job without an outcome."""
     deadline: float = 0.0
     said: bytes = b""
+
+    def at(self) -> int:
+        """The row that it was called for last, of those without an outcome."""
+        place = int.from_bytes(self.place[:], "little")
+        rows = self.job.rows if self.job else ()
+        return rows[place] if place < len(rows) and rows[place] in self.todo else self.todo[0]
 
 
 class Foreman:
@@ -133,16 +142,19 @@ class Foreman:
         """Forks a worker."""
         ours, theirs = Pipe()
         readable, writable = os.pipe()
+        place = mmap.mmap(-1, PLACE_BYTES)
         pid = _fork()
         if pid == 0:
             for fd in (self.trainer.fileno(), ours.fileno(), readable, *self._descriptors()):
                 os.close(fd)
-            work(theirs, writable, self.rewards, self.limits)
+            for other in self.workers:
+                other.place.close()
+            work(theirs, writable, self.rewards, self.limits, place)
         theirs.close()
         os.close(writable)
         os.set_blocking(readable, False)
         ended = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
-        worker = Worker(pid, ours, readable, ended)
+        worker = Worker(pid, ours, readable, ended, place)
         for fd in (ours.fileno(), readable, ended):
             if fd >= 0:
                 self.selector.register(fd, selectors.EVENT_READ, worker)
@@ -192,6 +204,7 @@ class Foreman:
     def lose(self, worker: Worker, fault: Fault, why: str) -> None:
         """The worker hangs or has ended. Its call scores 0, or is tried again completion by completion."""
         self.attend(worker, worker.output)
+        row = worker.at() if worker.job else -1
         job, worker.job = worker.job, None
         status = self.discharge(worker)
         if job is None:
@@ -199,8 +212,8 @@ class Foreman:
         if job.together and len(job.rows) > 1:
             return self._apart(job)
         outcome = Outcome(fault=fault, why=why or _ending(status))
-        self._fill(job, worker.todo[0], _with_output(outcome, worker.said))
-        self._later(job, worker.todo[1:])
+        self._fill(job, row, _with_output(outcome, worker.said))
+        self._later(job, [other for other in worker.todo if other != row])
 
     def discharge(self, worker: Worker) -> int:
         """Ends a worker and everything it started; its wait status."""
@@ -215,6 +228,7 @@ class Foreman:
                 os.kill(pid, signal.SIGKILL)
         status = os.waitpid(worker.pid, 0)[1]
         worker.connection.close()
+        worker.place.close()
         os.close(worker.output)
         if worker.ended >= 0:
             os.close(worker.ended)

@@ -49,8 +49,9 @@ class PassingError(Exception):
 
 
 class Judge:
-    def __init__(self, url: str, settings: Scoring):
-        self.url, self.settings = urlsplit(url), settings
+    def __init__(self, url: str, settings: Scoring, part: str = "judge"):
+        """`part`: what its grades are recorded under."""
+        self.url, self.settings, self.part = urlsplit(url), settings, part
         if self.url.scheme not in ("http", "https") or not self.url.hostname:
             raise GrpoError(f"field reward: judge:{url} is no address; write judge:http://host:port/v1")
         self.prompt = PROMPT
@@ -80,7 +81,7 @@ class Judge:
         asked = re.sub(r"\{(prompt|answer|completion)\}", lambda found: words[found[0]], self.prompt)
         message = {"model": self.model, "messages": [{"role": "user", "content": asked}], "temperature": 0}
         try:
-            return self._tried(lambda: Outcome({"judge": self._graded(message)}))
+            return self._tried(lambda: Outcome({self.part: self._graded(message)}))
         except PassingError as error:
             return Outcome(fault="failure", why=str(error))
         except GrpoError as error:

@@ -24,7 +24,7 @@ class ModelReward:
     With several labels, `owner/name#label` pays the probability of that label.
     """
 
-    def __init__(self, name: str, device: str = "cpu"):
+    def __init__(self, name: str, device: str = "cpu", part: str = ""):
         source, _, label = name.partition("#")
         try:
             with quiet_transformers():
@@ -41,7 +41,7 @@ class ModelReward:
             raise GrpoError(
                 f"field reward: {source} lacks {len(missing)} weights, the first is {missing[0]}; it is no reward model"
             )
-        self.part = Path(source).name
+        self.part = part or Path(source).name
         self.label = self._label(source, label)
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token

@@ -17,7 +17,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -39,6 +39,8 @@ name='get_soft_overlong_punishment(48, 16)', weight=1.0)]
     """A file, a module, or one of the words task, model and judge."""
     name: str
     weight: float
+    number: int = field(default=1, repr=False)
+    """Among the judges, or the reward models of one name."""
 
     def __str__(self) -> str:
         return f"{self.source}:{self.name}" if self.name else self.source
@@ -46,15 +48,26 @@ name='get_soft_overlong_punishment(48, 16)', weight=1.0)]
     @property
     def part(self) -> str:
         """What its values are recorded under; the task's have names of their own."""
-        if self.source in ("task", "judge"):
-            return self.source
-        return Path(self.name.partition("#")[0]).name if self.source == "model" else self.name.partition("(")[0]
+        if self.source not in ("model", "judge"):
+            return self.name.partition("(")[0] or "task"
+        name = Path(self.name.partition("#")[0]).name if self.source == "model" else "judge"
+        return name if self.number == 1 else f"{name}-{self.number}"
 
 
-def parse(field: str) -> list[Spec]:
-    """The entries, separated by commas outside of parentheses."""
-    entries = [entry.strip() for entry in re.split(r",(?![^()]*\))", field)]
-    return [_spec(entry) for entry in entries if entry]
+def parse(text: str) -> list[Spec]:
+    """The entries of the field, separated by commas outside of parentheses.
+
+    >>> [spec.part for spec in parse("judge:http://a/v1, judge:http://b/v1*0.5, model:x/rm, model:y/rm")]
+    ['judge', 'judge-2', 'rm', 'rm-2']
+    """
+    entries = [entry.strip() for entry in re.split(r",(?![^()]*\))", text)]
+    specs: list[Spec] = []
+    for spec in (_spec(entry) for entry in entries if entry):
+        taken = [earlier.part for earlier in specs]
+        while spec.source in ("model", "judge") and spec.part in taken:
+            spec = replace(spec, number=spec.number + 1)
+        specs.append(spec)
+    return specs
 
 
 def _spec(entry: str) -> Spec:

@@ -15,7 +15,7 @@ from grpo.rewards.confine import Limits
 from grpo.rewards.judge import Judge
 from grpo.rewards.own import OwnReward, Spec, parse
 from grpo.rewards.workers import Workers
-from grpo.types import Completion, Group, Problem
+from grpo.types import Completion, Group, Problem, changed
 
 if TYPE_CHECKING:
     from grpo.tasks import Task
@@ -39,6 +39,8 @@ class Weighted:
     weight: float
     start: Start | None = None
     """None: the workers do it, for all their rewards at once."""
+    here: bool = False
+    """It takes the trainer's own time, so it begins only when somebody waits, and with all groups."""
 
 
 class Rewarded:
@@ -86,17 +88,10 @@ class Rewarded:
             self.workers.ready()
 
     def submit(self, groups: Sequence[Group]) -> Pending:
-        asked = [
-            Answers(
-                group.problem,
-                tuple(completion.text for completion in group.completions),
-                tuple(tuple(completion.tokens.tolist()) for completion in group.completions) if self.workers else (),
-                group.policy_version,
-            )
-            for group in groups
-        ]
-        by_workers = self.workers.start(asked) if self.workers else list
-        return Pending(self, groups, by_workers, [each.start and each.start(asked) for each in self.rewards])
+        """Begins to score; more groups may be added."""
+        pending = Pending(self)
+        pending.add(groups)
+        return pending
 
     def watched(self) -> Callable[[Problem, str], Mapping[str, float]]:
         """The task's traits where its own check, which finds them too, is not among the rewards."""
@@ -124,13 +119,14 @@ class Rewarded:
             if spec.source == "model":
                 from grpo.rewards.model import ModelReward
 
-                rewards.append(Weighted(f"reward {spec}", spec.weight, ModelReward(spec.name, self.device).start))
+                model = ModelReward(spec.name, self.device, spec.part)
+                rewards.append(Weighted(f"reward {spec}", spec.weight, model.start, True))
             elif spec.source == "judge":
-                judge = Judge(spec.name, self.scoring)
+                judge = Judge(spec.name, self.scoring, spec.part)
                 self.judges.append(judge)
                 rewards.append(Weighted(f"reward {spec}", spec.weight, judge.start))
             elif spec.source == "task" and (here := self._in_this_process()):
-                rewards.append(Weighted(f"task {self.task.name}", spec.weight, here))
+                rewards.append(Weighted(f"task {self.task.name}", spec.weight, here, True))
             else:
                 reward = TaskReward(self.task) if spec.source == "task" else OwnReward(spec)
                 title = reward.name if spec.source == "task" else f"reward {spec}"
@@ -158,38 +154,58 @@ class Rewarded:
 class Pending:
     """Completions that are being scored."""
 
-    def __init__(
-        self,
-        task: Rewarded,
-        groups: Sequence[Group],
-        by_workers: Callable[[], list[Outcomes]],
-        others: Sequence[Callable[[], Outcomes] | None],
-    ):
-        self.task, self.groups, self.by_workers, self.others = task, groups, by_workers, others
+    def __init__(self, task: Rewarded):
+        self.task = task
+        self.groups: list[Group] = []
+        self.asked: list[Answers] = []
+        self.waits: list[Callable[[], list[Outcomes | None]]] = []
+        """For what goes on elsewhere, of the groups that were added together: outcomes by reward."""
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """Begins with these too."""
+        workers, rewards = self.task.workers, self.task.rewards
+        asked = [
+            Answers(
+                group.problem,
+                tuple(completion.text for completion in group.completions),
+                tuple(tuple(completion.tokens.tolist()) for completion in group.completions) if workers else (),
+                group.policy_version,
+            )
+            for group in groups
+        ]
+        by_workers = workers.start(asked) if workers else list
+        others = [each.start(asked) if each.start and not each.here else None for each in rewards]
+
+        def wait() -> list[Outcomes | None]:
+            judged = [None if finish is None else finish() for finish in others]
+            from_workers = iter(by_workers())
+            return [next(from_workers) if each.start is None else judged[i] for i, each in enumerate(rewards)]
+
+        self.groups += groups
+        self.asked += asked
+        self.waits.append(wait)
 
     def collect(self) -> list[Group]:
         """Waits until all are scored."""
-        other = [None if collect is None else collect() for collect in self.others]
-        from_workers = iter(self.by_workers())
-        outcomes = [next(from_workers) if found is None else found for found in other]
-        watched = self.task.watched()
-        for weighted, by_group in zip(self.task.rewards, outcomes, strict=True):
+        rewards = self.task.rewards
+        here = [each.start(self.asked)() if each.start and each.here else None for each in rewards]
+        parts = [wait() for wait in self.waits]
+        outcomes = [
+            [rows for part in parts for rows in part[i] or ()] if found is None else found
+            for i, found in enumerate(here)
+        ]
+        for weighted, by_group in zip(rewards, outcomes, strict=True):
             _refuse_mistakes(weighted.title, self.groups, by_group)
             self.task.note_faults(weighted.title, by_group)
+        watched = self.task.watched()
+
+        def scored(group: Group, by_reward: Sequence[Sequence[Outcome]]) -> Group:
+            rows = zip(group.completions, zip(*by_reward, strict=True), strict=True)
+            completions = (_scored(done, watched(group.problem, done.text), rewards, found) for done, found in rows)
+            return replace(group, completions=tuple(completions))
+
         return [
-            replace(
-                group,
-                completions=tuple(
-                    _scored(
-                        completion,
-                        watched(group.problem, completion.text),
-                        self.task.rewards,
-                        [by_group[i][row] for by_group in outcomes],
-                    )
-                    for row, completion in enumerate(group.completions)
-                ),
-            )
-            for i, group in enumerate(self.groups)
+            scored(group, by_reward) for group, by_reward in zip(self.groups, zip(*outcomes, strict=True), strict=True)
         ]
 
 
@@ -204,11 +220,13 @@ def _scored(
         paid += [weighted.weight * value for value in outcome.parts.values() if value is not None]
         # To make a checker hang must not pay, nor cost the group its comparison.
         paid += [0.0] * (outcome.fault in ("timeout", "crash"))
-    faults = [(weighted.title, outcome) for weighted, outcome in zip(rewards, outcomes, strict=True) if outcome.fault]
-    unscored = not paid or any(outcome.fault == "failure" for _, outcome in faults)
-    why = "\n".join(f"{outcome.fault} in {title}: {outcome.why}" for title, outcome in faults)
+    unscored, why = not paid, ""
+    if any(outcome.fault for outcome in outcomes):
+        titled = [(weighted.title, out) for weighted, out in zip(rewards, outcomes, strict=True) if out.fault]
+        unscored = unscored or any(outcome.fault == "failure" for _, outcome in titled)
+        why = "\n".join(f"{outcome.fault} in {title}: {outcome.why}" for title, outcome in titled)
     reward = None if unscored else float(sum(paid))
-    return replace(completion, parts=parts, reward=reward, traits=traits, why=why)
+    return changed(completion, parts=parts, reward=reward, traits=traits, why=why)
 
 
 def _refuse_namesakes(specs: Sequence[Spec]) -> None:

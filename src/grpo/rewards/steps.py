@@ -11,7 +11,7 @@ import numpy as np
 
 from grpo.errors import GrpoError
 from grpo.tasks import Task
-from grpo.types import Completion, Group, Problem
+from grpo.types import Completion, Group, Problem, changed
 
 Decode = Callable[[list[np.ndarray]], list[str]]
 
@@ -38,7 +38,7 @@ def score_steps(task: Task, groups: Sequence[Group], decode: Decode) -> list[Gro
                     f"task {task.name}, problem {group.problem.id}: a step earned {reward!r}; return a finite number"
                 )
         places = last_tokens(completion, [end for end, _ in marked], decode)
-        return replace(
+        return changed(
             completion, steps=tuple((place, float(reward)) for place, (_, reward) in zip(places, marked, strict=True))
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -49,8 +49,12 @@ class Engine:
         """Samples from this policy from now on. The weights are shared, so a training step needs no call."""
         self.policy = policy
 
+    def sample(self, problems: Sequence[Problem], group_size: int, **options: Any) -> list[Group]:
+        """All of `waves`."""
+        return [group for wave in self.waves(problems, group_size, **options) for group in wave]
+
     @torch.no_grad()
-    def sample(
+    def waves(
         self,
         problems: Sequence[Problem],
         group_size: int,
@@ -62,8 +66,8 @@ class Engine:
         purpose: str = "train",
         top_k: int = 0,
         top_p: float = 1.0,
-    ) -> list[Group]:
-        """`group_size` completions per problem. Temperature 0 is greedy.
+    ) -> Iterator[list[Group]]:
+        """`group_size` completions per problem, in order, some groups at a time. Temperature 0 is greedy.
 
         The noise of a token is keyed by (seed, purpose, step, problem id, sample, position), so the same problem gets
         the same completions whatever else is in the batch. Recorded log-probabilities are those of the full
@@ -76,21 +80,26 @@ class Engine:
             self.rows_at_once = self.rows_that_fit(max(map(len, prompts)), max_new_tokens)
         parts: list[Sampled] = []
         for first, last, samples in self._waves(len(problems), group_size):
-            wave_prompts, wave_noise_PGL = prompts[first:last], noise_PGL[first:last, samples]
-            if not self.policy.packs:
-                choose_now = partial(choose, temperature=temperature, top_k=top_k, top_p=top_p)
-                parts.append(generated(self.policy, wave_prompts, wave_noise_PGL, choose_now))
-            elif self._can_use_graphs(top_k, top_p):
-                parts.append(self._decode_on_graphs(wave_prompts, wave_noise_PGL, temperature))
-            else:
-                rows = wave_noise_PGL.shape[0] * wave_noise_PGL.shape[1]
-                with sampling_layers(self.policy, rows):
-                    parts.append(self._decode(wave_prompts, wave_noise_PGL, temperature, top_k, top_p))
-        completions = self._completions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-        return [
-            Group(problem, prompt, tuple(completions[i * group_size : (i + 1) * group_size]), self.policy.version)
-            for i, (problem, prompt) in enumerate(zip(problems, prompts, strict=True))
-        ]
+            parts.append(self._sampled(prompts[first:last], noise_PGL[first:last, samples], temperature, top_k, top_p))
+            if samples.stop is not None and samples.stop < group_size:
+                continue  # the rest of this group is still to come
+            completions = self._completions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+            parts = []
+            yield [
+                Group(problem, prompt, tuple(completions[i * group_size : (i + 1) * group_size]), self.policy.version)
+                for i, (problem, prompt) in enumerate(zip(problems[first:last], prompts[first:last], strict=True))
+            ]
+
+    def _sampled(
+        self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float, top_k: int, top_p: float
+    ) -> Sampled:
+        if not self.policy.packs:
+            choose_now = partial(choose, temperature=temperature, top_k=top_k, top_p=top_p)
+            return generated(self.policy, prompts, noise_PGL, choose_now)
+        if self._can_use_graphs(top_k, top_p):
+            return self._decode_on_graphs(prompts, noise_PGL, temperature)
+        with sampling_layers(self.policy, rows=noise_PGL.shape[0] * noise_PGL.shape[1]):
+            return self._decode(prompts, noise_PGL, temperature, top_k, top_p)
 
     def rows_that_fit(self, prompt_tokens: int, max_new_tokens: int) -> int:
         """How many completions can be in flight, by the memory that is free now."""
