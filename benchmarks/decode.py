@@ -51,7 +51,7 @@ def main() -> None:
     from grpo.rollout.kernels import one_program
 
     if arguments.one_program is not None:
-        one_program.ROWS_FOR_ONE_PROGRAM = arguments.one_program
+        one_program.MOST_PROMPT_KEYS = arguments.one_program * PROMPT_TOKENS
     policy = random_policy(arguments.shape, "cuda", arguments.dtype)
     batches = [int(size) for size in arguments.batches.split(",")]
     with torch.no_grad():

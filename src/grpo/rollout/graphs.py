@@ -27,6 +27,10 @@ from grpo.rollout.rows import Look, Results, Room, Rows
 
 PREFILL_TOKENS = 32768
 """Most prompt tokens computed at a time."""
+CAPTURED_PREFILL_TOKENS = 8192
+"""Prompts of fewer tokens are computed by a captured graph too, one for each size."""
+PREFILL_COLUMNS = 16
+"""Sizes are multiples of this many tokens, so that there are few."""
 TOKENS_BETWEEN_LOOKS = 2
 
 
@@ -71,6 +75,8 @@ class GraphDecoding:
         self.places = weight_places(policy.model)  # which the working copy may have moved
         self.rotation = self.fused.rotation(room.columns + L) if self.fused else None
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.prefills: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, Any, Any, Any]] = {}
+        """By prompts, columns and place of the first: graph, tokens, which of them are last, logits."""
 
     def refresh(self) -> None:
         if self.fused:
@@ -92,16 +98,40 @@ class GraphDecoding:
 
     def _prefill_fused(self, prompts: Sequence[np.ndarray], first: int) -> torch.Tensor:
         """Prompts as a grid [P, Q]; what stands beyond a prompt's end is computed, and seen by nobody."""
-        assert self.fused is not None
-        device, P, Q = self.policy.device, len(prompts), max(map(len, prompts))
-        lengths_P = torch.tensor([len(prompt) for prompt in prompts]).to(device)
+        P, longest = len(prompts), max(map(len, prompts))
+        Q = min(-(-longest // PREFILL_COLUMNS) * PREFILL_COLUMNS, self.room.columns)
         grid_PQ = np.zeros((P, Q), dtype=np.int64)
         for row, prompt in zip(grid_PQ, prompts, strict=True):
             row[: len(prompt)] = prompt
+        last_P = np.arange(P) * Q + [len(prompt) - 1 for prompt in prompts]
+        tokens_T, last_P = (torch.from_numpy(values).to(self.policy.device) for values in (grid_PQ.ravel(), last_P))
+        if P * Q > CAPTURED_PREFILL_TOKENS:
+            return self._read(tokens_T, last_P, first)
+        # Few tokens take less time to compute than their kernels take to start one by one.
+        if (P, Q, first) not in self.prefills:
+            self._read(tokens_T, last_P, first)  # compiles, and lets libraries choose
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                logits_PV = self._read(tokens_T, last_P, first)
+            self.prefills[P, Q, first] = graph, tokens_T, last_P, logits_PV
+        graph, held_T, held_P, logits_PV = self.prefills[P, Q, first]
+        held_T.copy_(tokens_T)
+        held_P.copy_(last_P)
+        graph.replay()
+        return logits_PV
+
+    def _read(self, tokens_T: torch.Tensor, last_P: torch.Tensor, first: int) -> torch.Tensor:
+        """Logits after tokens `last_P` of prompts that lie side by side in a grid, the first of them for place `first`
+        among all."""
+        assert self.fused is not None
+        device, P = self.policy.device, len(last_P)
+        Q = len(tokens_T) // P
         column_Q = torch.arange(Q, dtype=torch.int32, device=device)
         slot_P = torch.arange(first, first + P, dtype=torch.int32, device=device)
         tokens = SimpleNamespace(
-            slot_B=slot_P.repeat_interleave(Q), first_B=torch.zeros_like(column_Q).repeat(P), time=column_Q.repeat(P)
+            slot_B=slot_P[:, None].expand(P, Q).flatten(),
+            first_B=torch.zeros_like(column_Q).repeat(P),
+            time=column_Q.repeat(P),
         )
 
         def attend(index: int, qkv_BE: torch.Tensor, layer: Layer) -> torch.Tensor:
@@ -119,9 +149,7 @@ class GraphDecoding:
             )
             return out_PHQD.transpose(1, 2).reshape(P * Q, -1)
 
-        hidden_BC = decoded(self.fused, torch.from_numpy(grid_PQ).to(device).flatten(), attend)
-        last_P = torch.arange(P, device=device) * Q + lengths_P - 1
-        return wide_product(hidden_BC[last_P], self.fused.head)
+        return wide_product(decoded(self.fused, tokens_T, attend)[last_P], self.fused.head)
 
     def _prefill_stock(self, prompts: Sequence[np.ndarray], first: int) -> torch.Tensor:
         into = _Prompts(self.prompt_layers, first)

@@ -14,7 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-DEPENDENT_LAUNCH = False
+DEPENDENT_LAUNCH = True
+"""Off only to measure what it gains: 0.77 ms a token of 32 rows instead of 0.82, 0.71 instead of 0.83 of 8."""
 
 
 def dependent(device: torch.device) -> dict[str, Any]:

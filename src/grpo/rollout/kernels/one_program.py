@@ -10,9 +10,10 @@ import triton.language as tl
 
 from grpo.rollout.kernels.dependent import _wait, dependent
 from grpo.rollout.kernels.rotation import _turned, _weighed
-from grpo.rollout.kernels.shared_prompt import KEYS_AT_ONCE, PROMPT_KEYS_PER_PROGRAM
+from grpo.rollout.kernels.shared_prompt import KEYS_AT_ONCE
 
-ROWS_FOR_ONE_PROGRAM = 128
+MOST_PROMPT_KEYS = 65536
+"""Rows times the columns of a prompt: 1,024 rows of prompts of 64 tokens, 128 of 512. Each row reads its prompt anew."""
 
 
 @triton.jit
@@ -118,7 +119,7 @@ def _whole_attention(
 def fits_one_program(rows: int, prompt_PKQD: torch.Tensor) -> bool:
     """Few rows with short prompts are better served by one program each that does everything: what they lack is not
     bandwidth but time to start kernels."""
-    return rows <= ROWS_FOR_ONE_PROGRAM and prompt_PKQD.shape[2] <= 2 * PROMPT_KEYS_PER_PROGRAM
+    return rows * prompt_PKQD.shape[2] <= MOST_PROMPT_KEYS
 
 
 def whole_attention(
