@@ -47,7 +47,7 @@ class StopwatchSession(Session):
 
 
 def run_once(arguments: argparse.Namespace, every: int) -> tuple[float, float]:
-    """(mean seconds of a step after the first five, checkpoints included; seconds the loop waited for the record of a step)."""
+    """(mean seconds of a step after the first five, checkpoints included; seconds it waits for a record)."""
     with tempfile.TemporaryDirectory() as runs:
         config = Config(
             model=arguments.model,

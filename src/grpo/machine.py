@@ -39,8 +39,8 @@ def prepare_machine(system: System, policy: Policy, run: Run | None = None) -> i
 
 @contextmanager
 def little_to_collect(device: torch.device) -> Iterator[None]:
-    """Meanwhile Python looks for garbage among new objects alone. Those there are by now, some 400,000 with transformers,
-    stay anyway; to go through them takes 0.2 s, every thirty steps or so."""
+    """Meanwhile Python looks for garbage among new objects alone. Those there are by now, some 400,000, stay
+    anyway; to go through them takes 0.2 s, every thirty steps or so."""
     if device.type == "cuda":
         gc.collect()  # its memory is too precious to be held by what nobody needs
     gc.freeze()
