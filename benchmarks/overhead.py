@@ -40,14 +40,14 @@ class StopwatchSession(Session):
 
     stalls: ClassVar[list[float]] = []
 
-    def checkpoint(self, step: int) -> None:
+    def checkpoint(self, step: int, *, last: bool = False) -> None:
         start = time.perf_counter()
-        super().checkpoint(step)
+        super().checkpoint(step, last=last)
         self.stalls.append(time.perf_counter() - start)
 
 
 def run_once(arguments: argparse.Namespace, every: int) -> tuple[float, float]:
-    """(mean seconds of a step after the first five, checkpoints included; seconds spent recording a step)."""
+    """(mean seconds of a step after the first five, checkpoints included; seconds it waits for a record)."""
     with tempfile.TemporaryDirectory() as runs:
         config = Config(
             model=arguments.model,

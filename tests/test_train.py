@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 
@@ -239,6 +240,18 @@ def test_no_reference_is_loaded_without_kl(tmp_path: Path) -> None:
     session = Session.start(small(tmp_path), View())
     assert session.reference is not None
     assert session.reference.model is not session.policy.model
+
+
+def test_garbage_is_looked_for_among_new_objects_alone(tmp_path: Path) -> None:
+    frozen: list[int] = []
+
+    class Watch(View):
+        def stepped(self, *_: object) -> None:
+            frozen.append(gc.get_freeze_count())
+
+    grpo.train(small(tmp_path), Watch()).close()
+    assert min(frozen) > 100_000
+    assert gc.get_freeze_count() == 0
 
 
 def test_kl_holds_the_policy_near_its_reference(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from grpo.fingerprint import fingerprints
 from grpo.loading import load_policy
 from grpo.lock import RunLock
 from grpo.loggers import logged
-from grpo.machine import peak_memory, pick_device, placement, prepare_machine
+from grpo.machine import little_to_collect, peak_memory, pick_device, placement, prepare_machine
 from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy
 from grpo.preflight import check_memory, check_shape, preflight
@@ -140,7 +140,8 @@ class Session:
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """However training ends, the record says how, the view is told, and the run is free for the next trainer."""
-        with closing(self.lock), closing(self.task), recorded_ending(self.run, self.view, self.stop):
+        light = little_to_collect(self.policy.device)
+        with closing(self.lock), closing(self.task), recorded_ending(self.run, self.view, self.stop), light:
             try:
                 yield
                 self.recorder.wait()

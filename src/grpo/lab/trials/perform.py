@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class _Teller(View):
         self.tokens += metrics["tokens"]
         now = time.perf_counter()
         self.seconds, self.since = self.seconds + now - self.since, now
-        values = {name: _short(metrics[name]) for name in self.metrics if name in metrics}
+        values = {name: _short(metrics[name]) for name in self.metrics if isfinite(metrics.get(name, nan))}
         row = {"step": step + 1, "tokens": self.tokens, "seconds": round(self.seconds, 3), "values": values}
         self.tell({"kind": "step", **self.place, **row})
 
