@@ -85,7 +85,7 @@ LOOKALIKES = str.maketrans(
     }
 )
 TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
-SPACES = re.compile(r"\\[,;:! ]|\\q?quad(?![A-Za-z])|~|[ ]+")
+SPACES = re.compile(r"(?<!\\)\\[,;:! ]|\\q?quad(?![A-Za-z])|~|[ ]+")
 DECORATION = re.compile(r"\\left(?![A-Za-z])|\\right(?![A-Za-z])|\\displaystyle|\\[()\[\]]|\*\*|`|(?<!\\)\$(?!\d)")
 DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?|\s*°(?![CFK])|\s*\\degrees?(?![A-Za-z])")
 
