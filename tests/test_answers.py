@@ -28,6 +28,8 @@ RIGHT = [
     ("5", r"5\text{ cm}"),
     ("60", r"60^\circ"),
     ("3", "x=3"),
+    ("3", r"\boxed{\approx 3}"),
+    ("3", "x = ≈3"),
     (r"2\sqrt{2}", r"\sqrt{8}"),
     ("18", r"first \boxed{17}, no: \boxed{18}"),
     ("18", "Answer:18"),

@@ -119,8 +119,8 @@ def read_number(text: str) -> Number | None:
 
 
 def _unassigned(text: str) -> str:
-    """Without the "x =" of "x = 3"."""
-    return re.sub(r"^[A-Za-z]\w*\s*=\s*", "", text)
+    """Without the "x =" of "x = 3", and the "≈" of "≈ 3"."""
+    return re.sub(r"^(?:[A-Za-z]\w*\s*=\s*)?(?:(?:≈|\\approx)\s*)?", "", text)
 
 
 def _magnitude(part: dict[str, str | None]) -> Fraction | None:
