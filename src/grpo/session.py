@@ -218,11 +218,9 @@ class Session:
                 kind, _, _ = completion.why.partition(": ")
                 if kind and kind not in self.told_faults:
                     self.told_faults.add(kind)
-                    scored = (
-                        "the completion is left unscored" if completion.reward is None else "the completion scores 0"
-                    )
+                    scored = "is left unscored" if completion.reward is None else "scores 0"
                     reason = telling_line(completion.why).removeprefix(f"{kind}: ")
-                    self.warn("reward", f"step {step}: {kind}: {reason}; {scored}", step)
+                    self.warn("reward", f"step {step}: {kind}: {reason}; the completion {scored}", step)
 
     def _watch_nonfinite(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         self.nonfinite_steps = self.nonfinite_steps + 1 if metrics.get("skipped_updates") else 0
