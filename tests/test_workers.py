@@ -113,8 +113,8 @@ def test_nothing_is_left_of_a_bomb_or_an_orphan(workers: Workers, tmp_path: Path
 
 
 def test_the_dead_do_not_count_as_processes(workers: Workers) -> None:
-    """A worker may have 32 at once, and runs more programs than that, one after another."""
-    for _ in range(40):
+    """Each of the two workers may have 32 at once, and runs more programs than that, one after another."""
+    for _ in range(100):
         [done] = outcomes(workers, "leave")
         assert (done.fault, value(done)) == ("", 5.0)
 
