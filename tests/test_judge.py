@@ -147,7 +147,7 @@ def test_errors_that_stay_leave_a_completion_unscored(server: Server) -> None:
 def test_no_server_at_all() -> None:
     with Server() as closed:
         pass
-    with pytest.raises(GrpoError, match=r"scoring\.judge_model: .* does not tell its models .*Connection"):
+    with pytest.raises(GrpoError, match=r"field reward: judge at .*Connection.*; start it, mend the address"):
         graded(closed, {"x": ["1"]}, judge_retries=0)
     [done] = graded(closed, {"x": ["1"]}, judge_model="grader", judge_retries=0)
     assert done.reward is None

@@ -166,6 +166,15 @@ def test_no_new_namespaces_and_no_rights() -> None:
     assert error_of(raised).startswith("ValueError: not allowed to raise maximum limit")
 
 
+def test_what_could_not_start_is_no_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    imitated = run_program("import sys; sys.exit('bwrap: out of luck')")
+    assert (imitated.status, imitated.error) == (1, "bwrap: out of luck\n")
+    *command, python = sandbox._bubble()
+    monkeypatch.setattr(sandbox, "_bubble", lambda: (*command, "--ro-bind", "/nowhere", "/nowhere", python))
+    with pytest.raises(OSError, match="could not start the program: bwrap: Can't find source path /nowhere"):
+        run_program("print(1)")
+
+
 def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     sandbox._bubble.cache_clear()

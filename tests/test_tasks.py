@@ -371,6 +371,20 @@ def test_json_by_schema(tmp_path: Path) -> None:
         json_schema("none.json")
 
 
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"type": 7}, "'type' cannot be 7"),
+        ({"properties": {"x": {"pattern": "a+"}}}, "'pattern' is not checked here; known are type, properties"),
+        ({"additionalProperties": {"type": "string"}}, "'additionalProperties' cannot be"),
+        ({"items": {"properties": {"x": "string"}}}, "a schema is an object"),
+    ],
+)
+def test_a_schema_that_cannot_be_checked_is_refused(schema: dict[str, object], told: str) -> None:
+    with pytest.raises(GrpoError, match=f"reward json_schema: {told}"):
+        json_schema(schema)
+
+
 def test_length_falls_in_a_straight_line() -> None:
     assert [length(10)(ANY, "x" * count) for count in (3, 10, 12, 15, 20, 99)] == [1.0, 1.0, 0.8, 0.5, 0.0, 0.0]
     with pytest.raises(GrpoError, match="at least 1; got 0"):

@@ -319,6 +319,17 @@ def test_ending(run: Run, live: LiveView, kind: str, capsys: pytest.CaptureFixtu
     ]
 
 
+def test_what_to_type_next_is_found_by_the_shell(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [".venv/bin/grpo", "train"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    view = LinesView(quiet=False)
+    train(view, run, [mixed()], steps=1)
+    view.finished(run)
+    assert "next       .venv/bin/grpo lab" in capsys.readouterr().out
+
+
 def test_ending_of_a_stopped_run_tells_how_to_resume(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     view = LinesView(quiet=False)
     train(view, run, [mixed()], steps=3, status="stopped")

@@ -142,6 +142,13 @@ def test_nothing_is_left_of_a_bomb_or_an_orphan(workers: Workers, tmp_path: Path
     assert len(descendants(workers.process.pid)) <= workers.limits.workers
 
 
+def test_the_dead_do_not_count_as_processes(workers: Workers) -> None:
+    """Each of the two workers may have 32 at once, and runs more programs than that, one after another."""
+    for _ in range(100):
+        [done] = outcomes(workers, "leave")
+        assert (done.fault, value(done)) == ("", 5.0)
+
+
 def test_the_others_go_on_while_one_hangs() -> None:
     pool = Workers([reward("unruly")], Limits(seconds=3600, workers=2))
     try:

@@ -27,6 +27,8 @@ def unruly(problem, text):
             print("x" * 1_000_000)
     if text.startswith("orphan"):
         orphan(text.removeprefix("orphan"))
+    if text == "leave":
+        leave_a_dead_orphan()
     if text == "none":
         return None
     if text == "segfault":
@@ -52,6 +54,18 @@ def orphan(note):
             time.sleep(3600)
         os._exit(0)
     time.sleep(3600)
+
+
+def leave_a_dead_orphan():
+    """As bubblewrap does: its own child ends after it, and nobody here can wait for that."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.fork()
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def batch(completions, **columns):

@@ -34,7 +34,7 @@ grpo: train language models with Group Relative Policy Optimization, and see why
   grpo export RUN FOLDER       the trained model as a plain Hugging Face folder
   grpo lab                     look inside every run, live, down to the token (in the browser)
 
-MODEL is tiny or nano (embedded), the name of a run, a Hugging Face folder or a Hugging Face id.
+MODEL is tiny or nano (embedded), smollm2 (fetched once), the name of a run, a Hugging Face folder or id, a GGUF file.
 `grpo COMMAND --help` lists a command's options.
 `--dry-run` prints the config that would train, and stops. `--debug` shows tracebacks.
 """

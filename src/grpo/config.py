@@ -191,7 +191,8 @@ class Config:
     model: str = "tiny"
     """tiny or nano (embedded), smollm2 (fetched once), a Hugging Face folder or id, or a GGUF file."""
     task: str = ""
-    """What to learn, or your own file.py; empty: to answer the rows of data, or else the embedded model's own task."""
+    """What to learn: arithmetic, addition, countdown, code, gsm8k, math, reasoning_gym:NAME, or your own file.py;
+    empty: to answer the rows of data, or else the embedded model's own task."""
     data: str = ""
     """Rows to learn from: a JSONL, CSV or Parquet file, or a Hugging Face dataset (id or folder)."""
     reward: str = ""

@@ -129,8 +129,9 @@ class Recorder:
                 kind, _, _ = completion.why.partition(": ")
                 if kind and kind not in self.told_faults:
                     self.told_faults.add(kind)
-                    scored = "it is left unscored" if completion.reward is None else "it scores 0"
-                    self.warn("reward", f"step {step}: {telling_line(completion.why)}: {kind}; {scored}", step)
+                    scored = "is left unscored" if completion.reward is None else "scores 0"
+                    reason = telling_line(completion.why).removeprefix(f"{kind}: ")
+                    self.warn("reward", f"step {step}: {kind}: {reason}; the completion {scored}", step)
 
     def _keep_budget(self, step: int, tokens: int) -> None:
         """Memory ran out in this step, and it was done again in smaller pieces: later ones begin with these."""
@@ -148,5 +149,9 @@ class Recorder:
         if self.nonfinite_steps >= MOST_NONFINITE_STEPS:
             raise GrpoError(
                 f"field lr: {MOST_NONFINITE_STEPS} steps in a row had a gradient that was not finite, the last is step "
-                f"{step}; lower lr (now {self.config.lr:g}) and start again or resume from an earlier checkpoint"
+                f"{step}; lower lr (now {self.config.lr:g}){self._narrow()} and start again or resume from an earlier "
+                "checkpoint"
             )
+
+    def _narrow(self) -> str:
+        return ", compute in bfloat16 (--system.dtype mixed)" if self.config.system.dtype == "half" else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -231,11 +232,12 @@ def _whereabouts(run: Run, summary: Mapping[str, Any]) -> list[str]:
         lines.append(_labelled("memory", memory))
     elsewhere = "" if str(run.path.parent) == "runs" else f" --runs {shlex.quote(str(run.path.parent))}"
     lines.append(_labelled("run", printable(str(run.path), 500)))
-    lines.append(_labelled("next", f"grpo lab{elsewhere}   see why, in the browser"))
-    lines.append(_labelled("", f"grpo runs {run.name}{elsewhere}"))
+    grpo = _program()
+    lines.append(_labelled("next", f"{grpo} lab{elsewhere}   see why, in the browser"))
+    lines.append(_labelled("", f"{grpo} runs {run.name}{elsewhere}"))
     if Checkpoints(run.path).newest():
-        lines.append(_labelled("", f"grpo sample {run.name} {_quoted_prompt(run)} -n 8{elsewhere}"))
-        lines.append(_labelled("", f"grpo export {run.name} my-model{elsewhere}"))
+        lines.append(_labelled("", f"{grpo} sample {run.name} {_quoted_prompt(run)} -n 8{elsewhere}"))
+        lines.append(_labelled("", f"{grpo} export {run.name} my-model{elsewhere}"))
     if _can_resume(run, summary["status"]):
         lines.append(_labelled("resume", _resume_command(run)))
     return lines
@@ -269,9 +271,14 @@ def _resume_command(run: Run) -> str:
     """The command that made the run, with its name and --resume; … stands for what a program set, not a person."""
     _, *words = run.meta("command")
     if words[:1] != ["train"]:
-        return f"grpo train … --run {run.name} --resume"
+        return f"{_program()} train … --run {run.name} --resume"
     typed = [word for word in words if word not in ("--resume", "--run", run.name)]
-    return shlex.join(["grpo", *typed, "--run", run.name, "--resume"])
+    return shlex.join([_program(), *typed, "--run", run.name, "--resume"])
+
+
+def _program() -> str:
+    """How to call this program from here: `make train` starts a grpo that is not on the path."""
+    return sys.argv[0] if Path(sys.argv[0]).name == "grpo" and not shutil.which("grpo") else "grpo"
 
 
 def duration(seconds: float) -> str:

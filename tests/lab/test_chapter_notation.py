@@ -11,6 +11,8 @@ import pytest
 
 from grpo.lab.chapters import CHAPTERS, answer
 from grpo.lab.chapters.notation import SYMBOLS
+from grpo.lab.chapters.story import work_in_words
+from grpo.tasks.arithmetic import work
 
 
 @pytest.mark.parametrize("symbol", SYMBOLS, ids=lambda symbol: symbol.tex)
@@ -43,3 +45,16 @@ def test_the_story_of_the_worked_style() -> None:
     # Every group's advantages sum to 0, so the styles' do, by their counts.
     counted = sum(style["count"] * style["advantage"] for style in found["styles"].values())
     assert counted == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize("prompt", ["65*49=", "99*12=", "37+85+46+92=", "10+11+12+13="])
+def test_the_work_in_words_is_the_work(prompt: str) -> None:
+    told = "; ".join(work_in_words(prompt))
+    for left, right in re.findall(r"([\d×+ ]+) = (\d+)", told):
+        assert eval(left.replace("×", "*")) == int(right)
+    if "*" in prompt:
+        assert eval(re.search(r"of ([\d+ ]+) from", told).group(1)) == eval(prompt.rstrip("="))
+        numbers = re.findall(r"= (\d+)", told) + told.rpartition(": ")[2].split(", ")
+    else:
+        numbers = re.findall(r"\d+", re.sub(r"the \d+ carried", "", told))
+    assert numbers == re.findall(r"\d+", work(prompt))

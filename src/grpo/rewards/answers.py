@@ -178,6 +178,8 @@ def _compare_numbers(candidate: str, gold: str, form: str) -> Outcome:
         return False, "several numbers"
     if form not in STRICT or not re.search(r"\d|\\[a-z]+", candidate) or _is_prose(candidate, form):
         return None
+    if expressions.side_by_side(plain(candidate)):
+        return False, "several numbers"
     if re.search(r"\d\s*(?:[-+*/×÷·−]|\\times|\\cdot|\\div)\s*\(?\d", plain(candidate)):
         return False, "a calculation, not its result"
     if not expressions.available():
@@ -199,7 +201,7 @@ def _number_in(candidate: str, form: str) -> Number | None:
 
 def _is_prose(candidate: str, form: str) -> bool:
     """Words, not a formula; a text of its own is taken for a formula only where it holds no word at all."""
-    words = re.findall(r"(?<!\\)\b[A-Za-z]{2,}\b", candidate)
+    words = re.findall(r"(?<!\\)\b[A-Za-z]{2,}\b", re.sub(r"\\(?:begin|end)\{\w+\*?\}", "", candidate))
     return len([word for word in words if word not in ("pi", "sqrt")]) >= (1 if form == "bare" else 2)
 
 

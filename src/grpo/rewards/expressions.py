@@ -41,6 +41,8 @@ class _TooLongError(BaseException):
 def equal(gold: str, answer: str) -> bool | None:
     """Whether two formulas mean the same; None where the answer cannot be read, or not in time."""
     gold, answer = prepared(gold), prepared(answer)
+    if side_by_side(answer):
+        return None
     if (brackets(gold), brackets(answer)) in DIFFERENT:
         return False
     wanted, given = _parsed(gold), _parsed(answer)
@@ -73,6 +75,33 @@ def brackets(text: str) -> str | None:
         return ""
     enclosed = lowest == 1 and text[0] in "([{" and min(depths[:-1]) > 0
     return text[0] + text[-1] if enclosed else None
+
+
+def side_by_side(text: str) -> bool:
+    r"""Whether numbers stand beside each other with nothing between: math-verify would add them, as in 1 1/2.
+
+    >>> [side_by_side(text) for text in ("20 25", "20\n25", "(20)(25)", "20{25}", r"20 \\ 25")]
+    [True, True, True, True, True]
+    >>> [side_by_side(text) for text in ("1 1/2", r"1 \frac{1}{2}", r"\frac 1 2", "(x-1)(2x+3)", r"2\sqrt{3}", "20")]
+    [False, False, False, False, False, False]
+    """
+    text = re.sub(r"_\s*(?:\{[^{}]*\}|\w)", " ", text)
+    text = _until_it_stays(COMMAND, "x", text)
+    if r"\begin" not in text:  # in a matrix it begins a row
+        text = re.sub(r"\\+(?=[\s\d])", " ", text)
+    text = _until_it_stays(ENCLOSED_NUMBER, r" \1 ", text)
+    return re.search(r"\d\s+\d+(?![\d\s]*/)", text) is not None
+
+
+COMMAND = re.compile(r"\\(?!begin|end)[A-Za-z]+\s*(?:\d+\s+\d+|(?:\{[^{}]*\})+)|\^\s*(?:\{[^{}]*\}|\d)")
+ENCLOSED_NUMBER = re.compile(r"(?<![A-Za-z])[({\[]\s*(\d+(?:\.\d+)?)\s*[)}\]]")
+
+
+def _until_it_stays(pattern: re.Pattern[str], by: str, text: str) -> str:
+    """From the innermost brackets outwards."""
+    while (after := pattern.sub(by, text)) != text:
+        text = after
+    return text
 
 
 def prepared(text: str) -> str:

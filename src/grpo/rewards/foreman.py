@@ -25,10 +25,12 @@ from typing import Any
 
 from grpo.errors import GrpoError
 from grpo.rewards.call import Answers, Fault, Outcome, Reward
-from grpo.rewards.confine import Limits, adopt_orphans, descendants
+from grpo.rewards.confine import LINUX, Limits, adopt_orphans, descendants
 from grpo.rewards.worker import PLACE_BYTES, work
 
 SECONDS_TO_LOAD = 300
+SECONDS_TO_BURIAL = 0.1
+"""How long what has ended may count as a process while a call goes on: a call may run many programs."""
 KEPT_OUTPUT = 1000
 """Bytes of what a call printed that are told if it goes wrong; the rest is read and dropped."""
 
@@ -91,6 +93,7 @@ class Foreman:
         """Until the trainer's end closes."""
         while True:
             self.hand_out()
+            self._bury()
             for key, _ in self.selector.select(self._patience()):
                 if key.data is None:
                     try:
@@ -254,13 +257,23 @@ class Foreman:
             if not strays:
                 return
 
+    def _bury(self) -> None:
+        """Waits for what a worker's children left behind and has ended, as every program in a sandbox does: until then
+        it counts among the processes the worker may have."""
+        workers = {worker.pid for worker in self.workers}
+        with suppress(ChildProcessError):  # there is none
+            while LINUX and (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
+                if dead.si_pid in workers:
+                    return
+                os.waitpid(dead.si_pid, 0)
+
     def _ignore(self, fd: int) -> None:
         if fd >= 0 and fd in self.selector.get_map():
             self.selector.unregister(fd)
 
     def _patience(self) -> float | None:
         deadlines = [worker.deadline for worker in self.workers if worker.job]
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        return max(0.0, min(SECONDS_TO_BURIAL, min(deadlines) - time.monotonic())) if deadlines else None
 
     def _descriptors(self) -> list[int]:
         return [fd for w in self.workers for fd in (w.connection.fileno(), w.output, w.ended) if fd >= 0]

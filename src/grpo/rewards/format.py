@@ -44,6 +44,7 @@ def json_schema(schema: str | Mapping[str, Any]) -> FormReward:
     """1 where the text, or what stands between its ```json fences, is JSON that fits the schema, or that of a file.
 
     Of JSON Schema: type, properties, required, additionalProperties, items, enum, minimum, maximum, minItems, maxItems.
+    A schema that asks for anything else is refused.
 
     >>> reward = json_schema({"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}})
     >>> [reward(Problem("p", "", ""), text) for text in ('{"x": 3}', '```json\\n{"x": 0}\\n```', '{"x": "3"}', "{}")]
@@ -72,7 +73,7 @@ def length(most: int) -> FormReward:
     return lambda problem, text: min(1.0, max(0.0, 2.0 - len(text) / most))
 
 
-def _read_schema(path: Path) -> Mapping[str, Any]:
+def _read_schema(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:  # a border: people write these files
@@ -90,13 +91,35 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
+CHECKED: dict[str, type | tuple[type, ...]] = {
+    "type": (str, list),
+    "properties": Mapping,
+    "required": list,
+    "additionalProperties": bool,
+    "items": Mapping,
+    "enum": list,
+    "minimum": (int, float),
+    "maximum": (int, float),
+    "minItems": int,
+    "maxItems": int,
+}
+REMARKS = ("$schema", "$id", "$comment", "title", "description", "default", "examples")
+
+
 def _kinds(schema: Mapping[str, Any]) -> list[str]:
     kind = schema.get("type", [])
     return [kind] if isinstance(kind, str) else kind
 
 
-def _known(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same, once every type in it is one that can be checked."""
+def _known(schema: Any) -> Mapping[str, Any]:
+    """The same, once everything it asks for is something that can be checked: what is passed over would be paid."""
+    if not isinstance(schema, Mapping):
+        raise GrpoError(f'reward json_schema: a schema is an object, such as {{"type": "array"}}; got {schema!r}')
+    for key, value in schema.items():
+        if key not in CHECKED and key not in REMARKS:
+            raise GrpoError(f"reward json_schema: {key!r} is not checked here; known are {', '.join(CHECKED)}")
+        if key in CHECKED and not isinstance(value, CHECKED[key]):
+            raise GrpoError(f"reward json_schema: {key!r} cannot be {value!r}")
     if strange := [kind for kind in _kinds(schema) if kind not in TYPES]:
         raise GrpoError(f"reward json_schema: no type {strange[0]!r}; known are {', '.join(TYPES)}")
     for inner in (*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])):

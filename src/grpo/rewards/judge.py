@@ -109,10 +109,12 @@ class Judge:
     def _first_model(self) -> str:
         try:
             return str(self._tried(lambda: self._request("GET", "/models"))["data"][0]["id"])
-        except (PassingError, KeyError, IndexError, TypeError) as error:
-            raise GrpoError(
-                f"field scoring.judge_model: {self.url.geturl()} does not tell its models ({error}); name one"
-            ) from None
+        except PassingError as error:
+            advice = "start it, mend the address, or name a model with --scoring.judge-model"
+            raise GrpoError(f"field reward: {error}; {advice}") from None
+        except (KeyError, IndexError, TypeError):
+            where = self.url.geturl()
+            raise GrpoError(f"field scoring.judge_model: {where} does not tell its models; name one") from None
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> Any:
         self._spend()

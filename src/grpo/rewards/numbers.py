@@ -85,7 +85,7 @@ LOOKALIKES = str.maketrans(
     }
 )
 TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
-SPACES = re.compile(r"\\[,;:! ]|\\q?quad(?![A-Za-z])|~|[ ]+")
+SPACES = re.compile(r"(?<!\\)\\[,;:! ]|\\q?quad(?![A-Za-z])|~|[ ]+")
 DECORATION = re.compile(r"\\left(?![A-Za-z])|\\right(?![A-Za-z])|\\displaystyle|\\[()\[\]]|\*\*|`|(?<!\\)\$(?!\d)")
 DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?|\s*°(?![CFK])|\s*\\degrees?(?![A-Za-z])")
 
@@ -119,8 +119,8 @@ def read_number(text: str) -> Number | None:
 
 
 def _unassigned(text: str) -> str:
-    """Without the "x =" of "x = 3"."""
-    return re.sub(r"^[A-Za-z]\w*\s*=\s*", "", text)
+    """Without the "x =" of "x = 3", and the "≈" of "≈ 3"."""
+    return re.sub(r"^(?:[A-Za-z]\w*\s*=\s*)?(?:(?:≈|\\approx)\s*)?", "", text)
 
 
 def _magnitude(part: dict[str, str | None]) -> Fraction | None:

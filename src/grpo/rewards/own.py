@@ -172,6 +172,8 @@ def load_function(spec: Spec) -> Callable[..., Any]:
         positional = [ast.literal_eval(argument) for argument in call.args]
         named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         return found(*positional, **named)
+    except GrpoError as error:
+        raise GrpoError(f"reward {spec}: {error}") from None
     except Exception as error:  # border: people's code
         raise GrpoError(f"reward {spec}: cannot be made: {type(error).__name__}: {error}") from error
 

@@ -65,24 +65,29 @@ class Ran:
 
 
 def run_program(program: str, given: str = "", limits: ProgramLimits | None = None) -> Ran:
-    """Runs a Python program with `given` as its standard input."""
+    """Runs a Python program with `given` as its standard input. An OSError where it could not be started: that is not
+    the program's fault."""
     limits = limits or ProgramLimits()
     require()
-    code, given_file = _memory_file(program), _memory_file(given)
+    code, given_file, report = _memory_file(program), _memory_file(given), _memory_file("")
     try:
         process = subprocess.Popen(
-            _command(code, limits),
+            _command(code, report, limits),
             stdin=given_file,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=[code],
+            pass_fds=[code, report],
             cwd="/",
             **_as_nobody(),
         )
+        ran = _watched(process, limits)
+        # bubblewrap's own report, out of the program's reach, tells an exit code only of a program that was started.
+        if not ran.ended and b'"exit-code"' not in os.pread(report, 1 << 16, 0):
+            raise OSError(f"bubblewrap could not start the program: {(ran.error.strip().splitlines() or [''])[-1]}")
+        return ran
     finally:
-        os.close(code)
-        os.close(given_file)
-    return _watched(process, limits)
+        for descriptor in (code, given_file, report):
+            os.close(descriptor)
 
 
 def require() -> None:
@@ -114,7 +119,7 @@ def _bubble() -> tuple[str, ...]:
     )
 
 
-def _command(code: int, limits: ProgramLimits) -> list[str]:
+def _command(code: int, report: int, limits: ProgramLimits) -> list[str]:
     caps = [
         (resource.RLIMIT_AS, limits.memory),
         (resource.RLIMIT_CPU, max(1, round(limits.seconds + 0.5))),
@@ -125,7 +130,8 @@ def _command(code: int, limits: ProgramLimits) -> list[str]:
     ]
     *bubble, python = _bubble()
     return [
-        *(*bubble, "--size", str(limits.disk), "--tmpfs", "/tmp", "--ro-bind-data", str(code), "/program.py"),
+        *(*bubble, "--json-status-fd", str(report)),
+        *("--size", str(limits.disk), "--tmpfs", "/tmp", "--ro-bind-data", str(code), "/program.py"),
         # What bubblewrap itself has made in memory is no place to write to either.
         *("--remount-ro", "/dev", "--remount-ro", "/"),
         *(python, "-I", "-S", "-B", "-X", "utf8", "-c", RUNNER.format(limits=caps)),

@@ -115,8 +115,8 @@ def _refusal(name: str) -> str:
         return f"name a generator, such as reasoning_gym:spell_backward; there are {', '.join(ALLOWED)}"
     if name in REFUSED:
         return f"reasoning_gym:{name} is not let in: {REFUSED[name]}"
-    near = difflib.get_close_matches(name, ALLOWED, n=3) or list(ALLOWED[:8])
-    return f"no generator {name!r} of reasoning_gym; near are {', '.join(near)}"
+    near = difflib.get_close_matches(name, ALLOWED, n=3)
+    return f"no generator {name!r} of reasoning_gym; {'near are' if near else 'there are'} {', '.join(near or ALLOWED)}"
 
 
 @lru_cache(maxsize=8)

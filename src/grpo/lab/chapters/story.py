@@ -8,6 +8,7 @@ from typing import Any
 
 from grpo.lab.chapters import shipped
 from grpo.lab.chapters.query import Query, whole
+from grpo.tasks.arithmetic import work
 
 
 def story(query: Query) -> dict[str, Any]:
@@ -56,5 +57,26 @@ def _telling() -> dict[str, Any]:
                 {key: done[key] for key in ("text", "reward", "advantage")} | {"worked": _worked(done)}
                 for done in group["completions"]
             ]
-            return {"step": 0, "group": index, "prompt": group["prompt"], "answer": group["answer"], "rows": rows}
+            about = {"prompt": group["prompt"], "answer": group["answer"], "work": work_in_words(group["prompt"])}
+            return {"step": 0, "group": index, **about, "rows": rows}
     raise AssertionError("the shipped run has such a group")
+
+
+def work_in_words(prompt: str) -> list[str]:
+    """Where each number of the work comes from, a row at a time.
+
+    >>> work_in_words("65*49=")
+    ['9×5 = 45, 9×6 + 4 = 58', '4×5 = 20, 4×6 + 2 = 26', 'the columns of 585 + 2600 from the right: 5, 8, 11, 3']
+    >>> work_in_words("37+85+46+92=")
+    ['the ones added up: 7, 12, 18, 20', 'the tens from the 2 carried: 2, 5, 13, 17, 26']
+    """
+    rows = [[int(number) for number in row.split(",")] for row in work(prompt).strip("()").split(";")]
+    listed = [", ".join(map(str, row)) for row in rows]
+    if "*" not in prompt:
+        return [f"the ones added up: {listed[0]}", f"the tens from the {rows[0][-1] // 10} carried: {listed[1]}"]
+    a, b = map(int, prompt.rstrip("=").split("*"))
+    times = [
+        f"{digit}×{a % 10} = {low}, {digit}×{a // 10} + {low // 10} = {high}"
+        for digit, (low, high) in zip((b % 10, b // 10), rows[:2], strict=True)
+    ]
+    return [*times, f"the columns of {b % 10 * a} + {b // 10 * a * 10} from the right: {listed[2]}"]

@@ -23,7 +23,10 @@ export function Chart({ label, height = 180, build, deps, table, onPick, legend 
     let drawn = true;
     ready.then((Plot) => {
       if (!drawn || !box.current) return;
-      const svg = Plot.plot({ width, height, marginLeft: 44, marginRight: 12, marginTop: 10, marginBottom: 28, ...build(Plot, width) });
+      const options = build(Plot, width);
+      // A label has a line of its own, clear of the ticks.
+      const [above, below] = [options.y?.label ? 24 : 10, options.x?.label ? 35 : 28];
+      const svg = Plot.plot({ width, height, marginLeft: 44, marginRight: 18, marginTop: above, marginBottom: below, ...options });
       // A group with a name and no role confuses screen readers; the frame carries the name.
       svg.querySelectorAll("[aria-label], [aria-description]").forEach((part) => {
         part.removeAttribute("aria-label");

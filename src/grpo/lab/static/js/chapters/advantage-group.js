@@ -22,7 +22,7 @@ export function GroupSliders() {
   const state = useAnswer("advantage", "group", { of, rewards: asked });
   const presets = { "as recorded": undefined, "one right": "1,0,0,0,0,0,0,0", "one wrong": "1,1,1,1,1,1,1,0", "all right": "1,1,1,1,1,1,1,1", "half credit": "1,0.5,0.5,0.5,0,0,0,0" };
   return html`<${Play} label="A group of rewards">
-    <div class="knobs"><${Choice} name="of" label="Whose answers" value="run" options=${[["run", "eight of the recorded run"], ["six", "six of nobody's"]]} /></div>
+    <div class="knobs"><${Choice} name="of" label="Whose answers" value="run" options=${[["run", "eight of the recorded run"], ["six", "six made up"]]} /></div>
     <${Choice} name="way" label="Compare a reward with" value="grpo" options=${Object.entries(WAYS).map(([key, [name, title]]) => [key, name, title])} />
     <p class="small soft">${WAYS[way][1]}.</p>
     <${Fetched} state=${state} height="26rem">${(data) => {
@@ -59,7 +59,7 @@ export function StdConventions() {
   const state = useAnswer("advantage", "std");
   return html`<p>One right answer among G. Its advantage, divided by the std of the population (over G) and of the sample (over G − 1):</p>
     <${Fetched} state=${state} height="16rem">${(rows) => html`<${Table} label="Advantage of one right answer by either std" head=${["G", "over G", "over G − 1", "what this engine gives"]} rows=${rows.map((row) => [row.group_size, row.population === null ? "0 / 0" : number(row.population, 3), row.sample === null ? html`<b class="missed">not a number</b>` : number(row.sample, 3), html`<span data-number=${`engine-${row.group_size}`}>${number(row.engine, 3)}</span>`])} />`}<//>
-    <p>At G = 2 they differ by 41%: 1 or 0.71. At G = 1 the sample's std is not even 0, it is not a number, and a program that divides by it (plus a small ε) trains on “not a number”. This engine refuses a group of one with a group baseline, and gives 0 where somebody asks anyway.</p>
+    <p>At G = 2 they differ by 41%: 1 or 0.71. At G = 1 the sample's std is not even 0, it is not a number, and a program that divides by it (plus a small ε) trains on “not a number”. This engine refuses a group of one with a group baseline, and gives 0 where somebody asks anyway. (It adds 0.0001 to the std, as TRL does, which is why its last digit can differ.)</p>
     <${Only} depth="math"><p class="small soft">For one right of G: over G it is √(G − 1), over G − 1 it is (G − 1)/√G. Their ratio, √(G/(G − 1)), goes to 1.</p><//>
     <${Only} depth="code"><${Code} slug="advantage" source="std_conventions" /><//>`;
 }

@@ -16,13 +16,13 @@ export function Difficulty() {
       <${Fetched} state=${state} height="20rem">${(found) => html`
         <${Figure} label=${`Share of groups without signal by chance of being right, group size ${found.group_size}`} height=${260} deps=${[found.p, found.group_size, real.data?.group_size, real.data?.prompts.length]}
           legend=${[["by chance", "var(--c6)"], ["steps of the recorded run", "var(--c3)", "dot"], ["prompts of nano, sampled here", "var(--c4)", "dot"]]}
-          build=${(Plot) => ({ x: { label: "chance of being right", tickFormat: (value) => percent(value) }, y: { domain: [0, 1], grid: true, label: null, tickFormat: (value) => percent(value) }, marks: [
+          build=${(Plot) => ({ x: { label: "chance of being right", tickFormat: (value) => percent(value) }, y: { domain: [0, 1], grid: true, label: "groups that teach nothing", tickFormat: (value) => percent(value) }, marks: [
             Plot.lineY(found.curve, { x: "p", y: "zero_signal", stroke: "var(--c6)", strokeWidth: 2 }),
             ...(found.group_size === real.data?.recorded.group_size ? [Plot.dot(real.data.recorded.steps, { x: "pass_rate", y: "observed_zero_signal", fill: "var(--c3)", fillOpacity: 0.55, r: 3.5 })] : []),
             Plot.dot(real.data?.prompts ?? [], { x: "pass_rate", y: "observed", fill: "var(--c4)", fillOpacity: 0.6, r: 3 }),
             Plot.ruleX([found.p], { stroke: "var(--accent)" }), Plot.dot([found], { x: "p", y: "zero_signal", r: 6, fill: "var(--accent)" })] })}
           table=${{ columns: ["prompt", "right", "level groups", "by chance"], rows: (real.data?.prompts ?? []).map((row) => [row.prompt, row.pass_rate, row.observed, row.expected]) }} />
-        <${Numbers} items=${[["teaches nothing", rare(found.zero_signal), `of groups at ${percent(found.p)}`, "zero-signal"], ["teaches something", percent(1 - found.zero_signal, 1)], ["at least one right", percent(found.some_right, 1), "of rare answers, a group finds one sooner", "some-right"]]} />`}<//>
+        <${Numbers} items=${[["teaches nothing", rare(found.zero_signal), `of groups at ${percent(found.p)}`, "zero-signal"], ["teaches something", percent(1 - found.zero_signal, 1)], ["at least one right", percent(found.some_right, 1), "of groups: the more answers, the likelier a rare right one", "some-right"]]} />`}<//>
       <${Only} depth="math"><${Equation} tex=${`\\Pr(\\text{level})=p^{G}+(1-p)^{G}=${p.toFixed(2)}^{${g}}+${(1 - p).toFixed(2)}^{${g}}${state.data ? `=${Number(state.data.zero_signal.toPrecision(3))}` : ""}`} spoken="The chance that a group is level is p to the G plus one minus p to the G." /><//>
       <${Only} depth="code"><${Code} slug="group" source="zero_signal_chance" /><//>
     <//>

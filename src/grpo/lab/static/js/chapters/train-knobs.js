@@ -36,7 +36,7 @@ export function Hyperparameters() {
 
 function Presets() {
   const state = useAnswer("train", "presets", {});
-  return html`<${Fetched} state=${state} height="20rem">${(rows) => html`<${Table} label="Presets" head=${["--algorithm", "baseline", "scale", "ratio counts", "clip", "β", "paper"]} rows=${rows.map((row) => [html`<code>${row.name}</code>`, row.baseline, row.scale, row.surrogate, row.surrogate === "clip" ? row.clip.map((value) => exact(value)).join(" / ") : "–", exact(row.beta), html`<span class="tiny">${row.paper}</span>`])} />`}<//>`;
+  return html`<${Fetched} state=${state} height="20rem">${(rows) => html`<${Table} label="Presets" head=${["--algorithm", "baseline", "scale", "ratio counts", "clip", "β", "paper"]} rows=${rows.map((row) => [html`<code>${row.name}</code>`, row.baseline, row.scale, row.surrogate, row.surrogate === "clip" ? row.clip.map((value) => exact(value)).join(" / ") : "–", exact(row.beta), html`<span class="tiny paper">${row.paper}</span>`])} />`}<//>`;
 }
 
 // Four rules of thumb, each beside what the recorded arms did.

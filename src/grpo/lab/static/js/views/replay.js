@@ -26,7 +26,7 @@ export function Replay({ url, about, query, base, version }) {
   const series = useApi(`${url}/series?names=${SHOWN.map(([name]) => name).join(",")}&points=240`, version);
   return html`
     <${StepBar} step=${step} last=${last} />
-    <div class="row"><button type="button" class="play" onClick=${() => (step >= last ? setQuery({ step: 0 }) : null, setPlaying(!playing))} aria-pressed=${playing}>${playing ? "❚❚ Pause" : "▶ Play"}</button>
+    <div class="row"><button type="button" class="play-button" onClick=${() => (step >= last ? setQuery({ step: 0 }) : null, setPlaying(!playing))} aria-pressed=${playing}>${playing ? "❚❚ Pause" : "▶ Play"}</button>
       <${Segmented} label="Speed" value=${speed} onChange=${(next) => setQuery({ speed: next })} options=${SPEEDS} />
       <span class="small soft"><kbd>←</kbd> <kbd>→</kbd> move by one step</span></div>
     <${Fetched} state=${series} height="9rem">${({ series: found, width }) => html`<div class="minis">${SHOWN.filter(([name]) => found[name]).map(([name, label]) => html`<${Mini} name=${name} label=${label} points=${found[name]} step=${step} width=${width} />`)}</div>`}<//>
