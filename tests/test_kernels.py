@@ -206,13 +206,18 @@ def test_batch_sizes() -> None:
 
 
 class InterpretedDecoding(GraphDecoding):
-    """Runs each step at once instead of replaying a graph, so that it works without a GPU."""
+    """Does the work again instead of replaying a graph, so that it works without a GPU."""
 
     batches: list[int]
 
     def _graph(self, batch: int):
         self.batches = [*getattr(self, "batches", []), batch]
         return SimpleNamespace(replay=lambda: self._step(batch))
+
+    def _capture(self, work):
+        """Into the same place every time, as a graph does, and from the tensors it was captured with."""
+        result = torch.full_like(work(), torch.nan)
+        return SimpleNamespace(replay=lambda: result.copy_(work())), result
 
     def _look(self, batch: int):
         self.rows.close_up(batch)
@@ -261,6 +266,28 @@ def test_graph_decoding_equals_the_plain_engine(
     assert isinstance(engine.graphs, InterpretedDecoding)
     assert (engine.graphs.fused is not None) == fused
     assert engine.graphs.batches[0] == 8 > engine.graphs.batches[-1], "finished rows leave the batch"
+
+
+def test_prompts_of_a_size_are_read_by_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step asks others; the first of a size compiles, the second is captured, the third replayed."""
+    policy = random_policy("llama")
+    policy.model.to(DEVICE)
+    options = {"seed": 3, "temperature": 0.0, "max_new_tokens": 3}
+    monkeypatch.setattr("grpo.rollout.graphs.GraphDecoding", InterpretedDecoding)
+    engine, plain = Engine(policy), Engine(policy)
+    for step, texts in enumerate(
+        (["hello", "a long one"], ["jolly", "is longer"], ["worlds", "short"], ["a", "b" * 20])
+    ):
+        problems = [Problem(f"{step}/{i}", text, "") for i, text in enumerate(texts)]
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "_can_use_graphs", lambda *_: False)
+            expected = plain.sample(problems, 2, step=step, **options)
+            patch.setattr(Engine, "_can_use_graphs", lambda *_: True)
+            found = engine.sample(problems, 2, step=step, **options)
+        for a, b in zip(expected, found, strict=True):
+            assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
+    assert isinstance(engine.graphs, InterpretedDecoding)
+    assert [size[:2] for size in engine.graphs.prefills] == [(2, 16)], "a size asked for once is not captured"
 
 
 def test_one_set_of_graphs_serves_every_temperature(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,10 @@ is a safe one, and the GPU never waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ CAPTURED_PREFILL_TOKENS = 8192
 PREFILL_COLUMNS = 16
 """Sizes are multiples of this many tokens, so that there are few."""
 TOKENS_BETWEEN_LOOKS = 2
+
+Result = TypeVar("Result")
 
 
 class GraphDecoding:
@@ -75,8 +77,11 @@ class GraphDecoding:
         self.places = weight_places(policy.model)  # which the working copy may have moved
         self.rotation = self.fused.rotation(room.columns + L) if self.fused else None
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.pool: Any = None
+        self.sizes_seen: set[tuple[int, int, int]] = set()
+        """Of prefills: prompts, columns, place of the first. The first of a size compiles, the second is captured."""
         self.prefills: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, Any, Any, Any]] = {}
-        """By prompts, columns and place of the first: graph, tokens, which of them are last, logits."""
+        """By size: graph, tokens, which of them are last, logits."""
 
     def refresh(self) -> None:
         if self.fused:
@@ -103,18 +108,17 @@ class GraphDecoding:
         grid_PQ = np.zeros((P, Q), dtype=np.int64)
         for row, prompt in zip(grid_PQ, prompts, strict=True):
             row[: len(prompt)] = prompt
-        last_P = np.arange(P) * Q + [len(prompt) - 1 for prompt in prompts]
-        tokens_T, last_P = (torch.from_numpy(values).to(self.policy.device) for values in (grid_PQ.ravel(), last_P))
-        if P * Q > CAPTURED_PREFILL_TOKENS:
+        ends_P = np.array([row * Q + len(prompt) - 1 for row, prompt in enumerate(prompts)])
+        tokens_T, last_P = (torch.from_numpy(values).to(self.policy.device) for values in (grid_PQ.ravel(), ends_P))
+        size = P, Q, first
+        if P * Q > CAPTURED_PREFILL_TOKENS or size not in self.sizes_seen:
+            self.sizes_seen.add(size)
             return self._read(tokens_T, last_P, first)
         # Few tokens take less time to compute than their kernels take to start one by one.
-        if (P, Q, first) not in self.prefills:
-            self._read(tokens_T, last_P, first)  # compiles, and lets libraries choose
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                logits_PV = self._read(tokens_T, last_P, first)
-            self.prefills[P, Q, first] = graph, tokens_T, last_P, logits_PV
-        graph, held_T, held_P, logits_PV = self.prefills[P, Q, first]
+        if size not in self.prefills:
+            graph, logits_PV = self._capture(lambda: self._read(tokens_T, last_P, first))
+            self.prefills[size] = graph, tokens_T, last_P, logits_PV
+        graph, held_T, held_P, logits_PV = self.prefills[size]
         held_T.copy_(tokens_T)
         held_P.copy_(last_P)
         graph.replay()
@@ -129,7 +133,7 @@ class GraphDecoding:
         column_Q = torch.arange(Q, dtype=torch.int32, device=device)
         slot_P = torch.arange(first, first + P, dtype=torch.int32, device=device)
         tokens = SimpleNamespace(
-            slot_B=slot_P[:, None].expand(P, Q).flatten(),
+            slot_B=slot_P[:, None].repeat(1, Q).flatten(),
             first_B=torch.zeros_like(column_Q).repeat(P),
             time=column_Q.repeat(P),
         )
@@ -230,11 +234,17 @@ class GraphDecoding:
     def _graph(self, batch: int) -> torch.cuda.CUDAGraph:
         if batch not in self.graphs:
             self._warm_up(batch)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=next(iter(self.graphs.values())).pool() if self.graphs else None):
-                self._step(batch)
-            self.graphs[batch] = graph
+            self.graphs[batch], _ = self._capture(lambda: self._step(batch))
         return self.graphs[batch]
+
+    def _capture(self, work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
+        """The graph of that work, and what every replay leaves. All graphs share one memory: none runs beside another,
+        and what one leaves is used before the next is replayed."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            result = work()
+        self.pool = graph.pool()
+        return graph, result
 
     def _warm_up(self, batch: int) -> None:
         """Kernels are compiled, and libraries choose theirs, on a run that changes nothing: its rows are put back."""

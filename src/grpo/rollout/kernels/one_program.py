@@ -13,7 +13,7 @@ from grpo.rollout.kernels.rotation import _turned, _weighed
 from grpo.rollout.kernels.shared_prompt import KEYS_AT_ONCE
 
 MOST_PROMPT_KEYS = 65536
-"""Rows times the columns of a prompt: 1,024 rows of prompts of 64 tokens, 128 of 512. Each row reads its prompt anew."""
+"""Rows times the columns of a prompt: 1,024 rows with prompts of 64 tokens, 128 of 512. Each row reads its prompt."""
 
 
 @triton.jit
