@@ -45,6 +45,7 @@ LEVELS = [
     {"train", "sft", "compare"},
     {"lab"},
     {"cli"},
+    {"__main__"},
 ]
 """A room may import its own level and those above it in this list."""
 
