@@ -33,41 +33,6 @@ def test_greedy_tokens_equal_the_cpus(name: str) -> None:
         assert a.completions[0].tokens.tolist() == b.completions[0].tokens.tolist()
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "mistral-window"])
-def test_greedy_tokens_are_the_same_with_products_of_few_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In float32, where no rounding decides between two tokens."""
-    policy = random_policy(name)
-    policy.model.cuda()
-    found = []
-    for few in (False, True):
-        monkeypatch.setattr("grpo.rollout.decoder.fits_few_rows", lambda *_, few=few: few)
-        groups = Engine(policy).sample(PROBLEMS, 1, temperature=0.0, **OPTIONS)
-        found.append([group.completions[0].tokens.tolist() for group in groups])
-    assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "mistral-window"])
-def test_products_of_few_rows_in_mixed_precision(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They differ from the others by rounding; whether they wait for one another on the GPU changes no bit."""
-    policy = random_policy(name)
-    policy.model.cuda()
-    policy.compute = torch.bfloat16
-    found = []
-    for most, dependent in ((0, False), (1 << 40, False), (1 << 40, True)):
-        monkeypatch.setattr("grpo.rollout.kernels.few_rows.MOST_TERMS", most)
-        monkeypatch.setattr("grpo.rollout.kernels.dependent.DEPENDENT_LAUNCH", dependent)
-        groups = Engine(policy).sample(PROBLEMS, 48, temperature=1.0, **OPTIONS)
-        found.append([completion for group in groups for completion in group.completions])
-    plain, few, waiting = found
-    first_gap = [abs(float(a.logprobs[0] - b.logprobs[0])) for a, b in zip(plain, few, strict=True)]
-    assert sum(first_gap) / len(first_gap) < 0.02
-    parted = sum(a.tokens.tolist() != b.tokens.tolist() for a, b in zip(plain, few, strict=True))
-    assert parted < len(plain) / 4
-    for a, b in zip(few, waiting, strict=True):
-        assert a.tokens.tolist() == b.tokens.tolist()
-        assert a.logprobs.tolist() == b.logprobs.tolist()
-
-
 def test_one_set_of_graphs_serves_every_temperature() -> None:
     policy = random_policy("llama")
     policy.model.cuda()
@@ -81,6 +46,24 @@ def test_one_set_of_graphs_serves_every_temperature() -> None:
         c.tokens.tolist() for g in again for c in g.completions
     ]
     assert drawn[0].completions[0].tokens.tolist() != drawn[0].completions[1].tokens.tolist()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral-window"])
+def test_prompts_read_by_a_captured_graph_equal_the_cpus(name: str) -> None:
+    """The first of a size compiles, the second is captured, the third replayed with other tokens in its place."""
+    cpu, gpu = random_policy(name), random_policy(name)
+    gpu.model.cuda()
+    engine = Engine(gpu)
+    for step, texts in enumerate(
+        (["hello", "a longer prompt"], ["jolly", "another"], ["words", "is long"], ["a", "b"])
+    ):
+        problems = [Problem(f"{step}/{i}", text, "") for i, text in enumerate(texts)]
+        expected = Engine(cpu).sample(problems, 1, temperature=0.0, **OPTIONS)
+        found = engine.sample(problems, 1, temperature=0.0, **OPTIONS)
+        for a, b in zip(expected, found, strict=True):
+            assert a.completions[0].tokens.tolist() == b.completions[0].tokens.tolist()
+    assert engine.graphs is not None
+    assert len(engine.graphs.prefills) == 1
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

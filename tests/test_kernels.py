@@ -243,7 +243,6 @@ def test_graph_decoding_equals_the_plain_engine(
     if one_program and not fused:
         pytest.skip("the stock model rotates for itself")
     monkeypatch.setattr("grpo.rollout.kernels.one_program.MOST_PROMPT_KEYS", 2**20 if one_program else 0)
-    monkeypatch.setattr("grpo.rollout.decoder.fits_few_rows", lambda *_: one_program)
     problems = [Problem(str(i), text, "") for i, text in enumerate(["hello", "longer prompt"])]
     options = {"seed": 3, "step": 0, "temperature": 0.8, "max_new_tokens": 9}
     policy = random_policy(name)

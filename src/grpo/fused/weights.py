@@ -193,12 +193,8 @@ class Layer:
         q_norm, k_norm = self.head_norms
         return q_norm.weight, k_norm.weight, q_norm.variance_epsilon
 
-    @property
-    def maps(self) -> tuple[Linear, ...]:
-        return self.qkv, self.out, self.gate_up, self.down
-
     def refresh(self) -> None:
-        for maps in self.maps:
+        for maps in (self.qkv, self.out, self.gate_up, self.down):
             maps.refresh()
 
 

@@ -10,7 +10,6 @@ from torch.nn.functional import embedding
 
 from grpo.fused.kernels import gated, norm
 from grpo.fused.weights import Layer, Weights
-from grpo.rollout.kernels.few_rows import FewRows, fits_few_rows
 
 Attend = Callable[[int, torch.Tensor, Layer], torch.Tensor]
 """(layer, queries keys and values [B, E], its settings) -> mixed values [B, heads * D]."""
@@ -23,12 +22,6 @@ def decoded(weights: Weights, token_B: torch.Tensor, attend: Attend) -> torch.Te
         return norm(residual_BC, by.weight, by.variance_epsilon, weights.dtype)[0]
 
     residual_BC = embedding(token_B, weights.body.embed_tokens.weight)
-    if fits_few_rows(weights, len(token_B)):
-        few = FewRows(residual_BC)
-        for index, layer in enumerate(weights.layers):
-            few.add(attend(index, few.normed(layer.before, layer.qkv), layer), layer.out)
-            few.add(few.normed_and_gated(layer.after, layer.gate_up), layer.down)
-        return normed(residual_BC, weights.body.norm)
     for index, layer in enumerate(weights.layers):
         mixed_BE = attend(index, layer.qkv(normed(residual_BC, layer.before)), layer)
         layer.out.onto(residual_BC, mixed_BE, in_place=True)

@@ -8,12 +8,12 @@ import torch
 import triton
 import triton.language as tl
 
-from grpo.rollout.kernels.dependent import _wait, dependent
 from grpo.rollout.kernels.rotation import _turned, _weighed
-from grpo.rollout.kernels.shared_prompt import KEYS_AT_ONCE
+from grpo.rollout.kernels.shared_prompt import KEYS_AT_ONCE, PROMPT_KEYS_PER_PROGRAM
 
-MOST_PROMPT_KEYS = 65536
-"""Rows times the columns of a prompt: 1,024 rows with prompts of 64 tokens, 128 of 512. Each row reads its prompt."""
+MOST_PROMPT_KEYS = 2**23
+"""Numbers in the keys of a prompt, times the rows, each of which reads them for itself: 682 rows of SmolLM2-135M with
+prompts of 64 tokens. With 1,024 rows it takes as long as attention that reads a prompt once, in three kernels."""
 
 
 @triton.jit
@@ -58,9 +58,8 @@ def _whole_attention(
     qkv_ptr, k_own_ptr, v_own_ptr, k_prompt_ptr, v_prompt_ptr, out_ptr, cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr,
     slot_ptr, first_ptr, prompt_ptr, length_ptr, time_ptr, eps, prompts, columns, new_tokens, scale, window,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
+    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    _wait(DEPENDENT)
     row, key_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     R: tl.constexpr = H // K
     time, slot = tl.load(time_ptr), tl.load(slot_ptr + row).to(tl.int64)
@@ -119,7 +118,8 @@ def _whole_attention(
 def fits_one_program(rows: int, prompt_PKQD: torch.Tensor) -> bool:
     """Few rows with short prompts are better served by one program each that does everything: what they lack is not
     bandwidth but time to start kernels."""
-    return rows * prompt_PKQD.shape[2] <= MOST_PROMPT_KEYS
+    short = prompt_PKQD.shape[2] <= 2 * PROMPT_KEYS_PER_PROGRAM
+    return short and rows * prompt_PKQD[0].numel() <= MOST_PROMPT_KEYS
 
 
 def whole_attention(
@@ -143,6 +143,6 @@ def whole_attention(
         window or 0, H=heads, K=K, D=D, HALF=max(16, triton.next_power_of_2(D // 2)),
         QUERIES=max(16, triton.next_power_of_2(heads // K)), KEYS=KEYS_AT_ONCE, NORM=norms is not None,
         WINDOW=window is not None, PRECISION="ieee" if qkv_BE.dtype == torch.float32 else "tf32",
-        num_warps=2 if D <= 64 else 4, num_stages=2, **dependent(qkv_BE.device),
+        num_warps=2 if D <= 64 else 4, num_stages=2,
     )  # fmt: skip
     return out_BE

@@ -8,8 +8,6 @@ import torch
 import triton
 import triton.language as tl
 
-from grpo.rollout.kernels.dependent import _wait, dependent
-
 
 @triton.jit
 def _turned(low, high, cos, sin, kept: tl.constexpr):
@@ -31,9 +29,8 @@ def _rotate_and_store(
     qkv_ptr, k_own_ptr, v_own_ptr, cos_ptr, sin_ptr, slot_ptr, first_ptr, time_ptr, q_norm_ptr, k_norm_ptr,
     eps, new_tokens,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
-    TIME_OF_EACH: tl.constexpr, DEPENDENT: tl.constexpr,
+    TIME_OF_EACH: tl.constexpr,
 ):  # fmt: skip
-    _wait(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     time = tl.load(time_ptr + row) if TIME_OF_EACH else tl.load(time_ptr)
     slot = tl.load(slot_ptr + row).to(tl.int64)
@@ -85,5 +82,5 @@ def rotate_and_store(
     _rotate_and_store[(len(qkv_BE),)](
         qkv_BE, k_SKLD, v_SKLD, *rotation, rows.slot_B, rows.first_B, rows.time, q_norm_D, k_norm_D, eps, new_tokens,
         H=heads, K=K, D=D, HEADS=triton.next_power_of_2(heads + 2 * K), HALF=triton.next_power_of_2(D // 2),
-        NORM=norms is not None, TIME_OF_EACH=len(rows.time) > 1, num_warps=4, **dependent(qkv_BE.device),
+        NORM=norms is not None, TIME_OF_EACH=len(rows.time) > 1, num_warps=4,
     )  # fmt: skip

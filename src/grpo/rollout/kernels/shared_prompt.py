@@ -8,8 +8,6 @@ import torch
 import triton
 import triton.language as tl
 
-from grpo.rollout.kernels.dependent import _wait, dependent
-
 KEYS_AT_ONCE = 64
 QUERIES_AT_ONCE = 64
 PROMPT_KEYS_PER_PROGRAM = 256
@@ -22,9 +20,7 @@ def _prompt_attention(
     q_row_stride, rows, columns, scale, window,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCKS: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, PER_PROGRAM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
-    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    _wait(DEPENDENT)
     prompt = (tl.program_id(0) // BLOCKS).to(tl.int64)
     block = tl.program_id(0) % BLOCKS
     key_head = tl.program_id(1)
@@ -81,9 +77,8 @@ def _own_attention(
     q_ptr, k_ptr, v_ptr, prompt_out_ptr, prompt_top_ptr, prompt_mass_ptr, out_ptr, slot_ptr, first_ptr, time_ptr,
     q_row_stride, rows, new_tokens, scale, window,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    _wait(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     key_head = tl.program_id(1)
     R: tl.constexpr = H // K
@@ -162,7 +157,6 @@ def attention(
         "WINDOW": window is not None,
         # float32 policies are for comparison, and tf32 would spoil it.
         "PRECISION": "ieee" if q_BE.dtype == torch.float32 else "tf32",
-        **dependent(q_BE.device),
     }
     _prompt_attention[(P * blocks, K, parts)](
         q_BE, *prompts, out_SBHD, top_SBH, mass_SBH, rows.start_P, rows.length_P, rows.first_B, rows.time,
