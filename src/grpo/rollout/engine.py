@@ -208,13 +208,15 @@ class Engine:
         return tokens_NL.cpu().numpy(), logp_NL.cpu().numpy(), length_N.cpu().numpy()
 
     def _completions(self, tokens_NL: np.ndarray, logp_NL: np.ndarray, length_N: np.ndarray) -> list[Completion]:
-        tokens = [row[:length].astype(np.int64) for row, length in zip(tokens_NL, length_N, strict=True)]
-        ended = [int(row[-1]) in self.policy.end_tokens for row in tokens]
-        spoken = [row[:-1] if end else row for row, end in zip(tokens, ended, strict=True)]
-        texts = self.policy.texts(spoken)
+        last_N = tokens_NL[np.arange(len(tokens_NL)), length_N - 1]
+        ended = np.isin(last_N, list(self.policy.end_tokens)).tolist()
+        tokens_NL, lengths = tokens_NL.astype(np.int64), length_N.tolist()
+        texts = self.policy.texts(
+            [row[: length - end] for row, length, end in zip(tokens_NL, lengths, ended, strict=True)]
+        )
         return [
-            Completion(text, row, logp[: len(row)], "stop" if end else "length")
-            for text, row, logp, end in zip(texts, tokens, logp_NL, ended, strict=True)
+            Completion(text, row[:length], logp[:length], "stop" if end else "length")
+            for text, row, logp, length, end in zip(texts, tokens_NL, logp_NL, lengths, ended, strict=True)
         ]
 
 
