@@ -131,6 +131,28 @@ def test_a_shared_critic_moves_the_network_and_a_separate_one_does_not() -> None
     torch.testing.assert_close(twice, 2 * once, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("warming_up", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_stretched_loss_leaves_both_the_very_same_gradients(
+    shared: bool, warming_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gradients() -> list[torch.Tensor]:
+        policy = random_policy("phi")
+        critic = critic_of(policy if shared else random_policy("phi", seed=1), shared=shared)
+        groups = credit(annotated(rewarded(random_groups()), policy, None, config, critic), config)[0]
+        accumulate_gradients(policy, groups, config, critic, warming_up)
+        weights = [*policy.model.parameters(), *(weight for _, weight in critic.named_parameters())]
+        return [weight.grad for weight in weights if weight.grad is not None]
+
+    config = ppo()
+    expected = gradients()
+    assert expected
+    monkeypatch.setattr(Policy, "stretch", lambda *_: 4096.0)
+    found = gradients()
+    assert len(found) == len(expected)
+    assert all(map(torch.equal, found, expected))
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_while_the_critic_warms_up_only_it_learns(shared: bool) -> None:
     policy = random_policy("phi")

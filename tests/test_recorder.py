@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,61 @@ def test_where_the_loop_fails_its_error_wins_and_what_it_handed_over_is_written(
     with Run.open(tmp_path, "job", readonly=True) as run:
         assert (run.last_step(), run.summary()["status"]) == (0 if record_fails else 1, "failed")
     assert capsys.readouterr().err == ("grpo: job/run.db: the disk is full\n" if record_fails else "")
+
+
+def test_where_the_loop_fails_nobody_waits_for_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full, real = threading.Event(), train_module.update
+
+    def update(*arguments: Any) -> Any:
+        if arguments[4] == 1:
+            assert full.wait(PATIENCE)
+            raise RuntimeError("a fault in the loop")
+        return real(*arguments)
+
+    def is_full(step: int) -> None:
+        full.set()
+        raise DiskFullError("job/run.db: the disk is full")
+
+    monkeypatch.setattr(train_module, "update", update)
+    monkeypatch.setattr("grpo.recorder.SECONDS_BETWEEN_TRIES", 10 * PATIENCE)
+    recording(monkeypatch, is_full)
+    with pytest.raises(RuntimeError, match="a fault in the loop"):
+        grpo.train(small(tmp_path, run="job", checkpoints=grpo.config.Checkpoints(disk_full="wait")))
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1] == "grpo: job/run.db: the disk is full"
+
+
+def test_nobody_comes_between_a_step_and_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the loop is on its way out, and again: the step under way is written whole."""
+    pressed, real, waiting = [], train_module.update, futures.wait
+
+    def update(*arguments: Any) -> Any:
+        if arguments[4] == 2:
+            monkeypatch.setattr(futures, "wait", press)
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    def press(*some: Any) -> Any:
+        if len(pressed) < 3:
+            pressed.append("^C")
+            raise KeyboardInterrupt
+        on_its_way_out.set()
+        return waiting(*some)
+
+    def slow(step: int) -> None:
+        if step == 1:
+            assert on_its_way_out.wait(PATIENCE)
+
+    on_its_way_out = threading.Event()
+    monkeypatch.setattr(train_module, "update", update)
+    recording(monkeypatch, slow)
+    with pytest.raises(KeyboardInterrupt):
+        grpo.train(small(tmp_path, run="job"))
+    assert len(pressed) == 3
+    with Run.open(tmp_path, "job", readonly=True) as run:
+        assert (run.last_step(), run.summary()["status"]) == (1, "stopped")
 
 
 def test_waiting_for_space_for_the_record(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import os
 import threading
@@ -173,6 +174,15 @@ def test_what_could_not_start_is_no_wrong_answer(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sandbox, "_bubble", lambda: (*command, "--ro-bind", "/nowhere", "/nowhere", python))
     with pytest.raises(OSError, match="could not start the program: bwrap: Can't find source path /nowhere"):
         run_program("print(1)")
+
+    def full(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("subprocess.Popen", full)
+    with pytest.raises(OSError, match="bubblewrap could not be started: .*Resource temporarily unavailable") as caught:
+        run_program("print(1)")
+    assert not isinstance(caught.value, BlockingIOError), "a reward's own, which would be a crash of the completion"
+    assert caught.value.errno is None
 
 
 def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:

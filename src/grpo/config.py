@@ -157,8 +157,8 @@ class System:
     device: str = "auto"
     """cpu, cuda, cuda:1 and so on; auto takes a GPU where there is one."""
     dtype: Literal["auto", "mixed", "half", "float32", "bfloat16"] = "auto"
-    """Number format; mixed: float32 weights that compute in bfloat16; half: in float16, where sampler and trainer agree
-    eight times closer, for models whose numbers stay below 65504; auto: mixed on a GPU, float32 on a CPU."""
+    """Number format; mixed: float32 weights that compute in bfloat16; half: in float16, which rounds eight times finer,
+    for models whose numbers stay below 65504; auto: mixed on a GPU, float32 on a CPU."""
     threads: int = 0
     """CPU threads; 0: one for a small model, which more would only slow down on a busy machine, else one per core."""
     token_budget: int = 0
@@ -247,7 +247,7 @@ class SftConfig:
     """
 
     model: str
-    """tiny or nano (embedded), or a Hugging Face folder or id; also the first argument."""
+    """tiny, nano, smollm2, a GGUF file, or a Hugging Face folder or id; also the first argument."""
     data: str = ""
     """JSONL file with rows {"prompt": "...", "answer": "..."}; also the second argument."""
     task: str = ""

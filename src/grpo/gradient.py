@@ -83,7 +83,7 @@ def accumulate_gradients(
     divide_by = denominator(lengths_N, config.loss.aggregate, config.max_new_tokens)
     tokens = int(lengths_N.sum())
     taking_part = trained(groups, config, critic)
-    stretch = policy.stretch(divide_by)
+    stretch = policy.stretch(max(divide_by, tokens))
 
     def accumulated(tokens_at_once: int) -> Gradient:
         total, gap, errors = None, torch.zeros(()), torch.zeros(())
@@ -123,8 +123,9 @@ def accumulate_gradients(
 
 def shrink(weights: Iterable[torch.nn.Parameter], stretch: float) -> None:
     """Makes the gradient of a stretched loss that of the loss."""
-    if stretch != 1.0:
-        torch._foreach_div_([weight.grad for weight in weights if weight.grad is not None], stretch)
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    if stretch != 1.0 and gradients:
+        torch._foreach_div_(gradients, stretch)
 
 
 @dataclass(frozen=True, eq=False)

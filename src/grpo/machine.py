@@ -31,6 +31,9 @@ def prepare_machine(system: System, policy: Policy, run: Run | None = None) -> i
     parameters = sum(weight.numel() for weight in policy.model.parameters())
     fitting = 1 if parameters < SMALL_MODEL else os.cpu_count() or 1
     torch.set_num_threads(system.threads or (run.meta("threads") if run else None) or fitting)
+    if policy.compute_dtype == torch.float16:
+        # Partial sums of a product would be rounded to float16 before they are added.
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     if system.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)

@@ -60,8 +60,8 @@ class Policy:
         return self.model.device
 
     def stretch(self, divided_by: float) -> float:
-        """What a loss, a sum divided by so much, is multiplied by on its way back, so that float16 can hold the
-        gradients of single tokens; a power of two, which costs no bit when they are divided by it again. Else 1."""
+        """What a loss, a sum over tokens divided by so much, is multiplied by on its way back, so that float16 can hold
+        the gradients of single tokens; a power of two, which costs no bit when they are divided by it again. Else 1."""
         return 2.0 ** round(math.log2(divided_by)) if self.compute_dtype == torch.float16 else 1.0
 
     def prompt_tokens(self, problem: Problem) -> list[int]:

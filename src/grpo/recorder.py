@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -45,6 +46,8 @@ class Recorder:
         """Seconds the loop has waited for the record since it last handed a step over."""
         self._hurry = threading.Event()
         """Somebody waits."""
+        self._ending = threading.Event()
+        """Training is over, and nobody waits for space any more."""
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="record")
         self._writing: futures.Future[None] | None = None
 
@@ -74,8 +77,13 @@ class Recorder:
         written.result()
 
     def settle(self) -> None:
-        """Until all is written, when another error is on its way: what goes wrong here is only said."""
+        """Until all is written, when another error is on its way: what goes wrong here is only said. Not to be left
+        sooner, whatever is pressed: whoever comes next would commit half a step."""
+        self._ending.set()
         self._hurry.set()
+        while self._writing is not None and not self._writing.done():
+            with suppress(KeyboardInterrupt):
+                futures.wait([self._writing])
         if self._writing is not None and (error := self._writing.exception()):
             self.view.warned(str(error))
 
@@ -94,10 +102,10 @@ class Recorder:
             try:
                 return write()
             except DiskFullError as error:
-                if self.config.checkpoints.disk_full == "stop" or self.stop.requested:
+                if self.config.checkpoints.disk_full == "stop" or self.stop.requested or self._ending.is_set():
                     raise
                 self.view.warned(f"{error}; trying again every {SECONDS_BETWEEN_TRIES:.0f} s")
-                time.sleep(SECONDS_BETWEEN_TRIES)
+                self._ending.wait(SECONDS_BETWEEN_TRIES)
 
     def _write(
         self,

@@ -94,7 +94,8 @@ def side_by_side(text: str) -> bool:
 
 
 COMMAND = re.compile(r"\\(?!begin|end)[A-Za-z]+\s*(?:\d+\s+\d+|(?:\{[^{}]*\})+)|\^\s*(?:\{[^{}]*\}|\d)")
-ENCLOSED_NUMBER = re.compile(r"(?<![A-Za-z])[({\[]\s*(\d+(?:\.\d+)?)\s*[)}\]]")
+ENCLOSED_NUMBER = re.compile(r"(?<![A-Za-z])[({\[]\s*(\d+(?:\.\d+)?)\s*[)}\]](?!\s*[\^A-Za-z])")
+"""Before a power or a letter, math-verify multiplies, and rightly: 3(2)^{n-1}."""
 
 
 def _until_it_stays(pattern: re.Pattern[str], by: str, text: str) -> str:

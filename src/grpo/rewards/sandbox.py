@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -71,15 +72,7 @@ def run_program(program: str, given: str = "", limits: ProgramLimits | None = No
     require()
     code, given_file, report = _memory_file(program), _memory_file(given), _memory_file("")
     try:
-        process = subprocess.Popen(
-            _command(code, report, limits),
-            stdin=given_file,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=[code, report],
-            cwd="/",
-            **_as_nobody(),
-        )
+        process = _started(_command(code, report, limits), stdin=given_file, pass_fds=[code, report])
         ran = _watched(process, limits)
         # bubblewrap's own report, out of the program's reach, tells an exit code only of a program that was started.
         if not ran.ended and b'"exit-code"' not in os.pread(report, 1 << 16, 0):
@@ -88,6 +81,16 @@ def run_program(program: str, given: str = "", limits: ProgramLimits | None = No
     finally:
         for descriptor in (code, given_file, report):
             os.close(descriptor)
+
+
+def _started(command: Sequence[str], stdin: int, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(
+            command, stdin=stdin, stdout=pipe, stderr=pipe, pass_fds=pass_fds, cwd="/", **_as_nobody()
+        )
+    except OSError as error:  # border: a machine out of processes or memory; without its number it is no crash
+        raise OSError(f"bubblewrap could not be started: {error}") from error
 
 
 def require() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,11 +29,10 @@ PREFILL_TOKENS = 32768
 """Most prompt tokens computed at a time."""
 CAPTURED_PREFILL_TOKENS = 8192
 """Prompts of fewer tokens are computed by a captured graph too, one for each size."""
+MOST_PREFILL_GRAPHS = 32
 PREFILL_COLUMNS = 16
 """Sizes are multiples of this many tokens, so that there are few."""
 TOKENS_BETWEEN_LOOKS = 2
-
-Result = TypeVar("Result")
 
 
 class GraphDecoding:
@@ -79,9 +78,10 @@ class GraphDecoding:
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self.pool: Any = None
         self.sizes_seen: set[tuple[int, int, int]] = set()
-        """Of prefills: prompts, columns, place of the first. The first of a size compiles, the second is captured."""
-        self.prefills: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, Any, Any, Any]] = {}
-        """By size: graph, tokens, which of them are last, logits."""
+        """Of prefills: prompts, columns, number of the first."""
+        self.prefills: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]] = {}
+        """By size: graph, tokens, which of them are last."""
+        self.logits_PV = floats(P, len(policy.model.get_output_embeddings().weight))
 
     def refresh(self) -> None:
         if self.fused:
@@ -89,7 +89,7 @@ class GraphDecoding:
 
     def prefill(self, prompts: Sequence[np.ndarray]) -> torch.Tensor:
         """Puts the prompts' keys and values in place; returns the logits after each prompt."""
-        logits, first = [], 0
+        first = 0
         while first < len(prompts):
             last, longest = first, 0
             while last < len(prompts) and (
@@ -97,11 +97,11 @@ class GraphDecoding:
             ):
                 longest, last = max(longest, len(prompts[last])), last + 1
             read = self._prefill_fused if self.fused else self._prefill_stock
-            logits.append(read(prompts[first:last], first))
+            read(prompts[first:last], first)
             first = last
-        return torch.cat(logits)
+        return self.logits_PV[: len(prompts)]
 
-    def _prefill_fused(self, prompts: Sequence[np.ndarray], first: int) -> torch.Tensor:
+    def _prefill_fused(self, prompts: Sequence[np.ndarray], first: int) -> None:
         """Prompts as a grid [P, Q]; what stands beyond a prompt's end is computed, and seen by nobody."""
         P, longest = len(prompts), max(map(len, prompts))
         Q = min(-(-longest // PREFILL_COLUMNS) * PREFILL_COLUMNS, self.room.columns)
@@ -111,22 +111,24 @@ class GraphDecoding:
         ends_P = np.array([row * Q + len(prompt) - 1 for row, prompt in enumerate(prompts)])
         tokens_T, last_P = (torch.from_numpy(values).to(self.policy.device) for values in (grid_PQ.ravel(), ends_P))
         size = P, Q, first
-        if P * Q > CAPTURED_PREFILL_TOKENS or size not in self.sizes_seen:
-            self.sizes_seen.add(size)
+        if size not in self.prefills and not self._is_captured_now(size):
             return self._read(tokens_T, last_P, first)
-        # Few tokens take less time to compute than their kernels take to start one by one.
         if size not in self.prefills:
-            graph, logits_PV = self._capture(lambda: self._read(tokens_T, last_P, first))
-            self.prefills[size] = graph, tokens_T, last_P, logits_PV
-        graph, held_T, held_P, logits_PV = self.prefills[size]
+            self.prefills[size] = self._capture(partial(self._read, tokens_T, last_P, first)), tokens_T, last_P
+        graph, held_T, held_P = self.prefills[size]
         held_T.copy_(tokens_T)
         held_P.copy_(last_P)
         graph.replay()
-        return logits_PV
 
-    def _read(self, tokens_T: torch.Tensor, last_P: torch.Tensor, first: int) -> torch.Tensor:
-        """Logits after tokens `last_P` of prompts that lie side by side in a grid, the first of them for place `first`
-        among all."""
+    def _is_captured_now(self, size: tuple[int, int, int]) -> bool:
+        """Few tokens take less time to compute than their kernels take to start one by one. The first of a size
+        compiles."""
+        seen, few = size in self.sizes_seen, size[0] * size[1] <= CAPTURED_PREFILL_TOKENS
+        self.sizes_seen.add(size)
+        return seen and few and len(self.prefills) < MOST_PREFILL_GRAPHS
+
+    def _read(self, tokens_T: torch.Tensor, last_P: torch.Tensor, first: int) -> None:
+        """Prompts that lie side by side in a grid, the first of them number `first` of all; `last_P` are their ends."""
         assert self.fused is not None
         device, P = self.policy.device, len(last_P)
         Q = len(tokens_T) // P
@@ -153,13 +155,13 @@ class GraphDecoding:
             )
             return out_PHQD.transpose(1, 2).reshape(P * Q, -1)
 
-        return wide_product(decoded(self.fused, tokens_T, attend)[last_P], self.fused.head)
+        self.logits_PV[first : first + P] = wide_product(decoded(self.fused, tokens_T, attend)[last_P], self.fused.head)
 
-    def _prefill_stock(self, prompts: Sequence[np.ndarray], first: int) -> torch.Tensor:
+    def _prefill_stock(self, prompts: Sequence[np.ndarray], first: int) -> None:
         into = _Prompts(self.prompt_layers, first)
         tokens_T, positions_T, layout, last_P = pack_prompts(prompts, self.policy.device, into)
         hidden_TC = self.policy.hidden(tokens_T[None], positions_T[None], layout)[0]
-        return self.policy.logits(hidden_TC[last_P])
+        self.logits_PV[first : first + len(prompts)] = self.policy.logits(hidden_TC[last_P])
 
     def attend_packed(self, index: int, qkv_BE: torch.Tensor, layer: Layer) -> torch.Tensor:
         """Attention of the fused decoder: rotation and storing included."""
@@ -234,17 +236,16 @@ class GraphDecoding:
     def _graph(self, batch: int) -> torch.cuda.CUDAGraph:
         if batch not in self.graphs:
             self._warm_up(batch)
-            self.graphs[batch], _ = self._capture(lambda: self._step(batch))
+            self.graphs[batch] = self._capture(partial(self._step, batch))
         return self.graphs[batch]
 
-    def _capture(self, work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
-        """The graph of that work, and what every replay leaves. All graphs share one memory: none runs beside another,
-        and what one leaves is used before the next is replayed."""
+    def _capture(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """All graphs share one memory for what is only needed within: none runs beside another."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
-            result = work()
+            work()
         self.pool = graph.pool()
-        return graph, result
+        return graph
 
     def _warm_up(self, batch: int) -> None:
         """Kernels are compiled, and libraries choose theirs, on a run that changes nothing: its rows are put back."""
