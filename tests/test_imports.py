@@ -14,7 +14,7 @@ from grpo.cli import COMMANDS, USAGE
 SOURCE = Path(grpo.__file__).parent
 LEVELS = [
     {"errors", "faults", "models", "lock", "stop"},
-    {"types", "core", "flags", "algorithms", "config", "contradictions", "metrics", "plan", "schedule"},
+    {"types", "core", "flags", "algorithms", "config", "contradictions", "limits", "metrics", "plan", "schedule"},
     {
         "adapter",
         "attention",
