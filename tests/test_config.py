@@ -32,6 +32,7 @@ from grpo.config import (
 )
 from grpo.contradictions import idle
 from grpo.errors import GrpoError
+from grpo.limits import LIMITS
 
 LEAVES = flags.leaves(Config)
 
@@ -298,12 +299,11 @@ def test_help_tells_every_field(parse, cls, prog, capsys):
 
 
 def test_every_number_has_a_limit_and_every_preset_a_source():
-    from grpo.config import _LIMITS
-
     for cls in (Config, SftConfig):
         assert not [
-            path for path, leaf in flags.leaves(cls).items() if leaf.kind in (int, float) and path not in _LIMITS
+            path for path, leaf in flags.leaves(cls).items() if leaf.kind in (int, float) and path not in LIMITS
         ]
+    assert LIMITS.keys() <= LEAVES.keys() | flags.leaves(SftConfig).keys(), "no limit of a setting that does not exist"
     assert all("arXiv" in preset.paper and preset.differences for preset in PRESETS.values())
     for name in PRESETS:
         parse_train(["--algorithm", name])

@@ -9,11 +9,12 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grpo
+from grpo.cli import COMMANDS, USAGE
 
 SOURCE = Path(grpo.__file__).parent
 LEVELS = [
     {"errors", "faults", "models", "lock", "stop"},
-    {"types", "core", "flags", "algorithms", "config", "contradictions", "metrics", "plan", "schedule"},
+    {"types", "core", "flags", "algorithms", "config", "contradictions", "limits", "metrics", "plan", "schedule"},
     {
         "adapter",
         "attention",
@@ -29,6 +30,7 @@ LEVELS = [
         "tasks",
         "rewards",
         "rollout",
+        "rows",
         "store",
         "checkpoints",
         "evaluation",
@@ -36,6 +38,7 @@ LEVELS = [
         "data",
         "machine",
         "preflight",
+        "provenance",
         "diagnosis",
         "trace",
     },
@@ -44,6 +47,7 @@ LEVELS = [
     {"session", "recorder", "refill", "check"},
     {"train", "sft", "compare"},
     {"lab"},
+    {"commands"},
     {"cli"},
     {"__main__"},
 ]
@@ -121,14 +125,21 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_light_modules_load_no_torch() -> None:
-    light = ("config", "store", "metrics", "algorithms", "tasks", "types", "view", "cli", "plan", "plan.command")
-    loaded = loaded_by("\n".join(f"import grpo.{module}" for module in light))
+    light = ("config", "store", "metrics", "algorithms", "tasks", "types", "view", "cli", "plan")
+    modules = [*(f"grpo.{module}" for module in light), *COMMANDS.values()]
+    loaded = loaded_by("\n".join(f"import {module}" for module in modules))
     assert not {"torch", "transformers"} & loaded
 
 
 def test_help_loads_no_torch() -> None:
     loaded = loaded_by("from grpo.cli import main\nmain(['--help'])")
     assert not {"torch", "transformers"} & loaded
+
+
+def test_every_command_has_a_module_and_a_line_of_help() -> None:
+    for name, module in COMMANDS.items():
+        assert "command" in {node.name for node in ast.parse(FILES[module].read_text()).body if hasattr(node, "name")}
+        assert f"\n  grpo {name} " in USAGE
 
 
 def test_core_loads_no_transformers() -> None:

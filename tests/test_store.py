@@ -17,7 +17,8 @@ import pytest
 from grpo.config import check_run_name
 from grpo.errors import DiskFullError, GrpoError
 from grpo.metrics import EVAL_METRICS, UnlistedMetricError
-from grpo.store import Run, fresh_name, list_runs, redacted
+from grpo.provenance import redacted
+from grpo.store import Run, fresh_name, list_runs
 from grpo.types import Completion, Group, Problem, Trace
 
 CONFIG = {

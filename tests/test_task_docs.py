@@ -12,7 +12,8 @@ import pytest
 
 from grpo import flags
 from grpo.check import FORMS
-from grpo.cli import CheckOptions, main
+from grpo.cli import main
+from grpo.commands.check import CheckOptions
 from grpo.config import Config, Dataset, Scoring, SftConfig, parse_sft, parse_train
 from grpo.rewards import rewarded, score
 from grpo.tasks import TASKS, load_task

@@ -1,5 +1,6 @@
 """The objective's settings, and the named algorithms: one row each. Adding an algorithm is adding a row to PRESETS."""
 
+import difflib
 import inspect
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpo.errors import GrpoError
+from grpo.flags import shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +186,13 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
 }
+
+
+def check_preset(name: str, where: str) -> None:
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name[:60], PRESETS, n=1)
+        hint = f' did you mean "{near[0]}"?' if near else ""
+        raise GrpoError(f"{where}: no preset {shown(name)};{hint} known: {', '.join(PRESETS)}")
 
 
 def load_surrogate(name: str) -> str | Callable[..., Any]:

@@ -1,18 +1,18 @@
 """All options. Attribute docstrings are the `--help`; a TOML file is flags written down. Imports no torch."""
 
 import dataclasses
-import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from grpo import flags
-from grpo.algorithms import PRESETS, Loss
+from grpo.algorithms import PRESETS, Loss, check_preset
 from grpo.contradictions import contradictions
 from grpo.errors import GrpoError
+from grpo.limits import LIMITS, ZERO_OR_MORE
 from grpo.models import OWN_TASK, check_model_name
 
 T = TypeVar("T")
@@ -291,7 +291,7 @@ def parse_train(argv: list[str]) -> Config:
         flags.show_help(Config, prog)
     settings = flags.read(Config, argv, prog=prog, refused=_REFUSED)
     chosen = settings.get("algorithm", flags.Setting(Config.algorithm, "default"))
-    _check_preset(str(chosen.value), f"field algorithm ({chosen.origin})")
+    check_preset(str(chosen.value), f"field algorithm ({chosen.origin})")
     config = flags.build(Config, settings, prog=prog, default=Config(algorithm=str(chosen.value)))
     validate(config, {path: setting.origin for path, setting in settings.items()})
     return config
@@ -308,69 +308,13 @@ def parse_sft(argv: list[str]) -> SftConfig:
     return config
 
 
-def _check_preset(name: str, where: str) -> None:
-    if name not in PRESETS:
-        near = difflib.get_close_matches(name[:60], PRESETS, n=1)
-        hint = f' did you mean "{near[0]}"?' if near else ""
-        raise GrpoError(f"{where}: no preset {flags.shown(name)};{hint} known: {', '.join(PRESETS)}")
-
-
-@dataclass(frozen=True)
-class _Limit:
-    words: str
-    holds: Callable[[Any], bool]
-
-
-_ONE = _Limit("at least 1", lambda value: value >= 1)
-_ZERO = _Limit("0 or more", lambda value: value >= 0)
-_POSITIVE = _Limit("above 0", lambda value: value > 0)
-_FRACTION = _Limit("0 or more and below 1", lambda value: 0 <= value < 1)
-_LIMITS: Mapping[str, _Limit] = {
-    **dict.fromkeys(("steps", "prompts_per_step", "group_size", "max_new_tokens", "batch_size"), _ONE),
-    **dict.fromkeys(
-        ("checkpoints.keep", "optimizer.epochs", "optimizer.minibatches", "evaluation.problems"),
-        _ONE,
-    ),
-    **dict.fromkeys(
-        (
-            "seed",
-            "checkpoint_every",
-            "warmup_steps",
-            "weight_decay",
-            "loss.beta",
-            "system.threads",
-            "system.rows_at_once",
-            "system.token_budget",
-        ),
-        _ZERO,
-    ),
-    **dict.fromkeys(("optimizer.warmup_steps", "optimizer.weight_decay", "system.token_groups"), _ZERO),
-    **dict.fromkeys(("evaluation.every", "evaluation.probes", "loss.refresh", "loss.entropy"), _ZERO),
-    **dict.fromkeys(("critic.warmup_steps", "critic.clip", "critic.weight"), _ZERO),
-    **dict.fromkeys(("critic.lr", "loss.gate_up", "loss.gate_down", "lora.alpha"), _POSITIVE),
-    "lora.rank": _ZERO,
-    **dict.fromkeys(("loss.refill", "loss.correction_cap"), _ONE),
-    **dict.fromkeys(("critic.gamma", "critic.lam"), _Limit("between 0 and 1", lambda value: 0 <= value <= 1)),
-    "loss.overlong": _Limit("0 or more and at most 1", lambda value: 0 <= value <= 1),
-    "loss.cap": _Limit("above 1, or 0 for none", lambda value: value == 0 or value > 1),
-    **dict.fromkeys(("scoring.workers", "scoring.judge_retries", "scoring.judge_budget"), _ZERO),
-    **dict.fromkeys(("scoring.seconds", "scoring.memory_gb", "scoring.judge_seconds"), _POSITIVE),
-    "scoring.most_failures": _Limit("0 or more and at most 1", lambda value: 0 <= value <= 1),
-    **dict.fromkeys(("lr", "temperature", "epochs", "grad_clip", "loss.clip_high", "optimizer.grad_clip"), _POSITIVE),
-    **dict.fromkeys(("optimizer.adam_beta1", "optimizer.adam_beta2"), _FRACTION),
-    **dict.fromkeys(("model", "system.device", "system.runs"), _Limit("given, not empty", bool)),
-    "dataset.heldout_share": _Limit("above 0 and below 1", lambda value: 0 < value < 1),
-    "loss.clip_low": _Limit("above 0 and at most 1", lambda value: 0 < value <= 1),
-}
-
-
 def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = None) -> None:
     """Refuse values that cannot work, alone or together. `origins` tells where each field was set."""
 
     def where(path: str) -> str:
         return f"field {path}" if origins is None else f"field {path} ({origins.get(path, 'default')})"
 
-    limits = _LIMITS if isinstance(config, Config) else {**_LIMITS, "steps": _ZERO}
+    limits = LIMITS if isinstance(config, Config) else {**LIMITS, "steps": ZERO_OR_MORE}
     for path, leaf in flags.leaves(type(config)).items():
         value = attrgetter(path)(config)
         if why := flags.misfit(leaf, value):
@@ -385,30 +329,13 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
     if config.run:
         check_run_name(config.run, where("run"))
     if isinstance(config, Config):
-        _validate_batch(config, where)
-        for name, why in contradictions(config.loss, config.prompts_per_step):
-            raise GrpoError(f"{where(f'loss.{name}')}: {why}")
-        if config.lora.rank and config.loss.refresh:
-            why = "with adapters the reference is the model without them, which stays as it is; set it to 0"
-            raise GrpoError(f"{where('loss.refresh')}: {why}")
+        check_preset(config.algorithm, where("algorithm"))
+        for path, why in contradictions(config):
+            raise GrpoError(f"{where(path)}: {why}")
     elif not config.data and not config.task:
         raise GrpoError(f"{where('data')}: write --data FILE with rows, or --task NAME")
     elif config.task and not config.steps:
         raise GrpoError(f"{where('steps')}: a task has no end; say how many, as in --steps 150")
-
-
-def _validate_batch(config: Config, where: Callable[[str], str]) -> None:
-    _check_preset(config.algorithm, where("algorithm"))
-    chosen = {"baseline": config.loss.baseline, "scale": config.loss.scale}
-    for name, value in chosen.items():
-        if config.group_size == 1 and value in ("mean", "leave_one_out", "length_weighted", "group_std"):
-            raise GrpoError(f'{where("group_size")}: must be at least 2 with {name} "{value}"; got 1')
-        if config.group_size * config.prompts_per_step == 1 and value in ("batch", "batch_std"):
-            raise GrpoError(f'{where("group_size")}: one completion a step has no {name} "{value}"; ask for at least 2')
-    if config.optimizer.minibatches > config.prompts_per_step:
-        prompts = f"prompts_per_step, which is {config.prompts_per_step}"
-        got = f"a minibatch holds whole groups; got {config.optimizer.minibatches}"
-        raise GrpoError(f"{where('optimizer.minibatches')}: must be at most {prompts}: {got}")
 
 
 def resolve(config: Config) -> Config:

@@ -1,41 +1,36 @@
-"""Settings of the objective that cannot work together, or do nothing, each told in one line that names both."""
+"""Settings that cannot work together, or do nothing, each told in one line that names both."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from grpo.algorithms import PRESETS, SURROGATES, Loss
 from grpo.flags import shown
 
+if TYPE_CHECKING:
+    from grpo.config import Config
 
-def contradictions(loss: Loss, prompts_per_step: int) -> Iterator[tuple[str, str]]:
-    """(field of the loss, what is wrong with it)
 
-    >>> list(contradictions(Loss(beta=0.0, refresh=10), 16))
-    [('refresh', 'there is no reference to refresh while loss.beta is 0')]
+def contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    """(setting, what is wrong with it)
+
+    >>> from grpo.config import Config
+    >>> list(contradictions(Config(loss=Loss(beta=0.0, refresh=10))))
+    [('loss.refresh', 'there is no reference to refresh while loss.beta is 0')]
     """
-    yield from _of_names(loss)
-    yield from _of_credit(loss)
-    if loss.kl == "k3_ratio" and loss.kl_in == "reward":
-        yield "kl", 'a reward has no policy ratio, and loss.kl_in is "reward"; use k1, k2 or k3'
-    if loss.refresh and not loss.beta:
-        yield "refresh", "there is no reference to refresh while loss.beta is 0"
-    if loss.cap and loss.surrogate in ("gate", "plain"):
-        yield "cap", f'loss.surrogate "{loss.surrogate}" has none; set it to 0'
-    if not loss.cap and loss.surrogate == "weight":
-        yield "surrogate", '"weight" needs a bound in loss.cap, such as 5'
-    if loss.refill > 1 and loss.baseline in ("batch", "value"):
-        yield "refill", f'with loss.baseline "{loss.baseline}" every group has signal, so none is replaced; set it to 1'
-    if loss.refill > 1 and int(loss.refill * prompts_per_step) == prompts_per_step:
-        yield (
-            "refill",
-            f"{loss.refill:g} x prompts_per_step, which is {prompts_per_step}, has no room for one more group",
-        )
+    yield from _of_batch(config)
+    loss = config.loss
+    for found in (_of_names(loss), _of_credit(loss), _of_update(loss, config.prompts_per_step)):
+        for name, why in found:
+            yield f"loss.{name}", why
+    if config.lora.rank and loss.refresh:
+        why = "with adapters the reference is the model without them, which stays as it is; set it to 0"
+        yield "loss.refresh", why
 
 
-def idle(config: Any) -> Iterator[str]:
+def idle(config: Config) -> Iterator[str]:
     """What was set otherwise than the preset has it and does nothing beside the other settings; one line each.
 
     >>> from dataclasses import replace
@@ -78,6 +73,19 @@ def _idle_of_loss(loss: Loss, updates: int) -> Iterator[tuple[tuple[str, ...], s
         yield ("correction_cap",), 'loss.correction is "none"'
 
 
+def _of_batch(config: Config) -> Iterator[tuple[str, str]]:
+    chosen = {"baseline": config.loss.baseline, "scale": config.loss.scale}
+    for name, value in chosen.items():
+        if config.group_size == 1 and value in ("mean", "leave_one_out", "length_weighted", "group_std"):
+            yield "group_size", f'must be at least 2 with {name} "{value}"; got 1'
+        if config.group_size * config.prompts_per_step == 1 and value in ("batch", "batch_std"):
+            yield "group_size", f'one completion a step has no {name} "{value}"; ask for at least 2'
+    if config.optimizer.minibatches > config.prompts_per_step:
+        prompts = f"prompts_per_step, which is {config.prompts_per_step}"
+        got = f"a minibatch holds whole groups; got {config.optimizer.minibatches}"
+        yield "optimizer.minibatches", f"must be at most {prompts}: {got}"
+
+
 def _of_names(loss: Loss) -> Iterator[tuple[str, str]]:
     if loss.surrogate not in SURROGATES and not re.fullmatch(r"[\w.]+:\w+", loss.surrogate):
         yield "surrogate", f"no {shown(loss.surrogate)}; use {', '.join(SURROGATES)}, or a function as module:name"
@@ -104,3 +112,21 @@ def _of_credit(loss: Loss) -> Iterator[tuple[str, str]]:
             yield "parts", '"normalise" goes with loss.baseline "mean" and loss.scale "group_std"'
         if loss.beta and loss.kl_in == "reward":
             yield "parts", '"normalise" has no place for a KL divergence; set loss.kl_in to "loss"'
+
+
+def _of_update(loss: Loss, prompts_per_step: int) -> Iterator[tuple[str, str]]:
+    if loss.kl == "k3_ratio" and loss.kl_in == "reward":
+        yield "kl", 'a reward has no policy ratio, and loss.kl_in is "reward"; use k1, k2 or k3'
+    if loss.refresh and not loss.beta:
+        yield "refresh", "there is no reference to refresh while loss.beta is 0"
+    if loss.cap and loss.surrogate in ("gate", "plain"):
+        yield "cap", f'loss.surrogate "{loss.surrogate}" has none; set it to 0'
+    if not loss.cap and loss.surrogate == "weight":
+        yield "surrogate", '"weight" needs a bound in loss.cap, such as 5'
+    if loss.refill > 1 and loss.baseline in ("batch", "value"):
+        yield "refill", f'with loss.baseline "{loss.baseline}" every group has signal, so none is replaced; set it to 1'
+    if loss.refill > 1 and int(loss.refill * prompts_per_step) == prompts_per_step:
+        yield (
+            "refill",
+            f"{loss.refill:g} x prompts_per_step, which is {prompts_per_step}, has no room for one more group",
+        )

@@ -6,19 +6,14 @@ Readers open the database read-only and see every finished step while the traine
 from __future__ import annotations
 
 import json
-import math
 import os
-import platform
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib import metadata
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -30,29 +25,13 @@ from grpo.errors import DiskFullError, GrpoError
 from grpo.faults import point
 from grpo.flags import one_line
 from grpo.metrics import EVAL_METRICS, TIMED_METRICS, check_names
-from grpo.trace import traced_groups
-from grpo.types import Completion, Group
+from grpo.provenance import provenance
+from grpo.rows import as_json, completion_rows, decoded, group_row, metric_rows, probe_rows, token_rows
+from grpo.types import Group
 
 STATUSES = ("running", "finished", "stopped", "failed")
 SCHEMA_VERSION = 2
-SECRET = re.compile("(token|key|secret|password)$", re.IGNORECASE)
-ENCODER = json.JSONEncoder(allow_nan=False)
 SCHEMA = Path(__file__).with_name("schema.sql").read_text()
-
-
-def redacted(command: Sequence[str]) -> list[str]:
-    """The command line without what follows or is set by an option that sounds like a secret.
-
-    >>> redacted(["grpo", "train", "--hub-token", "hf_123", "--api_key=456", "--steps", "3"])
-    ['grpo', 'train', '--hub-token', '…', '--api_key=…', '--steps', '3']
-    """
-    words, hide = [], False
-    for word in command:
-        name, equals, _ = word.partition("=")
-        secret = bool(SECRET.search(name)) and name.startswith("-")
-        words.append("…" if hide else f"{name}=…" if secret and equals else word)
-        hide = secret and not equals
-    return words
 
 
 def fresh_name(folder: Path, stem: str) -> str:
@@ -68,80 +47,6 @@ def _run_path(folder: Path, name: str) -> Path:
     if path.is_symlink():
         raise GrpoError(f"field run: {path} is a symbolic link; a run is a plain folder, name another with --run OTHER")
     return path
-
-
-def _finite(value: Any) -> Any:
-    """The same JSON value with None for NaN and infinities, which JSON cannot write."""
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _json(value: Any) -> str:
-    try:
-        return ENCODER.encode(value)
-    except (ValueError, TypeError):  # not finite, or numpy's
-        return ENCODER.encode(_finite(value))
-
-
-def _metric_rows(step: int, metrics: Mapping[str, float]) -> list[tuple[int, str, float | None]]:
-    return [(step, name, _finite(value)) for name, value in metrics.items()]
-
-
-def _total(array: np.ndarray) -> float | None:
-    """None where it is not finite."""
-    total = float(np.add.reduce(array, dtype=np.float64))
-    return total if math.isfinite(total) else None
-
-
-def _completion_columns(done: Completion) -> tuple[Any, ...]:
-    """Columns text to why of a completion's row."""
-    length = len(done)
-    total = _total(done.advantages) if done.advantages is not None else None
-    advantage = None if total is None else total / max(length, 1)
-    logprob = _total(done.logprobs)
-    parts, traits = _json(done.parts), _json(done.traits)
-    return done.text, length, done.finish, _finite(done.reward), parts, traits, advantage, logprob, done.why
-
-
-def _token_rows(step: int, groups: Sequence[Group], kept: int) -> list[tuple[Any, ...]]:
-    rows = []
-    for index in traced_groups(groups, kept):
-        for sample_index, done in enumerate(groups[index].completions):
-            trainer, entropies, denominator = (
-                (done.trace.logprobs, done.trace.entropies, done.trace.denominator) if done.trace else (None,) * 3
-            )
-            floats = (done.logprobs, done.ref_logprobs, done.old_logprobs, done.advantages, trainer, entropies)
-            blobs = (None if array is None else np.asarray(array, "<f4").tobytes() for array in floats)
-            rows.append((step, index, sample_index, np.asarray(done.tokens, "<i4").tobytes(), *blobs, denominator))
-    return rows
-
-
-def _decoded(column: str, value: Any) -> Any:
-    """A column of token_arrays as it went in."""
-    return np.frombuffer(value, "<i4" if column == "tokens" else "<f4") if isinstance(value, bytes) else value
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:  # grpo itself, when it runs from a source tree
-        return None
-
-
-def _git() -> dict[str, Any] | None:
-    """Commit of the working directory's repository, and whether tracked files differ from it."""
-    if shutil.which("git") is None:
-        return None
-    # --exclude hides the tags, so that describe answers with the plain commit.
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    answer = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"})
-    if answer.returncode != 0:
-        return None
-    commit, _, dirty = answer.stdout.strip().partition("-")
-    return {"commit": commit, "dirty": bool(dirty)}
 
 
 def _connect(file: Path, *, readonly: bool) -> sqlite3.Connection:
@@ -179,16 +84,12 @@ class Run:
             aside.mkdir(mode=0o700, parents=True)  # completions may be private
         except OSError as error:
             raise GrpoError(f"field system.runs: cannot write in {folder}: {error.strerror}; choose another") from error
-        distributions = {"torch": "torch", "transformers": "transformers", "numpy": "numpy", "grpo": "grpo-lab"}
-        versions = {package: _version(distribution) for package, distribution in distributions.items()}
         about = {
             "kind": kind,
             "config": config,
             "status": "running",
             "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "versions": {"python": platform.python_version(), **versions},
-            "git": _git(),
-            "command": redacted(sys.argv),
+            **provenance(),
             **(meta or {}),
         }
         db = _connect(aside / "run.db", readonly=False)
@@ -196,7 +97,9 @@ class Run:
             db.execute("PRAGMA journal_mode = WAL")
             with db:
                 db.executescript(f"BEGIN; {SCHEMA}")
-                db.executemany("INSERT INTO meta VALUES (?, ?)", [(key, _json(value)) for key, value in about.items()])
+                db.executemany(
+                    "INSERT INTO meta VALUES (?, ?)", [(key, as_json(value)) for key, value in about.items()]
+                )
             db.close()
         except sqlite3.OperationalError as error:
             db.close()
@@ -275,11 +178,11 @@ class Run:
             before = self._timeless(step)
             db.execute("DELETE FROM steps WHERE step = ?", (step,))
             db.execute("INSERT INTO steps VALUES (?, ?)", (step, now))
-            db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", _metric_rows(step, metrics))
+            db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", metric_rows(step, metrics))
             self._insert_groups("", step, groups, pause)
             now_recorded = self._timeless(step) if before else before
-            token_rows = _token_rows(step, groups, token_groups)
-            db.executemany("INSERT INTO token_arrays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", token_rows)
+            kept = token_rows(step, groups, token_groups)
+            db.executemany("INSERT INTO token_arrays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kept)
             if ended is None:  # all of it but this line and the commit
                 span_rows.append((step, "record", now, time.time() - now))
             db.executemany("INSERT INTO spans VALUES (?, ?, ?, ?)", span_rows)
@@ -294,15 +197,11 @@ class Run:
         with self._transaction() as db:
             db.execute("DELETE FROM evals WHERE step = ?", (step,))
             db.execute("INSERT INTO evals VALUES (?, ?)", (step, time.time()))
-            db.executemany("INSERT INTO eval_metrics VALUES (?, ?, ?)", _metric_rows(step, row))
+            db.executemany("INSERT INTO eval_metrics VALUES (?, ?, ?)", metric_rows(step, row))
             self._insert_groups("eval_", step, groups)
 
     def record_probes(self, step: int, groups: Sequence[Group]) -> None:
-        rows = []
-        for index, group in enumerate(groups):
-            samples = [{"text": done.text, "reward": done.reward} for done in group.completions]
-            problem = group.problem
-            rows.append((step, index, problem.id, problem.prompt, problem.answer, _json(samples)))
+        rows = probe_rows(step, groups)
         with self._transaction() as db:
             db.execute("DELETE FROM probes WHERE step = ?", (step,))
             db.executemany("INSERT INTO probes VALUES (?, ?, ?, ?, ?, ?)", rows)
@@ -314,14 +213,19 @@ class Run:
 
     def set_config(self, config: dict[str, Any]) -> None:
         with self._transaction() as db:
-            db.execute("UPDATE meta SET value = ? WHERE key = 'config'", (_json(config),))
+            db.execute("UPDATE meta SET value = ? WHERE key = 'config'", (as_json(config),))
         self.config = config
 
     def set_status(self, status: str) -> None:
         if status not in STATUSES:
             raise ValueError(f"status {status!r} is not one of {STATUSES}")
         with self._transaction() as db:
-            db.execute("UPDATE meta SET value = ? WHERE key = 'status'", (_json(status),))
+            db.execute("UPDATE meta SET value = ? WHERE key = 'status'", (as_json(status),))
+
+    def set_meta(self, key: str, value: Any) -> None:
+        """What the run has learnt of itself since it was made."""
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, as_json(value)))
 
     def rewind(self, step: int) -> None:
         """Forget what came after the first `step` steps: to resume from a checkpoint taken there."""
@@ -334,10 +238,8 @@ class Run:
         self, prefix: str, step: int, groups: Sequence[Group], pause: Callable[[], object] = lambda: None
     ) -> None:
         for index, group in enumerate(groups):
-            problem = group.problem
-            about = (step, index, problem.id, problem.prompt, problem.answer, group.policy_version)
-            rows = [(step, index, place, *_completion_columns(done)) for place, done in enumerate(group.completions)]
-            self._db.execute(f"INSERT INTO {prefix}groups VALUES (?, ?, ?, ?, ?, ?)", about)
+            rows = completion_rows(step, index, group)
+            self._db.execute(f"INSERT INTO {prefix}groups VALUES (?, ?, ?, ?, ?, ?)", group_row(step, index, group))
             self._db.executemany(f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
             pause()
 
@@ -365,11 +267,6 @@ class Run:
     def meta(self, key: str) -> Any:
         """What the run was told of itself when it was made, such as its fingerprints."""
         return self._meta().get(key)
-
-    def set_meta(self, key: str, value: Any) -> None:
-        """What it has learnt of itself since."""
-        with self._transaction() as db:
-            db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, _json(value)))
 
     def best_step(self) -> int | None:
         """After how many steps held-out accuracy was highest; the first of equals."""
@@ -403,7 +300,7 @@ class Run:
     def token_arrays(self, step: int) -> list[dict[str, Any]]:
         """Rows of the groups whose tokens were kept: group_index, sample_index and arrays, None where not recorded."""
         rows = self._db.execute("SELECT * FROM token_arrays WHERE step = ? ORDER BY group_index, sample_index", (step,))
-        return [{key: _decoded(key, value) for key, value in dict(row).items()} for row in rows]
+        return [{key: decoded(key, value) for key, value in dict(row).items()} for row in rows]
 
     def spans(self) -> list[dict[str, Any]]:
         """Where each step's time went, in order: step, name, start (seconds since 1970), seconds."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo.cli import LabOptions
+from grpo.commands.lab import LabOptions
 from grpo.flags import leaves
 from grpo.lab.server import STATIC
 

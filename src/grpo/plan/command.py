@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpo import flags
-from grpo.algorithms import PRESETS
+from grpo.algorithms import PRESETS, check_preset
 from grpo.config import Config
 from grpo.errors import GrpoError
 from grpo.plan.compute import flops
@@ -123,10 +122,7 @@ def _precision(options: PlanOptions) -> str:
 def _chosen(names: str) -> list[str]:
     chosen = [name.strip() for name in names.split(",") if name.strip()] or list(PRESETS)
     for name in chosen:
-        if name not in PRESETS:
-            near = difflib.get_close_matches(name[:60], PRESETS, n=1)
-            hint = f' did you mean "{near[0]}"?' if near else ""
-            raise GrpoError(f"field algorithm: no preset {flags.shown(name)};{hint} known: {', '.join(PRESETS)}")
+        check_preset(name, "field algorithm")
     return chosen
 
 

@@ -1,0 +1,58 @@
+"""What MODEL stands for on the command line: a run's checkpoint or a model by name, and the task it comes with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo.config import Dataset, from_dict
+from grpo.errors import GrpoError
+from grpo.models import OWN_TASK
+
+if TYPE_CHECKING:
+    from grpo.policy import Policy
+    from grpo.store import Run
+    from grpo.tasks import Task
+
+
+def load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
+    """The policy, and the settings it was trained with or made for."""
+    from grpo.loading import load_policy
+
+    model, settings = find_run(name, runs) or (name, {"task": OWN_TASK.get(name, "")})
+    return load_policy(model), settings
+
+
+def find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
+    """Model folder and settings of the run of that name; None where a model is meant."""
+    if name in OWN_TASK or Path(name).exists() or not (Path(runs) / name / "run.db").is_file():
+        return None
+    from grpo.store import Run
+
+    with Run.open(Path(runs), name, readonly=True) as run:
+        return str(model_of(run)), run.config
+
+
+def model_of(run: Run, *, best: bool = False) -> Path:
+    from grpo.checkpoints import Checkpoints
+
+    checkpoints, best_step = Checkpoints(run.path), run.best_step()
+    checkpoint = checkpoints.at(best_step) if best and best_step is not None else checkpoints.newest()
+    if checkpoint is None and best:
+        raise GrpoError(f"run {run.name}: has no checkpoint of its best evaluation (after {best_step} steps)")
+    if checkpoint is None:
+        raise GrpoError(f"run {run.name}: has no checkpoint yet; wait for one, or train with --checkpoint-every N")
+    if damage := checkpoint.damage():
+        raise GrpoError(f"run {run.name}: {damage}; resume the run, which falls back to the checkpoint before")
+    return checkpoint.model
+
+
+def find_task(task: str, data: str, dataset: Dataset, settings: dict[str, Any]) -> Task | None:
+    """The task that was asked for, or else the one the model was trained on."""
+    from grpo.tasks import load_task
+
+    if task or data:
+        return load_task(task or "data", data, dataset)
+    if not settings.get("task"):
+        return None
+    return load_task(settings["task"], settings.get("data", ""), from_dict(Dataset, settings.get("dataset", {})))
