@@ -179,7 +179,7 @@ def test_what_could_not_start_is_no_wrong_answer(monkeypatch: pytest.MonkeyPatch
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr("subprocess.Popen", full)
-    with pytest.raises(OSError, match="bubblewrap could not be started: .*Resource temporarily unavailable") as caught:
+    with pytest.raises(OSError, match=r"bubblewrap could not be started: .*Resource temporarily unavailable") as caught:
         run_program("print(1)")
     assert not isinstance(caught.value, BlockingIOError), "a reward's own, which would be a crash of the completion"
     assert caught.value.errno is None
