@@ -96,7 +96,7 @@ def test_sampler_and_trainer_agree_in_mixed_precision(name: str, compute: torch.
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gemma"])
-@pytest.mark.parametrize(("compute", "bound"), [(None, 1e-4), (torch.bfloat16, 0.04)])
+@pytest.mark.parametrize(("compute", "bound"), [(None, 1e-4), (torch.bfloat16, 0.04), (torch.float16, 0.006)])
 def test_sampler_and_trainer_agree_on_adapters(name: str, compute: torch.dtype | None, bound: float) -> None:
     """Again after the adapter has moved, which captured graphs must follow, and not on the model without it."""
     policy = random_policy(name)
