@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo.check import FORMS, check_task, rephrased, zero_signal_share
+from grpo.check import FORMS, check_task, lines, rephrased, zero_signal_share
 from grpo.cli import main
 from grpo.tasks import load_task
 from grpo.types import Problem
@@ -108,3 +108,11 @@ def test_zero_signal_share_is_the_mean_over_all_groups_that_could_be_drawn() -> 
 def test_check_without_anything_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check"]) == 2
     assert "grpo check TASK, or grpo check --data FILE" in capsys.readouterr().err
+
+
+def test_a_task_whose_golds_stand_alone_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = load_task("arithmetic")
+    monkeypatch.setattr(type(task), "score", lambda _, problem, text: {"correct": float(text == problem.answer)})
+    told = "\n".join(lines(check_task(task, problems=20, samples=0)))
+    assert "golds score as they stand, and in none of the forms in which people wrap an answer" in told
+    assert "sentence" not in told

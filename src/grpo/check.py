@@ -246,8 +246,11 @@ def lines(found: Findings) -> Iterator[str]:
     yield f"junk: {found.junk.right} of {found.junk.count} texts that say nothing earn full marks"
     yield from (f"  PAID {sample.problem}: {printable(sample.text, 40)}" for sample in found.paid_junk[:SHOWN])
     yield f"{1e3 * found.seconds_per_reward:.3f} ms for a reward"
-    yield "golds in the forms people write them, and how many score 1:"
-    yield from (f"  {form:30} {share.right:>7} of {share.count}" for form, share in found.forms.items())
+    if any(share.right for form, share in found.forms.items() if form != "bare"):
+        yield "golds in the forms people write them, and how many score 1:"
+        yield from (f"  {form:30} {share.right:>7} of {share.count}" for form, share in found.forms.items())
+    else:
+        yield "golds score as they stand, and in none of the forms in which people wrap an answer"
     yield "tricks, and how many earn full marks:"
     yield from (f"  {trick:30} {share.right:>7} of {share.count}" for trick, share in found.tricks.items())
     if row := found.model:
