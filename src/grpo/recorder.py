@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from contextlib import suppress
-from functools import partial
 from typing import TypeVar
 
 from grpo.config import Config
@@ -30,8 +29,6 @@ SECONDS_BETWEEN_TRIES = 10.0
 HEAD_START = 0.05
 """Seconds that a step is left lying: the next rollout is launched meanwhile. Both need Python's lock, and what has to
 wait for it is the GPU."""
-PAUSE = 0.0005
-"""Seconds after every group, for the same reason."""
 
 Written = TypeVar("Written")
 
@@ -84,6 +81,7 @@ class Recorder:
         while self._writing is not None and not self._writing.done():
             with suppress(KeyboardInterrupt):
                 futures.wait([self._writing])
+        self._thread.shutdown(wait=False)
         if self._writing is not None and (error := self._writing.exception()):
             self.view.warned(str(error))
 
@@ -118,8 +116,8 @@ class Recorder:
     ) -> None:
         """A step made again after a kill must be what it was, and is shouted about if it is not."""
         self._hurry.wait(HEAD_START)
-        kept, pause = self.config.system.token_groups, partial(self._hurry.wait, PAUSE)
-        differences = self.with_space(lambda: self.run.record(step, groups, metrics, spans, kept, ended, pause))
+        kept = self.config.system.token_groups
+        differences = self.with_space(lambda: self.run.record(step, groups, metrics, spans, kept, ended))
         if differences:
             more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
             self.warn("replay", f"step {step} was made again and is not the same: {differences[0]}{more}", step)

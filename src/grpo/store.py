@@ -11,7 +11,7 @@ import re
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
@@ -159,12 +159,11 @@ class Run:
         spans: Mapping[str, float],
         token_groups: int = 1,
         ended: float | None = None,
-        pause: Callable[[], object] = lambda: None,
     ) -> list[str]:
         """Record one step. Per-token arrays are kept for `token_groups` groups, those with unequal rewards first.
 
         `spans` follow one another up to `ended`, seconds since 1970. None: up to now, and what follows is a span too,
-        `record`, because the caller waits for it. `pause` is called after every group.
+        `record`, because the caller waits for it.
 
         A step that was recorded before (a run killed after its last checkpoint makes it again) is replaced. What is
         not the same as before, times apart, is returned: it should be nothing.
@@ -179,7 +178,7 @@ class Run:
             db.execute("DELETE FROM steps WHERE step = ?", (step,))
             db.execute("INSERT INTO steps VALUES (?, ?)", (step, now))
             db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", metric_rows(step, metrics))
-            self._insert_groups("", step, groups, pause)
+            self._insert_groups("", step, groups)
             now_recorded = self._timeless(step) if before else before
             kept = token_rows(step, groups, token_groups)
             db.executemany("INSERT INTO token_arrays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kept)
@@ -234,14 +233,11 @@ class Run:
             db.execute("DELETE FROM evals WHERE step > ?", (step,))
             db.execute("DELETE FROM probes WHERE step > ?", (step,))
 
-    def _insert_groups(
-        self, prefix: str, step: int, groups: Sequence[Group], pause: Callable[[], object] = lambda: None
-    ) -> None:
+    def _insert_groups(self, prefix: str, step: int, groups: Sequence[Group]) -> None:
         for index, group in enumerate(groups):
             rows = completion_rows(step, index, group)
             self._db.execute(f"INSERT INTO {prefix}groups VALUES (?, ?, ?, ?, ?, ?)", group_row(step, index, group))
             self._db.executemany(f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-            pause()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

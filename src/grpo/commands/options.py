@@ -3,12 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from grpo import flags
+from grpo.config import Dataset
 from grpo.errors import GrpoError
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """A model, what it is asked, and how its tokens are chosen: what `grpo eval` and `grpo sample` share."""
+
+    model: str
+    """A model or the name of a run; also the first argument."""
+    task: str = ""
+    """Empty: the run's or the embedded model's own."""
+    data: str = ""
+    """Rows to ask instead: a file or a Hugging Face dataset."""
+    temperature: float = 1.0
+    """0: greedy."""
+    max_new_tokens: int = 0
+    """0: as in the run, or 48."""
+    top_k: int = 0
+    """Sample among the k likeliest tokens only; 0: all."""
+    top_p: float = 1.0
+    """Sample from the smallest set of tokens that holds this much probability."""
+    seed: int = 1
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    json: bool = False
+    """Print JSON."""
+    dataset: Dataset = field(default_factory=Dataset)
+
+    def choosing(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """How an engine is asked, for a model that was trained with these settings."""
+        return {
+            "seed": self.seed,
+            "temperature": self.temperature,
+            "max_new_tokens": self.max_new_tokens or settings.get("max_new_tokens", 48),
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+        }
+
 
 LEAST: Mapping[str, int] = {
     "count": 1,

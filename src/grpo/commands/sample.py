@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from grpo.commands.model import find_task, load
-from grpo.commands.options import parse
-from grpo.config import Config, Dataset
+from grpo.commands.options import Sampling, parse
+from grpo.config import Config
 
 PROG = "grpo sample"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleOptions:
+class SampleOptions(Sampling):
     """Sample a group of completions of one prompt. Where the task can score it, rewards and advantages are shown."""
 
-    model: str
-    """A model or the name of a run; also the first argument."""
     prompt: str
     """The prompt; also the second argument."""
     count: int = 8
     """Completions; also -n."""
-    task: str = ""
-    """Empty: the run's or the embedded model's own."""
-    data: str = ""
-    """Rows to ask instead: a file or a Hugging Face dataset."""
-    temperature: float = 1.0
-    """0: greedy."""
-    max_new_tokens: int = 0
-    """0: as in the run, or 48."""
-    top_k: int = 0
-    """Sample among the k likeliest tokens only; 0: all."""
-    top_p: float = 1.0
-    """Sample from the smallest set of tokens that holds this much probability."""
-    seed: int = 1
-    runs: str = "runs"
-    """Folder that holds the runs."""
-    json: bool = False
-    """Print JSON."""
-    dataset: Dataset = field(default_factory=Dataset)
 
 
 def command(arguments: list[str]) -> int:
@@ -57,13 +37,9 @@ def command(arguments: list[str]) -> int:
     groups = Engine(policy).sample(
         [problem or Problem("typed", options.prompt, "", messages=chat(options.prompt))],
         options.count,
-        seed=options.seed,
         step=0,
-        temperature=options.temperature,
-        max_new_tokens=options.max_new_tokens or settings.get("max_new_tokens", 48),
         purpose="sample",
-        top_k=options.top_k,
-        top_p=options.top_p,
+        **options.choosing(settings),
     )
     if task and problem:
         groups, _ = credit(score(task, groups), Config())

@@ -30,6 +30,7 @@ PREFILL_TOKENS = 32768
 CAPTURED_PREFILL_TOKENS = 8192
 """Prompts of fewer tokens are computed by a captured graph too, one for each size."""
 MOST_PREFILL_GRAPHS = 32
+"""Beyond, sizes hardly repay their capture."""
 PREFILL_COLUMNS = 16
 """Sizes are multiples of this many tokens, so that there are few."""
 TOKENS_BETWEEN_LOOKS = 2
