@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 MEMORY_BANDWIDTH = 4.3e12
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="", help="ours; default: mixed on a GPU, float32 on a CPU")
     parser.add_argument("--peers", default="", help="hf, vllm, or both with a comma")
     parser.add_argument("--uneven", choices=("", "geometric", "uniform"), default="")
-    parser.add_argument("--rounds", type=int, default=3, help="each; the first does not count")
+    parser.add_argument("--rounds", type=int, default=5, help="each; the first does not count")
     parser.add_argument("--threads", type=int, default=0, help="of a CPU; default: one per core")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--engine", default="", help=argparse.SUPPRESS)
@@ -108,12 +108,13 @@ def machine() -> str:
 
 @dataclass
 class Engine:
-    """Ready to go: its model's config, what makes all tokens and says how many, and how long it took to be ready."""
+    """Ready to go: its model's config, what makes all tokens and says how many, how long it took to be ready, and what
+    makes them once more and says how long each phase takes, where that is known."""
 
     config: Any
     go: Callable[[], int]
     start_seconds: float
-    phases: dict[str, float] = field(default_factory=dict)
+    phases: Callable[[], dict[str, float]] = dict
 
 
 def measured(work: argparse.Namespace, engines: Sequence[Engine]) -> list[dict[str, Any]]:
@@ -164,7 +165,7 @@ def described(work: argparse.Namespace, engine: Engine, tokens: int, seconds: fl
         "peak_gb": round(peak, 2),
         "start_seconds": round(engine.start_seconds, 2),
         "load": round(load, 1),
-        "phases": engine.phases,
+        "phases": engine.phases(),
     }
 
 
@@ -198,42 +199,48 @@ def ours(work: argparse.Namespace) -> Engine:
     from grpo.types import Problem
 
     policy = policy_of(work, NAME, work.dtype or ("mixed" if work.device == "cuda" else "float32"))
+    if work.device == "cuda":
+        import grpo.rollout.graphs  # noqa: F401 - imports are not part of a start, vLLM's neither
     if work.uneven:
         stop_at_random(work)
     problems = [
         Problem(str(i), " ".join(map(str, row)), "")
         for i, row in enumerate(prompt_tokens(work, policy.model.config.vocab_size))
     ]
-    phases: dict[str, float] = {}
     engine = OurEngine(policy)
-
-    def timed(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-            result = function(*arguments)
-            torch.cuda.synchronize()
-            phases[phase] = time.perf_counter() - begin
-            return result
-
-        return run
-
     options = {"seed": 0, "step": 0, "temperature": 1.0}
-    begin = time.perf_counter()
-    engine.sample(problems, work.group, max_new_tokens=2, **options)
-    start_seconds = time.perf_counter() - begin
-    if work.device == "cuda":
-        engine.sample(problems, work.group, max_new_tokens=work.new, **options)
-        engine.graphs.prefill = timed("prefill", engine.graphs.prefill)
-        engine.graphs.run = timed("decode", engine.graphs.run)
 
-    def go() -> int:
-        begin = time.perf_counter()
-        groups = engine.sample(problems, work.group, max_new_tokens=work.new, **options)
-        phases["host"] = time.perf_counter() - begin - phases.get("prefill", 0) - phases.get("decode", 0)
+    def go(new: int = work.new) -> int:
+        groups = engine.sample(problems, work.group, max_new_tokens=new, **options)
         return sum(len(completion) for group in groups for completion in group.completions)
 
+    def phases() -> dict[str, float]:
+        """Waiting for the end of each costs time, so this is no round that counts."""
+        if (held := engine.graphs) is None:
+            return {}
+        spent: dict[str, float] = {}
+        held.prefill, held.run = timed(spent, "prefill", held.prefill), timed(spent, "decode", held.run)
+        timed(spent, "host", go)()
+        return {**spent, "host": spent["host"] - spent["prefill"] - spent["decode"]}
+
+    begin = synchronized(work)
+    go(2)
+    start_seconds = synchronized(work) - begin
     return Engine(policy.model.config, go, start_seconds, phases)
+
+
+def timed(spent: dict[str, float], phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+
+    def run(*arguments: Any) -> Any:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        result = function(*arguments)
+        torch.cuda.synchronize()
+        spent[phase] = time.perf_counter() - begin
+        return result
+
+    return run
 
 
 def stop_at_random(work: argparse.Namespace) -> None:
@@ -252,15 +259,19 @@ def stop_at_random(work: argparse.Namespace) -> None:
         stops = rng.geometric(chance, rows).clip(1, work.new)
 
     class Uneven(graphs.GraphDecoding):
+        last_S: torch.Tensor | None = None
+
         def _sample(self, logits_UV: torch.Tensor, source_B: torch.Tensor) -> None:
             super()._sample(logits_UV, source_B)
-            if not hasattr(self, "stops_S"):
-                spare = [0]  # the slot of finished rows
-                self.stops_S = torch.tensor([*stops.tolist(), *spare], dtype=torch.int32, device=self.policy.device)
-            rows, batch = self.rows, len(source_B)
-            slot_B = rows.slot_B[:batch].long()
-            rows.going_B[:batch] *= self.stops_S[slot_B] > rows.time + 1
-            self.results.length_S.copy_(self.stops_S[: len(self.results.length_S)])
+            if self.last_S is None:
+                spare = [-1]  # the slot of finished rows
+                self.last_S = torch.tensor([*(stops - 1), *spare], dtype=torch.int32, device=self.policy.device)
+            going_B = self.rows.going_B[: len(source_B)]
+            going_B.mul_(self.last_S.index_select(0, self.rows.slot_B[: len(source_B)]) > self.rows.time)
+
+        def run(self, *arguments: Any) -> tuple[Any, Any, Any]:
+            tokens_SL, logp_SL, length_S = super().run(*arguments)
+            return tokens_SL, logp_SL, np.minimum(stops, length_S)
 
     graphs.GraphDecoding = Uneven
 

@@ -20,6 +20,7 @@ pytest.importorskip("triton")
 
 from grpo.rollout import kernels
 from grpo.rollout.graphs import GraphDecoding
+from grpo.rollout.rehearsal import rehearsals
 from grpo.rollout.rows import Room, Rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -209,6 +210,11 @@ class InterpretedDecoding(GraphDecoding):
     """Does the work again instead of replaying a graph, so that it works without a GPU."""
 
     batches: list[int]
+
+    def _rehearse(self):
+        """The interpreter compiles nothing; that its works run, and leave nothing behind, can be seen all the same."""
+        for work in rehearsals(self):
+            work()
 
     def _graph(self, batch: int):
         self.batches = [*getattr(self, "batches", []), batch]

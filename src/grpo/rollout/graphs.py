@@ -23,6 +23,7 @@ from grpo.policy import Policy
 from grpo.product import wide_product
 from grpo.rollout import kernels
 from grpo.rollout.decoder import decoded
+from grpo.rollout.rehearsal import rehearse
 from grpo.rollout.rows import Look, Results, Room, Rows
 
 PREFILL_TOKENS = 32768
@@ -83,6 +84,10 @@ class GraphDecoding:
         self.prefills: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]] = {}
         """By size: graph, tokens, which of them are last."""
         self.logits_PV = floats(P, len(policy.model.get_output_embeddings().weight))
+        self._rehearse()
+
+    def _rehearse(self) -> None:
+        rehearse(self)
 
     def refresh(self) -> None:
         if self.fused:

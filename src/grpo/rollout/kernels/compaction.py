@@ -10,7 +10,7 @@ import triton.language as tl
 ROWS_AT_ONCE = 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "prompts", "spare"])
 def _compact(
     slot_ptr, first_ptr, prompt_ptr, token_ptr, going_ptr, start_ptr, before_ptr, count_ptr, batch, prompts, spare,
     BLOCK: tl.constexpr,

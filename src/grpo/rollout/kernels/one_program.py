@@ -53,7 +53,7 @@ def _see_keys(
     return top, mass, out_low, out_high
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["prompts", "columns", "new_tokens", "window"])
 def _whole_attention(
     qkv_ptr, k_own_ptr, v_own_ptr, k_prompt_ptr, v_prompt_ptr, out_ptr, cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr,
     slot_ptr, first_ptr, prompt_ptr, length_ptr, time_ptr, eps, prompts, columns, new_tokens, scale, window,

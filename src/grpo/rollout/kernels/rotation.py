@@ -24,7 +24,7 @@ def _weighed(weight_ptr, inside, normal, dtype: tl.constexpr):
     return (weight.to(tl.float32) * normal.to(dtype).to(tl.float32)).to(weight.dtype).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["new_tokens"])
 def _rotate_and_store(
     qkv_ptr, k_own_ptr, v_own_ptr, cos_ptr, sin_ptr, slot_ptr, first_ptr, time_ptr, q_norm_ptr, k_norm_ptr,
     eps, new_tokens,

@@ -25,7 +25,7 @@ def _weigh(logits_ptr, source_ptr, top_ptr, mass_ptr, cool_ptr, V, parts, BLOCK:
     tl.store(mass_ptr + row * parts + part, tl.sum(tl.exp(logit - top)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["new_tokens"])
 def _pick(
     logits_ptr, source_ptr, top_ptr, mass_ptr, noise_ptr, slot_ptr, going_ptr, token_ptr, tokens_ptr, logp_ptr,
     length_ptr, ends_ptr, time_ptr, cool_ptr, V, parts, new_tokens,

@@ -14,7 +14,7 @@ PROMPT_KEYS_PER_PROGRAM = 256
 """A longer prompt is read by several programs, whose parts are joined afterwards."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "columns", "window"])
 def _prompt_attention(
     q_ptr, k_ptr, v_ptr, out_ptr, top_ptr, mass_ptr, start_ptr, length_ptr, first_ptr, time_ptr,
     q_row_stride, rows, columns, scale, window,
@@ -72,7 +72,7 @@ def _prompt_attention(
     tl.store(out_ptr + place[:, None] * D + column[None, :], out, is_query[:, None] & in_head[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "new_tokens", "window"])
 def _own_attention(
     q_ptr, k_ptr, v_ptr, prompt_out_ptr, prompt_top_ptr, prompt_mass_ptr, out_ptr, slot_ptr, first_ptr, time_ptr,
     q_row_stride, rows, new_tokens, scale, window,
