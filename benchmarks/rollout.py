@@ -192,8 +192,6 @@ def policy_of(work: argparse.Namespace, attention: str, dtype: str) -> Any:
 
 
 def ours(work: argparse.Namespace) -> Engine:
-    import torch
-
     from grpo.attention import NAME
     from grpo.rollout.engine import Engine as OurEngine
     from grpo.types import Problem

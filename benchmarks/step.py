@@ -4,10 +4,10 @@ python benchmarks/step.py --model nano --prompts 16 --group 8 --new 32
 python benchmarks/step.py --model smollm2 --prompts 4 --group 8 --new 32 --peer trl --json
 python benchmarks/step.py --model smollm2 --prompts 64 --group 16 --new 128 --peer trl,trl-vllm
 
-Medians over the steps after the first few. With --rounds, the arms take turns and the best round of each counts. The
-ratio is the peer's step over ours; MFU counts the products that the step is made of, without padding and recomputation.
-"Updated" is the share of the completions that the update computed with: ours leaves out groups without signal, whose
-gradient is zero.
+Medians over the steps after the first few, the same steps of every arm: as a policy learns, its answers and so its
+steps get shorter. With --rounds, the arms take turns and the best round of each counts. The ratio is the peer's step
+over ours; MFU counts the products that the step is made of, without padding and recomputation. "Updated" is the share
+of the completions that the update computed with: ours leaves out groups without signal, whose gradient is zero.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ def main() -> None:
     measured: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(arguments.rounds):
+            rows = {arm: run_apart(arm, work, Path(folder, arm)) for arm in arms}
+            fewest = min(map(len, rows.values()))
             for arm in arms:
-                rows = run_apart(arm, work, Path(folder, arm))
-                measured[arm].append(summary(rows, arguments.tflops if work.device == "cuda" else 0.0))
+                tflops = arguments.tflops if work.device == "cuda" else 0.0
+                measured[arm].append(summary(rows[arm][:fewest], tflops))
     # Of several rounds the fastest counts, for every arm: what else the machine did is no trainer's fault.
     results = {arm: min(rounds, key=lambda one: one["step_seconds"]) for arm, rounds in measured.items()}
     for arm in arms:

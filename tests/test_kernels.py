@@ -20,6 +20,7 @@ pytest.importorskip("triton")
 
 from grpo.rollout import kernels
 from grpo.rollout.graphs import GraphDecoding
+from grpo.rollout.noise import philox
 from grpo.rollout.rehearsal import rehearsals
 from grpo.rollout.rows import Room, Rows
 
@@ -132,6 +133,20 @@ def test_one_kernel_does_what_three_do(dtype: torch.dtype, bound: float, normed:
         assert error(a, b) < bound / 100
 
 
+def test_noise_is_the_plain_generators_bit_for_bit() -> None:
+    """Over several blocks of positions, the last of them cut, with words that use the highest of their 32 bits."""
+    words, key = [0, 2**32 - 1, 0x80000001], (0xFFFFFFF0, 0x89ABCDEF)
+    counter = [
+        torch.tensor(2**31 + 7),
+        torch.tensor(words)[:, None, None],
+        torch.arange(3)[None, :, None],
+        torch.arange(1500)[None, None, :],
+    ]
+    expected = (philox(counter, key)[0] >> 8).float() * 2.0**-24
+    found = kernels.uniforms(words, 2**31 + 7, key, 3, 1500, torch.device(DEVICE))
+    assert torch.equal(found.cpu(), expected)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 def test_sampled_tokens(temperature: float) -> None:
     """Against the plain sampler, over several parts of a vocabulary that ends inside one."""
@@ -224,10 +239,8 @@ class InterpretedDecoding(GraphDecoding):
         """A replay reads the tensors that the work was captured with."""
         return SimpleNamespace(replay=work)
 
-    def _look(self, batch: int):
-        self.rows.close_up(batch)
-        going = int(self.rows.count)
-        return SimpleNamespace(count=lambda: going)
+    def _moment(self):
+        return SimpleNamespace(synchronize=lambda: None)
 
 
 @pytest.mark.parametrize("one_program", [True, False])
@@ -257,7 +270,6 @@ def test_graph_decoding_equals_the_plain_engine(
         monkeypatch.setattr("grpo.policy.can_be_fused", lambda _: False)
     expected = Engine(policy).sample(problems, 4, **options)
     monkeypatch.setattr("grpo.rollout.graphs.GraphDecoding", InterpretedDecoding)
-    monkeypatch.setattr("grpo.rollout.graphs.TOKENS_BETWEEN_LOOKS", 2)
     monkeypatch.setattr("grpo.rollout.rows.SMALLEST_BATCH", 2)
     monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
     engine = Engine(policy)

@@ -19,7 +19,7 @@ from grpo import adapter, unpacked
 from grpo.attention import Layout, PackedLayout
 from grpo.batch import pack
 from grpo.budget import within_memory
-from grpo.fused.weights import Weights, can_be_fused, can_flash, weight_places
+from grpo.fused.weights import Weights, can_be_fused, can_flash
 from grpo.models.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from grpo.product import wide_product
 from grpo.tensorfile import Mirror, write_tensors
@@ -87,7 +87,7 @@ class Policy:
         if not self.packs or not can_be_fused(self.model):
             return None
         made, dtype = self._fused, self.compute_dtype
-        if made is None or made.dtype != dtype or made.places != weight_places(self.model):
+        if made is None or made.dtype != dtype or not made.places.hold(self.model):
             self._fused = made = Weights(self.model, dtype)
         return made
 

@@ -198,6 +198,21 @@ class Layer:
             maps.refresh()
 
 
+class Places:
+    """Where a model's weights are: captured graphs and working copies of a model whose weights move are worthless."""
+
+    def __init__(self, model: Any):
+        self.model = model
+        self.parameters = list(model.parameters())  # walking through all modules takes longer than looking at these
+        self.addresses = self._addresses()
+
+    def _addresses(self) -> list[int]:
+        return [weight.data_ptr() for weight in self.parameters]
+
+    def hold(self, model: Any) -> bool:
+        return model is self.model and self._addresses() == self.addresses
+
+
 class Weights:
     """The whole model's."""
 
@@ -211,7 +226,7 @@ class Weights:
         output = model.get_output_embeddings().weight
         self.head = output.detach().to(dtype, copy=output.requires_grad)  # a frozen one is read where it is
         self.head_version = output._version
-        self.places = weight_places(model)
+        self.places = Places(model)
         self.stamp = self._stamp()
         self._rotation: tuple[torch.Tensor, torch.Tensor] | None = None
 
@@ -228,7 +243,7 @@ class Weights:
 
     def _stamp(self) -> tuple[int, ...]:
         """Every write in place counts a tensor's version up; for the fused optimizer's, `grpo.optimizer` does."""
-        return tuple(weight._version for weight in self.model.parameters())
+        return tuple(weight._version for weight in self.places.parameters)
 
     def rotation(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines of at least so many positions, [positions, D / 2], by the stock model's own rule."""
@@ -239,11 +254,6 @@ class Weights:
             half = cos_1MD.shape[-1] // 2
             self._rotation = cos_1MD[0, :, :half].contiguous(), sin_1MD[0, :, :half].contiguous()
         return self._rotation
-
-
-def weight_places(model: Any) -> tuple[int, ...]:
-    """Where the weights are: captured graphs and working copies of a model whose weights move are worthless."""
-    return tuple(weight.data_ptr() for weight in model.parameters())
 
 
 def add_gradient(weight: torch.Tensor, gradient: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ import torch
 from grpo.attention import DecodeCache, PromptCache
 from grpo.batch import pack_prompts
 from grpo.errors import GrpoError
-from grpo.fused.weights import has_fixed_rotation, weight_places
+from grpo.fused.weights import has_fixed_rotation
 from grpo.policy import Policy
 from grpo.rollout.choice import choose
 from grpo.rollout.generated import generated
@@ -156,7 +156,7 @@ class Engine:
         lengths = [len(prompt) for prompt in prompts]
         room = Room(rows=P * G, prompts=P, columns=-(-max(lengths) // 64) * 64, new_tokens=L, group_size=G)
         held = self.graphs
-        stale = held is None or held.places != weight_places(self.policy.model)
+        stale = held is None or not held.places.hold(self.policy.model)
         if held is None or stale or not held.room.holds(room):
             wanted = room if held is None or stale or held.room.new_tokens != L else held.room.joined(room)
             self.graphs = held = None  # its memory is needed for the next

@@ -2,7 +2,7 @@
 
 Everything a step touches has a fixed place in memory, so a step is captured once and replayed. Completions that finish
 leave through compaction: the going rows move to the front, keys and values stay where they are, and a smaller graph
-takes over. The host learns how many rows are still going a few tokens late; since the number only falls, a late number
+takes over. The host learns how many rows are still going a token late; since the number only falls, a late number
 is a safe one, and the GPU never waits for it.
 """
 
@@ -18,13 +18,13 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from grpo.batch import pack_prompts
-from grpo.fused.weights import Layer, weight_places
+from grpo.fused.weights import Layer, Places
 from grpo.policy import Policy
 from grpo.product import wide_product
 from grpo.rollout import kernels
 from grpo.rollout.decoder import decoded
 from grpo.rollout.rehearsal import rehearse
-from grpo.rollout.rows import Look, Results, Room, Rows
+from grpo.rollout.rows import Results, Room, Rows
 
 PREFILL_TOKENS = 32768
 """Most prompt tokens computed at a time."""
@@ -34,7 +34,6 @@ MOST_PREFILL_GRAPHS = 32
 """Beyond, sizes hardly repay their capture."""
 PREFILL_COLUMNS = 16
 """Sizes are multiples of this many tokens, so that there are few."""
-TOKENS_BETWEEN_LOOKS = 2
 
 
 class GraphDecoding:
@@ -55,6 +54,8 @@ class GraphDecoding:
 
         S, P, L = room.rows, room.prompts, room.new_tokens
         self.rows = Rows(room, device)
+        self.going = torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda")
+        """How many rows go on, as the host learns of it."""
         self.cool = floats(1)
         self.ends = torch.tensor(sorted(policy.end_tokens), dtype=torch.int32, device=device)
         self.results = Results(floats(S + 1, L), integers(S, L), floats(S, L), integers(S), self.ends)
@@ -75,7 +76,7 @@ class GraphDecoding:
         self.sampling_scratch = floats(S, vocabulary_parts), floats(S, vocabulary_parts)
         self.every_row = torch.arange(S, dtype=torch.int32, device=device)
         self.fused = policy.fused
-        self.places = weight_places(policy.model)  # which the working copy may have moved
+        self.places = Places(policy.model)  # which the working copy may have moved
         self.rotation = self.fused.rotation(room.columns + L) if self.fused else None
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self.pool: Any = None
@@ -214,16 +215,16 @@ class GraphDecoding:
         self._sample(logits_PV, self.rows.prompt_B[:N])
         batch = self.room.batch_for(N)
         self.rows.close_up(batch)
-        look = None
-        for t in range(1, L):
+        behind = None
+        for _ in range(1, L):
             self._graph(batch).replay()
-            if t % TOKENS_BETWEEN_LOOKS:
-                continue
-            # Reading the look before this one leaves the GPU some tokens of work while the host decides.
-            before, look = look, self._look(batch)
+            # Waiting for the token before this one leaves the GPU work to do while the host decides.
+            before, behind = behind, self._moment()
             if before is None:
                 continue
-            going = before.count()
+            before.synchronize()
+            # Perhaps a later token's count already: it is smaller, and as safe for what is started from now on.
+            going = int(self.going)
             if going == 0:
                 break
             batch = min(batch, self.room.batch_for(going))
@@ -234,10 +235,10 @@ class GraphDecoding:
             results.length_S[:N].cpu().numpy(),
         )
 
-    def _look(self, batch: int) -> Look:
-        """Whenever rows are counted they close up: a number read later still holds all that go."""
-        self.rows.close_up(batch)
-        return Look(self.rows.count)
+    def _moment(self) -> torch.cuda.Event:
+        now = torch.cuda.Event()
+        now.record()
+        return now
 
     def _graph(self, batch: int) -> torch.cuda.CUDAGraph:
         if batch not in self.graphs:
@@ -255,21 +256,19 @@ class GraphDecoding:
 
     def _warm_up(self, batch: int) -> None:
         """Kernels are compiled, and libraries choose theirs, on a run that changes nothing: its rows are put back."""
-        rows = self.rows
-        keep = [tensor.clone() for tensor in (rows.token_B, rows.going_B, rows.time, self.results.length_S)]
-        kept_logp, kept_tokens = self.results.logp_SL.clone(), self.results.tokens_SL.clone()
+        results = self.results
+        written = [*self.rows.tensors(), results.tokens_SL, results.logp_SL, results.length_S]
+        kept = [tensor.clone() for tensor in written]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             self._step(batch)
         torch.cuda.current_stream().wait_stream(side)
-        for tensor, values in zip((rows.token_B, rows.going_B, rows.time, self.results.length_S), keep, strict=True):
+        for tensor, values in zip(written, kept, strict=True):
             tensor.copy_(values)
-        self.results.logp_SL.copy_(kept_logp)
-        self.results.tokens_SL.copy_(kept_tokens)
 
     def _step(self, batch: int) -> None:
-        """Reads every row's token, and samples the next."""
+        """Reads every row's token, samples the next, and closes up: a count of rows holds all that go from then on."""
         if self.fused:
             hidden_BC = decoded(self.fused, self.rows.token_B[:batch], self.attend_packed)
             logits_BV = wide_product(hidden_BC, self.fused.head)
@@ -279,6 +278,8 @@ class GraphDecoding:
             logits_BV = self.policy.logits(self.policy.hidden(token_B1, position_B1, self)[:, 0])
         self.rows.time.add_(1)
         self._sample(logits_BV, self.every_row[:batch])
+        self.rows.close_up(batch)
+        self.going.copy_(self.rows.count, non_blocking=True)
 
     def _sample(self, logits_UV: torch.Tensor, source_B: torch.Tensor) -> None:
         kernels.sample_tokens(logits_UV, source_B, self.rows, self.results, self.cool, self.sampling_scratch)

@@ -52,6 +52,10 @@ def sampling_noise(
         int.from_bytes(hashlib.blake2b(problem_id.encode(), digest_size=4).digest(), "little")
         for problem_id in problem_ids
     ]
+    if torch.device(device).type == "cuda":
+        from grpo.rollout import kernels
+
+        return kernels.uniforms(problem_words, step, key, group_size, positions, torch.device(device))
     counter = [
         torch.tensor(step, device=device),
         torch.tensor(problem_words, device=device)[:, None, None],

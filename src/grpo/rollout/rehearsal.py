@@ -15,48 +15,65 @@ from typing import TYPE_CHECKING
 import torch
 
 from grpo.fused.kernels import gated, norm
+from grpo.fused.weights import Weights
 from grpo.rollout import kernels
 from grpo.rollout.rows import SMALLEST_BATCH
 
 if TYPE_CHECKING:
     from grpo.rollout.graphs import GraphDecoding
 
+Work = Callable[[], object]
+"""One kernel's launch."""
 
-@torch.no_grad()
+
 def rehearse(decoding: GraphDecoding) -> None:
     """Launches every kernel once, on rows that stand for nothing: all they write is written again by a real run."""
-    device = decoding.policy.device
-    torch.cuda.synchronize(device)
+    device, works = decoding.policy.device, rehearsals(decoding)
 
-    def on_its_own_stream(work: Callable[[], object]) -> None:
-        with torch.no_grad(), torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+    def launch(work: Work) -> None:
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
             work()
 
-    works = rehearsals(decoding)
+    torch.cuda.synchronize(device)
     with ThreadPoolExecutor(len(works)) as threads:
-        list(threads.map(on_its_own_stream, works))
+        list(threads.map(launch, works))
     torch.cuda.synchronize(device)
 
 
-def rehearsals(decoding: GraphDecoding) -> Sequence[Callable[[], object]]:
-    room, like = decoding.room, decoding.logits_PV
-    works: list[Callable[[], object]] = [
-        partial(decoding.rows.close_up, room.rows),
-        partial(decoding._sample, like, decoding.every_row[:1]),
+@torch.no_grad()
+def rehearsals(decoding: GraphDecoding) -> Sequence[Work]:
+    rows, logits_PV, cool, scratch = decoding.rows, decoding.logits_PV, decoding.cool, decoding.sampling_scratch
+    one_row = decoding.every_row[:1]
+    works: list[Work] = [
+        partial(rows.close_up, decoding.room.rows),
+        partial(kernels.weigh, logits_PV, one_row, cool, scratch),
+        partial(kernels.pick, logits_PV, one_row, rows, decoding.results, cool, scratch),
     ]
-    if (weights := decoding.fused) is None:
-        return works
+    return works if decoding.fused is None else [*works, *_of_a_layer(decoding, decoding.fused)]
+
+
+def _of_a_layer(decoding: GraphDecoding, weights: Weights) -> Sequence[Work]:
     assert decoding.rotation is not None
-    layer, residual_BC = weights.layers[0], weights.body.embed_tokens.weight[:1].detach()
-    zeros = partial(like.new_zeros, dtype=weights.dtype)
-    for rows in {min(SMALLEST_BATCH, room.rows), room.rows}:
-        works.append(partial(decoding.attend_packed, 0, zeros(rows, len(layer.qkv.weight)), layer))
-    columns_Q = torch.zeros(2, dtype=torch.int32, device=like.device)
-    tokens = SimpleNamespace(slot_B=columns_Q, first_B=columns_Q, time=columns_Q)
-    place, qkv_QE = decoding.prompt_layers[0], zeros(2, len(layer.qkv.weight))
-    return [
-        *works,
-        partial(kernels.rotate_and_store, qkv_QE, place, decoding.rotation, tokens, decoding.heads, layer.norms),
+    layer, rows, heads, rotation = weights.layers[0], decoding.rows, decoding.heads, decoding.rotation
+    own, prompts, scratch = decoding.own_layers[0], decoding.prompt_layers[0], decoding.attention_scratch
+    residual_BC = weights.body.embed_tokens.weight[:1].detach()
+    zeros = partial(torch.zeros, dtype=weights.dtype, device=residual_BC.device)
+    few_BE, all_BE = (zeros(count, len(layer.qkv.weight)) for count in (SMALLEST_BATCH, decoding.room.rows))
+    column_Q = torch.zeros(2, dtype=torch.int32, device=residual_BC.device)
+    prompt_tokens = SimpleNamespace(slot_B=column_Q, first_B=column_Q, time=column_Q)
+    works: list[Work] = [
         partial(norm, residual_BC, layer.before.weight, layer.before.variance_epsilon, weights.dtype),
         partial(gated, zeros(1, len(layer.gate_up.weight))),
+        partial(kernels.rotate_and_store, few_BE[:2], prompts, rotation, prompt_tokens, heads, layer.norms),
     ]
+    if kernels.fits_one_program(min(SMALLEST_BATCH, len(all_BE)), prompts[0]):
+        known = own, prompts, rotation, rows, heads, layer.scale, layer.window, layer.norms
+        works.append(partial(kernels.whole_attention, few_BE[: len(all_BE)], *known))
+    if not kernels.fits_one_program(len(all_BE), prompts[0]):
+        seen = rows, scratch, heads, layer.scale, layer.window
+        works += [
+            partial(kernels.rotate_and_store, all_BE, own, rotation, rows, heads, layer.norms),
+            partial(kernels.see_prompts, all_BE, prompts, *seen),
+            partial(kernels.see_own, all_BE, own, prompts[0].shape[2], *seen),
+        ]
+    return works

@@ -88,6 +88,13 @@ class Rows:
     def close_up(self, batch: int) -> None:
         kernels.compact(self, batch)
 
+    def tensors(self) -> list[torch.Tensor]:
+        """All that a token changes."""
+        return [
+            *(self.slot_B, self.token_B, self.going_B, self.first_B, self.prompt_B),
+            *(self.start_P, self.time, self.count, self.before_B),
+        ]
+
 
 @dataclass(eq=False)
 class Results:
@@ -98,17 +105,3 @@ class Results:
     logp_SL: torch.Tensor
     length_S: torch.Tensor
     ends: torch.Tensor
-
-
-class Look:
-    """How many rows are going, asked now, read later."""
-
-    def __init__(self, count: torch.Tensor):
-        self.number = torch.empty(1, dtype=count.dtype, pin_memory=True)
-        self.number.copy_(count, non_blocking=True)
-        self.arrived = torch.cuda.Event()
-        self.arrived.record()
-
-    def count(self) -> int:
-        self.arrived.synchronize()
-        return int(self.number)

@@ -10,8 +10,9 @@ own keys and values live, and a prompt, whose keys and values it shares with its
 from grpo.rollout.kernels.compaction import compact
 from grpo.rollout.kernels.one_program import fits_one_program, whole_attention
 from grpo.rollout.kernels.rotation import rotate_and_store
-from grpo.rollout.kernels.sampling import LOGITS_PER_PROGRAM, sample_tokens
-from grpo.rollout.kernels.shared_prompt import PROMPT_KEYS_PER_PROGRAM, attention
+from grpo.rollout.kernels.sampling import LOGITS_PER_PROGRAM, pick, sample_tokens, weigh
+from grpo.rollout.kernels.shared_prompt import PROMPT_KEYS_PER_PROGRAM, attention, see_own, see_prompts
+from grpo.rollout.kernels.uniforms import uniforms
 
 __all__ = [
     "LOGITS_PER_PROGRAM",
@@ -19,7 +20,12 @@ __all__ = [
     "attention",
     "compact",
     "fits_one_program",
+    "pick",
     "rotate_and_store",
     "sample_tokens",
+    "see_own",
+    "see_prompts",
+    "uniforms",
+    "weigh",
     "whole_attention",
 ]

@@ -10,6 +10,8 @@ import triton.language as tl
 
 LOGITS_PER_PROGRAM = 4096
 
+Scratch = tuple[torch.Tensor, torch.Tensor]
+
 
 @triton.jit
 def _weigh(logits_ptr, source_ptr, top_ptr, mass_ptr, cool_ptr, V, parts, BLOCK: tl.constexpr):
@@ -76,18 +78,31 @@ def sample_tokens(
     rows: Any,
     results: Any,
     cool: torch.Tensor,
-    scratch: tuple[Any, Any],
+    scratch: Scratch,
 ) -> None:
     """The next token of every row by inverse transform from its own noise, and its log-probability. Row b reads the
     logits at source_B[b]. Logits are read once and no copy of them is made. `cool`, 1 / temperature, is read on the
     GPU, so that one captured graph serves every temperature; 0 takes the likeliest token, weighed as at temperature 1.
     """
-    B, V = len(source_B), logits_UV.shape[1]
-    top_BX, mass_BX = scratch
+    weigh(logits_UV, source_B, cool, scratch)
+    pick(logits_UV, source_B, rows, results, cool, scratch)
+
+
+def weigh(logits_UV: torch.Tensor, source_B: torch.Tensor, cool: torch.Tensor, scratch: Scratch) -> None:
+    """Into `scratch`: the greatest logit and the mass of each part of the vocabulary."""
+    V = logits_UV.shape[1]
     parts = triton.cdiv(V, LOGITS_PER_PROGRAM)
-    _weigh[(B, parts)](logits_UV, source_B, top_BX, mass_BX, cool, V, parts, BLOCK=LOGITS_PER_PROGRAM, num_warps=8)
-    _pick[(B,)](
-        logits_UV, source_B, top_BX, mass_BX, results.noise_SL, rows.slot_B, rows.going_B, rows.token_B,
+    _weigh[(len(source_B), parts)](logits_UV, source_B, *scratch, cool, V, parts, BLOCK=LOGITS_PER_PROGRAM, num_warps=8)
+
+
+def pick(
+    logits_UV: torch.Tensor, source_B: torch.Tensor, rows: Any, results: Any, cool: torch.Tensor, scratch: Scratch
+) -> None:
+    """A token of each row, by what `weigh` left."""
+    V = logits_UV.shape[1]
+    parts = triton.cdiv(V, LOGITS_PER_PROGRAM)
+    _pick[(len(source_B),)](
+        logits_UV, source_B, *scratch, results.noise_SL, rows.slot_B, rows.going_B, rows.token_B,
         results.tokens_SL, results.logp_SL, results.length_S, results.ends, rows.time, cool,
         V, parts, results.tokens_SL.shape[1],
         ENDS=len(results.ends), PARTS=triton.next_power_of_2(parts), BLOCK=LOGITS_PER_PROGRAM, num_warps=8,

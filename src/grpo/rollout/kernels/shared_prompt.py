@@ -13,6 +13,11 @@ QUERIES_AT_ONCE = 64
 PROMPT_KEYS_PER_PROGRAM = 256
 """A longer prompt is read by several programs, whose parts are joined afterwards."""
 
+Keys = tuple[torch.Tensor, torch.Tensor]
+"""And values."""
+Scratch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Of each part of a prompt: values mixed for each row and head, their greatest score, and their mass."""
+
 
 @triton.jit(do_not_specialize=["rows", "columns", "window"])
 def _prompt_attention(
@@ -131,10 +136,10 @@ def _own_attention(
 
 def attention(
     q_BE: torch.Tensor,
-    own: tuple[torch.Tensor, torch.Tensor],
-    prompts: tuple[torch.Tensor, torch.Tensor],
+    own: Keys,
+    prompts: Keys,
     rows: Any,
-    scratch: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    scratch: Scratch,
     heads: int,
     scale: float,
     window: int | None,
@@ -143,32 +148,54 @@ def attention(
 
     Rows of one prompt stand side by side, from `rows.start_P` on. The first heads * D columns of q_BE are the queries.
     """
-    B = len(q_BE)
+    see_prompts(q_BE, prompts, rows, scratch, heads, scale, window)
+    return see_own(q_BE, own, prompts[0].shape[2], rows, scratch, heads, scale, window)
+
+
+def see_prompts(
+    q_BE: torch.Tensor, prompts: Keys, rows: Any, scratch: Scratch, heads: int, scale: float, window: int | None
+) -> None:
+    """Into `scratch`: what each part of a prompt gives its rows."""
     P, K, columns, D = prompts[0].shape
-    new_tokens = own[0].shape[2]
-    out_SBHD, top_SBH, mass_SBH = scratch
-    parts = triton.cdiv(columns, PROMPT_KEYS_PER_PROGRAM)
-    blocks = triton.cdiv(min(rows.group_size, B) * (heads // K), QUERIES_AT_ONCE)
-    common = {
+    blocks = triton.cdiv(min(rows.group_size, len(q_BE)) * (heads // K), QUERIES_AT_ONCE)
+    _prompt_attention[(P * blocks, K, triton.cdiv(columns, PROMPT_KEYS_PER_PROGRAM))](
+        q_BE, *prompts, *scratch, rows.start_P, rows.length_P, rows.first_B, rows.time,
+        q_BE.stride(0), scratch[0].shape[1], columns, scale, window or 0,
+        BLOCKS=blocks, QUERIES=QUERIES_AT_ONCE, PER_PROGRAM=PROMPT_KEYS_PER_PROGRAM,
+        num_warps=4, num_stages=2, **_settings(q_BE, heads, K, D, window),
+    )  # fmt: skip
+
+
+def see_own(
+    q_BE: torch.Tensor,
+    own: Keys,
+    columns: int,
+    rows: Any,
+    scratch: Scratch,
+    heads: int,
+    scale: float,
+    window: int | None,
+) -> torch.Tensor:
+    """What a row's own keys give it, joined with what `see_prompts` left of a prompt's `columns`."""
+    _, K, new_tokens, D = own[0].shape
+    out_BE = q_BE.new_empty(len(q_BE), heads * D)
+    _own_attention[(len(q_BE), K)](
+        q_BE, *own, *scratch, out_BE, rows.slot_B, rows.first_B, rows.time,
+        q_BE.stride(0), scratch[0].shape[1], new_tokens, scale, window or 0,
+        QUERIES=max(16, triton.next_power_of_2(heads // K)), PARTS=triton.cdiv(columns, PROMPT_KEYS_PER_PROGRAM),
+        num_warps=2 if D <= 64 else 4, num_stages=3, **_settings(q_BE, heads, K, D, window),
+    )  # fmt: skip
+    return out_BE
+
+
+def _settings(q_BE: torch.Tensor, heads: int, key_heads: int, width: int, window: int | None) -> dict[str, Any]:
+    return {
         "H": heads,
-        "K": K,
-        "D": D,
-        "WIDTH": max(16, triton.next_power_of_2(D)),
+        "K": key_heads,
+        "D": width,
+        "WIDTH": max(16, triton.next_power_of_2(width)),
+        "KEYS": KEYS_AT_ONCE,
         "WINDOW": window is not None,
         # float32 policies are for comparison, and tf32 would spoil it.
         "PRECISION": "ieee" if q_BE.dtype == torch.float32 else "tf32",
     }
-    _prompt_attention[(P * blocks, K, parts)](
-        q_BE, *prompts, out_SBHD, top_SBH, mass_SBH, rows.start_P, rows.length_P, rows.first_B, rows.time,
-        q_BE.stride(0), out_SBHD.shape[1], columns, scale, window or 0,
-        BLOCKS=blocks, QUERIES=QUERIES_AT_ONCE, KEYS=KEYS_AT_ONCE, PER_PROGRAM=PROMPT_KEYS_PER_PROGRAM,
-        num_warps=4, num_stages=2, **common,
-    )  # fmt: skip
-    out_BE = q_BE.new_empty(B, heads * D)
-    _own_attention[(B, K)](
-        q_BE, *own, out_SBHD, top_SBH, mass_SBH, out_BE, rows.slot_B, rows.first_B, rows.time,
-        q_BE.stride(0), out_SBHD.shape[1], new_tokens, scale, window or 0,
-        QUERIES=max(16, triton.next_power_of_2(heads // K)), KEYS=KEYS_AT_ONCE, PARTS=parts,
-        num_warps=2 if D <= 64 else 4, num_stages=3, **common,
-    )  # fmt: skip
-    return out_BE
