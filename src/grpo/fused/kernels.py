@@ -3,7 +3,8 @@
 Each does in one pass over memory what autograd would do in several, and computes in float32 whatever it reads. Axis
 letters beyond types.py: C width of the residual, I of the feed-forward layer, E of queries, keys and values side by
 side, H query heads, K key heads, D head width, R rows of logits. `tests/test_fused.py` holds every kernel to a float64
-reference, on a CPU through Triton's interpreter.
+reference, on a CPU through Triton's interpreter. Kernels are not compiled anew for numbers that differ between batches
+and change nothing else (`do_not_specialize`): a run's first steps would go to the compiler.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def norm_heads(
     return scale
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _norm_backward(
     grad_ptr, x_ptr, scale_ptr, weight_ptr, sum_ptr, narrow_ptr, weight_grad_ptr, rows, PER, STRIDE, GRAD_STRIDE,
     C: tl.constexpr, BLOCK: tl.constexpr, ONTO: tl.constexpr,
@@ -155,7 +156,7 @@ def gate_backward(grad_TI: torch.Tensor, gate_up_TJ: torch.Tensor) -> tuple[torc
     return both_TJ, product_TI
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["position_ptr"])
 def _rotate(
     qkv_ptr, cos_ptr, sin_ptr, position_ptr,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
@@ -189,7 +190,7 @@ def rotate(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["prompt_tokens"], do_not_specialize_on_alignment=["position_ptr"])
 def _rotate_back(
     q_ptr, k_ptr, v_ptr, q_more_ptr, k_more_ptr, v_more_ptr, out_ptr, cos_ptr, sin_ptr, position_ptr, prompt_tokens,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, MORE: tl.constexpr,
@@ -250,7 +251,7 @@ def rotate_back(
     return out_TE
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "more_rows", "first"])
 def _join(
     out_ptr, lse_ptr, more_ptr, more_lse_ptr, rows, more_rows, first,
     H: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
@@ -280,7 +281,7 @@ def join(out_THD: torch.Tensor, lse_HT: torch.Tensor, more_UHD: torch.Tensor, mo
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["target_ptr", "logp_ptr", "entropy_ptr", "lse_ptr"])
 def _chosen(logits_ptr, target_ptr, logp_ptr, entropy_ptr, lse_ptr, cool, V, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     top = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -314,7 +315,9 @@ def chosen(
     return logp_R, entropy_R, lse_R
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize_on_alignment=["target_ptr", "lse_ptr", "entropy_ptr", "logp_grad_ptr", "entropy_grad_ptr"]
+)
 def _chosen_backward(
     logits_ptr, target_ptr, lse_ptr, entropy_ptr, logp_grad_ptr, entropy_grad_ptr, out_ptr, cool, V, BLOCK: tl.constexpr
 ):  # fmt: skip
