@@ -216,7 +216,7 @@ def ours(work: Work, rows: Rows) -> None:
     from grpo.algorithms import Loss
     from grpo.config import Config, Evaluation, Optimizer, System
     from grpo.gradient import trained
-    from grpo.plan.shape import find_shape, shape_of
+    from grpo.plan.shape import find_shape
     from grpo.view import View
 
     budget = {"token_budget": work.token_budget} if work.token_budget else {}
@@ -242,7 +242,7 @@ def ours(work: Work, rows: Rows) -> None:
             if rows.add(metrics["reward_mean"], metrics["length_mean"], phases, made, share):
                 raise EnoughError
 
-    shape = _shape(work.model, find_shape, shape_of)
+    shape = find_shape(work.model)
     with tempfile.TemporaryDirectory() as runs:
         config = Config(
             model=work.model,
@@ -263,13 +263,6 @@ def ours(work: Work, rows: Rows) -> None:
             grpo.train(config, Watch())
 
 
-def _shape(model: str, find_shape: Any, shape_of: Any) -> Any:
-    from grpo.models import FETCHED
-    from grpo.plan.shape import read_config
-
-    return shape_of(read_config(model), model) if model in FETCHED else find_shape(model)
-
-
 def trl(work: Work, rows: Rows, vllm: bool = False) -> None:
     os.environ.update(
         HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false", VLLM_NO_USAGE_STATS="1",
@@ -282,13 +275,13 @@ def trl(work: Work, rows: Rows, vllm: bool = False) -> None:
     from trl import GRPOConfig, GRPOTrainer
 
     from grpo.models import locate_model
-    from grpo.plan.shape import find_shape, shape_of
+    from grpo.plan.shape import find_shape
     from grpo.tasks import load_task
 
     disable_progress_bars()
     disable_progress_bar()
     torch.set_num_threads(work.threads or os.cpu_count() or 1)
-    folder, task, shape = locate_model(work.model), load_task(work.task), _shape(work.model, find_shape, shape_of)
+    folder, task, shape = locate_model(work.model), load_task(work.task), find_shape(work.model)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     problems = [problem for step in range(work.steps) for problem in task.draw(step, work.prompts, work.seed)]
 

@@ -448,6 +448,20 @@ def test_seven_billion_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert with_reference["fits"] == (with_reference["peak"] <= 0.93 * 141 * GIB)
 
 
+def test_a_recipe_says_what_its_algorithm_needs_and_flags_go_before_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('model = "smollm2"\nmax_new_tokens = 64\n[loss]\nbeta = 0.0\n')
+    [anchored] = planned(capsys, "smollm2", "--algorithm", "grpo", "--max-new-tokens", "64")["algorithms"]
+    ours = planned(capsys, str(recipe))
+    assert ours["parameters"] == 134_515_008
+    assert ours["work"]["new_tokens"] == 64
+    assert (anchored["memory"]["reference"] > 0, ours["algorithms"][0]["memory"]["reference"]) == (True, 0)
+    longer = planned(capsys, str(recipe), "--max-new-tokens", "128", "--algorithm", "ppo")
+    assert (longer["work"]["new_tokens"], longer["algorithms"][0]["algorithm"]) == (128, "ppo")
+
+
 def test_the_table_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "qwen2.5-1.5b", "--algorithm", "grpo", "--gpu", "4090"]) == 0
     printed = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import grpo
+from grpo.cli import main
 from grpo.config import parse_train
 from grpo.plan import USABLE, find_shape, gpu_memory
 from grpo.preflight import predicted_memory
@@ -34,13 +36,17 @@ def test_there_is_one_for_each_size() -> None:
 
 
 @pytest.mark.parametrize("recipe", FOR_A_GPU, ids=lambda path: path.stem)
-def test_a_recipe_takes_what_it_says_and_fits_its_gpu(recipe: Path) -> None:
+def test_a_recipe_takes_what_it_says_and_fits_its_gpu(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gpu, shape, prompt_tokens, gib = told(recipe)
     config = parse_train([str(recipe)])
-    assert find_shape(config.model if "/" in config.model else "smollm2-135m") == find_shape(shape)
+    assert find_shape(config.model) == find_shape(shape)
     predicted = predicted_memory(config, find_shape(shape), prompt_tokens, torch.device("cuda")).peak
     assert predicted / 2**30 == pytest.approx(gib, abs=0.5)
     assert predicted < USABLE * gpu_memory(f"{gpu} GB")
+    asked = ["plan", str(recipe), "--prompt-tokens", str(prompt_tokens), "--gpu", f"{gpu} GB", "--json"]
+    assert main(asked) == 0
+    [row] = json.loads(capsys.readouterr().out)["algorithms"]
+    assert (row["algorithm"], row["peak"], row["fits"]) == (config.algorithm, predicted, True)
 
 
 @pytest.mark.parametrize("recipe", FOR_A_GPU, ids=lambda path: path.stem)

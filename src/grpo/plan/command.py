@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from grpo import flags
 from grpo.algorithms import PRESETS, check_preset
-from grpo.config import Config
+from grpo.config import Config, parse_train
 from grpo.errors import GrpoError
 from grpo.plan.compute import flops
 from grpo.plan.gpus import GIB, USABLE, gpu_memory
 from grpo.plan.memory import PRECISIONS, memory_of
 from grpo.plan.shape import Shape, find_shape, typical_shape
-from grpo.plan.work import Work, needs
+from grpo.plan.work import Needs, Work, needs
 
 PROG = "grpo plan"
 
@@ -26,7 +26,7 @@ class PlanOptions:
     """Memory and compute of a step, before anything is loaded.
 
     grpo plan MODEL [--algorithm NAME,NAME] [--gpu NAME]: MODEL is the name of a well-known shape such as qwen2.5-1.5b,
-    an embedded model, a Hugging Face folder or id.
+    an embedded model, a Hugging Face folder or id. grpo plan RECIPE.toml plans a recipe of grpo train.
     """
 
     model: str = ""
@@ -66,8 +66,12 @@ class PlanOptions:
 def command(arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
         flags.show_help(PlanOptions, PROG)
-    options = flags.build(PlanOptions, flags.read(PlanOptions, arguments, prog=PROG, positionals=("model",)), prog=PROG)
-    planned = plan(options)
+    recipes = [argument for argument in arguments if argument.endswith(".toml")]
+    config = parse_train(recipes) if recipes else None
+    rest = [argument for argument in arguments if argument not in recipes]
+    settings = flags.read(PlanOptions, rest, prog=PROG, positionals=("model",))
+    options = flags.build(PlanOptions, settings, prog=PROG, default=options_of(config) if config else None)
+    planned = plan(options, config)
     if options.json:
         print(json.dumps(planned))
     else:
@@ -75,8 +79,27 @@ def command(arguments: list[str]) -> int:
     return 0
 
 
-def plan(options: PlanOptions) -> dict[str, Any]:
-    """What `--json` prints."""
+def options_of(config: Config) -> PlanOptions:
+    """What a recipe leaves open is the length of its prompts."""
+    system, optimizer = config.system, config.optimizer
+    return PlanOptions(
+        model=config.model,
+        algorithm=config.algorithm,
+        device="cpu" if system.device == "cpu" else "gpu",
+        dtype=system.dtype,
+        lora=config.lora.rank,
+        prompts_per_step=config.prompts_per_step,
+        group_size=config.group_size,
+        max_new_tokens=config.max_new_tokens,
+        token_budget=system.token_budget or PlanOptions.token_budget,
+        recompute=system.recompute,
+        epochs=optimizer.epochs,
+        minibatches=optimizer.minibatches,
+    )
+
+
+def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
+    """What `--json` prints. `recipe` decides what its own algorithm needs; other algorithms are taken as they come."""
     _check(options)
     shape = typical_shape(options.params) if options.params else find_shape(options.model)
     reward_model = find_shape(options.reward_model) if options.reward_model else None
@@ -88,9 +111,13 @@ def plan(options: PlanOptions) -> dict[str, Any]:
         token_budget=options.token_budget,
         epochs=options.epochs,
         minibatches=options.minibatches,
+        heldout=recipe.evaluation.problems if recipe else 0,
     )
     gpu = gpu_memory(options.gpu) if options.gpu else 0
-    rows = [_row(name, shape, work, options, reward_model, gpu) for name in _chosen(options.algorithm)]
+    needed = {name: needs(PRESETS[name].settings) for name in _chosen(options.algorithm)}
+    if recipe and recipe.algorithm in needed:
+        needed[recipe.algorithm] = needs(recipe.loss, recipe.critic)
+    rows = [_row(name, shape, work, need, options, reward_model, gpu) for name, need in needed.items()]
     return {
         "model": options.model or options.params,
         "parameters": shape.parameters,
@@ -127,9 +154,8 @@ def _chosen(names: str) -> list[str]:
 
 
 def _row(
-    name: str, shape: Shape, work: Work, options: PlanOptions, reward_model: Shape | None, gpu: int
+    name: str, shape: Shape, work: Work, needed: Needs, options: PlanOptions, reward_model: Shape | None, gpu: int
 ) -> dict[str, Any]:
-    needed = needs(PRESETS[name].settings)
     precision, on_gpu = PRECISIONS[_precision(options)], options.device == "gpu"
     found = memory_of(
         shape,

@@ -127,9 +127,14 @@ SHAPES: Mapping[str, Shape] = {
 """By the name people use, in small letters."""
 
 
+FETCHED_SHAPE = {"smollm2": "smollm2-135m"}
+"""Of models that are fetched by a name of their own."""
+
+
 def find_shape(name: str) -> Shape:
     """Of a name in the table, an embedded model, a Hugging Face folder or id; "7B" is a typical model of that size."""
     known = name.rpartition("/")[2].lower().removesuffix("-instruct")
+    known = FETCHED_SHAPE.get(known, known)
     if name not in EMBEDDED and not Path(name).is_dir():
         if known in SHAPES:
             return SHAPES[known]
