@@ -46,6 +46,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--engine", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.uneven and arguments.device != "cuda":
+        parser.error("--uneven stops completions on a GPU alone")
     if arguments.engine:
         engine = ENGINES[arguments.engine](arguments)
         print("RESULT " + json.dumps(measured(arguments, [engine])[0]), flush=True)
@@ -161,7 +163,7 @@ def described(work: argparse.Namespace, engine: Engine, tokens: int, seconds: fl
         "tokens": tokens,
         "seconds": round(seconds, 4),
         "tokens_per_second": round(tokens / seconds),
-        "share_of_floor": round(tokens / seconds / floor, 4) if work.device == "cuda" else 0.0,
+        "share_of_floor": round(tokens / seconds / floor, 4) if work.device == "cuda" and not work.uneven else 0.0,
         "peak_gb": round(peak, 2),
         "start_seconds": round(engine.start_seconds, 2),
         "load": round(load, 1),
@@ -235,7 +237,7 @@ def timed(spent: dict[str, float], phase: str, function: Callable[..., Any]) -> 
         begin = time.perf_counter()
         result = function(*arguments)
         torch.cuda.synchronize()
-        spent[phase] = time.perf_counter() - begin
+        spent[phase] = spent.get(phase, 0.0) + time.perf_counter() - begin  # once for every wave
         return result
 
     return run

@@ -16,6 +16,7 @@ import argparse
 import json
 import platform
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,9 @@ def main() -> None:
     parser.add_argument("--tflops", type=float, default=989.0, help="of the GPU at its best, for MFU; H200: 989")
     arguments = parser.parse_args()
     arms, work = chosen(arguments, seconds=arguments.seconds)
-    measured: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(arguments.rounds):
-            rows = {arm: run_apart(arm, work, Path(folder, arm)) for arm in arms}
-            fewest = min(map(len, rows.values()))
-            for arm in arms:
-                tflops = arguments.tflops if work.device == "cuda" else 0.0
-                measured[arm].append(summary(rows[arm][:fewest], tflops))
-    # Of several rounds the fastest counts, for every arm: what else the machine did is no trainer's fault.
-    results = {arm: min(rounds, key=lambda one: one["step_seconds"]) for arm, rounds in measured.items()}
-    for arm in arms:
-        results[arm]["ratio"] = round(results[arm]["step_seconds"] / results["grpo"]["step_seconds"], 2)
+        rounds = [{arm: run_apart(arm, work, Path(folder, arm)) for arm in arms} for _ in range(arguments.rounds)]
+    results = compared(rounds, arguments.tflops if work.device == "cuda" else 0.0)
     report = {
         "ratio": min((results[arm]["ratio"] for arm in arms[1:]), default=None),
         "work": vars(work),
@@ -49,6 +41,17 @@ def main() -> None:
         "machine": machine(),
     }
     print(json.dumps(report) if arguments.json else table(report))
+
+
+def compared(rounds: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]], tflops: float) -> dict[str, dict[str, Any]]:
+    """What each arm took for the steps that every arm made in every round; rows by arm and round."""
+    fewest = min(len(rows) for each in rounds for rows in each.values())
+    measured = {arm: [summary(each[arm][:fewest], tflops) for each in rounds] for arm in rounds[0]}
+    # Of several rounds the fastest counts, for every arm: what else the machine did is no trainer's fault.
+    results = {arm: min(several, key=lambda one: one["step_seconds"]) for arm, several in measured.items()}
+    for result in results.values():
+        result["ratio"] = round(result["step_seconds"] / results["grpo"]["step_seconds"], 2)
+    return results
 
 
 def machine() -> str:

@@ -79,6 +79,22 @@ def test_sampler_and_trainer_agree(name: str, large: bool, monkeypatch: pytest.M
     assert not any("forward" in vars(module) for module in policy.model.modules())
 
 
+def test_a_working_copy_made_before_an_adapter_or_another_weight_is_made_again() -> None:
+    policy = random_policy("llama")
+    first = policy.fused
+    assert policy.fused is first
+    down = policy.model.base_model.layers[1].mlp.down_proj
+    down.weight = torch.nn.Parameter(down.weight.detach().clone())
+    second = policy.fused
+    assert second is not first
+    policy.name = "nano"  # a model that there is, for adapter_config.json
+    adapt(policy, Lora(rank=2), seed=1)
+    third = policy.fused
+    assert third is not second
+    assert third.layers[0].qkv.adapter is not None
+    assert policy.fused is third
+
+
 def test_the_decoder_of_a_gpu_samples_from_the_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of a fused product's maps adapted, some of them, and none."""
     pytest.importorskip("triton")

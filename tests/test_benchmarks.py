@@ -14,6 +14,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import arms  # noqa: E402
 import learn  # noqa: E402
+import step as step_script  # noqa: E402
 
 
 def row(step: int, seconds: float, reward: float = 0.0) -> dict[str, object]:
@@ -42,6 +43,16 @@ def test_first_steps_do_not_count() -> None:
     assert found["mfu_update"] == pytest.approx(3 / 1.5 / 100)
     assert found["peak_gb"] == 6.0
     assert arms.summary(rows, tflops=0.0)["mfu"] is None
+
+
+def test_arms_are_compared_on_the_steps_that_all_of_them_made_in_every_round() -> None:
+    """Steps get shorter as answers do: 8 of ours beside 4 of a peer's would look faster than they are."""
+    ours, peer = ([row(step, 9.0 - step) for step in range(1, last + 1)] for last in (8, 4))
+    found = step_script.compared([{"grpo": ours, "trl": peer}, {"grpo": ours[:6], "trl": ours}], 0.0)
+    assert {arm: (result["step_seconds"], result["steps"], result["ratio"]) for arm, result in found.items()} == {
+        "grpo": (6.0, 3, 1.0),
+        "trl": (6.0, 3, 1.0),
+    }
 
 
 def test_an_arm_ends_with_its_steps_or_its_time() -> None:

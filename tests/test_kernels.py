@@ -5,6 +5,7 @@ Without a GPU the kernels run through Triton's interpreter: the same code, execu
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -233,7 +234,13 @@ class InterpretedDecoding(GraphDecoding):
 
     def _graph(self, batch: int):
         self.batches = [*getattr(self, "batches", []), batch]
-        return SimpleNamespace(replay=lambda: self._step(batch))
+        return SimpleNamespace(replay=partial(self._replay, batch))
+
+    def _replay(self, batch: int) -> None:
+        """The host hears of the token before."""
+        before = int(self.rows.count)
+        self._step(batch)
+        self.going.fill_(before)
 
     def _capture(self, work):
         """A replay reads the tensors that the work was captured with."""

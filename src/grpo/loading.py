@@ -66,6 +66,8 @@ def load_policy(
         raise GrpoError(
             f"field model: {name!r} lacks {len(missing)} weights, the first is {missing[0]}; copy the folder again"
         )
+    if (place := torch.device(device)).index is not None:
+        torch.cuda.set_device(place)  # Triton starts its kernels, and graphs are captured, on the current one
     # Dropout would make the trainer's log-probabilities disagree with the sampler's.
     model.eval().to(device)
     return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute, packs=packs)

@@ -7,6 +7,7 @@ them, in their own precision, however many micro-batches there are.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -203,14 +204,23 @@ class Places:
 
     def __init__(self, model: Any):
         self.model = model
-        self.parameters = list(model.parameters())  # walking through all modules takes longer than looking at these
+        self.parameters = list(model.parameters())
         self.addresses = self._addresses()
+        # To walk through all modules takes several times as long as to look at what each of them holds.
+        tables = (table for module in model.modules() for table in (module._modules, module._parameters) if table)
+        self.members = [(table, list(table.values())) for table in tables]
 
     def _addresses(self) -> list[int]:
         return [weight.data_ptr() for weight in self.parameters]
 
     def hold(self, model: Any) -> bool:
-        return model is self.model and self._addresses() == self.addresses
+        """Whether this is that model, with the same modules (an adapter would be a new one) and weights, not moved."""
+        if model is not self.model or self._addresses() != self.addresses:
+            return False
+        return all(
+            len(table) == len(members) and all(map(operator.is_, table.values(), members))
+            for table, members in self.members
+        )
 
 
 class Weights:

@@ -266,6 +266,7 @@ class GraphDecoding:
         torch.cuda.current_stream().wait_stream(side)
         for tensor, values in zip(written, kept, strict=True):
             tensor.copy_(values)
+        self.going.copy_(self.rows.count, non_blocking=True)
 
     def _step(self, batch: int) -> None:
         """Reads every row's token, samples the next, and closes up: a count of rows holds all that go from then on."""

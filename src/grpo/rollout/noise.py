@@ -52,6 +52,7 @@ def sampling_noise(
         int.from_bytes(hashlib.blake2b(problem_id.encode(), digest_size=4).digest(), "little")
         for problem_id in problem_ids
     ]
+    step &= WORD
     if torch.device(device).type == "cuda":
         from grpo.rollout import kernels
 

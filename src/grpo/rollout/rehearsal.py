@@ -27,7 +27,8 @@ Work = Callable[[], object]
 
 
 def rehearse(decoding: GraphDecoding) -> None:
-    """Launches every kernel once, on rows that stand for nothing: all they write is written again by a real run."""
+    """Launches the kernels of sampling, and of a layer of Llama's kind, once, on rows that stand for nothing: all they
+    write is written again by a real run."""
     device, works = decoding.policy.device, rehearsals(decoding)
 
     def launch(work: Work) -> None:

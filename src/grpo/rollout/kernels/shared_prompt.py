@@ -19,15 +19,15 @@ Scratch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Of each part of a prompt: values mixed for each row and head, their greatest score, and their mass."""
 
 
-@triton.jit(do_not_specialize=["rows", "columns", "window"])
+@triton.jit(do_not_specialize=["rows", "columns", "window", "blocks"])
 def _prompt_attention(
     q_ptr, k_ptr, v_ptr, out_ptr, top_ptr, mass_ptr, start_ptr, length_ptr, first_ptr, time_ptr,
-    q_row_stride, rows, columns, scale, window,
-    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCKS: tl.constexpr,
+    q_row_stride, rows, columns, scale, window, blocks,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, PER_PROGRAM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    prompt = (tl.program_id(0) // BLOCKS).to(tl.int64)
-    block = tl.program_id(0) % BLOCKS
+    prompt = (tl.program_id(0) // blocks).to(tl.int64)
+    block = tl.program_id(0) % blocks
     key_head = tl.program_id(1)
     part = tl.program_id(2)
     R: tl.constexpr = H // K
@@ -160,8 +160,8 @@ def see_prompts(
     blocks = triton.cdiv(min(rows.group_size, len(q_BE)) * (heads // K), QUERIES_AT_ONCE)
     _prompt_attention[(P * blocks, K, triton.cdiv(columns, PROMPT_KEYS_PER_PROGRAM))](
         q_BE, *prompts, *scratch, rows.start_P, rows.length_P, rows.first_B, rows.time,
-        q_BE.stride(0), scratch[0].shape[1], columns, scale, window or 0,
-        BLOCKS=blocks, QUERIES=QUERIES_AT_ONCE, PER_PROGRAM=PROMPT_KEYS_PER_PROGRAM,
+        q_BE.stride(0), scratch[0].shape[1], columns, scale, window or 0, blocks,
+        QUERIES=QUERIES_AT_ONCE, PER_PROGRAM=PROMPT_KEYS_PER_PROGRAM,
         num_warps=4, num_stages=2, **_settings(q_BE, heads, K, D, window),
     )  # fmt: skip
 
