@@ -39,10 +39,8 @@ class Critic:
         """This micro-batch's share of the mean error over the step's `tokens`."""
         assert batch.values_NL is not None
         assert batch.returns_NL is not None
-        total, _ = value_loss(
-            self.values(batch, hidden_AC), batch.values_NL, batch.returns_NL, batch.mask_NL, clip=clip
-        )
-        return total / tokens
+        values_NL = self.values(batch, hidden_AC)
+        return value_loss(values_NL, batch.values_NL, batch.returns_NL, batch.mask_NL, clip=clip) / tokens
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         if not self.shared:

@@ -33,20 +33,17 @@ def gae(
 
 def value_loss(
     values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor, *, clip: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(Σ ½ max((V − R)², (V_clip − R)²), how many tokens the clip holds), with V_clip within `clip` of the value before
-    the update. 0: no clip.
+) -> torch.Tensor:
+    """Σ ½ max((V − R)², (V_clip − R)²), with V_clip within `clip` of the value before the update. 0: no clip.
 
     >>> new, old, returns = torch.tensor([[0.5]]), torch.tensor([[0.0]]), torch.tensor([[1.0]])
-    >>> value_loss(new, old, returns, returns > 0, clip=0.2)[0]                     # ½ (0.2 − 1)²: no gradient is left
+    >>> value_loss(new, old, returns, returns > 0, clip=0.2)                        # ½ (0.2 − 1)²: no gradient is left
     tensor(0.3200)
     """
     mask = mask.bool()
     values, old_values, returns = (x.masked_fill(~mask, 0.0) for x in (values, old_values, returns))
     errors = (values - returns) ** 2
     if not clip:
-        return errors.sum() / 2, torch.zeros((), device=values.device)
+        return errors.sum() / 2
     clipped = old_values + (values - old_values).clamp(-clip, clip)
-    worse = (clipped - returns) ** 2
-    held = (worse > errors) & ((values - old_values).abs() > clip)
-    return torch.maximum(errors, worse).sum() / 2, held.sum()
+    return torch.maximum(errors, (clipped - returns) ** 2).sum() / 2
