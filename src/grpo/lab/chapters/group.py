@@ -15,7 +15,7 @@ from grpo.batch import pack
 from grpo.config import Config, resolve
 from grpo.core import group_advantages, reward_statistics, zero_signal_chance
 from grpo.core.tabular import true_gradient
-from grpo.credit import credit
+from grpo.credit import credit, has_signal
 from grpo.errors import GrpoError
 from grpo.gradient import accumulate_gradients
 from grpo.lab.catalogue import RECORDINGS
@@ -26,7 +26,8 @@ from grpo.lab.chapters.spread import alone, chance, estimates, group_estimate, s
 from grpo.lab.signal import difficulty
 from grpo.policy import logprobs
 from grpo.rewards import score
-from grpo.rollout.engine import Engine, choose
+from grpo.rollout.choice import choose
+from grpo.rollout.engine import Engine
 from grpo.store import Run
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Group
@@ -97,7 +98,7 @@ def _at_temperature(temperature: float, size: int) -> dict[str, Any]:
 
 def gradient_norm(student: Nano, groups: Sequence[Group], config: Config) -> float:
     """Of the loss over these groups, by the trainer's own backward pass."""
-    if not any(done.advantages is not None and done.advantages.any() for group in groups for done in group.completions):
+    if not any(map(has_signal, groups)):
         return 0.0
     accumulate_gradients(student.policy, groups, config)
     return float(torch.nn.utils.clip_grad_norm_(student.policy.model.parameters(), math.inf))
