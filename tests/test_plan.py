@@ -232,7 +232,7 @@ def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pyte
         optimizer=Optimizer(minibatches=work.minibatches),
         system=System(token_budget=work.token_budget),
     )
-    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+    optimizer = make_optimizer(policy, Optimizer())
     needed = needs(config.loss, config.critic)
     monkeypatch.setattr("grpo.critic.load_policy", lambda *_, **__: replace(random_policy(**options), compute=compute))
     critic = make_critic(config, policy) if needed.critic else None

@@ -255,7 +255,7 @@ def take_snapshot(
     beside: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
 ) -> Snapshot:
     """Copies weights and moments as they are now, and the tensors of files beside them."""
-    weights, moments, beside = policy.weights(), state_tensors(policy, optimizer), beside or {}
+    weights, moments, beside = policy.weights(), state_tensors(policy.trained(), optimizer), beside or {}
     copies = mirror.copy(
         {**weights, **moments, **{name: t for tensors in beside.values() for name, t in tensors.items()}}
     )
@@ -357,10 +357,7 @@ def _models(
     elif config.loss.beta:
         reference = load_policy(config.model, **place)
         freeze(reference)
-    settings = config.optimizer
-    optimizer = make_optimizer(
-        policy, beta1=settings.adam_beta1, beta2=settings.adam_beta2, weight_decay=settings.weight_decay
-    )
+    optimizer = make_optimizer(policy, config.optimizer)
     critic = make_critic(config, policy) if config.loss.baseline == "value" else None
     if checkpoint:
         policy.name, policy.version = config.model, checkpoint.state["policy_version"]

@@ -23,7 +23,7 @@ from grpo.credit import credit
 from grpo.critic import Critic
 from grpo.evaluation import is_right, trait_shares
 from grpo.gradient import accumulate_gradients, minibatches, trained
-from grpo.optimizer import take_step
+from grpo.optimizer import descend, take_step
 from grpo.policy import Policy, annotate, begin_annotation, logprobs
 from grpo.refill import refilled, refills
 from grpo.schedule import learning_rate
@@ -191,8 +191,9 @@ def update(
             continue
         found = accumulate_gradients(policy, minibatch, config, critic, warming_up, traces)
         if critic is not None:
-            critic_norms.append(critic.take_step(lr=scheduled(config.critic.lr), grad_clip=settings.grad_clip))
-            skipped += not math.isfinite(critic_norms[-1])
+            norm = descend(critic.optimizer, lr=scheduled(config.critic.lr), grad_clip=settings.grad_clip)
+            skipped += not math.isfinite(norm)
+            critic_norms.append(norm)
         if not warming_up:
             norm = take_step(policy, optimizer, lr=lr, grad_clip=settings.grad_clip)
             if not math.isfinite(norm):

@@ -63,11 +63,8 @@ def nano_update(query: Query) -> dict[str, Any]:
         )
     )
     problem = sum_of_three(text(query, "prompt", "29+60+75=", 20))
-    made = config.optimizer
     with nano() as before, fresh_nano() as student:
-        optimizer = make_optimizer(
-            student.policy, beta1=made.adam_beta1, beta2=made.adam_beta2, weight_decay=made.weight_decay
-        )
+        optimizer = make_optimizer(student.policy, config.optimizer)
         *_, pause = one_update(student, before.policy, optimizer, [problem], config)
         [after] = annotate(
             pause.groups,

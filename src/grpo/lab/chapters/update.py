@@ -75,11 +75,8 @@ def paused_update(query: Query) -> dict[str, Any]:
     """`one_update` run up to the phase that is asked for, and what it holds there."""
     config, reached = settings(query), whole(query, "phase", 0, 0, len(PHASES) - 1)
     problem = sum_of_three(text(query, "prompt", "29+60+75="))
-    made = config.optimizer
     with nano() as before, fresh_nano() as student:
-        optimizer = make_optimizer(
-            student.policy, beta1=made.adam_beta1, beta2=made.adam_beta2, weight_decay=made.weight_decay
-        )
+        optimizer = make_optimizer(student.policy, config.optimizer)
         phases = one_update(student, before.policy, optimizer, [problem], config)
         pauses = [next(phases) for _ in range(reached + 1)]
         last = pauses[-1].groups[0]
