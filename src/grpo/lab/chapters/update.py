@@ -121,15 +121,20 @@ def _push(done: Completion, config: Config) -> torch.Tensor:
     return terms.push
 
 
-def _effect(group: Group, before: Nano, after: Nano, problem: Problem, config: Config) -> dict[str, Any]:
-    """What the update did: to the log-probability of the completions it learned from, and to what is sampled now."""
-    [again] = annotate(
-        [group],
-        lambda batch: logprobs(after.policy, batch, config.temperature)[0],
+def seen_by(policy: Policy, groups: Sequence[Group], config: Config) -> list[Group]:
+    """The same completions with the log-probabilities that this policy gives them."""
+    return annotate(
+        groups,
+        lambda batch: logprobs(policy, batch, config.temperature)[0],
         lambda completion, logp: replace(completion, logprobs=logp),
         token_budget=config.system.token_budget,
-        policy=after.policy,
+        policy=policy,
     )
+
+
+def _effect(group: Group, before: Nano, after: Nano, problem: Problem, config: Config) -> dict[str, Any]:
+    """What the update did: to the log-probability of the completions it learned from, and to what is sampled now."""
+    [again] = seen_by(after.policy, [group], config)
     options: dict[str, Any] = {"seed": 0, "step": 1, "temperature": config.temperature, "max_new_tokens": LONGEST}
     looks = [score(one.task, one.engine.sample([problem], LOOKS, **options))[0].completions for one in (before, after)]
     return {
