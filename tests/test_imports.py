@@ -44,7 +44,7 @@ LEVELS = [
     },
     {"credit", "critic", "gradient"},
     {"report", "progress", "view", "loggers"},
-    {"session", "recorder", "refill", "check"},
+    {"session", "recorder", "refill", "resume", "check"},
     {"train", "sft", "compare"},
     {"lab"},
     {"commands"},

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from grpo.flags import flat
 from grpo.store import Run
 
 AXES = ("steps", "tokens", "seconds")
@@ -14,19 +15,8 @@ NOT_SETTINGS = ("seed", "run", "resume", "allow_change", "quiet")
 """Differ between runs of one experiment without making it another."""
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """
-    >>> flat({"lr": 0.1, "loss": {"beta": 0.0}})
-    {'lr': 0.1, 'loss.beta': 0.0}
-    """
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return found
-
-
 def compare(runs: Sequence[tuple[str, Run]], metric: str, by: str, points: int) -> dict[str, Any]:
-    settings = {run_id: flat(run.config) for run_id, run in runs}
+    settings = {run_id: dict(flat(run.config)) for run_id, run in runs}
     names = list(dict.fromkeys(name for row in settings.values() for name in row))
     differing = [name for name in names if len({json.dumps(row.get(name)) for row in settings.values()}) > 1]
     curves = {run_id: curve(run, metric, by, points) for run_id, run in runs}
