@@ -495,7 +495,7 @@ def test_a_model_too_large_is_refused_before_loading(tmp_path: Path, monkeypatch
         vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28
     )
     config.save_pretrained(tmp_path)
-    monkeypatch.setattr("grpo.preflight._free_memory", lambda _: 24 * 10**9)
+    monkeypatch.setattr("grpo.preflight.free_memory", lambda _: 24 * 10**9)
     with pytest.raises(GrpoError, match=r"takes about \d+\.\d GB, and 24.0 GB are free on cpu"):
         grpo.train(Config(model=str(tmp_path), task="arithmetic", system=System(device="cpu")))
 

@@ -29,7 +29,7 @@ from grpo.policy import Policy
 from grpo.preflight import check_memory, check_shape, preflight
 from grpo.recorder import Recorder
 from grpo.resume import checkpoint_to_resume, existing_run, kept_budget
-from grpo.rewards import Pending, Rewarded, rewarded, score
+from grpo.rewards import Pending, Rewarded, score
 from grpo.rewards.steps import score_steps, step_marks
 from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
@@ -71,10 +71,10 @@ class Session:
 
     @classmethod
     def _start(cls, config: Config, view: View, undo: ExitStack) -> Self:
-        folder = Path(config.system.runs)
+        folder, device = Path(config.system.runs), pick_device(config.system)
         plain_task = load_task(config.task, config.data, config.dataset)
         # Workers load people's code while the model is loaded here.
-        task = undo.enter_context(rewarded(plain_task, config.reward, config.scoring, pick_device(config.system)))
+        task = undo.enter_context(Rewarded(plain_task, config.reward, config.scoring, device))
         prints = fingerprints(config, plain_task)
         run, lock, checkpoint = existing_run(config, folder), None, None
         if run is not None:
@@ -83,7 +83,6 @@ class Session:
             undo.callback(lock.close)
             checkpoint = checkpoint_to_resume(run, config, prints, view)
 
-        device = pick_device(config.system)
         sizes = check_memory(config, task, torch.device(device))
         if config.loss.credit == "process":
             step_marks(task)

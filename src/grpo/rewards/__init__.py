@@ -15,14 +15,13 @@ from grpo.rewards.scoring import Pending, Rewarded, telling_line
 from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
-    from grpo.config import Scoring
     from grpo.tasks import Task
 
-__all__ = ["Pending", "Rewarded", "rewarded", "score", "submit", "telling_line", "total_rewards"]
+__all__ = ["Pending", "Rewarded", "score", "submit", "telling_line", "total_rewards"]
 
 MOST_SHARED = 4
 _shared: list[tuple[Task, Rewarded]] = []
-"""Tasks that were scored without being `rewarded` first, and their workers; the latest are kept."""
+"""Tasks that were scored as they are, and their workers; the latest are kept."""
 
 
 def score(task: Task, groups: Sequence[Group]) -> list[Group]:
@@ -45,11 +44,6 @@ def total_rewards(task: Task, problems: Sequence[Problem], texts: Sequence[str])
         for problem, text in zip(problems, texts, strict=True)
     ]
     return [group.completions[0].reward for group in score(task, groups)]
-
-
-def rewarded(task: Task, reward: str, scoring: Scoring, device: str = "cpu") -> Rewarded:
-    """The task, scored as the fields `reward` and `scoring` say. To be closed after use."""
-    return Rewarded(task, reward, scoring, device)
 
 
 def _rewarded_once(task: Task) -> Rewarded:

@@ -44,7 +44,8 @@ class Weighted:
 
 
 class Rewarded:
-    """A task together with what scores it. All that it does not know itself, it asks the task.
+    """A task, scored as the fields `reward` and `scoring` say; to be closed after use. What it does not know itself, it
+    asks the task.
 
     >>> from grpo.tasks import load_task
     >>> with Rewarded(load_task("arithmetic")) as task:
