@@ -199,7 +199,7 @@ class Session:
         options = {"step": 0, "purpose": "probe", **self.sampling}
         probes = score(self.task, self.engine.sample(pinned, self.config.group_size, **options)) if pinned else []
         self.recorder.with_space(lambda: self.run.record_probes(step, probes))
-        self.view.evaluated(step, row, probes)
+        self.view.evaluated(step, row)
         if step:
             self.recorder.diagnose(step - 1)
         if row["accuracy"] > best_before:
