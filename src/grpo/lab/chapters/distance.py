@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -100,6 +101,13 @@ def reference_logits() -> torch.Tensor:
     return -0.35 * torch.arange(ANSWERS_OF_A_PROBLEM, dtype=torch.float64)
 
 
+def rewards_of_answers() -> torch.Tensor:
+    """1 for the right one."""
+    rewards_V = torch.zeros(ANSWERS_OF_A_PROBLEM, dtype=torch.float64)
+    rewards_V[RIGHT] = 1.0
+    return rewards_V
+
+
 def train_tabular(
     rewards_V: torch.Tensor, *, beta: float, kl: str, seeds: Sequence[int], steps: int = STEPS, lr: float = 0.5
 ) -> torch.Tensor:
@@ -143,9 +151,7 @@ def drift(beta: float, kl: str, seeds: int, proxy: bool = False) -> list[dict[st
 
     `proxy`: the reward also pays fully for an answer that is wrong, and likelier at the start.
     """
-    true_V = torch.zeros(ANSWERS_OF_A_PROBLEM, dtype=torch.float64)
-    true_V[RIGHT] = 1.0
-    paid_V = true_V.clone()
+    true_V, paid_V = rewards_of_answers(), rewards_of_answers()
     if proxy:
         paid_V[1] = 1.0
     ref_V = reference_logits()
@@ -176,12 +182,8 @@ def drift_over_steps(query: Query) -> dict[str, Any]:
             {"beta": b, "seed": seed, **line} for b, runs in lines.items() for seed, line in enumerate(runs, start=1)
         ],
         "ends": [
-            {"beta": b, **{name: _mean([run[name][-1] for run in runs]) for name in ("reverse", "forward", "reward")}}
+            {"beta": b, **{name: fmean(run[name][-1] for run in runs) for name in ("reverse", "forward", "reward")}}
             for b, runs in lines.items()
         ],
         "ceiling": float(-reference_logits().log_softmax(dim=0)[RIGHT]),
     }
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

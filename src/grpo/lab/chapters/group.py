@@ -18,8 +18,7 @@ from grpo.core.tabular import true_gradient
 from grpo.credit import credit, has_signal
 from grpo.errors import GrpoError
 from grpo.gradient import accumulate_gradients
-from grpo.lab.catalogue import RECORDINGS
-from grpo.lab.chapters.emergence import RECORDING
+from grpo.lab.chapters import shipped
 from grpo.lab.chapters.nano import LONGEST, Nano, fresh_nano, nano, sampled, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
 from grpo.lab.chapters.spread import alone, chance, estimates, group_estimate, sizes
@@ -28,7 +27,6 @@ from grpo.policy import logprobs
 from grpo.rewards import score
 from grpo.rollout.choice import choose
 from grpo.rollout.engine import Engine
-from grpo.store import Run
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Group
 
@@ -118,7 +116,7 @@ def mismatch(student: Nano, groups: Sequence[Group]) -> tuple[float, float]:
 def observed(query: Query) -> dict[str, Any]:
     """Where real prompts lie on the curve: those of the recorded run, step by step, and `nano`'s, one by one."""
     size = whole(query, "g", 8, 2, 64)
-    with Run.open(RECORDINGS, RECORDING, readonly=True) as run:
+    with shipped.opened() as run:
         found = difficulty(run, points=100)
     steps = [
         {key: row[key] for key in ("step", "pass_rate", "observed_zero_signal", "groups_by_right")}
@@ -158,7 +156,7 @@ def baselines(query: Query) -> dict[str, Any]:
     Completions of one prompt differ by the policy's choices alone. Across prompts, those of easy ones look good.
     """
     step = whole(query, "step", 3, 0, 79)
-    with Run.open(RECORDINGS, RECORDING, readonly=True) as run:
+    with shipped.opened() as run:
         groups = run.completions(step)
     if not groups:
         raise GrpoError(f"step: {step} is not recorded")
