@@ -16,7 +16,7 @@ from grpo.evaluation import is_right
 from grpo.machine import free_memory, pick_precision
 from grpo.plan import PRECISIONS, Memory, Shape, Work, memory_of, needs, read_config, shape_of
 from grpo.policy import Policy, logprobs
-from grpo.rewards import Rewarded, total_rewards
+from grpo.rewards import Rewarded, score_texts
 from grpo.rollout.engine import Engine
 from grpo.tasks import Task
 from grpo.types import Problem
@@ -61,8 +61,8 @@ def check_golds(task: Task, problems: list[Problem]) -> None:
     for something else."""
     if isinstance(task, Rewarded) and not task.checks_golds:
         return
-    rewards = total_rewards(task, problems, [problem.answer for problem in problems])
-    wrong = [problem for problem, reward in zip(problems, rewards, strict=True) if not is_right(reward)]
+    scored = score_texts(task, [(problem, problem.answer) for problem in problems])
+    wrong = [problem for problem, done in zip(problems, scored, strict=True) if not is_right(done.reward)]
     if wrong:
         first = wrong[0]
         raise GrpoError(
