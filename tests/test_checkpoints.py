@@ -76,7 +76,7 @@ def value_of(checkpoint: Checkpoint | None) -> float:
     value = checkpoint.state["value"]
     assert (checkpoint.model / "config.json").read_text() == f"config {value}"
     assert load_file(checkpoint.model / "model.safetensors")["weight"].tolist() == [[value] * 3] * 2
-    assert checkpoint.optimizer_tensors()["exp_avg/weight"].tolist() == [[value] * 3] * 2
+    assert checkpoint.tensors("optimizer")["exp_avg/weight"].tolist() == [[value] * 3] * 2
     return value
 
 
@@ -116,7 +116,7 @@ def test_content_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert checkpoint.state == state
     assert {name: (checkpoint.model / name).read_bytes() for name in content} == content
     for found, expected in (
-        (checkpoint.optimizer_tensors(), moments),
+        (checkpoint.tensors("optimizer"), moments),
         (load_file(checkpoint.model / "model.safetensors"), weights),
     ):
         assert {name: bits(tensor) for name, tensor in found.items()} == {
@@ -154,7 +154,7 @@ def test_a_model_and_its_optimizer_go_on_as_if_never_saved(tmp_path: Path) -> No
     assert sorted(files(checkpoint.path)) == FILES
     again = load_policy(str(checkpoint.model))
     again_optimizer = make_optimizer(again, Optimizer())
-    restore_state(again, again_optimizer, checkpoint.optimizer_tensors())
+    restore_state(again, again_optimizer, checkpoint.tensors("optimizer"))
     again.version = checkpoint.state["policy_version"]
     for seed in (1, 2):
         update(policy, optimizer, seed)

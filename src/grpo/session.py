@@ -309,7 +309,7 @@ def _models(
     critic = make_critic(config, policy) if config.loss.baseline == "value" else None
     if checkpoint:
         policy.name, policy.version = config.model, checkpoint.state["policy_version"]
-        restore_state(policy, optimizer, checkpoint.optimizer_tensors())
+        restore_state(policy, optimizer, checkpoint.tensors("optimizer"))
         if critic is not None:
             if not checkpoint.has("critic"):
                 raise GrpoError(

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
-from grpo.algorithms import PRESETS, Loss, load_surrogate
+from grpo.algorithms import PRESETS, SURROGATES, Loss, load_surrogate
 from grpo.config import Config
 from grpo.core import denominator, policy_loss, reward_statistics
 from grpo.credit import credit, named_weights, shaped_reward
 from grpo.errors import GrpoError
+from grpo.flags import leaves
 from grpo.lab.tokens import Traced, loss_settings
 from grpo.store import Run
 from grpo.types import Completion, Group, Problem
 
-CHOICES = {
+CHOICES: dict[str, tuple[str, ...]] = {
     "baseline": ("mean", "leave_one_out", "batch", "length_weighted"),
-    "scale": ("group_std", "batch_std", "none"),
-    "ratio": ("token", "sequence"),
-    "surrogate": ("clip", "weight", "gate", "plain"),
-    "aggregate": ("sequence", "token", "constant"),
-    "kl": ("k1", "k2", "k3", "k3_ratio"),
-    "kl_in": ("loss", "reward"),
+    "surrogate": SURROGATES,
+    **{name: get_args(leaves(Loss)[name].kind) for name in ("scale", "ratio", "aggregate", "kl", "kl_in")},
 }
+"""What can be asked for: all that a setting may be, but for a critic's values, which are not recorded."""
 NUMBERS = {
     "clip_low": (0.0, 1.0),
     "clip_high": (0.0, 100.0),

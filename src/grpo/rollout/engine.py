@@ -75,7 +75,7 @@ class Engine:
         if not self.rows_at_once:
             self.rows_at_once = self.rows_that_fit(max(map(len, prompts)), max_new_tokens)
         parts: list[Sampled] = []
-        for first, last, samples in self._waves(len(problems), group_size):
+        for first, last, samples in self._spans(len(problems), group_size):
             parts.append(self._sampled(prompts[first:last], noise_PGL[first:last, samples], temperature, top_k, top_p))
             if samples.stop is not None and samples.stop < group_size:
                 continue  # the rest of this group is still to come
@@ -108,7 +108,7 @@ class Engine:
         per_row = per_token * (prompt_tokens + max_new_tokens) + 12 * config.vocab_size
         return max(1, int(SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) / per_row))
 
-    def _waves(self, problems: int, group_size: int) -> Iterator[tuple[int, int, slice]]:
+    def _spans(self, problems: int, group_size: int) -> Iterator[tuple[int, int, slice]]:
         """Problems [first, last) and which of their samples; a group is split only when it does not fit whole."""
         at_once = self.rows_at_once // group_size
         if at_once:
