@@ -15,6 +15,7 @@ from grpo.core import denominator, policy_loss, reward_statistics
 from grpo.credit import credit, named_weights, shaped_reward
 from grpo.errors import GrpoError
 from grpo.flags import leaves
+from grpo.lab.chapters.query import number, word
 from grpo.lab.tokens import Traced, loss_settings
 from grpo.store import Run
 from grpo.types import Completion, Group, Problem
@@ -40,29 +41,17 @@ def asked(loss: Loss, query: Mapping[str, str]) -> Loss:
     """The run's own settings, changed as the query says; `weight.PART=0.5` weighs a part of the reward."""
     changes: dict[str, Any] = {}
     weights = named_weights(loss)
-    for name, text in query.items():
+    for name in query:
         if name in CHOICES:
-            if text not in CHOICES[name]:
-                raise GrpoError(f"{name}: no choice {text[:40]!r}; there are {', '.join(CHOICES[name])}")
-            changes[name] = text
+            changes[name] = word(query, name, "", CHOICES[name])
         elif name in NUMBERS:
-            changes[name] = _number(name, text, *NUMBERS[name])
+            changes[name] = number(query, name, 0.0, *NUMBERS[name])
         elif name.startswith("weight."):
-            weights[name.removeprefix("weight.")] = _number(name, text, -100.0, 100.0)
+            weights[name.removeprefix("weight.")] = number(query, name, 0.0, -100.0, 100.0)
     found = replace(loss, **changes, weights=",".join(f"{part}={weight!r}" for part, weight in weights.items()))
     if (found.kl, found.kl_in) == ("k3_ratio", "reward"):
         raise GrpoError("kl: k3_ratio is for the loss, where there is a ratio; with kl_in reward choose k1, k2 or k3")
     return found
-
-
-def _number(name: str, text: str, low: float, high: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise GrpoError(f"{name}: {text[:40]!r} is no number") from None
-    if not low <= value <= high:
-        raise GrpoError(f"{name}: {text[:40]} is not between {low:g} and {high:g}")
-    return value
 
 
 def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
