@@ -43,7 +43,7 @@ LEVELS = [
         "trace",
     },
     {"credit", "critic", "gradient"},
-    {"report", "progress", "view", "loggers"},
+    {"printed", "report", "progress", "view", "loggers"},
     {"session", "recorder", "refill", "resume", "check"},
     {"train", "sft", "compare"},
     {"lab"},

@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from grpo.config import Config, Evaluation, Loss, SftConfig, as_dict
+from grpo.printed import advantage_colour, group_lines, printable, rows_best_first, telling
 from grpo.progress import Trend
-from grpo.report import advantage_colour, group_lines, printable, rows_best_first, telling
 from grpo.store import Run
 from grpo.types import Completion, Group, Problem
 from grpo.view import LinesView, LiveView, View, pick_view, print_group, print_run, print_runs

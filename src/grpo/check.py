@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from grpo.evaluation import is_right, wilson_interval
-from grpo.report import printable
+from grpo.printed import printable
 from grpo.rewards import score, score_texts
 from grpo.rewards.numbers import read_number
 from grpo.tasks import Task

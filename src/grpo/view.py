@@ -15,19 +15,16 @@ from rich.console import Group as Stack
 from rich.live import Live
 from rich.text import Text
 
+from grpo.printed import FAINT, group_lines, printable, telling
 from grpo.progress import Progress
 from grpo.report import (
-    FAINT,
     accuracy_change,
     clock,
     describe,
     eval_changes,
-    group_lines,
-    printable,
     result,
     short_result,
     table_of_runs,
-    telling,
     write_line,
 )
 from grpo.types import Group
