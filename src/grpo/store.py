@@ -1,4 +1,4 @@
-"""The run record: runs/<name>/run.db (SQLite, one transaction per step) and runs/<name>/checkpoints/.
+"""The run record: runs/<name>/run.db, SQLite, one transaction per step.
 
 Readers open the database read-only and see every finished step while the trainer writes the next.
 """
