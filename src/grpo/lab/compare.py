@@ -11,6 +11,7 @@ from grpo.flags import flat
 from grpo.store import Run
 
 AXES = ("steps", "tokens", "seconds")
+MOST_PROBES = 6
 NOT_SETTINGS = ("seed", "run", "resume", "allow_change", "quiet")
 """Differ between runs of one experiment without making it another."""
 
@@ -93,7 +94,7 @@ def evals(run: Run, by: str) -> list[dict[str, Any]]:
     return [{"x": at.get(row["step"] - 1, 0.0), **{key: row[key] for key in keys}} for row in run.evals()]
 
 
-def shared_probes(runs: Sequence[tuple[str, Run]], most: int = 6) -> list[dict[str, Any]]:
+def shared_probes(runs: Sequence[tuple[str, Run]]) -> list[dict[str, Any]]:
     """Pinned prompts that all the runs were asked, with what each said first and last."""
     asked: dict[str, dict[str, list[dict[str, Any]]]] = {}
     answers: dict[str, str] = {}
@@ -110,5 +111,5 @@ def shared_probes(runs: Sequence[tuple[str, Run]], most: int = 6) -> list[dict[s
             "answer": answers[prompt],
             "runs": {run_id: [rows[0], rows[-1]] for run_id, rows in by_run.items()},
         }
-        for prompt, by_run in list(shared.items())[:most]
+        for prompt, by_run in list(shared.items())[:MOST_PROBES]
     ]

@@ -92,7 +92,7 @@ def _slope(function: Any, at_V: torch.Tensor) -> torch.Tensor:
 
 ANSWERS_OF_A_PROBLEM = 12
 RIGHT = 3
-STEPS, SHOWN_EVERY = 200, 4
+STEPS, SHOWN_EVERY, LEARNING_RATE = 200, 4, 0.5
 GROUPS, GROUP_SIZE = 4, 8
 
 
@@ -108,10 +108,8 @@ def rewards_of_answers() -> torch.Tensor:
     return rewards_V
 
 
-def train_tabular(
-    rewards_V: torch.Tensor, *, beta: float, kl: str, seeds: Sequence[int], steps: int = STEPS, lr: float = 0.5
-) -> torch.Tensor:
-    """Logits [steps + 1, seeds, answers] before and after each GRPO step of a policy over a handful of answers.
+def train_tabular(rewards_V: torch.Tensor, *, beta: float, kl: str, seeds: Sequence[int]) -> torch.Tensor:
+    """Logits [STEPS + 1, seeds, answers] before and after each GRPO step of a policy over a handful of answers.
 
     Groups are drawn, compared and pushed by the functions that train language models; only the model is small. Seeds
     are rows of one batch, and do not touch one another.
@@ -121,7 +119,7 @@ def train_tabular(
     noise = [torch.Generator().manual_seed(seed) for seed in seeds]
     draws = GROUPS * GROUP_SIZE
     path = [logits_SV]
-    for _ in range(steps):
+    for _ in range(STEPS):
         p_SV = logits_SV.softmax(dim=1)
         answers_SN = torch.stack(
             [torch.multinomial(p_V, draws, True, generator=g) for p_V, g in zip(p_SV, noise, strict=True)]
@@ -140,7 +138,7 @@ def train_tabular(
             kl=kl,
         )
         [gradient_SV] = torch.autograd.grad(loss, leaf_SV)
-        logits_SV = logits_SV - lr * gradient_SV
+        logits_SV = logits_SV - LEARNING_RATE * gradient_SV
         path.append(logits_SV)
     return torch.stack(path)
 
