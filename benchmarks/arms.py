@@ -226,7 +226,7 @@ def ours(work: Work, rows: Rows) -> None:
         def started(self, run: Any, config: Any, first_step: int) -> None:
             self.run, self.config = run, config
 
-        def evaluated(self, step: int, row: Any, probes: Any) -> None:
+        def evaluated(self, step: int, row: Any) -> None:
             rows.begin()
 
         def stepped(self, step: int, metrics: Mapping[str, float], groups: Sequence[Any]) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from shapes import random_policy
 
-from grpo.config import Config, Loss, System, resolve
+from grpo.config import Config, Loss, Optimizer, System, resolve
 from grpo.gradient import accumulate_gradients
 from grpo.optimizer import make_optimizer, take_step
 from grpo.plan import find_shape
@@ -80,7 +80,7 @@ def measure(way: str, arguments: argparse.Namespace) -> dict[str, float | str]:
             system=System(token_budget=arguments.micro, dtype=arguments.dtype),
         )
     )
-    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.999, weight_decay=0.0)
+    optimizer = make_optimizer(policy, Optimizer(adam_beta2=0.999))
     seconds = []
     fused_for = Policy.fused_for
     if way == "stock":

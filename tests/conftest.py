@@ -1,4 +1,4 @@
-"""Small random models of every architecture the engine runs, a tokenizer of characters for them; and a browser."""
+"""Small random models of every architecture the engine runs, a tokenizer of characters for them; recipes; a browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach out
 # Bit-for-bit tests compare runs of this process with one another; one thread also keeps small models fast.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,3 +100,15 @@ def classroom(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from visit import serving
 
     yield from serving(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Writes a recipe and returns its name as the user types it."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str, name: str = "recipe.toml") -> str:
+        Path(name).write_text(text, encoding="utf-8")
+        return name
+
+    return write

@@ -23,7 +23,7 @@ from grpo.batch import pack
 from grpo.checkpoints import Checkpoints
 from grpo.cli import main
 from grpo.config import Checkpoints as Keeping
-from grpo.config import Config, Critic, Evaluation, Lora, System
+from grpo.config import Config, Critic, Evaluation, Lora, Optimizer, System
 from grpo.critic import make_critic
 from grpo.errors import GrpoError
 from grpo.loading import load_policy
@@ -201,14 +201,14 @@ def test_at_first_nothing_changes_and_only_the_adapter_learns() -> None:
     assert torch.equal(trainer_logprobs(policy, groups), trainer_logprobs(base, groups))
     # 2 layers of maps 32→32, 32→16, 32→16, 32→32, 32→64, 32→64, 64→32, each with rank · (inputs + outputs).
     assert sum(weight.numel() for _, weight in policy.trained()) == 2 * 4 * (64 + 48 + 48 + 64 + 96 + 96 + 96)
-    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.1)
+    optimizer = make_optimizer(policy, Optimizer(weight_decay=0.1))
     before = {name: weight.detach().clone() for name, weight in policy.model.named_parameters()}
     logprobs(policy, pack(groups, 10_000)[0], 0.8)[0].sum().backward()
     optimizer.param_groups[0]["lr"] = 0.1
     optimizer.step()
     for name, weight in policy.model.named_parameters():
         assert torch.equal(weight, before[name]) != ("lora_" in name), name
-    assert set(state_tensors(policy, optimizer)) == {
+    assert set(state_tensors(policy.trained(), optimizer)) == {
         f"{kind}/{name}" for name, _ in policy.trained() for kind in ("step", "exp_avg", "exp_avg_sq")
     }
 

@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from grpo.checkpoints import MANIFEST, Checkpoint, Checkpoints, Snapshot
+from grpo.config import Optimizer
 from grpo.errors import DiskFullError
 from grpo.loading import load_policy
 from grpo.optimizer import make_optimizer, restore_state, state_tensors, take_step
@@ -75,7 +76,7 @@ def value_of(checkpoint: Checkpoint | None) -> float:
     value = checkpoint.state["value"]
     assert (checkpoint.model / "config.json").read_text() == f"config {value}"
     assert load_file(checkpoint.model / "model.safetensors")["weight"].tolist() == [[value] * 3] * 2
-    assert checkpoint.optimizer_tensors()["exp_avg/weight"].tolist() == [[value] * 3] * 2
+    assert checkpoint.tensors("optimizer")["exp_avg/weight"].tolist() == [[value] * 3] * 2
     return value
 
 
@@ -115,7 +116,7 @@ def test_content_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert checkpoint.state == state
     assert {name: (checkpoint.model / name).read_bytes() for name in content} == content
     for found, expected in (
-        (checkpoint.optimizer_tensors(), moments),
+        (checkpoint.tensors("optimizer"), moments),
         (load_file(checkpoint.model / "model.safetensors"), weights),
     ):
         assert {name: bits(tensor) for name, tensor in found.items()} == {
@@ -126,7 +127,7 @@ def test_content_comes_back_bit_for_bit(tmp_path: Path) -> None:
 def trained_policy() -> tuple[Policy, torch.optim.AdamW]:
     """One update away from the embedded model, so that Adam has a state."""
     policy = load_policy("nano")
-    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+    optimizer = make_optimizer(policy, Optimizer())
     update(policy, optimizer, seed=0)
     return policy, optimizer
 
@@ -152,8 +153,8 @@ def test_a_model_and_its_optimizer_go_on_as_if_never_saved(tmp_path: Path) -> No
     assert checkpoint is not None
     assert sorted(files(checkpoint.path)) == FILES
     again = load_policy(str(checkpoint.model))
-    again_optimizer = make_optimizer(again, beta1=0.9, beta2=0.99, weight_decay=0.0)
-    restore_state(again, again_optimizer, checkpoint.optimizer_tensors())
+    again_optimizer = make_optimizer(again, Optimizer())
+    restore_state(again, again_optimizer, checkpoint.tensors("optimizer"))
     again.version = checkpoint.state["policy_version"]
     for seed in (1, 2):
         update(policy, optimizer, seed)
@@ -162,7 +163,7 @@ def test_a_model_and_its_optimizer_go_on_as_if_never_saved(tmp_path: Path) -> No
     left, right = policy.model.state_dict(), again.model.state_dict()
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
-    left, right = state_tensors(policy, optimizer), state_tensors(again, again_optimizer)
+    left, right = state_tensors(policy.trained(), optimizer), state_tensors(again.trained(), again_optimizer)
     assert left.keys() == right.keys()
     assert len(left) == 3 * len(list(policy.model.parameters()))
     assert all(torch.equal(left[name], right[name]) for name in left)

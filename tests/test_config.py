@@ -5,16 +5,16 @@ import json
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo import flags
-from grpo.algorithms import PRESETS
+from grpo import flags, loggers
+from grpo.algorithms import PRESETS, SURROGATES
 from grpo.config import (
+    LOGGERS,
     Config,
     Critic,
     Evaluation,
@@ -31,30 +31,17 @@ from grpo.config import (
     validate,
 )
 from grpo.contradictions import idle
+from grpo.core import loss as core_loss
 from grpo.errors import GrpoError
 from grpo.limits import LIMITS
+from test_flags import refusal
 
 LEAVES = flags.leaves(Config)
 
 
-def refusal(*argv: str, parse=parse_train) -> str:
-    with pytest.raises(GrpoError) as caught:
-        parse(list(argv))
-    message = str(caught.value)
-    assert message.isprintable(), "one line, whatever was typed"
-    return message
-
-
-@pytest.fixture
-def recipe(tmp_path, monkeypatch):
-    """Writes a recipe and returns its name as the user types it."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(text: str, name: str = "recipe.toml") -> str:
-        Path(name).write_text(text, encoding="utf-8")
-        return name
-
-    return write
+def test_names_repeated_here_to_load_no_torch_are_those_of_their_tables():
+    assert tuple(core_loss.SURROGATES) == SURROGATES
+    assert tuple(loggers.LOGGERS) == LOGGERS
 
 
 # --- defaults, presets, files, flags ----------------------------------------------------------------------------------

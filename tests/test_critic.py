@@ -18,20 +18,18 @@ from grpo.critic import Critic as CriticNetwork
 from grpo.critic import make_critic
 from grpo.gradient import accumulate_gradients
 from grpo.loading import load_policy
-from grpo.optimizer import adamw, make_optimizer
+from grpo.optimizer import adamw, descend, make_optimizer
 from grpo.policy import Policy
 from grpo.train import annotated, update
 from grpo.types import Group
 from test_batch import random_groups
-
-SETTINGS = {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0}
 
 
 def critic_of(body: Policy, *, shared: bool, seed: int = 5) -> CriticNetwork:
     torch.manual_seed(seed)
     head = torch.nn.Linear(body.model.config.hidden_size, 1, dtype=body.model.dtype)
     owned = [*head.parameters()] if shared else [*body.model.base_model.parameters(), *head.parameters()]
-    return CriticNetwork(body, head, adamw(owned, **SETTINGS), shared)
+    return CriticNetwork(body, head, adamw(owned, Optimizer()), shared)
 
 
 def ppo(**changes: object) -> Config:
@@ -157,7 +155,7 @@ def test_a_stretched_loss_leaves_both_the_very_same_gradients(
 def test_while_the_critic_warms_up_only_it_learns(shared: bool) -> None:
     policy = random_policy("phi")
     critic = critic_of(policy if shared else random_policy("phi", seed=1), shared=shared)
-    optimizer = make_optimizer(policy, **SETTINGS)
+    optimizer = make_optimizer(policy, Optimizer())
     config = ppo(critic=Critic(warmup_steps=2, lr=0.01), lr=0.01)
     errors = []
     before, head = flat(policy.model.parameters()), flat(critic.head.parameters())
@@ -182,7 +180,7 @@ def test_it_learns_what_to_expect(shared: bool, least: float) -> None:
     policy = random_policy("phi")
     critic = critic_of(policy if shared else random_policy("phi", seed=1), shared=shared)
     config = ppo(critic=Critic(warmup_steps=100, lr=0.03 if shared else 0.003, clip=0.0))
-    optimizer = make_optimizer(policy, **SETTINGS)
+    optimizer = make_optimizer(policy, Optimizer())
     for step in range(60):
         groups, metrics = credit(annotated(rewarded(random_groups()), policy, None, config, critic), config)
         if step == 0:
@@ -204,7 +202,7 @@ def test_a_new_critic_expects_nothing_and_comes_back_bit_for_bit(model: str) -> 
     torch.manual_seed(0)
     for weight in weights:
         weight.grad = torch.randn_like(weight)
-    critic.take_step(lr=0.01, grad_clip=1.0)
+    descend(critic.optimizer, lr=0.01, grad_clip=1.0)
     kept = {name: tensor.clone() for name, tensor in critic.tensors().items()}
     again = make_critic(config, load_policy("nano"))
     again.restore(kept)
@@ -212,7 +210,7 @@ def test_a_new_critic_expects_nothing_and_comes_back_bit_for_bit(model: str) -> 
     for other in (critic, again):
         for _, weight in other.named_parameters():
             weight.grad = torch.ones_like(weight)
-        other.take_step(lr=0.01, grad_clip=1.0)
+        descend(other.optimizer, lr=0.01, grad_clip=1.0)
     assert flat(w for _, w in critic.named_parameters()).equal(flat(w for _, w in again.named_parameters()))
 
 
@@ -221,7 +219,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_critic_alone() -> None:
     before = flat(weight for _, weight in critic.named_parameters())
     for _, weight in critic.named_parameters():
         weight.grad = torch.full_like(weight, float("nan"))
-    assert not np.isfinite(critic.take_step(lr=0.1, grad_clip=1.0))
+    assert not np.isfinite(descend(critic.optimizer, lr=0.1, grad_clip=1.0))
     assert flat(weight for _, weight in critic.named_parameters()).equal(before)
 
 

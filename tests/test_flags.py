@@ -24,18 +24,6 @@ def refusal(*argv: str, parse=parse_train) -> str:
     return message
 
 
-@pytest.fixture
-def recipe(tmp_path, monkeypatch):
-    """Writes a recipe and returns its name as the user types it."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(text: str, name: str = "recipe.toml") -> str:
-        Path(name).write_text(text, encoding="utf-8")
-        return name
-
-    return write
-
-
 # --- what is accepted -------------------------------------------------------------------------------------------------
 
 

@@ -411,7 +411,7 @@ def no_space_later(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr("grpo.preflight._free_memory", lambda _: 1_000_000)
+    monkeypatch.setattr("grpo.preflight.free_memory", lambda _: 1_000_000)
     return TRAIN
 
 

@@ -16,7 +16,7 @@ import torch
 from conftest import random_policy
 from grpo.adapter import freeze
 from grpo.batch import pack
-from grpo.config import Lora
+from grpo.config import Lora, Optimizer
 from grpo.loading import load_policy
 from grpo.optimizer import make_optimizer, take_step
 from grpo.policy import Policy, logprobs
@@ -348,7 +348,7 @@ def test_the_working_copy_follows_the_optimizer() -> None:
     """Adam's first step moves every weight by the learning rate, whatever its gradient."""
     policy = random_policy("llama")
     policy.model.to(DEVICE)
-    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+    optimizer = make_optimizer(policy, Optimizer())
     weights = policy.fused
     before = weights.layers[0].qkv.weight.clone(), weights.head.clone()
     for weight in policy.model.parameters():

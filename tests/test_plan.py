@@ -232,7 +232,7 @@ def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pyte
         optimizer=Optimizer(minibatches=work.minibatches),
         system=System(token_budget=work.token_budget),
     )
-    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+    optimizer = make_optimizer(policy, Optimizer())
     needed = needs(config.loss, config.critic)
     monkeypatch.setattr("grpo.critic.load_policy", lambda *_, **__: replace(random_policy(**options), compute=compute))
     critic = make_critic(config, policy) if needed.critic else None
@@ -509,7 +509,7 @@ def test_a_model_too_large_is_refused_before_loading(tmp_path: Path, monkeypatch
         vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28
     )
     config.save_pretrained(tmp_path)
-    monkeypatch.setattr("grpo.preflight._free_memory", lambda _: 24 * 10**9)
+    monkeypatch.setattr("grpo.preflight.free_memory", lambda _: 24 * 10**9)
     with pytest.raises(GrpoError, match=r"takes about \d+\.\d GB, and 24.0 GB are free on cpu"):
         grpo.train(Config(model=str(tmp_path), task="arithmetic", system=System(device="cpu")))
 

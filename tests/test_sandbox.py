@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from grpo.errors import GrpoError
-from grpo.rewards import sandbox, total_rewards
+from grpo.rewards import sandbox, score_texts
 from grpo.rewards.sandbox import ProgramLimits, run_program
 from grpo.tasks.code import Code, passes_calls, passes_runs, program_in
 
@@ -222,12 +222,16 @@ def test_every_gold_passes_and_nothing_else_does() -> None:
     assert not drawn.keys() & heldout.keys()
     problems = [*drawn.values(), *heldout.values()]
     golds = [problem.answer for problem in problems]
-    assert total_rewards(task, problems, golds) == [1.0] * 20
-    assert total_rewards(task, problems, [f"Here:\n```python\n{gold}```\nDone." for gold in golds]) == [1.0] * 20
+
+    def rewards(texts: list[str]) -> list[float | None]:
+        return [done.reward for done in score_texts(task, zip(problems, texts, strict=True))]
+
+    assert rewards(golds) == [1.0] * 20
+    assert rewards([f"Here:\n```python\n{gold}```\nDone." for gold in golds]) == [1.0] * 20
     # Another problem's gold, a program that does nothing, words: no test set lets them pass.
-    assert total_rewards(task, problems, golds[1:] + golds[:1]) == [0.0] * 20
-    assert total_rewards(task, problems, ["pass"] * 20) == [0.0] * 20
-    assert total_rewards(task, problems, ["I would rather not."] * 20) == [0.0] * 20
+    assert rewards(golds[1:] + golds[:1]) == [0.0] * 20
+    assert rewards(["pass"] * 20) == [0.0] * 20
+    assert rewards(["I would rather not."] * 20) == [0.0] * 20
 
 
 def test_draws_are_keyed_and_prompts_recognised() -> None:

@@ -15,7 +15,7 @@ from grpo.check import FORMS
 from grpo.cli import main
 from grpo.commands.check import CheckOptions
 from grpo.config import Config, Dataset, Scoring, SftConfig, parse_sft, parse_train
-from grpo.rewards import rewarded, score
+from grpo.rewards import Rewarded, score
 from grpo.tasks import TASKS, load_task
 from grpo.types import Completion, Group, Problem
 
@@ -54,7 +54,7 @@ def test_the_reward_command_shown_pays_for_tags_too() -> None:
     nothing = np.zeros(0)
     texts = ("42", "<think>a</think><answer>42</answer>")
     completions = tuple(Completion(text, nothing, nothing, "stop") for text in texts)
-    with rewarded(load_task("arithmetic"), config.reward, Scoring(workers=1)) as task:
+    with Rewarded(load_task("arithmetic"), config.reward, Scoring(workers=1)) as task:
         [scored] = score(task, [Group(Problem("p", "6*7=", "42"), nothing, completions, 0)])
     assert [completion.reward for completion in scored.completions] == [1.0, 0.2]
 

@@ -57,7 +57,7 @@ def test_one_update_sees_the_policy_as_it_was(token_budget: int) -> None:
     policy, groups = random_policy("llama"), rewarded(random_groups(groups=3))
     expected = under(policy, groups[1])
     config = Config(algorithm="dr_grpo", system=System(token_budget=token_budget))
-    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+    optimizer = make_optimizer(policy, Optimizer())
     traces = Traces(groups, 1)
     update(policy, optimizer, groups, config, 0, traces=traces)
     traced = traces.onto(groups)
@@ -77,14 +77,14 @@ def test_one_update_sees_the_policy_as_it_was(token_budget: int) -> None:
 def test_of_two_updates_the_last_is_traced() -> None:
     policy, groups = random_policy("llama"), rewarded(random_groups(groups=3))
     config = Config(algorithm="dr_grpo", lr=0.01, optimizer=Optimizer(epochs=2, warmup_steps=0))
-    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+    optimizer = make_optimizer(policy, Optimizer())
     groups = remembered(groups, policy, config)
     before = under(policy, groups[1])
     update(policy, optimizer, groups, replace(config, optimizer=Optimizer(epochs=1, warmup_steps=0)), 0)
     after_one = under(policy, groups[1])
 
     policy = random_policy("llama")
-    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+    optimizer = make_optimizer(policy, Optimizer())
     traces = Traces(groups, 1)
     update(policy, optimizer, groups, config, 0, traces=traces)
     for done, (old, _), (logp, _) in zip(traces.onto(groups)[1].completions, before, after_one, strict=True):

@@ -165,7 +165,7 @@ def test_a_step_that_could_not_be_scored_at_all_has_no_reward(
 
 def test_momentum_moves_nothing_without_signal() -> None:
     policy = random_policy("llama")
-    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.1)
+    optimizer = make_optimizer(policy, Optimizer(weight_decay=0.1))
     config = Config(algorithm="dr_grpo", lr=0.01, optimizer=Optimizer(warmup_steps=0))
     update(policy, optimizer, random_groups(), config, step=0)  # now Adam has momentum
     before = [weight.clone() for weight in policy.model.parameters()]
@@ -259,7 +259,7 @@ def test_kl_holds_the_policy_near_its_reference(tmp_path: Path) -> None:
     policy, reference = random_policy("phi"), random_policy("phi", seed=1)
     config = Config(lr=0.003, optimizer=Optimizer(warmup_steps=0, grad_clip=100.0))
     config = replace(config, loss=replace(config.loss, beta=1.0))
-    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+    optimizer = make_optimizer(policy, Optimizer())
     silent = [
         replace(g, completions=tuple(replace(c, advantages=np.zeros(len(c), np.float32)) for c in g.completions))
         for g in random_groups(groups=8)

@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from grpo.config import Config, Evaluation, Loss, SftConfig, as_dict
+from grpo.printed import advantage_colour, group_lines, printable, rows_best_first, telling
 from grpo.progress import Trend
-from grpo.report import advantage_colour, group_lines, printable, rows_best_first, telling
 from grpo.store import Run
 from grpo.types import Completion, Group, Problem
 from grpo.view import LinesView, LiveView, View, pick_view, print_group, print_run, print_runs
@@ -97,7 +97,7 @@ def train(view: View, run: Run, groups: Sequence[Group], steps: int = 40, status
     def evaluate(step: int, row: dict[str, float], pinned: list[Group]) -> None:
         run.record_eval(step, row, [])
         run.record_probes(step, pinned)
-        view.evaluated(step, row, pinned)
+        view.evaluated(step, row)
 
     view.started(run, CONFIG, 0)
     evaluate(0, BEFORE, probes("252", "154"))
@@ -218,7 +218,7 @@ def test_live_frame(run: Run, live: LiveView, width: int) -> None:
 def test_live_frame_before_the_first_step(run: Run, live: LiveView) -> None:
     live.started(run, CONFIG, 0)
     assert "step 0/40  0:00 elapsed" in frame(live, 80)[1]
-    live.evaluated(0, BEFORE, [])
+    live.evaluated(0, BEFORE)
     assert frame(live, 80)[2] == "held out 35.2% [31–40]   before training"
 
 
@@ -268,7 +268,7 @@ def test_a_resumed_run_keeps_its_first_evaluation_and_its_trends(run: Run, live:
     run.record_eval(0, BEFORE, [])
     run.record(0, [], METRICS | {"accuracy": 0.0}, {})
     live.started(run, replace(CONFIG, steps=60), 1)
-    live.evaluated(1, AFTER, [])
+    live.evaluated(1, AFTER)
     live.stepped(1, METRICS | {"accuracy": 1.0}, [])
     lines = frame(live, 80)
     assert "step 2/60" in lines[1]

@@ -16,14 +16,12 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from grpo.evaluation import is_right, wilson_interval
-from grpo.report import printable
-from grpo.rewards import score
+from grpo.printed import printable
+from grpo.rewards import score, score_texts
 from grpo.rewards.numbers import read_number
 from grpo.tasks import Task
-from grpo.types import Completion, Group, Problem
+from grpo.types import Completion, Problem
 
 if TYPE_CHECKING:
     from grpo.policy import Policy
@@ -173,10 +171,7 @@ def tricks_on(problems: Sequence[Problem], seed: int) -> dict[str, list[tuple[Pr
 
 
 def judged(task: Task, pairs: Sequence[tuple[Problem, str]]) -> list[Judged]:
-    """Every text as a completion of its problem, scored the way training scores it."""
-    nothing = np.zeros(0, dtype=np.int64)
-    groups = [Group(problem, nothing, (Completion(text, nothing, nothing, "stop"),), 0) for problem, text in pairs]
-    return [(group.problem, completion) for group in score(task, groups) for completion in group.completions]
+    return [(problem, done) for (problem, _), done in zip(pairs, score_texts(task, pairs), strict=True)]
 
 
 def explained(task: Task, one: Judged, source: str) -> Sample:

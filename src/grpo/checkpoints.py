@@ -64,9 +64,6 @@ class Checkpoint:
     def state(self) -> dict[str, Any]:
         return dict(json.loads((self.path / "state.json").read_text()))
 
-    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        return self.tensors("optimizer")
-
     def has(self, name: str) -> bool:
         return (self.path / f"{name}.safetensors").exists()
 

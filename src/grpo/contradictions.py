@@ -10,7 +10,7 @@ from grpo.algorithms import PRESETS, SURROGATES, Loss
 from grpo.flags import shown
 
 if TYPE_CHECKING:
-    from grpo.config import Config
+    from grpo.config import Config, Critic, Lora
 
 
 def contradictions(config: Config) -> Iterator[tuple[str, str]]:
@@ -43,19 +43,20 @@ def idle(config: Config) -> Iterator[str]:
         for name in names:
             if getattr(loss, name) != getattr(preset, name):
                 yield f"loss.{name} is set and does nothing: {because}"
-    if not config.lora.rank:
-        unset_lora = type(config.lora)()
-        for name, value in vars(config.lora).items():
-            if value != getattr(unset_lora, name):
-                yield f"lora.{name} is set and does nothing: lora.rank is 0"
-    critic, unset = config.critic, type(config.critic)()
-    for name, value in vars(critic).items():
-        if value == getattr(unset, name):
-            continue
+    for name in _set_in(config.lora):
+        if not config.lora.rank:
+            yield f"lora.{name} is set and does nothing: lora.rank is 0"
+    for name in _set_in(config.critic):
         if loss.baseline != "value":
             yield f'critic.{name} is set and does nothing: loss.baseline is "{loss.baseline}"'
-        elif name == "weight" and critic.model == "separate":
+        elif name == "weight" and config.critic.model == "separate":
             yield "critic.weight is set and does nothing: critic.model is separate"
+
+
+def _set_in(section: Lora | Critic) -> list[str]:
+    """What differs from its default."""
+    default = type(section)()
+    return [name for name, value in vars(section).items() if value != getattr(default, name)]
 
 
 def _idle_of_loss(loss: Loss, updates: int) -> Iterator[tuple[tuple[str, ...], str]]:

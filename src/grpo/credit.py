@@ -11,12 +11,10 @@ import torch
 from grpo.algorithms import Loss
 from grpo.config import Config
 from grpo.core import gae, group_advantages, kl_estimate, parts_advantages, process_advantages, reward_statistics
+from grpo.core.advantage import STD_FLOOR
 from grpo.errors import GrpoError
 from grpo.rewards.own import parse
 from grpo.types import Completion, Group, changed
-
-STD_FLOOR = 1e-4
-"""Added to the deviation of all token advantages of a step, as to those of rewards."""
 
 
 def credit(groups: Sequence[Group], config: Config) -> tuple[list[Group], dict[str, float]]:
@@ -34,6 +32,7 @@ def credit(groups: Sequence[Group], config: Config) -> tuple[list[Group], dict[s
         groups = _by_completion(groups, config, valid_PG)
     advantages_PG = torch.tensor([[float(c.advantages.mean()) for c in g.completions] for g in groups])  # type: ignore[union-attr]
     metrics |= reward_statistics(rewards_PG, advantages_PG, valid_PG) | penalties(groups, config)
+    # The advantages of single tokens may cancel in a completion's mean.
     metrics["zero_signal_groups"] = sum(not has_signal(group) for group in groups) / len(groups)
     return list(groups), metrics
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,11 +12,9 @@ from grpo.config import Config
 from grpo.core import value_loss
 from grpo.errors import GrpoError
 from grpo.loading import load_policy
-from grpo.optimizer import adamw
+from grpo.optimizer import STATE, adamw, state_tensors
 from grpo.policy import Policy, predicting_states
 from grpo.types import Batch
-
-KINDS = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(eq=False)
@@ -39,10 +36,8 @@ class Critic:
         """This micro-batch's share of the mean error over the step's `tokens`."""
         assert batch.values_NL is not None
         assert batch.returns_NL is not None
-        total, _ = value_loss(
-            self.values(batch, hidden_AC), batch.values_NL, batch.returns_NL, batch.mask_NL, clip=clip
-        )
-        return total / tokens
+        values_NL = self.values(batch, hidden_AC)
+        return value_loss(values_NL, batch.values_NL, batch.returns_NL, batch.mask_NL, clip=clip) / tokens
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         if not self.shared:
@@ -50,25 +45,11 @@ class Critic:
             yield from ((f"body.{name}", weight) for name, weight in body if weight.requires_grad)
         yield from ((f"head.{name}", weight) for name, weight in self.head.named_parameters())
 
-    def take_step(self, *, lr: float, grad_clip: float) -> float:
-        """One update with the gradients at hand, unless they are not finite; returns their norm before clipping."""
-        weights = [weight for _, weight in self.named_parameters()]
-        norm = float(torch.nn.utils.clip_grad_norm_(weights, grad_clip))
-        if math.isfinite(norm):
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm
-
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weights and Adam's state, by name: what a checkpoint holds."""
-        named = {f"critic/{name}": weight.detach() for name, weight in self.named_parameters()}
-        return named | {
-            f"critic/{kind}/{name}": tensor
-            for name, weight in self.named_parameters()
-            for kind, tensor in self.optimizer.state[weight].items()
-        }
+        weights = {name: weight.detach() for name, weight in self.named_parameters()}
+        named = weights | state_tensors(self.named_parameters(), self.optimizer)
+        return {f"critic/{name}": tensor for name, tensor in named.items()}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -78,7 +59,7 @@ class Critic:
             weight.copy_(tensors[f"critic/{name}"])
             if f"critic/step/{name}" in tensors:
                 self.optimizer.state[weight] = {
-                    kind: tensors[f"critic/{kind}/{name}"].to(weight.device) for kind in KINDS
+                    kind: tensors[f"critic/{kind}/{name}"].to(weight.device) for kind in STATE
                 }
 
 
@@ -97,6 +78,4 @@ def make_critic(config: Config, policy: Policy) -> Critic:
         adapt(body, config.lora, config.seed)
     trained = [] if shared else [weight for weight in body.model.base_model.parameters() if weight.requires_grad]
     owned = [*trained, *head.parameters()]
-    settings = config.optimizer
-    optimizer = adamw(owned, beta1=settings.adam_beta1, beta2=settings.adam_beta2, weight_decay=settings.weight_decay)
-    return Critic(body, head, optimizer, shared)
+    return Critic(body, head, adamw(owned, config.optimizer), shared)

@@ -192,7 +192,7 @@ class _Reader:
     def table(self, data: Mapping[str, Any], origin: Callable[[str], str]) -> dict[str, Setting]:
         """Nested tables, from TOML or JSON; `origin` tells the place of a path."""
         found = {}
-        for written, value in _flat(data):
+        for written, value in flat(data):
             if value == {} and any(leaf.startswith(f"{written}.") for leaf in self.leaves):
                 continue  # a section's header with nothing under it
             path = self.known(written, origin(written))
@@ -259,11 +259,16 @@ def _is_flag(token: str) -> bool:
     return token.startswith("-") and token.strip("-") != "" and not NEGATIVE_NUMBER.fullmatch(token)
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested tables by path.
+
+    >>> dict(flat({"lr": 0.1, "loss": {"beta": 0.0}}))
+    {'lr': 0.1, 'loss.beta': 0.0}
+    """
     for key, value in table.items():
         path = f"{prefix}{key}"
         if isinstance(value, dict) and value and path.count(".") < 2:  # no field lies deeper
-            yield from _flat(value, f"{path}.")
+            yield from flat(value, f"{path}.")
         else:
             yield path, value
 
@@ -299,7 +304,7 @@ def _lines(text: str) -> dict[str, int]:
         except (ValueError, RecursionError):
             continue  # inside an array or a text of several lines
         header = statement if is_header else header
-        for path, _ in _flat(parsed):
+        for path, _ in flat(parsed):
             lines.setdefault(path, start)
         start, statement = number + 1, ""
     return lines

@@ -86,25 +86,26 @@ def accumulate_gradients(
     stretch = policy.stretch(max(divide_by, tokens))
 
     def accumulated(tokens_at_once: int) -> Gradient:
-        total, gap, errors = None, torch.zeros(()), torch.zeros(())
+        # Sums stay on the GPU until the end: reading one would make the host wait, and then the GPU.
+        nothing = torch.zeros((), device=policy.device)
+        total, gap, errors = None, nothing, nothing
         in_order = (completion for group in taking_part for completion in group.completions)
         for batch in pack(taking_part, tokens_at_once, policy.device):
             if critic is not None and not critic.shared:
                 error = critic.loss(batch, None, tokens=tokens, clip=config.critic.clip)
                 (stretch * error).backward()
-                errors = errors.to(error.device) + error.detach()
+                errors = errors + error.detach()
             loss, statistics, seen = _loss_of_micro_batch(policy, batch, config, divide_by, warming_up)
             if critic is not None and critic.shared:
                 error = critic.loss(batch, seen.hidden_AC, tokens=tokens, clip=config.critic.clip)
-                errors = errors.to(error.device) + error.detach()
+                errors = errors + error.detach()
                 loss = loss + config.critic.weight * error
             if loss.requires_grad:
                 (stretch * loss).backward()
             if traces:
                 traces.see(islice(in_order, len(seen.logp_NL)), seen.logp_NL, seen.entropy_NL, divide_by)
             total = statistics if total is None else total + statistics
-            # Sums stay on the GPU until the end: reading one would make the host wait, and then the GPU.
-            gap = gap.to(seen.gap.device) + seen.gap
+            gap = gap + seen.gap
         assert total is not None
         carrying = float(total.gradient_tokens) / tokens
         return Gradient(total, float(gap) / float(total.tokens), carrying, float(errors) if critic else None)

@@ -174,10 +174,10 @@ class LoggedView(View):
         self._tell_failures(first_step)
         self.view.started(run, config, first_step)
 
-    def evaluated(self, step: int, row: Mapping[str, float], probes: Sequence[Group]) -> None:
+    def evaluated(self, step: int, row: Mapping[str, float]) -> None:
         self.rows.put(_of_evaluation(step, row))
         self._tell_failures(step)
-        self.view.evaluated(step, row, probes)
+        self.view.evaluated(step, row)
 
     def stepped(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
         spans = self.run.select("SELECT name, seconds FROM spans WHERE step = ?", step)
@@ -243,9 +243,11 @@ def recorded_rows(run: Run) -> list[Row]:
     spans: dict[int, list[Mapping[str, Any]]] = {}
     for span in run.spans():
         spans.setdefault(span["step"], []).append(span)
-    steps = [_of_step(row.pop("step"), row, spans.get(step, [])) for row in run.all_metrics() for step in [row["step"]]]
-    evals = [_of_evaluation(row.pop("step"), row) for row in run.evals()]
-    return sorted([*steps, *evals], key=lambda row: row.place)
+    rows = [_of_evaluation(row.pop("step"), row) for row in run.evals()]
+    for row in run.all_metrics():
+        step = row.pop("step")
+        rows.append(_of_step(step, row, spans.get(step, [])))
+    return sorted(rows, key=lambda row: row.place)
 
 
 def _of_step(step: int, metrics: Mapping[str, float], spans: Sequence[Mapping[str, Any]]) -> Row:

@@ -9,6 +9,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,6 +62,18 @@ def pick_device(system: System) -> str:
             raise GrpoError(f"field system.device: {system.device} asked for and there is no GPU; use cpu or auto")
         return system.device
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes this process could take now; where the system does not tell, all there are."""
+    if device.type == "cuda":
+        held_idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + held_idle
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    values = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    return int(values["MemAvailable"].split()[0]) * 1024
 
 
 def peak_memory(device: torch.device) -> float:

@@ -1,4 +1,4 @@
-"""The model: load it, save it, and read log-probabilities off it."""
+"""The model: its log-probabilities, and the weights and files it is saved as. loading.py loads it."""
 
 from __future__ import annotations
 

@@ -13,9 +13,10 @@ from grpo.budget import BY_DEFAULT, LEAST, MOST, tokens_at_once
 from grpo.config import Config
 from grpo.errors import GrpoError
 from grpo.evaluation import is_right
+from grpo.machine import free_memory, pick_precision
 from grpo.plan import PRECISIONS, Memory, Shape, Work, memory_of, needs, read_config, shape_of
 from grpo.policy import Policy, logprobs
-from grpo.rewards import Rewarded, total_rewards
+from grpo.rewards import Rewarded, score_texts
 from grpo.rollout.engine import Engine
 from grpo.tasks import Task
 from grpo.types import Problem
@@ -60,8 +61,8 @@ def check_golds(task: Task, problems: list[Problem]) -> None:
     for something else."""
     if isinstance(task, Rewarded) and not task.checks_golds:
         return
-    rewards = total_rewards(task, problems, [problem.answer for problem in problems])
-    wrong = [problem for problem, reward in zip(problems, rewards, strict=True) if not is_right(reward)]
+    scored = score_texts(task, [(problem, problem.answer) for problem in problems])
+    wrong = [problem for problem, done in zip(problems, scored, strict=True) if not is_right(done.reward)]
     if wrong:
         first = wrong[0]
         raise GrpoError(
@@ -104,7 +105,7 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
     completions = config.steps * config.prompts_per_step * config.group_size
     # Weights and Adam's two moments, a critic's too, and a reference that changes; times those kept, the best, and the
     # one being written.
-    copies = 3 * trained_networks(config) + (config.loss.refresh > 0)
+    copies = 3 * (1 + needs(config.loss, config.critic).critic) + (config.loss.refresh > 0)
     needed = copies * weights * (config.checkpoints.keep + 2) + BYTES_PER_COMPLETION * completions
     if run_path is not None:
         needed -= sum(path.stat().st_size for path in run_path.rglob("*") if path.is_file())
@@ -136,15 +137,15 @@ def check_memory(config: Config, task: Task, device: torch.device) -> Sizes:
     texts = [problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)]
     # A token of a large vocabulary is about three characters of text; of a small one, a character.
     longest = max(map(len, texts)) // (3 if shape.vocabulary > 1000 else 1)
-    free, budget = _free_memory(device), asked or (MOST if device.type == "cuda" else BY_DEFAULT)
+    free, budget = free_memory(device), asked or (MOST if device.type == "cuda" else BY_DEFAULT)
 
     def needed(tokens: int) -> int:
         return predicted_memory(config, shape, longest, device, tokens).peak
 
-    if not asked and free is not None:
+    if not asked:
         while budget > LEAST and needed(budget) > SHARE_OF_FREE * free:
             budget //= 2
-    if free is not None and needed(budget) > free:
+    if needed(budget) > free:
         raise GrpoError(
             f"field model: training {config.model} takes about {needed(budget) / 1e9:.1f} GB, and {free / 1e9:.1f} GB "
             f"are free on {device}; lower prompts_per_step or max_new_tokens, turn on system.recompute, or choose a "
@@ -171,32 +172,15 @@ def predicted_memory(
     config: Config, shape: Shape, prompt_tokens: int, device: torch.device, token_budget: int = 0
 ) -> Memory:
     """Of a run as configured, with prompts of this length and completions as long as they may get."""
-    by_default = "mixed" if device.type == "cuda" else "float32"
-    dtype = by_default if config.system.dtype == "auto" else config.system.dtype
     return memory_of(
         shape,
         Work.of(config, max(1, prompt_tokens), token_budget),
-        needs(config.loss, getattr(config, "critic", None)),
-        PRECISIONS[dtype],
+        needs(config.loss, config.critic),
+        PRECISIONS[pick_precision(config.system, device.type)],
         on_gpu=device.type == "cuda",
         lora=config.lora.rank,
         recompute=config.system.recompute,
     )
-
-
-def trained_networks(config: Config) -> int:
-    """The policy, and a critic of its size where there is one."""
-    return 2 if config.loss.baseline == "value" and config.critic.model == "separate" else 1
-
-
-def _free_memory(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.exists():
-        return None
-    values = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    return int(values["MemAvailable"].split()[0]) * 1024
 
 
 def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> None:

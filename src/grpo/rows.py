@@ -16,7 +16,7 @@ ENCODER = json.JSONEncoder(allow_nan=False)
 
 
 def metric_rows(step: int, metrics: Mapping[str, float]) -> list[tuple[int, str, float | None]]:
-    return [(step, name, _finite(value)) for name, value in metrics.items()]
+    return [(step, name, finite(value)) for name, value in metrics.items()]
 
 
 def group_row(step: int, index: int, group: Group) -> tuple[Any, ...]:
@@ -35,7 +35,7 @@ def _completion_columns(done: Completion) -> tuple[Any, ...]:
     advantage = None if total is None else total / max(length, 1)
     logprob = _total(done.logprobs)
     parts, traits = as_json(done.parts), as_json(done.traits)
-    return done.text, length, done.finish, _finite(done.reward), parts, traits, advantage, logprob, done.why
+    return done.text, length, done.finish, finite(done.reward), parts, traits, advantage, logprob, done.why
 
 
 def token_rows(step: int, groups: Sequence[Group], kept: int) -> list[tuple[Any, ...]]:
@@ -69,16 +69,16 @@ def as_json(value: Any) -> str:
     try:
         return ENCODER.encode(value)
     except (ValueError, TypeError):  # not finite, or numpy's
-        return ENCODER.encode(_finite(value))
+        return ENCODER.encode(finite(value))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The same JSON value with None for NaN and infinities, which JSON cannot write."""
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _total(array: np.ndarray) -> float | None:

@@ -28,7 +28,8 @@ from grpo.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.policy import Policy
 from grpo.preflight import check_memory, check_shape, preflight
 from grpo.recorder import Recorder
-from grpo.rewards import Pending, Rewarded, rewarded, score
+from grpo.resume import checkpoint_to_resume, existing_run, kept_budget
+from grpo.rewards import Pending, Rewarded, score
 from grpo.rewards.steps import score_steps, step_marks
 from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
@@ -37,10 +38,6 @@ from grpo.tasks import load_task
 from grpo.tensorfile import Mirror
 from grpo.types import Group, Problem
 from grpo.view import View
-
-FREE_TO_CHANGE = ("steps", "run", "resume", "checkpoint_every", "evaluation", "checkpoints")
-"""Settings a resumed run may have otherwise than it began with; all others would make it another experiment."""
-FREE_IN_SECTIONS = ("system.runs", "system.token_groups", "system.quiet", "system.log", "scoring.workers")
 
 
 @dataclass(eq=False)
@@ -74,27 +71,25 @@ class Session:
 
     @classmethod
     def _start(cls, config: Config, view: View, undo: ExitStack) -> Self:
-        folder = Path(config.system.runs)
+        folder, device = Path(config.system.runs), pick_device(config.system)
         plain_task = load_task(config.task, config.data, config.dataset)
         # Workers load people's code while the model is loaded here.
-        task = undo.enter_context(rewarded(plain_task, config.reward, config.scoring, pick_device(config.system)))
+        task = undo.enter_context(Rewarded(plain_task, config.reward, config.scoring, device))
         prints = fingerprints(config, plain_task)
-        run, lock, checkpoint = _existing(config, folder), None, None
+        run, lock, checkpoint = existing_run(config, folder), None, None
         if run is not None:
             undo.callback(run.close)
             lock = RunLock(run.path)
             undo.callback(lock.close)
-            checkpoint = _go_on_from(run, config, prints, view)
+            checkpoint = checkpoint_to_resume(run, config, prints, view)
 
-        device = pick_device(config.system)
         sizes = check_memory(config, task, torch.device(device))
-        memory = {"device": device, "predicted": sizes.predicted}
         if config.loss.credit == "process":
             step_marks(task)
         policy, reference, critic, optimizer = _models(config, checkpoint)
         for network in (policy, critic.body if critic else policy):
             network.forgetful = config.system.recompute
-        policy.token_budget = _kept_budget(run, config) or sizes.token_budget
+        policy.token_budget = kept_budget(run, config) or sizes.token_budget
         threads = prepare_machine(config.system, policy, run)
         engine = Engine(policy, config.system.rows_at_once or (run.meta("rows_at_once") if run else None) or 0)
         notes = [*idle(config), *preflight(config, task, policy, engine, run.path if run else None)]
@@ -105,7 +100,7 @@ class Session:
                 "threads": threads,
                 "rows_at_once": engine.rows_at_once,
                 "token_budget": policy.token_budget,
-                "memory": memory,
+                "memory": {"device": device, "predicted": sizes.predicted},
             }
             run = Run.create(folder, name, kind="grpo", config=as_dict(config), meta=meta)
             lock = RunLock(run.path)
@@ -128,14 +123,18 @@ class Session:
         )
         if checkpoint:
             session.first_step = session.saved_step = checkpoint.step
-        run.set_config(as_dict(config))  # what runs from here on: more steps, perhaps
-        run.set_meta("token_budget", policy.token_budget)
-        run.rewind(config.steps)  # steps beyond the ones asked for, of a run that once was longer
-        run.set_status("running")
-        view.started(run, config, session.first_step)
-        for note in notes:
-            session.recorder.warn("assumed", note)
+        session._tell_begin(notes)
         return session
+
+    def _tell_begin(self, notes: Sequence[str]) -> None:
+        """What runs from here on, to the record and the view."""
+        self.run.set_config(as_dict(self.config))  # more steps, perhaps
+        self.run.set_meta("token_budget", self.policy.token_budget)
+        self.run.rewind(self.config.steps)  # steps beyond the ones asked for, of a run that once was longer
+        self.run.set_status("running")
+        self.view.started(self.run, self.config, self.first_step)
+        for note in notes:
+            self.recorder.warn("assumed", note)
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -200,7 +199,7 @@ class Session:
         options = {"step": 0, "purpose": "probe", **self.sampling}
         probes = score(self.task, self.engine.sample(pinned, self.config.group_size, **options)) if pinned else []
         self.recorder.with_space(lambda: self.run.record_probes(step, probes))
-        self.view.evaluated(step, row, probes)
+        self.view.evaluated(step, row)
         if step:
             self.recorder.diagnose(step - 1)
         if row["accuracy"] > best_before:
@@ -255,7 +254,7 @@ def take_snapshot(
     beside: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
 ) -> Snapshot:
     """Copies weights and moments as they are now, and the tensors of files beside them."""
-    weights, moments, beside = policy.weights(), state_tensors(policy, optimizer), beside or {}
+    weights, moments, beside = policy.weights(), state_tensors(policy.trained(), optimizer), beside or {}
     copies = mirror.copy(
         {**weights, **moments, **{name: t for tensors in beside.values() for name, t in tensors.items()}}
     )
@@ -286,57 +285,6 @@ def recorded_ending(run: Run, view: View, stop: StopRequest) -> Iterator[StopReq
         view.finished(run)
 
 
-def _existing(config: Config, folder: Path) -> Run | None:
-    """The run to go on with; None when a new one is to be made."""
-    if config.resume and not config.run:
-        raise GrpoError("field resume: which run? name it with --run NAME")
-    if not config.run or not (folder / config.run).exists():
-        return None
-    if not config.resume:
-        raise GrpoError(
-            f"field run: {config.run} exists in {folder}; go on with it (--resume) or choose another name (--run OTHER)"
-        )
-    run = Run.open(folder, config.run)
-    if run.kind != "grpo":
-        run.close()
-        raise GrpoError(
-            f"field run: {config.run} is a run of supervised fine-tuning; choose another name (--run OTHER)"
-        )
-    return run
-
-
-def _go_on_from(run: Run, config: Config, prints: Mapping[str, str], view: View) -> Checkpoint | None:
-    """The checkpoint to resume from; None: from the beginning. Refuses what would make it another run."""
-
-    def report(damage: str) -> None:
-        view.warned(damage)
-        run.find("damaged", damage)
-
-    changes = [*_changed_settings(run.config, as_dict(config)), *_changed(run.meta("fingerprints"), prints)]
-    if changes and not config.checkpoints.allow_change:
-        raise GrpoError(
-            f"field resume: {run.name} would not go on as it began: {'; '.join(changes)}; restore that, start another "
-            "(--run OTHER), or accept it (--checkpoints.allow-change)"
-        )
-    for change in changes:
-        run.find("changed", change)
-    # A power cut may take the record's last steps, but not a checkpoint taken after them: it would leave a gap.
-    last_step = run.last_step()
-    recorded_steps = 0 if last_step is None else last_step + 1
-    checkpoint = Checkpoints(run.path).newest_whole(report, up_to=recorded_steps)
-    if checkpoint is None and last_step is not None:
-        report(f"{run.name} has no whole checkpoint: it is made again from the beginning")
-    if checkpoint and checkpoint.step > config.steps:
-        raise GrpoError(f"field steps: {run.name} has taken {checkpoint.step} steps already; ask for more than that")
-    return checkpoint
-
-
-def _kept_budget(run: Run | None, config: Config) -> int | None:
-    """Tokens per micro-batch as the record has them, which memory may have halved; unless others are asked for now."""
-    asked_before = run and run.config["system"].get("token_budget")
-    return run.meta("token_budget") if run and asked_before == config.system.token_budget else None
-
-
 def _models(
     config: Config, checkpoint: Checkpoint | None
 ) -> tuple[Policy, Policy | None, Critic | None, torch.optim.AdamW]:
@@ -357,14 +305,11 @@ def _models(
     elif config.loss.beta:
         reference = load_policy(config.model, **place)
         freeze(reference)
-    settings = config.optimizer
-    optimizer = make_optimizer(
-        policy, beta1=settings.adam_beta1, beta2=settings.adam_beta2, weight_decay=settings.weight_decay
-    )
+    optimizer = make_optimizer(policy, config.optimizer)
     critic = make_critic(config, policy) if config.loss.baseline == "value" else None
     if checkpoint:
         policy.name, policy.version = config.model, checkpoint.state["policy_version"]
-        restore_state(policy, optimizer, checkpoint.optimizer_tensors())
+        restore_state(policy, optimizer, checkpoint.tensors("optimizer"))
         if critic is not None:
             if not checkpoint.has("critic"):
                 raise GrpoError(
@@ -379,20 +324,3 @@ def _models(
                 {name.removeprefix("reference/"): tensor for name, tensor in refreshed.items()}, strict=False
             )
     return policy, reference, critic, optimizer
-
-
-def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
-        flat = {name: value for name, value in settings.items() if name not in FREE_TO_CHANGE}
-        sections = [name for name, value in flat.items() if isinstance(value, dict)]
-        for section in sections:
-            flat |= {f"{section}.{name}": value for name, value in flat.pop(section).items()}
-        return {name: value for name, value in flat.items() if name not in FREE_IN_SECTIONS}
-
-    return _changed(relevant(before), relevant(now))
-
-
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    names = [*before, *(name for name in now if name not in before)]
-    pairs = [(name, before.get(name), now.get(name)) for name in names]
-    return [f"{name} was {was!r}, is {is_!r}" for name, was, is_ in pairs if was != is_]

@@ -21,7 +21,7 @@ import torch
 from grpo.batch import pack
 from grpo.budget import within_memory
 from grpo.checkpoints import Checkpoints
-from grpo.config import SftConfig, as_dict, validate
+from grpo.config import Optimizer, SftConfig, as_dict, validate
 from grpo.errors import GrpoError
 from grpo.gradient import shrink
 from grpo.loading import load_policy
@@ -50,7 +50,7 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
     prepare_machine(config.system, policy)
     batches, steps = batches_of(config, task, policy)
     warmup_steps = min(config.warmup_steps, steps // 10)  # a short run must not be all warm-up
-    optimizer = make_optimizer(policy, beta1=0.9, beta2=0.98, weight_decay=config.weight_decay)
+    optimizer = make_optimizer(policy, Optimizer(adam_beta2=0.98, weight_decay=config.weight_decay))
     folder = Path(config.system.runs)
     name = config.run or fresh_name(folder, "sft")
     run = Run.create(folder, name, kind="sft", config=as_dict(config) | {"steps": steps})

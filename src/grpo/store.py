@@ -1,4 +1,4 @@
-"""The run record: runs/<name>/run.db (SQLite, one transaction per step) and runs/<name>/checkpoints/.
+"""The run record: runs/<name>/run.db, SQLite, one transaction per step.
 
 Readers open the database read-only and see every finished step while the trainer writes the next.
 """
@@ -211,15 +211,13 @@ class Run:
             db.execute("INSERT INTO findings VALUES (?, ?, ?, ?)", (time.time(), step, kind, text))
 
     def set_config(self, config: dict[str, Any]) -> None:
-        with self._transaction() as db:
-            db.execute("UPDATE meta SET value = ? WHERE key = 'config'", (as_json(config),))
+        self.set_meta("config", config)
         self.config = config
 
     def set_status(self, status: str) -> None:
         if status not in STATUSES:
             raise ValueError(f"status {status!r} is not one of {STATUSES}")
-        with self._transaction() as db:
-            db.execute("UPDATE meta SET value = ? WHERE key = 'status'", (as_json(status),))
+        self.set_meta("status", status)
 
     def set_meta(self, key: str, value: Any) -> None:
         """What the run has learnt of itself since it was made."""
@@ -228,7 +226,7 @@ class Run:
 
     def rewind(self, step: int) -> None:
         """Forget what came after the first `step` steps: to resume from a checkpoint taken there."""
-        with self._db as db:
+        with self._transaction() as db:
             db.execute("DELETE FROM steps WHERE step >= ?", (step,))
             db.execute("DELETE FROM evals WHERE step > ?", (step,))
             db.execute("DELETE FROM probes WHERE step > ?", (step,))

@@ -23,7 +23,7 @@ from grpo.credit import credit
 from grpo.critic import Critic
 from grpo.evaluation import is_right, trait_shares
 from grpo.gradient import accumulate_gradients, minibatches, trained
-from grpo.optimizer import take_step
+from grpo.optimizer import descend, take_step
 from grpo.policy import Policy, annotate, begin_annotation, logprobs
 from grpo.refill import refilled, refills
 from grpo.schedule import learning_rate
@@ -119,19 +119,15 @@ def _begun(
     groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None
 ) -> Callable[[Sequence[Group]], list[Group]]:
     begin = partial(begin_annotation, groups, token_budget=config.system.token_budget, policy=policy)
-
-    def by(model: Policy) -> Callable[[Batch], torch.Tensor]:
-        return lambda batch: logprobs(model, batch, config.temperature)[0]
-
     notes = []
     if reference is not None:
         # With adapters the reference is the policy itself without them.
         with switched_off(policy.model) if reference is policy else nullcontext():
-            notes.append(begin(by(reference), lambda completion, logp: changed(completion, ref_logprobs=logp)))
+            notes.append(begin(_logp(reference, config), lambda done, logp: changed(done, ref_logprobs=logp)))
     if critic is not None:
-        notes.append(begin(critic.values, lambda completion, values: changed(completion, values=values)))
+        notes.append(begin(critic.values, lambda done, values: changed(done, values=values)))
     if (config.loss.beta or config.loss.entropy or critic) and several_updates(config):
-        notes.append(begin(by(policy), lambda completion, logp: changed(completion, old_logprobs=logp)))
+        notes.append(begin(_logp(policy, config), lambda done, logp: changed(done, old_logprobs=logp)))
 
     def add_notes(groups: Sequence[Group]) -> list[Group]:
         for onto in notes:
@@ -142,25 +138,25 @@ def _begun(
 
 
 def remembered(groups: Sequence[Group], policy: Policy, config: Config) -> list[Group]:
-    """+ log-probabilities under the policy as it stands, of what has signal, where nothing else has a gradient."""
-    lacking = [group for group in groups if group.completions[0].old_logprobs is None]
-    return with_old(groups, trained(lacking, config), policy, config)
-
-
-def with_old(groups: Sequence[Group], needed: Sequence[Group], policy: Policy, config: Config) -> list[Group]:
-    """The groups; completions that are among those `needed` with their log-probabilities before the first update."""
+    """+ log-probabilities under the policy as it stands, before the first of several updates; of what has a gradient,
+    where that is not all and `annotated` has not seen to it."""
     if not several_updates(config):
         return list(groups)
+    needed = trained([group for group in groups if group.completions[0].old_logprobs is None], config)
     found = annotate(
         needed,
-        lambda batch: logprobs(policy, batch, config.temperature)[0],
-        lambda completion, logp: changed(completion, old_logprobs=logp),
+        _logp(policy, config),
+        lambda done, logp: changed(done, old_logprobs=logp),
         token_budget=config.system.token_budget,
         policy=policy,
     )
     before, after = ([done for group in rows for done in group.completions] for rows in (needed, found))
     told = dict(zip(before, after, strict=True))
     return [replace(group, completions=tuple(told.get(done, done) for done in group.completions)) for group in groups]
+
+
+def _logp(policy: Policy, config: Config) -> Callable[[Batch], torch.Tensor]:
+    return lambda batch: logprobs(policy, batch, config.temperature)[0]
 
 
 def several_updates(config: Config) -> bool:
@@ -191,8 +187,9 @@ def update(
             continue
         found = accumulate_gradients(policy, minibatch, config, critic, warming_up, traces)
         if critic is not None:
-            critic_norms.append(critic.take_step(lr=scheduled(config.critic.lr), grad_clip=settings.grad_clip))
-            skipped += not math.isfinite(critic_norms[-1])
+            norm = descend(critic.optimizer, lr=scheduled(config.critic.lr), grad_clip=settings.grad_clip)
+            skipped += not math.isfinite(norm)
+            critic_norms.append(norm)
         if not warming_up:
             norm = take_step(policy, optimizer, lr=lr, grad_clip=settings.grad_clip)
             if not math.isfinite(norm):

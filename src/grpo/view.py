@@ -15,19 +15,16 @@ from rich.console import Group as Stack
 from rich.live import Live
 from rich.text import Text
 
+from grpo.printed import FAINT, group_lines, printable, telling
 from grpo.progress import Progress
 from grpo.report import (
-    FAINT,
     accuracy_change,
     clock,
     describe,
     eval_changes,
-    group_lines,
-    printable,
     result,
     short_result,
     table_of_runs,
-    telling,
     write_line,
 )
 from grpo.types import Group
@@ -48,7 +45,7 @@ class View:
 
     def started(self, run: Run, config: Config | SftConfig, first_step: int) -> None: ...
 
-    def evaluated(self, step: int, row: Mapping[str, float], probes: Sequence[Group]) -> None: ...
+    def evaluated(self, step: int, row: Mapping[str, float]) -> None: ...
 
     def stepped(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None: ...
 
@@ -77,7 +74,7 @@ class LinesView(View):
         begun = f"from step {first_step} of {self.progress.steps}" if first_step else f"{self.progress.steps} steps"
         self._tell(f"{run.name}: {describe(run)}, {begun}, in {printable(str(run.path), 500)}")
 
-    def evaluated(self, step: int, row: Mapping[str, float], probes: Sequence[Group]) -> None:
+    def evaluated(self, step: int, row: Mapping[str, float]) -> None:
         self.progress.evaluated(step, row)
         changes = "  ".join(f"{label} {text}" for label, text in eval_changes(self.progress.evals).items())
         self._tell(f"held out after {step} steps  {changes}")
@@ -124,7 +121,7 @@ class LiveView(View):
     def warned(self, text: str) -> None:
         self.console.print(Text(f"grpo: {printable(text, 1000)}", style="bold"))
 
-    def evaluated(self, step: int, row: Mapping[str, float], probes: Sequence[Group]) -> None:
+    def evaluated(self, step: int, row: Mapping[str, float]) -> None:
         with self.lock:
             self.progress.evaluated(step, row)
         self.live.refresh()

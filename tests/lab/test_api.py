@@ -171,7 +171,7 @@ def test_what_if_with_a_wide_clip_clips_nothing(client: TestClient, recording: R
 
 @pytest.mark.parametrize(
     ("query", "told"),
-    [("beta=much", "no number"), ("clip_low=7", "between 0 and 1"), ("scale=huge", "group_std, batch_std, none")],
+    [("beta=much", "a number"), ("clip_low=7", "between 0 and 1"), ("scale=huge", "group_std, batch_std, none")],
 )
 def test_what_if_refuses_nonsense(client: TestClient, query: str, told: str) -> None:
     answer = client.get(f"/api/runs/{EXAMPLE}/steps/{STEP}/whatif?{query}")

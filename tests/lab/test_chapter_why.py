@@ -37,10 +37,7 @@ def test_the_paused_update_is_the_trainers(tmp_path: Path) -> None:
     )
     config = resolve(replace(config, optimizer=replace(config.optimizer, warmup_steps=0)))
     with nano() as before, fresh_nano() as student:
-        made = config.optimizer
-        adam = make_optimizer(
-            student.policy, beta1=made.adam_beta1, beta2=made.adam_beta2, weight_decay=made.weight_decay
-        )
+        adam = make_optimizer(student.policy, config.optimizer)
         pauses = list(one_update(student, before.policy, adam, student.task.draw(0, 2, config.seed), config))
         weights = {name: weight.clone() for name, weight in student.policy.weights().items()}
     with grpo.train(config) as run:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from grpo import report
+from grpo import printed
 from grpo.cli import main
 from grpo.lab.server import STATIC, make_app
 
@@ -148,5 +148,5 @@ def test_scripts_make_no_markup() -> None:
 
 def test_the_advantage_scale_is_the_terminals() -> None:
     style = (STATIC / "css/system.css").read_text()
-    for name, colour in (("above", report.ABOVE), ("level", report.LEVEL), ("below", report.BELOW)):
+    for name, colour in (("above", printed.ABOVE), ("level", printed.LEVEL), ("below", printed.BELOW)):
         assert f"--{name}: #{''.join(f'{part:02x}' for part in colour)};" in style

@@ -109,7 +109,7 @@ def jobs_at_once(jobs: Sequence[Job]) -> int:
     """One per core for models that train on one thread; one alone where a run takes all cores, or the GPU."""
     import torch
 
-    from grpo.machine import SMALL_MODEL, pick_device
+    from grpo.machine import SMALL_MODEL, free_memory, pick_device
 
     needed = 0
     for job in jobs:
@@ -124,5 +124,4 @@ def jobs_at_once(jobs: Sequence[Job]) -> int:
             shape, Work.of(config, PROMPT_TOKENS), needs(config.loss, config.critic), PRECISIONS["float32"]
         )
         needed = max(needed, PROGRAM + predicted.peak)
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(len(jobs), len(os.sched_getaffinity(0)), free // needed))
+    return max(1, min(len(jobs), len(os.sched_getaffinity(0)), free_memory(torch.device("cpu")) // needed))

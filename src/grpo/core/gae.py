@@ -21,32 +21,30 @@ def gae(
     """
     mask = torch.ones_like(rewards, dtype=torch.bool) if mask is None else mask.bool()
     rewards, values = rewards.masked_fill(~mask, 0.0), values.masked_fill(~mask, 0.0)
-    advantages = torch.zeros_like(rewards)
-    ahead, value_ahead = torch.zeros_like(rewards[:, 0]), torch.zeros_like(rewards[:, 0])
+    advantages_NL = torch.zeros_like(rewards)
+    ahead_N = value_ahead_N = torch.zeros_like(rewards[:, 0])
     for t in reversed(range(rewards.shape[1])):
-        surprise = rewards[:, t] + gamma * value_ahead - values[:, t]
-        ahead = (surprise + gamma * lam * ahead).masked_fill(~mask[:, t], 0.0)
-        value_ahead = values[:, t]
-        advantages[:, t] = ahead
-    return advantages, advantages + values
+        surprise_N = rewards[:, t] + gamma * value_ahead_N - values[:, t]
+        ahead_N = (surprise_N + gamma * lam * ahead_N).masked_fill(~mask[:, t], 0.0)
+        value_ahead_N = values[:, t]
+        advantages_NL[:, t] = ahead_N
+    return advantages_NL, advantages_NL + values
 
 
 def value_loss(
     values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor, *, clip: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(Σ ½ max((V − R)², (V_clip − R)²), how many tokens the clip holds), with V_clip within `clip` of the value before
-    the update. 0: no clip.
+) -> torch.Tensor:
+    """Σ ½ max((V − R)², (V_clip − R)²) over all [N, L], with V_clip within `clip` of the value before the update. 0: no
+    clip.
 
     >>> new, old, returns = torch.tensor([[0.5]]), torch.tensor([[0.0]]), torch.tensor([[1.0]])
-    >>> value_loss(new, old, returns, returns > 0, clip=0.2)[0]                     # ½ (0.2 − 1)²: no gradient is left
+    >>> value_loss(new, old, returns, returns > 0, clip=0.2)                        # ½ (0.2 − 1)²: no gradient is left
     tensor(0.3200)
     """
     mask = mask.bool()
     values, old_values, returns = (x.masked_fill(~mask, 0.0) for x in (values, old_values, returns))
-    errors = (values - returns) ** 2
+    errors_NL = (values - returns) ** 2
     if not clip:
-        return errors.sum() / 2, torch.zeros((), device=values.device)
-    clipped = old_values + (values - old_values).clamp(-clip, clip)
-    worse = (clipped - returns) ** 2
-    held = (worse > errors) & ((values - old_values).abs() > clip)
-    return torch.maximum(errors, worse).sum() / 2, held.sum()
+        return errors_NL.sum() / 2
+    clipped_NL = old_values + (values - old_values).clamp(-clip, clip)
+    return torch.maximum(errors_NL, (clipped_NL - returns) ** 2).sum() / 2

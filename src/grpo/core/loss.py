@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from grpo.core.correction import sampler_correction
-from grpo.core.kl import kl_estimate
+from grpo.core.kl import kl_term
 from grpo.core.statistics import LossStatistics
 
 
@@ -138,8 +138,7 @@ def policy_loss(
         weights_NL, limited_NL = sampler_correction(old_logp, sampler_logp, mask, correction, correction_cap)
         loss_NL = loss_NL * weights_NL
     if ref_logp is not None:
-        kl_NL = kl_estimate(logp, ref_logp.masked_fill(~mask, 0.0), kl.removesuffix("_ratio"))
-        kl_NL = kl_NL * ratio_NL if kl.endswith("_ratio") else kl_NL
+        kl_NL = kl_term(logp, ref_logp.masked_fill(~mask, 0.0), ratio_NL, kl)
     if beta:
         loss_NL = loss_NL + beta * _given(kl_NL, "beta > 0 needs ref_logp")
     if entropy_weight:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 
 from grpo.core.advantage import group_advantages
-from grpo.core.kl import kl_estimate
+from grpo.core.kl import kl_term
 
 
 def expected_reward(logits_V: torch.Tensor, rewards_V: torch.Tensor) -> torch.Tensor:
@@ -56,15 +56,13 @@ def kl(logits_V: torch.Tensor, ref_logits_V: torch.Tensor) -> torch.Tensor:
 def expected_kl_gradient(logits_V: torch.Tensor, ref_logits_V: torch.Tensor, kind: str) -> torch.Tensor:
     """Of an estimate used as a loss on the policy's own samples: the samples are not differentiated.
 
-    `kind` is kl_estimate's, or k3_ratio: k3 times a ratio whose value is 1.
+    `kind` is kl_term's; the value of its ratio is 1.
     """
 
     def loss(logits: torch.Tensor) -> torch.Tensor:
         logp_V = logits.log_softmax(dim=0)
-        estimate_V = kl_estimate(logp_V, ref_logits_V.log_softmax(dim=0), kind.removesuffix("_ratio"))
-        if kind.endswith("_ratio"):
-            estimate_V = estimate_V * (logp_V - logp_V.detach()).exp()
-        return logp_V.exp().detach() @ estimate_V
+        ratio_V = (logp_V - logp_V.detach()).exp()
+        return logp_V.exp().detach() @ kl_term(logp_V, ref_logits_V.log_softmax(dim=0), ratio_V, kind)
 
     return _gradient(loss, logits_V)
 

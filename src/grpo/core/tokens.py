@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from grpo.core.kl import kl_estimate
-from grpo.core.loss import policy_loss
+from grpo.core.kl import kl_term
+from grpo.core.loss import policy_loss, policy_ratio
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,22 +47,16 @@ def token_terms(
     >>> [[round(value, 4) for value in values.tolist()] for values in (terms.ratio, terms.clip, terms.push)]
     [[1.6487, 1.0], [1, 0], [0.0, 0.5]]
     """
-    log_ratio_L = logp_L - old_logp_L
-    if settings.get("ratio", "token") == "sequence":
-        log_ratio_L = log_ratio_L.mean().expand_as(log_ratio_L)
+    mask_1L = torch.ones(1, len(logp_L), dtype=torch.bool)
+    [ratio_L] = policy_ratio(logp_L[None], old_logp_L[None], mask_1L, settings.get("ratio", "token"))
     clippable = {**settings, "beta": 0.0}
-    push_L = _push(logp_L, old_logp_L, advantages_L, ref_logp_L, denominator, settings)
     free_push_L = _push(logp_L, old_logp_L, advantages_L, None, denominator, clippable)
     held_L = (free_push_L == 0) & (advantages_L != 0)
-    kind = settings.get("kl", "k3")
-    kl_L = None if ref_logp_L is None else kl_estimate(logp_L, ref_logp_L, kind.removesuffix("_ratio"))
-    if kl_L is not None and kind.endswith("_ratio"):
-        kl_L = kl_L * log_ratio_L.exp()
     return TokenTerms(
-        ratio=log_ratio_L.exp(),
-        clip=torch.where(held_L, torch.sign(log_ratio_L), 0.0).int(),
-        kl=kl_L,
-        push=push_L,
+        ratio=ratio_L,
+        clip=torch.where(held_L, torch.sign(ratio_L - 1), 0.0).int(),
+        kl=None if ref_logp_L is None else kl_term(logp_L, ref_logp_L, ratio_L, settings.get("kl", "k3")),
+        push=_push(logp_L, old_logp_L, advantages_L, ref_logp_L, denominator, settings),
     )
 
 

@@ -1,12 +1,13 @@
-"""Answers of the lab: JSON without NaN or infinity, never cached."""
+"""What the lab answers with."""
 
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from starlette.responses import JSONResponse
+
+from grpo.rows import finite
 
 
 class Answer(JSONResponse):
@@ -17,15 +18,7 @@ class Answer(JSONResponse):
 
     @staticmethod
     def text(content: Any) -> str:
-        return json.dumps(_finite(content), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(finite(content), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
     def render(self, content: Any) -> bytes:
         return self.text(content).encode()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

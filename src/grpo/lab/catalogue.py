@@ -22,13 +22,13 @@ class UnknownRunError(GrpoError):
 class Catalogue:
     """Ids come from a listing of the folders; a request names one of them, never a path."""
 
-    def __init__(self, folder: Path, recordings: Path = RECORDINGS):
-        self.folder, self.recordings = folder, recordings
+    def __init__(self, folder: Path):
+        self.folder = folder
 
     def places(self) -> dict[str, tuple[Path, str]]:
         """Run id -> (folder, name)."""
         own = {name: (self.folder, name) for name in _run_names(self.folder)}
-        return own | {f"{EXAMPLE}{name}": (self.recordings, name) for name in _run_names(self.recordings)}
+        return own | {f"{EXAMPLE}{name}": (RECORDINGS, name) for name in _run_names(RECORDINGS)}
 
     def open(self, run_id: str) -> Run:
         place = self.places().get(run_id)

@@ -7,26 +7,17 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from grpo.flags import flat
 from grpo.store import Run
 
 AXES = ("steps", "tokens", "seconds")
+MOST_PROBES = 6
 NOT_SETTINGS = ("seed", "run", "resume", "allow_change", "quiet")
 """Differ between runs of one experiment without making it another."""
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """
-    >>> flat({"lr": 0.1, "loss": {"beta": 0.0}})
-    {'lr': 0.1, 'loss.beta': 0.0}
-    """
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return found
-
-
 def compare(runs: Sequence[tuple[str, Run]], metric: str, by: str, points: int) -> dict[str, Any]:
-    settings = {run_id: flat(run.config) for run_id, run in runs}
+    settings = {run_id: dict(flat(run.config)) for run_id, run in runs}
     names = list(dict.fromkeys(name for row in settings.values() for name in row))
     differing = [name for name in names if len({json.dumps(row.get(name)) for row in settings.values()}) > 1]
     curves = {run_id: curve(run, metric, by, points) for run_id, run in runs}
@@ -103,7 +94,7 @@ def evals(run: Run, by: str) -> list[dict[str, Any]]:
     return [{"x": at.get(row["step"] - 1, 0.0), **{key: row[key] for key in keys}} for row in run.evals()]
 
 
-def shared_probes(runs: Sequence[tuple[str, Run]], most: int = 6) -> list[dict[str, Any]]:
+def shared_probes(runs: Sequence[tuple[str, Run]]) -> list[dict[str, Any]]:
     """Pinned prompts that all the runs were asked, with what each said first and last."""
     asked: dict[str, dict[str, list[dict[str, Any]]]] = {}
     answers: dict[str, str] = {}
@@ -120,5 +111,5 @@ def shared_probes(runs: Sequence[tuple[str, Run]], most: int = 6) -> list[dict[s
             "answer": answers[prompt],
             "runs": {run_id: [rows[0], rows[-1]] for run_id, rows in by_run.items()},
         }
-        for prompt, by_run in list(shared.items())[:most]
+        for prompt, by_run in list(shared.items())[:MOST_PROBES]
     ]

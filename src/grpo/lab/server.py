@@ -20,7 +20,7 @@ from grpo.errors import GrpoError
 from grpo.lab import chapters
 from grpo.lab.answer import Answer
 from grpo.lab.api import routes
-from grpo.lab.catalogue import RECORDINGS, Catalogue
+from grpo.lab.catalogue import Catalogue
 from grpo.lab.guard import Guard, PageTokens, content_policy, is_loopback
 from grpo.lab.trials.desk import Desk
 from grpo.lab.trials.routes import routes as trial_routes
@@ -30,7 +30,7 @@ PAGES = ("/", "/runs", "/runs/{run}", "/runs/{run}/{view}", "/compare", "/metric
 """Addresses that the one page answers to; its router shows what they name."""
 
 
-def make_app(runs: Path, *, recordings: Path = RECORDINGS, address: str = "127.0.0.1", token: str = "") -> Guard:
+def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guard:
     page = (STATIC / "index.html").read_text()
     tokens, desk = PageTokens(), Desk()
 
@@ -48,7 +48,7 @@ def make_app(runs: Path, *, recordings: Path = RECORDINGS, address: str = "127.0
 
     app = Starlette(
         routes=[
-            *routes(Catalogue(runs, recordings)),
+            *routes(Catalogue(runs)),
             *chapters.routes(),
             *trial_routes(desk),
             *(Route(path, show) for path in PAGES),

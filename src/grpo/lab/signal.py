@@ -8,6 +8,9 @@ from grpo.core import zero_signal_chance
 from grpo.lab.groups import KINDS, kind_of
 from grpo.store import Run
 
+MOST_HELDOUT = 400
+"""Held-out problems that are shown one by one."""
+
 
 def signal_budget(run: Run, points: int) -> dict[str, Any]:
     """Groups by kind, and the tokens that carried gradient, step by step; of a long run, every so many steps."""
@@ -67,7 +70,7 @@ def difficulty(run: Run, points: int) -> dict[str, Any]:
     return {"stride": stride, "group_size": size, "columns": columns, "heldout": _heldout(run)}
 
 
-def _heldout(run: Run, most: int = 400) -> dict[str, Any]:
+def _heldout(run: Run) -> dict[str, Any]:
     """Problems by evaluations, the hardest last: 1 where it earned the full reward, 0 where not."""
     steps = [row["step"] for row in run.select("SELECT step FROM evals ORDER BY step")]
     problems: dict[int, dict[str, Any]] = {}
@@ -75,7 +78,7 @@ def _heldout(run: Run, most: int = 400) -> dict[str, Any]:
         "SELECT step, group_index, problem_id, prompt, coalesce(reward, 0) >= 1 AS right FROM eval_groups "
         "JOIN eval_completions USING (step, group_index) WHERE sample_index = 0 AND group_index < ? "
         "ORDER BY step, group_index",
-        most,
+        MOST_HELDOUT,
     )
     for row in rows:
         about = {"id": row["problem_id"], "prompt": row["prompt"][:120], "right": [None] * len(steps)}

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
-from grpo.algorithms import PRESETS, Loss, load_surrogate
+from grpo.algorithms import PRESETS, SURROGATES, Loss, load_surrogate
 from grpo.config import Config
 from grpo.core import denominator, policy_loss, reward_statistics
 from grpo.credit import credit, named_weights, shaped_reward
 from grpo.errors import GrpoError
+from grpo.flags import leaves
+from grpo.lab.chapters.query import number, word
 from grpo.lab.tokens import Traced, loss_settings
 from grpo.store import Run
 from grpo.types import Completion, Group, Problem
 
-CHOICES = {
+CHOICES: dict[str, tuple[str, ...]] = {
     "baseline": ("mean", "leave_one_out", "batch", "length_weighted"),
-    "scale": ("group_std", "batch_std", "none"),
-    "ratio": ("token", "sequence"),
-    "surrogate": ("clip", "weight", "gate", "plain"),
-    "aggregate": ("sequence", "token", "constant"),
-    "kl": ("k1", "k2", "k3", "k3_ratio"),
-    "kl_in": ("loss", "reward"),
+    "surrogate": SURROGATES,
+    **{name: get_args(leaves(Loss)[name].kind) for name in ("scale", "ratio", "aggregate", "kl", "kl_in")},
 }
+"""What can be asked for: all that a setting may be, but for a critic's values, which are not recorded."""
 NUMBERS = {
     "clip_low": (0.0, 1.0),
     "clip_high": (0.0, 100.0),
@@ -42,29 +41,17 @@ def asked(loss: Loss, query: Mapping[str, str]) -> Loss:
     """The run's own settings, changed as the query says; `weight.PART=0.5` weighs a part of the reward."""
     changes: dict[str, Any] = {}
     weights = named_weights(loss)
-    for name, text in query.items():
+    for name in query:
         if name in CHOICES:
-            if text not in CHOICES[name]:
-                raise GrpoError(f"{name}: no choice {text[:40]!r}; there are {', '.join(CHOICES[name])}")
-            changes[name] = text
+            changes[name] = word(query, name, "", CHOICES[name])
         elif name in NUMBERS:
-            changes[name] = _number(name, text, *NUMBERS[name])
+            changes[name] = number(query, name, 0.0, *NUMBERS[name])
         elif name.startswith("weight."):
-            weights[name.removeprefix("weight.")] = _number(name, text, -100.0, 100.0)
+            weights[name.removeprefix("weight.")] = number(query, name, 0.0, -100.0, 100.0)
     found = replace(loss, **changes, weights=",".join(f"{part}={weight!r}" for part, weight in weights.items()))
     if (found.kl, found.kl_in) == ("k3_ratio", "reward"):
         raise GrpoError("kl: k3_ratio is for the loss, where there is a ratio; with kl_in reward choose k1, k2 or k3")
     return found
-
-
-def _number(name: str, text: str, low: float, high: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise GrpoError(f"{name}: {text[:40]!r} is no number") from None
-    if not low <= value <= high:
-        raise GrpoError(f"{name}: {text[:40]} is not between {low:g} and {high:g}")
-    return value
 
 
 def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from grpo.config import Config, Loss
+from grpo.config import Config, Critic, Loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +20,8 @@ class Needs:
     critic: bool
 
 
-def needs(loss: Loss, critic: Any = None) -> Needs:
-    """`critic` is the config's section of that name: a critic that shares the policy's network is no model more."""
+def needs(loss: Loss, critic: Critic | None = None) -> Needs:
+    """A critic that shares the policy's network is no model more; None: it has a network of its own."""
     separate = critic is None or critic.model == "separate"
     return Needs(reference=loss.beta > 0, critic=loss.baseline == "value" and separate)
 

@@ -8,21 +8,22 @@ scored in worker processes that can be killed (workers.py).
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from grpo.rewards.scoring import Pending, Rewarded, telling_line
 from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
-    from grpo.config import Scoring
     from grpo.tasks import Task
 
-__all__ = ["Pending", "Rewarded", "rewarded", "score", "submit", "telling_line", "total_rewards"]
+__all__ = ["Pending", "Rewarded", "score", "score_texts", "submit", "telling_line"]
 
 MOST_SHARED = 4
 _shared: list[tuple[Task, Rewarded]] = []
-"""Tasks that were scored without being `rewarded` first, and their workers; the latest are kept."""
+"""Tasks that were scored as they are, and their workers; the latest are kept."""
 
 
 def score(task: Task, groups: Sequence[Group]) -> list[Group]:
@@ -35,21 +36,11 @@ def submit(task: Task, groups: Sequence[Group]) -> Pending:
     return _rewarded_once(task).submit(groups)
 
 
-def total_rewards(task: Task, problems: Sequence[Problem], texts: Sequence[str]) -> list[float | None]:
-    """The reward of each text as an answer to its problem."""
-    import numpy as np
-
-    nothing = np.zeros(0)
-    groups = [
-        Group(problem, nothing, (Completion(text, nothing, nothing, "stop"),), 0)
-        for problem, text in zip(problems, texts, strict=True)
-    ]
-    return [group.completions[0].reward for group in score(task, groups)]
-
-
-def rewarded(task: Task, reward: str, scoring: Scoring, device: str = "cpu") -> Rewarded:
-    """The task, scored as the fields `reward` and `scoring` say. To be closed after use."""
-    return Rewarded(task, reward, scoring, device)
+def score_texts(task: Task, pairs: Iterable[tuple[Problem, str]]) -> list[Completion]:
+    """Every text as a completion of its problem, scored the way training scores it."""
+    nothing = np.zeros(0, dtype=np.int64)
+    groups = [Group(problem, nothing, (Completion(text, nothing, nothing, "stop"),), 0) for problem, text in pairs]
+    return [group.completions[0] for group in score(task, groups)]
 
 
 def _rewarded_once(task: Task) -> Rewarded:

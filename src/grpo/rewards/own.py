@@ -91,9 +91,11 @@ def _spec(entry: str) -> Spec:
 class OwnReward:
     """A function from a file or a module. Only its name travels; each process loads it for itself."""
 
-    def __init__(self, spec: Spec, batched: bool = True):
-        self.spec, self.batched = spec, batched
-        self.name = spec.part
+    batched = True
+    """Until the function is loaded, and shows its parameters."""
+
+    def __init__(self, spec: Spec):
+        self.spec, self.name = spec, spec.part
 
     def load(self) -> None:
         self.function = load_function(self.spec)

@@ -44,7 +44,8 @@ class Weighted:
 
 
 class Rewarded:
-    """A task together with what scores it. All that it does not know itself, it asks the task.
+    """A task, scored as the fields `reward` and `scoring` say; to be closed after use. What it does not know itself, it
+    asks the task.
 
     >>> from grpo.tasks import load_task
     >>> with Rewarded(load_task("arithmetic")) as task:
@@ -95,10 +96,10 @@ class Rewarded:
 
     def watched(self) -> Callable[[Problem, str], Mapping[str, float]]:
         """The task's traits where its own check, which finds them too, is not among the rewards."""
-        nothing: Callable[[Problem, str], Mapping[str, float]] = lambda problem, text: {}  # noqa: E731
-        if any(spec.source == "task" for spec in self.specs) or not getattr(self.task, "trusted", False):
-            return nothing
-        return getattr(self.task, "traits", nothing)
+        found_anyway = any(spec.source == "task" for spec in self.specs)
+        if found_anyway or not getattr(self.task, "trusted", False) or not hasattr(self.task, "traits"):
+            return lambda problem, text: {}
+        return self.task.traits
 
     def note_faults(self, title: str, outcomes: Outcomes) -> None:
         """Stops the run where a reward fails too often to learn from."""

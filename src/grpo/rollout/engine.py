@@ -6,7 +6,6 @@ at a time, and leave the batch as they finish. More completions than memory hold
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from grpo.attention import DecodeCache, PromptCache
 from grpo.batch import pack_prompts
 from grpo.errors import GrpoError
 from grpo.fused.weights import has_fixed_rotation
+from grpo.machine import free_memory
 from grpo.policy import Policy
 from grpo.rollout.choice import choose
 from grpo.rollout.generated import generated
@@ -42,12 +42,8 @@ class Engine:
     def __init__(self, policy: Policy, rows_at_once: int = 0):
         """`rows_at_once`: most completions in flight; 0: what memory holds."""
         self.rows_at_once = rows_at_once
-        self.graphs: GraphDecoding | None = None
-        self.load(policy)
-
-    def load(self, policy: Policy) -> None:
-        """Samples from this policy from now on. The weights are shared, so a training step needs no call."""
         self.policy = policy
+        self.graphs: GraphDecoding | None = None
 
     def sample(self, problems: Sequence[Problem], group_size: int, **options: Any) -> list[Group]:
         """All of `waves`."""
@@ -79,7 +75,7 @@ class Engine:
         if not self.rows_at_once:
             self.rows_at_once = self.rows_that_fit(max(map(len, prompts)), max_new_tokens)
         parts: list[Sampled] = []
-        for first, last, samples in self._waves(len(problems), group_size):
+        for first, last, samples in self._spans(len(problems), group_size):
             parts.append(self._sampled(prompts[first:last], noise_PGL[first:last, samples], temperature, top_k, top_p))
             if samples.stop is not None and samples.stop < group_size:
                 continue  # the rest of this group is still to come
@@ -112,7 +108,7 @@ class Engine:
         per_row = per_token * (prompt_tokens + max_new_tokens) + 12 * config.vocab_size
         return max(1, int(SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) / per_row))
 
-    def _waves(self, problems: int, group_size: int) -> Iterator[tuple[int, int, slice]]:
+    def _spans(self, problems: int, group_size: int) -> Iterator[tuple[int, int, slice]]:
         """Problems [first, last) and which of their samples; a group is split only when it does not fit whole."""
         at_once = self.rows_at_once // group_size
         if at_once:
@@ -218,11 +214,3 @@ class Engine:
             Completion(text, row[:length], logp[:length], "stop" if end else "length")
             for text, row, logp, length, end in zip(texts, tokens_NL, logp_NL, lengths, ended, strict=True)
         ]
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes this process could take now."""
-    if device.type == "cuda":
-        held_idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + held_idle
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -22,10 +22,8 @@ class ScriptedEngine:
     (['42', '41', '42'], [52, 50, 0])
     """
 
-    def __init__(self, tokenizer: Any, texts: Mapping[str, Sequence[str]], policy_version: int = 0):
-        self.tokenizer = tokenizer
-        self.texts = texts
-        self.policy_version = policy_version
+    def __init__(self, tokenizer: Any, texts: Mapping[str, Sequence[str]]):
+        self.tokenizer, self.texts = tokenizer, texts
 
     def sample(self, problems: Sequence[Problem], group_size: int, **_: Any) -> list[Group]:
         return [self._group(problem, group_size) for problem in problems]
@@ -33,7 +31,7 @@ class ScriptedEngine:
     def _group(self, problem: Problem, group_size: int) -> Group:
         texts = self.texts[problem.id]
         completions = tuple(self._completion(texts[i % len(texts)]) for i in range(group_size))
-        return Group(problem, self._tokens(problem.prompt), completions, self.policy_version)
+        return Group(problem, self._tokens(problem.prompt), completions, policy_version=0)
 
     def _completion(self, text: str) -> Completion:
         tokens = np.append(self._tokens(text, add_special_tokens=False), self.tokenizer.eos_token_id)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import re
-import zlib
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from grpo.errors import GrpoError
+from grpo.tasks.split import is_held_out
 from grpo.types import Problem, chat
 
-HELDOUT_ONE_IN = 10
 HELDOUT_COUNT = 500
 
 
@@ -49,12 +48,12 @@ class Addition:
         return {"correct": float(bool(numbers) and numbers[-1] == problem.answer)}
 
     def _pairs(self, key: str, heldout: bool) -> Iterator[tuple[int, int]]:
-        """Endless; a pair belongs to the held-out side by its own hash, whatever stream it turns up in."""
+        """Endless, of one side."""
         rng = random.Random(f"{self.name}/{key}")
         low, high = (0 if self.digits == 1 else 10 ** (self.digits - 1)), 10**self.digits - 1
         while True:
             pair = rng.randint(low, high), rng.randint(low, high)
-            if (zlib.crc32(f"{pair[0]}+{pair[1]}".encode()) % HELDOUT_ONE_IN == 0) == heldout:
+            if is_held_out(f"{pair[0]}+{pair[1]}") == heldout:
                 yield pair
 
 

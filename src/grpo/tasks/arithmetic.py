@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import random
 import re
-import zlib
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from grpo.errors import GrpoError
+from grpo.tasks.split import is_held_out
 from grpo.types import Problem
 
-HELDOUT_ONE_IN = 10
 HELDOUT_COUNT = 1000
 
 
@@ -75,14 +74,14 @@ class Arithmetic:
         return final_answer(text)
 
     def _prompts(self, key: str, heldout: bool) -> Iterator[str]:
-        """Endless; a prompt belongs to the held-out side by its own hash, whatever stream it turns up in."""
+        """Endless, of one side."""
         rng = random.Random(f"{self.name}/{key}")
         while True:
             if self.easy or rng.random() < 0.5:
                 prompt = "+".join(str(rng.randint(10, 99)) for _ in range(3 if self.easy else 4)) + "="
             else:
                 prompt = f"{rng.randint(12, 99)}*{rng.randint(12, 99)}="
-            if (zlib.crc32(prompt.encode()) % HELDOUT_ONE_IN == 0) == heldout:
+            if is_held_out(prompt) == heldout:
                 yield prompt
 
 

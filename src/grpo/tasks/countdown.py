@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 import random
 import re
-import zlib
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import islice
 
 from grpo.errors import GrpoError
 from grpo.rewards.answers import explicit
+from grpo.tasks.split import is_held_out
 from grpo.types import Problem, chat
 
-HELDOUT_ONE_IN = 10
 HELDOUT_COUNT = 1000
 LONGEST = 200
 QUESTION = (
@@ -62,7 +61,7 @@ class Countdown:
         return said, "right" if value == problem.columns["target"] else f"makes {value}"
 
     def _stream(self, key: str, prefix: str, heldout: bool) -> Iterator[Problem]:
-        """Endless; made from a solution, so that there is one. A problem is held out by its own hash."""
+        """Endless, of one side; made from a solution, so that there is one."""
         rng, number = random.Random(f"{self.name}/{key}"), 0
         while True:
             numbers = [rng.randint(1, 99) for _ in range(rng.choice(self.sizes))]
@@ -72,7 +71,7 @@ class Countdown:
                 continue
             shown = sorted(numbers)
             question = QUESTION.format(numbers=", ".join(map(str, shown)), target=target)
-            if (zlib.crc32(question.encode()) % HELDOUT_ONE_IN == 0) == heldout:
+            if is_held_out(question) == heldout:
                 columns = {"numbers": shown, "target": int(target)}
                 yield Problem(f"{prefix}/{number}", question, solution, chat(question), columns)
                 number += 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import count, islice
@@ -17,6 +16,7 @@ from typing import Any
 
 from grpo.errors import GrpoError
 from grpo.rewards.answers import explicit
+from grpo.tasks.split import is_held_out
 from grpo.types import Problem, chat
 
 _LOOKED_AT = """
@@ -43,7 +43,6 @@ REFUSED = {name: why for why, names in _WHY_NOT.items() for name in names.split(
 """Why; what is in neither table is too slow, or was not looked at."""
 ITEMS = 2**62
 STRIDE = 2**20
-HELDOUT_ONE_IN = 10
 HELDOUT_COUNT = 500
 LONGEST = 10_000
 
@@ -82,12 +81,12 @@ class ReasoningGym:
         return float(_dataset(self.generator, self.settings, 0).score_answer(answer, dict(problem.columns)))
 
     def _stream(self, seed: int, start: int, prefix: str, heldout: bool) -> Iterator[Problem]:
-        """A problem is held out by its own hash, whatever seed it comes from."""
+        """Endless, of one side."""
         dataset, number = _dataset(self.generator, self.settings, seed), count()
         for index in count(start):
             item = dataset[index]
-            if (zlib.crc32(item["question"].encode()) % HELDOUT_ONE_IN == 0) == heldout:
-                question = item["question"]
+            question = item["question"]
+            if is_held_out(question) == heldout:
                 yield Problem(f"{prefix}/{next(number)}", question, str(item["answer"]), chat(question), item)
 
 

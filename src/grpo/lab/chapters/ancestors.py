@@ -22,6 +22,7 @@ Credit = Callable[[torch.Tensor, float], torch.Tensor]
 PROBABILITIES = (0.5, 0.3, 0.2)
 REWARDS = (0.0, 0.2, 1.0)
 MOST_SIZE = 8
+MAX_KL = 0.01
 
 
 @dataclass(frozen=True)
@@ -143,10 +144,10 @@ def example(query: Query) -> tuple[torch.Tensor, torch.Tensor]:
     return (chances / chances.sum()).log(), rewards_V
 
 
-def _trust_region(logits_V: torch.Tensor, rewards_V: torch.Tensor, max_kl: float = 0.01) -> dict[str, Any]:
-    moved_V = trpo_step(logits_V, rewards_V, max_kl)
+def _trust_region(logits_V: torch.Tensor, rewards_V: torch.Tensor) -> dict[str, Any]:
+    moved_V = trpo_step(logits_V, rewards_V, MAX_KL)
     return {
-        "max_kl": max_kl,
+        "max_kl": MAX_KL,
         "kl": float(kl(logits_V, moved_V)),
         "probabilities": moved_V.softmax(dim=0).tolist(),
         "expected_reward": float(expected_reward(moved_V, rewards_V)),

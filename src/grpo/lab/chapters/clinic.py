@@ -7,7 +7,7 @@ from typing import Any
 
 from grpo.errors import GrpoError
 from grpo.lab.chapters.query import Query
-from grpo.lab.trials.recorded import recorded
+from grpo.lab.trials.recorded import recorded_arms
 
 METRICS = ["reward_mean", "entropy", "kl", "length_mean", "zero_signal_groups", "truncated"]
 
@@ -139,10 +139,9 @@ def diagnosis(query: Query) -> dict[str, Any]:
     """What was planted in a patient, what `grpo.diagnosis` found in the recorded runs, and what each remedy did."""
     asked = query.get("patient", "")
     patient = next((each for each in PATIENTS if each.trial == asked), None)
-    kept = recorded(asked) if patient else None
-    if patient is None or kept is None:
+    if patient is None:
         raise GrpoError(f"patient: expected one of {', '.join(each.trial for each in PATIENTS)}; got {asked[:40]!r}")
-    arms = kept["outcome"]["arms"]
+    arms = recorded_arms(patient.trial)
     return {
         "cause": patient.cause,
         "words": CAUSES[patient.cause],

@@ -11,12 +11,10 @@ import torch
 
 from grpo.core import Limits, policy_loss
 from grpo.core.loss import SURROGATES
-from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.chapters import shipped
 from grpo.lab.chapters.listings import listed_clip_fraction
 from grpo.lab.chapters.query import Query, number, numbers, whole, word
-from grpo.store import Run
 
-RECORDING = "tiny-arithmetic"
 MOST_RATIO = 3.0
 EPSILON = 0.2
 
@@ -125,7 +123,7 @@ def ratio_cards(query: Query) -> list[dict[str, Any]]:
 def recorded_ratios() -> tuple[np.ndarray, np.ndarray]:
     """(ratio, advantage) of every token that the shipped run recorded, at the last update on its batch."""
     ratios, advantages = [], []
-    with Run.open(RECORDINGS, RECORDING, readonly=True) as run:
+    with shipped.opened() as run:
         for row in run.select("SELECT DISTINCT step FROM token_arrays"):
             for tokens in run.token_arrays(row["step"]):
                 if tokens["trainer_logprobs"] is not None and tokens["old_logprobs"] is not None:
@@ -189,7 +187,7 @@ def clip_fraction(query: Query) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def recorded_share() -> float:
     """Mean share of clipped tokens over the steps of the shipped run, as its trainer logged it."""
-    with Run.open(RECORDINGS, RECORDING, readonly=True) as run:
+    with shipped.opened() as run:
         values = [value for name in ("clip_low", "clip_high") for _, value in run.metrics(name)]
     return 2 * sum(values) / len(values)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -91,7 +92,7 @@ def _slope(function: Any, at_V: torch.Tensor) -> torch.Tensor:
 
 ANSWERS_OF_A_PROBLEM = 12
 RIGHT = 3
-STEPS, SHOWN_EVERY = 200, 4
+STEPS, SHOWN_EVERY, LEARNING_RATE = 200, 4, 0.5
 GROUPS, GROUP_SIZE = 4, 8
 
 
@@ -100,10 +101,15 @@ def reference_logits() -> torch.Tensor:
     return -0.35 * torch.arange(ANSWERS_OF_A_PROBLEM, dtype=torch.float64)
 
 
-def train_tabular(
-    rewards_V: torch.Tensor, *, beta: float, kl: str, seeds: Sequence[int], steps: int = STEPS, lr: float = 0.5
-) -> torch.Tensor:
-    """Logits [steps + 1, seeds, answers] before and after each GRPO step of a policy over a handful of answers.
+def rewards_of_answers() -> torch.Tensor:
+    """1 for the right one."""
+    rewards_V = torch.zeros(ANSWERS_OF_A_PROBLEM, dtype=torch.float64)
+    rewards_V[RIGHT] = 1.0
+    return rewards_V
+
+
+def train_tabular(rewards_V: torch.Tensor, *, beta: float, kl: str, seeds: Sequence[int]) -> torch.Tensor:
+    """Logits [STEPS + 1, seeds, answers] before and after each GRPO step of a policy over a handful of answers.
 
     Groups are drawn, compared and pushed by the functions that train language models; only the model is small. Seeds
     are rows of one batch, and do not touch one another.
@@ -113,7 +119,7 @@ def train_tabular(
     noise = [torch.Generator().manual_seed(seed) for seed in seeds]
     draws = GROUPS * GROUP_SIZE
     path = [logits_SV]
-    for _ in range(steps):
+    for _ in range(STEPS):
         p_SV = logits_SV.softmax(dim=1)
         answers_SN = torch.stack(
             [torch.multinomial(p_V, draws, True, generator=g) for p_V, g in zip(p_SV, noise, strict=True)]
@@ -132,7 +138,7 @@ def train_tabular(
             kl=kl,
         )
         [gradient_SV] = torch.autograd.grad(loss, leaf_SV)
-        logits_SV = logits_SV - lr * gradient_SV
+        logits_SV = logits_SV - LEARNING_RATE * gradient_SV
         path.append(logits_SV)
     return torch.stack(path)
 
@@ -143,9 +149,7 @@ def drift(beta: float, kl: str, seeds: int, proxy: bool = False) -> list[dict[st
 
     `proxy`: the reward also pays fully for an answer that is wrong, and likelier at the start.
     """
-    true_V = torch.zeros(ANSWERS_OF_A_PROBLEM, dtype=torch.float64)
-    true_V[RIGHT] = 1.0
-    paid_V = true_V.clone()
+    true_V, paid_V = rewards_of_answers(), rewards_of_answers()
     if proxy:
         paid_V[1] = 1.0
     ref_V = reference_logits()
@@ -176,12 +180,8 @@ def drift_over_steps(query: Query) -> dict[str, Any]:
             {"beta": b, "seed": seed, **line} for b, runs in lines.items() for seed, line in enumerate(runs, start=1)
         ],
         "ends": [
-            {"beta": b, **{name: _mean([run[name][-1] for run in runs]) for name in ("reverse", "forward", "reward")}}
+            {"beta": b, **{name: fmean(run[name][-1] for run in runs) for name in ("reverse", "forward", "reward")}}
             for b, runs in lines.items()
         ],
         "ceiling": float(-reference_logits().log_softmax(dim=0)[RIGHT]),
     }
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

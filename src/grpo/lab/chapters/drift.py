@@ -9,7 +9,7 @@ import torch
 
 from grpo.core.tabular import expected_estimate, expected_kl_gradient, expected_reward, kl, true_gradient
 from grpo.lab.chapters.query import Query, number, whole, word
-from grpo.lab.trials.recorded import recorded
+from grpo.lab.trials.recorded import recorded_arms
 
 CHANCES = (0.35, 0.25, 0.2, 0.15, 0.05)
 REWARDS = (0.0, 0.2, 0.4, 0.1, 1.0)
@@ -43,9 +43,8 @@ def drift(query: Query) -> dict[str, Any]:
 
 def recorded_drift(query: Query) -> list[dict[str, Any]]:
     """Of every arm of the recorded trial: KL divergence and reward over its last 50 steps, and the KL before."""
-    kept = recorded("kl-over-beta")
     rows = []
-    for arm in kept["outcome"]["arms"] if kept else []:
+    for arm in recorded_arms("kl-over-beta"):
         kl_points, rewards = arm["bands"]["kl"], arm["bands"]["reward_mean"]
         rows.append(
             {

@@ -9,12 +9,10 @@ from typing import Any
 
 from grpo.errors import GrpoError
 from grpo.evaluation import is_right
-from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.chapters import shipped
 from grpo.lab.chapters.query import Query, text
 from grpo.lab.reading import probes
-from grpo.store import Run
 
-RECORDING = "tiny-arithmetic"
 REFLECTION = ("wait", "actually", "let me check", "check", "hmm", "mistake", "again")
 """Words with which models that were trained on prose take a thought back."""
 
@@ -39,14 +37,14 @@ def aha(query: Query) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _probes() -> list[dict[str, Any]]:
-    with Run.open(RECORDINGS, RECORDING, readonly=True) as run:
+    with shipped.opened() as run:
         return probes(run)
 
 
 @lru_cache(maxsize=1)
 def _heldout() -> dict[int, list[tuple[str, bool]]]:
     """Step -> (answer, whether it is right) of every held-out problem."""
-    with Run.open(RECORDINGS, RECORDING, readonly=True) as run:
+    with shipped.opened() as run:
         return {
             row["step"]: [
                 (done["text"], is_right(done["reward"]))

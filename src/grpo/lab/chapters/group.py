@@ -15,19 +15,18 @@ from grpo.batch import pack
 from grpo.config import Config, resolve
 from grpo.core import group_advantages, reward_statistics, zero_signal_chance
 from grpo.core.tabular import true_gradient
-from grpo.credit import credit
+from grpo.credit import credit, has_signal
 from grpo.errors import GrpoError
 from grpo.gradient import accumulate_gradients
-from grpo.lab.catalogue import RECORDINGS
-from grpo.lab.chapters.emergence import RECORDING
+from grpo.lab.chapters import shipped
 from grpo.lab.chapters.nano import LONGEST, Nano, fresh_nano, nano, sampled, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
 from grpo.lab.chapters.spread import alone, chance, estimates, group_estimate, sizes
 from grpo.lab.signal import difficulty
 from grpo.policy import logprobs
 from grpo.rewards import score
-from grpo.rollout.engine import Engine, choose
-from grpo.store import Run
+from grpo.rollout.choice import choose
+from grpo.rollout.engine import Engine
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Group
 
@@ -97,7 +96,7 @@ def _at_temperature(temperature: float, size: int) -> dict[str, Any]:
 
 def gradient_norm(student: Nano, groups: Sequence[Group], config: Config) -> float:
     """Of the loss over these groups, by the trainer's own backward pass."""
-    if not any(done.advantages is not None and done.advantages.any() for group in groups for done in group.completions):
+    if not any(map(has_signal, groups)):
         return 0.0
     accumulate_gradients(student.policy, groups, config)
     return float(torch.nn.utils.clip_grad_norm_(student.policy.model.parameters(), math.inf))
@@ -117,7 +116,7 @@ def mismatch(student: Nano, groups: Sequence[Group]) -> tuple[float, float]:
 def observed(query: Query) -> dict[str, Any]:
     """Where real prompts lie on the curve: those of the recorded run, step by step, and `nano`'s, one by one."""
     size = whole(query, "g", 8, 2, 64)
-    with Run.open(RECORDINGS, RECORDING, readonly=True) as run:
+    with shipped.opened() as run:
         found = difficulty(run, points=100)
     steps = [
         {key: row[key] for key in ("step", "pass_rate", "observed_zero_signal", "groups_by_right")}
@@ -157,7 +156,7 @@ def baselines(query: Query) -> dict[str, Any]:
     Completions of one prompt differ by the policy's choices alone. Across prompts, those of easy ones look good.
     """
     step = whole(query, "step", 3, 0, 79)
-    with Run.open(RECORDINGS, RECORDING, readonly=True) as run:
+    with shipped.opened() as run:
         groups = run.completions(step)
     if not groups:
         raise GrpoError(f"step: {step} is not recorded")

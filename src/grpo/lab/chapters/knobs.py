@@ -8,10 +8,9 @@ from typing import Any
 
 from grpo.algorithms import PRESETS
 from grpo.config import Config
-from grpo.errors import GrpoError
 from grpo.lab.chapters.query import Query
 from grpo.lab.chapters.smoothness import jump
-from grpo.lab.trials.recorded import recorded
+from grpo.lab.trials.recorded import recorded_arms
 from grpo.metrics import METRICS
 
 DEEPSEEKMATH = "DeepSeekMath 2024, arXiv:2402.03300, §4.2"
@@ -90,9 +89,6 @@ def presets(query: Query) -> list[dict[str, Any]]:
 def loss_value(query: Query) -> dict[str, Any]:
     """Of the recorded arms with one update and with four passes: reward first and last, and how far loss, ratio and
     clipped share ever went, as means over seeds."""
-    kept = recorded("updates")
-    if kept is None:
-        raise GrpoError("the trial updates was not recorded: python scripts/record_trials.py updates")
 
     def most(arm: dict[str, Any], *names: str) -> float:
         columns = zip(*(arm["bands"][name] for name in names), strict=True)
@@ -107,7 +103,7 @@ def loss_value(query: Query) -> dict[str, Any]:
             "clipped": most(arm, "clip_low", "clip_high"),
         }
 
-    one, several, *_ = kept["outcome"]["arms"]
+    one, several, *_ = recorded_arms("updates")
     return {"one": about(one), "several": about(several)}
 
 
@@ -137,10 +133,7 @@ def rules_of_thumb(query: Query) -> list[dict[str, Any]]:
 
     rows = []
     for rule, trial, label, metric, words in RULES:
-        kept = recorded(trial)
-        if kept is None:
-            raise GrpoError(f"the trial {trial} was not recorded: python scripts/record_trials.py {trial}")
-        base, *others = kept["outcome"]["arms"]
+        base, *others = recorded_arms(trial)
         changed = next(arm for arm in others if arm["label"] == label)
         rows.append(
             {
@@ -168,12 +161,10 @@ CLAIMS: tuple[tuple[str, str, str], ...] = (
 
 def metric_ranges(query: Query) -> list[dict[str, Any]]:
     """What is claimed of four metrics, what the table of metrics says, and what sound runs measured."""
-    kept = recorded("updates")
-    arms = kept["outcome"]["arms"] if kept else []
     rows = []
     for name, claim, comment in CLAIMS:
         measured = []
-        for arm in arms:
+        for arm in recorded_arms("updates"):
             points = arm["bands"].get(name, [])
             if points:
                 means = [point["mean"] for point in points]

@@ -79,12 +79,10 @@ def _critic() -> Critic:
     return critic
 
 
-def sampled(
-    problems: Sequence[Problem], group_size: int, *, seed: int, temperature: float = 1.0, step: int = 0
-) -> list[Group]:
+def sampled(problems: Sequence[Problem], group_size: int, *, seed: int, temperature: float = 1.0) -> list[Group]:
     """Groups of `nano` with their rewards."""
     with nano() as loaded:
-        options: dict[str, Any] = {"seed": seed, "step": step, "temperature": temperature, "max_new_tokens": LONGEST}
+        options: dict[str, Any] = {"seed": seed, "step": 0, "temperature": temperature, "max_new_tokens": LONGEST}
         return score(loaded.task, loaded.engine.sample(problems, group_size, **options))
 
 

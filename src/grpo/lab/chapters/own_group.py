@@ -91,7 +91,7 @@ def trained(wanted: Asked) -> Trained:
             optimizer=Optimizer(epochs=wanted.updates),
         )
         groups, _ = credit([_group(own, wanted, config)], config)
-        optimizer = make_optimizer(own.policy, beta1=0.9, beta2=0.99, weight_decay=0.0)
+        optimizer = make_optimizer(own.policy, config.optimizer)
         updates: list[dict[str, float]] = []
         traces = Traces(groups, 1)
         for _ in range(wanted.updates if has_signal(groups[0]) else 0):

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from grpo.core import group_advantages, process_advantages, reward_statistics, tabular, zero_signal_chance
-from grpo.lab.catalogue import RECORDINGS
-from grpo.lab.chapters.distance import SHOWN_EVERY, STEPS, drift, reference_logits
+from grpo.lab.chapters import shipped
+from grpo.lab.chapters.distance import SHOWN_EVERY, STEPS, drift, reference_logits, rewards_of_answers
 from grpo.lab.chapters.query import Query, number, whole
-from grpo.lab.chapters.relatives import group_estimates, quality, rewards_of_answers
-from grpo.store import Run
+from grpo.lab.chapters.relatives import group_estimates, quality
 
 
-@lru_cache(maxsize=1)
 def _recorded_rewards() -> torch.Tensor:
     """[steps, prompts, completions] of the first steps of the shipped run, while prompts still differ."""
-    with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
-        steps = [
-            [[done["reward"] for done in group["completions"]] for group in run.completions(step)] for step in range(8)
-        ]
-    return torch.tensor(steps, dtype=torch.float64)
+    return torch.tensor(shipped.rewards()[:8], dtype=torch.float64)
 
 
 def why_groups(query: Query) -> dict[str, Any]:

@@ -9,17 +9,11 @@ import torch
 
 from grpo.algorithms import PRESETS
 from grpo.core import group_advantages, tabular
-from grpo.lab.chapters.distance import RIGHT, reference_logits
+from grpo.lab.chapters.distance import reference_logits, rewards_of_answers
 from grpo.lab.chapters.query import Query, number, whole
 from grpo.plan import PRECISIONS, Needs, Work, flops, memory_of, needs, typical_shape
 
 DRAWS = 4000
-
-
-def rewards_of_answers() -> torch.Tensor:
-    rewards_V = torch.zeros(12, dtype=torch.float64)
-    rewards_V[RIGHT] = 1.0
-    return rewards_V
 
 
 def group_estimates(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from grpo.algorithms import PRESETS
 from grpo.config import Config
-from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.chapters import shipped
 from grpo.lab.chapters.query import Query
-from grpo.store import Run
 
 _FOUND = tomllib.loads(Path(__file__).with_name("reported.toml").read_text())
 RESULTS: tuple[dict[str, Any], ...] = tuple(_FOUND["result"])
@@ -23,18 +21,15 @@ def results(query: Query) -> dict[str, Any]:
     return {"reported": [dict(row) for row in RESULTS], "recorded": _recorded()}
 
 
-@lru_cache(maxsize=1)
 def _recorded() -> dict[str, Any]:
-    with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
-        rows = [row for row in run.evals() if row["accuracy"] is not None]
-        first, last = rows[0], rows[-1]
-        return {
-            "model": "tiny (1 M parameters), on arithmetic",
-            "before": 100 * first["accuracy"],
-            "after": 100 * last["accuracy"],
-            "steps": last["step"],
-            "problems": run.config["evaluation"]["problems"],
-        }
+    first, *_, last = shipped.evals()
+    return {
+        "model": "tiny (1 M parameters), on arithmetic",
+        "before": 100 * first["accuracy"],
+        "after": 100 * last["accuracy"],
+        "steps": last["step"],
+        "problems": shipped.config()["evaluation"]["problems"],
+    }
 
 
 def defaults(query: Query) -> list[dict[str, Any]]:

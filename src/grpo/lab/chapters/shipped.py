@@ -11,10 +11,15 @@ from grpo.store import Run
 NAME = "tiny-arithmetic"
 
 
+def opened() -> Run:
+    """For whoever wants more of it than what is read here; to be closed."""
+    return Run.open(RECORDINGS, NAME, readonly=True)
+
+
 @cache
 def groups() -> list[list[dict[str, Any]]]:
     """The groups of every step, completions included."""
-    with Run.open(RECORDINGS, NAME, readonly=True) as run:
+    with opened() as run:
         return [run.completions(step) for step in range((run.last_step() or 0) + 1)]
 
 
@@ -26,11 +31,11 @@ def rewards() -> list[list[list[float]]]:
 
 @cache
 def evals() -> list[dict[str, Any]]:
-    with Run.open(RECORDINGS, NAME, readonly=True) as run:
+    with opened() as run:
         return run.evals()
 
 
 @cache
 def config() -> dict[str, Any]:
-    with Run.open(RECORDINGS, NAME, readonly=True) as run:
+    with opened() as run:
         return run.config

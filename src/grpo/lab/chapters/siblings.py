@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from grpo.config import Config, resolve
 from grpo.core import group_advantages, policy_loss
 from grpo.lab.chapters.query import Query, number, numbers, text, whole, word
 
@@ -47,35 +45,16 @@ def tabular_updates(query: Query) -> dict[str, Any]:
 def nano_update(query: Query) -> dict[str, Any]:
     """One optimizer step of `nano` on one group: how probable each of its completions was before, and is after."""
     # Here, because a page of sliders need not wait for all that a model brings with it.
-    from grpo.lab.chapters.nano import LONGEST, fresh_nano, nano, sum_of_three
-    from grpo.lab.chapters.update import one_update
+    from grpo.lab.chapters.nano import fresh_nano, nano, sum_of_three
+    from grpo.lab.chapters.update import one_update, seen_by, settings
     from grpo.optimizer import make_optimizer
-    from grpo.policy import annotate, logprobs
 
-    config = resolve(
-        Config(
-            model="nano",
-            prompts_per_step=1,
-            group_size=whole(query, "g", 8, 2, 32),
-            lr=number(query, "lr", 1e-4, 1e-5, 1e-3),
-            seed=whole(query, "seed", 1, 0, 9999),
-            max_new_tokens=LONGEST,
-        )
-    )
+    config = settings(query)
     problem = sum_of_three(text(query, "prompt", "29+60+75=", 20))
-    made = config.optimizer
     with nano() as before, fresh_nano() as student:
-        optimizer = make_optimizer(
-            student.policy, beta1=made.adam_beta1, beta2=made.adam_beta2, weight_decay=made.weight_decay
-        )
+        optimizer = make_optimizer(student.policy, config.optimizer)
         *_, pause = one_update(student, before.policy, optimizer, [problem], config)
-        [after] = annotate(
-            pause.groups,
-            lambda batch: logprobs(student.policy, batch, config.temperature)[0],
-            lambda completion, logp: replace(completion, logprobs=logp),
-            token_budget=config.system.token_budget,
-            policy=student.policy,
-        )
+        [after] = seen_by(student.policy, pause.groups, config)
     [group] = pause.groups
     rows: dict[str, dict[str, Any]] = {}
     for old, new in zip(group.completions, after.completions, strict=True):

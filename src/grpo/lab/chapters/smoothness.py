@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from grpo.lab.chapters.query import Query
-from grpo.lab.trials.recorded import recorded
+from grpo.lab.trials.recorded import recorded_arms
 
 TAIL = 20
 
@@ -16,8 +16,7 @@ TAIL = 20
 def smoothness(query: Query) -> list[dict[str, Any]]:
     """Of every arm of the recorded comparison: how much the reward jumps from step to step, how far seeds lie apart,
     and how steady the gradient is."""
-    kept = recorded("ppo-and-grpo")
-    return [about(arm, 128) for arm in kept["outcome"]["arms"]] if kept else []
+    return [about(arm, 128) for arm in recorded_arms("ppo-and-grpo")]
 
 
 def about(arm: dict[str, Any], completions: int) -> dict[str, Any]:

@@ -75,11 +75,8 @@ def paused_update(query: Query) -> dict[str, Any]:
     """`one_update` run up to the phase that is asked for, and what it holds there."""
     config, reached = settings(query), whole(query, "phase", 0, 0, len(PHASES) - 1)
     problem = sum_of_three(text(query, "prompt", "29+60+75="))
-    made = config.optimizer
     with nano() as before, fresh_nano() as student:
-        optimizer = make_optimizer(
-            student.policy, beta1=made.adam_beta1, beta2=made.adam_beta2, weight_decay=made.weight_decay
-        )
+        optimizer = make_optimizer(student.policy, config.optimizer)
         phases = one_update(student, before.policy, optimizer, [problem], config)
         pauses = [next(phases) for _ in range(reached + 1)]
         last = pauses[-1].groups[0]
@@ -124,15 +121,20 @@ def _push(done: Completion, config: Config) -> torch.Tensor:
     return terms.push
 
 
-def _effect(group: Group, before: Nano, after: Nano, problem: Problem, config: Config) -> dict[str, Any]:
-    """What the update did: to the log-probability of the completions it learned from, and to what is sampled now."""
-    [again] = annotate(
-        [group],
-        lambda batch: logprobs(after.policy, batch, config.temperature)[0],
+def seen_by(policy: Policy, groups: Sequence[Group], config: Config) -> list[Group]:
+    """The same completions with the log-probabilities that this policy gives them."""
+    return annotate(
+        groups,
+        lambda batch: logprobs(policy, batch, config.temperature)[0],
         lambda completion, logp: replace(completion, logprobs=logp),
         token_budget=config.system.token_budget,
-        policy=after.policy,
+        policy=policy,
     )
+
+
+def _effect(group: Group, before: Nano, after: Nano, problem: Problem, config: Config) -> dict[str, Any]:
+    """What the update did: to the log-probability of the completions it learned from, and to what is sampled now."""
+    [again] = seen_by(after.policy, [group], config)
     options: dict[str, Any] = {"seed": 0, "step": 1, "temperature": config.temperature, "max_new_tokens": LONGEST}
     looks = [score(one.task, one.engine.sample([problem], LOOKS, **options))[0].completions for one in (before, after)]
     return {

@@ -20,7 +20,7 @@ from grpo.lab.chapters.emergence import aha
 from grpo.lab.chapters.nano import LONGEST, nano, sampled, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
 from grpo.lab.chapters.update import one_update, paused_update
-from grpo.optimizer import take_step
+from grpo.optimizer import descend
 from grpo.rewards import score
 from grpo.rewards.answers import check
 from grpo.rollout.engine import Engine
@@ -131,7 +131,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "credit": credit,
     "accumulate_gradients": accumulate_gradients,
     "policy_loss": policy_loss,
-    "take_step": take_step,
+    "descend": descend,
     "check": check,
     "aha": aha,
     "gap": _gap,

@@ -31,7 +31,7 @@ def perform(trial: Trial, folder: Path, tell: Callable[[dict[str, Any]], None]) 
             view = _Teller(place, trial.metrics, tell)
             with grpo.train(trial.config(arm, seed=seed, folder=folder), view) as run:
                 found = [asdict(finding) for finding in diagnose(run)]
-                evals = [{key: value for key, value in row.items() if key != "created"} for row in run.evals()]
+                evals = run.evals()
                 probes = [
                     {"step": row["step"], "prompt": row["prompt"], "answer": row["answer"], "samples": row["samples"]}
                     for row in run.probes()
@@ -46,7 +46,7 @@ class _Teller(View):
         self.place, self.metrics, self.tell = place, metrics, tell
         self.tokens = self.seconds = 0.0
 
-    def evaluated(self, step: int, row: Mapping[str, float], probes: Sequence[Any]) -> None:
+    def evaluated(self, step: int, row: Mapping[str, float]) -> None:
         self.since = time.perf_counter()  # evaluations do not count
 
     def stepped(self, step: int, metrics: Mapping[str, float], groups: Sequence[Any]) -> None:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from grpo.errors import GrpoError
 from grpo.lab.trials.outcome import Outcome
 from grpo.lab.trials.spec import Trial
 
@@ -19,6 +20,14 @@ def recorded(name: str) -> dict[str, Any] | None:
     # The name is one of a table, never a path.
     file = RECORDED / f"{name}.json"
     return _read(file, file.stat().st_mtime_ns) if file.is_file() else None
+
+
+def recorded_arms(name: str) -> list[dict[str, Any]]:
+    """Of a trial that ships; refused where it is not there."""
+    kept = recorded(name)
+    if kept is None:
+        raise GrpoError(f"the trial {name} was not recorded: python scripts/record_trials.py {name}")
+    return list(kept["outcome"]["arms"])
 
 
 @lru_cache(maxsize=64)

@@ -13,10 +13,10 @@ export { Trial } from "./trial.js";
 export { Fetched, Tex };
 export const Figure = Chart;
 
-export const DEPTHS = [["intuition", "Intuition"], ["math", "Math"], ["code", "Code"]];
+const DEPTHS = [["intuition", "Intuition"], ["math", "Math"], ["code", "Code"]];
 const Depth = createContext("intuition");
 export const useDepth = () => useContext(Depth);
-export const depthOf = (query) => (DEPTHS.some(([key]) => key === query.get("depth")) ? query.get("depth") : "intuition");
+const depthOf = (query) => (DEPTHS.some(([key]) => key === query.get("depth")) ? query.get("depth") : "intuition");
 
 // The frame of a chapter: where one is, how deep, and where to go on.
 export function Lesson({ slug, depth, children }) {

@@ -4,7 +4,7 @@ import { exact, percent, plural } from "../format.js";
 import { Choice, Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Reported, Section, Slider, Table, useAnswer, useDepth } from "../lesson.js";
 import { Link, setQuery } from "../route.js";
 
-export const GIB = 2 ** 30;
+const GIB = 2 ** 30;
 export const gib = (bytes) => (bytes === 0 ? "–" : bytes >= 100 * GIB ? `${Math.round(bytes / GIB).toLocaleString("en-US")} GiB` : `${exact(bytes / GIB, 3)} GiB`);
 export const tera = (flops) => `${Math.round(flops / 1e12).toLocaleString("en-US")}`;
 // Several answers as one: there when all are.
@@ -12,7 +12,7 @@ export const together = (...states) => ({ data: states.every((state) => state.da
 const COLOURS = { weights: "var(--c1)", gradients: "var(--c2)", optimizer: "var(--c3)", reference: "var(--c6)", "reward model": "var(--c4)", critic: "var(--below)", "working copies": "var(--reward-2)", "keys/values": "var(--reward-3)", activations: "var(--level)", logits: "var(--line-strong)" };
 const NAMES = { optimizer: "Adam's moments", critic: "critic, all of it" };
 
-export const memoryParams = () => ({ size: param("size", 7), dtype: param("dtype", "bfloat16"), count: param("count", "all"), lora: param("lora", "0"), reference: param("ref", "yes"), judge: param("judge", "rule"), g: param("g", 8), new_tokens: param("new", 1024) });
+const memoryParams = () => ({ size: param("size", 7), dtype: param("dtype", "bfloat16"), count: param("count", "all"), lora: param("lora", "0"), reference: param("ref", "yes"), judge: param("judge", "rule"), g: param("g", 8), new_tokens: param("new", 1024) });
 
 export function Memory() {
   const state = useAnswer("costs", "memory", memoryParams());

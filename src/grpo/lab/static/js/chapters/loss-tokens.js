@@ -8,7 +8,7 @@ import { address, Link, setQuery } from "../route.js";
 import { Untrusted } from "../text.js";
 import { fullStrength, LENSES, Scale, TokenText, Worked } from "../views/tokens.js";
 
-export const TEXTS = "102\n(12;10)102\n92\n101";
+const TEXTS = "102\n(12;10)102\n92\n101";
 const RECORDING = "/api/runs/~tiny-arithmetic";
 const OFFERED = ["push", "ratio", "clip", "kl", "probability"];
 

@@ -52,7 +52,7 @@ function Loop() {
     <p>A run repeats it, and records, evaluates and saves in between. This is the whole of that loop:</p>
     <${Code} slug="why" source="loop" title="The trainer's loop" />
     <p class="small soft">The lines call, in order:</p>
-    ${[["sample", "Sample"], ["score", "Score"], ["credit", "Compare"], ["accumulate_gradients", "Loss and gradient"], ["policy_loss", "The loss itself"], ["take_step", "Update"]].map(([source, title]) => html`<${Code} slug="why" source=${source} title=${title} key=${source} />`)}`;
+    ${[["sample", "Sample"], ["score", "Score"], ["credit", "Compare"], ["accumulate_gradients", "Loss and gradient"], ["policy_loss", "The loss itself"], ["descend", "Update"]].map(([source, title]) => html`<${Code} slug="why" source=${source} title=${title} key=${source} />`)}`;
 }
 
 function Gap() {

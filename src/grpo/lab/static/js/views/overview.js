@@ -66,7 +66,7 @@ function Accuracy({ about, series }) {
 
 const WHY_LOSS = "It sits near 0 on a healthy run: advantages sum to 0 in a group, so the loss does too, although its gradient does not. It does not measure progress.";
 
-export function MetricCard({ name, points, base, width }) {
+function MetricCard({ name, points, base, width }) {
   const metric = definitions.value?.training?.[name];
   const unit = metric?.unit ?? (name.endsWith("_share") ? "share, 0 to 1" : "");
   const rows = points.step.map((step, i) => ({ step, mean: points.mean[i], low: points.low[i], high: points.high[i] }));

@@ -3,9 +3,9 @@ import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { useApi } from "../api.js";
 import { Chart } from "../chart.js";
-import { metricValue, number, percent } from "../format.js";
-import { Advantage, Card, Empty, Fetched, Reward, rewardStep, Segmented, StepBar } from "../parts.js";
-import { address, Link, setQuery } from "../route.js";
+import { metricValue, percent } from "../format.js";
+import { Card, Empty, Fetched, Reward, rewardStep, Segmented, StepBar } from "../parts.js";
+import { setQuery } from "../route.js";
 import { Untrusted } from "../text.js";
 import { chosenStep, GroupDetail } from "./groups.js";
 

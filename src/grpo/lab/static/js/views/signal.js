@@ -7,7 +7,7 @@ import { Card, Fetched, MetricHint } from "../parts.js";
 import { address, go } from "../route.js";
 import { KINDS } from "./groups.js";
 
-export const KIND_COLOURS = {
+const KIND_COLOURS = {
   mixed: "var(--c3)",
   all_right: "var(--reward-2)",
   all_wrong: "var(--line-strong)",

@@ -2,7 +2,7 @@
 import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { number, percent, signed } from "../format.js";
-import { Advantage, Card, Fetched, MetricHint, Segmented, StepBar } from "../parts.js";
+import { Card, Fetched, MetricHint, Segmented, StepBar } from "../parts.js";
 import { address, setQuery } from "../route.js";
 import { Untrusted } from "../text.js";
 import { chosenStep } from "./groups.js";
