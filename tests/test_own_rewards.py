@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 
 import numpy as np
@@ -74,8 +76,11 @@ def own_value(name: str, prompt: str, answer: str, text: str, tokens: int) -> fl
     return value
 
 
-def test_a_trl_file_trains_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every recorded reward is the weighted sum of what the functions say when called by hand."""
+def test_a_trl_file_trains_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every recorded reward is the weighted sum of what the functions say when called by hand. `grpo eval` and
+    `grpo sample` pay what the run paid."""
     monkeypatch.chdir(tmp_path)
     file = HERE / "trl_rewards.py"
     weights = {"correct": 1.0, "digits": 0.5, "short": 2.0}
@@ -95,6 +100,23 @@ def test_a_trl_file_trains_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 seen.add(row["reward"])
         assert len(seen) > 3
         assert [row["updates"] for row in run.all_metrics()] == [1, 1]
+        measured = run.evals()[-1]
+        rewards = [row["reward"] for group in run.eval_completions(2) for row in group["completions"]]
+        assert measured["reward_mean"] == pytest.approx(fmean(rewards), abs=1e-12)
+        assert measured["reward_mean"] != measured["accuracy"]
+    capsys.readouterr()
+    assert main(["eval", "job", "--problems", "8", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    shared = [name for name in measured if name in again]
+    assert {"accuracy", "greedy_accuracy", "reward_mean"} <= set(shared)
+    assert [again[name] for name in shared] == [measured[name] for name in shared]
+    assert main(["sample", "job", groups[0]["prompt"], "-n", "4", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out)["completions"]:
+        asked = groups[0]["prompt"], groups[0]["answer"], row["text"], row["tokens"]
+        wanted = sum(weight * own_value(name, *asked) for name, weight in weights.items())
+        assert row["reward"] == pytest.approx(wanted, abs=1e-12)
+    assert main(["sample", "job", groups[0]["prompt"], "-n", "4", "--json", "--reward", "task"]) == 0
+    assert {row["reward"] for row in json.loads(capsys.readouterr().out)["completions"]} <= {0.0, 1.0}
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

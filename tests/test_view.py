@@ -14,7 +14,7 @@ from rich.console import Console
 
 from grpo.config import Config, Evaluation, Loss, SftConfig, as_dict
 from grpo.progress import Trend
-from grpo.report import advantage_colour, group_lines, printable, rows_best_first, telling
+from grpo.report import advantage_colour, eval_changes, group_lines, printable, rows_best_first, telling
 from grpo.store import Run
 from grpo.types import Completion, Group, Problem
 from grpo.view import LinesView, LiveView, View, pick_view, print_group, print_run, print_runs
@@ -160,6 +160,13 @@ def test_lines_tell_start_evaluations_steps_and_a_group(run: Run, capsys: pytest
         ["0.00", "-0.91", "×3", "250"],
     ]
     assert output.count("a group of step") == 1
+
+
+def test_the_mean_reward_is_told_where_it_is_not_the_accuracy() -> None:
+    graded = [{**BEFORE, "reward_mean": 0.4512}, {**AFTER, "reward_mean": 1.2}]
+    assert eval_changes(graded)["reward"] == "0.451 → 1.200"
+    whole = [{**row, "reward_mean": row["accuracy"]} for row in (BEFORE, AFTER)]
+    assert list(eval_changes(whole)) == list(eval_changes([BEFORE, AFTER])) == ["sampled", "greedy", "worked", "length"]
 
 
 def test_lines_come_after_ten_seconds_when_steps_are_slow(

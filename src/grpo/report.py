@@ -145,8 +145,12 @@ def accuracy_change(evals: Sequence[Mapping[str, Any]], kind: str = "") -> str:
 
 
 def eval_changes(evals: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """From the first evaluation to the last: accuracy of sampled and greedy answers, worked share, length."""
+    """From the first evaluation to the last: accuracy of sampled and greedy answers, the mean reward where that is
+    another number, worked share, length."""
     changes = {"sampled": accuracy_change(evals), "greedy": accuracy_change(evals, "greedy_")}
+    rewards = [row for row in evals if row.get("reward_mean") is not None]
+    if any(abs(row["reward_mean"] - row["accuracy"]) > 1e-6 for row in rewards):
+        changes["reward"] = change(rewards, "{reward_mean:.3f}")
     if evals[-1].get("worked_share") is not None:
         changes["worked"] = change(evals, "{worked_share:.0%}")
     return changes | {"length": f"{change(evals, '{length_mean:.1f}')} tokens"}

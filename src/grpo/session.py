@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -194,7 +193,6 @@ class Session:
         self.recorder.wait()
         heldout = self.task.heldout()
         row, groups = evaluate(self.engine, self.task, heldout[: self.config.evaluation.problems], **self.sampling)
-        best_before = max((old["accuracy"] for old in self.run.evals() if old["step"] < step), default=math.inf)
         self.recorder.with_space(lambda: self.run.record_eval(step, row, groups))
         pinned = heldout[: self.config.evaluation.probes]
         options = {"step": 0, "purpose": "probe", **self.sampling}
@@ -203,7 +201,7 @@ class Session:
         self.view.evaluated(step, row, probes)
         if step:
             self.recorder.diagnose(step - 1)
-        if row["accuracy"] > best_before:
+        if step and self.run.best_step(up_to=step) == step:
             self.checkpoint(step)
 
     def checkpoint(self, step: int, *, last: bool = False) -> None:

@@ -6,6 +6,7 @@ Readers open the database read-only and see every finished step while the traine
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -264,10 +265,15 @@ class Run:
         """What the run was told of itself when it was made, such as its fingerprints."""
         return self._meta().get(key)
 
-    def best_step(self) -> int | None:
-        """After how many steps held-out accuracy was highest; the first of equals."""
-        rows = [row for row in self.evals() if row["accuracy"] is not None]
-        return max(rows, key=lambda row: (row["accuracy"], -row["step"]))["step"] if rows else None
+    def best_step(self, up_to: float = math.inf) -> int | None:
+        """After how many steps held-out accuracy was highest; among equals the mean reward; among those the first."""
+
+        def rank(row: dict[str, Any]) -> tuple[float, float, int]:
+            reward = row["reward_mean"]
+            return row["accuracy"], -math.inf if reward is None else reward, -row["step"]
+
+        rows = [row for row in self.evals() if row["accuracy"] is not None and row["step"] <= up_to]
+        return max(rows, key=rank)["step"] if rows else None
 
     def last_step(self) -> int | None:
         [step] = self._db.execute("SELECT max(step) FROM steps").fetchone()

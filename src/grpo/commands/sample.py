@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from grpo.commands.model import find_task, load
@@ -32,17 +33,18 @@ def command(arguments: list[str]) -> int:
     from grpo.types import Problem, chat
     from grpo.view import print_group
 
-    task = find_task(options.task, options.data, options.dataset, settings)
-    problem = task.recognise(options.prompt) if task is not None and hasattr(task, "recognise") else None
-    groups = Engine(policy).sample(
-        [problem or Problem("typed", options.prompt, "", messages=chat(options.prompt))],
-        options.count,
-        step=0,
-        purpose="sample",
-        **options.choosing(settings),
-    )
-    if task and problem:
-        groups, _ = credit(score(task, groups), Config())
+    task = find_task(options, settings, str(policy.device))
+    with task or nullcontext():
+        problem = task.recognise(options.prompt) if task is not None and hasattr(task, "recognise") else None
+        groups = Engine(policy).sample(
+            [problem or Problem("typed", options.prompt, "", messages=chat(options.prompt))],
+            options.count,
+            step=0,
+            purpose="sample",
+            **options.choosing(settings),
+        )
+        if task and problem:
+            groups, _ = credit(score(task, groups), Config())
     [group] = groups
     if not options.json:
         print_group(group)
