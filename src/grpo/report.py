@@ -268,7 +268,7 @@ def _quoted_prompt(run: Run) -> str:
 
 
 def _can_resume(run: Run, status: str) -> bool:
-    return run.kind == "grpo" and status in ("stopped", "failed")
+    return run.kind == "grpo" and status in ("stopped", "failed", "killed")
 
 
 def _resume_command(run: Run) -> str:

@@ -12,6 +12,7 @@ import sys
 import time
 import types
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import count, islice
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from grpo.config import SftConfig, as_dict, validate
 from grpo.errors import GrpoError
 from grpo.gradient import shrink
 from grpo.loading import load_policy
+from grpo.lock import RunLock
 from grpo.loggers import logged
 from grpo.machine import placement, prepare_machine
 from grpo.optimizer import make_optimizer, take_step
@@ -62,7 +64,7 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
         checkpoints.save(step, lambda: take_snapshot(policy, optimizer, mirror, state))
 
     view.started(run, config, 0)
-    with recorded_ending(run, view, StopRequest(view.warned)) as stop:
+    with closing(RunLock(run.path)), recorded_ending(run, view, StopRequest(view.warned)) as stop:
         for step, batch_rows in enumerate(islice(batches, steps)):
             start = time.perf_counter()
             lr = learning_rate(config.lr, step, steps=steps, warmup_steps=warmup_steps, schedule=config.schedule)

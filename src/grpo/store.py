@@ -25,6 +25,7 @@ from grpo.config import check_run_name
 from grpo.errors import DiskFullError, GrpoError
 from grpo.faults import point
 from grpo.flags import one_line
+from grpo.lock import is_left_behind
 from grpo.metrics import EVAL_METRICS, TIMED_METRICS, check_names
 from grpo.provenance import provenance
 from grpo.rows import as_json, completion_rows, decoded, group_row, metric_rows, probe_rows, token_rows
@@ -329,7 +330,9 @@ class Run:
         settings = ("model", "task", "algorithm", "seed", "prompts_per_step", "group_size")
         return {
             "name": self.name,
-            **{key: meta[key] for key in ("kind", "status", "created", "command")},
+            "kind": meta["kind"],
+            "status": "killed" if meta["status"] == "running" and is_left_behind(self.path) else meta["status"],
+            **{key: meta[key] for key in ("created", "command")},
             **{key: self.config.get(key) for key in settings},
             "steps": steps,
             "completions": completions,
