@@ -21,6 +21,7 @@ from grpo.types import Problem, chat
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "instruction", "input")
 ANSWER_COLUMNS = ("answer", "gold", "target", "label", "solution", "output")
+WRITTEN_COLUMNS = (*ANSWER_COLUMNS, "completion", "response")
 INSTALL = "pip install 'grpo-lab[tasks]'"
 
 
@@ -85,6 +86,25 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
     return Problems(train, heldout)
 
 
+def written_answers(source: Source) -> list[Problem]:
+    """Every row as a problem whose answer is all that is written, to be learnt word for word."""
+    settings = source.settings
+    rows = [_prompt_and_answer(row) for row in read_rows(source.data, settings.split, settings.subset)]
+    return Builder(settings, "{prompt}", str, WRITTEN_COLUMNS).all(rows)
+
+
+def _prompt_and_answer(row: Row) -> Row:
+    """A conversation's last turn is what is learnt: `messages` with the assistant's at the end, or `completion`."""
+    columns = dict(row.columns)
+    if _is_conversation(columns.get("completion")):
+        columns["completion"] = columns["completion"][-1]["content"]
+    if _is_conversation(said := columns.get("messages")) and "prompt" not in columns:
+        if len(said) < 2 or said[-1]["role"] != "assistant":
+            raise GrpoError(f'{row.place}: column "messages" must end with a turn of the assistant, after another')
+        columns |= {"prompt": said[:-1], "answer": said[-1]["content"]}
+    return Row(row.place, columns)
+
+
 def _held_out(problem: Problem, share: float) -> bool:
     digest = hashlib.sha256(problem.prompt.encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
@@ -97,11 +117,12 @@ class Builder:
     settings: Dataset
     template: str
     gold: Callable[[str], str]
+    answers: Sequence[str] = ANSWER_COLUMNS
 
     def all(self, rows: Sequence[Row]) -> list[Problem]:
         first = rows[0]
         prompt = self._column(first, "prompt", self.settings.prompt, PROMPT_COLUMNS)
-        answer = self._column(first, "answer", self.settings.answer, ANSWER_COLUMNS)
+        answer = self._column(first, "answer", self.settings.answer, self.answers)
         return [self._problem(row, prompt, answer) for row in rows]
 
     def _column(self, row: Row, use: str, named: str, usual: Iterable[str]) -> str:
