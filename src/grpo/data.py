@@ -98,7 +98,8 @@ def _prompt_and_answer(row: Row) -> Row:
     columns = dict(row.columns)
     if _is_conversation(columns.get("completion")):
         columns["completion"] = columns["completion"][-1]["content"]
-    if _is_conversation(said := columns.get("messages")) and "prompt" not in columns:
+    said: Any = columns.get("messages")
+    if _is_conversation(said) and "prompt" not in columns:
         if len(said) < 2 or said[-1]["role"] != "assistant":
             raise GrpoError(f'{row.place}: column "messages" must end with a turn of the assistant, after another')
         columns |= {"prompt": said[:-1], "answer": said[-1]["content"]}
