@@ -175,10 +175,35 @@ def test_columns_conversations_and_neighbours(tmp_path: Path) -> None:
         "def strict(completions, level):\n"
         "    return [1.0 if l == 'easy' else 0.0 for l in level]\n"
     )
-    problem = Problem("p", "What is 6 * 7?", "42", messages=chat("What is 6 * 7?"), columns={"level": "easy"})
+    asked = {"messages": chat("What is 6 * 7?"), "conversational": True}
+    problem = Problem("p", "What is 6 * 7?", "42", columns={"level": "easy"}, **asked)
     reward = f"{tmp_path / 'mine.py'}:f, {tmp_path / 'mine.py'}:strict"
     done = scored(reward, group_of("42", "41", problem=problem))
     assert [(c.reward, c.why) for c in done] == [(2.0, ""), (1.0, "")]
+
+
+@pytest.mark.parametrize("conversational", [False, True])
+def test_completions_are_texts_or_messages_as_the_row_is(tmp_path: Path, conversational: bool) -> None:
+    """`long` reads either, and means the number of characters or of turns. `strip` and `first` read one of them alone,
+    and are given it; what neither form helps with is told as it was."""
+    (tmp_path / "mine.py").write_text(
+        "def long(completions, **kwargs):\n    return [len(c) for c in completions]\n"
+        "def strip(completions, prompts):\n"
+        "    return [c.strip() == '42' and p == '6*7=' for c, p in zip(completions, prompts)]\n"
+        "def first(completions, prompts):\n"
+        "    return [c[0]['content'] == '42' and p == [{'role': 'user', 'content': '6*7='}]\n"
+        "            for c, p in zip(completions, prompts)]\n"
+        "def wrong(completions):\n    return [c.upper() + 1 for c in completions]\n"
+    )
+    problem = Problem("p", "6*7=", "42", messages=chat("6*7="), conversational=conversational)
+    group = group_of("42", "141", problem=problem)
+    reward = ",".join(f"{tmp_path / 'mine.py'}:{name}" for name in ("long", "strip", "first"))
+    parts = [dict(done.parts) for done in scored(reward, group)]
+    assert [part["long"] for part in parts] == ([1, 1] if conversational else [2, 3])
+    assert [(part["strip"], part["first"]) for part in parts] == [(1, 1), (0, 0)]
+    failed = scored(f"{tmp_path / 'mine.py'}:wrong", group)
+    told = "'list' object has no attribute 'upper'" if conversational else "can only concatenate str"
+    assert all(done.reward is None and told in done.why for done in failed)
 
 
 def test_trls_own_rewards_as_they_are() -> None:

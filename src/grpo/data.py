@@ -142,7 +142,7 @@ class Builder:
         if _is_conversation(asked):
             text = "\n\n".join(message["content"] for message in asked)
             turns = tuple({"role": str(turn["role"]), "content": str(turn["content"])} for turn in asked)
-            return Problem(row.place, text, gold, turns if self.settings.chat else (), row.columns)
+            return Problem(row.place, text, gold, turns if self.settings.chat else (), row.columns, conversational=True)
         if not isinstance(asked, str) or not asked.strip():
             raise GrpoError(f'{row.place}: column "{prompt}" must be text that is not empty; got {_shown(asked)}')
         text = self._filled(row, {**row.columns, "prompt": asked})
