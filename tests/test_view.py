@@ -169,6 +169,33 @@ def test_the_mean_reward_is_told_where_it_is_not_the_accuracy() -> None:
     assert list(eval_changes(whole)) == list(eval_changes([BEFORE, AFTER])) == ["sampled", "greedy", "worked", "length"]
 
 
+def test_a_long_evaluation_says_what_it_does(run: Run, live: LiveView, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = LinesView(quiet=False)
+    lines.started(run, CONFIG, 0)
+    lines.evaluating(0, 500)
+    assert lines.silence is not None
+    lines.silence.function(*lines.silence.args)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "held out after 0 steps: asking 500 problems, sampled and greedy …"
+    ]
+    lines.evaluated(0, BEFORE, [])
+    assert lines.silence.finished.is_set()  # nothing is said any more
+    live.started(run, CONFIG, 0)
+
+    def held_out() -> str:
+        console = Console(width=80, file=io.StringIO())
+        console.print(live.frame())
+        [line] = [line for line in console.file.getvalue().splitlines() if line.startswith("held out")]
+        return line.strip()
+
+    live.evaluating(0, 500)
+    assert held_out() == "held out    asking 500 problems"
+    live.evaluated(0, BEFORE, [])
+    assert held_out() == "held out 35.2% [31–40]   before training"
+    live.evaluating(20, 500)
+    assert held_out() == "held out 35.2% [31–40]   before training   asking 500 problems"
+
+
 def test_lines_come_after_ten_seconds_when_steps_are_slow(
     run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,7 +192,9 @@ class Session:
         """Held-out accuracy after `step` steps, and a group for each pinned problem."""
         self.recorder.wait()
         heldout = self.task.heldout()
-        row, groups = evaluate(self.engine, self.task, heldout[: self.config.evaluation.problems], **self.sampling)
+        asked = heldout[: self.config.evaluation.problems]
+        self.view.evaluating(step, len(asked))
+        row, groups = evaluate(self.engine, self.task, asked, **self.sampling)
         self.recorder.with_space(lambda: self.run.record_eval(step, row, groups))
         pinned = heldout[: self.config.evaluation.probes]
         options = {"step": 0, "purpose": "probe", **self.sampling}

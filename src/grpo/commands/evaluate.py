@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 
 from grpo.commands.model import find_task, load
@@ -31,6 +32,8 @@ def command(arguments: list[str]) -> int:
         raise GrpoError("field task: name one with --task NAME; only runs and embedded models bring their own")
     with task:
         problems = task.heldout()[: options.problems]
+        if sys.stderr.isatty():
+            print(f"asking {len(problems)} held-out problems, sampled and greedy …", file=sys.stderr)
         row, _ = evaluate(Engine(policy), task, problems, **options.choosing(settings))
     if options.json:
         print(json.dumps({"model": options.model, "task": task.name, "problems": len(problems), **row}))
