@@ -229,6 +229,14 @@ def test_what_a_task_notices_is_noticed_whatever_pays() -> None:
     assert [dict(c.traits) for c in done] == [{"worked": 1.0}, {"worked": 0.0}]
 
 
+def test_a_class_is_no_function(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Judge:\n    def __call__(self, problem, text):\n        return 0.5\n")
+    named = f"{tmp_path / 'mine.py'}:Judge"
+    with pytest.raises(GrpoError, match=r"is a class; name an object of it, such as .*mine.py:Judge\(\)"):
+        scored(named, group_of("42"))
+    assert [c.reward for c in scored(f"{named}()", group_of("42"))] == [0.5]
+
+
 def test_two_of_one_name_are_refused() -> None:
     with pytest.raises(GrpoError, match="field reward: two are called f; give one of them another name"):
         Rewarded(Arithmetic(), "a.py:f, b.py:f*2")

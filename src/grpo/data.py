@@ -68,6 +68,11 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
     if settings.heldout:
         other = settings.heldout if Path(settings.heldout).suffix else source.data
         split = settings.split if Path(settings.heldout).suffix else settings.heldout
+        if settings.heldout == source.data:
+            raise GrpoError(
+                f"field dataset.heldout: {source.data} holds the rows to train on; name another file, or leave it out: "
+                "a share of the rows is then held out (dataset.heldout_share)"
+            )
         if other == source.data and Path(source.data).is_file():
             raise GrpoError(
                 f"field dataset.heldout: {settings.heldout!r} is a split, and {source.data} is a file without splits; "

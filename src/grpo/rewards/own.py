@@ -182,6 +182,8 @@ def load_function(spec: Spec) -> Callable[..., Any]:
     if not callable(found):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
         raise GrpoError(f"reward {spec}: {spec.source} has no function {name}; it has {', '.join(functions) or 'none'}")
+    if not parenthesis and inspect.isclass(found):
+        raise GrpoError(f"reward {spec}: is a class; name an object of it, such as {spec.source}:{name}()")
     if not parenthesis:
         return found
     try:

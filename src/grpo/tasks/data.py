@@ -52,6 +52,16 @@ class DataTask:
     def fingerprint(self) -> str:
         return self.sides.fingerprint
 
+    @property
+    def notes(self) -> list[str]:
+        """What should be known of the rows before they are trained on."""
+        trained = {problem.prompt for problem in self.sides.train}
+        known = sum(problem.prompt in trained for problem in self.sides.heldout)
+        told = (
+            f"{known} of the {len(self.sides.heldout)} held-out problems are among those trained on: accuracy on them"
+        )
+        return [f"{told} may be memory"] if known else []
+
     def problems(self) -> list[Problem]:
         return [*self.sides.train, *self.sides.heldout]
 
