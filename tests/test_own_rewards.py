@@ -237,6 +237,17 @@ def test_a_class_is_no_function(tmp_path: Path) -> None:
     assert [c.reward for c in scored(f"{named}()", group_of("42"))] == [0.5]
 
 
+def test_a_script_that_trains_when_it_is_imported_is_refused(tmp_path: Path) -> None:
+    """It would train in the process that scores for it, and in the one that scores for that."""
+    (tmp_path / "script.py").write_text(
+        "import grpo\ndef f(problem, text):\n    return 0.5\n"
+        f"grpo.train(grpo.Config(reward='script.py:f', system=grpo.config.System(runs={str(tmp_path / 'runs')!r})))\n"
+    )
+    with pytest.raises(GrpoError, match=r"trains when it is imported; put that under if __name__ == \"__main__\":"):
+        scored(f"{tmp_path / 'script.py'}:f", group_of("42"))
+    assert not (tmp_path / "runs").exists()
+
+
 def test_two_of_one_name_are_refused() -> None:
     with pytest.raises(GrpoError, match="field reward: two are called f; give one of them another name"):
         Rewarded(Arithmetic(), "a.py:f, b.py:f*2")

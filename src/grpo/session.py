@@ -29,6 +29,7 @@ from grpo.preflight import check_memory, check_shape, preflight
 from grpo.recorder import Recorder
 from grpo.rewards import Pending, Rewarded, rewarded, score
 from grpo.rewards.steps import score_steps, step_marks
+from grpo.rewards.workers import refuse_while_scoring
 from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
@@ -64,6 +65,7 @@ class Session:
     @classmethod
     def start(cls, config: Config, view: View) -> Self:
         """Begins the run, or goes on from its last whole checkpoint. Whatever can be refused is, before it is made."""
+        refuse_while_scoring()
         config = resolve(config)
         view = logged(view, config.system.log)
         with ExitStack() as undo:

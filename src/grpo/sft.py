@@ -32,6 +32,7 @@ from grpo.machine import placement, prepare_machine
 from grpo.optimizer import make_optimizer, take_step
 from grpo.policy import Policy
 from grpo.policy import logprobs as policy_logprobs
+from grpo.rewards.workers import refuse_while_scoring
 from grpo.schedule import learning_rate
 from grpo.session import recorded_ending, take_snapshot
 from grpo.stop import StopRequest
@@ -44,6 +45,7 @@ from grpo.view import View
 
 def sft(config: SftConfig, view: View | None = None) -> Run:
     """Fine-tunes `config.model` on `config.data`; the run's last checkpoint holds the model."""
+    refuse_while_scoring()
     validate(config)
     view = logged(view or View(), config.system.log)
     task = load_task(config.task, config.data, config.dataset) if config.task else None
