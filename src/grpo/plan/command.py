@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 from grpo import flags
@@ -80,7 +81,25 @@ def plan(options: PlanOptions) -> dict[str, Any]:
     _check(options)
     shape = typical_shape(options.params) if options.params else find_shape(options.model)
     reward_model = find_shape(options.reward_model) if options.reward_model else None
-    work = Work(
+    gpu = gpu_memory(options.gpu) if options.gpu else 0
+    rows = [_row(name, shape, options, reward_model, gpu) for name in _chosen(options.algorithm)]
+    for row in rows:
+        row["advice"] = _advice(row, shape, options, reward_model, gpu) if row["fits"] is False else ""
+    return {
+        "model": options.model or options.params,
+        "parameters": shape.parameters,
+        "shape": dataclasses.asdict(shape),
+        "work": dataclasses.asdict(_work(options)),
+        "dtype": _precision(options),
+        "lora": options.lora,
+        "recompute": options.recompute,
+        "gpu": {"name": options.gpu, "bytes": gpu, "usable": round(USABLE * gpu)} if gpu else None,
+        "algorithms": rows,
+    }
+
+
+def _work(options: PlanOptions) -> Work:
+    return Work(
         prompts=options.prompts_per_step,
         group_size=options.group_size,
         prompt_tokens=options.prompt_tokens,
@@ -89,19 +108,6 @@ def plan(options: PlanOptions) -> dict[str, Any]:
         epochs=options.epochs,
         minibatches=options.minibatches,
     )
-    gpu = gpu_memory(options.gpu) if options.gpu else 0
-    rows = [_row(name, shape, work, options, reward_model, gpu) for name in _chosen(options.algorithm)]
-    return {
-        "model": options.model or options.params,
-        "parameters": shape.parameters,
-        "shape": dataclasses.asdict(shape),
-        "work": dataclasses.asdict(work),
-        "dtype": _precision(options),
-        "lora": options.lora,
-        "recompute": options.recompute,
-        "gpu": {"name": options.gpu, "bytes": gpu, "usable": round(USABLE * gpu)} if gpu else None,
-        "algorithms": rows,
-    }
 
 
 def _check(options: PlanOptions) -> None:
@@ -126,10 +132,8 @@ def _chosen(names: str) -> list[str]:
     return chosen
 
 
-def _row(
-    name: str, shape: Shape, work: Work, options: PlanOptions, reward_model: Shape | None, gpu: int
-) -> dict[str, Any]:
-    needed = needs(PRESETS[name].settings)
+def _row(name: str, shape: Shape, options: PlanOptions, reward_model: Shape | None, gpu: int) -> dict[str, Any]:
+    work, needed = _work(options), needs(PRESETS[name].settings)
     precision, on_gpu = PRECISIONS[_precision(options)], options.device == "gpu"
     found = memory_of(
         shape,
@@ -225,20 +229,25 @@ def _verdict(planned: Mapping[str, Any]) -> str:
             row = {**row, "algorithm": row["algorithm"].replace("\n", ", ")}
             worst = max(row["phases"], key=row["phases"].get)
             lacks = f"{(row['peak'] - gpu['usable']) / GIB:.1f} GiB"
-            lines.append(f"{row['algorithm']} lacks {lacks}, in its {worst}: {_advice(row, planned)}")
+            lines.append(f"{row['algorithm']} lacks {lacks}, in its {worst}: {row['advice']}")
     return "\n".join(lines)
 
 
-def _advice(row: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
-    """What of its worst phase can be made smaller."""
-    memory, gpu = row["memory"], planned["gpu"]["usable"]
-    worst = max(row["phases"], key=row["phases"].get)
-    if memory["weights"] > gpu:
+def _advice(row: Mapping[str, Any], shape: Shape, options: PlanOptions, reward_model: Shape | None, gpu: int) -> str:
+    """The first changes with which it would fit: those that change no number before those that do."""
+    if row["memory"]["weights"] > USABLE * gpu and options.lora:
         return "its weights alone are too large"
-    if worst == "rollout":
-        return "ask fewer prompts at once (--prompts-per-step) or for shorter completions"
-    if row["peak"] - memory["activations"] <= gpu:
-        return "lower --token-budget"
-    if planned["dtype"] != "bfloat16":
-        return "try --dtype bfloat16"
-    return "try adapters (--lora 16)" if not planned["lora"] else "choose a smaller model"
+    ways: dict[str, list[Any]] = {
+        "prompts_per_step": [options.prompts_per_step, max(1, options.prompts_per_step // 4)],
+        "lora": [options.lora, options.lora or 16],
+        "dtype": [options.dtype, "bfloat16"],
+        "recompute": [options.recompute, options.device == "gpu"],
+        "token_budget": [max(1, options.token_budget // part) for part in (1, 2, 4, 8)],
+    }
+    for values in product(*ways.values()):
+        changed = dataclasses.replace(options, **dict(zip(ways, values, strict=True)))
+        if _row(row["algorithm"], shape, changed, reward_model, gpu)["fits"]:
+            changes = [(name, value) for name, value in zip(ways, values, strict=True) if value != ways[name][0]]
+            words = [f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}" for name, value in changes]
+            return f"fits with {' '.join(words)}"
+    return "choose a smaller model, or ask for shorter completions"
