@@ -84,6 +84,20 @@ def test_held_out_rows_of_another_file(tmp_path: Path) -> None:
     assert (len(sides.train), len(sides.heldout)) == (73, 7)
 
 
+def test_what_is_typed_is_asked_as_the_rows_are(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "rows.jsonl", ROWS))
+    asked = {"prompt": "ask", "answer": "gold", "system_prompt": "Be brief."}
+    task = load_task("data", path, Dataset(template="Q: {ask}", **asked))
+    problem = task.typed("6*7?")
+    assert (problem.prompt, problem.answer) == ("Be brief.\n\nQ: 6*7?", "")
+    assert [dict(turn) for turn in problem.messages] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Q: 6*7?"},
+    ]
+    with pytest.raises(GrpoError, match=r"field dataset\.template: no column 'level'"):
+        load_task("data", path, Dataset(template="{level}: {ask}", **asked)).typed("6*7?")
+
+
 def test_held_out_rows_that_are_trained_on_are_told(tmp_path: Path) -> None:
     other = str(write(tmp_path / "test.csv", ROWS[:7]))
     path = str(write(tmp_path / "train.jsonl", ROWS[5:]))

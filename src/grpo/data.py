@@ -131,6 +131,9 @@ class Builder:
         answer = self._column(first, "answer", self.settings.answer, self.answers)
         return [self._problem(row, prompt, answer) for row in rows]
 
+    def row_as_problem(self, row: Row) -> Problem:
+        return self._problem(row, "prompt", "answer")
+
     def _column(self, row: Row, use: str, named: str, usual: Iterable[str]) -> str:
         for name in [named] if named else usual:
             if name in row.columns:
@@ -173,6 +176,13 @@ class Builder:
 
         template = self.settings.template.replace("\\n", "\n") or self.template
         return re.sub(r"\{(\w+)\}", value, template)
+
+
+def typed_problem(source: Source, template: str, question: str) -> Problem:
+    """A question of one's own, asked as the rows are, by template and system prompt; it has no gold answer."""
+    columns = dict.fromkeys(filter(None, (source.settings.prompt, *PROMPT_COLUMNS)), question)
+    problem = Builder(source.settings, template, str).row_as_problem(Row("typed", {**columns, "answer": "-"}))
+    return replace(problem, answer="", columns={})
 
 
 def other_answers(problem: Problem, settings: Dataset) -> tuple[str, ...]:
