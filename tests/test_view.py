@@ -378,6 +378,16 @@ def test_ending_of_a_stopped_run_tells_how_to_resume(run: Run, capsys: pytest.Ca
     assert "grpo export" not in output  # there is no checkpoint yet
 
 
+def test_the_line_that_resumes_is_the_one_that_was_typed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even where something else has the run's name."""
+    run.set_status("stopped")
+    for named in (["--run", "sums-001"], ["--run=sums-001"], []):
+        run.set_meta("command", ["grpo", "train", "--model", "sums-001", *named, "--resume", "--steps", "9"])
+        print_run(run)
+        wanted = "resume     grpo train --model sums-001 --steps 9 --run sums-001 --resume"
+        assert capsys.readouterr().out.splitlines()[-1] == wanted
+
+
 def test_ending_of_a_run_that_failed_at_once(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.set_status("failed")
     LinesView(quiet=False).finished(run)

@@ -276,7 +276,12 @@ def _resume_command(run: Run) -> str:
     _, *words = run.meta("command")
     if words[:1] != ["train"]:
         return f"{_program()} train … --run {run.name} --resume"
-    typed = [word for word in words if word not in ("--resume", "--run", run.name)]
+    # Only what stands behind --run is the run's name: a model may be called the same.
+    typed = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if before != "--run" and word not in ("--resume", "--run") and not word.startswith("--run=")
+    ]
     return shlex.join([_program(), *typed, "--run", run.name, "--resume"])
 
 
