@@ -12,6 +12,7 @@ from grpo.cli import main
 from grpo.config import Config, Dataset, Evaluation, System
 from grpo.data import Source, read_problems, read_rows
 from grpo.errors import GrpoError
+from grpo.rewards import Rewarded
 from grpo.tasks import load_task
 from grpo.train import train
 
@@ -81,6 +82,30 @@ def test_held_out_rows_of_another_file(tmp_path: Path) -> None:
     settings = Dataset(prompt="ask", answer="gold", heldout=str(write(tmp_path / "test.csv", ROWS[:7])))
     sides = read_problems(Source(str(write(tmp_path / "train.jsonl", ROWS[7:])), settings))
     assert (len(sides.train), len(sides.heldout)) == (73, 7)
+
+
+def test_what_is_typed_is_asked_as_the_rows_are(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "rows.jsonl", ROWS))
+    asked = {"prompt": "ask", "answer": "gold", "system_prompt": "Be brief."}
+    task = load_task("data", path, Dataset(template="Q: {ask}", **asked))
+    problem = task.typed("6*7?")
+    assert (problem.prompt, problem.answer) == ("Be brief.\n\nQ: 6*7?", "")
+    assert [dict(turn) for turn in problem.messages] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Q: 6*7?"},
+    ]
+    with pytest.raises(GrpoError, match=r"field dataset\.template: no column 'level'"):
+        load_task("data", path, Dataset(template="{level}: {ask}", **asked)).typed("6*7?")
+
+
+def test_held_out_rows_that_are_trained_on_are_told(tmp_path: Path) -> None:
+    other = str(write(tmp_path / "test.csv", ROWS[:7]))
+    path = str(write(tmp_path / "train.jsonl", ROWS[5:]))
+    task = load_task("data", path, Dataset(prompt="ask", answer="gold", heldout=other))
+    with Rewarded(task) as rewarded:
+        [told] = rewarded.notes
+    assert told.startswith("2 of the 7 held-out problems are among those trained on")
+    assert load_task("data", path, Dataset(prompt="ask", answer="gold")).notes == []
 
 
 def test_template_system_prompt_and_conversations(tmp_path: Path) -> None:
@@ -182,6 +207,11 @@ FAULTS = {
         "--data rows.jsonl --dataset.heldout test",
         '{"question": "q", "answer": 1}\n',
         "field dataset.heldout: 'test' is a split, and rows.jsonl is a file without splits",
+    ),
+    "the same file": (
+        "--data rows.jsonl --dataset.heldout rows.jsonl",
+        '{"question": "q", "answer": 1}\n',
+        "field dataset.heldout: rows.jsonl holds the rows to train on; name another file",
     ),
     "broken table": (
         "--data rows.csv",

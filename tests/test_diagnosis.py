@@ -100,6 +100,12 @@ PLANTED: dict[str, tuple[Record, str, float, tuple[str, ...]]] = {
         0.95,
         ("95% of the groups have equal rewards",),
     ),
+    "not scored": (
+        Record(steps(20, unscored=0.75, zero_signal_groups=1.0), groups=groups([[None] * 4] * 4)),
+        "no_signal",
+        0.75,
+        ("75% of the completions have no reward", "returned None"),
+    ),
     "no exploration left": (
         Record(steps(30, entropy=lambda step: 0.5 if step < 15 else 0.01)),
         "entropy_collapse",

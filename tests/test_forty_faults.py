@@ -110,14 +110,14 @@ GOOD = b'{"prompt": "1+1=", "answer": "2"}\n'
 FAULTS |= {
     "07 broken row": Fault(rows(GOOD * 56 + b'{"prompt": "1+2="\n' + GOOD), ("rows.jsonl:57: not a line of JSON",)),
     "08 missing column": Fault(
-        rows(GOOD * 2 + b'{"prompt": "1+2=", "reply": "3"}\n'), ('rows.jsonl:3: field "answer"', "['prompt', 'reply']")
+        rows(GOOD * 2 + b'{"prompt": "1+2=", "reply": "3"}\n'), ('rows.jsonl:3: has no "answer"', "prompt, reply")
     ),
     "09 no rows": Fault(rows(b"\n"), ("field data: rows.jsonl has no rows",)),
     "09 no file": Fault(lambda _: ["sft", "nano", "rows.jsonl"], ("field data: there is no file rows.jsonl",)),
     "10 empty prompt": Fault(
-        rows(GOOD + b'{"prompt": "", "answer": "2"}\n'), ('rows.jsonl:2: field "prompt"', "not empty")
+        rows(GOOD + b'{"prompt": "", "answer": "2"}\n'), ('rows.jsonl:2: column "prompt"', "not empty")
     ),
-    "11 no answer": Fault(rows(GOOD + b'{"prompt": "1+1=", "answer": null}\n'), ('rows.jsonl:2: field "answer"',)),
+    "11 no answer": Fault(rows(GOOD + b'{"prompt": "1+1=", "answer": null}\n'), ('rows.jsonl:2: column "answer"',)),
     "13 row too long": Fault(
         rows(GOOD + b'{"prompt": "1+1=", "answer": "%s"}\n' % (b"2" * 200)),
         ("rows.jsonl:2: 205 tokens exceed the 128",),

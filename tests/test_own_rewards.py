@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 
 import numpy as np
@@ -74,8 +76,11 @@ def own_value(name: str, prompt: str, answer: str, text: str, tokens: int) -> fl
     return value
 
 
-def test_a_trl_file_trains_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every recorded reward is the weighted sum of what the functions say when called by hand."""
+def test_a_trl_file_trains_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every recorded reward is the weighted sum of what the functions say when called by hand. `grpo eval` and
+    `grpo sample` pay what the run paid."""
     monkeypatch.chdir(tmp_path)
     file = HERE / "trl_rewards.py"
     weights = {"correct": 1.0, "digits": 0.5, "short": 2.0}
@@ -95,6 +100,23 @@ def test_a_trl_file_trains_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 seen.add(row["reward"])
         assert len(seen) > 3
         assert [row["updates"] for row in run.all_metrics()] == [1, 1]
+        measured = run.evals()[-1]
+        rewards = [row["reward"] for group in run.eval_completions(2) for row in group["completions"]]
+        assert measured["reward_mean"] == pytest.approx(fmean(rewards), abs=1e-12)
+        assert measured["reward_mean"] != measured["accuracy"]
+    capsys.readouterr()
+    assert main(["eval", "job", "--problems", "8", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    shared = [name for name in measured if name in again]
+    assert {"accuracy", "greedy_accuracy", "reward_mean"} <= set(shared)
+    assert [again[name] for name in shared] == [measured[name] for name in shared]
+    assert main(["sample", "job", groups[0]["prompt"], "-n", "4", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out)["completions"]:
+        asked = groups[0]["prompt"], groups[0]["answer"], row["text"], row["tokens"]
+        wanted = sum(weight * own_value(name, *asked) for name, weight in weights.items())
+        assert row["reward"] == pytest.approx(wanted, abs=1e-12)
+    assert main(["sample", "job", groups[0]["prompt"], "-n", "4", "--json", "--reward", "task"]) == 0
+    assert {row["reward"] for row in json.loads(capsys.readouterr().out)["completions"]} <= {0.0, 1.0}
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,10 +175,35 @@ def test_columns_conversations_and_neighbours(tmp_path: Path) -> None:
         "def strict(completions, level):\n"
         "    return [1.0 if l == 'easy' else 0.0 for l in level]\n"
     )
-    problem = Problem("p", "What is 6 * 7?", "42", messages=chat("What is 6 * 7?"), columns={"level": "easy"})
+    asked = {"messages": chat("What is 6 * 7?"), "conversational": True}
+    problem = Problem("p", "What is 6 * 7?", "42", columns={"level": "easy"}, **asked)
     reward = f"{tmp_path / 'mine.py'}:f, {tmp_path / 'mine.py'}:strict"
     done = scored(reward, group_of("42", "41", problem=problem))
     assert [(c.reward, c.why) for c in done] == [(2.0, ""), (1.0, "")]
+
+
+@pytest.mark.parametrize("conversational", [False, True])
+def test_completions_are_texts_or_messages_as_the_row_is(tmp_path: Path, conversational: bool) -> None:
+    """`long` reads either, and means the number of characters or of turns. `strip` and `first` read one of them alone,
+    and are given it; what neither form helps with is told as it was."""
+    (tmp_path / "mine.py").write_text(
+        "def long(completions, **kwargs):\n    return [len(c) for c in completions]\n"
+        "def strip(completions, prompts):\n"
+        "    return [c.strip() == '42' and p == '6*7=' for c, p in zip(completions, prompts)]\n"
+        "def first(completions, prompts):\n"
+        "    return [c[0]['content'] == '42' and p == [{'role': 'user', 'content': '6*7='}]\n"
+        "            for c, p in zip(completions, prompts)]\n"
+        "def wrong(completions):\n    return [c.upper() + 1 for c in completions]\n"
+    )
+    problem = Problem("p", "6*7=", "42", messages=chat("6*7="), conversational=conversational)
+    group = group_of("42", "141", problem=problem)
+    reward = ",".join(f"{tmp_path / 'mine.py'}:{name}" for name in ("long", "strip", "first"))
+    parts = [dict(done.parts) for done in scored(reward, group)]
+    assert [part["long"] for part in parts] == ([1, 1] if conversational else [2, 3])
+    assert [(part["strip"], part["first"]) for part in parts] == [(1, 1), (0, 0)]
+    failed = scored(f"{tmp_path / 'mine.py'}:wrong", group)
+    told = "'list' object has no attribute 'upper'" if conversational else "can only concatenate str"
+    assert all(done.reward is None and told in done.why for done in failed)
 
 
 def test_trls_own_rewards_as_they_are() -> None:
@@ -180,6 +227,25 @@ def test_trls_own_rewards_as_they_are() -> None:
 def test_what_a_task_notices_is_noticed_whatever_pays() -> None:
     done = scored(f"{HERE / 'trl_rewards.py'}:digits", group_of("(1;2)42", "42"))
     assert [dict(c.traits) for c in done] == [{"worked": 1.0}, {"worked": 0.0}]
+
+
+def test_a_class_is_no_function(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Judge:\n    def __call__(self, problem, text):\n        return 0.5\n")
+    named = f"{tmp_path / 'mine.py'}:Judge"
+    with pytest.raises(GrpoError, match=r"is a class; name an object of it, such as .*mine.py:Judge\(\)"):
+        scored(named, group_of("42"))
+    assert [c.reward for c in scored(f"{named}()", group_of("42"))] == [0.5]
+
+
+def test_a_script_that_trains_when_it_is_imported_is_refused(tmp_path: Path) -> None:
+    """It would train in the process that scores for it, and in the one that scores for that."""
+    (tmp_path / "script.py").write_text(
+        "import grpo\ndef f(problem, text):\n    return 0.5\n"
+        f"grpo.train(grpo.Config(reward='script.py:f', system=grpo.config.System(runs={str(tmp_path / 'runs')!r})))\n"
+    )
+    with pytest.raises(GrpoError, match=r"trains when it is imported; put that under if __name__ == \"__main__\":"):
+        scored(f"{tmp_path / 'script.py'}:f", group_of("42"))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_two_of_one_name_are_refused() -> None:

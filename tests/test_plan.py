@@ -462,6 +462,23 @@ def test_a_recipe_says_what_its_algorithm_needs_and_flags_go_before_it(
     assert (longer["work"]["new_tokens"], longer["algorithms"][0]["algorithm"]) == (128, "ppo")
 
 
+@pytest.mark.parametrize("asked", ["--params 7B --gpu h200", "qwen2.5-1.5b --dtype bfloat16 --gpu 4090"])
+def test_what_is_advised_fits(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, *asked.split())
+    tight = [row for row in found["algorithms"] if not row["fits"]]
+    assert tight
+    for row in tight:
+        _, flags = row["advice"].split("fits with ")
+        [again] = planned(capsys, *asked.split(), "--algorithm", row["algorithm"], *flags.split())["algorithms"]
+        assert again["fits"], (row["algorithm"], flags)
+        assert again["advice"] == ""
+
+
+def test_advice_that_would_not_help_is_not_given(capsys: pytest.CaptureFixture[str]) -> None:
+    [row] = planned(capsys, "--params", "70B", "--gpu", "h100", "--algorithm", "grpo")["algorithms"]
+    assert row["advice"] == "choose a smaller model, or ask for shorter completions"
+
+
 def test_the_table_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "qwen2.5-1.5b", "--algorithm", "grpo", "--gpu", "4090"]) == 0
     printed = capsys.readouterr().out

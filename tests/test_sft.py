@@ -12,7 +12,8 @@ import torch
 
 import grpo
 from grpo.checkpoints import Checkpoints
-from grpo.config import SftConfig, System
+from grpo.config import Dataset, SftConfig, System
+from grpo.data import Source
 from grpo.errors import GrpoError
 from grpo.loading import load_policy
 from grpo.policy import Policy, logprobs
@@ -33,7 +34,7 @@ ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(10, 20) for
 def test_loss_and_gradient_are_those_of_cross_entropy(tmp_path: Path) -> None:
     ours, stock = load_policy("nano"), load_policy("nano")
     stock.model.config._attn_implementation = "sdpa"
-    rows = read_rows(write(tmp_path / "rows.jsonl", ROWS[:7]), ours)
+    rows = read_rows(Source(str(write(tmp_path / "rows.jsonl", ROWS[:7]))), ours)
     loss, tokens = accumulate_gradients(ours, rows, token_budget=40)
     total = torch.zeros(())
     for row in ROWS[:7]:
@@ -72,7 +73,7 @@ def test_it_learns_and_records(tmp_path: Path) -> None:
 
 
 def test_every_row_once_per_epoch_in_a_keyed_order(tmp_path: Path) -> None:
-    rows = read_rows(write(tmp_path / "rows.jsonl", ROWS[:10]), load_policy("nano"))
+    rows = read_rows(Source(str(write(tmp_path / "rows.jsonl", ROWS[:10]))), load_policy("nano"))
 
     def order(seed: int) -> list[str]:
         batches = islice(shuffled(rows, 4, seed), 5)
@@ -88,11 +89,11 @@ def test_every_row_once_per_epoch_in_a_keyed_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2="}\n', r':2: field "answer" must be text'),
+        (b'{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2="}\n', r':2: has no "answer"; it has prompt'),
         (b'{"prompt": "1+1=", "answer": "2"}\n\n{broken\n', r":3: not a line of JSON"),
         (b'{"prompt": "1+1=", "answer": "\xff"}\n', r":1: not a line of JSON in UTF-8"),
-        (b'{"prompt": "", "answer": "2"}\n', r':1: field "prompt" must be text that is not empty'),
-        (b'{"prompt": "1+1=", "answer": null}\n', r':1: field "answer" must be text'),
+        (b'{"prompt": "", "answer": "2"}\n', r':1: column "prompt" must be text that is not empty'),
+        (b'{"prompt": "1+1=", "answer": null}\n', r':1: column "answer" holds no gold answer; got null'),
         (b"[1, 2]\n", r":1: expected an object"),
         (b"\n\n", r"has no rows"),
         (b'{"prompt": "1+1=", "answer": "' + b"2" * 200 + b'"}\n', r":1: 205 tokens exceed the 128 positions of nano"),
@@ -102,20 +103,49 @@ def test_bad_rows_are_named_with_their_line(tmp_path: Path, content: bytes, mess
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     with pytest.raises(GrpoError, match=message) as caught:
-        read_rows(path, load_policy("nano"))
+        read_rows(Source(str(path)), load_policy("nano"))
     assert "\n" not in str(caught.value)
 
 
 def test_missing_file() -> None:
     with pytest.raises(GrpoError, match=r"field data: there is no file nowhere\.jsonl"):
-        read_rows(Path("nowhere.jsonl"), load_policy("nano"))
+        read_rows(Source("nowhere.jsonl"), load_policy("nano"))
 
 
 def test_a_row_ends_with_the_end_token(tmp_path: Path) -> None:
     policy = load_policy("nano")
-    [row] = read_rows(write(tmp_path / "rows.jsonl", ROWS[:1]), policy)
+    [row] = read_rows(Source(str(write(tmp_path / "rows.jsonl", ROWS[:1]))), policy)
     assert row.prompt_tokens.tolist() == [1, 0, 10, 1, 0, 12]
     assert np.array_equal(row.completions[0].tokens, [2, 0, policy.tokenizer.eos_token_id])
+
+
+FORMS = {
+    "question.jsonl": '{"question": "10+10=", "gold": 20}',
+    "table.csv": "prompt,response\n10+10=,20\n",
+    "pair.jsonl": '{"prompt": "10+10=", "completion": "20"}',
+    "turns.jsonl": '{"prompt": [{"role": "user", "content": "10+10="}], "completion": '
+    '[{"role": "assistant", "content": "20"}]}',
+    "messages.jsonl": '{"messages": [{"role": "user", "content": "10+10="}, {"role": "assistant", "content": "20"}]}',
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("chat", [True, False])
+def test_rows_in_every_form_are_asked_as_grpo_asks_them(tmp_path: Path, name: str, chat: bool) -> None:
+    """By hand: the template writes "1" before a user's turn and "2" where the answer begins."""
+    (tmp_path / name).write_text(FORMS[name])
+    policy = load_policy("nano")
+    policy.tokenizer.chat_template = "{% for turn in messages %}1{{ turn.content }}{% endfor %}2"
+    [row] = read_rows(Source(str(tmp_path / name), Dataset(chat=chat)), policy)
+    assert policy.tokenizer.decode(row.prompt_tokens) == ("110+10=2" if chat else "10+10=")
+    assert row.completions[0].tokens.tolist() == [2, 0, policy.tokenizer.eos_token_id]
+
+
+def test_a_conversation_must_end_with_an_answer(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "10+10="}]}')
+    with pytest.raises(GrpoError, match=r"rows.jsonl:1: column \"messages\" must end with a turn of the assistant"):
+        read_rows(Source(str(path)), load_policy("nano"))
 
 
 def test_memory_that_runs_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +200,7 @@ def test_a_task_is_learned_from_its_golds(tmp_path: Path) -> None:
     [
         ({}, "field data: write --data FILE with rows, or --task NAME"),
         ({"task": "arithmetic"}, "field steps: a task has no end"),
+        ({"data": "rows.jsonl", "dataset": Dataset(heldout_share=0.2)}, "all rows are learnt from"),
     ],
 )
 def test_rows_must_come_from_somewhere_and_end(settings: dict[str, str], message: str) -> None:

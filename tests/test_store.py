@@ -16,8 +16,10 @@ import pytest
 
 from grpo.config import check_run_name
 from grpo.errors import DiskFullError, GrpoError
+from grpo.lock import RunLock
 from grpo.metrics import EVAL_METRICS, UnlistedMetricError
 from grpo.provenance import redacted
+from grpo.report import result
 from grpo.store import Run, fresh_name, list_runs
 from grpo.types import Completion, Group, Problem, Trace
 
@@ -37,6 +39,7 @@ EVAL_ROW = {
     "greedy_accuracy": 0.625,
     "greedy_low": 0.5,
     "greedy_high": 0.75,
+    "reward_mean": 0.5625,
     "worked_share": 0.25,
     "length_mean": 6.5,
 }
@@ -402,6 +405,30 @@ def test_an_eval_at_the_same_step_replaces_the_earlier(run: Run) -> None:
     assert run.eval_completions(0)[1]["completions"][0]["text"] == make_groups()[1].completions[0].text
     assert run.completions(0) == []
     assert run.summary()["completions"] == 0
+
+
+def test_the_best_evaluation_is_by_accuracy_then_reward_then_the_first(run: Run) -> None:
+    rows = [(0.0, 0.3), (0.0, 0.4), (0.0, 0.4), (0.25, 0.1), (0.25, None)]
+    best = []
+    for step, (accuracy, reward) in enumerate(rows):
+        run.record_eval(step, {"accuracy": accuracy} | ({} if reward is None else {"reward_mean": reward}), [])
+        best.append(run.best_step())
+    assert best == [0, 1, 1, 3, 3]
+    assert [run.best_step(up_to=step) for step in range(5)] == best
+
+
+def test_a_run_that_nobody_trains_any_more_was_killed(run: Run) -> None:
+    def told() -> tuple[str, bool]:
+        return run.summary()["status"], any("--resume" in line for line in result(run, 80))
+
+    assert told() == ("running", False)  # no trainer has had it yet
+    lock = RunLock(run.path)
+    assert told() == ("running", False)
+    lock.close()
+    assert told() == ("killed", True)
+    RunLock(run.path).close()  # who looked is not in the way
+    run.set_status("finished")
+    assert told() == ("finished", False)
 
 
 def test_probes(run: Run) -> None:

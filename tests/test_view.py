@@ -15,6 +15,7 @@ from rich.console import Console
 from grpo.config import Config, Evaluation, Loss, SftConfig, as_dict
 from grpo.printed import advantage_colour, group_lines, printable, rows_best_first, telling
 from grpo.progress import Trend
+from grpo.report import eval_changes
 from grpo.store import Run
 from grpo.types import Completion, Group, Problem
 from grpo.view import LinesView, LiveView, View, pick_view, print_group, print_run, print_runs
@@ -160,6 +161,40 @@ def test_lines_tell_start_evaluations_steps_and_a_group(run: Run, capsys: pytest
         ["0.00", "-0.91", "×3", "250"],
     ]
     assert output.count("a group of step") == 1
+
+
+def test_the_mean_reward_is_told_where_it_is_not_the_accuracy() -> None:
+    graded = [{**BEFORE, "reward_mean": 0.4512}, {**AFTER, "reward_mean": 1.2}]
+    assert eval_changes(graded)["reward"] == "0.451 → 1.200"
+    whole = [{**row, "reward_mean": row["accuracy"]} for row in (BEFORE, AFTER)]
+    assert list(eval_changes(whole)) == list(eval_changes([BEFORE, AFTER])) == ["sampled", "greedy", "worked", "length"]
+
+
+def test_a_long_evaluation_says_what_it_does(run: Run, live: LiveView, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = LinesView(quiet=False)
+    lines.started(run, CONFIG, 0)
+    lines.evaluating(0, 500)
+    assert lines.silence is not None
+    lines.silence.function(*lines.silence.args)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "held out after 0 steps: asking 500 problems, sampled and greedy …"
+    ]
+    lines.evaluated(0, BEFORE)
+    assert lines.silence.finished.is_set()  # nothing is said any more
+    live.started(run, CONFIG, 0)
+
+    def held_out() -> str:
+        console = Console(width=80, file=io.StringIO())
+        console.print(live.frame())
+        [line] = [line for line in console.file.getvalue().splitlines() if line.startswith("held out")]
+        return line.strip()
+
+    live.evaluating(0, 500)
+    assert held_out() == "held out    asking 500 problems"
+    live.evaluated(0, BEFORE)
+    assert held_out() == "held out 35.2% [31–40]   before training"
+    live.evaluating(20, 500)
+    assert held_out() == "held out 35.2% [31–40]   before training   asking 500 problems"
 
 
 def test_lines_come_after_ten_seconds_when_steps_are_slow(
@@ -342,6 +377,16 @@ def test_ending_of_a_stopped_run_tells_how_to_resume(run: Run, capsys: pytest.Ca
     assert "after      " not in output
     assert "resume     grpo train … --run sums-001 --resume" in output
     assert "grpo export" not in output  # there is no checkpoint yet
+
+
+def test_the_line_that_resumes_is_the_one_that_was_typed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even where something else has the run's name."""
+    run.set_status("stopped")
+    for named in (["--run", "sums-001"], ["--run=sums-001"], []):
+        run.set_meta("command", ["grpo", "train", "--model", "sums-001", *named, "--resume", "--steps", "9"])
+        print_run(run)
+        wanted = "resume     grpo train --model sums-001 --steps 9 --run sums-001 --resume"
+        assert capsys.readouterr().out.splitlines()[-1] == wanted
 
 
 def test_ending_of_a_run_that_failed_at_once(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,6 +101,7 @@ class Findings:
 def check_task(task: Task, *, problems: int = 0, seed: int = 1, samples: int = 12) -> Findings:
     """`problems`: how many are looked at; 0: every row, or `ENDLESS` of a task without end."""
     known = list(known_problems(task, problems, seed))
+    judged(task, [(problem, problem.answer) for problem in known[:1]])  # starts the workers, which is not timed
     started = time.perf_counter()
     golds = judged(task, [(problem, problem.answer) for problem in known])
     seconds = (time.perf_counter() - started) / len(known)

@@ -12,7 +12,7 @@ USAGE = """\
 grpo: train language models with Group Relative Policy Optimization, and see why every update happened.
 
   grpo train [recipe.toml ...] [--field value ...]   train; alone, it teaches the embedded model on the CPU
-  grpo sft MODEL DATA.jsonl    supervised fine-tuning on prompt/answer rows, or on a --task's gold answers
+  grpo sft MODEL DATA          supervised fine-tuning on written answers, or on a --task's gold answers
   grpo check TASK              before training: do the golds pass, does junk fail, what pays that should not
   grpo eval MODEL              held-out accuracy with its 95% interval
   grpo sample MODEL "PROMPT"   a group of completions, scored where the task can score it

@@ -249,7 +249,8 @@ class SftConfig:
     model: str
     """tiny, nano, smollm2, a GGUF file, or a Hugging Face folder or id; also the first argument."""
     data: str = ""
-    """JSONL file with rows {"prompt": "...", "answer": "..."}; also the second argument."""
+    """Rows with a question and a written answer, or with messages: a JSONL, CSV or Parquet file, or a Hugging Face
+    dataset; also the second argument."""
     task: str = ""
     """Instead of rows: a task's problems, without the held-out ones, and their gold answers; data is then its own."""
     epochs: float = 1.0
@@ -274,6 +275,7 @@ class SftConfig:
     """Name of the run; empty: a fresh one."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0: only at the end."""
+    dataset: Dataset = field(default_factory=Dataset)
     system: System = field(default_factory=System)
 
 
@@ -334,6 +336,8 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
             raise GrpoError(f"{where(path)}: {why}")
     elif not config.data and not config.task:
         raise GrpoError(f"{where('data')}: write --data FILE with rows, or --task NAME")
+    elif not config.task and (config.dataset.heldout or config.dataset.heldout_share != Dataset.heldout_share):
+        raise GrpoError(f"{where('dataset.heldout')}: all rows are learnt from; to leave some out, add --task data")
     elif config.task and not config.steps:
         raise GrpoError(f"{where('steps')}: a task has no end; say how many, as in --steps 150")
 

@@ -21,6 +21,7 @@ from grpo.types import Problem, chat
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "instruction", "input")
 ANSWER_COLUMNS = ("answer", "gold", "target", "label", "solution", "output")
+WRITTEN_COLUMNS = (*ANSWER_COLUMNS, "completion", "response")
 INSTALL = "pip install 'grpo-lab[tasks]'"
 
 
@@ -67,6 +68,11 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
     if settings.heldout:
         other = settings.heldout if Path(settings.heldout).suffix else source.data
         split = settings.split if Path(settings.heldout).suffix else settings.heldout
+        if settings.heldout == source.data:
+            raise GrpoError(
+                f"field dataset.heldout: {source.data} holds the rows to train on; name another file, or leave it out: "
+                "a share of the rows is then held out (dataset.heldout_share)"
+            )
         if other == source.data and Path(source.data).is_file():
             raise GrpoError(
                 f"field dataset.heldout: {settings.heldout!r} is a split, and {source.data} is a file without splits; "
@@ -85,6 +91,26 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
     return Problems(train, heldout)
 
 
+def written_answers(source: Source) -> list[Problem]:
+    """Every row as a problem whose answer is all that is written, to be learnt word for word."""
+    settings = source.settings
+    rows = [_prompt_and_answer(row) for row in read_rows(source.data, settings.split, settings.subset)]
+    return Builder(settings, "{prompt}", str, WRITTEN_COLUMNS).all(rows)
+
+
+def _prompt_and_answer(row: Row) -> Row:
+    """A conversation's last turn is what is learnt: `messages` with the assistant's at the end, or `completion`."""
+    columns = dict(row.columns)
+    if _is_conversation(columns.get("completion")):
+        columns["completion"] = columns["completion"][-1]["content"]
+    said: Any = columns.get("messages")
+    if _is_conversation(said) and "prompt" not in columns:
+        if len(said) < 2 or said[-1]["role"] != "assistant":
+            raise GrpoError(f'{row.place}: column "messages" must end with a turn of the assistant, after another')
+        columns |= {"prompt": said[:-1], "answer": said[-1]["content"]}
+    return Row(row.place, columns)
+
+
 def _held_out(problem: Problem, share: float) -> bool:
     digest = hashlib.sha256(problem.prompt.encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
@@ -97,12 +123,16 @@ class Builder:
     settings: Dataset
     template: str
     gold: Callable[[str], str]
+    answers: Sequence[str] = ANSWER_COLUMNS
 
     def all(self, rows: Sequence[Row]) -> list[Problem]:
         first = rows[0]
         prompt = self._column(first, "prompt", self.settings.prompt, PROMPT_COLUMNS)
-        answer = self._column(first, "answer", self.settings.answer, ANSWER_COLUMNS)
+        answer = self._column(first, "answer", self.settings.answer, self.answers)
         return [self._problem(row, prompt, answer) for row in rows]
+
+    def row_as_problem(self, row: Row) -> Problem:
+        return self._problem(row, "prompt", "answer")
 
     def _column(self, row: Row, use: str, named: str, usual: Iterable[str]) -> str:
         for name in [named] if named else usual:
@@ -120,7 +150,7 @@ class Builder:
         if _is_conversation(asked):
             text = "\n\n".join(message["content"] for message in asked)
             turns = tuple({"role": str(turn["role"]), "content": str(turn["content"])} for turn in asked)
-            return Problem(row.place, text, gold, turns if self.settings.chat else (), row.columns)
+            return Problem(row.place, text, gold, turns if self.settings.chat else (), row.columns, conversational=True)
         if not isinstance(asked, str) or not asked.strip():
             raise GrpoError(f'{row.place}: column "{prompt}" must be text that is not empty; got {_shown(asked)}')
         text = self._filled(row, {**row.columns, "prompt": asked})
@@ -146,6 +176,13 @@ class Builder:
 
         template = self.settings.template.replace("\\n", "\n") or self.template
         return re.sub(r"\{(\w+)\}", value, template)
+
+
+def typed_problem(source: Source, template: str, question: str) -> Problem:
+    """A question of one's own, asked as the rows are, by template and system prompt; it has no gold answer."""
+    columns = dict.fromkeys(filter(None, (source.settings.prompt, *PROMPT_COLUMNS)), question)
+    problem = Builder(source.settings, template, str).row_as_problem(Row("typed", {**columns, "answer": "-"}))
+    return replace(problem, answer="", columns={})
 
 
 def other_answers(problem: Problem, settings: Dataset) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ def evaluate(
     greedy = score(task, ask(temperature=0.0))
     completions = [group.completions[0] for group in sampled]
     row = accuracy_row(sampled) | {f"greedy_{name}": value for name, value in accuracy_row(greedy).items()}
+    if scored := [completion.reward for completion in completions if completion.reward is not None]:
+        row["reward_mean"] = fmean(scored)
     row["length_mean"] = sum(map(len, completions)) / len(completions)
     return row | trait_shares(completions), sampled
 

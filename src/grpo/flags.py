@@ -67,7 +67,7 @@ def misfit(leaf: Leaf, value: object) -> str:
         return "" if isinstance(value, bool) else f"expected true or false{got}"
     if kind is str:
         if not isinstance(value, str):
-            return f"expected text{got}"
+            return f"expected text{got}{'; name it instead, as file.py:function' if callable(value) else ''}"
         return f"contains a character that cannot be shown{got}" if UNPRINTABLE.search(value) else ""
     number = int if kind is int else int | float
     expected = f"expected a {'whole ' if kind is int else ''}number{such_as}{got}"

@@ -174,6 +174,9 @@ class LoggedView(View):
         self._tell_failures(first_step)
         self.view.started(run, config, first_step)
 
+    def evaluating(self, step: int, problems: int) -> None:
+        self.view.evaluating(step, problems)
+
     def evaluated(self, step: int, row: Mapping[str, float]) -> None:
         self.rows.put(_of_evaluation(step, row))
         self._tell_failures(step)

@@ -269,6 +269,11 @@ EVAL_METRICS: dict[str, Metric] = {
     ),
     "greedy_low": Metric("Lower end of the 95 % interval of greedy_accuracy.", SHARE, "Compare runs by intervals."),
     "greedy_high": Metric("Upper end of the 95 % interval of greedy_accuracy.", SHARE, "Compare runs by intervals."),
+    "reward_mean": Metric(
+        "Mean reward of the sampled held-out completions; empty where none could be scored.",
+        "the task's reward",
+        "Rises; where rewards are graded it moves before accuracy does. Equals accuracy where they are 0 or 1.",
+    ),
     "worked_share": Metric(
         "Share of the sampled held-out completions that write out their work (a trait; empty for tasks without it).",
         SHARE,

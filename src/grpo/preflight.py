@@ -48,7 +48,7 @@ def preflight(config: Config, task: Task, policy: Policy, engine: Engine, run_pa
     check_agreement(config, policy, problems[-2:])
     prompts = [policy.prompt_tokens(problem) for problem in problems]
     engine.rows_at_once = engine.rows_at_once or engine.rows_that_fit(max(map(len, prompts)), config.max_new_tokens)
-    notes = [*assumptions(policy, problems), *(task.notes if isinstance(task, Rewarded) else [])]
+    notes = [*assumptions(policy, problems), *getattr(task, "notes", [])]
     if len(heldout) < config.evaluation.problems:
         notes.append(
             f"evaluation.problems is {config.evaluation.problems}; {task.name} has {len(heldout)}, all are asked"

@@ -47,8 +47,12 @@ def accuracy_change(evals: Sequence[Mapping[str, Any]], kind: str = "") -> str:
 
 
 def eval_changes(evals: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """From the first evaluation to the last: accuracy of sampled and greedy answers, worked share, length."""
+    """From the first evaluation to the last: accuracy of sampled and greedy answers, the mean reward where that is
+    another number, worked share, length."""
     changes = {"sampled": accuracy_change(evals), "greedy": accuracy_change(evals, "greedy_")}
+    rewards = [row for row in evals if row.get("reward_mean") is not None]
+    if any(abs(row["reward_mean"] - row["accuracy"]) > 1e-6 for row in rewards):
+        changes["reward"] = change(rewards, "{reward_mean:.3f}")
     if evals[-1].get("worked_share") is not None:
         changes["worked"] = change(evals, "{worked_share:.0%}")
     return changes | {"length": f"{change(evals, '{length_mean:.1f}')} tokens"}
@@ -166,7 +170,7 @@ def _quoted_prompt(run: Run) -> str:
 
 
 def _can_resume(run: Run, status: str) -> bool:
-    return run.kind == "grpo" and status in ("stopped", "failed")
+    return run.kind == "grpo" and status in ("stopped", "failed", "killed")
 
 
 def _resume_command(run: Run) -> str:
@@ -174,7 +178,12 @@ def _resume_command(run: Run) -> str:
     _, *words = run.meta("command")
     if words[:1] != ["train"]:
         return f"{_program()} train … --run {run.name} --resume"
-    typed = [word for word in words if word not in ("--resume", "--run", run.name)]
+    # Only what stands behind --run is the run's name: a model may be called the same.
+    typed = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if before != "--run" and word not in ("--resume", "--run") and not word.startswith("--run=")
+    ]
     return shlex.join([_program(), *typed, "--run", run.name, "--resume"])
 
 

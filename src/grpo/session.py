@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from grpo.recorder import Recorder
 from grpo.resume import checkpoint_to_resume, existing_run, kept_budget
 from grpo.rewards import Pending, Rewarded, score
 from grpo.rewards.steps import score_steps, step_marks
+from grpo.rewards.workers import refuse_while_scoring
 from grpo.rollout.engine import Engine
 from grpo.stop import StopRequest
 from grpo.store import Run, fresh_name
@@ -62,6 +62,7 @@ class Session:
     @classmethod
     def start(cls, config: Config, view: View) -> Self:
         """Begins the run, or goes on from its last whole checkpoint. Whatever can be refused is, before it is made."""
+        refuse_while_scoring()
         config = resolve(config)
         view = logged(view, config.system.log)
         with ExitStack() as undo:
@@ -192,8 +193,9 @@ class Session:
         """Held-out accuracy after `step` steps, and a group for each pinned problem."""
         self.recorder.wait()
         heldout = self.task.heldout()
-        row, groups = evaluate(self.engine, self.task, heldout[: self.config.evaluation.problems], **self.sampling)
-        best_before = max((old["accuracy"] for old in self.run.evals() if old["step"] < step), default=math.inf)
+        asked = heldout[: self.config.evaluation.problems]
+        self.view.evaluating(step, len(asked))
+        row, groups = evaluate(self.engine, self.task, asked, **self.sampling)
         self.recorder.with_space(lambda: self.run.record_eval(step, row, groups))
         pinned = heldout[: self.config.evaluation.probes]
         options = {"step": 0, "purpose": "probe", **self.sampling}
@@ -202,7 +204,7 @@ class Session:
         self.view.evaluated(step, row)
         if step:
             self.recorder.diagnose(step - 1)
-        if row["accuracy"] > best_before:
+        if step and self.run.best_step(up_to=step) == step:
             self.checkpoint(step)
 
     def checkpoint(self, step: int, *, last: bool = False) -> None:

@@ -1,17 +1,17 @@
 """Supervised fine-tuning: the stage before GRPO, on the same packing, record and view.
 
-Rows are JSON lines {"prompt": …, "answer": …}, or a task's problems with their gold answers; the loss is the mean −logp
-of the answer's tokens, end token included.
+Rows are read and asked as `grpo train --data` does it, or are a task's problems with their gold answers; the loss is
+the mean −logp of the answer's tokens, end token included.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
 import types
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import count, islice
 from pathlib import Path
 
@@ -22,14 +22,17 @@ from grpo.batch import pack
 from grpo.budget import within_memory
 from grpo.checkpoints import Checkpoints
 from grpo.config import Optimizer, SftConfig, as_dict, validate
+from grpo.data import Source, written_answers
 from grpo.errors import GrpoError
 from grpo.gradient import shrink
 from grpo.loading import load_policy
+from grpo.lock import RunLock
 from grpo.loggers import logged
 from grpo.machine import placement, prepare_machine
 from grpo.optimizer import make_optimizer, take_step
 from grpo.policy import Policy
 from grpo.policy import logprobs as policy_logprobs
+from grpo.rewards.workers import refuse_while_scoring
 from grpo.schedule import learning_rate
 from grpo.session import recorded_ending, take_snapshot
 from grpo.stop import StopRequest
@@ -42,9 +45,10 @@ from grpo.view import View
 
 def sft(config: SftConfig, view: View | None = None) -> Run:
     """Fine-tunes `config.model` on `config.data`; the run's last checkpoint holds the model."""
+    refuse_while_scoring()
     validate(config)
     view = logged(view or View(), config.system.log)
-    task = load_task(config.task, config.data) if config.task else None
+    task = load_task(config.task, config.data, config.dataset) if config.task else None
     policy = load_policy(config.model, **placement(config.system))
     policy.forgetful = config.system.recompute
     prepare_machine(config.system, policy)
@@ -62,7 +66,7 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
         checkpoints.save(step, lambda: take_snapshot(policy, optimizer, mirror, state))
 
     view.started(run, config, 0)
-    with recorded_ending(run, view, StopRequest(view.warned)) as stop:
+    with closing(RunLock(run.path)), recorded_ending(run, view, StopRequest(view.warned)) as stop:
         for step, batch_rows in enumerate(islice(batches, steps)):
             start = time.perf_counter()
             lr = learning_rate(config.lr, step, steps=steps, warmup_steps=warmup_steps, schedule=config.schedule)
@@ -89,20 +93,15 @@ def batches_of(config: SftConfig, task: Task | None, policy: Policy) -> tuple[It
     """Endless batches of a file's rows or a task's problems, and how many of them are asked for."""
     if task is not None:
         return golds(task, config, policy), config.steps
-    rows = read_rows(Path(config.data), policy)
+    rows = read_rows(Source(config.data, config.dataset), policy)
     steps = config.steps or math.ceil(config.epochs * len(rows) / config.batch_size)
     return shuffled(rows, config.batch_size, config.seed), steps
 
 
 def golds(task: Task, config: SftConfig, policy: Policy) -> Iterator[list[Group]]:
-    """Endless batches of a task's training problems, each asked as GRPO will ask it, with its gold answer."""
+    """Endless batches of a task's training problems with their gold answers."""
     for step in count():
-        problems = task.draw(step, config.batch_size, config.seed)
-        answers = policy.tokenizer([problem.answer for problem in problems], add_special_tokens=False)["input_ids"]
-        yield [
-            answered(problem, policy.prompt_tokens(problem), answer, policy)
-            for problem, answer in zip(problems, answers, strict=True)
-        ]
+        yield with_answers(task.draw(step, config.batch_size, config.seed), policy)
 
 
 def answered(problem: Problem, prompt: Sequence[int], answer: Sequence[int], policy: Policy) -> Group:
@@ -117,33 +116,17 @@ def answered(problem: Problem, prompt: Sequence[int], answer: Sequence[int], pol
     return Group(problem, np.array(prompt, dtype=np.int64), (completion,), policy_version=0)
 
 
-def read_rows(path: Path, policy: Policy) -> list[Group]:
-    if not path.is_file():
-        raise GrpoError(f"field data: there is no file {path}")
-    # Decoded line by line, so that a stray byte is reported with its line.
-    lines = enumerate(path.read_bytes().splitlines(), 1)
-    rows = {f"{path}:{number}": _row(line, f"{path}:{number}") for number, line in lines if line.strip()}
-    if not rows:
-        raise GrpoError(f"field data: {path} has no rows")
-    prompts = policy.tokenizer([row["prompt"] for row in rows.values()])["input_ids"]
-    answers = policy.tokenizer([row["answer"] for row in rows.values()], add_special_tokens=False)["input_ids"]
+def read_rows(source: Source, policy: Policy) -> list[Group]:
+    return with_answers(written_answers(source), policy)
+
+
+def with_answers(problems: Sequence[Problem], policy: Policy) -> list[Group]:
+    """Each problem, asked as GRPO will ask it, with its answer."""
+    answers = policy.tokenizer([problem.answer for problem in problems], add_special_tokens=False)["input_ids"]
     return [
-        answered(Problem(where, row["prompt"], row["answer"]), prompt, answer, policy)
-        for (where, row), prompt, answer in zip(rows.items(), prompts, answers, strict=True)
+        answered(problem, policy.prompt_tokens(problem), answer, policy)
+        for problem, answer in zip(problems, answers, strict=True)
     ]
-
-
-def _row(line: bytes, where: str) -> dict[str, str]:
-    try:
-        row = json.loads(line.decode())
-    except ValueError as error:  # a border: people write these files
-        raise GrpoError(f"{where}: not a line of JSON in UTF-8 ({error})") from error
-    if not isinstance(row, dict):
-        raise GrpoError(f'{where}: expected an object like {{"prompt": "...", "answer": "..."}}')
-    for name in ("prompt", "answer"):
-        if not isinstance(row.get(name), str) or not row[name]:
-            raise GrpoError(f'{where}: field "{name}" must be text that is not empty; the row has {sorted(row)}')
-    return row
 
 
 def shuffled(rows: Sequence[Group], batch_size: int, seed: int) -> Iterator[list[Group]]:

@@ -6,6 +6,7 @@ Readers open the database read-only and see every finished step while the traine
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ from grpo.config import check_run_name
 from grpo.errors import DiskFullError, GrpoError
 from grpo.faults import point
 from grpo.flags import one_line
+from grpo.lock import is_left_behind
 from grpo.metrics import EVAL_METRICS, TIMED_METRICS, check_names
 from grpo.provenance import provenance
 from grpo.rows import as_json, completion_rows, decoded, group_row, metric_rows, probe_rows, token_rows
@@ -262,10 +264,15 @@ class Run:
         """What the run was told of itself when it was made, such as its fingerprints."""
         return self._meta().get(key)
 
-    def best_step(self) -> int | None:
-        """After how many steps held-out accuracy was highest; the first of equals."""
-        rows = [row for row in self.evals() if row["accuracy"] is not None]
-        return max(rows, key=lambda row: (row["accuracy"], -row["step"]))["step"] if rows else None
+    def best_step(self, up_to: float = math.inf) -> int | None:
+        """After how many steps held-out accuracy was highest; among equals the mean reward; among those the first."""
+
+        def rank(row: dict[str, Any]) -> tuple[float, float, int]:
+            reward = row["reward_mean"]
+            return row["accuracy"], -math.inf if reward is None else reward, -row["step"]
+
+        rows = [row for row in self.evals() if row["accuracy"] is not None and row["step"] <= up_to]
+        return max(rows, key=rank)["step"] if rows else None
 
     def last_step(self) -> int | None:
         [step] = self._db.execute("SELECT max(step) FROM steps").fetchone()
@@ -321,7 +328,9 @@ class Run:
         settings = ("model", "task", "algorithm", "seed", "prompts_per_step", "group_size")
         return {
             "name": self.name,
-            **{key: meta[key] for key in ("kind", "status", "created", "command")},
+            "kind": meta["kind"],
+            "status": "killed" if meta["status"] == "running" and is_left_behind(self.path) else meta["status"],
+            **{key: meta[key] for key in ("created", "command")},
             **{key: self.config.get(key) for key in settings},
             "steps": steps,
             "completions": completions,

@@ -40,6 +40,8 @@ class Problem:
     """The prompt as a conversation, for models with a chat template; empty where the prompt is plain text."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """What else the row of a dataset holds, by column: people's own reward functions read it."""
+    conversational: bool = False
+    """Whether the row itself holds a conversation: people's own reward functions are then given messages, as in TRL."""
 
 
 def chat(question: str, system: str = "") -> tuple[Mapping[str, str], ...]:

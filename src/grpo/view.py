@@ -38,12 +38,16 @@ WIDEST_FRAME = 120
 GROUP_ROWS = 8
 SECONDS_BETWEEN_FRAMES = 1 / 8
 SECONDS_TO_READ_A_GROUP = 2.0
+SECONDS_OF_SILENCE = 5.0
+"""After which a log is told what takes so long."""
 
 
 class View:
     """Told everything, shows nothing; the terminal's views build on it."""
 
     def started(self, run: Run, config: Config | SftConfig, first_step: int) -> None: ...
+
+    def evaluating(self, step: int, problems: int) -> None: ...
 
     def evaluated(self, step: int, row: Mapping[str, float]) -> None: ...
 
@@ -67,6 +71,7 @@ class LinesView(View):
 
     def __init__(self, quiet: bool):
         self.quiet = quiet
+        self.silence: threading.Timer | None = None
 
     def started(self, run: Run, config: Config | SftConfig, first_step: int) -> None:
         self.progress = Progress(run, config, first_step)
@@ -74,7 +79,14 @@ class LinesView(View):
         begun = f"from step {first_step} of {self.progress.steps}" if first_step else f"{self.progress.steps} steps"
         self._tell(f"{run.name}: {describe(run)}, {begun}, in {printable(str(run.path), 500)}")
 
+    def evaluating(self, step: int, problems: int) -> None:
+        line = f"held out after {step} steps: asking {problems} problems, sampled and greedy …"
+        self.silence = threading.Timer(SECONDS_OF_SILENCE, self._tell, [line])
+        self.silence.daemon = True
+        self.silence.start()
+
     def evaluated(self, step: int, row: Mapping[str, float]) -> None:
+        self._hush()
         self.progress.evaluated(step, row)
         changes = "  ".join(f"{label} {text}" for label, text in eval_changes(self.progress.evals).items())
         self._tell(f"held out after {step} steps  {changes}")
@@ -94,8 +106,13 @@ class LinesView(View):
         self.told_step, self.told_at, self.lines_told = done, now, self.lines_told + 1
 
     def finished(self, run: Run) -> None:
+        self._hush()
         lines = short_result(run) if self.quiet else ["", *result(run, PLAIN_WIDTH)]
         write_line("\n".join(lines))
+
+    def _hush(self) -> None:
+        if self.silence:
+            self.silence.cancel()
 
     def _tell(self, line: str) -> None:
         if not self.quiet:
@@ -108,6 +125,8 @@ class LiveView(View):
     def __init__(self, console: Console | None = None):
         self.console = console or Console()
         self.group: Group | None = None
+        self.asked = 0
+        """Problems of the evaluation that goes on."""
         self.group_step, self.group_at, self.drawn_at = 0, -math.inf, -math.inf
 
     def started(self, run: Run, config: Config | SftConfig, first_step: int) -> None:
@@ -121,9 +140,14 @@ class LiveView(View):
     def warned(self, text: str) -> None:
         self.console.print(Text(f"grpo: {printable(text, 1000)}", style="bold"))
 
+    def evaluating(self, step: int, problems: int) -> None:
+        with self.lock:
+            self.asked = problems
+
     def evaluated(self, step: int, row: Mapping[str, float]) -> None:
         with self.lock:
             self.progress.evaluated(step, row)
+            self.asked = 0
         self.live.refresh()
 
     def stepped(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
@@ -138,7 +162,7 @@ class LiveView(View):
 
     def finished(self, run: Run) -> None:
         with self.lock:
-            self.group = None
+            self.group, self.asked = None, 0
         self.live.stop()
         atexit.unregister(self.live.stop)
         for line in ["", *result(run, self.console.width)]:
@@ -148,8 +172,8 @@ class LiveView(View):
         width = min(self.console.width, WIDEST_FRAME)
         with self.lock:
             lines = [_heading(self.run, width), _bar(self.progress, width)]
-            if self.progress.evals:
-                lines.append(_held_out(self.progress.evals))
+            if self.progress.evals or self.asked:
+                lines.append(_held_out(self.progress.evals, self.asked))
             lines += [Text(), *_number_lines(self.progress, width)]
             if self.group:
                 most = max(3, min(len(self.group.completions), GROUP_ROWS, self.console.height - len(lines) - 4))
@@ -176,10 +200,12 @@ def _bar(progress: Progress, width: int) -> Text:
     return Text.assemble(("━" * filled, "bold"), ("─" * (cells - filled), FAINT), told)
 
 
-def _held_out(evals: Sequence[Mapping[str, Any]]) -> Text:
-    step = evals[-1]["step"]
-    when = f"   after {step} steps" if step else "   before training"
-    return Text.assemble(("held out ", FAINT), (accuracy_change(evals), "bold"), (when, FAINT))
+def _held_out(evals: Sequence[Mapping[str, Any]], asked: int) -> Text:
+    """What was measured last, and whether it is being measured now."""
+    step = evals[-1]["step"] if evals else 0
+    when = "" if not evals else f"   after {step} steps" if step else "   before training"
+    now = f"   asking {asked} problems" if asked else ""
+    return Text.assemble(("held out ", FAINT), (accuracy_change(evals) if evals else "", "bold"), (when + now, FAINT))
 
 
 def _number_lines(progress: Progress, width: int) -> list[Text]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 
 from grpo.commands.model import find_task, load
@@ -26,17 +27,22 @@ def command(arguments: list[str]) -> int:
     from grpo.evaluation import evaluate
     from grpo.rollout.engine import Engine
 
-    task = find_task(options.task, options.data, options.dataset, settings)
+    task = find_task(options, settings, str(policy.device))
     if task is None:
         raise GrpoError("field task: name one with --task NAME; only runs and embedded models bring their own")
-    problems = task.heldout()[: options.problems]
-    row, _ = evaluate(Engine(policy), task, problems, **options.choosing(settings))
+    with task:
+        problems = task.heldout()[: options.problems]
+        if sys.stderr.isatty():
+            print(f"asking {len(problems)} held-out problems, sampled and greedy …", file=sys.stderr)
+        row, _ = evaluate(Engine(policy), task, problems, **options.choosing(settings))
     if options.json:
         print(json.dumps({"model": options.model, "task": task.name, "problems": len(problems), **row}))
         return 0
     for kind, prefix in (("sampled", ""), ("greedy", "greedy_")):
         low, high = row[f"{prefix}low"], row[f"{prefix}high"]
         print(f"{kind:8} {row[f'{prefix}accuracy']:6.1%}   95% interval {low:.1%} to {high:.1%}")
+    if "reward_mean" in row:
+        print(f"mean reward {row['reward_mean']:.3f}")
     print(f"mean length {row['length_mean']:.1f} tokens")
     for name in (name for name in row if name.endswith("_share")):
         print(f"{name.removesuffix('_share')} share {row[name]:.1%}")

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo.config import Dataset, from_dict
+from grpo.config import Dataset, Scoring, from_dict
 from grpo.errors import GrpoError
 from grpo.models import OWN_TASK
 
 if TYPE_CHECKING:
+    from grpo.commands.options import Sampling
     from grpo.policy import Policy
+    from grpo.rewards import Rewarded
     from grpo.store import Run
-    from grpo.tasks import Task
 
 
 def load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
@@ -47,12 +48,16 @@ def model_of(run: Run, *, best: bool = False) -> Path:
     return checkpoint.model
 
 
-def find_task(task: str, data: str, dataset: Dataset, settings: dict[str, Any]) -> Task | None:
-    """The task that was asked for, or else the one the model was trained on."""
+def find_task(options: Sampling, settings: dict[str, Any], device: str) -> Rewarded | None:
+    """The task that was asked for, or else the one the model was trained on, with what pays. To be closed after use."""
+    from grpo.rewards import Rewarded
     from grpo.tasks import load_task
 
-    if task or data:
-        return load_task(task or "data", data, dataset)
+    scoring = from_dict(Scoring, settings.get("scoring", {}))
+    if options.task or options.data:
+        task = load_task(options.task or "data", options.data, options.dataset)
+        return Rewarded(task, options.reward, scoring, device)
     if not settings.get("task"):
         return None
-    return load_task(settings["task"], settings.get("data", ""), from_dict(Dataset, settings.get("dataset", {})))
+    rows = settings.get("data", ""), from_dict(Dataset, settings.get("dataset", {}))
+    return Rewarded(load_task(settings["task"], *rows), options.reward or settings.get("reward", ""), scoring, device)

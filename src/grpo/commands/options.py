@@ -23,6 +23,8 @@ class Sampling:
     """Empty: the run's or the embedded model's own."""
     data: str = ""
     """Rows to ask instead: a file or a Hugging Face dataset."""
+    reward: str = ""
+    """What pays, as in grpo train; task: the task's own check. Empty: as in the run; with a task named, its check."""
     temperature: float = 1.0
     """0: greedy."""
     max_new_tokens: int = 0

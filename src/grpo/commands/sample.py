@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from grpo.commands.model import find_task, load
 from grpo.commands.options import Sampling, parse
 from grpo.config import Config
+from grpo.errors import GrpoError
+
+if TYPE_CHECKING:
+    from grpo.rewards import Rewarded
+    from grpo.types import Problem
 
 PROG = "grpo sample"
 
@@ -22,6 +30,18 @@ class SampleOptions(Sampling):
     """Completions; also -n."""
 
 
+def typed(task: Rewarded | None, prompt: str) -> Problem:
+    """A prompt that the task does not know, asked as the task's own are."""
+    from grpo.types import Problem, chat
+
+    if task is not None and hasattr(task, "typed"):
+        try:
+            return task.typed(prompt)
+        except GrpoError as error:  # a template of several columns, of which one was typed
+            print(f"grpo: asked as it was typed: {error}", file=sys.stderr)
+    return Problem("typed", prompt, "", messages=chat(prompt))
+
+
 def command(arguments: list[str]) -> int:
     arguments = ["--count" if argument == "-n" else argument for argument in arguments]
     options = parse(SampleOptions, arguments, PROG, ("model", "prompt"))
@@ -29,20 +49,20 @@ def command(arguments: list[str]) -> int:
     from grpo.credit import credit
     from grpo.rewards import score
     from grpo.rollout.engine import Engine
-    from grpo.types import Problem, chat
     from grpo.view import print_group
 
-    task = find_task(options.task, options.data, options.dataset, settings)
-    problem = task.recognise(options.prompt) if task is not None and hasattr(task, "recognise") else None
-    groups = Engine(policy).sample(
-        [problem or Problem("typed", options.prompt, "", messages=chat(options.prompt))],
-        options.count,
-        step=0,
-        purpose="sample",
-        **options.choosing(settings),
-    )
-    if task and problem:
-        groups, _ = credit(score(task, groups), Config())
+    task = find_task(options, settings, str(policy.device))
+    with task or nullcontext():
+        problem = task.recognise(options.prompt) if task is not None and hasattr(task, "recognise") else None
+        groups = Engine(policy).sample(
+            [problem or typed(task, options.prompt)],
+            options.count,
+            step=0,
+            purpose="sample",
+            **options.choosing(settings),
+        )
+        if task and problem:
+            groups, _ = credit(score(task, groups), Config())
     [group] = groups
     if not options.json:
         print_group(group)

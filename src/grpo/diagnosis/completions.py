@@ -28,6 +28,14 @@ def truncated(record: Record) -> Finding | None:
 def one_sided(record: Record) -> Finding | None:
     """Groups without any right answer, without any wrong one, or with rewards that are equal for another reason. Where
     rewards differ, a group teaches, right answers or none."""
+    unscored = mean(record.last("unscored"))
+    if unscored >= 0.5:
+        return record.found(
+            "no_signal",
+            unscored,
+            f"{unscored:.0%} of the completions have no reward and are not trained on: the reward returned None, or "
+            "failed; mend it, or add one that applies to every completion (--reward)",
+        )
     wrong, right = ([group for group in record.groups if _all(group, right=truth)] for truth in (False, True))
     wrong = [group for group in wrong if len({done["reward"] for done in group["completions"]}) == 1]
     none, every = (len(groups) / max(1, len(record.groups)) for groups in (wrong, right))

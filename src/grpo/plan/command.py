@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 from grpo import flags
@@ -101,34 +102,95 @@ def options_of(config: Config) -> PlanOptions:
 def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
     """What `--json` prints. `recipe` decides what its own algorithm needs; other algorithms are taken as they come."""
     _check(options)
-    shape = typical_shape(options.params) if options.params else find_shape(options.model)
-    reward_model = find_shape(options.reward_model) if options.reward_model else None
-    work = Work(
-        prompts=options.prompts_per_step,
-        group_size=options.group_size,
-        prompt_tokens=options.prompt_tokens,
-        new_tokens=options.max_new_tokens,
-        token_budget=options.token_budget,
-        epochs=options.epochs,
-        minibatches=options.minibatches,
-        heldout=recipe.evaluation.problems if recipe else 0,
+    asked = _Asked(
+        shape=typical_shape(options.params) if options.params else find_shape(options.model),
+        reward_model=find_shape(options.reward_model) if options.reward_model else None,
+        gpu=gpu_memory(options.gpu) if options.gpu else 0,
+        recipe=recipe,
     )
-    gpu = gpu_memory(options.gpu) if options.gpu else 0
-    needed = {name: needs(PRESETS[name].settings) for name in _chosen(options.algorithm)}
-    if recipe and recipe.algorithm in needed:
-        needed[recipe.algorithm] = needs(recipe.loss, recipe.critic)
-    rows = [_row(name, shape, work, need, options, reward_model, gpu) for name, need in needed.items()]
+    rows = [asked.row(name, options) for name in _chosen(options.algorithm)]
+    for row in rows:
+        row["advice"] = asked.advice(row, options) if row["fits"] is False else ""
+    usable = {"name": options.gpu, "bytes": asked.gpu, "usable": round(USABLE * asked.gpu)}
     return {
         "model": options.model or options.params,
-        "parameters": shape.parameters,
-        "shape": dataclasses.asdict(shape),
-        "work": dataclasses.asdict(work),
+        "parameters": asked.shape.parameters,
+        "shape": dataclasses.asdict(asked.shape),
+        "work": dataclasses.asdict(asked.work(options)),
         "dtype": _precision(options),
         "lora": options.lora,
         "recompute": options.recompute,
-        "gpu": {"name": options.gpu, "bytes": gpu, "usable": round(USABLE * gpu)} if gpu else None,
+        "gpu": usable if asked.gpu else None,
         "algorithms": rows,
     }
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What stays as it is while options are tried."""
+
+    shape: Shape
+    reward_model: Shape | None
+    gpu: int
+    """Bytes; 0: none is named."""
+    recipe: Config | None
+
+    def work(self, options: PlanOptions) -> Work:
+        return Work(
+            prompts=options.prompts_per_step,
+            group_size=options.group_size,
+            prompt_tokens=options.prompt_tokens,
+            new_tokens=options.max_new_tokens,
+            token_budget=options.token_budget,
+            epochs=options.epochs,
+            minibatches=options.minibatches,
+            heldout=self.recipe.evaluation.problems if self.recipe else 0,
+        )
+
+    def needed(self, algorithm: str) -> Needs:
+        if self.recipe and algorithm == self.recipe.algorithm:
+            return needs(self.recipe.loss, self.recipe.critic)
+        return needs(PRESETS[algorithm].settings)
+
+    def row(self, algorithm: str, options: PlanOptions) -> dict[str, Any]:
+        work, needed = self.work(options), self.needed(algorithm)
+        found = memory_of(
+            self.shape,
+            work,
+            needed,
+            PRECISIONS[_precision(options)],
+            on_gpu=options.device == "gpu",
+            lora=options.lora,
+            recompute=options.recompute,
+            reward_model=self.reward_model,
+        )
+        return {
+            "algorithm": algorithm,
+            "memory": dict(found.components),
+            "phases": dict(found.phases),
+            "peak": found.peak,
+            "fits": found.peak <= USABLE * self.gpu if self.gpu else None,
+            "flops": flops(self.shape, work, needed, lora=options.lora, reward_model=self.reward_model),
+        }
+
+    def advice(self, row: Mapping[str, Any], options: PlanOptions) -> str:
+        """The first changes with which it would fit: those that change no number before those that do."""
+        if row["memory"]["weights"] > USABLE * self.gpu and options.lora:
+            return "its weights alone are too large"
+        ways: dict[str, list[Any]] = {
+            "prompts_per_step": [options.prompts_per_step, max(1, options.prompts_per_step // 4)],
+            "lora": [options.lora, options.lora or 16],
+            "dtype": [options.dtype, "bfloat16"],
+            "recompute": [options.recompute, options.device == "gpu"],
+            "token_budget": [max(1, options.token_budget // part) for part in (1, 2, 4, 8)],
+        }
+        for values in product(*ways.values()):
+            changed = dataclasses.replace(options, **dict(zip(ways, values, strict=True)))
+            if self.row(row["algorithm"], changed)["fits"]:
+                changes = [(name, value) for name, value in zip(ways, values, strict=True) if value != ways[name][0]]
+                words = [f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}" for name, value in changes]
+                return f"fits with {' '.join(words)}"
+        return "choose a smaller model, or ask for shorter completions"
 
 
 def _check(options: PlanOptions) -> None:
@@ -151,30 +213,6 @@ def _chosen(names: str) -> list[str]:
     for name in chosen:
         check_preset(name, "field algorithm")
     return chosen
-
-
-def _row(
-    name: str, shape: Shape, work: Work, needed: Needs, options: PlanOptions, reward_model: Shape | None, gpu: int
-) -> dict[str, Any]:
-    precision, on_gpu = PRECISIONS[_precision(options)], options.device == "gpu"
-    found = memory_of(
-        shape,
-        work,
-        needed,
-        precision,
-        on_gpu=on_gpu,
-        lora=options.lora,
-        recompute=options.recompute,
-        reward_model=reward_model,
-    )
-    return {
-        "algorithm": name,
-        "memory": dict(found.components),
-        "phases": dict(found.phases),
-        "peak": found.peak,
-        "fits": found.peak <= USABLE * gpu if gpu else None,
-        "flops": flops(shape, work, needed, lora=options.lora, reward_model=reward_model),
-    }
 
 
 def show(planned: Mapping[str, Any]) -> None:
@@ -251,20 +289,5 @@ def _verdict(planned: Mapping[str, Any]) -> str:
             row = {**row, "algorithm": row["algorithm"].replace("\n", ", ")}
             worst = max(row["phases"], key=row["phases"].get)
             lacks = f"{(row['peak'] - gpu['usable']) / GIB:.1f} GiB"
-            lines.append(f"{row['algorithm']} lacks {lacks}, in its {worst}: {_advice(row, planned)}")
+            lines.append(f"{row['algorithm']} lacks {lacks}, in its {worst}: {row['advice']}")
     return "\n".join(lines)
-
-
-def _advice(row: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
-    """What of its worst phase can be made smaller."""
-    memory, gpu = row["memory"], planned["gpu"]["usable"]
-    worst = max(row["phases"], key=row["phases"].get)
-    if memory["weights"] > gpu:
-        return "its weights alone are too large"
-    if worst == "rollout":
-        return "ask fewer prompts at once (--prompts-per-step) or for shorter completions"
-    if row["peak"] - memory["activations"] <= gpu:
-        return "lower --token-budget"
-    if planned["dtype"] != "bfloat16":
-        return "try --dtype bfloat16"
-    return "try adapters (--lora 16)" if not planned["lora"] else "choose a smaller model"

@@ -24,6 +24,7 @@ from typing import Any
 
 from grpo.errors import GrpoError
 from grpo.rewards.call import Answers, Outcome
+from grpo.types import chat
 
 
 @dataclass(frozen=True)
@@ -101,14 +102,31 @@ class OwnReward:
         self.function = load_function(self.spec)
         self.parameters = inspect.signature(self.function).parameters
         self.batched = takes_lists(self.parameters, str(self.spec))
+        self.other_form: bool | None = None
+        """Whether it reads messages where rows are texts, or the reverse; None until a call has gone through."""
 
     def __call__(self, answers: Answers) -> list[Outcome]:
         if not self.batched:
             return [Outcome({self.name: self._value(answers.problem, text)}) for text in answers.texts]
-        values = self._value(**self._accepted(trl_arguments(answers)))
+        values = self._values(answers)
         if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
             raise GrpoError(f"returned {values!r:.200}; return a list with a number for each completion")
         return [Outcome({self.name: value}) for value in values]
+
+    def _values(self, answers: Answers) -> Any:
+        """Texts or messages as the row has them. A function that cannot read these gets the others: `text.strip()`
+        fails on a list of messages, and `completion[0]["content"]` on a text."""
+        errors = []
+        for other_form in (False, True) if self.other_form is None else (self.other_form,):
+            arguments = trl_arguments(answers, messages=answers.problem.conversational != other_form)
+            try:
+                values = self._value(**self._accepted(arguments))
+            except (TypeError, AttributeError) as error:  # a border: people's code
+                errors.append(error)
+            else:
+                self.other_form = other_form
+                return values
+        raise errors[0]
 
     def _value(self, *arguments: Any, **named: Any) -> Any:
         result = self.function(*arguments, **named)
@@ -124,13 +142,13 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
-def trl_arguments(answers: Answers) -> dict[str, Any]:
-    """What TRL's trainer hands to a reward function. A problem with messages has conversations as completions."""
+def trl_arguments(answers: Answers, *, messages: bool) -> dict[str, Any]:
+    """What TRL's trainer hands to a reward function, with prompts and completions as lists of messages or as texts."""
     problem, count = answers.problem, len(answers.texts)
     columns = {"answer": problem.answer, "solution": problem.answer, **problem.columns}
     columns = {name: value for name, value in columns.items() if name not in ("prompt", "completion", "completion_ids")}
-    if problem.messages:
-        prompt: Any = [dict(message) for message in problem.messages]
+    if messages:
+        prompt: Any = [dict(message) for message in problem.messages or chat(problem.prompt)]
         completions: Any = [[{"role": "assistant", "content": text}] for text in answers.texts]
     else:
         prompt, completions = problem.prompt, list(answers.texts)
@@ -166,6 +184,8 @@ def load_function(spec: Spec) -> Callable[..., Any]:
     if not callable(found):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
         raise GrpoError(f"reward {spec}: {spec.source} has no function {name}; it has {', '.join(functions) or 'none'}")
+    if not parenthesis and inspect.isclass(found):
+        raise GrpoError(f"reward {spec}: is a class; name an object of it, such as {spec.source}:{name}()")
     if not parenthesis:
         return found
     try:

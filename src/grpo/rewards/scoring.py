@@ -59,7 +59,7 @@ class Rewarded:
         _refuse_namesakes(self.specs)
         self.checks_golds = [spec.source for spec in self.specs] == ["task"]
         """Whether a gold answer must earn the full reward."""
-        self.notes: list[str] = []
+        self.notes: list[str] = [*getattr(task, "notes", [])]
         """What was taken for granted."""
         self.workers: Workers | None = None
         self.judges: list[Judge] = []

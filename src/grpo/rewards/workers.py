@@ -27,6 +27,20 @@ MOST_WORKERS = 16
 SECONDS_TO_END = 10.0
 
 
+SCORING = "GRPO_SCORING"
+"""Set in the environment of processes that score."""
+
+
+def refuse_while_scoring() -> None:
+    """A script with a reward in it is imported by the processes that score. One that trains at its top level would
+    train there too, in ever more processes."""
+    if SCORING in os.environ:
+        raise GrpoError(
+            "field reward: the file of a reward or task trains when it is imported; put that under "
+            'if __name__ == "__main__":'
+        )
+
+
 class Workers:
     """Starts at once and loads in the background; `ready` waits for it.
 
@@ -55,6 +69,7 @@ class Workers:
             # Checkers that walk through sets would give other results in every process.
             "PYTHONHASHSEED": "0",
             "OMP_NUM_THREADS": "1",
+            SCORING: "1",
         }
         self.complaints = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
         self.process = subprocess.Popen(

@@ -12,7 +12,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from grpo.data import Problems, Source, other_answers, question_of, read_problems
+from grpo.data import Problems, Source, other_answers, question_of, read_problems, typed_problem
 from grpo.errors import GrpoError
 from grpo.rewards.answers import Verdict, boxes, check
 from grpo.types import Problem
@@ -52,6 +52,16 @@ class DataTask:
     def fingerprint(self) -> str:
         return self.sides.fingerprint
 
+    @property
+    def notes(self) -> list[str]:
+        """What should be known of the rows before they are trained on."""
+        trained = {problem.prompt for problem in self.sides.train}
+        known = sum(problem.prompt in trained for problem in self.sides.heldout)
+        told = (
+            f"{known} of the {len(self.sides.heldout)} held-out problems are among those trained on: accuracy on them"
+        )
+        return [f"{told} may be memory"] if known else []
+
     def problems(self) -> list[Problem]:
         return [*self.sides.train, *self.sides.heldout]
 
@@ -67,6 +77,10 @@ class DataTask:
             if prompt.strip() in (problem.prompt.strip(), question_of(problem, self.source.settings)):
                 return problem
         return None
+
+    def typed(self, question: str) -> Problem:
+        """One that no row asks."""
+        return typed_problem(self.source, self.template, question)
 
     def verdict(self, problem: Problem, text: str) -> Verdict:
         return _checked(text, problem.answer, other_answers(problem, self.source.settings))
