@@ -318,6 +318,12 @@ class Run:
         """For readers with questions of their own; schema.sql names tables and columns."""
         return [dict(row) for row in self._db.execute(query, parameters)]
 
+    @property
+    def status(self) -> str:
+        """As recorded, but for a run that can no longer say how it ended."""
+        recorded = str(self.meta("status"))
+        return "killed" if recorded == "running" and is_left_behind(self.path) else recorded
+
     def summary(self) -> dict[str, Any]:
         """What `grpo runs NAME --json` prints."""
         with self._snapshot():
@@ -329,7 +335,7 @@ class Run:
         return {
             "name": self.name,
             "kind": meta["kind"],
-            "status": "killed" if meta["status"] == "running" and is_left_behind(self.path) else meta["status"],
+            "status": self.status,
             **{key: meta[key] for key in ("created", "command")},
             **{key: self.config.get(key) for key in settings},
             "steps": steps,

@@ -16,8 +16,9 @@ from starlette.testclient import TestClient
 
 from grpo.core import group_advantages, kl_estimate, policy_loss
 from grpo.lab.catalogue import RECORDINGS
-from grpo.lab.live import events
+from grpo.lab.live import events, head
 from grpo.lab.server import make_app
+from grpo.lock import RunLock
 from grpo.metrics import METRICS
 from grpo.store import Run
 
@@ -46,6 +47,15 @@ def test_the_recording_is_listed_apart_and_small(client: TestClient) -> None:
     [row] = client.get("/api/runs").json()["runs"]
     assert (row["id"], row["example"], row["status"]) == (EXAMPLE, True, "finished")
     assert (RECORDINGS / "tiny-arithmetic/run.db").stat().st_size <= 5_000_000
+
+
+def test_a_run_whose_trainer_is_gone_was_killed(client: TestClient, tmp_path: Path) -> None:
+    with Run.create(tmp_path, "mine", kind="grpo", config={}) as run:
+        run.set_status("running")
+        lock = RunLock(run.path)
+        assert ask(client, "", run="mine")["status"] == "running"
+        lock.close()
+        assert ask(client, "", run="mine")["status"] == head(run)["status"] == "killed"
 
 
 def test_definitions_are_the_table(client: TestClient) -> None:

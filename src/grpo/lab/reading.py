@@ -18,7 +18,7 @@ def headline(run: Run) -> dict[str, Any]:
     [ends] = run.select("SELECT min(recorded) AS first, max(recorded) AS last FROM steps")
     rewards = run.select("SELECT value FROM metrics WHERE step = ? AND name = 'reward_mean'", last)
     accuracies = [row["accuracy"] for row in run.evals() if row["accuracy"] is not None]
-    status = run.meta("status")
+    status = run.status
     return {
         "kind": run.kind,
         "status": status,
