@@ -141,8 +141,9 @@ def find_shape(name: str) -> Shape:
         if re.fullmatch(r"[0-9.]+[bBmM]", name):
             return typical_shape(name)
         if "/" not in name:
-            near = difflib.get_close_matches(known[:60], [*SHAPES, *EMBEDDED], n=1)
-            hint = f'did you mean "{near[0]}"?' if near else f"known: {', '.join([*EMBEDDED, *SHAPES])}"
+            names = [*EMBEDDED, *FETCHED_SHAPE, *SHAPES]
+            near = difflib.get_close_matches(known[:60], names, n=1)
+            hint = f'did you mean "{near[0]}"?' if near else f"known: {', '.join(names)}"
             raise GrpoError(f"field model: no shape {shown(name)}; {hint}; or give a folder, or a size (--params 7B)")
     return shape_of(read_config(name), name)
 
