@@ -28,7 +28,7 @@ test-lab: $(READY)
 	$(BIN)/python -m pytest -m browser tests/lab
 
 faults: $(READY)
-	GRPO_FAULTS=all $(BIN)/python -m pytest tests/test_faults.py
+	GRPO_FAULTS=all $(BIN)/python -m pytest tests/training/test_faults.py
 
 check: $(READY)
 	$(BIN)/ruff check .

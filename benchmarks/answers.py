@@ -17,12 +17,12 @@ from pathlib import Path
 from math_verify import parse, verify
 from trl.rewards import accuracy_reward
 
-from grpo.check import FORMS, rephrased
-from grpo.rewards.answers import check
+from grpo.cli.task_check import FORMS, rephrased
 from grpo.tasks import load_task
+from grpo.tasks.checkers.answers import check
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from test_answers import LENIENT_ONLY, RIGHT, WRONG  # the cases the tests hold
+from helpers.answer_cases import LENIENT_ONLY, RIGHT, WRONG  # the cases the tests hold
 
 Checker = Callable[[str, str], bool]
 

@@ -87,11 +87,11 @@ def chosen(arguments: argparse.Namespace, **more: Any) -> tuple[list[str], Work]
         for package in NEEDS[arm]:
             if importlib.util.find_spec(package) is None:
                 stop(f"--peer {arm}: {package} cannot be imported; install it, or put its folder on PYTHONPATH")
-    from grpo.models import OWN_TASK
+    from grpo.config.models import DEFAULT_TASK
 
     names = ("model", "prompts", "group", "new", "steps", "lr", "beta", "threads", "token_budget", "recompute")
     settings = {name: getattr(arguments, name) for name in names} | {"trl": tuple(arguments.trl)} | more
-    task = arguments.task or OWN_TASK.get(arguments.model, "addition")
+    task = arguments.task or DEFAULT_TASK.get(arguments.model, "addition")
     return arms, Work(task=task, device=arguments.device or default_device(), **settings)
 
 
@@ -176,7 +176,7 @@ class Rows:
         self, reward: float, length: float, phases: Mapping[str, float], made: Mapping[str, float], share: float = 1.0
     ) -> bool:
         """Whether this was the last step. `share`: of the completions, those that the update computed with."""
-        from grpo.machine import peak_memory
+        from grpo.model.device import peak_memory
 
         now = time.perf_counter()
         seconds, self.last = now - self.last, now
@@ -213,11 +213,11 @@ class EnoughError(Exception):
 
 def ours(work: Work, rows: Rows) -> None:
     import grpo
-    from grpo.algorithms import Loss
     from grpo.config import Config, Evaluation, Optimizer, System
-    from grpo.gradient import trained
-    from grpo.plan.shape import find_shape
-    from grpo.view import View
+    from grpo.config.presets import Loss
+    from grpo.model.plan.shape import find_shape
+    from grpo.record.events import View
+    from grpo.training.gradient import trained
 
     budget = {"token_budget": work.token_budget} if work.token_budget else {}
     divergence = {"beta": work.beta, "kl": "k3_ratio"} if work.beta else {"beta": 0.0}  # as TRL estimates it
@@ -274,8 +274,8 @@ def trl(work: Work, rows: Rows, vllm: bool = False) -> None:
     from transformers.utils.logging import disable_progress_bar
     from trl import GRPOConfig, GRPOTrainer
 
-    from grpo.models import locate_model
-    from grpo.plan.shape import find_shape
+    from grpo.model.hub import locate_model
+    from grpo.model.plan.shape import find_shape
     from grpo.tasks import load_task
 
     disable_progress_bars()

@@ -34,7 +34,7 @@ def main() -> None:
         sys.exit("decode.py measures CUDA graphs and needs an NVIDIA GPU; there is none here")
     from shapes import random_policy
 
-    from grpo.rollout.kernels import one_program
+    from grpo.rollout.cuda.kernels import one_program
 
     policy = random_policy(arguments.shape, "cuda", arguments.dtype)
     if arguments.one_program is not None:
@@ -51,8 +51,8 @@ def main() -> None:
 
 
 def milliseconds(policy: Any, batches: list[int]) -> dict[int, float]:
-    from grpo.rollout.graphs import GraphDecoding
-    from grpo.rollout.rows import Room
+    from grpo.rollout.cuda.graphs import GraphDecoding
+    from grpo.rollout.cuda.slots import Room
 
     held = GraphDecoding(policy, Room(PROMPTS * GROUP, PROMPTS, PROMPT_TOKENS, NEW_TOKENS, GROUP))
     prompts = np.random.default_rng(0).integers(10, policy.model.config.vocab_size, (PROMPTS, PROMPT_TOKENS))

@@ -25,10 +25,11 @@ import torch
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from grpo.config import Config, as_dict
+from grpo.config import Config
+from grpo.config.schema import as_dict
 from grpo.core import group_advantages
 from grpo.lab.server import _listen, make_app
-from grpo.store import Run
+from grpo.record.store import Run
 from grpo.types import Completion, Group, Problem, Trace
 
 PROMPTS, SIZE, LONG = 16, 8, 4000

@@ -20,9 +20,9 @@ from typing import ClassVar
 import grpo
 from grpo import train as train_module
 from grpo.config import Config, Evaluation, System
-from grpo.session import Session
+from grpo.record.events import View
+from grpo.training.session import Session
 from grpo.types import Group
-from grpo.view import View
 
 
 class Timer(View):

@@ -20,17 +20,17 @@ import torch
 import transformers
 from torch.profiler import ProfilerActivity, profile
 
-import grpo.preflight
+import grpo.training.preflight
 from grpo.config import Config, Evaluation, Optimizer, System
-from grpo.machine import pick_device
-from grpo.models import locate_model
-from grpo.plan import GIB, Shape, find_shape
-from grpo.preflight import predicted_memory
-from grpo.session import Session
+from grpo.model.device import pick_device
+from grpo.model.hub import locate_model
+from grpo.model.plan import GIB, Shape, find_shape
+from grpo.record.events import View
 from grpo.tasks import TASKS
-from grpo.train import loop
+from grpo.training.loop import loop
+from grpo.training.preflight import predicted_memory
+from grpo.training.session import Session
 from grpo.types import Problem
-from grpo.view import View
 
 
 class Noise:
@@ -133,7 +133,7 @@ def measure_all(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     transformers.utils.logging.disable_progress_bar()
     TASKS["noise"] = lambda variant="": Noise()
     Noise.prompt_tokens = arguments.prompt_tokens
-    grpo.preflight.check_disk = lambda *_: None  # no checkpoint is written
+    grpo.training.preflight.check_disk = lambda *_: None  # no checkpoint is written
     rows = []
     for name in arguments.shapes.split(","):
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:

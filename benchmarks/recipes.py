@@ -28,18 +28,19 @@ import torch
 from plan import peak_on_cpu
 from shapes import SHAPES, NoTokenizer, random_policy
 
-import grpo.preflight
-import grpo.session
-from grpo.config import Config, parse_train
-from grpo.machine import pick_device
-from grpo.plan import GIB, shape_of
-from grpo.policy import Policy
-from grpo.preflight import predicted_memory
-from grpo.session import Session
+import grpo.training.preflight
+import grpo.training.session
+from grpo.config import Config
+from grpo.config.schema import parse_train
+from grpo.model.device import pick_device
+from grpo.model.plan import GIB, shape_of
+from grpo.model.policy import Policy
+from grpo.record.events import View
 from grpo.tasks import TASKS
-from grpo.train import loop
+from grpo.training.loop import loop
+from grpo.training.preflight import predicted_memory
+from grpo.training.session import Session
 from grpo.types import Problem
-from grpo.view import View
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 TOLD = re.compile(
@@ -88,16 +89,19 @@ def random_weights(shape: str, prompt_tokens: int) -> Iterator[str]:
         precision = "mixed" if compute is not None else str(dtype).removeprefix("torch.")
         return replace(random_policy(shape, device, precision), tokenizer=Numbers(), name=name)
 
-    loaded, disk = grpo.session.load_policy, grpo.preflight.check_disk
+    loaded, disk = grpo.training.session.load_policy, grpo.training.preflight.check_disk
     task = type("Noise", (Noise,), {"prompt_tokens": prompt_tokens // 2})
     TASKS["noise"] = lambda variant="": task()
-    grpo.session.load_policy, grpo.preflight.check_disk = load, lambda *_: None  # no checkpoint is written
+    grpo.training.session.load_policy, grpo.training.preflight.check_disk = (
+        load,
+        lambda *_: None,
+    )  # no checkpoint is written
     try:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "config.json").write_text(SHAPES[shape].to_json_string())
             yield folder
     finally:
-        grpo.session.load_policy, grpo.preflight.check_disk = loaded, disk
+        grpo.training.session.load_policy, grpo.training.preflight.check_disk = loaded, disk
         del TASKS["noise"]
 
 

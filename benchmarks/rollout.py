@@ -182,7 +182,7 @@ def policy_of(work: argparse.Namespace, attention: str, dtype: str) -> Any:
     import torch
     from shapes import COMPUTED_IN, NoTokenizer, random_policy
 
-    from grpo.loading import load_policy
+    from grpo.model.load import load_policy
 
     if not work.model:
         return random_policy(work.shape, work.device, dtype, attention)
@@ -194,13 +194,13 @@ def policy_of(work: argparse.Namespace, attention: str, dtype: str) -> Any:
 
 
 def ours(work: argparse.Namespace) -> Engine:
-    from grpo.attention import NAME
-    from grpo.rollout.engine import Engine as OurEngine
+    from grpo.model.attention import NAME
+    from grpo.rollout.builtin import Engine as OurEngine
     from grpo.types import Problem
 
     policy = policy_of(work, NAME, work.dtype or ("mixed" if work.device == "cuda" else "float32"))
     if work.device == "cuda":
-        import grpo.rollout.graphs  # noqa: F401 - imports are not part of a start, vLLM's neither
+        import grpo.rollout.cuda.graphs  # noqa: F401 - imports are not part of a start, vLLM's neither
     if work.uneven:
         stop_at_random(work)
     problems = [
@@ -247,7 +247,7 @@ def stop_at_random(work: argparse.Namespace) -> None:
     import numpy as np
     import torch
 
-    from grpo.rollout import graphs
+    from grpo.rollout.cuda import graphs
 
     rng, rows = np.random.default_rng(0), work.prompts * work.group
     if work.uneven == "uniform":

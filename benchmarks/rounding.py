@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from grpo.errors import GrpoError
-from grpo.loading import load_policy
-from grpo.rollout.engine import Engine
+from grpo.model.load import load_policy
+from grpo.rollout.builtin import Engine
 from grpo.types import Group, Problem, chat
 
 KINDS = (
@@ -27,7 +27,7 @@ KINDS = (
     "gate and up", "silu", "product", "down", "last norm",
 )  # fmt: skip
 NOT_IN_FUSED_BLOCKS = {"out", "down", "silu"}
-"""What `grpo.fused` does not round."""
+"""What `grpo.model.fused` does not round."""
 QUESTIONS = ("What is 23 + 58?", "Tell me a story about a fox.", "Write a poem on rain.", "Explain gravity.")
 
 

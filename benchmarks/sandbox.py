@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from grpo.rewards.call import Answers
-from grpo.rewards.confine import Limits
-from grpo.rewards.own import OwnReward, Spec
-from grpo.rewards.sandbox import _bubble, run_program
-from grpo.rewards.workers import Workers
+from grpo.rewards.functions import OwnReward, Spec
+from grpo.rewards.pool.confine import Limits
+from grpo.rewards.pool.invoke import Answers
+from grpo.rewards.pool.workers import Workers
+from grpo.tasks.checkers.sandbox import _bubble, run_program
 from grpo.types import Problem
 
 PROGRAM = "print(sum(map(int, input().split())))"

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import transformers
 
-from grpo.attention import NAME
-from grpo.policy import Policy
+from grpo.model.attention import NAME
+from grpo.model.policy import Policy
 
 
 def _qwen2(hidden: int, inner: int, layers: int, heads: int, key_heads: int, **more: Any) -> transformers.Qwen2Config:

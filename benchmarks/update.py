@@ -3,9 +3,10 @@
 python benchmarks/update.py --shape qwen2.5-1.5b --prompts 32 --group 16 --prompt-len 128 --new 512 \
     [--micro 16384] [--ways fused,forgetful,apart,stock] [--json]
 
-Ways: `fused`, the blocks of grpo.fused; `forgetful`, the same with activation checkpointing; `apart`, every completion
-packed with a prompt of its own; `stock`, transformers' blocks under autocast. The share of the peak counts the
-operations of the model's products once forward and twice backward, whatever is computed again, against --peak TFLOP/s.
+Ways: `fused`, the blocks of grpo.model.fused; `forgetful`, the same with activation checkpointing; `apart`, every
+completion packed with a prompt of its own; `stock`, transformers' blocks under autocast. The share of the peak counts
+the operations of the model's products once forward and twice backward, whatever is computed again, against --peak
+TFLOP/s.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import numpy as np
 import torch
 from shapes import random_policy
 
-from grpo.config import Config, Loss, Optimizer, System, resolve
-from grpo.gradient import accumulate_gradients
-from grpo.optimizer import make_optimizer, take_step
-from grpo.plan import find_shape
-from grpo.plan.compute import model_flops
-from grpo.plan.work import Work
-from grpo.policy import Policy
+from grpo.config import Config, Optimizer, System
+from grpo.config.schema import Loss, resolve
+from grpo.model.optimizer import make_optimizer, take_step
+from grpo.model.plan import find_shape
+from grpo.model.plan.compute import model_flops
+from grpo.model.plan.work import Work
+from grpo.model.policy import Policy
+from grpo.training.gradient import accumulate_gradients
 from grpo.types import Completion, Group, Problem
 
 WAYS = ("fused", "forgetful", "apart", "stock")

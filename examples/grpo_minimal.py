@@ -41,7 +41,7 @@ def grpo_loss(model, reference, prompt_ids, completions_ids, rewards, beta, clip
 
 
 if __name__ == "__main__":
-    folder = sys.argv[1] if len(sys.argv) > 1 else f"{sys.path[0]}/../src/grpo/models/tiny"
+    folder = sys.argv[1] if len(sys.argv) > 1 else f"{sys.path[0]}/../src/grpo/model/hub/tiny"
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 60
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model, reference = (AutoModelForCausalLM.from_pretrained(folder).eval() for _ in range(2))

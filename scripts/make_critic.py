@@ -14,10 +14,10 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 import grpo
-from grpo.algorithms import PRESETS
-from grpo.checkpoints import Checkpoints
 from grpo.config import Config, Critic, Evaluation, Optimizer, System
+from grpo.config.presets import PRESETS
 from grpo.lab.chapters.nano import CRITIC, LONGEST
+from grpo.record.checkpoints import Checkpoints
 
 STEPS = 200
 

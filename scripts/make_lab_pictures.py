@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests/lab"))
 
-from visit import CHROMIUM, Lab, Visit, serving  # noqa: E402
+from helpers.visit import CHROMIUM, Lab, Visit, serving  # noqa: E402
 
 RUN = "/runs/~tiny-arithmetic"
 PICTURES = {

@@ -1,6 +1,6 @@
 """Makes the embedded models `tiny` and `nano`: random weights, pretraining, fine-tuning, on generated problems.
 
-    python scripts/make_tiny.py            # both, into src/grpo/models; deterministic on one machine
+    python scripts/make_tiny.py            # both, into src/grpo/model/hub; deterministic on one machine
     python scripts/make_tiny.py --only nano --into /tmp/models
 
 Pretraining shows mostly worked answers, so the network learns to calculate. Fine-tuning then shows the direct answer
@@ -21,10 +21,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import grpo
-from grpo.checkpoints import Checkpoints
 from grpo.config import SftConfig, System
-from grpo.loading import load_policy
-from grpo.rollout.engine import Engine
+from grpo.model.load import load_policy
+from grpo.record.checkpoints import Checkpoints
+from grpo.rollout.builtin import Engine
 from grpo.tasks import load_task
 from grpo.tasks.arithmetic import work
 from grpo.types import Problem
@@ -141,7 +141,7 @@ def measure(policy, recipe: Recipe) -> dict[str, float]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=sorted(RECIPES))
-    parser.add_argument("--into", type=Path, default=Path(__file__).parents[1] / "src/grpo/models")
+    parser.add_argument("--into", type=Path, default=Path(__file__).parents[1] / "src/grpo/model/hub")
     arguments = parser.parse_args()
     for name in [arguments.only] if arguments.only else RECIPES:
         make(name, RECIPES[name], arguments.into)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo.plan.shape import Shape
+from grpo.model.plan.shape import Shape
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))

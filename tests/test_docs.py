@@ -11,24 +11,19 @@ from pathlib import Path
 import pytest
 
 import grpo
-from grpo import flags, train
-from grpo.algorithms import PRESETS
-from grpo.config import Config, Evaluation, Optimizer, System, parse_train
+from grpo import train
+from grpo.config import Config, Evaluation, Optimizer, System
+from grpo.config import parse as flags
+from grpo.config.presets import PRESETS
+from grpo.config.schema import parse_train
 from grpo.tasks import TASKS, Task, load_task
+from helpers.docs import ALGORITHM, DOCS, table_rows
 
-DOCS = Path(__file__).parents[1] / "docs"
-ALGORITHM = (DOCS / "algorithm.md").read_text()
 FROM_TRL = (DOCS / "from-trl.md").read_text()
 
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-
-
-def table_rows(section: str) -> list[list[str]]:
-    """Cells of the table rows of a section, without headers and rules; no cell holds an escaped bar."""
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
-    return [row for row, after in zip(rows, [*rows[1:], [""]], strict=True) if "---" not in row[0] + after[0]]
 
 
 # Names: `grpo.core.loss:policy_loss`, as text or as a link to its file.

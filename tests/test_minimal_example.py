@@ -13,11 +13,11 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from grpo.algorithms import PRESETS
-from grpo.attention import NAME as ATTENTION
 from grpo.config import Config, System
-from grpo.policy import Policy, annotate, logprobs
-from grpo.train import accumulate_gradients, credit
+from grpo.config.presets import PRESETS
+from grpo.model.attention import NAME as ATTENTION
+from grpo.model.policy import Policy, annotate, logprobs
+from grpo.training.loop import accumulate_gradients, credit
 from grpo.types import Completion, Group, Problem
 
 EXAMPLE = Path(__file__).parents[1] / "examples/grpo_minimal.py"

@@ -1,7 +1,7 @@
 """Group Relative Policy Optimization: train language models, and see why every update happened.
 
 >>> from grpo.core import group_advantages, policy_loss, kl_estimate       # the mathematics, torch only
->>> from grpo import Config                                                # grpo.train(Config(model=…)) trains
+>>> from grpo import Config  # grpo.train(Config(model=…)) trains
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from grpo.config import Config as Config
     from grpo.config import SftConfig as SftConfig
     from grpo.errors import GrpoError as GrpoError
-    from grpo.sft import sft as sft
-    from grpo.train import train as train
+    from grpo.training.loop import train as train
+    from grpo.training.sft import sft as sft
     from grpo.types import Batch as Batch
     from grpo.types import Completion as Completion
     from grpo.types import Group as Group
@@ -30,13 +30,13 @@ _HOMES = {
     "GrpoError": "errors",
     "Problem": "types",
     "SftConfig": "config",
+    "sft": "training.sft",
+    "train": "training.loop",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Names are fetched when asked for, so that `grpo --help` and the record never wait for torch."""
-    if name in ("train", "sft"):
-        return import_module(f"grpo.{name}")  # a module that can be called: its function of the same name
     if name in _HOMES:
         return getattr(import_module(f"grpo.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'grpo' has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 import sys
 
-from grpo.cli import main
+from grpo.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

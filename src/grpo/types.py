@@ -16,7 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-    from grpo.attention import PackedLayout
+    from grpo.model.attention import PackedLayout
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,11 @@ def changed(completion: Completion, **fields: Any) -> Completion:
     return copy
 
 
+def is_right(reward: float | None) -> bool:
+    """A completion counts as right when it earned the full reward of 1."""
+    return reward is not None and reward >= 1.0
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """A problem and its completions: the unit of sampling, credit and packing.
@@ -148,7 +153,7 @@ class Batch:
     """One packed micro-batch: [prompt 1]…[prompt P][c1]…[cN] in a single row, no padding, each prompt once.
 
     >>> import torch
-    >>> from grpo.batch import pack
+    >>> from grpo.model.packing import pack
     >>> completions = tuple(Completion("", np.array(t), np.zeros(2), "stop", advantages=np.full(2, a))
     ...                     for t, a in (([4, 2], 1.0), ([4, 1], -1.0)))
     >>> [batch] = pack([Group(Problem("p", "", ""), np.array([6, 7]), completions, 0)], token_budget=100)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo.algorithms import PRESETS
+from grpo.config.presets import PRESETS
 from grpo.core import LossStatistics, denominator, policy_loss
 
 RATIOS = ("token", "sequence")

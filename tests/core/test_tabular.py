@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grpo.core import kl_estimate
-from grpo.core.tabular import (
+from grpo.core.explain.tabular import (
     angle,
     dpo_gradient,
     dpo_loss,

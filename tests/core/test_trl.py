@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grpo.algorithms import PRESETS
+from grpo.config.presets import PRESETS
 from grpo.core import denominator, group_advantages, parts_advantages, policy_loss, sampler_correction
 
 pytest.importorskip("trl")

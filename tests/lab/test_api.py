@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-from records import make_empty_run, make_groups, make_run, make_sft_run
 from starlette.testclient import TestClient
 
 from grpo.core import group_advantages, kl_estimate, policy_loss
 from grpo.lab.catalogue import RECORDINGS
 from grpo.lab.live import events, head
 from grpo.lab.server import make_app
-from grpo.lock import RunLock
-from grpo.metrics import METRICS
-from grpo.store import Run
+from grpo.record.lock import RunLock
+from grpo.record.metrics import METRICS
+from grpo.record.store import Run
+from helpers.records import make_empty_run, make_groups, make_run, make_sft_run
 
 EXAMPLE = "~tiny-arithmetic"
 STEP = 5

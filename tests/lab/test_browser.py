@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from records import make_empty_run, make_run, make_sft_run
-from visit import HOSTILE, Lab, Visit, serving
 
 from grpo.core import group_advantages, reward_statistics, token_loss, token_terms
 from grpo.lab.catalogue import RECORDINGS
 from grpo.lab.tokens import Traced
-from grpo.store import Run
+from grpo.record.store import Run
+from helpers.records import make_empty_run, make_run, make_sft_run
+from helpers.visit import HOSTILE, Lab, Visit, serving
 
 pytestmark = pytest.mark.browser
 
@@ -220,7 +220,7 @@ def test_a_live_run_appears_and_grows(visit: Visit) -> None:
         "--model nano --steps 100000 --prompts-per-step 4 --group-size 4 --evaluation.problems 16 --evaluation.every 0 "
         "--checkpoint-every 0 --quiet --run live"
     )
-    command = [sys.executable, "-m", "grpo.cli", "train", *settings.split(), "--system.runs", str(visit.lab.runs)]
+    command = [sys.executable, "-m", "grpo", "train", *settings.split(), "--system.runs", str(visit.lab.runs)]
     visit.go("/")
     trainer = subprocess.Popen(command, cwd=Path(__file__).parents[2])
     try:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from visit import Lab, faults, open_page
 
 from grpo.core import group_advantages
 from grpo.lab.chapters import answer
+from helpers.visit import Lab, faults, open_page
 
 pytestmark = pytest.mark.browser
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from visit import Lab, faults, open_page
 
 from grpo.lab.chapters import answer
-from grpo.plan import GIB
+from grpo.model.plan import GIB
+from helpers.visit import Lab, faults, open_page
 
 pytestmark = pytest.mark.browser
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from visit import Lab, faults, open_page
 
 from grpo.config import Config
 from grpo.lab.chapters import answer
 from grpo.lab.trials.recorded import recorded
+from helpers.visit import Lab, faults, open_page
 
 pytestmark = pytest.mark.browser
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from visit import Lab, open_page
+
+from helpers.visit import Lab, open_page
 
 pytestmark = pytest.mark.browser
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from visit import Lab, faults, open_page
 
 from grpo.lab.chapters import answer
+from helpers.visit import Lab, faults, open_page
 
 pytestmark = pytest.mark.browser
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from grpo.core.tabular import expected_estimate, true_gradient
+from grpo.core.explain.tabular import expected_estimate, true_gradient
 from grpo.errors import GrpoError
 from grpo.lab.chapters import answer
 from grpo.lab.chapters.ancestors import example, family, moments

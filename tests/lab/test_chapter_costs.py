@@ -8,11 +8,12 @@ import math
 import pytest
 import torch
 
-from grpo.algorithms import PRESETS
-from grpo.core import group_advantages, tabular
+from grpo.config.presets import PRESETS
+from grpo.core import group_advantages
+from grpo.core.explain import tabular
 from grpo.errors import GrpoError
 from grpo.lab.chapters import budget, costs, family, relatives, source
-from grpo.plan import typical_shape
+from grpo.model.plan import typical_shape
 
 ask = costs.ANSWERS
 

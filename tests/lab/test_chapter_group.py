@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grpo.core import group_advantages
-from grpo.core.tabular import expected_estimate, true_gradient
+from grpo.core.explain.tabular import expected_estimate, true_gradient
 from grpo.errors import GrpoError
 from grpo.lab.chapters.group import ANSWERS, _at_temperature, baselines, observed, samples
 from grpo.lab.chapters.spread import ESTIMATORS, alone, chance, estimates, group_estimate, sizes

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from grpo.algorithms import PRESETS
+from grpo.config.presets import PRESETS
 from grpo.core import token_loss
 from grpo.errors import GrpoError
 from grpo.lab.chapters import clipping, distance, loss, source, trl_config

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from grpo.config import Config
-from grpo.diagnosis import KINDS
 from grpo.errors import GrpoError
 from grpo.lab.chapters import answer
 from grpo.lab.chapters.clinic import CAUSES, PATIENTS, TRIALS
@@ -16,6 +15,7 @@ from grpo.lab.chapters.listings import listed_clip_fraction
 from grpo.lab.chapters.smoothness import about, jump
 from grpo.lab.chapters.train import TRIALS as ALL
 from grpo.lab.trials.recorded import recorded
+from grpo.record.diagnosis import KINDS
 
 
 def test_the_listings_clip_fraction_counts_what_teaches_nothing() -> None:

@@ -11,15 +11,16 @@ import torch
 from safetensors.torch import load_file
 
 import grpo
-from grpo.config import Config, Evaluation, System, resolve
+from grpo.config import Config, Evaluation, System
+from grpo.config.schema import resolve
 from grpo.errors import GrpoError
 from grpo.lab.chapters.checked import judged, scored_group, verifiable
 from grpo.lab.chapters.emergence import aha
 from grpo.lab.chapters.nano import fresh_nano, nano
 from grpo.lab.chapters.update import PHASES, one_update, paused_update, settings
 from grpo.lab.chapters.why import ANSWERS, cards, gap, scratch, stages
-from grpo.optimizer import make_optimizer
-from grpo.plan import PRECISIONS, Needs, Work, memory_of, typical_shape
+from grpo.model.optimizer import make_optimizer
+from grpo.model.plan import PRECISIONS, Needs, Work, memory_of, typical_shape
 
 
 def test_the_paused_update_is_the_trainers(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import make_run, make_sft_run, reward_of
 
-from grpo.diagnosis import KINDS, Finding
 from grpo.lab.catalogue import RECORDINGS
 from grpo.lab.findings import evidence, findings
-from grpo.store import Run
+from grpo.record.diagnosis import KINDS, Finding
+from grpo.record.store import Run
+from helpers.records import make_run, make_sft_run, reward_of
 
 STEPS = 30
 

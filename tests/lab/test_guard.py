@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from grpo import printed
-from grpo.cli import main
+from grpo.cli.main import main
+from grpo.cli.terminal import printed
 from grpo.lab.server import STATIC, make_app
 
 HOME = "http://127.0.0.1:8765"
@@ -118,7 +118,7 @@ def test_the_command_without_the_extra_says_how_to_get_it(
 
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "grpo.cli", "lab", "--port", "0", "--no-open", "--runs", str(tmp_path)]
+    command = [sys.executable, "-m", "grpo", "lab", "--port", "0", "--no-open", "--runs", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as lab:
         try:
             assert lab.stdout is not None

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo.commands.lab import LabOptions
-from grpo.flags import leaves
+from grpo.cli.commands.lab import LabOptions
+from grpo.config.parse import leaves
 from grpo.lab.server import STATIC
 
 ROOT = Path(__file__).parents[2]

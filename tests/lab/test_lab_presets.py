@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from records import make_groups
 
 import grpo
-from grpo.algorithms import PRESETS, Loss
-from grpo.config import Config, Evaluation, Optimizer, System, as_dict
-from grpo.credit import credit
+from grpo.config import Config, Evaluation, Optimizer, System
+from grpo.config.presets import PRESETS, Loss
+from grpo.config.schema import as_dict
 from grpo.errors import GrpoError
 from grpo.lab.tokens import lens, worked
 from grpo.lab.whatif import what_if
-from grpo.store import Run
+from grpo.record.store import Run
+from grpo.training.credit import credit
+from helpers.records import make_groups
 
 PROMPTS = 4
 

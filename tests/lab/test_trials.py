@@ -70,7 +70,7 @@ def test_what_may_not_be_asked_for(change: dict[str, Any], words: str) -> None:
 
 def test_every_setting_of_the_lists_is_one_of_the_config() -> None:
     from grpo.config import Config
-    from grpo.flags import leaves
+    from grpo.config.parse import leaves
 
     assert set(BOUNDS) | set(CHOICES) <= set(leaves(Config))
 

@@ -2,13 +2,13 @@
 
 from grpo.core.advantage import group_advantages, parts_advantages
 from grpo.core.correction import sampler_correction
+from grpo.core.explain.signal import zero_signal_chance
+from grpo.core.explain.tokens import TokenTerms, token_loss, token_terms
 from grpo.core.gae import gae, value_loss
 from grpo.core.kl import kl_estimate
 from grpo.core.loss import Limits, denominator, policy_loss
 from grpo.core.process import process_advantages
-from grpo.core.signal import zero_signal_chance
 from grpo.core.statistics import LossStatistics, reward_statistics
-from grpo.core.tokens import TokenTerms, token_loss, token_terms
 
 __all__ = [
     "Limits",

@@ -19,8 +19,8 @@ from grpo.lab.compare import AXES, compare
 from grpo.lab.findings import findings
 from grpo.lab.live import events
 from grpo.lab.search import Query, search
-from grpo.metrics import METRICS
-from grpo.store import Run
+from grpo.record.metrics import METRICS
+from grpo.record.store import Run
 
 POINTS = 400
 MOST_POINTS = 1000

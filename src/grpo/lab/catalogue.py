@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo.errors import GrpoError
 from grpo.lab.reading import headline
-from grpo.store import Run
+from grpo.record.store import Run
 
 RECORDINGS = Path(__file__).with_name("recordings")
 EXAMPLE = "~"

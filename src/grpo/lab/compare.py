@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from grpo.flags import flat
-from grpo.store import Run
+from grpo.config.parse import flat
+from grpo.record.store import Run
 
 AXES = ("steps", "tokens", "seconds")
 MOST_PROBES = 6

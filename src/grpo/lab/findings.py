@@ -1,12 +1,12 @@
-"""What somebody should look at: what the record shows now, by `grpo.diagnosis`, and what the run noted on the way."""
+"""What somebody should look at: what the record shows now, by `record.diagnosis`, and what the run noted on the way."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-from grpo.diagnosis import Finding, diagnose
-from grpo.store import Run
+from grpo.record.diagnosis import Finding, diagnose
+from grpo.record.store import Run
 
 COMPLETIONS = {
     "truncated": ("cut", "completions that were cut off"),

@@ -9,9 +9,9 @@ import torch
 
 from grpo.core import reward_statistics
 from grpo.errors import GrpoError
-from grpo.evaluation import is_right
 from grpo.lab.extraction import extractor
-from grpo.store import Run
+from grpo.record.store import Run
+from grpo.types import is_right
 
 KINDS = ("mixed", "all_right", "all_wrong", "cut_off", "unscored")
 

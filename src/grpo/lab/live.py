@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from grpo.errors import GrpoError
-from grpo.store import Run
+from grpo.record.store import Run
 
 SECONDS_BETWEEN_LOOKS = 0.5
 LOOKS_BETWEEN_SIGNS_OF_LIFE = 20

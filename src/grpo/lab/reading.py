@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from grpo.metrics import EVAL_METRICS, METRICS, Metric
-from grpo.store import Run
+from grpo.record.metrics import EVAL_METRICS, METRICS, Metric
+from grpo.record.store import Run
 
 SETTINGS = ("model", "task", "algorithm", "seed", "prompts_per_step", "group_size")
 

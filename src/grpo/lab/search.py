@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from grpo.evaluation import is_right
-from grpo.store import Run
+from grpo.record.store import Run
+from grpo.types import is_right
 
 PAGE = 60
 STEPS_AT_ONCE = 50

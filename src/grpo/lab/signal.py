@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo.core import zero_signal_chance
 from grpo.lab.groups import KINDS, kind_of
-from grpo.store import Run
+from grpo.record.store import Run
 
 MOST_HELDOUT = 400
 """Held-out problems that are shown one by one."""

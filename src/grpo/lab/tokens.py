@@ -13,12 +13,12 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from grpo.algorithms import load_surrogate
-from grpo.checkpoints import Checkpoints
+from grpo.config.presets import load_surrogate
 from grpo.core import policy_loss, token_loss, token_terms
 from grpo.errors import GrpoError
-from grpo.models import locate_model
-from grpo.store import Run
+from grpo.model.hub import locate_model
+from grpo.record.checkpoints import Checkpoints
+from grpo.record.store import Run
 
 ACCEPTED = frozenset(inspect.signature(policy_loss).parameters)
 """Settings that `policy_loss` takes; the others of a run's loss section make its advantages."""

@@ -1,4 +1,4 @@
-"""A recorded step under other settings: the same completions, credited again by `grpo.credit` and `grpo.core`."""
+"""A recorded step under other settings: the same completions, credited again by `training.credit` and `core`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from grpo.algorithms import PRESETS, SURROGATES, Loss, load_surrogate
 from grpo.config import Config
+from grpo.config.parse import leaves
+from grpo.config.presets import PRESETS, SURROGATES, Loss, load_surrogate
 from grpo.core import denominator, policy_loss, reward_statistics
-from grpo.credit import credit, named_weights, shaped_reward
 from grpo.errors import GrpoError
-from grpo.flags import leaves
 from grpo.lab.chapters.query import number, word
 from grpo.lab.tokens import Traced, loss_settings
-from grpo.store import Run
+from grpo.record.store import Run
+from grpo.training.credit import credit, named_weights, shaped_reward
 from grpo.types import Completion, Group, Problem
 
 CHOICES: dict[str, tuple[str, ...]] = {

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from grpo.config import Scoring
 from grpo.errors import GrpoError
-from grpo.rewards.call import Answers, Outcome
+from grpo.rewards.pool.invoke import Answers, Outcome
 
 KEY_VARIABLE = "GRPO_JUDGE_KEY"
 SIDE_BY_SIDE = 8

@@ -11,8 +11,8 @@ import transformers
 from safetensors import SafetensorError
 
 from grpo.errors import GrpoError
-from grpo.models.quiet import quiet_transformers
-from grpo.rewards.call import Answers, Outcome, checked
+from grpo.model.hub.quiet import quiet_transformers
+from grpo.rewards.pool.invoke import Answers, Outcome, checked
 
 TOKENS_AT_ONCE = 16384
 """Padding included."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from grpo.config import Scoring
 from grpo.errors import GrpoError
-from grpo.rewards.call import Answers, Outcome, Reward, TaskReward, call_each
-from grpo.rewards.confine import Limits
+from grpo.rewards.functions import OwnReward, Spec, parse
 from grpo.rewards.judge import Judge
-from grpo.rewards.own import OwnReward, Spec, parse
-from grpo.rewards.workers import Workers
+from grpo.rewards.pool.confine import Limits
+from grpo.rewards.pool.invoke import Answers, Outcome, Reward, TaskReward, call_each
+from grpo.rewards.pool.workers import Workers
 from grpo.types import Completion, Group, Problem, changed
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ def sampling_noise(
     ]
     step &= WORD
     if torch.device(device).type == "cuda":
-        from grpo.rollout import kernels
+        from grpo.rollout.cuda import kernels
 
         return kernels.uniforms(problem_words, step, key, group_size, positions, torch.device(device))
     counter = [

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from grpo.config import Dataset
-from grpo.data import Source
 from grpo.errors import GrpoError
+from grpo.tasks.rows import Source
 from grpo.types import Problem
 
 
@@ -46,10 +46,10 @@ TASKS: dict[str, str | Callable[..., Task]] = {
     "arithmetic": "grpo.tasks.arithmetic:Arithmetic",
     "code": "grpo.tasks.code:Code",
     "countdown": "grpo.tasks.countdown:Countdown",
-    "data": "grpo.tasks.data:DataTask",
+    "data": "grpo.tasks.datasets:DataTask",
     "gameable": "grpo.tasks.gameable:Gameable",
-    "gsm8k": "grpo.tasks.data:Gsm8k",
-    "math": "grpo.tasks.data:Math",
+    "gsm8k": "grpo.tasks.datasets:Gsm8k",
+    "math": "grpo.tasks.datasets:Math",
     "reasoning_gym": "grpo.tasks.reasoning_gym:ReasoningGym",
 }
 """Task name -> what makes it, or where that is. It is given what it has parameters for: `variant`, the part of the name

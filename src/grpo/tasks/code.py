@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.errors import GrpoError
-from grpo.rewards.sandbox import ProgramLimits, require, run_program
+from grpo.tasks.checkers.sandbox import ProgramLimits, require, run_program
 from grpo.types import Problem, chat
 
 LIMITS = ProgramLimits(seconds=2.0)

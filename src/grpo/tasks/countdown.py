@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import islice
 
 from grpo.errors import GrpoError
-from grpo.rewards.answers import explicit
+from grpo.tasks.checkers.answers import explicit
 from grpo.tasks.split import is_held_out
 from grpo.types import Problem, chat
 

@@ -15,7 +15,7 @@ from itertools import count, islice
 from typing import Any
 
 from grpo.errors import GrpoError
-from grpo.rewards.answers import explicit
+from grpo.tasks.checkers.answers import explicit
 from grpo.tasks.split import is_held_out
 from grpo.types import Problem, chat
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo.core import group_advantages, policy_loss, reward_statistics
-from grpo.core.tabular import expected_estimate, true_gradient
-from grpo.credit import credit
+from grpo.core.explain.tabular import expected_estimate, true_gradient
 from grpo.lab.chapters import ancestors, many_advantages, own_rewards, siblings
+from grpo.training.credit import credit
 
 ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
     "group": own_rewards.own_group,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from grpo.core import group_advantages
-from grpo.core.tabular import angle, expected_reward, kl, trpo_step, true_gradient
+from grpo.core.explain.tabular import angle, expected_reward, kl, trpo_step, true_gradient
 from grpo.lab.chapters.query import Query, number, numbers, whole
 
 Credit = Callable[[torch.Tensor, float], torch.Tensor]

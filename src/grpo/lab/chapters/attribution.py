@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from grpo.algorithms import PRESETS
-from grpo.config import Config, resolve
+from grpo.config import Config
+from grpo.config.presets import PRESETS
+from grpo.config.schema import resolve
 from grpo.core import gae, group_advantages, process_advantages
-from grpo.credit import credit
 from grpo.errors import GrpoError
 from grpo.lab.chapters.nano import LONGEST, Nano, nano, nano_critic, sampled, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
-from grpo.policy import annotate
+from grpo.model.policy import annotate
 from grpo.rewards.steps import score_steps
+from grpo.training.credit import credit
 from grpo.types import Completion, Group, Problem
 
 SIZE = 8

@@ -6,12 +6,24 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from grpo.algorithms import PRESETS
+from grpo.config.presets import PRESETS
 from grpo.lab.catalogue import RECORDINGS
 from grpo.lab.chapters.query import Query, number, whole, word
-from grpo.plan import GIB, PRECISIONS, USABLE, Needs, Shape, Work, find_shape, flops, memory_of, needs, typical_shape
-from grpo.plan.gpus import GPUS
-from grpo.plan.shape import SHAPES
+from grpo.model.plan import (
+    GIB,
+    PRECISIONS,
+    USABLE,
+    Needs,
+    Shape,
+    Work,
+    find_shape,
+    flops,
+    memory_of,
+    needs,
+    typical_shape,
+)
+from grpo.model.plan.gpus import GPUS
+from grpo.model.plan.shape import SHAPES
 
 MEASURED = RECORDINGS / "measured_memory.json"
 STATES = ("weights", "gradients", "optimizer", "reference", "reward model", "critic")

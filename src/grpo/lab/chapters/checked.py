@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from grpo.algorithms import PRESETS
+from grpo.config.presets import PRESETS
 from grpo.core import group_advantages, reward_statistics
 from grpo.errors import GrpoError
 from grpo.lab.chapters.query import Query, number, text, whole
-from grpo.rewards.answers import check, kind_of
 from grpo.rewards.format import json_schema
 from grpo.tasks.arithmetic import Arithmetic
+from grpo.tasks.checkers.answers import check, kind_of
 from grpo.tasks.countdown import Countdown
 from grpo.types import Problem
 
@@ -66,7 +66,7 @@ def verifiable(query: Query) -> list[dict[str, Any]]:
     puzzle = Problem("p", "", "44+19-35", columns={"numbers": [44, 19, 35], "target": 28})
     sums = Problem("p", "37+85+46=", "168")
     json_texts = ('{"name": "Ada", "age": 36}', '{"name": "Ada"}')
-    by_check, clips = "grpo.rewards.answers:check", "How many clips in all? (72)"
+    by_check, clips = "grpo.tasks.checkers.answers:check", "How many clips in all? (72)"
     sums_paid = _marked(Arithmetic("easy"), sums, "(18;16)168", "161")
     puzzle_paid = _marked(Countdown(), puzzle, "<answer>44+19-35</answer>", "<answer>44-19</answer>")
     json_paid: list[tuple[str, float | None]] = [(line, shaped(sums, line)) for line in json_texts]

@@ -136,7 +136,7 @@ def clinic(query: Query) -> list[dict[str, Any]]:
 
 
 def diagnosis(query: Query) -> dict[str, Any]:
-    """What was planted in a patient, what `grpo.diagnosis` found in the recorded runs, and what each remedy did."""
+    """What was planted in a patient, what `record.diagnosis` found in the recorded runs, and what each remedy did."""
     asked = query.get("patient", "")
     patient = next((each for each in PATIENTS if each.trial == asked), None)
     if patient is None:

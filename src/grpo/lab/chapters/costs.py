@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grpo.core import group_advantages, process_advantages, tabular, zero_signal_chance
+from grpo.core import group_advantages, process_advantages, zero_signal_chance
+from grpo.core.explain import tabular
 from grpo.lab.chapters import budget, family, questions, relatives, reported
 from grpo.lab.chapters.distance import train_tabular
-from grpo.plan import flops, memory_of, needs
+from grpo.model.plan import flops, memory_of, needs
 
 ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
     "memory": budget.memory,

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo.core import gae, group_advantages, process_advantages
-from grpo.credit import credit
-from grpo.critic import Critic
 from grpo.lab.chapters.attribution import presets, steps, tokens, true_value
 from grpo.lab.chapters.gaming import careless, gamed, near, near_as_in_trl, reward_calls, strategies
-from grpo.rewards.call import call
+from grpo.model.critic import Critic
+from grpo.rewards.pool.invoke import call
 from grpo.rewards.steps import score_steps
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.tasks.gameable import close_and_brief, exact
+from grpo.training.credit import credit
 
 ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
     "strategies": strategies,

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from grpo.core import group_advantages, kl_estimate, policy_loss, tabular
+from grpo.core import group_advantages, kl_estimate, policy_loss
+from grpo.core.explain import tabular
 from grpo.lab.chapters.query import Query, number, numbers, whole, word
 
 KINDS = ("k1", "k2", "k3")

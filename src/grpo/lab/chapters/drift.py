@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from grpo.core.tabular import expected_estimate, expected_kl_gradient, expected_reward, kl, true_gradient
+from grpo.core.explain.tabular import expected_estimate, expected_kl_gradient, expected_reward, kl, true_gradient
 from grpo.lab.chapters.query import Query, number, whole, word
 from grpo.lab.trials.recorded import recorded_arms
 

@@ -8,10 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from grpo.errors import GrpoError
-from grpo.evaluation import is_right
 from grpo.lab.chapters import shipped
 from grpo.lab.chapters.query import Query, text
 from grpo.lab.reading import probes
+from grpo.types import is_right
 
 REFLECTION = ("wait", "actually", "let me check", "check", "hmm", "mistake", "again")
 """Words with which models that were trained on prose take a thought back."""

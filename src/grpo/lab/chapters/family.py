@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from grpo.algorithms import PRESETS, Loss
+from grpo.config.presets import PRESETS, Loss
 from grpo.core import denominator, gae, group_advantages, token_terms
 from grpo.core.advantage import STD_FLOOR
 from grpo.lab.chapters.query import Query, word

@@ -11,10 +11,10 @@ import torch
 from grpo.core import group_advantages
 from grpo.errors import GrpoError
 from grpo.lab.chapters.query import Query, text
-from grpo.rewards.answers import check
-from grpo.rewards.call import Answers, Outcome, call
-from grpo.rewards.own import OwnReward, Spec
+from grpo.rewards.functions import OwnReward, Spec
+from grpo.rewards.pool.invoke import Answers, Outcome, call
 from grpo.tasks.arithmetic import Arithmetic
+from grpo.tasks.checkers.answers import check
 from grpo.tasks.gameable import close_and_brief, exact
 from grpo.types import Problem
 

@@ -11,23 +11,24 @@ from typing import Any
 
 import torch
 
-from grpo.batch import pack
-from grpo.config import Config, resolve
+from grpo.config import Config
+from grpo.config.schema import resolve
 from grpo.core import group_advantages, reward_statistics, zero_signal_chance
-from grpo.core.tabular import true_gradient
-from grpo.credit import credit, has_signal
+from grpo.core.explain.tabular import true_gradient
 from grpo.errors import GrpoError
-from grpo.gradient import accumulate_gradients
 from grpo.lab.chapters import shipped
 from grpo.lab.chapters.nano import LONGEST, Nano, fresh_nano, nano, sampled, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
 from grpo.lab.chapters.spread import alone, chance, estimates, group_estimate, sizes
 from grpo.lab.signal import difficulty
-from grpo.policy import logprobs
+from grpo.model.packing import pack
+from grpo.model.policy import logprobs
 from grpo.rewards import score
-from grpo.rollout.choice import choose
-from grpo.rollout.engine import Engine
+from grpo.rollout.builtin import Engine
+from grpo.rollout.sampling import choose
 from grpo.tasks.arithmetic import Arithmetic
+from grpo.training.credit import credit, has_signal
+from grpo.training.gradient import accumulate_gradients
 from grpo.types import Group
 
 TEMPERATURES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)

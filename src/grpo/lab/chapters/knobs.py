@@ -6,12 +6,12 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
-from grpo.algorithms import PRESETS
 from grpo.config import Config
+from grpo.config.presets import PRESETS
 from grpo.lab.chapters.query import Query
 from grpo.lab.chapters.smoothness import jump
 from grpo.lab.trials.recorded import recorded_arms
-from grpo.metrics import METRICS
+from grpo.record.metrics import METRICS
 
 DEEPSEEKMATH = "DeepSeekMath 2024, arXiv:2402.03300, §4.2"
 R1 = "DeepSeek-R1 (Nature 2025), as TRL's documentation quotes it"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from grpo.core import group_advantages, policy_loss, token_terms
-from grpo.core.tabular import expected_kl_gradient
+from grpo.core.explain.tabular import expected_kl_gradient
 from grpo.lab.chapters.query import Query, number, whole
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from grpo.algorithms import PRESETS
-from grpo.core import denominator, kl_estimate, policy_loss, tabular, token_loss, token_terms
+from grpo.config.presets import PRESETS
+from grpo.core import denominator, kl_estimate, policy_loss, token_loss, token_terms
+from grpo.core.explain import tabular
 from grpo.core.loss import clip, policy_ratio, weighted_sum
 from grpo.lab.chapters.clipping import (
     at_ratio,

@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from grpo.config import Config, resolve
-from grpo.critic import Critic, make_critic
+from grpo.config import Config
+from grpo.config.parse import shown
+from grpo.config.schema import resolve
 from grpo.errors import GrpoError
-from grpo.flags import shown
 from grpo.lab.catalogue import RECORDINGS
-from grpo.loading import load_policy
-from grpo.policy import Policy
+from grpo.model.critic import Critic, make_critic
+from grpo.model.load import load_policy
+from grpo.model.policy import Policy
 from grpo.rewards import score
-from grpo.rollout.engine import Engine
+from grpo.rollout.builtin import Engine
 from grpo.tasks import load_task
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Group, Problem

@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from grpo.algorithms import PRESETS, Loss
 from grpo.config import Config, Optimizer
+from grpo.config.parse import shown
+from grpo.config.presets import PRESETS, Loss
 from grpo.core import token_loss, token_terms
-from grpo.credit import credit, has_signal
 from grpo.errors import GrpoError
-from grpo.flags import shown
-from grpo.gradient import accumulate_gradients
 from grpo.lab.chapters.nano import Nano, fresh_nano, nano, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole, word
 from grpo.lab.tokens import Traced, work_out
-from grpo.optimizer import make_optimizer, take_step
-from grpo.policy import Policy, annotate, logprobs
+from grpo.model.optimizer import make_optimizer, take_step
+from grpo.model.policy import Policy, annotate, logprobs
+from grpo.record.trace import Traces
 from grpo.rewards import score
-from grpo.trace import Traces
+from grpo.training.credit import credit, has_signal
+from grpo.training.gradient import accumulate_gradients
 from grpo.types import Completion, Group
 
 PROMPT = "12+34+56="

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from grpo.config.parse import shown
 from grpo.errors import GrpoError
-from grpo.flags import shown
 
 Query = Mapping[str, str]
 

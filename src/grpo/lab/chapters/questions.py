@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from grpo.core import group_advantages, process_advantages, reward_statistics, tabular, zero_signal_chance
+from grpo.core import group_advantages, process_advantages, reward_statistics, zero_signal_chance
+from grpo.core.explain import tabular
 from grpo.lab.chapters import shipped
 from grpo.lab.chapters.distance import SHOWN_EVERY, STEPS, drift, reference_logits, rewards_of_answers
 from grpo.lab.chapters.query import Query, number, whole

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from grpo.algorithms import PRESETS
-from grpo.core import group_advantages, tabular
+from grpo.config.presets import PRESETS
+from grpo.core import group_advantages
+from grpo.core.explain import tabular
 from grpo.lab.chapters.distance import reference_logits, rewards_of_answers
 from grpo.lab.chapters.query import Query, number, whole
-from grpo.plan import PRECISIONS, Needs, Work, flops, memory_of, needs, typical_shape
+from grpo.model.plan import PRECISIONS, Needs, Work, flops, memory_of, needs, typical_shape
 
 DRAWS = 4000
 

@@ -6,8 +6,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from grpo.algorithms import PRESETS
 from grpo.config import Config
+from grpo.config.presets import PRESETS
 from grpo.lab.chapters import shipped
 from grpo.lab.chapters.query import Query
 

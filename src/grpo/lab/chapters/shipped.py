@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from grpo.lab.catalogue import RECORDINGS
-from grpo.store import Run
+from grpo.record.store import Run
 
 NAME = "tiny-arithmetic"
 

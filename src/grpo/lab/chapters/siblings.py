@@ -47,7 +47,7 @@ def nano_update(query: Query) -> dict[str, Any]:
     # Here, because a page of sliders need not wait for all that a model brings with it.
     from grpo.lab.chapters.nano import fresh_nano, nano, sum_of_three
     from grpo.lab.chapters.update import one_update, seen_by, settings
-    from grpo.optimizer import make_optimizer
+    from grpo.model.optimizer import make_optimizer
 
     config = settings(query)
     problem = sum_of_three(text(query, "prompt", "29+60+75=", 20))

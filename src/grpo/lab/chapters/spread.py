@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from grpo.config import Config, validate
+from grpo.config import Config
+from grpo.config.schema import validate
 from grpo.core import group_advantages, zero_signal_chance
-from grpo.core.tabular import true_gradient
+from grpo.core.explain.tabular import true_gradient
 from grpo.errors import GrpoError
 from grpo.lab.chapters.query import Query, number, whole
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grpo.diagnosis import diagnose
 from grpo.lab.chapters import clinic, drift, knobs, listings, smoothness
 from grpo.lab.trials.perform import perform
+from grpo.record.diagnosis import diagnose
 
 ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
     "smoothness": smoothness.smoothness,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpo.algorithms import PRESETS, Loss
 from grpo.config import Config
+from grpo.config.presets import PRESETS, Loss
 from grpo.lab.chapters.query import Query, number, whole, word
 
 LOSS_TYPES = {"sequence": "grpo", "token": "dapo", "constant": "dr_grpo"}

@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from grpo.config import Config, resolve
+from grpo.config import Config
+from grpo.config.schema import resolve
 from grpo.core import token_terms
-from grpo.credit import credit
-from grpo.gradient import accumulate_gradients
 from grpo.lab.chapters.nano import LONGEST, Nano, fresh_nano, nano, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
-from grpo.optimizer import make_optimizer, take_step
-from grpo.policy import Policy, annotate, logprobs
+from grpo.model.optimizer import make_optimizer, take_step
+from grpo.model.policy import Policy, annotate, logprobs
+from grpo.record.trace import Traces
 from grpo.rewards import score
-from grpo.trace import Traces
-from grpo.train import annotated
+from grpo.training.credit import credit
+from grpo.training.gradient import accumulate_gradients
+from grpo.training.loop import annotated
 from grpo.types import Completion, Group, Problem
 
 PHASES = ("sample", "score", "compare", "loss", "update")

@@ -8,23 +8,23 @@ from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
-from grpo.algorithms import PRESETS
 from grpo.config import Config
+from grpo.config.presets import PRESETS
 from grpo.core import policy_loss, zero_signal_chance
-from grpo.credit import credit
-from grpo.evaluation import evaluate
-from grpo.gradient import accumulate_gradients
 from grpo.lab.chapters.budget import memory
 from grpo.lab.chapters.checked import CLASSMATES, judged, scored_group, verifiable
 from grpo.lab.chapters.emergence import aha
 from grpo.lab.chapters.nano import LONGEST, nano, sampled, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
 from grpo.lab.chapters.update import one_update, paused_update
-from grpo.optimizer import descend
+from grpo.model.optimizer import descend
 from grpo.rewards import score
-from grpo.rewards.answers import check
-from grpo.rollout.engine import Engine
-from grpo.train import loop
+from grpo.rollout.builtin import Engine
+from grpo.tasks.checkers.answers import check
+from grpo.training.credit import credit
+from grpo.training.evaluation import evaluate
+from grpo.training.gradient import accumulate_gradients
+from grpo.training.loop import loop
 from grpo.types import Completion
 
 SAMPLES = 512

@@ -17,13 +17,13 @@ from typing import Any
 
 from grpo.errors import GrpoError
 from grpo.lab.trials.spec import Trial
-from grpo.view import View
+from grpo.record.events import View
 
 
 def perform(trial: Trial, folder: Path, tell: Callable[[dict[str, Any]], None]) -> None:
     """Trains every arm with every seed; seeds go round before arms do, so that an early end leaves arms to compare."""
     import grpo
-    from grpo.diagnosis import diagnose
+    from grpo.record.diagnosis import diagnose
 
     for seed in range(1, trial.seeds + 1):
         for arm in range(len(trial.arms)):

@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo.algorithms import SURROGATES
-from grpo.config import Config, parse_train
+from grpo.config import Config
+from grpo.config.parse import Leaf, from_text, leaves, misfit, shown
+from grpo.config.presets import SURROGATES
+from grpo.config.schema import parse_train
 from grpo.errors import GrpoError
-from grpo.flags import Leaf, from_text, leaves, misfit, shown
-from grpo.metrics import METRICS
+from grpo.record.metrics import METRICS
 
 MOST_ARMS, MOST_SEEDS, MOST_STEPS = 6, 5, 200
 MOST_COMPLETIONS = 600_000

@@ -37,11 +37,11 @@ export function Comparison() {
 export function Steps() {
   const depth = useDepth();
   const steps = [
-    ["Write one answer to each prompt", "grpo.rollout.engine:Engine.sample", "the same, but G answers"],
+    ["Write one answer to each prompt", "grpo.rollout.builtin:Engine.sample", "the same, but G answers"],
     ["Mark it", "grpo.rewards:score", "the same"],
-    ["Ask the critic what it expected before every token", "grpo.critic:Critic.values", "not there"],
+    ["Ask the critic what it expected before every token", "grpo.model.critic:Critic.values", "not there"],
     ["Turn surprises into advantages by GAE, with γ and λ", "grpo.core.gae:gae", "grpo.core.advantage:group_advantages", "compare with the group instead"],
-    ["Update the policy with the clipped loss, and the critic with its own", "grpo.gradient:accumulate_gradients", "the policy alone"],
+    ["Update the policy with the clipped loss, and the critic with its own", "grpo.training.gradient:accumulate_gradients", "the policy alone"],
   ];
   return html`<${Section} title="PPO in five steps" id="ppo-steps" depth="intuition code" lead="And which of them GRPO drops. Both are presets of one engine, so the right column is literally the difference.">
     <${Table} label="PPO step by step" head=${["step", ...(depth === "code" ? ["in PPO, by"] : []), "in GRPO"]} rows=${steps.map(([step, by, grpo, words], place) => [`${place + 1}. ${step}`, ...(depth === "code" ? [html`<code>${by}</code>`] : []), depth === "code" && grpo.startsWith("grpo.") ? html`<code>${grpo}</code>` : (words ?? grpo)])} foot="Step 3 is the costly one: a second network reads every answer, and is trained on every answer." />
@@ -87,9 +87,9 @@ export function When() {
 export function Verifiable() {
   return html`<${Section} title="Can it be checked?" id="verifiable" depth="intuition" lead="The line between easy and hard rewards, and what the engine offers on either side.">
     <${Table} label="Verifiability" head=${["task", "how it is checked", "in the engine"]} rows=${[
-      ["mathematics", "compare with the known answer", html`<code>grpo.rewards.answers</code>`],
-      ["programs", "run the tests, in a sandbox", html`<code>grpo.rewards.sandbox</code>`],
-      ["facts", "look them up; wording has to be met", html`<code>grpo.rewards.answers</code>`],
+      ["mathematics", "compare with the known answer", html`<code>grpo.tasks.checkers.answers</code>`],
+      ["programs", "run the tests, in a sandbox", html`<code>grpo.tasks.checkers.sandbox</code>`],
+      ["facts", "look them up; wording has to be met", html`<code>grpo.tasks.checkers.answers</code>`],
       ["games and puzzles", "apply the rules", html`<code>grpo.tasks.countdown</code>`],
       ["a required form", "parse it", html`<code>grpo.rewards.format</code>`],
       ["creative writing", "taste: people, or a model of them", html`<code>--reward model:…</code>`],

@@ -33,7 +33,7 @@ function Ward({ patient }) {
 function Diagnosis({ patient, guess }) {
   const state = useAnswer("train", "diagnosis", { patient: patient.trial });
   return html`<${Fetched} state=${state} height="12rem">${(data) => html`<div class="verdict" role="status"><p><b class=${guess === data.cause ? "good" : "missed"}>${guess === data.cause ? "So it is." : "No:"}</b> ${data.words}. Planted: ${Object.entries(data.settings).map(([name, value]) => html`<code>${name} = ${typeof value === "number" ? exact(value) : value}</code> `)}</p>
-      ${data.findings.length ? html`<p class="small soft">What <code>grpo.diagnosis</code> says of the record:</p><ul class="findings-list">${data.findings.map((finding) => html`<li><b>${finding.kind.replaceAll("_", " ")}</b> ${finding.text}</li>`)}</ul>` : html`<p><b data-number="no-finding">No finding.</b> <code>grpo.diagnosis</code> sees nothing wrong with this record.</p>`}
+      ${data.findings.length ? html`<p class="small soft">What <code>grpo.record.diagnosis</code> says of the record:</p><ul class="findings-list">${data.findings.map((finding) => html`<li><b>${finding.kind.replaceAll("_", " ")}</b> ${finding.text}</li>`)}</ul>` : html`<p><b data-number="no-finding">No finding.</b> <code>grpo.record.diagnosis</code> sees nothing wrong with this record.</p>`}
       <p>${data.lesson}</p><${Remedies} rows=${data.remedies} /></div>`}<//>`;
 }
 

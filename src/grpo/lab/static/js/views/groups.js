@@ -130,7 +130,7 @@ function HowMade({ done, group, about }) {
   if (group.kind !== "mixed") return html`<p class="small soft worked">All rewards of the group are equal, so its advantages are exactly 0 and it teaches nothing.</p>`;
   if (baseline === "value") return html`<p class="small soft worked">Made token by token, against what the critic expected; this is their mean.</p>`;
   if (credit === "process") return html`<p class="small soft worked">Made token by token from the rewards of the steps; this is their mean.</p>`;
-  if (parts === "normalise" || weights || overlong || (beta && kl_in === "reward")) return html`<p class="small soft worked">Made by <code>grpo.credit</code> from the reward's parts, with their weights and penalties: baseline <code>${baseline}</code>, scale <code>${scale}</code>.</p>`;
+  if (parts === "normalise" || weights || overlong || (beta && kl_in === "reward")) return html`<p class="small soft worked">Made by <code>grpo.training.credit</code> from the reward's parts, with their weights and penalties: baseline <code>${baseline}</code>, scale <code>${scale}</code>.</p>`;
   if (baseline !== "mean" || scale !== "group_std") return html`<p class="small soft worked">Made with baseline <code>${baseline}</code> and scale <code>${scale}</code> by <code>grpo.core.group_advantages</code>.</p>`;
   return html`<div class="worked"><${Tex} block>${`A=\\frac{r-\\text{mean}}{\\text{std}+10^{-4}}=\\frac{${value(done.reward)}-${braced(mean)}}{${value(std)}+10^{-4}}=${value(done.advantage)}`}<//></div>`;
 }

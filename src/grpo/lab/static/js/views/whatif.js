@@ -32,7 +32,7 @@ export function WhatIf({ url, about, query }) {
   const asked = Object.fromEntries([...query].filter(([name]) => name in WORDS || name.startsWith("weight.") || NUMBERS.some(([key]) => key === name)));
   const state = useApi(address(`${url}/steps/${step}/whatif`, asked));
   const clear = Object.fromEntries(Object.keys(asked).map((name) => [name, undefined]));
-  return html`<p class="view-lead">The completions and rewards of a recorded step stay; the advantages and weights are worked out again by <code>grpo.credit</code> and <code>grpo.core</code>. Nothing is trained.</p>
+  return html`<p class="view-lead">The completions and rewards of a recorded step stay; the advantages and weights are worked out again by <code>grpo.training.credit</code> and <code>grpo.core</code>. Nothing is trained.</p>
     <${StepBar} step=${step} last=${about.steps - 1} />
     <${Fetched} state=${state} height="60vh">${(answer) => {
       // Controls show what is asked, at once; the numbers follow when they are there.

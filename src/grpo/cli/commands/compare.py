@@ -1,0 +1,154 @@
+"""`grpo compare`: several algorithms or recipes, several seeds each, one table, one picture, and what it means."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo.cli.compare.arms import Job, make_jobs, settled_name
+from grpo.cli.compare.outcome import Finished, differences, in_words, read, summarise
+from grpo.cli.compare.picture import check_matplotlib, draw
+from grpo.cli.compare.progress import Watch
+from grpo.cli.compare.queue import jobs_at_once, run_all
+from grpo.cli.compare.student import Interval
+from grpo.config import parse as flags
+from grpo.errors import GrpoError
+
+PROG = "grpo compare"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Train several ways, several seeds each, and say which differences are beyond luck.
+
+    grpo compare --algorithms grpo,dr_grpo --seeds 3 [recipe.toml] [any setting of grpo train], or
+    grpo compare one.toml other.toml --seeds 3. The same command again goes on where it stopped.
+    """
+
+    algorithms: str = ""
+    """Presets to compare, with commas between; empty: each recipe is one side of the comparison."""
+    seeds: int = 3
+    """Runs of each, with seeds 1, 2, 3 and so on."""
+    jobs: int = 0
+    """Runs at a time; 0: as many as the machine carries."""
+    name: str = ""
+    """First part of the runs' names; empty: one made from the settings."""
+    picture: str = ""
+    """PNG to write; empty: the name with .png; none: no picture."""
+    json: bool = False
+    """Print JSON."""
+
+
+def command(arguments: list[str]) -> int:
+    if "--help" in arguments or "-h" in arguments:
+        flags.show_help(CompareOptions, PROG)
+    ours, passed_on = split(arguments)
+    options = flags.build(CompareOptions, flags.read(CompareOptions, ours, prog=PROG), prog=PROG)
+    if options.seeds < 1:
+        raise GrpoError(f"field seeds (command line): must be at least 1; got {options.seeds}")
+    if options.jobs < 0:
+        raise GrpoError(f"field jobs (command line): must be 0 or more; got {options.jobs}")
+    algorithms = [name.strip() for name in options.algorithms.split(",") if name.strip()]
+    name = settled_name(options.name, passed_on)
+    jobs = make_jobs(algorithms, options.seeds, name, passed_on)
+    if options.picture != "none":
+        check_matplotlib()
+    with Watch(jobs, quiet=options.json) as watch:
+        run_all(jobs, options.jobs or jobs_at_once(jobs), watch.look)
+    arms: dict[str, list[Finished]] = {}
+    for job in sorted(jobs, key=lambda job: job.seed):
+        arms.setdefault(job.arm, []).append(read(job))
+    arms = {arm: arms[arm] for arm in dict.fromkeys(job.arm for job in jobs)}
+    picture = None
+    if options.picture != "none":
+        picture = Path(options.picture or f"{name}.png")
+        config = jobs[0].config
+        draw(arms, picture, f"{config.model}, {config.steps} steps")
+    if options.json:
+        print(json.dumps(as_json(arms, jobs, picture)))
+    else:
+        show(arms, picture)
+    return 0
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(words for the comparison, words for every `grpo train`)."""
+    known = flags.leaves(CompareOptions)
+    ours: list[str] = []
+    passed_on: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        name, equals, _ = word.removeprefix("--").partition("=")
+        setting = name.replace("-", "_")
+        if not word.startswith("--") or setting not in known:
+            passed_on.append(word)
+            continue
+        ours.append(word)
+        if not equals and known[setting].kind is not bool and rest:
+            ours.append(rest.pop(0))
+    return ours, passed_on
+
+
+def as_json(arms: dict[str, list[Finished]], jobs: Sequence[Job], picture: Path | None) -> dict[str, Any]:
+    def interval(found: Interval) -> dict[str, float | None]:
+        ends = {"low": found.low, "high": found.high}
+        return {"mean": found.mean} | {name: end if math.isfinite(end) else None for name, end in ends.items()}
+
+    measured = summarise(arms)
+    rows = {
+        arm: {
+            **{name: interval(found) for name, found in measured[arm].items()},
+            "accuracy_by_seed": {run.seed: run.accuracy for run in runs},
+            "runs": [job.name for job in jobs if job.arm == arm],
+        }
+        for arm, runs in arms.items()
+    }
+    pairs = [
+        {"better": each.better, "worse": each.worse, "beyond_luck": each.is_clear, **interval(each.interval)}
+        for each in differences(arms)
+    ]
+    return {"arms": rows, "pairs": pairs, "words": in_words(arms), "picture": str(picture) if picture else None}
+
+
+def show(arms: dict[str, list[Finished]], picture: Path | None) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for heading in ("held-out accuracy", "reward at the end", "tokens", "seconds", "GiB at peak", "10¹² operations"):
+        table.add_column(heading, justify="right")
+    for arm, found in summarise(arms).items():
+        table.add_row(
+            arm,
+            _with_interval(found["accuracy"], "{:.1%}"),
+            _with_interval(found["reward"], "{:.3f}"),
+            f"{found['tokens'].mean:,.0f}",
+            f"{found['seconds'].mean:.0f}",
+            f"{found['memory'].mean / 2**30:.2f}",
+            f"{found['operations'].mean / 1e12:.3g}" if found["operations"].mean else "–",
+        )
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console.print(table)
+    seeds = min(len(runs) for runs in arms.values())
+    if seeds > 1:
+        console.print(f"Means over {seeds} seeds, with their 95% intervals.", soft_wrap=True)
+    console.print("\n".join(in_words(arms)), highlight=False, soft_wrap=True)
+    if picture:
+        console.print(f"Picture: {picture}", highlight=False, soft_wrap=True)
+
+
+def _with_interval(found: Interval, form: str) -> str:
+    """
+    >>> _with_interval(Interval(0.5, 0.4, 0.6), "{:.1%}")
+    '50.0% [40.0% – 60.0%]'
+    """
+    mean, low, high = (form.format(value) for value in (found.mean, found.low, found.high))
+    return f"{mean} [{low} – {high}]" if math.isfinite(found.high) else mean

@@ -1,0 +1,49 @@
+"""`grpo eval`: held-out accuracy of a model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+
+from grpo.cli.commands.model import find_task, load
+from grpo.cli.commands.options import Sampling, parse
+from grpo.errors import GrpoError
+
+PROG = "grpo eval"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(Sampling):
+    """Ask held-out problems, once sampled and once greedy, and report accuracy with its 95% interval."""
+
+    problems: int = 500
+    """How many held-out problems are asked."""
+
+
+def command(arguments: list[str]) -> int:
+    options = parse(EvalOptions, arguments, PROG, ("model",))
+    policy, settings = load(options.model, options.runs)
+    from grpo.rollout.builtin import Engine
+    from grpo.training.evaluation import evaluate
+
+    task = find_task(options, settings, str(policy.device))
+    if task is None:
+        raise GrpoError("field task: name one with --task NAME; only runs and embedded models bring their own")
+    with task:
+        problems = task.heldout()[: options.problems]
+        if sys.stderr.isatty():
+            print(f"asking {len(problems)} held-out problems, sampled and greedy …", file=sys.stderr)
+        row, _ = evaluate(Engine(policy), task, problems, **options.choosing(settings))
+    if options.json:
+        print(json.dumps({"model": options.model, "task": task.name, "problems": len(problems), **row}))
+        return 0
+    for kind, prefix in (("sampled", ""), ("greedy", "greedy_")):
+        low, high = row[f"{prefix}low"], row[f"{prefix}high"]
+        print(f"{kind:8} {row[f'{prefix}accuracy']:6.1%}   95% interval {low:.1%} to {high:.1%}")
+    if "reward_mean" in row:
+        print(f"mean reward {row['reward_mean']:.3f}")
+    print(f"mean length {row['length_mean']:.1f} tokens")
+    for name in (name for name in row if name.endswith("_share")):
+        print(f"{name.removesuffix('_share')} share {row[name]:.1%}")
+    return 0

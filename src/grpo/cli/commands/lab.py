@@ -1,0 +1,41 @@
+"""`grpo lab`: the web pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo.cli.commands.options import parse
+from grpo.errors import GrpoError
+
+PROG = "grpo lab"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabOptions:
+    """Look inside the runs in the browser: groups, advantages, tokens, while they train and afterwards."""
+
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    port: int = 8765
+    """0: any that is free."""
+    host: str = "127.0.0.1"
+    """Address to listen at; one that other machines can reach needs --token."""
+    token: str = ""
+    """Secret that a browser must bring once, in the address."""
+    open: bool = True
+    """Open the browser."""
+
+
+def command(arguments: list[str]) -> int:
+    options = parse(LabOptions, arguments, PROG, ())
+    if not 0 <= options.port < 65536:
+        raise GrpoError(f"field port (command line): must be 0 to 65535; got {options.port}")
+    try:
+        from grpo.lab.server import serve
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("starlette", "uvicorn"):
+            raise
+        raise GrpoError(f'the lab needs {missing.name}: pip install "grpo-lab[lab]"') from None
+    serve(Path(options.runs), address=options.host, port=options.port, token=options.token, open_browser=options.open)
+    return 0

@@ -1,0 +1,64 @@
+"""What MODEL stands for on the command line: a run's checkpoint or a model by name, and the task it comes with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo.config import Dataset, Scoring
+from grpo.config.models import DEFAULT_TASK
+from grpo.config.schema import from_dict
+from grpo.errors import GrpoError
+
+if TYPE_CHECKING:
+    from grpo.cli.commands.options import Sampling
+    from grpo.model.policy import Policy
+    from grpo.record.store import Run
+    from grpo.rewards import Rewarded
+
+
+def load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
+    """The policy, and the settings it was trained with or made for."""
+    from grpo.model.load import load_policy
+
+    model, settings = find_run(name, runs) or (name, {"task": DEFAULT_TASK.get(name, "")})
+    return load_policy(model), settings
+
+
+def find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
+    """Model folder and settings of the run of that name; None where a model is meant."""
+    if name in DEFAULT_TASK or Path(name).exists() or not (Path(runs) / name / "run.db").is_file():
+        return None
+    from grpo.record.store import Run
+
+    with Run.open(Path(runs), name, readonly=True) as run:
+        return str(model_of(run)), run.config
+
+
+def model_of(run: Run, *, best: bool = False) -> Path:
+    from grpo.record.checkpoints import Checkpoints
+
+    checkpoints, best_step = Checkpoints(run.path), run.best_step()
+    checkpoint = checkpoints.at(best_step) if best and best_step is not None else checkpoints.newest()
+    if checkpoint is None and best:
+        raise GrpoError(f"run {run.name}: has no checkpoint of its best evaluation (after {best_step} steps)")
+    if checkpoint is None:
+        raise GrpoError(f"run {run.name}: has no checkpoint yet; wait for one, or train with --checkpoint-every N")
+    if damage := checkpoint.damage():
+        raise GrpoError(f"run {run.name}: {damage}; resume the run, which falls back to the checkpoint before")
+    return checkpoint.model
+
+
+def find_task(options: Sampling, settings: dict[str, Any], device: str) -> Rewarded | None:
+    """The task that was asked for, or else the one the model was trained on, with what pays. To be closed after use."""
+    from grpo.rewards import Rewarded
+    from grpo.tasks import load_task
+
+    scoring = from_dict(Scoring, settings.get("scoring", {}))
+    if options.task or options.data:
+        task = load_task(options.task or "data", options.data, options.dataset)
+        return Rewarded(task, options.reward, scoring, device)
+    if not settings.get("task"):
+        return None
+    rows = settings.get("data", ""), from_dict(Dataset, settings.get("dataset", {}))
+    return Rewarded(load_task(settings["task"], *rows), options.reward or settings.get("reward", ""), scoring, device)

@@ -1,0 +1,79 @@
+"""Reads a command's words into its options, and refuses numbers that cannot be meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from grpo.config import Dataset
+from grpo.config import parse as flags
+from grpo.errors import GrpoError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """A model, what it is asked, and how its tokens are chosen: what `grpo eval` and `grpo sample` share."""
+
+    model: str
+    """A model or the name of a run; also the first argument."""
+    task: str = ""
+    """Empty: the run's or the embedded model's own."""
+    data: str = ""
+    """Rows to ask instead: a file or a Hugging Face dataset."""
+    reward: str = ""
+    """What pays, as in grpo train; task: the task's own check. Empty: as in the run; with a task named, its check."""
+    temperature: float = 1.0
+    """0: greedy."""
+    max_new_tokens: int = 0
+    """0: as in the run, or 48."""
+    top_k: int = 0
+    """Sample among the k likeliest tokens only; 0: all."""
+    top_p: float = 1.0
+    """Sample from the smallest set of tokens that holds this much probability."""
+    seed: int = 1
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    json: bool = False
+    """Print JSON."""
+    dataset: Dataset = field(default_factory=Dataset)
+
+    def choosing(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """How an engine is asked, for a model that was trained with these settings."""
+        return {
+            "seed": self.seed,
+            "temperature": self.temperature,
+            "max_new_tokens": self.max_new_tokens or settings.get("max_new_tokens", 48),
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+        }
+
+
+LEAST: Mapping[str, int] = {
+    "count": 1,
+    "problems": 1,
+    "temperature": 0,
+    "max_new_tokens": 0,
+    "top_k": 0,
+    "group_size": 1,
+    "model_problems": 1,
+    "samples": 0,
+}
+"""The least that an option of this name may be, whichever command has it."""
+
+
+def parse(
+    options: type[T], arguments: list[str], prog: str, positionals: Sequence[str], *, least: Mapping[str, int] = LEAST
+) -> T:
+    if "--help" in arguments or "-h" in arguments:
+        flags.show_help(options, prog)
+    settings = flags.read(options, arguments, prog=prog, positionals=positionals)
+    parsed = flags.build(options, settings, prog=prog)
+    for name, bound in least.items():
+        if (value := getattr(parsed, name, bound)) < bound:
+            raise GrpoError(f"field {name} (command line): must be at least {bound}; got {value}")
+    if not 0 < (top_p := getattr(parsed, "top_p", 1.0)) <= 1:
+        raise GrpoError(f"field top_p (command line): must be above 0 and at most 1; got {top_p}")
+    return parsed

@@ -1,0 +1,294 @@
+"""`grpo plan`: what a run would take, by algorithm, as a table or as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+from grpo.config import Config
+from grpo.config import parse as flags
+from grpo.config.presets import PRESETS, check_preset
+from grpo.config.schema import parse_train
+from grpo.errors import GrpoError
+from grpo.model.plan.compute import flops
+from grpo.model.plan.gpus import GIB, USABLE, gpu_memory
+from grpo.model.plan.memory import PRECISIONS, memory_of
+from grpo.model.plan.shape import Shape, find_shape, typical_shape
+from grpo.model.plan.work import Needs, Work, needs
+
+PROG = "grpo plan"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Memory and compute of a step, before anything is loaded.
+
+    grpo plan MODEL [--algorithm NAME,NAME] [--gpu NAME]: MODEL is the name of a well-known shape such as qwen2.5-1.5b,
+    an embedded model, a Hugging Face folder or id. grpo plan RECIPE.toml plans a recipe of grpo train.
+    """
+
+    model: str = ""
+    """The shape to plan for; also the first argument."""
+    params: str = ""
+    """Instead of a model: a size, such as 7B, 13B or 70B, built as models of that size usually are."""
+    algorithm: str = ""
+    """One preset, or several with commas between; empty: all of them."""
+    gpu: str = ""
+    """h200, h100, a100-80, 4090 and so on, or its memory, such as "24 GB"; says what fits."""
+    device: Literal["gpu", "cpu"] = "gpu"
+    """What it is to run on."""
+    dtype: Literal["auto", "mixed", "half", "float32", "bfloat16"] = "auto"
+    """Number format, as system.dtype; auto: mixed on a GPU, float32 on a CPU."""
+    lora: int = 0
+    """Rank of adapters on every linear map, all that would then be trained; 0: the whole model is."""
+    prompts_per_step: int = Config.prompts_per_step
+    group_size: int = Config.group_size
+    prompt_tokens: int = 256
+    """Length of the prompts."""
+    max_new_tokens: int = 1024
+    """Length of the completions."""
+    token_budget: int = 16384
+    """Tokens per micro-batch, as system.token_budget."""
+    recompute: bool = False
+    """Keep less for the backward pass and compute it again, as system.recompute."""
+    epochs: int = 1
+    """Passes over the completions of a step."""
+    minibatches: int = 1
+    """Updates per pass."""
+    reward_model: str = ""
+    """Shape of a reward model, or its size; empty: none."""
+    json: bool = False
+    """Print JSON."""
+
+
+def command(arguments: list[str]) -> int:
+    if "--help" in arguments or "-h" in arguments:
+        flags.show_help(PlanOptions, PROG)
+    recipes = [argument for argument in arguments if argument.endswith(".toml")]
+    config = parse_train(recipes) if recipes else None
+    rest = [argument for argument in arguments if argument not in recipes]
+    settings = flags.read(PlanOptions, rest, prog=PROG, positionals=("model",))
+    options = flags.build(PlanOptions, settings, prog=PROG, default=options_of(config) if config else None)
+    planned = plan(options, config)
+    if options.json:
+        print(json.dumps(planned))
+    else:
+        show(planned)
+    return 0
+
+
+def options_of(config: Config) -> PlanOptions:
+    """What a recipe leaves open is the length of its prompts."""
+    system, optimizer = config.system, config.optimizer
+    return PlanOptions(
+        model=config.model,
+        algorithm=config.algorithm,
+        device="cpu" if system.device == "cpu" else "gpu",
+        dtype=system.dtype,
+        lora=config.lora.rank,
+        prompts_per_step=config.prompts_per_step,
+        group_size=config.group_size,
+        max_new_tokens=config.max_new_tokens,
+        token_budget=system.token_budget or PlanOptions.token_budget,
+        recompute=system.recompute,
+        epochs=optimizer.epochs,
+        minibatches=optimizer.minibatches,
+    )
+
+
+def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
+    """What `--json` prints. `recipe` decides what its own algorithm needs; other algorithms are taken as they come."""
+    _check(options)
+    asked = _Asked(
+        shape=typical_shape(options.params) if options.params else find_shape(options.model),
+        reward_model=find_shape(options.reward_model) if options.reward_model else None,
+        gpu=gpu_memory(options.gpu) if options.gpu else 0,
+        recipe=recipe,
+    )
+    rows = [asked.row(name, options) for name in _chosen(options.algorithm)]
+    for row in rows:
+        row["advice"] = asked.advice(row, options) if row["fits"] is False else ""
+    usable = {"name": options.gpu, "bytes": asked.gpu, "usable": round(USABLE * asked.gpu)}
+    return {
+        "model": options.model or options.params,
+        "parameters": asked.shape.parameters,
+        "shape": dataclasses.asdict(asked.shape),
+        "work": dataclasses.asdict(asked.work(options)),
+        "dtype": _precision(options),
+        "lora": options.lora,
+        "recompute": options.recompute,
+        "gpu": usable if asked.gpu else None,
+        "algorithms": rows,
+    }
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What stays as it is while options are tried."""
+
+    shape: Shape
+    reward_model: Shape | None
+    gpu: int
+    """Bytes; 0: none is named."""
+    recipe: Config | None
+
+    def work(self, options: PlanOptions) -> Work:
+        return Work(
+            prompts=options.prompts_per_step,
+            group_size=options.group_size,
+            prompt_tokens=options.prompt_tokens,
+            new_tokens=options.max_new_tokens,
+            token_budget=options.token_budget,
+            epochs=options.epochs,
+            minibatches=options.minibatches,
+            heldout=self.recipe.evaluation.problems if self.recipe else 0,
+        )
+
+    def needed(self, algorithm: str) -> Needs:
+        if self.recipe and algorithm == self.recipe.algorithm:
+            return needs(self.recipe.loss, self.recipe.critic)
+        return needs(PRESETS[algorithm].settings)
+
+    def row(self, algorithm: str, options: PlanOptions) -> dict[str, Any]:
+        work, needed = self.work(options), self.needed(algorithm)
+        found = memory_of(
+            self.shape,
+            work,
+            needed,
+            PRECISIONS[_precision(options)],
+            on_gpu=options.device == "gpu",
+            lora=options.lora,
+            recompute=options.recompute,
+            reward_model=self.reward_model,
+        )
+        return {
+            "algorithm": algorithm,
+            "memory": dict(found.components),
+            "phases": dict(found.phases),
+            "peak": found.peak,
+            "fits": found.peak <= USABLE * self.gpu if self.gpu else None,
+            "flops": flops(self.shape, work, needed, lora=options.lora, reward_model=self.reward_model),
+        }
+
+    def advice(self, row: Mapping[str, Any], options: PlanOptions) -> str:
+        """The first changes with which it would fit: those that change no number before those that do."""
+        if row["memory"]["weights"] > USABLE * self.gpu and options.lora:
+            return "its weights alone are too large"
+        ways: dict[str, list[Any]] = {
+            "prompts_per_step": [options.prompts_per_step, max(1, options.prompts_per_step // 4)],
+            "lora": [options.lora, options.lora or 16],
+            "dtype": [options.dtype, "bfloat16"],
+            "recompute": [options.recompute, options.device == "gpu"],
+            "token_budget": [max(1, options.token_budget // part) for part in (1, 2, 4, 8)],
+        }
+        for values in product(*ways.values()):
+            changed = dataclasses.replace(options, **dict(zip(ways, values, strict=True)))
+            if self.row(row["algorithm"], changed)["fits"]:
+                changes = [(name, value) for name, value in zip(ways, values, strict=True) if value != ways[name][0]]
+                words = [f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}" for name, value in changes]
+                return f"fits with {' '.join(words)}"
+        return "choose a smaller model, or ask for shorter completions"
+
+
+def _check(options: PlanOptions) -> None:
+    if bool(options.model) == bool(options.params):
+        both = "not both" if options.model else "such as grpo plan qwen2.5-1.5b, or grpo plan --params 7B"
+        raise GrpoError(f"field model (command line): name a model or a size, {both}")
+    least = {"lora": 0, **dict.fromkeys(("prompt_tokens", "max_new_tokens", "token_budget", "epochs"), 1)}
+    for name, bound in {**least, "prompts_per_step": 1, "group_size": 1, "minibatches": 1}.items():
+        if (value := getattr(options, name)) < bound:
+            raise GrpoError(f"field {name} (command line): must be at least {bound}; got {value}")
+
+
+def _precision(options: PlanOptions) -> str:
+    by_default = "mixed" if options.device == "gpu" else "float32"
+    return by_default if options.dtype == "auto" else options.dtype
+
+
+def _chosen(names: str) -> list[str]:
+    chosen = [name.strip() for name in names.split(",") if name.strip()] or list(PRESETS)
+    for name in chosen:
+        check_preset(name, "field algorithm")
+    return chosen
+
+
+def show(planned: Mapping[str, Any]) -> None:
+    from rich.console import Console
+
+    work, rows = planned["work"], _alike(planned["algorithms"])
+    adapters = f", LoRA of rank {planned['lora']}" if planned["lora"] else ""
+    lines = [
+        f"{planned['model']}: {planned['parameters'] / 1e9:.3g} billion parameters in {planned['dtype']}{adapters}",
+        f"{work['prompts']} prompts × {work['group_size']} completions, {work['prompt_tokens']} + {work['new_tokens']} "
+        f"tokens, micro-batches of at most {work['token_budget']} tokens",
+    ]
+    console = Console()
+    console.print("\n".join(lines), highlight=False, soft_wrap=True)
+    console.print(_table("GiB at most", rows, "memory", GIB, total=("peak", [row["peak"] for row in rows])))
+    console.print(_table("10¹² operations a step", rows, "flops", 1e12, total=("all", _sums(rows))))
+    if planned["gpu"]:
+        console.print(_verdict(planned), highlight=False, soft_wrap=True)
+
+
+def _alike(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Algorithms with the same numbers share a column, headed by all their names."""
+    columns: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        numbers = json.dumps([row["memory"], row["flops"]])
+        if numbers in columns:
+            columns[numbers]["algorithm"] += f"\n{row['algorithm']}"
+        else:
+            columns[numbers] = dict(row)
+    return list(columns.values())
+
+
+def _sums(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [sum(row["flops"].values()) for row in rows]
+
+
+def _table(
+    title: str, rows: Sequence[Mapping[str, Any]], key: str, unit: float, total: tuple[str, Sequence[float]]
+) -> Any:
+    """A column per algorithm; rows that are 0 for all of them are left out."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(title)
+    for row in rows:
+        table.add_column(row["algorithm"], justify="right")
+    for name in rows[0][key]:
+        values = [row[key][name] for row in rows]
+        if any(values):
+            table.add_row(name, *(_number(value / unit) for value in values))
+    table.add_section()
+    table.add_row(total[0], *(_number(value / unit) for value in total[1]))
+    return table
+
+
+def _number(value: float) -> str:
+    """
+    >>> [_number(value) for value in (0, 0.00123, 3.14159, 123.4)]
+    ['–', '0.0012', '3.14', '123']
+    """
+    if not value:
+        return "–"
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}" if value >= 0.01 else f"{value:.2g}"
+
+
+def _verdict(planned: Mapping[str, Any]) -> str:
+    gpu, rows = planned["gpu"], _alike(planned["algorithms"])
+    has = f"{gpu['name']} has {gpu['bytes'] / GIB:.0f} GiB, {gpu['usable'] / GIB:.0f} of them for tensors"
+    fits = ", ".join(row["algorithm"] for row in planned["algorithms"] if row["fits"])
+    lines = [f"{has}: " + (f"{fits} would fit." if fits else "nothing here would fit.")]
+    for row in rows:
+        if not row["fits"]:
+            row = {**row, "algorithm": row["algorithm"].replace("\n", ", ")}
+            worst = max(row["phases"], key=row["phases"].get)
+            lacks = f"{(row['peak'] - gpu['usable']) / GIB:.1f} GiB"
+            lines.append(f"{row['algorithm']} lacks {lacks}, in its {worst}: {row['advice']}")
+    return "\n".join(lines)

@@ -1,0 +1,24 @@
+"""`grpo sft`: supervised fine-tuning, as its config says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from grpo.cli.commands.model import find_run
+from grpo.cli.commands.train import exit_code
+from grpo.config.schema import parse_sft, to_toml
+
+
+def command(arguments: list[str]) -> int:
+    dry_run = "--dry-run" in arguments
+    config = parse_sft([argument for argument in arguments if argument != "--dry-run"])
+    if found := find_run(config.model, config.system.runs):
+        config = replace(config, model=found[0])
+    if dry_run:
+        print(to_toml(config), end="")
+        return 0
+    from grpo.cli.terminal.live import pick_view
+    from grpo.training.sft import sft
+
+    with sft(config, pick_view(config.system.quiet)) as run:
+        return exit_code(run)

@@ -1,0 +1,45 @@
+"""`grpo train`: a config from recipes and flags, and the run it describes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from grpo.cli.commands.model import find_run
+from grpo.config import Config, Dataset
+from grpo.config.schema import from_dict, parse_train, resolve, to_toml
+
+if TYPE_CHECKING:
+    from grpo.record.store import Run
+
+
+def command(arguments: list[str]) -> int:
+    dry_run = "--dry-run" in arguments
+    config = parse_train([argument for argument in arguments if argument != "--dry-run"])
+    if found := find_run(config.model, config.system.runs):
+        config = _with_task_of(replace(config, model=found[0]), found[1])
+    if dry_run:
+        from grpo.tasks import load_task
+
+        config = resolve(config)
+        load_task(config.task, config.data, config.dataset)
+        print(to_toml(config), end="")
+        return 0
+    from grpo.cli.terminal.live import pick_view
+    from grpo.training.loop import train
+
+    with train(config, pick_view(config.system.quiet)) as run:
+        return exit_code(run)
+
+
+def _with_task_of(config: Config, settings: dict[str, Any]) -> Config:
+    """Where neither task nor data is named: those of the run that gave the model."""
+    if config.task or config.data or not settings.get("task"):
+        return config
+    dataset = from_dict(Dataset, settings.get("dataset", {}))
+    return replace(config, task=settings["task"], data=settings.get("data", ""), dataset=dataset)
+
+
+def exit_code(run: Run) -> int:
+    """Not 0 where the run was asked to stop: whoever waits for it sees that it is not done."""
+    return 130 if run.summary()["status"] == "stopped" else 0

@@ -1,0 +1,84 @@
+"""The command line. A command is imported when it is called, so that help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from grpo.config.parse import one_line, shown
+from grpo.errors import GrpoError
+
+USAGE = """\
+grpo: train language models with Group Relative Policy Optimization, and see why every update happened.
+
+  grpo train [recipe.toml ...] [--field value ...]   train; alone, it teaches the embedded model on the CPU
+  grpo sft MODEL DATA          supervised fine-tuning on written answers, or on a --task's gold answers
+  grpo check TASK              before training: do the golds pass, does junk fail, what pays that should not
+  grpo eval MODEL              held-out accuracy with its 95% interval
+  grpo sample MODEL "PROMPT"   a group of completions, scored where the task can score it
+  grpo runs [NAME]             what is recorded
+  grpo plan MODEL              memory and compute of a step, before anything is loaded
+  grpo compare --algorithms A,B --seeds N   several ways, several seeds, and what is beyond luck
+  grpo export RUN FOLDER       the trained model as a plain Hugging Face folder
+  grpo lab                     look inside every run, live, down to the token (in the browser)
+
+MODEL is tiny or nano (embedded), smollm2 (fetched once), the name of a run, a Hugging Face folder or id, a GGUF file.
+`grpo COMMAND --help` lists a command's options.
+`--dry-run` prints the config that would train, and stops. `--debug` shows tracebacks.
+"""
+
+COMMANDS = {
+    "train": "grpo.cli.commands.train",
+    "sft": "grpo.cli.commands.sft",
+    "check": "grpo.cli.commands.check",
+    "eval": "grpo.cli.commands.evaluate",
+    "sample": "grpo.cli.commands.sample",
+    "runs": "grpo.cli.commands.runs",
+    "plan": "grpo.cli.commands.plan",
+    "compare": "grpo.cli.commands.compare",
+    "export": "grpo.cli.commands.export",
+    "lab": "grpo.cli.commands.lab",
+}
+"""The module of each; its `command` takes the words that follow and returns the exit code."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        return _dispatch(arguments)
+    except GrpoError as error:
+        if debug:
+            raise
+        print(f"grpo: {one_line(str(error), 2000)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # a border: the reader of our output, `head` for instance, has left
+        sys.stderr.close()
+        return 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"grpo {version('grpo-lab')}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
+        raise GrpoError(f"no command {shown(name)}; {hint}")
+    code: int = import_module(COMMANDS[name]).command(rest)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Groups to read, in a terminal or a log.
+
+Prompts and completions are untrusted: they are shown through `printable` only, and reach rich as text, never as markup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from grpo.config.parse import one_line
+from grpo.types import Completion, Group
+
+FAINT = "dim"
+"""Style of what is neither a number nor a text of the run; without a colour, it suits dark and light terminals."""
+ABOVE, LEVEL, BELOW = (0x2F, 0x7F, 0xD0), (0x8A, 0x8A, 0x8A), (0xD9, 0x6B, 0x0B)
+
+
+def advantage_colour(advantage: float) -> str:
+    """Blue above the baseline, orange below, grey at 0: told apart by colour-blind eyes, on dark and on light ground.
+
+    >>> advantage_colour(0.0), advantage_colour(9.0), advantage_colour(-9.0)
+    ('#8a8a8a', '#2f7fd0', '#d96b0b')
+    """
+    end = ABOVE if advantage > 0 else BELOW
+    strength = math.tanh(abs(advantage))
+    return "#" + "".join(f"{round(grey + (full - grey) * strength):02x}" for grey, full in zip(LEVEL, end, strict=True))
+
+
+def printable(text: str, width: int) -> str:
+    r"""Untrusted text as one line of at most `width` cells. What is too long loses its middle: answers come last.
+
+    >>> printable("so\n\x1b[31m42", 80), printable("one, two, three, four, 42", 15)
+    ('so⏎\\x1b[31m42', 'one, two,…r, 42')
+    """
+    if len(text) > 2 * width:  # of a very long text, nothing but its ends can be seen
+        text = text[:width] + text[-width:]
+    line = one_line(text.replace("\r\n", "\n").replace("\n", "⏎"), most=20 * width)
+    if cell_len(line) <= width:
+        return line
+    tail = width // 3
+    return f"{set_cell_size(line, width - tail - 1)}…{set_cell_size(line[::-1], tail)[::-1]}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Equal completions of a group."""
+
+    text: str
+    reward: float | None
+    advantage: float | None
+    """Mean over the tokens; None where the completion is unscored and so left out of the update."""
+
+
+def telling(groups: Sequence[Group]) -> Group:
+    """The first group that teaches something: with unequal rewards, if there is one."""
+    rewards = ({done.reward for done in group.completions if done.reward is not None} for group in groups)
+    mixed = (group for group, different in zip(groups, rewards, strict=True) if len(different) > 1)
+    return next(mixed, groups[0])
+
+
+def rows_best_first(group: Group) -> list[tuple[Row, int]]:
+    """Each different completion with how often it came."""
+
+    def row(done: Completion) -> Row:
+        if done.reward is None or done.advantages is None:
+            return Row(done.text, done.reward, None)
+        # Rounded, because a mean over more tokens can differ in its last bit.
+        return Row(done.text, done.reward, round(float(done.advantages.mean()), 4))
+
+    def rank(counted: tuple[Row, int]) -> tuple[float, float, int]:
+        row, count = counted
+        unknown = -math.inf
+        return (
+            unknown if row.advantage is None else row.advantage,
+            unknown if row.reward is None else row.reward,
+            count,
+        )
+
+    return sorted(Counter(map(row, group.completions)).items(), key=rank, reverse=True)
+
+
+def group_lines(group: Group, width: int, most: int) -> list[Text]:
+    """The prompt over its completions, the best first; of more than `most` different ones, the middle is left out."""
+    rows = rows_best_first(group)
+    answer = printable(group.problem.answer, width // 4)
+    answer = f"   answer {answer}" if answer else ""
+    room = max(10, width - 24)
+    prompt = printable(group.problem.prompt, max(10, room - cell_len(answer)))
+    lines = [Text.assemble((f"{'reward':>6}  {'advantage':>9}       ", FAINT), (prompt, "bold"), (answer, FAINT))]
+    for row, count in rows:
+        reward = "–" if row.reward is None else f"{row.reward:.2f}"
+        advantage = "–" if row.advantage is None else f"{row.advantage:+z.2f}"
+        times = f"×{count}" if count > 1 else ""
+        colour = "" if row.advantage is None else advantage_colour(row.advantage)
+        text = printable(row.text, room) if row.text else "(nothing)"
+        cells = (f"{reward:>6}  ", (f"{advantage:>9}", f"bold {colour}"), (f" {times:>4}  ", FAINT), text)
+        lines.append(Text.assemble(*cells))
+    if len(rows) > most:
+        best = 1 + most // 2
+        worst = len(lines) - (most - most // 2 - 1)
+        between = Text(f"{'':24}… {worst - best} more", FAINT)
+        lines[best:worst] = [between]
+    return lines

@@ -1,0 +1,232 @@
+"""A run in words: accuracies with their intervals, and at the end what came of it all."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+
+from grpo.cli.terminal.printed import printable
+from grpo.record.checkpoints import Checkpoints
+from grpo.record.diagnosis import KINDS
+from grpo.types import is_right
+
+if TYPE_CHECKING:
+    from grpo.record.store import Run
+
+PHASES = ("rollout", "reward", "update", "record")
+
+
+def describe(run: Run) -> str:
+    """What is trained on what, in a few words."""
+    config = run.config
+    if run.kind == "sft":
+        return printable(f"{config['model']} · {config.get('task') or Path(config['data']).name} · sft", 60)
+    batch = f"{config['prompts_per_step']}×{config['group_size']}"
+    return printable(f"{config['model']} · {config['task']} · {config['algorithm']} · {batch}", 60)
+
+
+def change(rows: Sequence[Mapping[str, Any]], form: str) -> str:
+    """The first row and, where there are more, the last, each written as `form` says."""
+    ends = [rows[0], rows[-1]] if len(rows) > 1 else rows
+    return " → ".join(form.format(**row) for row in ends)
+
+
+def accuracy_change(evals: Sequence[Mapping[str, Any]], kind: str = "") -> str:
+    """`35.2% [31–39] → 92.0% [89–94]`: held-out accuracy with its 95% interval; kind "greedy_" for the greedy one."""
+    names = (f"{kind}accuracy", f"{kind}low", f"{kind}high")
+    values = ({"share": row[names[0]], "low": 100 * row[names[1]], "high": 100 * row[names[2]]} for row in evals)
+    return change(list(values), "{share:.1%} [{low:.0f}–{high:.0f}]")
+
+
+def eval_changes(evals: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """From the first evaluation to the last: accuracy of sampled and greedy answers, the mean reward where that is
+    another number, worked share, length."""
+    changes = {"sampled": accuracy_change(evals), "greedy": accuracy_change(evals, "greedy_")}
+    rewards = [row for row in evals if row.get("reward_mean") is not None]
+    if any(abs(row["reward_mean"] - row["accuracy"]) > 1e-6 for row in rewards):
+        changes["reward"] = change(rewards, "{reward_mean:.3f}")
+    if evals[-1].get("worked_share") is not None:
+        changes["worked"] = change(evals, "{worked_share:.0%}")
+    return changes | {"length": f"{change(evals, '{length_mean:.1f}')} tokens"}
+
+
+def result(run: Run, width: int) -> list[str]:
+    """How the run stands or ended: before and after, examples, time by phase, where it is and what to type next."""
+    summary = run.summary()
+    title = f"{run.name} {summary['status']} after {summary['steps']} steps ({describe(run)})"
+    paragraphs = [[title], _measured(run), *_examples(run, width), _findings(run), _whereabouts(run, summary)]
+    lines = [line for paragraph in paragraphs if paragraph for line in ["", *paragraph]]
+    return lines[1:]
+
+
+def short_result(run: Run) -> list[str]:
+    """The same in three lines."""
+    summary, evals, losses = run.summary(), run.evals(), _losses(run)
+    lines = [f"{run.name} {summary['status']} after {summary['steps']} steps"]
+    if evals:
+        lines.append(f"held out {accuracy_change(evals)}, greedy {accuracy_change(evals, 'greedy_')}")
+    elif losses:
+        lines.append(f"loss {losses}")
+    resume = f"; go on: {_resume_command(run)}" if _can_resume(run, summary["status"]) else ""
+    return [*lines, f"{printable(str(run.path), 500)}{resume}"]
+
+
+def _measured(run: Run) -> list[str]:
+    evals, losses = run.evals(), _losses(run)
+    lines = [_labelled("loss", losses)] if losses else []
+    if evals:
+        after = f"after {evals[-1]['step']} steps"
+        lines.append(_labelled("held out", f"{'before → ' if len(evals) > 1 else ''}{after}   [95% interval]"))
+        lines += [_labelled(label, text) for label, text in eval_changes(evals).items()]
+    return lines
+
+
+def _losses(run: Run) -> str:
+    losses = [{"loss": loss} for _, loss in run.metrics("sft_loss")]
+    return change(losses, "{loss:.3f}") if losses else ""
+
+
+def _labelled(label: str, text: str) -> str:
+    return f"{label:<10} {text}"
+
+
+def _examples(run: Run, width: int) -> list[list[str]]:
+    """Two pinned problems before and after: those that gained most, so from wrong to right where one went that way."""
+    by_step: dict[int, list[dict[str, Any]]] = {}
+    for probe in run.probes():
+        by_step.setdefault(probe["step"], []).append(probe)
+    if not by_step:
+        return []
+    pairs = zip(by_step[min(by_step)], by_step[max(by_step)], strict=False)
+    examples = []
+    for before, after in sorted(pairs, key=lambda pair: _right(pair[0]) - _right(pair[1]))[:2]:
+        lines = [f"{printable(before['prompt'], max(10, width - 30))}   answer {printable(before['answer'], 18)}"]
+        for label, probe in (("before", before), ("after", after))[: len(by_step)]:
+            [(text, count)] = Counter(sample["text"] for sample in probe["samples"]).most_common(1)
+            told = f"{_right(probe)} of {len(probe['samples'])} right   {f'×{count} ' if count > 1 else ''}"
+            lines.append(_labelled(label, told + printable(text, max(10, width - 11 - len(told)))))
+        examples.append(lines)
+    return examples
+
+
+def _findings(run: Run) -> list[str]:
+    """What was found wrong with the run, the latest word on each kind."""
+    latest = {row["kind"]: row["text"] for row in run.findings() if row["kind"] in KINDS}
+    return [_labelled("" if i else "findings", printable(text, 500)) for i, text in enumerate(latest.values())]
+
+
+def _right(probe: Mapping[str, Any]) -> int:
+    return sum(is_right(sample["reward"]) for sample in probe["samples"])
+
+
+def _whereabouts(run: Run, summary: Mapping[str, Any]) -> list[str]:
+    """How long it took, where it is, and what to type next."""
+    lines, spans = [], summary["spans"]
+    if spans:
+        in_order = sorted(spans, key=lambda name: PHASES.index(name) if name in PHASES else len(PHASES))
+        phases = ", ".join(f"{name} {duration(spans[name])}" for name in in_order)
+        lines.append(_labelled("training", f"{duration(summary['seconds'])}: {phases}"))
+    if memory := _memory(run):
+        lines.append(_labelled("memory", memory))
+    elsewhere = "" if str(run.path.parent) == "runs" else f" --runs {shlex.quote(str(run.path.parent))}"
+    lines.append(_labelled("run", printable(str(run.path), 500)))
+    grpo = _program()
+    lines.append(_labelled("next", f"{grpo} lab{elsewhere}   see why, in the browser"))
+    lines.append(_labelled("", f"{grpo} runs {run.name}{elsewhere}"))
+    if Checkpoints(run.path).newest():
+        lines.append(_labelled("", f"{grpo} sample {run.name} {_quoted_prompt(run)} -n 8{elsewhere}"))
+        lines.append(_labelled("", f"{grpo} export {run.name} my-model{elsewhere}"))
+    if _can_resume(run, summary["status"]):
+        lines.append(_labelled("resume", _resume_command(run)))
+    return lines
+
+
+def _memory(run: Run) -> str:
+    """Measured, beside what was predicted before anything was loaded."""
+    peaks, about = run.metrics("peak_memory"), run.meta("memory")
+    if not peaks or not about:
+        return ""
+    on_cpu = about["device"] == "cpu"
+    measured = f"{max(value for _, value in peaks) / 2**30:.2f} GiB at peak{', the program included' if on_cpu else ''}"
+    predicted = about["predicted"]
+    return f"{measured}; predicted {predicted / 2**30:.2f} GiB of tensors" if predicted else measured
+
+
+def _quoted_prompt(run: Run) -> str:
+    """A pinned problem's prompt as a word for the shell; a stand-in where none is short and plain."""
+    prompts = (probe["prompt"] for probe in run.probes())
+    plain = (text for text in prompts if len(text) <= 60 and text.isprintable() and not text.startswith("-"))
+    prompt = next(plain, "PROMPT")
+    # Within double quotes a shell would still run what these begin.
+    return shlex.quote(prompt) if set(prompt) & set('"$`\\!') else f'"{prompt}"'
+
+
+def _can_resume(run: Run, status: str) -> bool:
+    return run.kind == "grpo" and status in ("stopped", "failed", "killed")
+
+
+def _resume_command(run: Run) -> str:
+    """The command that made the run, with its name and --resume; … stands for what a program set, not a person."""
+    _, *words = run.meta("command")
+    if words[:1] != ["train"]:
+        return f"{_program()} train … --run {run.name} --resume"
+    # Only what stands behind --run is the run's name: a model may be called the same.
+    typed = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if before != "--run" and word not in ("--resume", "--run") and not word.startswith("--run=")
+    ]
+    return shlex.join([_program(), *typed, "--run", run.name, "--resume"])
+
+
+def _program() -> str:
+    """How to call this program from here: `make train` starts a grpo that is not on the path."""
+    return sys.argv[0] if Path(sys.argv[0]).name == "grpo" and not shutil.which("grpo") else "grpo"
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else clock(seconds)
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(65.2), clock(7265)
+    ('1:05', '2:01:05')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def write_line(line: str) -> None:
+    """Plain, and at once, so that a log can be followed; a narrow encoding gets escapes instead of an error."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except BrokenPipeError:  # a border: the reader, `head` for instance, has left; that is no reason to end a run
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def table_of_runs(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line per run, from the rows of `grpo.record.store.list_runs`."""
+    columns = ("name", "status", "model", "task", "algorithm", "steps", "reward_mean", "created")
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        if row["status"] == "unreadable":
+            return [row["name"], printable(f"unreadable: {row['problem']}", 90)]
+        shown = {**row, "reward_mean": "" if row["reward_mean"] is None else f"{row['reward_mean']:.2f}"}
+        shown["created"] = str(row["created"])[:16].replace("T", " ")
+        return ["" if shown[column] is None else printable(str(shown[column]), 40) for column in columns]
+
+    table = [[column.replace("_mean", "") for column in columns], *map(cells, rows)]
+    whole = [row for row in table if len(row) == len(columns)]
+    widths = [max(cell_len(row[i]) for row in whole) for i in range(len(columns))]
+    return ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, widths, strict=False)).rstrip() for row in table]

@@ -1,0 +1,240 @@
+"""The one attention function models run through: packed groups in training, cached decoding in rollout.
+
+It is registered with transformers under the name "grpo"; the stock model computes queries, keys and values and hands
+them over together with a layout, which says who attends to whom. Axis letters beyond types.py: Q tokens of the longest
+prompt, H heads, D head width, S keys (prompt and own).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface
+
+from grpo.model.fused.segments import Segments
+
+NAME = "grpo"
+
+
+class Layout(Protocol):
+    """Who attends to whom, and where keys and values are kept."""
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float | None,
+        window: int | None,
+    ) -> torch.Tensor: ...
+
+
+def attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    *,
+    layout: Layout,
+    **unused: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention contract: heads-first [1, H, T, D] in, [1, T, H, D] out; the mask is the layout's."""
+    # Computing in less than the weights' precision, rotation leaves queries and keys wider than values.
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    return layout.attend(module.layer_idx, query, key, value, scaling, sliding_window), None
+
+
+# No mask function is registered under this name, so transformers builds no mask of its own.
+AttentionInterface.register(NAME, attend)
+
+
+@dataclass(frozen=True, eq=False)
+class PackedLayout:
+    """[prompt 1]…[prompt P][c1]…[cN] in one row: a prompt sees itself, a completion sees its prompt and itself.
+
+    The linear layers run on the packed row, without padding. Only here, inside attention, rows are laid out as grids
+    of prompts [P, Q] and completions [N, L] so that one fused call serves all groups.
+    """
+
+    prompt_places_PQ: torch.Tensor
+    """Index into T of each prompt token; 0 beyond the prompt's end."""
+    prompt_lengths_P: torch.Tensor
+    places_NL: torch.Tensor
+    """Index into T of each completion token; 0 beyond its end."""
+    prompt_of_N: torch.Tensor
+    restore_T: torch.Tensor
+    """Where each packed token's output stands in the two grids, flattened one after the other."""
+    cache: PromptStore | None = None
+    """Given every layer's prompt keys and values where rollout wants them."""
+    segments: Segments | None = None
+    """The same as rows of unequal length, for the kernels of a GPU."""
+    masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float | None,
+        window: int | None,
+    ) -> torch.Tensor:
+        heads, width = query.shape[1], query.shape[3]
+        q_TC, k_TC, v_TC = (x[0].transpose(0, 1).flatten(1) for x in (query, key, value))
+
+        q_PHQD = _grid(q_TC, self.prompt_places_PQ, width)
+        k_PHQD, v_PHQD = (_grid(x, self.prompt_places_PQ, width) for x in (k_TC, v_TC))
+        if self.cache is not None:
+            self.cache.store(layer, k_PHQD, v_PHQD, self.prompt_lengths_P)
+        mask = None if window is None else self._prompt_mask(window)
+        out_PHQD = F.scaled_dot_product_attention(
+            q_PHQD,
+            _per_head(k_PHQD, heads),
+            _per_head(v_PHQD, heads),
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=scaling,
+        )
+        outputs = [out_PHQD.transpose(1, 2).reshape(-1, heads * width)]
+
+        if self.places_NL.numel():
+            q_NHLD = _grid(q_TC, self.places_NL, width)
+            k_NHSD, v_NHSD = (
+                torch.cat([prompt_PHQD[self.prompt_of_N], _grid(own_TC, self.places_NL, width)], dim=2)
+                for prompt_PHQD, own_TC in ((k_PHQD, k_TC), (v_PHQD, v_TC))
+            )
+            out_NHLD = F.scaled_dot_product_attention(
+                q_NHLD,
+                _per_head(k_NHSD, heads),
+                _per_head(v_NHSD, heads),
+                attn_mask=self._completion_mask(window),
+                scale=scaling,
+            )
+            outputs.append(out_NHLD.transpose(1, 2).reshape(-1, heads * width))
+        return F.embedding(self.restore_T, torch.cat(outputs)).view(1, -1, heads, width)
+
+    def _prompt_mask(self, window: int) -> torch.Tensor:
+        place_Q = torch.arange(self.prompt_places_PQ.shape[1], device=self.prompt_places_PQ.device)
+        distance_QQ = place_Q[:, None] - place_Q[None, :]
+        return (distance_QQ >= 0) & (distance_QQ < window)
+
+    def _completion_mask(self, window: int | None) -> torch.Tensor:
+        """bool [N, 1, L, S]; made once per layout and shared by all layers."""
+        if window not in self.masks:
+            (N, L), Q = self.places_NL.shape, self.prompt_places_PQ.shape[1]
+            prompt_length_N11 = self.prompt_lengths_P[self.prompt_of_N][:, None, None]
+            place_Q, place_L = (torch.arange(n, device=self.places_NL.device) for n in (Q, L))
+            # Positions count on from the prompt's end, wherever the grid puts it.
+            key_position_N1S = torch.cat([place_Q.expand(N, 1, Q), prompt_length_N11 + place_L], dim=2)
+            query_position_NL1 = prompt_length_N11 + place_L[:, None]
+            in_prompt_N1Q = place_Q < prompt_length_N11
+            exists_N1S = torch.cat([in_prompt_N1Q, torch.ones_like(in_prompt_N1Q[:, :, :1]).expand(N, 1, L)], dim=2)
+            distance_NLS = query_position_NL1 - key_position_N1S
+            mask_NLS = exists_N1S & (distance_NLS >= 0)
+            if window is not None:
+                mask_NLS &= distance_NLS < window
+            self.masks[window] = mask_NLS[:, None]
+        return self.masks[window]
+
+
+class PromptStore(Protocol):
+    """Takes the keys and values that prefill computes, once per prompt."""
+
+    def store(self, layer: int, k_PHQD: torch.Tensor, v_PHQD: torch.Tensor, lengths_P: torch.Tensor) -> None: ...
+
+
+class PromptCache:
+    """Keys and values of each prompt, computed once per group: per layer [P, H, Q, D], aligned at the prompt's end."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def store(self, layer: int, k_PHQD: torch.Tensor, v_PHQD: torch.Tensor, lengths_P: torch.Tensor) -> None:
+        Q = k_PHQD.shape[2]
+        # Ends aligned, the first sampled token of every row has the same column, whatever its prompt's length.
+        shift_P1 = (Q - lengths_P)[:, None]
+        column_PQ = (torch.arange(Q, device=k_PHQD.device) - shift_P1) % Q
+        index = column_PQ[:, None, :, None].expand_as(k_PHQD)
+        self.layers[layer] = (k_PHQD.gather(2, index), v_PHQD.gather(2, index))
+
+
+class DecodeCache:
+    """Keys and values of the rows being sampled: prompt columns [0, Q), then one column per sampled token."""
+
+    def __init__(self, prompts: PromptCache, lengths_P: torch.Tensor, prompt_of_N: torch.Tensor, max_new_tokens: int):
+        self.used = next(iter(prompts.layers.values()))[0].shape[2]
+        self.layers = {}
+        for layer, (k_PHQD, v_PHQD) in prompts.layers.items():
+            _, H, Q, D = k_PHQD.shape
+            k_NHSD = k_PHQD.new_empty(len(prompt_of_N), H, Q + max_new_tokens, D)
+            v_NHSD = torch.empty_like(k_NHSD)
+            k_NHSD[:, :, :Q] = k_PHQD[prompt_of_N]
+            v_NHSD[:, :, :Q] = v_PHQD[prompt_of_N]
+            self.layers[layer] = (k_NHSD, v_NHSD)
+        self.first_N = (self.used - lengths_P)[prompt_of_N]
+        """The first column of each row that holds a token; columns before it are padding."""
+        self.padded = bool((self.first_N > 0).any())
+        self.masks: dict[int | None, torch.Tensor | None] = {}
+
+    def grow(self) -> None:
+        """Opens the column of the next token; call once per decoding step, before the model runs."""
+        self.used += 1
+        self.masks = {}
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Drops all rows but these: finished completions leave the batch."""
+        self.layers = {layer: (k[rows], v[rows]) for layer, (k, v) in self.layers.items()}
+        self.first_N = self.first_N[rows]
+        self.padded = bool((self.first_N > 0).any())
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float | None,
+        window: int | None,
+    ) -> torch.Tensor:
+        k_NHSD, v_NHSD = self.layers[layer]
+        k_NHSD[:, :, self.used - 1] = key[:, :, 0]
+        v_NHSD[:, :, self.used - 1] = value[:, :, 0]
+        N, heads, _, width = query.shape
+        # The query heads that share a key head stand where a longer query would: no key is copied for them.
+        out = F.scaled_dot_product_attention(
+            query.reshape(N, k_NHSD.shape[1], -1, width),
+            k_NHSD[:, :, : self.used],
+            v_NHSD[:, :, : self.used],
+            attn_mask=self._mask(window),
+            scale=scaling,
+        )
+        return out.reshape(N, 1, heads, width)
+
+    def _mask(self, window: int | None) -> torch.Tensor | None:
+        if window is not None and self.used <= window:
+            window = None
+        if window is None and not self.padded:
+            return None
+        if window not in self.masks:
+            first_N = self.first_N if window is None else self.first_N.clamp(min=self.used - window)
+            column_S = torch.arange(self.used, device=first_N.device)
+            self.masks[window] = (column_S >= first_N[:, None])[:, None, None]
+        return self.masks[window]
+
+
+def _grid(x_TC: torch.Tensor, places: torch.Tensor, width: int) -> torch.Tensor:
+    """Packed rows laid out as [rows, heads, columns, width]. (embedding, because its backward is the fast gather.)"""
+    return F.embedding(places, x_TC).unflatten(-1, (-1, width)).transpose(1, 2)
+
+
+def _per_head(x_NHSD: torch.Tensor, heads: int) -> torch.Tensor:
+    """Keys or values repeated for the query heads that share them."""
+    shared = heads // x_NHSD.shape[1]
+    return x_NHSD if shared == 1 else x_NHSD.repeat_interleave(shared, dim=1)

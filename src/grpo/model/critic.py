@@ -1,0 +1,81 @@
+"""The critic: what reward is still to come, token by token. PPO's baseline, where GRPO has the group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from grpo.config import Config
+from grpo.core import value_loss
+from grpo.errors import GrpoError
+from grpo.model.load import load_policy
+from grpo.model.lora import adapt
+from grpo.model.optimizer import STATE, adamw, state_tensors
+from grpo.model.policy import Policy, predicting_states
+from grpo.types import Batch
+
+
+@dataclass(eq=False)
+class Critic:
+    """A network with one output. Shared, it reads the policy's hidden states and owns the output layer alone."""
+
+    body: Policy
+    head: torch.nn.Linear
+    optimizer: torch.optim.AdamW
+    shared: bool
+
+    def values(self, batch: Batch, hidden_AC: torch.Tensor | None = None) -> torch.Tensor:
+        """Expected before each completion token, [N, L]: read at the state that predicts it."""
+        hidden_AC = predicting_states(self.body, batch) if hidden_AC is None else hidden_AC
+        values_A = self.head(hidden_AC.to(self.head.weight.dtype))[:, 0]
+        return torch.zeros_like(batch.sampler_logp_NL, dtype=values_A.dtype).masked_scatter(batch.mask_NL, values_A)
+
+    def loss(self, batch: Batch, hidden_AC: torch.Tensor | None, *, tokens: int, clip: float) -> torch.Tensor:
+        """This micro-batch's share of the mean error over the step's `tokens`."""
+        assert batch.values_NL is not None
+        assert batch.returns_NL is not None
+        values_NL = self.values(batch, hidden_AC)
+        return value_loss(values_NL, batch.values_NL, batch.returns_NL, batch.mask_NL, clip=clip) / tokens
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        if not self.shared:
+            body = self.body.model.base_model.named_parameters()
+            yield from ((f"body.{name}", weight) for name, weight in body if weight.requires_grad)
+        yield from ((f"head.{name}", weight) for name, weight in self.head.named_parameters())
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Weights and Adam's state, by name: what a checkpoint holds."""
+        weights = {name: weight.detach() for name, weight in self.named_parameters()}
+        named = weights | state_tensors(self.named_parameters(), self.optimizer)
+        return {f"critic/{name}": tensor for name, tensor in named.items()}
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        for name, weight in self.named_parameters():
+            if f"critic/{name}" not in tensors:
+                raise GrpoError("the checkpoint's critic does not belong to this model; start a new run")
+            weight.copy_(tensors[f"critic/{name}"])
+            if f"critic/step/{name}" in tensors:
+                self.optimizer.state[weight] = {
+                    kind: tensors[f"critic/{kind}/{name}"].to(weight.device) for kind in STATE
+                }
+
+
+def make_critic(config: Config, policy: Policy) -> Critic:
+    """As large as the policy and with the run's first weights, or on the policy's own; the value is 0 at first."""
+    shared = config.critic.model == "shared"
+    dtype, device = policy.model.dtype, policy.device
+    body = policy if shared else load_policy(config.model, device=str(device), dtype=dtype, compute=policy.compute)
+    # Values are sums of small differences: the output layer keeps float32 where the network has less.
+    head = torch.nn.Linear(
+        body.model.config.hidden_size, 1, device=device, dtype=torch.promote_types(dtype, torch.float32)
+    )
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    if config.lora.rank and not shared:
+        adapt(body, config.lora, config.seed)
+    trained = [] if shared else [weight for weight in body.model.base_model.parameters() if weight.requires_grad]
+    owned = [*trained, *head.parameters()]
+    return Critic(body, head, adamw(owned, config.optimizer), shared)

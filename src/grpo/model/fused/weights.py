@@ -1,0 +1,275 @@
+"""The working copy of a model's weights: in the precision of computation, maps of the same input side by side.
+
+One product serves where the stock model runs three (queries, keys, values) or two (gate and up). Training keeps the
+model's own weights, mostly float32, and brings the copy up to date when they have changed; gradients go straight to
+them, in their own precision, however many micro-batches there are.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.nn.functional import linear
+
+from grpo.model.lora import factor_weights, factors, is_adapted
+from grpo.model.matmul import product
+
+BLOCKS = {"LlamaDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer", "MistralDecoderLayer"}
+"""Decoder layers that compute exactly what is computed here."""
+FIXED_ROTATIONS = {"default", "linear", "llama3", "yarn"}
+"""Rotary embeddings that do not depend on the longest position of the batch."""
+
+
+def can_be_fused(model: Any) -> bool:
+    layers = getattr(model.base_model, "layers", None)
+    if not layers or {type(layer).__name__ for layer in layers} - BLOCKS:
+        return False
+    return getattr(model.config, "hidden_act", None) == "silu" and has_fixed_rotation(model)
+
+
+def has_fixed_rotation(model: Any) -> bool:
+    """Whether a position is turned alike in every batch, so that one table serves all; true of models without any."""
+    rotary = getattr(model.base_model, "rotary_emb", None)
+    return getattr(rotary, "rope_type", "default") in FIXED_ROTATIONS
+
+
+def can_flash(width: int, device: torch.device) -> bool:
+    """Whether flash attention for rows of unequal length takes heads of this width there: from Ampere on."""
+    return width % 8 == 0 and width <= 256 and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+class Linear:
+    """Linear maps of one input, as one, with their adapters."""
+
+    def __init__(self, modules: Sequence[Any], dtype: torch.dtype):
+        self.modules, self.sizes = modules, [len(module.weight) for module in modules]
+        self.learns = any(module.weight.requires_grad for module in modules)
+        self.weight = torch.cat([module.weight.detach() for module in modules]).to(dtype)
+        biased = modules[0].bias is not None
+        self.bias = torch.cat([module.bias.detach() for module in modules]).to(dtype) if biased else None
+        self.adapter = Adapter(modules, dtype) if any(map(is_adapted, modules)) else None
+        self.copied = self.learns or modules[0].weight.dtype != dtype
+        if not self.copied:
+            # Frozen weights need no copy: the model's own are laid side by side, once.
+            for own, part in self._parts():
+                own.data = part
+
+    def _parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Every weight and bias of the maps, and its place here."""
+        yield from zip([module.weight for module in self.modules], self.weight.split(self.sizes), strict=True)
+        if self.bias is not None:
+            yield from zip([module.bias for module in self.modules], self.bias.split(self.sizes), strict=True)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        if self.copied:
+            for own, part in self._parts():
+                part.copy_(own)
+        if self.adapter:
+            self.adapter.refresh()
+
+    def __call__(self, x_TC: torch.Tensor) -> torch.Tensor:
+        out_TE = linear(x_TC, self.weight, self.bias)
+        return self.adapter.onto(out_TE, x_TC) if self.adapter else out_TE
+
+    def onto(self, sum_TC: torch.Tensor, x_TI: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
+        """sum + map(x), without rounding the map's result on the way to a wider sum."""
+        total_TC = product(x_TI, self.weight.t(), onto=sum_TC, in_place=in_place)
+        if self.bias is not None:
+            total_TC += self.bias
+        return self.adapter.onto(total_TC, x_TI) if self.adapter else total_TC
+
+    def back(self, grad_TE: torch.Tensor) -> torch.Tensor:
+        """Gradient of the input."""
+        grad_TC = grad_TE @ self.weight
+        return self.adapter.back_onto(grad_TC, grad_TE) if self.adapter else grad_TC
+
+    def learn(self, grad_TE: torch.Tensor, x_TC: torch.Tensor) -> None:
+        """Adds the gradient of the weights to theirs."""
+        if self.adapter:
+            self.adapter.learn(grad_TE, x_TC)
+        if not self.learns:
+            return
+        self._add_to_weights(grad_TE, x_TC)
+        if self.bias is not None:
+            grad_E = grad_TE.sum(dim=0, dtype=torch.float32)
+            for module, part in zip(self.modules, grad_E.split(self.sizes), strict=True):
+                add_gradient(module.bias, part)
+
+    def _add_to_weights(self, grad_TE: torch.Tensor, x_TC: torch.Tensor) -> None:
+        if (whole_EC := self._gradient()) is not None:
+            product(grad_TE.t(), x_TC, onto=whole_EC, in_place=True)
+            return
+        whole_EC = product(grad_TE.t(), x_TC, dtype=self.modules[0].weight.dtype)
+        for module, part in zip(self.modules, whole_EC.split(self.sizes), strict=True):
+            if module.weight.grad is None:
+                module.weight.grad = part
+            else:
+                module.weight.grad += part
+
+    def _gradient(self) -> torch.Tensor | None:
+        """Of the maps side by side, where theirs are parts of one. They alone hold it: once they are set to None, its
+        memory is free for the next rollout."""
+        first = self.modules[0].weight.grad
+        whole_EC = None if first is None else first._base
+        if first is None or whole_EC is None or whole_EC.shape != self.weight.shape:
+            return None
+        begins = whole_EC.data_ptr() == first.data_ptr() and whole_EC.stride() == first.stride()
+        return whole_EC if begins else None
+
+
+class Adapter:
+    """The adapters of maps of one input, as one: [R, C], and [E, R] with a block for each map, its scale included.
+
+    They are not added to the maps' weights: in bfloat16 the sum would lose nearly all of what they say, which at first
+    is far less than the last bit of a weight. They stay two thin products beside the wide one.
+    """
+
+    def __init__(self, modules: Sequence[Any], dtype: torch.dtype):
+        self.modules, self.dtype = modules, dtype
+        self.down_RC, self.up_ER = self._side_by_side()
+
+    def _side_by_side(self) -> tuple[torch.Tensor, torch.Tensor]:
+        pairs = [factors(module) if is_adapted(module) else None for module in self.modules]
+        down_RC = torch.cat([pair[0] for pair in pairs if pair])
+        nothing = [down_RC.new_zeros(len(module.weight), 0) for module in self.modules]
+        blocks = [pair[1] if pair else none for pair, none in zip(pairs, nothing, strict=True)]
+        return down_RC.to(self.dtype), torch.block_diag(*blocks).to(self.dtype)
+
+    def refresh(self) -> None:
+        for place, values in zip((self.down_RC, self.up_ER), self._side_by_side(), strict=True):
+            place.copy_(values)
+
+    @property
+    def off(self) -> bool:
+        return next(module for module in self.modules if is_adapted(module)).disable_adapters
+
+    def onto(self, sum_TE: torch.Tensor, x_TC: torch.Tensor) -> torch.Tensor:
+        return sum_TE if self.off else product(linear(x_TC, self.down_RC), self.up_ER.t(), onto=sum_TE, in_place=True)
+
+    def back_onto(self, sum_TC: torch.Tensor, grad_TE: torch.Tensor) -> torch.Tensor:
+        return sum_TC if self.off else sum_TC.addmm_(grad_TE @ self.up_ER, self.down_RC)
+
+    def learn(self, grad_TE: torch.Tensor, x_TC: torch.Tensor) -> None:
+        if self.off:
+            return
+        up_grad_ER = product(grad_TE.t(), linear(x_TC, self.down_RC), dtype=torch.float32)
+        down_grad_RC = product((grad_TE @ self.up_ER).t(), x_TC, dtype=torch.float32)
+        row = column = 0
+        for module in self.modules:
+            end = row + len(module.weight)
+            if is_adapted(module):
+                down, up, scale = factor_weights(module)
+                rank = len(down)
+                add_gradient(down, down_grad_RC[column : column + rank])
+                add_gradient(up, scale * up_grad_ER[row:end, column : column + rank])
+                column += rank
+            row = end
+
+
+class Layer:
+    """One block's maps, norms and settings."""
+
+    def __init__(self, layer: Any, dtype: torch.dtype):
+        attention, mlp = layer.self_attn, layer.mlp
+        self.qkv = Linear([attention.q_proj, attention.k_proj, attention.v_proj], dtype)
+        self.out = Linear([attention.o_proj], dtype)
+        self.gate_up = Linear([mlp.gate_proj, mlp.up_proj], dtype)
+        self.down = Linear([mlp.down_proj], dtype)
+        self.before, self.after = layer.input_layernorm, layer.post_attention_layernorm
+        self.scale: float = attention.scaling
+        # Qwen decides by layer, Mistral for all layers at once, Llama never.
+        for_all = getattr(attention.config, "sliding_window", None)
+        self.window: int | None = getattr(attention, "sliding_window", for_all)
+        q_norm = getattr(attention, "q_norm", None)
+        self.head_norms = None if q_norm is None else (q_norm, attention.k_norm)
+
+    @property
+    def norms(self) -> tuple[torch.Tensor, torch.Tensor, float] | None:
+        if self.head_norms is None:
+            return None
+        q_norm, k_norm = self.head_norms
+        return q_norm.weight, k_norm.weight, q_norm.variance_epsilon
+
+    def refresh(self) -> None:
+        for maps in (self.qkv, self.out, self.gate_up, self.down):
+            maps.refresh()
+
+
+class Places:
+    """Where a model's weights are: captured graphs and working copies of a model whose weights move are worthless."""
+
+    def __init__(self, model: Any):
+        self.model = model
+        self.parameters = list(model.parameters())
+        self.addresses = self._addresses()
+        # To walk through all modules takes several times as long as to look at what each of them holds.
+        tables = (table for module in model.modules() for table in (module._modules, module._parameters) if table)
+        self.members = [(table, list(table.values())) for table in tables]
+
+    def _addresses(self) -> list[int]:
+        return [weight.data_ptr() for weight in self.parameters]
+
+    def hold(self, model: Any) -> bool:
+        """Whether this is that model, with the same modules (an adapter would be a new one) and weights, not moved."""
+        if model is not self.model or self._addresses() != self.addresses:
+            return False
+        return all(
+            len(table) == len(members) and all(map(operator.is_, table.values(), members))
+            for table, members in self.members
+        )
+
+
+class Weights:
+    """The whole model's."""
+
+    def __init__(self, model: Any, dtype: torch.dtype):
+        self.model, self.body, self.dtype = model, model.base_model, dtype
+        config = model.config
+        self.heads: int = config.num_attention_heads
+        self.key_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
+        self.width: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.layers = [Layer(layer, dtype) for layer in self.body.layers]
+        output = model.get_output_embeddings().weight
+        self.head = output.detach().to(dtype, copy=output.requires_grad)  # a frozen one is read where it is
+        self.head_version = output._version
+        self.places = Places(model)
+        self.stamp = self._stamp()
+        self._rotation: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def refresh(self) -> None:
+        """Brings the copy up to date, if the model's weights have changed since."""
+        if (now := self._stamp()) == self.stamp:
+            return
+        for layer in self.layers:
+            layer.refresh()
+        output = self.model.get_output_embeddings().weight
+        if output._version != self.head_version and output.data_ptr() != self.head.data_ptr():
+            self.head.copy_(output.detach())
+        self.head_version, self.stamp = output._version, now
+
+    def _stamp(self) -> tuple[int, ...]:
+        """Every write in place counts a tensor's version up; for the fused optimizer's, `grpo.model.optimizer` does."""
+        return tuple(weight._version for weight in self.places.parameters)
+
+    def rotation(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of at least so many positions, [positions, D / 2], by the stock model's own rule."""
+        if self._rotation is None or len(self._rotation[0]) < positions:
+            like = self.body.embed_tokens.weight[:1].detach()
+            room = 1 << max(positions - 1, 1).bit_length()
+            cos_1MD, sin_1MD = self.body.rotary_emb(like, torch.arange(room, device=like.device)[None])
+            half = cos_1MD.shape[-1] // 2
+            self._rotation = cos_1MD[0, :, :half].contiguous(), sin_1MD[0, :, :half].contiguous()
+        return self._rotation
+
+
+def add_gradient(weight: torch.Tensor, gradient: torch.Tensor) -> None:
+    if not weight.requires_grad:
+        return
+    if weight.grad is None:
+        weight.grad = gradient.to(weight.dtype)
+    else:
+        weight.grad += gradient.to(weight.dtype)

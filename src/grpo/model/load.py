@@ -1,0 +1,87 @@
+"""A model by name, as a policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+
+from grpo.errors import GrpoError
+from grpo.model import lora as adapter
+from grpo.model.attention import NAME as ATTENTION
+from grpo.model.hub import locate_model
+from grpo.model.hub.folder import adapter_base, check_weight_files
+from grpo.model.hub.quiet import quiet_transformers
+from grpo.model.padded import can_be_packed
+from grpo.model.policy import Policy
+
+
+def load_policy(
+    name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32, compute: torch.dtype | None = None
+) -> Policy:
+    """`name` is an embedded model, a Hugging Face folder or id, or a folder with an adapter, which is merged."""
+    source = locate_model(name)
+    if base := adapter_base(Path(source)):
+        policy = load_policy(base, device=device, dtype=dtype, compute=compute)
+        adapter.merge(policy, Path(source))
+        policy.name = name
+        return policy
+    if Path(source).is_dir():
+        check_weight_files(Path(source))
+    try:
+        with quiet_transformers():
+            # One small file first: offline, this fails once and soon, not once for every file there could be.
+            config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+            packs = can_be_packed(_model_class(config), config)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            model, report = transformers.AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=dtype,
+                attn_implementation=ATTENTION if packs else None,
+                output_loading_info=True,
+                use_safetensors=True,  # the other format is pickle, which runs whatever code a stranger put in it
+                trust_remote_code=False,
+            )
+    # The border to files people made: whatever is wrong with the folder is told in one line.
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        SafetensorError,
+        StrictDataclassError,
+    ) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise GrpoError(f"field model: cannot load {name!r}: {reason}") from error
+    tied = set(getattr(model, "_tied_weights_keys", None) or ())
+    missing = sorted(set(report["missing_keys"]) - tied)
+    if missing:
+        # transformers would fill these with random numbers and go on.
+        raise GrpoError(
+            f"field model: {name!r} lacks {len(missing)} weights, the first is {missing[0]}; copy the folder again"
+        )
+    if (place := torch.device(device)).index is not None:
+        torch.cuda.set_device(place)  # Triton starts its kernels, and graphs are captured, on the current one
+    # Dropout would make the trainer's log-probabilities disagree with the sampler's.
+    model.eval().to(device)
+    return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute, packs=packs)
+
+
+def _model_class(config: Any) -> Any:
+    """None where transformers has none for it, which loading tells better."""
+    mapping = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
+    return mapping.get(type(config), None)
+
+
+def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:
+    ends = model.generation_config.eos_token_id if model.generation_config else None
+    ends = tokenizer.eos_token_id if ends is None else ends
+    if ends is None:
+        raise GrpoError(f"field model: {name!r} defines no end token (eos_token_id), so no completion could end")
+    return frozenset([ends] if isinstance(ends, int) else ends)

@@ -1,0 +1,207 @@
+"""LoRA: small matrices beside frozen linear layers, all that is then trained. peft lays them in and runs them.
+
+An adapted layer computes W·x + scale·B·(A·x), with A of `rank` rows and B of `rank` columns; B is 0 at first, so that
+training begins at the model as it is. Only here are peft's modules known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers.pytorch_utils import Conv1D
+
+from grpo.config import Lora
+from grpo.errors import GrpoError
+from grpo.model.hub import locate_model
+from grpo.model.hub.folder import ADAPTER_WEIGHTS
+
+if TYPE_CHECKING:
+    from grpo.model.policy import Policy
+
+NAME = "default"
+"""What peft calls an adapter that is the only one."""
+PREFIX = "base_model.model."
+"""Before the names of a model's own modules, in peft's files."""
+
+
+def adapt(policy: Policy, settings: Lora, seed: int) -> None:
+    """Lays adapters into the policy's model. From here on they alone are trained, in float32 at least."""
+    peft, model = _peft(), policy.model
+    targets = _targets(model, settings.targets)
+    chosen = peft.LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        target_modules=targets,
+        fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in _linear_layers(model).values()),
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=_place(policy.name),
+    )
+    if model.dtype == torch.bfloat16:
+        policy.compute = torch.bfloat16  # adapters in float32, products of both in bfloat16
+    freeze(policy)
+    with torch.random.fork_rng(devices=[policy.device] if policy.device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        peft.inject_adapter_in_model(chosen, model)
+    for layer in adapted_layers(model):
+        for part in (layer.lora_A, layer.lora_B):
+            part.to(torch.promote_types(model.dtype, torch.float32))
+        layer.cast_input_dtype_enabled = policy.compute is None  # autocast does it, without a copy in between
+    policy.adapter = _as_json(chosen.to_dict()) | {"target_modules": targets, "inference_mode": True}
+
+
+def freeze(policy: Policy) -> None:
+    """Nothing of it learns from here on: a reference, or what adapters are laid into.
+
+    What is frozen needs no more precision than it is computed in: where products are taken in bfloat16, linear layers
+    are kept in it, which changes no product and halves their memory.
+    """
+    policy.model.requires_grad_(False)
+    if policy.compute is not None:
+        for layer in (*_linear_layers(policy.model).values(), *_own_head(policy.model)):
+            layer.to(policy.compute)
+
+
+def adapted_layers(model: Any) -> list[Any]:
+    return [module for module in model.modules() if is_adapted(module)]
+
+
+@contextmanager
+def switched_off(model: Any) -> Iterator[None]:
+    """Within it, the model computes as it did before it was adapted: the reference, without a second model."""
+    layers = adapted_layers(model)
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
+def is_adapted(layer: Any) -> bool:
+    return hasattr(layer, "lora_A")
+
+
+def factor_weights(layer: Any) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """The very weights A and B that learn, and the scale."""
+    return layer.lora_A[NAME].weight, layer.lora_B[NAME].weight, layer.scaling[NAME]
+
+
+def factors(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """A [rank, inputs] and scale·B [outputs, rank] of an adapted layer."""
+    return layer.lora_A[NAME].weight.detach(), layer.lora_B[NAME].weight.detach() * layer.scaling[NAME]
+
+
+def whole_layers(model: Any) -> list[Any]:
+    """Every plain linear layer, an adapted one whole and not its parts."""
+    adapted = {layer for layer in adapted_layers(model) if type(layer.base_layer) is torch.nn.Linear}
+    inside = {part for layer in adapted for part in layer.modules() if part is not layer}
+    plain = (module for module in model.modules() if type(module) is torch.nn.Linear or module in adapted)
+    return [module for module in plain if module not in inside]
+
+
+def folded_weight(layer: Any) -> torch.Tensor:
+    """The weight that a linear layer amounts to, with what an adapter adds."""
+    if not is_adapted(layer):
+        return layer.weight.detach()
+    A, B = factors(layer)
+    return torch.addmm(layer.weight.detach(), B, A)
+
+
+def tensors(model: Any) -> dict[str, torch.Tensor]:
+    """By peft's names: what adapter_model.safetensors holds."""
+    return {
+        f"{PREFIX}{name.replace(f'.{NAME}.', '.')}": weight
+        for name, weight in model.named_parameters()
+        if ".lora_A." in name or ".lora_B." in name
+    }
+
+
+@torch.no_grad()
+def restore(model: Any, folder: Path) -> None:
+    """The adapter of a checkpoint, which must be of this model, rank and targets."""
+    from safetensors.torch import load_file
+
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise GrpoError(f"field lora.rank: {folder} holds a whole model, not an adapter; resume with --lora.rank 0")
+    saved, wanted = load_file(folder / ADAPTER_WEIGHTS), tensors(model)
+    shapes, expected = ({name: tuple(t.shape) for name, t in held.items()} for held in (saved, wanted))
+    if shapes != expected:
+        name = next(name for name in (*expected, *shapes) if shapes.get(name) != expected.get(name))
+        raise GrpoError(
+            f"field lora: the adapter in {folder} is of another shape: {name.removeprefix(PREFIX)} is "
+            f"{_shown(shapes.get(name))} there and {_shown(expected.get(name))} here; resume with the model, "
+            "lora.rank and lora.targets it was trained with"
+        )
+    for name, weight in wanted.items():
+        weight.copy_(saved[name])
+
+
+def merge(policy: Policy, folder: Path) -> None:
+    """Adds the adapter in `folder`, of whatever kind peft knows, to the policy's weights: a plain model again."""
+    peft = _peft()
+    try:
+        policy.model = peft.PeftModel.from_pretrained(policy.model, str(folder)).merge_and_unload()
+    # The border to files people made: whatever is wrong with the folder is told in one line.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise GrpoError(f"field model: the adapter in {folder} does not fit {policy.name}: {reason}") from error
+    policy.model.requires_grad_(True)
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ModuleNotFoundError as missing:
+        if missing.name != "peft":
+            raise
+        raise GrpoError('field lora.rank: adapters need peft: pip install "grpo-lab[lora]"') from None
+    return peft
+
+
+def _linear_layers(model: Any) -> dict[str, Any]:
+    """Those of the blocks, by name: all but the output layer."""
+    head = model.get_output_embeddings()
+    return {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, torch.nn.Linear | Conv1D) and layer is not head
+    }
+
+
+def _own_head(model: Any) -> list[Any]:
+    """The output layer, where its weight is not the embedding's."""
+    head = model.get_output_embeddings()
+    return [] if head.weight is model.get_input_embeddings().weight else [head]
+
+
+def _targets(model: Any, asked: str) -> list[str]:
+    """Last parts of the names of the layers to adapt."""
+    layers = _linear_layers(model)
+    names = sorted({name.rpartition(".")[2] for name in layers})
+    targets = sorted({name.strip() for name in asked.split(",") if name.strip()})
+    for target in targets:
+        if not any(name == target or name.endswith(f".{target}") for name in layers):
+            raise GrpoError(
+                f"field lora.targets: no linear layer is named {target!r}; this model's are {', '.join(names)}"
+            )
+    return targets or names
+
+
+def _place(name: str) -> str:
+    """Where peft finds the base model: a folder by its full path, whatever it was called here."""
+    place = Path(locate_model(name))
+    return str(place.resolve()) if place.is_dir() else name
+
+
+def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}
+    return {name: getattr(value, "value", value) for name, value in plain.items()}  # enumerations by their value
+
+
+def _shown(shape: tuple[int, ...] | None) -> str:
+    return "not there" if shape is None else " × ".join(map(str, shape))

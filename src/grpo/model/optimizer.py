@@ -1,0 +1,85 @@
+"""AdamW on a network's weights, and its state as named tensors that a checkpoint can hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.autograd.graph import increment_version
+
+from grpo.config import Optimizer
+from grpo.errors import GrpoError
+from grpo.kill_points import point
+from grpo.model.policy import Policy
+
+STATE = ("step", "exp_avg", "exp_avg_sq")
+"""What Adam keeps of every weight."""
+
+
+def make_optimizer(policy: Policy, settings: Optimizer) -> torch.optim.AdamW:
+    return adamw((weight for _, weight in policy.trained()), settings)
+
+
+def adamw(weights: Iterable[torch.nn.Parameter], settings: Optimizer) -> torch.optim.AdamW:
+    """The learning rate is set at every step, from the schedule."""
+    optimizer = torch.optim.AdamW(
+        weights,
+        lr=0.0,
+        betas=(settings.adam_beta1, settings.adam_beta2),
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+    optimizer.register_step_post_hook(_count_up)
+    return optimizer
+
+
+def _count_up(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Fused updates do not count the weights' versions up, by which working copies (`model.fused.weights`) know."""
+    increment_version(weight for group in optimizer.param_groups for weight in group["params"])
+
+
+def take_step(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_clip: float) -> float:
+    """Of the policy: `descend`, counted in its version where an update was taken."""
+    norm = descend(optimizer, lr=lr, grad_clip=grad_clip)
+    policy.version += math.isfinite(norm)
+    return norm
+
+
+def descend(optimizer: torch.optim.AdamW, *, lr: float, grad_clip: float) -> float:
+    """One update with the gradients at hand; returns their norm before clipping.
+
+    Where that is not finite no update is taken: weights and moments stay as they are.
+    """
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    norm = float(torch.nn.utils.clip_grad_norm_(weights, grad_clip))
+    if math.isfinite(norm):
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        point("update.gradients")
+        optimizer.step()
+        point("update.stepped")
+    optimizer.zero_grad(set_to_none=True)
+    return norm
+
+
+def state_tensors(
+    named: Iterable[tuple[str, torch.nn.Parameter]], optimizer: torch.optim.AdamW
+) -> dict[str, torch.Tensor]:
+    """Adam's moments and step count of every weight, as `exp_avg/model.layers.0…`."""
+    return {f"{kind}/{name}": tensor for name, weight in named for kind, tensor in optimizer.state[weight].items()}
+
+
+def restore_state(policy: Policy, optimizer: torch.optim.AdamW, tensors: Mapping[str, torch.Tensor]) -> None:
+    expected = {
+        f"{kind}/{name}": () if kind == "step" else tuple(weight.shape)
+        for name, weight in policy.trained()
+        for kind in STATE
+    }
+    # No state at all is right where no update was taken yet (every group was without signal).
+    if tensors and {name: tuple(tensor.shape) for name, tensor in tensors.items()} != expected:
+        raise GrpoError("the checkpoint's optimizer state does not belong to this model; start a new run")
+    if tensors:
+        for name, weight in policy.trained():
+            optimizer.state[weight] = {kind: tensors[f"{kind}/{name}"].to(weight.device) for kind in STATE}

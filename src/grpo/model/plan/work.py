@@ -1,0 +1,101 @@
+"""How much is done in one step, and which models the algorithm needs for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grpo.config import Config, Critic
+from grpo.config.schema import Loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """Models besides the policy, read from the algorithm's settings.
+
+    >>> from grpo.config.presets import PRESETS
+    >>> needs(PRESETS["dr_grpo"].settings)
+    Needs(reference=False, critic=False)
+    """
+
+    reference: bool
+    critic: bool
+
+
+def needs(loss: Loss, critic: Critic | None = None) -> Needs:
+    """A critic that shares the policy's network is no model more; None: it has a network of its own."""
+    separate = critic is None or critic.model == "separate"
+    return Needs(reference=loss.beta > 0, critic=loss.baseline == "value" and separate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """One step in numbers; every prompt and every completion is taken as long as they come.
+
+    >>> work = Work(prompts=16, group_size=8, prompt_tokens=8, new_tokens=32)
+    >>> work.micro_batch()
+    MicroBatch(prompts=16, completions=128, prompt_tokens=8, new_tokens=32, count=1)
+    >>> Work(prompts=16, group_size=8, prompt_tokens=8, new_tokens=32, token_budget=1000).micro_batch().count
+    6
+    """
+
+    prompts: int
+    group_size: int
+    prompt_tokens: int
+    new_tokens: int
+    token_budget: int = 16384
+    epochs: int = 1
+    minibatches: int = 1
+    heldout: int = 0
+    """Problems of an evaluation, all asked at once."""
+
+    @classmethod
+    def of(cls, config: Config, prompt_tokens: int, token_budget: int = 0) -> Work:
+        return cls(
+            prompts=config.prompts_per_step,
+            group_size=config.group_size,
+            prompt_tokens=prompt_tokens,
+            new_tokens=config.max_new_tokens,
+            token_budget=token_budget or config.system.token_budget or 16384,
+            epochs=config.optimizer.epochs,
+            minibatches=config.optimizer.minibatches,
+            heldout=config.evaluation.problems,
+        )
+
+    @property
+    def completions(self) -> int:
+        return self.prompts * self.group_size
+
+    @property
+    def packed_tokens(self) -> int:
+        """Of a step: each prompt once, each completion once."""
+        return self.prompts * self.prompt_tokens + self.completions * self.new_tokens
+
+    def micro_batch(self) -> MicroBatch:
+        """The fullest micro-batch of an update, as `model.packing.pack` makes them, and how many an update takes."""
+        groups = -(-self.prompts // self.minibatches)
+        group_tokens = self.prompt_tokens + self.group_size * self.new_tokens
+        if group_tokens > self.token_budget:
+            # A group that does not fit is split, and each piece has the prompt again.
+            piece = max(1, (self.token_budget - self.prompt_tokens) // self.new_tokens)
+            pieces = groups * -(-self.group_size // piece)
+            return MicroBatch(1, min(piece, self.group_size), self.prompt_tokens, self.new_tokens, pieces)
+        together = min(groups, self.token_budget // group_tokens)
+        completions = together * self.group_size
+        return MicroBatch(together, completions, self.prompt_tokens, self.new_tokens, -(-groups // together))
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    prompts: int
+    completions: int
+    prompt_tokens: int
+    new_tokens: int
+    count: int
+
+    @property
+    def tokens(self) -> int:
+        return self.prompts * self.prompt_tokens + self.trained_tokens
+
+    @property
+    def trained_tokens(self) -> int:
+        return self.completions * self.new_tokens

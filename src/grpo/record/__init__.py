@@ -1,0 +1,1 @@
+"""What a run leaves behind: its record, checkpoints, metrics, loggers and findings."""

@@ -1,0 +1,232 @@
+"""Checkpoints of a run: folders checkpoints/step-000050 with everything needed to go on from there.
+
+A folder of that name is whole, or it is found out: files are written aside, fsynced, hashed in a manifest, and renamed;
+before one is used every hash is checked. Writing happens in the background, from a copy of the weights.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo.errors import DiskFullError
+from grpo.kill_points import point
+
+if TYPE_CHECKING:
+    import torch
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What a checkpoint holds, copied off the run so that training can go on while it is written."""
+
+    files: dict[str, bytes]
+    """Config and tokenizer, which do not change: with the weights they make a plain Hugging Face folder."""
+    weights: dict[str, torch.Tensor]
+    optimizer_tensors: dict[str, torch.Tensor]
+    state: dict[str, Any]
+    """Whatever else the next step depends on; plain JSON values."""
+    beside: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    """More tensors by file: a critic, a reference that is not the starting model."""
+
+    def size(self) -> int:
+        """About as many bytes as it takes on the disk."""
+        return sum(
+            tensor.nbytes
+            for tensors in (self.weights, self.optimizer_tensors, *self.beside.values())
+            for tensor in tensors.values()
+        )
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder checkpoints/step-000050: model/ (a plain Hugging Face folder), optimizer.safetensors, state.json."""
+
+    step: int
+    """Steps the run had taken."""
+    path: Path
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return dict(json.loads((self.path / "state.json").read_text()))
+
+    def has(self, name: str) -> bool:
+        return (self.path / f"{name}.safetensors").exists()
+
+    def tensors(self, name: str) -> dict[str, torch.Tensor]:
+        """Of the file of that name beside the model: optimizer, critic, reference."""
+        from safetensors.torch import load_file
+
+        return load_file(self.path / f"{name}.safetensors")
+
+    def damage(self) -> str:
+        """What is wrong with it, naming the file; empty when every file is there with its size and hash."""
+        try:
+            listed = json.loads((self.path / MANIFEST).read_text())["files"]
+            expected = {name: (entry["size"], entry["sha256"]) for name, entry in listed.items()}
+        # A border: anything may have happened to the file since it was written.
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return f"{self.path / MANIFEST} is missing or unreadable"
+        present = {str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()}
+        for name, (size, sha256) in expected.items():
+            if name not in present:
+                return f"{self.path}/{name} is missing"
+            file = self.path / name
+            if file.stat().st_size != size:
+                return f"{file} has {file.stat().st_size} bytes, not {size}"
+            if _sha256(file) != sha256:
+                return f"{file} does not have the content that was written"
+        return ""
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, run_path: Path, *, keep: int = 2):
+        self.folder = run_path / "checkpoints"
+        self.keep = keep
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def save(self, step: int, take: Callable[[], Snapshot], also_keep: int | None = None) -> None:
+        """Takes a snapshot and starts writing it; afterwards the newest ones stay, and the one of step `also_keep`.
+
+        It is taken only when the one before is written, so that both may use the same memory. What went wrong with
+        that one is raised here, and nothing is started.
+        """
+        self.wait()
+        self.folder.mkdir(exist_ok=True)
+        snapshot = take()
+        needed, free = snapshot.size(), shutil.disk_usage(self.folder).free
+        if free < needed:
+            raise self._disk_full(step, f" ({needed:,} bytes needed, {free:,} free)")
+        self._writing = self._writer.submit(self._write_or_clean_up, step, snapshot, also_keep)
+
+    def wait(self) -> None:
+        """Until nothing is being written. Raises what went wrong."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def settle(self) -> None:
+        """Until nothing is being written, whatever came of it."""
+        if self._writing is not None:
+            self._writing.exception()
+
+    def newest(self) -> Checkpoint | None:
+        """The newest one, checked no further; None when there is none."""
+        found = self._all()
+        return found[-1] if found else None
+
+    def newest_whole(self, report: Callable[[str], None], *, up_to: int | None = None) -> Checkpoint | None:
+        """The newest one, of at most `up_to` steps, whose every hash is right. Damaged ones are reported and set aside
+        as damaged-step-…"""
+        for checkpoint in reversed(self._all()):
+            if up_to is not None and checkpoint.step > up_to:
+                continue
+            damage = checkpoint.damage()
+            if not damage:
+                return checkpoint
+            aside = checkpoint.path.with_name(f"damaged-{checkpoint.path.name}")
+            if aside.exists():
+                shutil.rmtree(aside)
+            checkpoint.path.rename(aside)
+            report(f"checkpoint {checkpoint.path.name} is damaged: {damage}; set aside as {aside.name}")
+        return None
+
+    def at(self, step: int) -> Checkpoint | None:
+        return next((checkpoint for checkpoint in self._all() if checkpoint.step == step), None)
+
+    def _all(self) -> list[Checkpoint]:
+        """Oldest first."""
+        numbered = ((path.name.removeprefix("step-"), path) for path in self.folder.glob("step-*"))
+        found = (Checkpoint(int(number), path) for number, path in numbered if number.isdecimal())
+        return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def _write_or_clean_up(self, step: int, snapshot: Snapshot, also_keep: int | None) -> None:
+        try:
+            self._write(step, snapshot)
+            self._prune(also_keep)
+        except OSError as error:
+            shutil.rmtree(self._aside(step), ignore_errors=True)
+            raise (self._disk_full(step) if error.errno in (errno.ENOSPC, errno.EDQUOT) else error) from error
+
+    def _disk_full(self, step: int, numbers: str = "") -> DiskFullError:
+        name = self._final(step).name
+        return DiskFullError(
+            f"{self.folder}: the disk is full, {name} cannot be written{numbers}; older ones are intact"
+        )
+
+    def _write(self, step: int, snapshot: Snapshot) -> None:
+        from grpo.model.policy import write_model
+        from grpo.model.tensorfile import write_tensors
+
+        aside, final = self._aside(step), self._final(step)
+        for abandoned in self.folder.glob(".*-step-*"):  # by a run that was killed here
+            shutil.rmtree(abandoned)
+        (aside / "model").mkdir(parents=True)
+        point("checkpoint.begun")
+        write_model(aside / "model", snapshot.files, snapshot.weights)
+        point("checkpoint.model")
+        for name, tensors in {"optimizer": snapshot.optimizer_tensors, **snapshot.beside}.items():
+            write_tensors(aside / f"{name}.safetensors", tensors)
+        (aside / "state.json").write_text(json.dumps(snapshot.state))
+        point("checkpoint.optimizer")
+        files = sorted(path for path in aside.rglob("*") if path.is_file())
+        listed = {str(f.relative_to(aside)): {"size": f.stat().st_size, "sha256": _sha256(f)} for f in files}
+        (aside / MANIFEST).write_text(json.dumps({"step": step, "files": listed}, indent=1))
+        for path in (*files, aside / MANIFEST, aside / "model", aside):
+            _fsync(path)
+        point("checkpoint.manifest")
+        if final.exists():
+            _remove(final)
+        aside.rename(final)
+        _fsync(self.folder)
+        point("checkpoint.renamed")
+
+    def _prune(self, also_keep: int | None) -> None:
+        for checkpoint in self._all()[: -self.keep]:
+            if checkpoint.step != also_keep:
+                _remove(checkpoint.path)
+        point("checkpoint.pruned")
+
+    def _final(self, step: int) -> Path:
+        return self.folder / f"step-{step:06d}"
+
+    def _aside(self, step: int) -> Path:
+        return self.folder / f".writing-step-{step:06d}"
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _fsync(path: Path) -> None:
+    """Files and folders alike: a rename is safe only when what it names is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    """Renamed first: killed halfway, the rest of it is not taken for a checkpoint."""
+    gone = path.rename(path.with_name(f".removing-{path.name}"))
+    point("checkpoint.pruning")
+    shutil.rmtree(gone)

@@ -1,0 +1,343 @@
+"""Every number a run records, defined once. docs/metrics.md is this table printed: `python -m grpo.record.metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One row of the table.
+
+    >>> METRICS["truncated"].unit
+    'share, 0 to 1'
+    """
+
+    definition: str
+    unit: str
+    healthy: str
+    """What a sound run looks like, and what a departure means."""
+
+
+class UnlistedMetricError(KeyError):
+    """A number without a definition is not recorded."""
+
+    def __str__(self) -> str:  # KeyError would print the message quoted
+        return str(self.args[0])
+
+
+SHARE = "share, 0 to 1"
+NATS = "nats"
+
+METRICS: dict[str, Metric] = {
+    "reward_mean": Metric(
+        "Mean reward over the scored completions of the step; empty where none could be scored.",
+        "the task's reward",
+        "Rises, noisily; judge over tens of steps.",
+    ),
+    "reward_std": Metric(
+        "Sample standard deviation of the reward over all scored completions of the step.",
+        "the task's reward",
+        "Above 0; near 0 means the task is solved, or out of reach.",
+    ),
+    "accuracy": Metric(
+        "Share of completions that earned the full reward.",
+        SHARE,
+        "Rises; between 0.1 and 0.9 there is most to learn from.",
+    ),
+    "unscored": Metric(
+        "Share of completions without a reward: no part applied, or the checker failed; they are not trained on.",
+        SHARE,
+        "0, unless the task leaves completions unscored on purpose.",
+    ),
+    "timeouts": Metric(
+        "Share of completions whose check ran out of time and was killed; they scored 0.",
+        SHARE,
+        "0, or near it; a rise means that the policy learns to write what is slow to check.",
+    ),
+    "crashes": Metric(
+        "Share of completions whose check ended its process or ran out of memory or processes; they scored 0.",
+        SHARE,
+        "0, or near it.",
+    ),
+    "failures": Metric(
+        "Share of completions on which a reward function raised an error; they are unscored.",
+        SHARE,
+        "0; the record tells for each completion why.",
+    ),
+    "advantage_std": Metric(
+        "Sample standard deviation of the advantages over the step's scored completions.",
+        "none",
+        "With rewards scaled by their group: just below 1, and lower as groups lose their signal.",
+    ),
+    "zero_signal_groups": Metric(
+        "Share of groups whose advantages are all exactly 0, because their rewards are equal: they teach nothing.",
+        SHARE,
+        "Below about 0.5; if higher, change the difficulty or sample more per group.",
+    ),
+    "groups_drawn": Metric(
+        "Dynamic sampling: groups sampled in this step, those discarded for want of signal included.",
+        "count",
+        "prompts_per_step while most problems teach; at its limit (refill × prompts_per_step) the task is too easy or "
+        "too hard.",
+    ),
+    "groups_kept": Metric(
+        "Dynamic sampling: groups with signal, which the step trains on and records.",
+        "count",
+        "prompts_per_step; fewer when the limit was reached.",
+    ),
+    "gradient_tokens": Metric(
+        "Share of the scored tokens that carried gradient: their advantage is not 0 and no mask leaves them out.",
+        SHARE,
+        "High; what is missing was sampled in vain (see zero_signal_groups).",
+    ),
+    "length_mean": Metric(
+        "Mean number of tokens in a completion, end token included.",
+        "tokens",
+        "Changes slowly; growth without reward is padding.",
+    ),
+    "length_max": Metric(
+        "Tokens in the longest completion of the step.",
+        "tokens",
+        "Below the length limit.",
+    ),
+    "truncated": Metric(
+        "Share of completions that ended at the length limit instead of an end token.",
+        SHARE,
+        "Below about 0.1; if higher, raise the limit or expect lost rewards.",
+    ),
+    "overlong_penalty": Metric(
+        "Mean of what completions near the length limit lost of their reward (overlong).",
+        "the task's reward",
+        "Near 0; if it grows, completions press against the limit.",
+    ),
+    "kl_penalty": Metric(
+        "Mean of what the KL divergence took off a completion's reward: β times its sum over the tokens.",
+        "the task's reward",
+        "Well below the spread of the rewards.",
+    ),
+    "loss": Metric(
+        "What was minimised: the mean of −min(ρA, clip(ρ)A) + β·KL, or the surrogate's own form, with ρ = exp(logp − "
+        "old logp). With one update per batch ρ is exactly 1, so the first term is the mean of −A, and with a group "
+        "baseline A sums to 0 in a group: the value sits near 0 (plus β·KL) although its gradient, the mean of "
+        "−A·∇logp, does not.",
+        "none",
+        "Near 0 with one update per batch. It does not measure progress: watch reward_mean, accuracy and grad_norm.",
+    ),
+    "kl": Metric(
+        "Mean per-token estimate of the distance to the reference model, by the loss's own estimator; k3, the usual "
+        "one, is exp(ref − logp) − (ref − logp) − 1.",
+        "nats per token, 0 or more (k1 may fall below)",
+        "Grows slowly from 0; a sudden rise means the policy is running away.",
+    ),
+    "entropy": Metric(
+        "Mean over trained tokens of the entropy of the policy's next-token distribution: −Σ p·log p. Trained are "
+        "those that have a gradient: where neither β nor the entropy counts, not those of groups without signal.",
+        "nats per token, 0 to log(vocabulary)",
+        "Falls slowly; a fast fall to 0 ends exploration, a rise means the policy is coming apart.",
+    ),
+    "clip_low": Metric(
+        "Share of tokens held by the lower clip, ρ < 1 − clip_low with A < 0: counted only where the clip removes "
+        "gradient.",
+        SHARE,
+        "0 with one update per batch; otherwise below about 0.1.",
+    ),
+    "clip_high": Metric(
+        "Share of tokens held by the upper clip, ρ > 1 + clip_high with A > 0: counted only where the clip removes "
+        "gradient.",
+        SHARE,
+        "0 with one update per batch; otherwise below about 0.1.",
+    ),
+    "capped": Metric(
+        "Share of tokens whose ratio went beyond the cap: ρ > cap, and with surrogate clip A < 0.",
+        SHARE,
+        "0 with one update per batch; otherwise below about 0.05.",
+    ),
+    "corrected": Metric(
+        "Share of tokens whose importance weight exp(trainer logp − sampler logp) exceeded correction_cap: it was cut, "
+        "or left out.",
+        SHARE,
+        "0 with the built-in engine; otherwise below about 0.05.",
+    ),
+    "ratio_min": Metric(
+        "Smallest ratio ρ = exp(logp − old logp) of the step.",
+        "ratio, above 0",
+        "1 with one update per batch; otherwise above about 0.1.",
+    ),
+    "ratio_max": Metric(
+        "Largest ratio ρ = exp(logp − old logp) of the step.",
+        "ratio, above 0",
+        "1 with one update per batch; otherwise below about 10.",
+    ),
+    "sampler_gap": Metric(
+        "Mean over trained tokens of |sampler logp − trainer logp|, before the first update on the batch.",
+        NATS,
+        "Below 1e-4 in float32, about 1e-2 in bfloat16; if larger, sampler and trainer disagree and ρ is wrong.",
+    ),
+    "grad_norm": Metric(
+        "L2 norm of the whole gradient before it is clipped; the mean where a step takes several updates.",
+        "none, 0 or more",
+        "Steady; spikes come before a collapse, 0 means nothing was learned.",
+    ),
+    "value_loss": Metric(
+        "Mean over trained tokens of half the critic's squared error, at the clip's worse end where there is one.",
+        "the task's reward, squared",
+        "Falls, then follows the policy.",
+    ),
+    "value_mean": Metric(
+        "Mean of the reward the critic expected, over tokens, before the updates.",
+        "the task's reward",
+        "Near the mean reward still to come.",
+    ),
+    "explained_variance": Metric(
+        "1 − var(return − value) / var(return) over tokens, before the updates: how much of what came the critic knew.",
+        "share, at most 1",
+        "Rises above 0 within the critic's warm-up; below 0 it is worse than a constant.",
+    ),
+    "critic_grad_norm": Metric(
+        "L2 norm of the gradient of the critic's own weights before it is clipped.",
+        "none, 0 or more",
+        "Steady.",
+    ),
+    "lr": Metric(
+        "Learning rate of the last update of the step.",
+        "none",
+        "Follows its schedule.",
+    ),
+    "skipped_updates": Metric(
+        "Optimizer steps left out because the gradient was not finite; three steps in a row with one stop the run.",
+        "count",
+        "0; otherwise the learning rate is too high, or the model's numbers overflow.",
+    ),
+    "updates": Metric(
+        "Optimizer steps taken in this step; an update is skipped when no token carries gradient.",
+        "count",
+        "epochs × minibatches.",
+    ),
+    "tokens": Metric(
+        "Completion tokens sampled in this step, those of replaced groups included; in supervised fine-tuning, the "
+        "answer tokens trained on.",
+        "tokens",
+        "prompts per step × group size × length_mean; with dynamic sampling up to refill times that.",
+    ),
+    "tokens_per_second": Metric(
+        "tokens divided by the seconds spent sampling; where groups are replaced, their scoring is in the seconds.",
+        "tokens per second",
+        "Steady; it falls as completions grow.",
+    ),
+    "peak_memory": Metric(
+        "Most memory in use at a time since the program began: of tensors on a GPU, of the whole process on a CPU.",
+        "bytes",
+        "Rises once, to about what was predicted (grpo plan), and stays.",
+    ),
+    "worked_share": Metric(
+        "Share of completions that write out their work (the arithmetic task's trait `worked`, which earns no reward).",
+        SHARE,
+        "Rises if working helps: the reward pays for the result alone.",
+    ),
+    "strictly_right_share": Metric(
+        "Share of completions with the right answer in a form that leaves no doubt: in a box or tag, after #### or "
+        "“answer is”, or by itself (a trait of tasks that check answers).",
+        SHARE,
+        "At or below accuracy; far below means that the answers are right and hard to find.",
+    ),
+    "unparsed_share": Metric(
+        "Share of completions in which no answer could be read (a trait of tasks that check answers).",
+        SHARE,
+        "Falls to 0; high means that the format is not followed, or completions are cut off before their answer.",
+    ),
+    "sft_loss": Metric(
+        "Supervised fine-tuning: mean of −logp over the answer tokens.",
+        "nats per token, 0 or more",
+        "Falls, then flattens.",
+    ),
+}
+
+EVAL_METRICS: dict[str, Metric] = {
+    "accuracy": Metric(
+        "Share of completions sampled for the held-out problems that earned the full reward.",
+        SHARE,
+        "Rises, beyond its interval.",
+    ),
+    "low": Metric("Lower end of the 95 % interval of accuracy.", SHARE, "Compare runs by intervals."),
+    "high": Metric("Upper end of the 95 % interval of accuracy.", SHARE, "Compare runs by intervals."),
+    "greedy_accuracy": Metric(
+        "Share of held-out problems solved by the most probable completion (temperature 0).",
+        SHARE,
+        "At or above accuracy; the two meet as entropy falls.",
+    ),
+    "greedy_low": Metric("Lower end of the 95 % interval of greedy_accuracy.", SHARE, "Compare runs by intervals."),
+    "greedy_high": Metric("Upper end of the 95 % interval of greedy_accuracy.", SHARE, "Compare runs by intervals."),
+    "reward_mean": Metric(
+        "Mean reward of the sampled held-out completions; empty where none could be scored.",
+        "the task's reward",
+        "Rises; where rewards are graded it moves before accuracy does. Equals accuracy where they are 0 or 1.",
+    ),
+    "worked_share": Metric(
+        "Share of the sampled held-out completions that write out their work (a trait; empty for tasks without it).",
+        SHARE,
+        "Rises if working helps.",
+    ),
+    "length_mean": Metric(
+        "Mean number of tokens in a sampled held-out completion, end token included.",
+        "tokens",
+        "Changes slowly.",
+    ),
+}
+
+
+TIMED_METRICS = frozenset(["tokens_per_second", "peak_memory"])
+"""Those that measure the machine: a run made again has the same numbers but for these."""
+
+
+def check_names(metrics: Mapping[str, float], listed: Mapping[str, Metric] = METRICS) -> None:
+    """Raise on a name that has no definition. A task's own traits need none: they are shares, named X_share.
+
+    >>> check_names({"loss": 0.0, "rhymed_share": 0.5})
+    """
+    unlisted = [name for name in metrics if name not in listed and not name.endswith("_share")]
+    if unlisted:
+        raise UnlistedMetricError(
+            f"unlisted metric: {', '.join(unlisted)}; define it in the table in grpo/metrics.py, "
+            "then write docs/metrics.md again (python -m grpo.record.metrics)"
+        )
+
+
+def _rows(table: Mapping[str, Metric]) -> list[str]:
+    lines = ["| name | definition | unit | healthy |", "|---|---|---|---|"]
+    for name, metric in table.items():
+        cells = (cell.replace("|", r"\|") for cell in (metric.definition, metric.unit, metric.healthy))
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return lines
+
+
+def markdown() -> str:
+    """The content of docs/metrics.md."""
+    lines = [
+        "# Metrics",
+        "",
+        "Generated from the table in `src/grpo/record/metrics.py` by `python -m grpo.record.metrics`. Edit the table,",
+        "not this page.",
+        "",
+        "ρ is the policy's probability of a token over its probability before the first update on the batch, A the",
+        "token's advantage, β the KL coefficient. The hints say where to look first; they are no limits.",
+        "A number that was not finite is recorded as empty.",
+        "",
+        "## Training, one row per step",
+        "",
+        "Step k is the k-th batch, counted from 0. A task's trait X is recorded as `X_share`.",
+        "",
+        *_rows(METRICS),
+        "",
+        "## Evaluation, one row per evaluation",
+        "",
+        "On held-out problems. An evaluation at step s comes after s batches; at 0, before training.",
+        "",
+        *_rows(EVAL_METRICS),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

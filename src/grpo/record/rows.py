@@ -1,0 +1,87 @@
+"""What becomes a row of the run record, its columns in the order of schema.sql."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grpo.record.trace import traced_groups
+from grpo.types import Completion, Group
+
+ENCODER = json.JSONEncoder(allow_nan=False)
+
+
+def metric_rows(step: int, metrics: Mapping[str, float]) -> list[tuple[int, str, float | None]]:
+    return [(step, name, finite(value)) for name, value in metrics.items()]
+
+
+def group_row(step: int, index: int, group: Group) -> tuple[Any, ...]:
+    problem = group.problem
+    return step, index, problem.id, problem.prompt, problem.answer, group.policy_version
+
+
+def completion_rows(step: int, index: int, group: Group) -> list[tuple[Any, ...]]:
+    return [(step, index, place, *_completion_columns(done)) for place, done in enumerate(group.completions)]
+
+
+def _completion_columns(done: Completion) -> tuple[Any, ...]:
+    """Columns text to why of a completion's row."""
+    length = len(done)
+    total = _total(done.advantages) if done.advantages is not None else None
+    advantage = None if total is None else total / max(length, 1)
+    logprob = _total(done.logprobs)
+    parts, traits = as_json(done.parts), as_json(done.traits)
+    return done.text, length, done.finish, finite(done.reward), parts, traits, advantage, logprob, done.why
+
+
+def token_rows(step: int, groups: Sequence[Group], kept: int) -> list[tuple[Any, ...]]:
+    rows = []
+    for index in traced_groups(groups, kept):
+        for sample_index, done in enumerate(groups[index].completions):
+            trainer, entropies, denominator = (
+                (done.trace.logprobs, done.trace.entropies, done.trace.denominator) if done.trace else (None,) * 3
+            )
+            floats = (done.logprobs, done.ref_logprobs, done.old_logprobs, done.advantages, trainer, entropies)
+            blobs = (None if array is None else np.asarray(array, "<f4").tobytes() for array in floats)
+            rows.append((step, index, sample_index, np.asarray(done.tokens, "<i4").tobytes(), *blobs, denominator))
+    return rows
+
+
+def probe_rows(step: int, groups: Sequence[Group]) -> list[tuple[Any, ...]]:
+    rows = []
+    for index, group in enumerate(groups):
+        samples = [{"text": done.text, "reward": done.reward} for done in group.completions]
+        problem = group.problem
+        rows.append((step, index, problem.id, problem.prompt, problem.answer, as_json(samples)))
+    return rows
+
+
+def decoded(column: str, value: Any) -> Any:
+    """A column of token_arrays as it went in."""
+    return np.frombuffer(value, "<i4" if column == "tokens" else "<f4") if isinstance(value, bytes) else value
+
+
+def as_json(value: Any) -> str:
+    try:
+        return ENCODER.encode(value)
+    except (ValueError, TypeError):  # not finite, or numpy's
+        return ENCODER.encode(finite(value))
+
+
+def finite(value: Any) -> Any:
+    """The same JSON value with None for NaN and infinities, which JSON cannot write."""
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _total(array: np.ndarray) -> float | None:
+    """None where it is not finite."""
+    total = float(np.add.reduce(array, dtype=np.float64))
+    return total if math.isfinite(total) else None

@@ -1,0 +1,248 @@
+"""People's own reward functions: which ones, how they are loaded, how they are called.
+
+Both ways of writing one work unchanged:
+
+    def reward(completions, answer, **columns): ...     # TRL's: lists in, a list out; async too
+    def reward(problem, text): ...                      # one completion in, a number out
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from grpo.errors import GrpoError
+from grpo.rewards.pool.invoke import Answers, Outcome
+from grpo.types import chat
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One entry of the field `reward`.
+
+    >>> parse("mine.py:close*0.5, trl.rewards:get_soft_overlong_punishment(48, 16)")
+    [Spec(source='mine.py', name='close', weight=0.5), Spec(source='trl.rewards', \
+name='get_soft_overlong_punishment(48, 16)', weight=1.0)]
+    """
+
+    source: str
+    """A file, a module, or one of the words task, model and judge."""
+    name: str
+    weight: float
+    number: int = field(default=1, repr=False)
+    """Among the judges, or the reward models of one name."""
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.name}" if self.name else self.source
+
+    @property
+    def part(self) -> str:
+        """What its values are recorded under; the task's have names of their own."""
+        if self.source not in ("model", "judge"):
+            return self.name.partition("(")[0] or "task"
+        name = Path(self.name.partition("#")[0]).name if self.source == "model" else "judge"
+        return name if self.number == 1 else f"{name}-{self.number}"
+
+
+def parse(text: str) -> list[Spec]:
+    """The entries of the field, separated by commas outside of parentheses.
+
+    >>> [spec.part for spec in parse("judge:http://a/v1, judge:http://b/v1*0.5, model:x/rm, model:y/rm")]
+    ['judge', 'judge-2', 'rm', 'rm-2']
+    """
+    entries = [entry.strip() for entry in re.split(r",(?![^()]*\))", text)]
+    specs: list[Spec] = []
+    for spec in (_spec(entry) for entry in entries if entry):
+        taken = [earlier.part for earlier in specs]
+        while spec.source in ("model", "judge") and spec.part in taken:
+            spec = replace(spec, number=spec.number + 1)
+        specs.append(spec)
+    return specs
+
+
+def _spec(entry: str) -> Spec:
+    found, weight = re.fullmatch(r"(.*\S)\s*\*\s*([-+0-9.eE]+)", entry, re.DOTALL), 1.0
+    if found:
+        try:
+            entry, weight = found[1], float(found[2])
+        except ValueError:
+            raise GrpoError(f"field reward: {found[2]!r} in {entry!r} is no weight; write NAME*0.5") from None
+    if entry == "task":
+        return Spec("task", "", weight)
+    source, colon, name = entry.partition(":")
+    if not colon or not source or not name:
+        known = "file.py:function, module:function, model:ID, judge:URL or task"
+        raise GrpoError(f"field reward: {entry!r} is none of {known}")
+    if source not in ("model", "judge") and not re.fullmatch(r"[A-Za-z_]\w*(\(.*\))?", name, re.DOTALL):
+        raise GrpoError(f"field reward: {name!r} in {entry!r} is no name of a function")
+    return Spec(source, name, weight)
+
+
+class OwnReward:
+    """A function from a file or a module. Only its name travels; each process loads it for itself."""
+
+    batched = True
+    """Until the function is loaded, and shows its parameters."""
+
+    def __init__(self, spec: Spec):
+        self.spec, self.name = spec, spec.part
+
+    def load(self) -> None:
+        self.function = load_function(self.spec)
+        self.parameters = inspect.signature(self.function).parameters
+        self.batched = takes_lists(self.parameters, str(self.spec))
+        self.other_form: bool | None = None
+        """Whether it reads messages where rows are texts, or the reverse; None until a call has gone through."""
+
+    def __call__(self, answers: Answers) -> list[Outcome]:
+        if not self.batched:
+            return [Outcome({self.name: self._value(answers.problem, text)}) for text in answers.texts]
+        values = self._values(answers)
+        if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
+            raise GrpoError(f"returned {values!r:.200}; return a list with a number for each completion")
+        return [Outcome({self.name: value}) for value in values]
+
+    def _values(self, answers: Answers) -> Any:
+        """Texts or messages as the row has them. A function that cannot read these gets the others: `text.strip()`
+        fails on a list of messages, and `completion[0]["content"]` on a text."""
+        errors = []
+        for other_form in (False, True) if self.other_form is None else (self.other_form,):
+            arguments = trl_arguments(answers, messages=answers.problem.conversational != other_form)
+            try:
+                values = self._value(**self._accepted(arguments))
+            except (TypeError, AttributeError) as error:  # a border: people's code
+                errors.append(error)
+            else:
+                self.other_form = other_form
+                return values
+        raise errors[0]
+
+    def _value(self, *arguments: Any, **named: Any) -> Any:
+        result = self.function(*arguments, **named)
+        return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+    def _accepted(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters.values()):
+            return arguments
+        return {name: value for name, value in arguments.items() if name in self.parameters}
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+def trl_arguments(answers: Answers, *, messages: bool) -> dict[str, Any]:
+    """What TRL's trainer hands to a reward function, with prompts and completions as lists of messages or as texts."""
+    problem, count = answers.problem, len(answers.texts)
+    columns = {"answer": problem.answer, "solution": problem.answer, **problem.columns}
+    columns = {name: value for name, value in columns.items() if name not in ("prompt", "completion", "completion_ids")}
+    if messages:
+        prompt: Any = [dict(message) for message in problem.messages or chat(problem.prompt)]
+        completions: Any = [[{"role": "assistant", "content": text}] for text in answers.texts]
+    else:
+        prompt, completions = problem.prompt, list(answers.texts)
+    return {
+        "prompts": [prompt] * count,
+        "completions": completions,
+        "completion_ids": [list(tokens) for tokens in answers.tokens] or [[]] * count,
+        **{name: [value] * count for name, value in columns.items()},
+        "trainer_state": SimpleNamespace(global_step=answers.step),
+        "log_extra": lambda column, values: None,
+        "log_metric": lambda name, value: None,
+    }
+
+
+def takes_lists(parameters: Mapping[str, inspect.Parameter], spec: str) -> bool:
+    """True for TRL's signature, False for (problem, text)."""
+    if {"completions", "completion_ids"} & set(parameters):
+        return True
+    positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if sum(p.default is p.empty for p in positional) == 2:
+        return False
+    raise GrpoError(
+        f"reward {spec}: takes ({', '.join(parameters)}); write (completions, **columns) for lists of completions, or "
+        "(problem, text) for one at a time"
+    )
+
+
+def load_function(spec: Spec) -> Callable[..., Any]:
+    """The function; for `name(arguments)`, what name returns when called with them."""
+    name, parenthesis, arguments = spec.name.partition("(")
+    module = load_module(spec)
+    found = getattr(module, name, None)
+    if not callable(found):
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
+        raise GrpoError(f"reward {spec}: {spec.source} has no function {name}; it has {', '.join(functions) or 'none'}")
+    if not parenthesis and inspect.isclass(found):
+        raise GrpoError(f"reward {spec}: is a class; name an object of it, such as {spec.source}:{name}()")
+    if not parenthesis:
+        return found
+    try:
+        call = ast.parse(f"f({arguments}", mode="eval").body
+        assert isinstance(call, ast.Call)
+        positional = [ast.literal_eval(argument) for argument in call.args]
+        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return found(*positional, **named)
+    except GrpoError as error:
+        raise GrpoError(f"reward {spec}: {error}") from None
+    except Exception as error:  # border: people's code
+        raise GrpoError(f"reward {spec}: cannot be made: {type(error).__name__}: {error}") from error
+
+
+def load_module(spec: Spec) -> ModuleType:
+    source = spec.source
+    try:
+        if not source.endswith(".py"):
+            return importlib.import_module(source)
+        path = Path(source).resolve()
+        if not path.is_file():
+            raise GrpoError(f"reward {spec}: there is no file {source}")
+        sys.path.insert(0, str(path.parent))  # it may import its neighbours
+        found = importlib.util.spec_from_file_location(f"reward_{path.stem}", path)
+        assert found is not None
+        assert found.loader is not None
+        module = importlib.util.module_from_spec(found)
+        sys.modules[found.name] = module
+        found.loader.exec_module(module)
+        return module
+    except GrpoError:
+        raise
+    except (Exception, SystemExit) as error:  # border: people's code
+        raise GrpoError(f"reward {spec}: {_place(error, source)}{type(error).__name__}: {error}") from error
+
+
+def _place(error: BaseException, source: str) -> str:
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: "
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(source)]
+    return f"line {lines[-1]}: " if lines else ""
+
+
+def sources(specs: Sequence[Spec]) -> list[bytes]:
+    """The files that hold the functions, to tell whether they are the same when a run goes on."""
+    found = []
+    for spec in specs:
+        if spec.source in ("task", "model", "judge"):
+            continue
+        path = spec.source if spec.source.endswith(".py") else _origin(spec.source)
+        found.append(Path(path).read_bytes() if path and Path(path).is_file() else b"")
+    return found
+
+
+def _origin(module: str) -> str | None:
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):  # told when it is loaded
+        return None
+    return spec.origin if spec else None

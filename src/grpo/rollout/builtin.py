@@ -1,0 +1,216 @@
+"""The built-in engine: samples groups from the training weights, in process.
+
+Each prompt is computed once per group; its completions start from those keys and values, advance together one token
+at a time, and leave the batch as they finish. More completions than memory holds run in waves. Axis letters: types.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from grpo.errors import GrpoError
+from grpo.model.attention import DecodeCache, PromptCache
+from grpo.model.device import free_memory
+from grpo.model.fused.weights import has_fixed_rotation
+from grpo.model.packing import pack_prompts
+from grpo.model.policy import Policy
+from grpo.rollout.cpu.kv_cache import SharedPromptCache
+from grpo.rollout.cpu.linear import sampling_layers
+from grpo.rollout.hf_generate import generated
+from grpo.rollout.noise import sampling_noise
+from grpo.rollout.sampling import choose
+from grpo.types import Completion, Group, Problem
+
+if TYPE_CHECKING:
+    from grpo.rollout.cuda.graphs import GraphDecoding
+
+COMPACT_BELOW = 0.8
+"""Finished rows are dropped once fewer than this share of the batch is still going: a drop copies the cache."""
+SHARE_OF_FREE_MEMORY = 0.4
+"""What completions in flight may take of it: gradients, moments and activations need the rest."""
+
+Sampled = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Tokens, log-probabilities and lengths of completions."""
+
+
+class Engine:
+    def __init__(self, policy: Policy, rows_at_once: int = 0):
+        """`rows_at_once`: most completions in flight; 0: what memory holds."""
+        self.rows_at_once = rows_at_once
+        self.policy = policy
+        self.graphs: GraphDecoding | None = None
+
+    def sample(self, problems: Sequence[Problem], group_size: int, **options: Any) -> list[Group]:
+        """All of `waves`."""
+        return [group for wave in self.waves(problems, group_size, **options) for group in wave]
+
+    @torch.no_grad()
+    def waves(
+        self,
+        problems: Sequence[Problem],
+        group_size: int,
+        *,
+        seed: int,
+        step: int,
+        temperature: float,
+        max_new_tokens: int,
+        purpose: str = "train",
+        top_k: int = 0,
+        top_p: float = 1.0,
+    ) -> Iterator[list[Group]]:
+        """`group_size` completions per problem, in order, some groups at a time. Temperature 0 is greedy.
+
+        The noise of a token is keyed by (seed, purpose, step, problem id, sample, position), so the same problem gets
+        the same completions whatever else is in the batch. Recorded log-probabilities are those of the full
+        distribution at `temperature` (at 1 when greedy); `top_k` and `top_p` are for looking, not for training.
+        """
+        prompts = [self._prompt_tokens(problem, max_new_tokens) for problem in problems]
+        ids = [problem.id for problem in problems]
+        noise_PGL = sampling_noise(seed, purpose, step, ids, group_size, max_new_tokens, self.policy.device)
+        if not self.rows_at_once:
+            self.rows_at_once = self.rows_that_fit(max(map(len, prompts)), max_new_tokens)
+        parts: list[Sampled] = []
+        for first, last, samples in self._spans(len(problems), group_size):
+            parts.append(self._sampled(prompts[first:last], noise_PGL[first:last, samples], temperature, top_k, top_p))
+            if samples.stop is not None and samples.stop < group_size:
+                continue  # the rest of this group is still to come
+            completions = self._completions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+            parts = []
+            yield [
+                Group(problem, prompt, tuple(completions[i * group_size : (i + 1) * group_size]), self.policy.version)
+                for i, (problem, prompt) in enumerate(zip(problems[first:last], prompts[first:last], strict=True))
+            ]
+
+    def _sampled(
+        self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float, top_k: int, top_p: float
+    ) -> Sampled:
+        if not self.policy.packs:
+            choose_now = partial(choose, temperature=temperature, top_k=top_k, top_p=top_p)
+            return generated(self.policy, prompts, noise_PGL, choose_now)
+        if self._can_use_graphs(top_k, top_p):
+            return self._decode_on_graphs(prompts, noise_PGL, temperature)
+        with sampling_layers(self.policy, rows=noise_PGL.shape[0] * noise_PGL.shape[1]):
+            return self._decode(prompts, noise_PGL, temperature, top_k, top_p)
+
+    def rows_that_fit(self, prompt_tokens: int, max_new_tokens: int) -> int:
+        """How many completions can be in flight, by the memory that is free now."""
+        config = self.policy.model.config
+        # A model without attention keeps less than this.
+        heads = getattr(config, "num_attention_heads", 1)
+        key_heads = getattr(config, "num_key_value_heads", None) or heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // heads
+        per_token = 2 * config.num_hidden_layers * key_heads * width * self.policy.compute_dtype.itemsize
+        per_row = per_token * (prompt_tokens + max_new_tokens) + 12 * config.vocab_size
+        return max(1, int(SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) / per_row))
+
+    def _spans(self, problems: int, group_size: int) -> Iterator[tuple[int, int, slice]]:
+        """Problems [first, last) and which of their samples; a group is split only when it does not fit whole."""
+        at_once = self.rows_at_once // group_size
+        if at_once:
+            for first in range(0, problems, at_once):
+                yield first, min(first + at_once, problems), slice(None)
+            return
+        for problem in range(problems):
+            for sample in range(0, group_size, self.rows_at_once):
+                yield problem, problem + 1, slice(sample, min(sample + self.rows_at_once, group_size))
+
+    def _prompt_tokens(self, problem: Problem, max_new_tokens: int) -> np.ndarray:
+        tokens = self.policy.prompt_tokens(problem)
+        limit = getattr(self.policy.model.config, "max_position_embeddings", None)
+        if not tokens:
+            raise GrpoError(f"problem {problem.id}: its prompt has no tokens; give it some text")
+        unknown = getattr(self.policy.tokenizer, "unk_token_id", None)
+        if unknown is not None and unknown in tokens:
+            shown = problem.prompt[:40]
+            raise GrpoError(f"problem {problem.id}: {self.policy.name} does not know all characters of {shown!r}")
+        if limit and len(tokens) + max_new_tokens > limit:
+            raise GrpoError(
+                f"problem {problem.id}: {len(tokens)} prompt tokens and max_new_tokens {max_new_tokens} exceed the "
+                f"{limit} positions of {self.policy.name}; shorten the prompt or lower max_new_tokens"
+            )
+        return np.array(tokens, dtype=np.int64)
+
+    def _can_use_graphs(self, top_k: int, top_p: float) -> bool:
+        return (
+            self.policy.device.type == "cuda"
+            and self.policy.compute_dtype in (torch.bfloat16, torch.float16, torch.float32)
+            and has_fixed_rotation(self.policy.model)
+            and not top_k
+            and top_p >= 1
+        )
+
+    def _decode_on_graphs(self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float) -> Sampled:
+        from grpo.rollout.cuda.graphs import GraphDecoding
+        from grpo.rollout.cuda.slots import Room
+
+        P, G, L = noise_PGL.shape
+        lengths = [len(prompt) for prompt in prompts]
+        room = Room(rows=P * G, prompts=P, columns=-(-max(lengths) // 64) * 64, new_tokens=L, group_size=G)
+        held = self.graphs
+        stale = held is None or not held.places.hold(self.policy.model)
+        if held is None or stale or not held.room.holds(room):
+            wanted = room if held is None or stale or held.room.new_tokens != L else held.room.joined(room)
+            self.graphs = held = None  # its memory is needed for the next
+            self.graphs = held = GraphDecoding(self.policy, wanted)
+        held.refresh()
+        return held.run(lengths, held.prefill(prompts), noise_PGL, temperature)
+
+    def _decode(
+        self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float, top_k: int, top_p: float
+    ) -> Sampled:
+        """One step of the stock model per token."""
+        device, (_, group_size, max_new_tokens) = self.policy.device, noise_PGL.shape
+        noise_NL = noise_PGL.reshape(-1, max_new_tokens)
+        N = len(noise_NL)
+        prompt_cache = PromptCache()
+        tokens_T, positions_T, layout, last_P = pack_prompts(prompts, device, prompt_cache)
+        hidden_TC = self.policy.hidden(tokens_T[None], positions_T[None], layout)[0]
+        prompt_of_N = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
+        logits_NV = self.policy.logits(hidden_TC[last_P])[prompt_of_N]
+        in_full = device.type == "cpu" and self.policy.compute_dtype in (torch.float32, torch.float64)
+        cache_kind = SharedPromptCache if in_full else DecodeCache
+        cache = cache_kind(prompt_cache, layout.prompt_lengths_P, prompt_of_N, max_new_tokens)
+
+        end_tokens = torch.tensor(sorted(self.policy.end_tokens), device=device)
+        tokens_NL = torch.zeros(N, max_new_tokens, dtype=torch.int64, device=device)
+        logp_NL = torch.zeros(N, max_new_tokens, dtype=logits_NV.dtype, device=device)
+        length_N = torch.full((N,), max_new_tokens, device=device)
+        row = torch.arange(N, device=device)
+        """Which completion each row of the shrinking batch belongs to."""
+        going = torch.ones(N, dtype=torch.bool, device=device)
+        position = layout.prompt_lengths_P[prompt_of_N]
+        for t in range(max_new_tokens):
+            token, logp = choose(logits_NV, noise_NL[row, t], temperature, top_k, top_p)
+            tokens_NL[row, t], logp_NL[row, t] = token, logp
+            ended = going & torch.isin(token, end_tokens)
+            length_N[row[ended]] = t + 1
+            going = going & ~ended
+            remaining = int(going.sum())
+            if remaining == 0 or t + 1 == max_new_tokens:
+                break
+            if remaining < COMPACT_BELOW * len(row):
+                kept = going.nonzero()[:, 0]
+                cache.keep(kept)
+                row, token, position, going = row[kept], token[kept], position[kept], going[kept]
+            cache.grow()
+            hidden_N1C = self.policy.hidden(token[:, None], position[:, None], cache)
+            logits_NV = self.policy.logits(hidden_N1C[:, 0])
+            position = position + 1
+        return tokens_NL.cpu().numpy(), logp_NL.cpu().numpy(), length_N.cpu().numpy()
+
+    def _completions(self, tokens_NL: np.ndarray, logp_NL: np.ndarray, length_N: np.ndarray) -> list[Completion]:
+        last_N = tokens_NL[np.arange(len(tokens_NL)), length_N - 1]
+        ended = np.isin(last_N, list(self.policy.end_tokens)).tolist()
+        tokens_NL, lengths = tokens_NL.astype(np.int64), length_N.tolist()
+        texts = self.policy.texts(
+            [row[: length - end] for row, length, end in zip(tokens_NL, lengths, ended, strict=True)]
+        )
+        return [
+            Completion(text, row[:length], logp[:length], "stop" if end else "length")
+            for text, row, logp, length, end in zip(texts, tokens_NL, logp_NL, lengths, ended, strict=True)
+        ]

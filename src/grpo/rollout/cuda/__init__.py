@@ -1,0 +1,1 @@
+"""Decoding on a GPU: CUDA graphs over fused kernels."""

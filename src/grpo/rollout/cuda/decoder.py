@@ -1,0 +1,30 @@
+"""The stock model's arithmetic with a third of its kernels, for models built of Llama's blocks: one token per row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.functional import embedding
+
+from grpo.model.fused.kernels import gated, norm
+from grpo.model.fused.weights import Layer, Weights
+
+Attend = Callable[[int, torch.Tensor, Layer], torch.Tensor]
+"""(layer, queries keys and values [B, E], its settings) -> mixed values [B, heads * D]."""
+
+
+def decoded(weights: Weights, token_B: torch.Tensor, attend: Attend) -> torch.Tensor:
+    """Last hidden states [B, C], in the precision of computation. The residual is kept in the weights' own."""
+
+    def normed(residual_BC: torch.Tensor, by: Any) -> torch.Tensor:
+        return norm(residual_BC, by.weight, by.variance_epsilon, weights.dtype)[0]
+
+    residual_BC = embedding(token_B, weights.body.embed_tokens.weight)
+    for index, layer in enumerate(weights.layers):
+        mixed_BE = attend(index, layer.qkv(normed(residual_BC, layer.before)), layer)
+        layer.out.onto(residual_BC, mixed_BE, in_place=True)
+        gate_up_BJ = layer.gate_up(normed(residual_BC, layer.after))
+        layer.down.onto(residual_BC, gated(gate_up_BJ), in_place=True)
+    return normed(residual_BC, weights.body.norm)

@@ -1,0 +1,56 @@
+"""Sampling through transformers' own `generate`, for models that cannot be packed: slower, with the same noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from transformers import LogitsProcessor
+
+from grpo.model.policy import Policy
+
+Choose = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""(logits [N, V], noise [N]) -> (tokens, their log-probabilities)."""
+
+
+def generated(
+    policy: Policy, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, choose: Choose
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens, log-probabilities and lengths of all completions."""
+    P, G, L = noise_PGL.shape
+    longest, device = max(map(len, prompts)), policy.device
+    ids_PQ = torch.zeros(P, longest, dtype=torch.int64, device=device)
+    mask_PQ = torch.zeros_like(ids_PQ)
+    for row, prompt in enumerate(prompts):
+        ids_PQ[row, longest - len(prompt) :] = torch.from_numpy(prompt)
+        mask_PQ[row, longest - len(prompt) :] = 1
+    pick = _Pick(noise_PGL.reshape(P * G, L), choose)
+    with torch.autocast(device.type, policy.compute, enabled=policy.compute is not None):
+        policy.model.generate(
+            ids_PQ.repeat_interleave(G, 0),
+            attention_mask=mask_PQ.repeat_interleave(G, 0),
+            max_new_tokens=L,
+            do_sample=False,
+            logits_processor=[pick],
+            eos_token_id=sorted(policy.end_tokens),
+            pad_token_id=0,
+        )
+    tokens_NL, logp_NL = pick.tokens_NL.cpu().numpy(), pick.logp_NL.cpu().numpy()
+    ended_NL = np.isin(tokens_NL, sorted(policy.end_tokens))
+    return tokens_NL, logp_NL, np.where(ended_NL.any(axis=1), ended_NL.argmax(axis=1) + 1, L)
+
+
+class _Pick(LogitsProcessor):
+    """Leaves `generate` no choice but the token that our noise picks."""
+
+    def __init__(self, noise_NL: torch.Tensor, choose: Choose):
+        self.noise_NL, self.choose, self.time = noise_NL, choose, 0
+        self.tokens_NL = torch.zeros_like(noise_NL, dtype=torch.int64)
+        self.logp_NL = torch.zeros_like(noise_NL)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        token_N, logp_N = self.choose(scores.float(), self.noise_NL[:, self.time])
+        self.tokens_NL[:, self.time], self.logp_NL[:, self.time] = token_N, logp_N
+        self.time += 1
+        return torch.full_like(scores, float("-inf")).scatter(1, token_N[:, None], 0.0)

@@ -1,0 +1,1 @@
+"""Checks of an answer: numbers, formulas, programs."""

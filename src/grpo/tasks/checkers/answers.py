@@ -1,0 +1,251 @@
+"""Is this answer right? Finds the answer in a completion, then compares it with the gold one.
+
+Where an answer may stand, strictly: the last of `\\boxed{18}`, `#### 18`, `<answer>18</answer>`, "the answer is 18"; or
+the text is nothing else. Leniently also: the last number, formula, letter or line. Numbers are compared exactly,
+formulas by math-verify, words and letters without regard to case and punctuation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from grpo.tasks.checkers import expressions
+from grpo.tasks.checkers.numbers import Number, plain, read_number
+
+LOOKED_AT = 20_000
+"""Characters at the end of a completion that are searched."""
+LONGEST = 400
+"""Characters of one answer."""
+LAST = 20
+"""How many answers of a form are looked at, from the end: a text may hold thousands."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """
+    >>> check("9 + 9 = 18, so the answer is $18.", "18")
+    Verdict(right=True, strict=True, extracted='$18', form='sentence', why='same number')
+    >>> check("I think 17.", "18")
+    Verdict(right=False, strict=False, extracted='17', form='last number', why='other number')
+    """
+
+    right: bool
+    strict: bool
+    """Right, and said in a form that leaves no doubt."""
+    extracted: str
+    form: str
+    """Where it stood; "" where no answer could be read: unparseable is not the same as wrong."""
+    why: str
+
+    @property
+    def parsed(self) -> bool:
+        return bool(self.form)
+
+
+def check(text: str, gold: str, aliases: Sequence[str] = ()) -> Verdict:
+    """Compares what the text says in the end with the gold answer; `aliases` are further right answers."""
+    verdict = _check(text, gold)
+    for alias in aliases:
+        verdict = verdict if verdict.right else max(verdict, _check(text, alias), key=lambda one: one.right)
+    return verdict
+
+
+def _check(text: str, gold: str) -> Verdict:
+    text, kind = text[-LOOKED_AT:], kind_of(gold)
+    for form, candidate in (*explicit(text), ("bare", text.strip()), *LENIENT[kind](text)):
+        outcome = COMPARE[kind](candidate, gold, form) if candidate and len(candidate) <= LONGEST else None
+        if outcome is not None:
+            right, why = outcome
+            return Verdict(bool(right), bool(right) and form in STRICT, candidate, "" if right is None else form, why)
+    return Verdict(False, False, "", "", "no answer found")
+
+
+def kind_of(gold: str) -> str:
+    """
+    >>> [kind_of(gold) for gold in ("1,234", "B", "Paris", r"\\text{even}", "3:4", r"\\frac{\\pi}{2}", "x", "pi")]
+    ['number', 'choice', 'words', 'words', 'words', 'formula', 'formula', 'formula']
+    """
+    if read_number(gold):
+        return "number"
+    bare = plain(gold)
+    if re.fullmatch(r"\(?[A-J]\)?", bare):
+        return "choice"
+    written_out = re.fullmatch(r"[^\W\d_][^\\^=+*/<>_{}()\[\]$]*", bare) and len(bare) > 1 and bare.lower() != "pi"
+    return "words" if written_out or re.fullmatch(r"\d+(:\d+)+|\d+-\d+-\d+", bare) else "formula"
+
+
+def normalised(text: str) -> str:
+    """
+    >>> normalised(" The  Café. "), normalised("**Yes!**"), normalised(r"\\text{ True }")
+    ('café', 'yes', 'yes')
+    """
+    words = re.sub(r"[^\w:+./%-]+", " ", plain(text).casefold()).strip(" .").split()
+    said = " ".join(words[1:] if words[:1] in (["the"], ["a"], ["an"]) and len(words) > 1 else words)
+    return {"true": "yes", "false": "no"}.get(said, said)
+
+
+# Where answers stand. Each search is linear in the text: completions can be long, and hostile.
+
+STRICT = frozenset({"box", "hashes", "tag", "sentence", "bare"})
+SENTENCE = re.compile(
+    r"\banswers?\b(?:[^\n.:=]{0,60}?\b(?:is|are|was|be)\b|[^\n.:=\w]{0,10}(?=[:=]))\W{0,3}?[:=]?", re.I
+)
+SENTENCE_END = re.compile(r"\.(?=\s|\*|$)|\n|(?<=[^\\])\s(?:because|since|as)\s|<")
+
+
+def explicit(text: str) -> list[tuple[str, str]]:
+    """(form, candidate), the last in the text first."""
+    found = [(start, "box", inside) for start, inside in boxes(text)]
+    found += [(m.start(), "hashes", m[1].strip()) for m in _last(r"####[ \t]*([^\n#]{1,400})", text)]
+    for opening in _last(r"<answer>", text):
+        inside, closed, _ = text[opening.end() :].partition("</answer>")
+        found += [(opening.start(), "tag", inside.strip())] if closed else []
+    for start in _last(SENTENCE, text):
+        rest = text[start.end() : start.end() + LONGEST].lstrip(" *:=\n")
+        found.append((start.start(), "sentence", SENTENCE_END.split(rest, maxsplit=1)[0].strip(" *")))
+    return [(form, candidate) for _, form, candidate in sorted(found, reverse=True)]
+
+
+def _last(pattern: str | re.Pattern[str], text: str) -> list[re.Match[str]]:
+    return list(re.finditer(pattern, text))[-LAST:]
+
+
+def boxes(text: str) -> Iterator[tuple[int, str]]:
+    r"""Start and contents of every closed box.
+
+    >>> list(boxes(r"so \boxed{\frac{1}{2}} and \boxed{5"))
+    [(3, '\\frac{1}{2}')]
+    """
+    for opening in _last(r"\\(?:boxed|fbox)\s*\{", text):
+        depth = 1
+        for place, character in enumerate(text[opening.end() : opening.end() + LONGEST + 1]):
+            depth += (character == "{") - (character == "}")
+            if not depth:
+                yield opening.start(), text[opening.end() : opening.end() + place].strip()
+                break
+
+
+LAST_NUMBER = re.compile(
+    r"(?:(?:(?<=^)|(?<=[=:(\[{$£€>]))\s{0,3}[-−–]\s?|(?<![\w)\]}.,])[-−–])?[$£€¥₹]?"
+    r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d+)?(?:/\d+(?![\d/]))?\s?%?|(?<!\d)\.\d+"
+)
+
+
+def _last_number(text: str) -> Iterator[tuple[str, str]]:
+    found = LAST_NUMBER.findall(text[-2000:].replace("{,}", ","))
+    yield from [("last number", found[-1].strip())] if found else []
+
+
+def _last_formula(text: str) -> Iterator[tuple[str, str]]:
+    found = re.findall(r"\$\$?([^$\n]{1,400})\$|\\[(\[]([^\n]{1,400}?)\\[)\]]", text[-4000:])
+    yield from [("last formula", found[-1][0] or found[-1][1])] if found else []
+    yield from [("last line", line) for line in text.strip().splitlines()[-1:]]
+
+
+def _last_letter(text: str) -> Iterator[tuple[str, str]]:
+    found = re.findall(r"\(([A-J])\)|(?<![\w'’])([B-HJ]|A(?![ ]\w)|I(?![ '’]\w))(?![\w'’])", text[-2000:])
+    yield from [("last letter", found[-1][0] or found[-1][1])] if found else []
+
+
+def _last_words(text: str) -> Iterator[tuple[str, str]]:
+    yield from [("last line", line) for line in text.strip().splitlines()[-1:]]
+    for form, pattern in (("last yes or no", r"\b(?:yes|no|true|false)\b"), ("last ratio", r"\d+(?:[:-]\d+)+")):
+        found = re.findall(pattern, text[-2000:], re.I)
+        yield from [(form, found[-1])] if found else []
+
+
+LENIENT: dict[str, Callable[[str], Iterator[tuple[str, str]]]] = {
+    "number": _last_number,
+    "formula": _last_formula,
+    "choice": _last_letter,
+    "words": _last_words,
+}
+
+# Comparing. Each returns (right, why), with None for right where an answer stands there that cannot be read; and None
+# where this candidate is no answer of the gold's kind at all.
+
+Outcome = tuple[bool | None, str] | None
+
+
+def _compare_numbers(candidate: str, gold: str, form: str) -> Outcome:
+    wanted, given = read_number(gold), _number_in(candidate, form)
+    assert wanted is not None
+    if given:
+        return (True, "same number") if wanted.same(given) else (False, "other number")
+    if form in STRICT - {"bare"} and re.search(r"\d[^\d=]*\b(?:or|and)\b[^\d=]*\d", candidate):
+        return False, "several numbers"
+    if form not in STRICT or not re.search(r"\d|\\[a-z]+", candidate) or _is_prose(candidate, form):
+        return None
+    if expressions.side_by_side(plain(candidate)):
+        return False, "several numbers"
+    if re.search(r"\d\s*(?:[-+*/×÷·−]|\\times|\\cdot|\\div)\s*\(?\d", plain(candidate)):
+        return False, "a calculation, not its result"
+    if not expressions.available():
+        return None, "cannot be read without math-verify"
+    return _as_formulas(candidate, gold, form)
+
+
+def _number_in(candidate: str, form: str) -> Number | None:
+    """The whole candidate as a number, or what follows its last equals sign; in a sentence also its only number."""
+    if given := read_number(candidate):
+        return given
+    if "=" in candidate and (given := read_number(candidate.rpartition("=")[2])):
+        return given
+    if form in ("sentence", "hashes", "tag") and _is_prose(candidate, form):
+        numbers = LAST_NUMBER.findall(candidate)
+        return read_number(numbers[0]) if len(numbers) == 1 else None
+    return None
+
+
+def _is_prose(candidate: str, form: str) -> bool:
+    """Words, not a formula; a text of its own is taken for a formula only where it holds no word at all."""
+    words = re.findall(r"(?<!\\)\b[A-Za-z]{2,}\b", re.sub(r"\\(?:begin|end)\{\w+\*?\}", "", candidate))
+    return len([word for word in words if word not in ("pi", "sqrt")]) >= (1 if form == "bare" else 2)
+
+
+def _compare_formulas(candidate: str, gold: str, form: str) -> Outcome:
+    if normalised(candidate) == normalised(gold) and plain(candidate).replace(" ", "") == plain(gold).replace(" ", ""):
+        return True, "same text"
+    if _is_prose(plain(candidate), form):
+        return None
+    return _as_formulas(candidate, gold, form)
+
+
+def _as_formulas(candidate: str, gold: str, form: str) -> Outcome:
+    same = expressions.equal(gold, candidate)
+    if same is None:
+        # A box that cannot be read is an answer all the same; the last number in 10^{10^{10}} is not.
+        stands_for_itself = form in ("box", "hashes", "tag") or (form == "bare" and re.search(r"\d\s*[!^]", candidate))
+        return (None, "cannot be read as a formula") if stands_for_itself else None
+    return (True, "same formula") if same else (False, "other formula")
+
+
+def _compare_choices(candidate: str, gold: str, form: str) -> Outcome:
+    # "A" may begin a sentence of its own; where an answer is announced it may go on, and be a small letter by itself.
+    told = r"\(?([A-J])\)?(?:\W.*)?|\(?([a-j])\)?" if form in STRICT - {"bare"} else r"\(?([A-J])\)?(?:[.):,].*)?|(\Z.)"
+    letter = re.fullmatch(told, plain(candidate), re.DOTALL)
+    if letter is None:
+        return None
+    said = (letter[1] or letter[2]).upper()
+    return (True, "same letter") if said == plain(gold).strip("()") else (False, "other letter")
+
+
+def _compare_words(candidate: str, gold: str, form: str) -> Outcome:
+    said, wanted = normalised(candidate), normalised(gold)
+    if said == wanted:
+        return True, "same words"
+    if wanted in ("yes", "no") and (first := re.match(r"(yes|no|true|false)\b", said)):
+        return (True, "same word") if normalised(first[1]) == wanted else (False, "other word")
+    words = wanted[:1].isalpha() and wanted not in ("yes", "no")
+    short = form == "bare" and words and "\n" not in candidate and len(said.split()) <= 6
+    return (False, "other words") if said and (short or form in STRICT - {"bare"}) else None
+
+
+COMPARE: dict[str, Callable[[str, str, str], Outcome]] = {
+    "number": _compare_numbers,
+    "formula": _compare_formulas,
+    "choice": _compare_choices,
+    "words": _compare_words,
+}

@@ -1,0 +1,161 @@
+"""Tasks made of rows: a question and its gold answer in every one, checked by `rewards/answers.py`.
+
+`data` takes any rows. `gsm8k` and `math` know their dataset: how it asks, and where in a solution the answer stands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+from grpo.errors import GrpoError
+from grpo.tasks.checkers.answers import Verdict, boxes, check
+from grpo.tasks.rows import Problems, Source, other_answers, question_of, read_problems, typed_problem
+from grpo.types import Problem
+
+
+class DataTask:
+    """`data`: pays 1 for the right answer, wherever it stands. `data:strict`: only where it stands in a form that
+    leaves no doubt. Both shares are recorded, and that of completions in which no answer could be read."""
+
+    name = "data"
+    template = "{prompt}"
+
+    def __init__(self, variant: str, source: Source):
+        if variant not in ("", "strict"):
+            raise GrpoError(f"field task: no variant {variant!r} of {self.name}; there is {self.name}:strict")
+        self.pays_strict = variant == "strict"
+        self.name = f"{self.name}:strict" if self.pays_strict else self.name
+        self.source = self.usual(source)
+        self.sides = read_problems(self.source, template=self.template, gold=self.gold)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To score, a process needs none of the rows."""
+        return {name: value for name, value in vars(self).items() if name != "sides"}
+
+    def usual(self, source: Source) -> Source:
+        """The rows, where none were named."""
+        if not source.data:
+            raise GrpoError("field data: the task data needs rows; name a file or dataset with --data")
+        return source
+
+    @staticmethod
+    def gold(value: str) -> str:
+        """The gold answer in what its column holds."""
+        return value.strip()
+
+    @property
+    def fingerprint(self) -> str:
+        return self.sides.fingerprint
+
+    @property
+    def notes(self) -> list[str]:
+        """What should be known of the rows before they are trained on."""
+        trained = {problem.prompt for problem in self.sides.train}
+        known = sum(problem.prompt in trained for problem in self.sides.heldout)
+        told = (
+            f"{known} of the {len(self.sides.heldout)} held-out problems are among those trained on: accuracy on them"
+        )
+        return [f"{told} may be memory"] if known else []
+
+    def problems(self) -> list[Problem]:
+        return [*self.sides.train, *self.sides.heldout]
+
+    def heldout(self) -> list[Problem]:
+        return list(self.sides.heldout)
+
+    def draw(self, step: int, count: int, seed: int) -> list[Problem]:
+        return drawn(self.sides, step, count, seed)
+
+    def recognise(self, prompt: str) -> Problem | None:
+        """The row that asks this."""
+        for problem in self.problems():
+            if prompt.strip() in (problem.prompt.strip(), question_of(problem, self.source.settings)):
+                return problem
+        return None
+
+    def typed(self, question: str) -> Problem:
+        """One that no row asks."""
+        return typed_problem(self.source, self.template, question)
+
+    def verdict(self, problem: Problem, text: str) -> Verdict:
+        return _checked(text, problem.answer, other_answers(problem, self.source.settings))
+
+    def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
+        verdict = self.verdict(problem, text)
+        return {"correct": float(verdict.strict if self.pays_strict else verdict.right)}
+
+    def traits(self, problem: Problem, text: str) -> Mapping[str, float]:
+        verdict = self.verdict(problem, text)
+        return {"strictly_right": float(verdict.strict), "unparsed": float(not verdict.parsed)}
+
+    def why(self, problem: Problem, text: str) -> tuple[str, str]:
+        """(what was taken for the answer, why it is right or wrong), for `grpo check`."""
+        verdict = self.verdict(problem, text)
+        return verdict.extracted, f"{verdict.form}: {verdict.why}" if verdict.form else verdict.why
+
+
+@lru_cache(maxsize=64)
+def _checked(text: str, gold: str, aliases: tuple[str, ...]) -> Verdict:
+    """Score, traits and reasons ask for the same in a row."""
+    return check(text, gold, aliases)
+
+
+def drawn(sides: Problems, step: int, count: int, seed: int) -> list[Problem]:
+    """Every row once before any comes again, in an order keyed by (seed, epoch)."""
+    rows, chosen = len(sides.train), []
+    orders: dict[int, list[int]] = {}
+    for place in range(step * count, (step + 1) * count):
+        epoch, at = divmod(place, rows)
+        if epoch not in orders:
+            orders[epoch] = Random(f"{seed}/{epoch}").sample(range(rows), rows)
+        chosen.append(sides.train[orders[epoch][at]])
+    # With fewer rows than a step asks, a row comes twice in it; another id gives it other completions.
+    seen: Counter[str] = Counter()
+    for place, problem in enumerate(chosen):
+        if seen[problem.id]:
+            chosen[place] = replace(problem, id=f"{problem.id}#{seen[problem.id]}")
+        seen[problem.id] += 1
+    return chosen
+
+
+class Gsm8k(DataTask):
+    """Grade-school word problems (Cobbe et al., 2021). Without `--data`: openai/gsm8k, its test split held out."""
+
+    name = "gsm8k"
+    template = "{prompt}\nReason step by step. End with a line #### and the final answer as a number."
+
+    def usual(self, source: Source) -> Source:
+        return source.or_else("openai/gsm8k", subset="main", heldout="test")
+
+    @staticmethod
+    def gold(value: str) -> str:
+        """
+        >>> Gsm8k.gold("48/2 = <<48/2=24>>24 clips in May.\\n#### 1,072")
+        '1,072'
+        """
+        return value.rpartition("####")[2].strip()
+
+
+class Math(DataTask):
+    """Competition problems, answers in LaTeX (Hendrycks et al., 2021). Without `--data`: MATH, its test split apart."""
+
+    name = "math"
+    template = "{prompt}\nReason step by step, and put the final answer in \\boxed{}."
+
+    def usual(self, source: Source) -> Source:
+        return source.or_else("DigitalLearningGmbH/MATH-lighteval", answer="solution", heldout="test")
+
+    @staticmethod
+    def gold(value: str) -> str:
+        r"""The last box of a solution; an answer by itself as it is.
+
+        >>> Math.gold(r"Then $x = \boxed{\frac{1}{2}}$."), Math.gold("(1,2)")
+        ('\\frac{1}{2}', '(1,2)')
+        """
+        found = list(boxes(value))
+        return found[-1][1] if found else value.strip()

@@ -1,0 +1,1 @@
+"""One run from config to weights: the loop and its steps."""

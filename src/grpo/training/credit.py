@@ -1,0 +1,222 @@
+"""From rewards to advantages: what each completion's reward comes to, and what every token is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from grpo.config import Config
+from grpo.config.presets import Loss
+from grpo.core import gae, group_advantages, kl_estimate, parts_advantages, process_advantages, reward_statistics
+from grpo.core.advantage import STD_FLOOR
+from grpo.errors import GrpoError
+from grpo.rewards.functions import parse
+from grpo.types import Completion, Group, changed
+
+
+def credit(groups: Sequence[Group], config: Config) -> tuple[list[Group], dict[str, float]]:
+    """+ advantages, one per token (and the critic's returns); and what the rewards looked like."""
+    loss = config.loss
+    _check_weights(groups, loss)
+    rewards_PG = torch.tensor([[np.nan if c.reward is None else c.reward for c in g.completions] for g in groups])
+    valid_PG = ~rewards_PG.isnan()
+    metrics: dict[str, float] = {}
+    if loss.baseline == "value":
+        groups, metrics = _by_value(groups, config)
+    elif loss.credit == "process":
+        groups = [_by_step(group, loss) for group in groups]
+    else:
+        groups = _by_completion(groups, config, valid_PG)
+    advantages_PG = torch.tensor([[float(c.advantages.mean()) for c in g.completions] for g in groups])  # type: ignore[union-attr]
+    metrics |= reward_statistics(rewards_PG, advantages_PG, valid_PG) | penalties(groups, config)
+    # The advantages of single tokens may cancel in a completion's mean.
+    metrics["zero_signal_groups"] = sum(not has_signal(group) for group in groups) / len(groups)
+    return list(groups), metrics
+
+
+def has_signal(group: Group) -> bool:
+    return any(completion.advantages is not None and completion.advantages.any() for completion in group.completions)
+
+
+def loss_beta(loss: Loss) -> float:
+    """Weight of the KL divergence in the loss."""
+    return loss.beta if loss.kl_in == "loss" else 0.0
+
+
+def shaped_reward(completion: Completion, config: Config) -> float:
+    """The completion's parts by their weights, less the penalty for length; NaN where it could not be scored."""
+    if completion.reward is None:
+        return np.nan
+    reward = completion.reward
+    if config.loss.weights:
+        weigh = part_weights(config)
+        reward = sum(weigh(part) * value for part, value in completion.parts.items() if value is not None)
+    return reward - overlong_penalty(len(completion), config.max_new_tokens, config.loss.overlong)
+
+
+def part_weights(config: Config) -> Callable[[str], float]:
+    """Of a part by its name: what `loss.weights` says, times what the field `reward` says.
+
+    >>> weigh = part_weights(Config(reward="task, mine.py:short*0.5", loss=Loss(weights="correct=2, short=3")))
+    >>> weigh("correct"), weigh("short"), weigh("format")
+    (2.0, 1.5, 1.0)
+    """
+    own, paid = named_weights(config.loss), {spec.part: spec.weight for spec in parse(config.reward)}
+    # A task's parts have names of their own.
+    return lambda part: own.get(part, 1.0) * paid.get(part, paid.get("task", 1.0))
+
+
+def named_weights(loss: Loss) -> dict[str, float]:
+    """By part, as `weights` names them.
+
+    >>> named_weights(Loss(weights="correct=1, format=0.2"))
+    {'correct': 1.0, 'format': 0.2}
+    """
+    pairs = (part.partition("=") for part in loss.weights.split(",") if part)
+    return {name.strip(): float(weight) for name, _, weight in pairs}
+
+
+def _check_weights(groups: Sequence[Group], loss: Loss) -> None:
+    """A weight needs a part. (A completion whose check ran out of time has none, and scores 0.)"""
+    known = dict.fromkeys(part for group in groups for completion in group.completions for part in completion.parts)
+    unknown = named_weights(loss).keys() - known.keys()
+    if known and unknown:
+        raise GrpoError(f"field loss.weights: the task has no part {min(unknown)!r}; its parts are {', '.join(known)}")
+
+
+def overlong_penalty(length: int, max_new_tokens: int, share: float) -> float:
+    """0 up to (1 − share) of the longest length, then up to 1 at the longest (DAPO, arXiv 2503.14476 eq. 13).
+
+    >>> [overlong_penalty(length, 100, 0.2) for length in (80, 85, 100)]
+    [0.0, 0.25, 1.0]
+    """
+    room = share * max_new_tokens
+    return max(0.0, length - (max_new_tokens - room)) / room if room else 0.0
+
+
+def kl_tokens(completion: Completion, kind: str) -> torch.Tensor:
+    """The KL divergence of each token, by the policy that sampled it."""
+    logp = completion.logprobs if completion.old_logprobs is None else completion.old_logprobs
+    assert completion.ref_logprobs is not None
+    return kl_estimate(torch.as_tensor(logp).float(), torch.as_tensor(completion.ref_logprobs).float(), kind)
+
+
+def penalties(groups: Sequence[Group], config: Config) -> dict[str, float]:
+    """What was taken off the task's rewards, on average."""
+    loss, found = config.loss, {}
+    completions = [completion for group in groups for completion in group.completions]
+    if loss.overlong:
+        taken = [overlong_penalty(len(c), config.max_new_tokens, loss.overlong) for c in completions]
+        found["overlong_penalty"] = sum(taken) / len(taken)
+    if loss.beta and loss.kl_in == "reward":
+        found["kl_penalty"] = sum(loss.beta * float(kl_tokens(c, loss.kl).sum()) for c in completions) / len(
+            completions
+        )
+    return found
+
+
+def _by_completion(groups: Sequence[Group], config: Config, valid_PG: torch.Tensor) -> list[Group]:
+    """One advantage per completion, the same for all its tokens."""
+    loss = config.loss
+    if loss.parts == "normalise":
+        advantages_PG = _by_part(groups, config, valid_PG)
+    else:
+        rewards_PG = torch.tensor([[shaped_reward(c, config) for c in g.completions] for g in groups])
+        if loss.beta and loss.kl_in == "reward":
+            kl_PG = torch.tensor([[float(kl_tokens(c, loss.kl).sum()) for c in g.completions] for g in groups])
+            rewards_PG = rewards_PG - loss.beta * kl_PG
+        lengths_PG = torch.tensor([[len(c) for c in g.completions] for g in groups])
+        advantages_PG = group_advantages(rewards_PG, valid_PG, lengths_PG, baseline=loss.baseline, scale=loss.scale)
+    values = iter(advantages_PG.flatten().tolist())
+    return _each(groups, lambda c: changed(c, advantages=np.full(len(c), next(values), dtype=np.float32)))
+
+
+def _by_part(groups: Sequence[Group], config: Config, valid_PG: torch.Tensor) -> torch.Tensor:
+    """Each part normalised in its group; the penalty for length is a part like any other."""
+    loss, weigh = config.loss, part_weights(config)
+    names = list(dict.fromkeys(name for group in groups for c in group.completions for name in c.parts))
+
+    def row(completion: Completion) -> list[float]:
+        # To run out of time earns 0 of every part, not a part that does not apply.
+        missing = 0.0 if completion.why else None
+        found = [completion.parts.get(name, missing) for name in names]
+        penalty = -overlong_penalty(len(completion), config.max_new_tokens, loss.overlong)
+        return [np.nan if value is None else value for value in (*found, penalty if loss.overlong else None)]
+
+    parts_PGK = torch.tensor([[row(completion) for completion in group.completions] for group in groups])
+    return parts_advantages(parts_PGK, torch.tensor([*map(weigh, names), 1.0]), valid_PG)
+
+
+def _by_step(group: Group, loss: Loss) -> Group:
+    """Every token with the sum of what the steps that end at it or after it earned, all normalised together."""
+    scored = [completion for completion in group.completions if completion.reward is not None]
+    advantages = process_advantages(
+        [[reward for _, reward in completion.steps] for completion in scored],
+        [[end for end, _ in completion.steps] for completion in scored],
+        [len(completion) for completion in scored],
+        scale=loss.scale,
+    )
+    values = iter(advantages)
+
+    def credited(completion: Completion) -> Completion:
+        unscored = completion.reward is None
+        tokens = np.zeros(len(completion), np.float32) if unscored else next(values).numpy()
+        return changed(completion, advantages=tokens)
+
+    return _each([group], credited)[0]
+
+
+def _by_value(groups: Sequence[Group], config: Config) -> tuple[list[Group], dict[str, float]]:
+    """Advantages over what the critic expected, by generalized advantage estimation; and how well it knew."""
+    loss = config.loss
+    completions = [completion for group in groups for completion in group.completions]
+    lengths_N1 = torch.tensor([[len(completion)] for completion in completions])
+    mask_NL = torch.arange(int(lengths_N1.max())) < lengths_N1
+    # What could not be scored is not trained on; it must only not disturb the others.
+    scored_NL = mask_NL & torch.tensor([[completion.reward is not None] for completion in completions])
+    rewards_NL, values_NL = torch.zeros(mask_NL.shape), torch.zeros(mask_NL.shape)
+    for i, completion in enumerate(completions):
+        assert completion.values is not None
+        values_NL[i, : len(completion)] = torch.as_tensor(completion.values)
+        rewards_NL[i, : len(completion)] = token_rewards(completion, config)
+    advantages_NL, returns_NL = gae(rewards_NL, values_NL, config.critic.gamma, config.critic.lam, scored_NL)
+    expected, found = values_NL[scored_NL], returns_NL[scored_NL]
+    metrics = {"value_mean": float(expected.mean()) if len(expected) else 0.0}
+    if len(found) > 1 and found.std() > 0:
+        metrics["explained_variance"] = float(1 - (found - expected).var() / found.var())
+    if loss.scale == "batch_std" and len(found) > 1:
+        advantages_N = advantages_NL[scored_NL]
+        advantages_NL = (advantages_NL - advantages_N.mean()) / (advantages_N.std() + STD_FLOOR)
+        advantages_NL = advantages_NL.masked_fill(~scored_NL, 0.0)
+    rows = iter(zip(advantages_NL.numpy(), returns_NL.numpy(), strict=True))
+
+    def credited(completion: Completion) -> Completion:
+        advantages, returns = next(rows)
+        return changed(completion, advantages=advantages[: len(completion)], returns=returns[: len(completion)])
+
+    return _each(groups, credited), metrics
+
+
+def token_rewards(completion: Completion, config: Config) -> torch.Tensor:
+    """Reward by token: the completion's at its last one, or each step's at the step's; less the KL divergence."""
+    loss = config.loss
+    rewards_L = torch.zeros(len(completion))
+    if completion.reward is None:
+        return rewards_L
+    if loss.credit == "process":
+        for end, reward in completion.steps:
+            rewards_L[end] += reward
+    else:
+        rewards_L[-1] = shaped_reward(completion, config)
+    if loss.beta and loss.kl_in == "reward":
+        rewards_L = rewards_L - loss.beta * kl_tokens(completion, loss.kl)
+    return rewards_L
+
+
+def _each(groups: Sequence[Group], change: Callable[[Completion], Completion]) -> list[Group]:
+    return [
+        replace(group, completions=tuple(change(completion) for completion in group.completions)) for group in groups
+    ]

@@ -1,0 +1,188 @@
+"""The gradient of one optimizer step: which completions take part, and their loss, micro-batch by micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+import torch
+
+from grpo.config import Config
+from grpo.config.presets import Loss, load_surrogate
+from grpo.core import LossStatistics, denominator, policy_loss
+from grpo.model.critic import Critic
+from grpo.model.oom_retry import within_memory
+from grpo.model.packing import pack
+from grpo.model.policy import Policy, logprobs, predicting_states
+from grpo.record.trace import Traces
+from grpo.training.credit import loss_beta
+from grpo.types import Batch, Completion, Group
+
+
+def minibatches(groups: Sequence[Group], config: Config, step: int) -> Iterator[list[Group]]:
+    """Whole groups, in an order keyed by (seed, step, epoch); completions nobody could score are left out."""
+    scored = [replace(g, completions=tuple(c for c in g.completions if c.reward is not None)) for g in groups]
+    scored = [group for group in scored if group.completions]
+    for epoch in range(config.optimizer.epochs):
+        order = np.arange(len(scored))
+        if config.optimizer.minibatches > 1:
+            order = np.random.default_rng([config.seed, step, epoch]).permutation(order)
+        for part in np.array_split(order, config.optimizer.minibatches):
+            if len(part):
+                yield [scored[i] for i in part]
+
+
+def trained(groups: Sequence[Group], config: Config, critic: Critic | None = None) -> list[Group]:
+    """What has a gradient: the rest costs no computation, and counts in the denominator alone.
+
+    Without signal, a completion still has the gradient of a KL or entropy term, and still teaches a critic.
+    """
+    loss = config.loss
+    all_teach = bool(loss_beta(loss) or loss.entropy or critic)
+
+    def counts(completion: Completion) -> bool:
+        if loss.mask_truncated and completion.finish == "length":
+            return False
+        return all_teach or (completion.advantages is not None and bool(completion.advantages.any()))
+
+    kept = [replace(group, completions=tuple(filter(counts, group.completions))) for group in groups]
+    return [group for group in kept if group.completions]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What is known of a gradient that lies in the weights."""
+
+    statistics: LossStatistics
+    gap: float
+    """Mean |sampler logp − trainer logp|."""
+    carrying: float
+    """Share of the scored tokens with an advantage that takes part."""
+    value_loss: float | None
+
+    def metrics(self) -> dict[str, float]:
+        critic = {} if self.value_loss is None else {"value_loss": self.value_loss}
+        return self.statistics.metrics() | {"gradient_tokens": self.carrying} | critic
+
+
+def accumulate_gradients(
+    policy: Policy,
+    groups: Sequence[Group],
+    config: Config,
+    critic: Critic | None = None,
+    warming_up: bool = False,
+    traces: Traces | None = None,
+) -> Gradient:
+    """Leaves the gradient of one optimizer step in the weights, micro-batch by micro-batch.
+
+    While the critic warms up, only its own weights get one. `traces` is shown every token.
+    """
+    lengths_N = torch.tensor([len(completion) for group in groups for completion in group.completions])
+    divide_by = denominator(lengths_N, config.loss.aggregate, config.max_new_tokens)
+    tokens = int(lengths_N.sum())
+    taking_part = trained(groups, config, critic)
+    stretch = policy.stretch(max(divide_by, tokens))
+
+    def accumulated(tokens_at_once: int) -> Gradient:
+        # Sums stay on the GPU until the end: reading one would make the host wait, and then the GPU.
+        nothing = torch.zeros((), device=policy.device)
+        total, gap, errors = None, nothing, nothing
+        in_order = (completion for group in taking_part for completion in group.completions)
+        for batch in pack(taking_part, tokens_at_once, policy.device):
+            if critic is not None and not critic.shared:
+                error = critic.loss(batch, None, tokens=tokens, clip=config.critic.clip)
+                (stretch * error).backward()
+                errors = errors + error.detach()
+            loss, statistics, seen = _loss_of_micro_batch(policy, batch, config, divide_by, warming_up)
+            if critic is not None and critic.shared:
+                error = critic.loss(batch, seen.hidden_AC, tokens=tokens, clip=config.critic.clip)
+                errors = errors + error.detach()
+                loss = loss + config.critic.weight * error
+            if loss.requires_grad:
+                (stretch * loss).backward()
+            if traces:
+                traces.see(islice(in_order, len(seen.logp_NL)), seen.logp_NL, seen.entropy_NL, divide_by)
+            total = statistics if total is None else total + statistics
+            gap = gap + seen.gap
+        assert total is not None
+        carrying = float(total.gradient_tokens) / tokens
+        return Gradient(total, float(gap) / float(total.tokens), carrying, float(errors) if critic else None)
+
+    def forget() -> None:
+        policy.model.zero_grad(set_to_none=True)
+        if critic is not None:
+            critic.optimizer.zero_grad(set_to_none=True)
+
+    found = within_memory(policy, config.system.token_budget, accumulated, forget)
+    shrink(policy.model.parameters(), stretch)
+    if critic is not None:
+        shrink((weight for _, weight in critic.named_parameters()), stretch)
+    return found
+
+
+def shrink(weights: Iterable[torch.nn.Parameter], stretch: float) -> None:
+    """Makes the gradient of a stretched loss that of the loss."""
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    if stretch != 1.0 and gradients:
+        torch._foreach_div_(gradients, stretch)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A micro-batch's forward pass."""
+
+    hidden_AC: torch.Tensor
+    logp_NL: torch.Tensor
+    entropy_NL: torch.Tensor
+    gap: torch.Tensor
+    """Summed |sampler logp − trainer logp|."""
+
+
+def _loss_of_micro_batch(
+    policy: Policy, batch: Batch, config: Config, divide_by: float, warming_up: bool
+) -> tuple[torch.Tensor, LossStatistics, Seen]:
+    with torch.set_grad_enabled(not warming_up):
+        hidden_AC = predicting_states(policy, batch)
+        logp_NL, entropy_NL = logprobs(
+            policy, batch, config.temperature, hidden_AC=hidden_AC, train_entropy=config.loss.entropy > 0
+        )
+        old_logp_NL = logp_NL.detach() if batch.old_logp_NL is None else batch.old_logp_NL
+        loss, statistics = loss_of(batch, logp_NL, old_logp_NL, entropy_NL, config.loss, divide_by)
+    gap = (old_logp_NL - batch.sampler_logp_NL).abs().sum()
+    return loss, statistics, Seen(hidden_AC, logp_NL, entropy_NL, gap)
+
+
+def loss_of(
+    batch: Batch,
+    logp_NL: torch.Tensor,
+    old_logp_NL: torch.Tensor,
+    entropy_NL: torch.Tensor,
+    loss: Loss,
+    divide_by: float,
+) -> tuple[torch.Tensor, LossStatistics]:
+    """The core's loss with the settings of the config."""
+    return policy_loss(
+        logp_NL,
+        old_logp_NL,
+        batch.advantages_NL,
+        batch.mask_NL,
+        denominator=divide_by,
+        ratio=loss.ratio,
+        surrogate=load_surrogate(loss.surrogate),
+        clip_low=loss.clip_low,
+        clip_high=loss.clip_high,
+        cap=loss.cap,
+        gate_up=loss.gate_up,
+        gate_down=loss.gate_down,
+        aggregate=loss.aggregate,
+        beta=loss_beta(loss),
+        ref_logp=batch.ref_logp_NL,
+        kl=loss.kl,
+        entropy_weight=loss.entropy,
+        entropy=entropy_NL,
+        correction=loss.correction,
+        correction_cap=loss.correction_cap,
+        sampler_logp=batch.sampler_logp_NL,
+    )

@@ -1,0 +1,233 @@
+"""The loop: one batch from prompts to optimizer step, straight down.
+
+`loop` is the whole of GRPO at one level; the functions below it are its lines, in order.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from statistics import fmean as mean
+
+import torch
+
+from grpo.config import Config
+from grpo.model.critic import Critic
+from grpo.model.lora import switched_off
+from grpo.model.optimizer import descend, take_step
+from grpo.model.policy import Policy, annotate, begin_annotation, logprobs
+from grpo.model.schedule import learning_rate
+from grpo.record.events import View
+from grpo.record.store import Run
+from grpo.record.trace import Traces
+from grpo.training.credit import credit
+from grpo.training.dynamic_sampling import refilled, refills
+from grpo.training.evaluation import trait_shares
+from grpo.training.gradient import accumulate_gradients, minibatches, trained
+from grpo.training.session import Session
+from grpo.types import Batch, Group, changed, is_right
+
+
+def train(config: Config, view: View | None = None) -> Run:
+    """Trains as `config` says and returns the run, which holds everything that happened.
+
+    `view` is told about every step and evaluation; without one, training is silent.
+    """
+    session = Session.start(config, view or View())
+    with session.recorded():
+        loop(session)
+    return session.run
+
+
+def loop(session: Session) -> None:
+    config, task, policy = session.config, session.task, session.policy
+    for step in range(session.first_step, config.steps):
+        if step % (config.evaluation.every or config.steps) == 0:
+            session.evaluate(step)
+        session.refresh_reference(step)
+        clock = Clock("rollout", "reward", "update")
+        with clock("rollout"):
+            problems = task.draw(step, config.prompts_per_step, config.seed)
+            scoring = session.sample(problems, step)
+        with clock("update"):
+            add_notes = begin_notes(scoring.groups, policy, session.reference, config, session.critic)
+        with clock("reward"):
+            groups = session.scored(scoring)
+        with clock("rollout"):
+            groups, draws = refilled(groups, session, step)
+        with clock("update"):
+            groups = add_notes(groups)
+            groups, rewards = credit(groups, config)
+            groups = remembered(groups, policy, config)
+            traces = Traces(groups, config.system.token_groups)
+            updates = update(policy, session.optimizer, groups, config, step, session.critic, traces)
+        metrics = rewards | updates | describe(groups, draws, clock)
+        session.record(step, traces.onto(groups), metrics, clock.seconds)
+        if session.stop.requested:
+            return session.checkpoint(step + 1, last=True)
+        if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:
+            session.checkpoint(step + 1)
+    session.evaluate(config.steps)
+    session.checkpoint(config.steps, last=True)
+
+
+class Clock:
+    """Seconds of one step by phase, in the order they are told in.
+
+    >>> clock = Clock("rollout", "update")
+    >>> with clock("update"):
+    ...     pass
+    >>> list(clock.seconds), clock.seconds["rollout"]
+    (['rollout', 'update'], 0.0)
+    """
+
+    def __init__(self, *phases: str) -> None:
+        self.seconds = dict.fromkeys(phases, 0.0)
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[phase] += time.perf_counter() - start
+
+
+def begin_notes(
+    groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None = None
+) -> Callable[[Sequence[Group]], list[Group]]:
+    """Begins what `annotated` does, so that it goes on while completions are scored. What is returned adds the notes to
+    them. Where groups may be replaced, nothing is begun: it would be lost on those that go."""
+    if refills(config):
+        return partial(annotated, policy=policy, reference=reference, config=config, critic=critic)
+    return _begun(groups, policy, reference, config, critic)
+
+
+def annotated(
+    groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None = None
+) -> list[Group]:
+    """+ log-probabilities under the reference, and a critic's values; under the policy as it stands where all of it has
+    a gradient, whatever its rewards."""
+    return _begun(groups, policy, reference, config, critic)(groups)
+
+
+def _begun(
+    groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None
+) -> Callable[[Sequence[Group]], list[Group]]:
+    begin = partial(begin_annotation, groups, token_budget=config.system.token_budget, policy=policy)
+    notes = []
+    if reference is not None:
+        # With adapters the reference is the policy itself without them.
+        with switched_off(policy.model) if reference is policy else nullcontext():
+            notes.append(begin(_logp(reference, config), lambda done, logp: changed(done, ref_logprobs=logp)))
+    if critic is not None:
+        notes.append(begin(critic.values, lambda done, values: changed(done, values=values)))
+    if (config.loss.beta or config.loss.entropy or critic) and several_updates(config):
+        notes.append(begin(_logp(policy, config), lambda done, logp: changed(done, old_logprobs=logp)))
+
+    def add_notes(groups: Sequence[Group]) -> list[Group]:
+        for onto in notes:
+            groups = onto(groups)
+        return list(groups)
+
+    return add_notes
+
+
+def remembered(groups: Sequence[Group], policy: Policy, config: Config) -> list[Group]:
+    """+ log-probabilities under the policy as it stands, before the first of several updates; of what has a gradient,
+    where that is not all and `annotated` has not seen to it."""
+    if not several_updates(config):
+        return list(groups)
+    needed = trained([group for group in groups if group.completions[0].old_logprobs is None], config)
+    found = annotate(
+        needed,
+        _logp(policy, config),
+        lambda done, logp: changed(done, old_logprobs=logp),
+        token_budget=config.system.token_budget,
+        policy=policy,
+    )
+    before, after = ([done for group in rows for done in group.completions] for rows in (needed, found))
+    told = dict(zip(before, after, strict=True))
+    return [replace(group, completions=tuple(told.get(done, done) for done in group.completions)) for group in groups]
+
+
+def _logp(policy: Policy, config: Config) -> Callable[[Batch], torch.Tensor]:
+    return lambda batch: logprobs(policy, batch, config.temperature)[0]
+
+
+def several_updates(config: Config) -> bool:
+    """With a single one the old policy is the one that is training: its own detached value serves."""
+    return config.optimizer.epochs * config.optimizer.minibatches > 1
+
+
+def update(
+    policy: Policy,
+    optimizer: torch.optim.AdamW,
+    groups: Sequence[Group],
+    config: Config,
+    step: int,
+    critic: Critic | None = None,
+    traces: Traces | None = None,
+) -> dict[str, float]:
+    """`epochs` passes over the groups, each of `minibatches` optimizer steps; `traces` is shown every token."""
+    settings = config.optimizer
+    scheduled = partial(
+        learning_rate, step=step, steps=config.steps, warmup_steps=settings.warmup_steps, schedule=settings.schedule
+    )
+    lr = scheduled(config.lr)
+    warming_up = critic is not None and step < config.critic.warmup_steps
+    gradients, norms, critic_norms, skipped = [], [], [], 0
+    for minibatch in minibatches(groups, config, step):
+        # Without a gradient Adam's momentum would still move the weights: no step is taken.
+        if not trained(minibatch, config, critic):
+            continue
+        found = accumulate_gradients(policy, minibatch, config, critic, warming_up, traces)
+        if critic is not None:
+            norm = descend(critic.optimizer, lr=scheduled(config.critic.lr), grad_clip=settings.grad_clip)
+            skipped += not math.isfinite(norm)
+            critic_norms.append(norm)
+        if not warming_up:
+            norm = take_step(policy, optimizer, lr=lr, grad_clip=settings.grad_clip)
+            if not math.isfinite(norm):
+                skipped += 1
+                continue
+            norms.append(norm)
+        gradients.append(found)
+    metrics = {"lr": lr, "updates": float(len(norms)), "skipped_updates": float(skipped)}
+    if gradients:
+        metrics |= over_updates([gradient.metrics() for gradient in gradients])
+        # Later updates compare a policy that has moved on; the first tells how well sampler and trainer agree.
+        metrics["sampler_gap"] = gradients[0].gap
+    if norms:
+        metrics["grad_norm"] = mean(norms)
+    if critic_norms:
+        metrics["critic_grad_norm"] = mean(critic_norms)
+    return metrics
+
+
+def over_updates(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    metrics = {name: mean(row[name] for row in rows) for name in rows[0]}
+    metrics["ratio_min"] = min(row["ratio_min"] for row in rows)
+    metrics["ratio_max"] = max(row["ratio_max"] for row in rows)
+    return metrics
+
+
+def describe(groups: Sequence[Group], draws: Mapping[str, float], clock: Clock) -> dict[str, float]:
+    """What was sampled: lengths, accuracy, the task's traits; `draws` tells of groups that were replaced."""
+    completions = [completion for group in groups for completion in group.completions]
+    lengths = [len(completion) for completion in completions]
+    metrics = {
+        "accuracy": mean(is_right(completion.reward) for completion in completions),
+        "length_mean": mean(lengths),
+        "length_max": float(max(lengths)),
+        "truncated": mean(completion.finish == "length" for completion in completions),
+        "timeouts": mean(completion.why.startswith("timeout") for completion in completions),
+        "crashes": mean(completion.why.startswith("crash") for completion in completions),
+        "failures": mean(completion.why.startswith("failure") for completion in completions),
+        "tokens": float(sum(lengths)),
+        **draws,
+    }
+    metrics["tokens_per_second"] = metrics["tokens"] / clock.seconds["rollout"]
+    return metrics | trait_shares(completions)

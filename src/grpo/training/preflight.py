@@ -1,0 +1,226 @@
+"""Looks before the first step: refuses what could only fail later, and says what it took for granted."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from grpo.config import Config
+from grpo.errors import GrpoError
+from grpo.model.device import free_memory, pick_precision
+from grpo.model.oom_retry import BY_DEFAULT, LEAST, MOST, tokens_at_once
+from grpo.model.packing import pack
+from grpo.model.plan import PRECISIONS, Memory, Shape, Work, memory_of, needs, read_config, shape_of
+from grpo.model.policy import Policy, logprobs
+from grpo.rewards import Rewarded, score_texts
+from grpo.rollout.builtin import Engine
+from grpo.tasks import Task
+from grpo.types import Problem, is_right
+
+LARGEST_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
+"""Mean |sampler logp − trainer logp| beyond which the two do not mean the same policy."""
+SHARE_OF_FREE = 0.85
+"""How much of the free memory a token budget nobody asked for may fill: the rest is for what is not foreseen."""
+BYTES_PER_COMPLETION = 400
+"""What one completion takes in the record, roughly."""
+
+
+def preflight(config: Config, task: Task, policy: Policy, engine: Engine, run_path: Path | None = None) -> list[str]:
+    """What was assumed, one line each. Raises GrpoError with the reason when the run cannot go well.
+
+    `run_path` is the folder of a run that goes on: what it holds was part of what it needed.
+    """
+    heldout = task.heldout()
+    if not heldout:
+        raise GrpoError(f"task {task.name}: has no held-out problems, so nothing could be measured")
+    problems = [*heldout[: config.evaluation.problems], *task.draw(0, config.prompts_per_step, config.seed)]
+    if isinstance(task, Rewarded):
+        task.ready()
+    check_golds(task, problems)
+    check_vocabulary(policy)
+    # Where the rows are known, all of them: a prompt too long is found now, not in the night.
+    check_lengths(policy, task.problems() if hasattr(task, "problems") else problems, config.max_new_tokens)
+    check_disk(config, policy, run_path)
+    check_agreement(config, policy, problems[-2:])
+    prompts = [policy.prompt_tokens(problem) for problem in problems]
+    engine.rows_at_once = engine.rows_at_once or engine.rows_that_fit(max(map(len, prompts)), config.max_new_tokens)
+    notes = [*assumptions(policy, problems), *getattr(task, "notes", [])]
+    if len(heldout) < config.evaluation.problems:
+        notes.append(
+            f"evaluation.problems is {config.evaluation.problems}; {task.name} has {len(heldout)}, all are asked"
+        )
+    return notes
+
+
+def check_golds(task: Task, problems: list[Problem]) -> None:
+    """Every gold answer must earn full marks from its own checker, or no completion could. People's own rewards may pay
+    for something else."""
+    if isinstance(task, Rewarded) and not task.checks_golds:
+        return
+    scored = score_texts(task, [(problem, problem.answer) for problem in problems])
+    wrong = [problem for problem, done in zip(problems, scored, strict=True) if not is_right(done.reward)]
+    if wrong:
+        first = wrong[0]
+        raise GrpoError(
+            f"task {task.name}: {len(wrong)} of {len(problems)} gold answers do not pass their own check; the first is "
+            f"problem {first.id}, answer {first.answer!r}"
+        )
+
+
+def check_vocabulary(policy: Policy) -> None:
+    rows, words = policy.model.get_input_embeddings().weight.shape[0], len(policy.tokenizer)
+    if words > rows:
+        raise GrpoError(
+            f"field model: the tokenizer of {policy.name} has {words} tokens and the model {rows} embeddings; they do "
+            "not belong together"
+        )
+
+
+def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) -> None:
+    lengths = [len(policy.prompt_tokens(problem)) for problem in problems]
+    for problem, length in zip(problems, lengths, strict=True):
+        if not length:
+            raise GrpoError(f"problem {problem.id}: its prompt has no tokens; give it some text")
+    limit = getattr(policy.model.config, "max_position_embeddings", None)
+    if not limit:
+        return
+    room = limit - max_new_tokens
+    long = [(problem.id, length) for problem, length in zip(problems, lengths, strict=True) if length > room]
+    if long:
+        raise GrpoError(
+            f"field max_new_tokens: {len(long)} prompts leave no room for {max_new_tokens} new tokens in the {limit} "
+            f"positions of {policy.name}; the first is problem {long[0][0]} with {long[0][1]} tokens"
+        )
+
+
+def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
+    folder = Path(config.system.runs).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    weights = sum(weight.nbytes for _, weight in policy.trained())
+    completions = config.steps * config.prompts_per_step * config.group_size
+    # Weights and Adam's two moments, a critic's too, and a reference that changes; times those kept, the best, and the
+    # one being written.
+    copies = 3 * (1 + needs(config.loss, config.critic).critic) + (config.loss.refresh > 0)
+    needed = copies * weights * (config.checkpoints.keep + 2) + BYTES_PER_COMPLETION * completions
+    if run_path is not None:
+        needed -= sum(path.stat().st_size for path in run_path.rglob("*") if path.is_file())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise GrpoError(
+            f"field system.runs: {folder} has {free / 1e9:.1f} GB free and the run needs about {needed / 1e9:.1f} GB; "
+            "free some, choose another folder, or keep fewer checkpoints (--checkpoints.keep)"
+        )
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a run's memory was planned with."""
+
+    token_budget: int
+    predicted: int | None = None
+    """Bytes at the worst moment; None where the model's config.json does not tell."""
+
+
+def check_memory(config: Config, task: Task, device: torch.device) -> Sizes:
+    """Predicted against free, from the model's config.json alone: before anything is loaded. On a GPU, a token budget
+    nobody asked for is the largest that fits."""
+    asked = config.system.token_budget
+    try:
+        shape = shape_of(read_config(config.model), config.model)
+    except GrpoError:  # border: a folder people made; what is wrong with it, loading tells better
+        return Sizes(asked or BY_DEFAULT)
+    texts = [problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)]
+    # A token of a large vocabulary is about three characters of text; of a small one, a character.
+    longest = max(map(len, texts)) // (3 if shape.vocabulary > 1000 else 1)
+    free, budget = free_memory(device), asked or (MOST if device.type == "cuda" else BY_DEFAULT)
+
+    def needed(tokens: int) -> int:
+        return predicted_memory(config, shape, longest, device, tokens).peak
+
+    if not asked:
+        while budget > LEAST and needed(budget) > SHARE_OF_FREE * free:
+            budget //= 2
+    if needed(budget) > free:
+        raise GrpoError(
+            f"field model: training {config.model} takes about {needed(budget) / 1e9:.1f} GB, and {free / 1e9:.1f} GB "
+            f"are free on {device}; lower prompts_per_step or max_new_tokens, turn on system.recompute, or choose a "
+            "smaller model (see grpo plan)"
+        )
+    return Sizes(budget, needed(budget))
+
+
+def check_shape(model: str, checkpoint: Path) -> None:
+    """A checkpoint's model must be built as the one the run is told to go on with: the reference is that one."""
+    try:
+        here, there = (vars(shape_of(read_config(name), name)) for name in (model, str(checkpoint)))
+    except GrpoError:  # border: a folder people made; what is wrong with it, loading tells better
+        return
+    for name, value in here.items():
+        if there[name] != value:
+            raise GrpoError(
+                f"field model: {checkpoint} is of another shape than {model}: its {name} is {there[name]}, not "
+                f"{value}; resume with the model the run began with"
+            )
+
+
+def predicted_memory(
+    config: Config, shape: Shape, prompt_tokens: int, device: torch.device, token_budget: int = 0
+) -> Memory:
+    """Of a run as configured, with prompts of this length and completions as long as they may get."""
+    return memory_of(
+        shape,
+        Work.of(config, max(1, prompt_tokens), token_budget),
+        needs(config.loss, config.critic),
+        PRECISIONS[pick_precision(config.system, device.type)],
+        on_gpu=device.type == "cuda",
+        lora=config.lora.rank,
+        recompute=config.system.recompute,
+    )
+
+
+def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> None:
+    """Samples a little and compares with the trainer's own log-probabilities: a gap would make every ratio lie."""
+    groups = Engine(policy).sample(
+        problems,
+        2,
+        seed=config.seed,
+        step=0,
+        temperature=config.temperature,
+        max_new_tokens=min(16, config.max_new_tokens),
+        purpose="preflight",
+    )
+    gaps = []
+    with torch.no_grad():
+        for batch in pack(groups, tokens_at_once(policy, config.system.token_budget), policy.device):
+            logp_NL, _ = logprobs(policy, batch, config.temperature)
+            gaps.append((logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs())
+    gap = float(torch.cat(gaps).mean())
+    if not gap <= LARGEST_GAP[policy.compute_dtype]:
+        raise GrpoError(
+            f"field model: sampler and trainer disagree on {policy.name} (mean |Δ log-probability| {gap:.2g}, allowed "
+            f"{LARGEST_GAP[policy.compute_dtype]:.2g}); it computes attention in a way the engine does not reproduce"
+        )
+
+
+def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
+    notes = []
+    if not policy.packs:
+        kind = policy.model.config.model_type
+        notes.append(
+            f"{policy.name} ({kind}) computes attention in a way of its own: it is sampled with transformers' generate "
+            "and trained with each completion behind its own prompt, which is slower"
+        )
+    if policy.forgetful and policy.fused_in_training is None:
+        notes.append(
+            f"system.recompute does nothing for {policy.name} here: it is for models of Llama's blocks, on a GPU in "
+            "16 bits"
+        )
+    if policy.tokenizer.pad_token_id is None:
+        notes.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
+    if getattr(policy.tokenizer, "chat_template", None) and not all(problem.messages for problem in problems):
+        notes.append(f"{policy.name} has a chat template; prompts that are plain text are used as they are")
+    return notes

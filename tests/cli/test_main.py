@@ -1,0 +1,190 @@
+"""The command line as a person meets it: what works, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import transformers
+
+from grpo.cli.main import main
+
+SMALL = ["--model", "nano", "--steps", "2", "--prompts-per-step", "2", "--group-size", "4", "--max-new-tokens", "32"]
+QUICK = [*SMALL, "--evaluation.problems", "10", "--evaluation.every", "0", "--system.threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def trained(capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["train", *QUICK, "--run", "trained"]) == 0
+    return capsys.readouterr().out
+
+
+MISTAKES = {
+    "unknown command": (["trian"], "no command", "did you mean train"),
+    "unknown field": (["train", "--stepz", "3"], "field stepz (command line): unknown", "--steps"),
+    "unknown nested field": (["train", "--beat", "0.1"], "field beat (command line): unknown", "--loss.beta"),
+    "wrong type": (["train", "--steps", "many"], "field steps (command line)", "whole number"),
+    "group of one": (["train", "--group-size", "1"], "field group_size", "at least 2"),
+    "no steps": (["train", "--steps", "0"], "field steps", "at least 1"),
+    "negative lr": (["train", "--lr", "-0.1"], "field lr", "above 0"),
+    "zero temperature": (["train", "--temperature", "0"], "field temperature", "above 0"),
+    "top-p": (["train", "--top-p", "0.9"], "field top-p", "ratio"),
+    "top_k": (["train", "--top_k=40"], "field top_k", "ratio"),
+    "unknown model": (["train", "--model", "tinny"], "field model", "nano, smollm2, tiny"),
+    "unknown task": (["train", "--task", "algebra"], "field task", "arithmetic"),
+    "unknown preset": (["train", "--algorithm", "grop"], "field algorithm", "grpo, dr_grpo"),
+    "path as run name": (["train", "--run", "../elsewhere"], "field run", "no folder"),
+    "resume without a name": (["train", "--resume"], "field resume", "--run NAME"),
+    "missing recipe": (["train", "nowhere.toml"], "nowhere.toml", "no such file"),
+    "no GPU": (["train", "--system.device", "cuda:7"], "field system.device", "no GPU"),
+    "sft without data": (["sft", "nano"], "field data", "--data"),
+    "sft with missing data": (["sft", "nano", "nowhere.jsonl"], "field data", "nowhere.jsonl"),
+    "eval without model": (["eval"], "field model", "--model"),
+    "eval without task": (["eval", "./empty"], "field model", "config.json"),
+    "sample none": (["sample", "nano", "1+1=", "-n", "0"], "field count", "at least 1"),
+    "sample top-p": (["sample", "nano", "1+1=", "--top-p", "1.5"], "field top_p", "at most 1"),
+    "unknown run": (["runs", "nothing"], "there is no run nothing", "known runs"),
+    "export of unknown run": (["export", "nothing", "out"], "there is no run nothing", "known runs"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_2(mistake: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (elsewhere / "empty").mkdir()
+    arguments, *fragments = MISTAKES[mistake]
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    [line] = printed.err.splitlines()
+    assert line.startswith("grpo: ")
+    for fragment in fragments:
+        assert fragment in line
+    assert not (elsewhere / "runs").exists(), "a refused command leaves nothing behind"
+
+
+def test_mistakes_in_a_recipe_name_file_and_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (elsewhere / "my.toml").write_text('model = "nano"\n\nlr = "1e-5"\n')
+    assert main(["train", "my.toml"]) == 2
+    assert "field lr (my.toml:3): expected a number" in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback() -> None:
+    with pytest.raises(Exception, match="no model"):
+        main(["train", "--model", "tinny", "--debug"])
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    usage = capsys.readouterr().out
+    for command in ("train", "sft", "eval", "sample", "runs", "plan", "export"):
+        assert f"grpo {command}" in usage
+        with pytest.raises(SystemExit) as exit_:
+            main([command, "--help"])
+        assert exit_.value.code == 0
+        assert "--" in capsys.readouterr().out
+
+
+def test_the_names_people_type(capsys: pytest.CaptureFixture[str]) -> None:
+    typed = (
+        "--model nano --task arithmetic:easy --algorithm dr_grpo --steps 7 --prompts-per-step 3 --group-size 5 "
+        "--max-new-tokens 20 --temperature 0.9 --lr 1e-5 --seed 4 --run x --resume --checkpoint-every 6 --quiet"
+    )
+    assert main(["train", *typed.split(), "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    for line in ("steps = 7", "group_size = 5", "lr = 1e-05", "resume = true", "quiet = true", 'scale = "none"'):
+        assert line in printed
+
+
+def test_train_ends_with_what_came_of_it(trained: str) -> None:
+    assert "\x1b" not in trained
+    for fragment in ("held out", "before", "after", "grpo runs trained", "grpo sample trained", "grpo export trained"):
+        assert fragment in trained
+
+
+def test_runs_as_json(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "trained", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["steps"] == 2
+    assert summary["completions"] == 2 * 2 * 4
+    assert [row["step"] for row in summary["eval"]] == [0, 2]
+    assert all(row["low"] <= row["accuracy"] <= row["high"] for row in summary["eval"])
+    assert 0 <= summary["worked_share"] <= 1
+    assert main(["runs", "--json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["status"], row["steps"]) == ("trained", "finished", 2)
+    assert main(["runs"]) == 0
+    assert "trained" in capsys.readouterr().out
+    assert main(["runs", "trained"]) == 0
+    assert "held out" in capsys.readouterr().out
+
+
+def test_an_existing_run_is_not_overwritten(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *QUICK, "--run", "trained"]) == 2
+    error = capsys.readouterr().err
+    assert "field run: trained exists" in error
+    assert "--resume" in error
+    assert "--run OTHER" in error
+
+
+def test_sample_scores_a_group(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sample", "trained", "12+34+56=", "-n", "6", "--json"]) == 0
+    group = json.loads(capsys.readouterr().out)
+    assert group["answer"] == "102"
+    assert len(group["completions"]) == 6
+    for completion in group["completions"]:
+        assert completion["reward"] == float(completion["text"].rpartition(")")[2] == "102")
+    assert main(["sample", "nano", "12+34+56=", "-n", "6"]) == 0
+    assert "12+34+56=" in capsys.readouterr().out
+    assert main(["sample", "nano", "12+34", "--json"]) == 0  # no problem of the task: sampled, not scored
+    unscored = json.loads(capsys.readouterr().out)
+    assert unscored["answer"] is None
+    assert {completion["reward"] for completion in unscored["completions"]} == {None}
+
+
+def test_eval_of_a_run(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "trained", "--problems", "10", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert main(["runs", "trained", "--json"]) == 0
+    recorded = json.loads(capsys.readouterr().out)["eval"][-1]
+    assert row["accuracy"] == recorded["accuracy"]
+    assert row["greedy_accuracy"] == recorded["greedy_accuracy"]
+    assert main(["eval", "nano", "--problems", "10"]) == 0
+    assert "95% interval" in capsys.readouterr().out
+
+
+def test_export_is_a_plain_hugging_face_folder(
+    trained: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", "trained", "mine"]) == 0
+    model = transformers.AutoModelForCausalLM.from_pretrained("mine")
+    assert model.config.model_type == "llama"
+    assert transformers.AutoTokenizer.from_pretrained("mine")("1+1=")["input_ids"] == [1, 10, 1, 12]
+    assert main(["export", "trained", "mine"]) == 2
+    assert "exists and is not empty" in capsys.readouterr().err
+
+
+def test_quiet_prints_three_lines_at_most(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *QUICK, "--quiet"]) == 0
+    assert 1 <= len(capsys.readouterr().out.strip().splitlines()) <= 3
+
+
+def test_from_a_shell_resume_continues_or_starts(elsewhere: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "grpo", "train", *QUICK, "--run", "job", "--resume", "--quiet"]
+    for steps in ("1", "3"):
+        done = subprocess.run([*command, "--steps", steps], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+    listed = subprocess.run(
+        [sys.executable, "-m", "grpo", "runs", "job", "--json"], capture_output=True, env=environment
+    )
+    assert json.loads(listed.stdout)["steps"] == 3

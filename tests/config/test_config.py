@@ -1,0 +1,315 @@
+"""What the options mean together: presets, limits, storing. How they are read: test_flags.py."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import tomllib
+from typing import Literal, get_args, get_origin
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo.config import Config, Critic, Evaluation, Optimizer, SftConfig, System
+from grpo.config import parse as flags
+from grpo.config.presets import PRESETS, SURROGATES
+from grpo.config.rules import LIMITS, idle
+from grpo.config.schema import (
+    LOGGERS,
+    Loss,
+    as_dict,
+    check_run_name,
+    from_dict,
+    parse_sft,
+    parse_train,
+    to_toml,
+    validate,
+)
+from grpo.core import loss as core_loss
+from grpo.errors import GrpoError
+from grpo.record import loggers
+from helpers.refusals import refusal
+
+LEAVES = flags.leaves(Config)
+
+
+def test_names_repeated_here_to_load_no_torch_are_those_of_their_tables():
+    assert tuple(core_loss.SURROGATES) == SURROGATES
+    assert tuple(loggers.LOGGERS) == LOGGERS
+
+
+# --- defaults, presets, files, flags ----------------------------------------------------------------------------------
+
+
+def test_nothing_gives_the_defaults():
+    assert parse_train([]) == Config()
+    assert PRESETS["grpo"].settings == Loss(), "so that Config() in Python is what `grpo train` runs"
+
+
+def test_precedence_defaults_preset_files_flags(recipe):
+    first = recipe('steps = 5\nlr = 1\nalgorithm = "dr_grpo"\n[loss]\nclip_high = 0.3', "first.toml")
+    second = recipe("lr = 2.0\n[loss]\nbeta = 0.5\nclip_low = 0.1", "second.toml")
+    dr_grpo = PRESETS["dr_grpo"].settings
+    assert parse_train(["--algorithm", "dr_grpo"]) == Config(algorithm="dr_grpo", loss=dr_grpo)
+    assert parse_train(["--algorithm", "dr_grpo", "--loss.beta", "0.2"]).loss == dataclasses.replace(dr_grpo, beta=0.2)
+    both = dataclasses.replace(dr_grpo, clip_high=0.3, clip_low=0.1, beta=0.5)
+    assert parse_train([first, second]) == Config(steps=5, lr=2.0, algorithm="dr_grpo", loss=both)
+    assert parse_train([second, first]).lr == 1.0
+    assert parse_train(["--lr", "3", first, "--loss.beta=0", second]).loss.beta == 0.0
+    assert parse_train([first, "--algorithm=grpo"]).loss == Loss(clip_high=0.3)
+
+
+def test_sft_positions(recipe):
+    expected = SftConfig(model="tiny", data="rows.jsonl")
+    assert parse_sft(["tiny", "rows.jsonl"]) == expected
+    assert parse_sft(["--data", "rows.jsonl", "tiny"]) == expected
+    assert parse_sft(["--model=tiny", "rows.jsonl"]) == expected
+    assert parse_sft([recipe('model = "nano"\ndata = "rows.jsonl"'), "tiny"]) == expected
+    assert parse_sft(["tiny", "rows.jsonl", "--epochs", "2", "--steps=0"]).epochs == 2.0
+    assert "field data (default): write --data FILE with rows, or --task NAME" in refusal("tiny", parse=parse_sft)
+    assert '"more" (command line): not understood' in refusal("tiny", "rows.jsonl", "more", parse=parse_sft)
+
+
+# --- what cannot work -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["top_p", "top-k", "min_p", "topp", "TOP_P", "sampling.top-p"])
+def test_truncated_sampling_is_refused_with_the_reason(recipe, name):
+    for message, place in (
+        (refusal(f"--{name}", "0.9"), "command line"),
+        (refusal(recipe(f"{name}=1")), "recipe.toml:1"),
+    ):
+        assert message.startswith(f"field {name} ({place}): ")
+        assert "the policy ratio would compare log-probs of two different distributions" in message
+        assert "grpo sample and grpo eval accept it" in message
+    assert "unknown" in refusal(f"--{name}=1", parse=parse_sft)
+
+
+@pytest.mark.parametrize(
+    ("settings_given", "field", "expected"),
+    [
+        ({"group_size": 1}, "group_size", 'must be at least 2 with baseline "mean"; got 1'),
+        ({"group_size": 1, "loss.baseline": "leave_one_out"}, "group_size", 'with baseline "leave_one_out"; got 1'),
+        ({"group_size": 1, "loss.baseline": "length_weighted"}, "group_size", 'with baseline "length_weighted"'),
+        ({"group_size": 1, "loss.baseline": "batch"}, "group_size", 'must be at least 2 with scale "group_std"; got 1'),
+        (
+            {"group_size": 1, "prompts_per_step": 1, "loss.baseline": "batch", "loss.scale": "none"},
+            "group_size",
+            'one completion a step has no baseline "batch"',
+        ),
+        *(
+            ({path: 0}, path, "must be at least 1; got 0")
+            for path in ("group_size", "steps", "prompts_per_step", "max_new_tokens", "optimizer.epochs")
+        ),
+        *(({path: 0}, path, "must be at least 1; got 0") for path in ("optimizer.minibatches",)),
+        *(({path: 0}, path, "must be above 0; got 0") for path in ("lr", "temperature", "loss.clip_high")),
+        *(({"loss.clip_low": value}, "loss.clip_low", "must be above 0 and at most 1") for value in (0, 1.5)),
+        *(
+            ({path: -1}, path, "must be 0 or more; got -1")
+            for path in ("loss.beta", "seed", "checkpoint_every", "evaluation.every", "evaluation.probes")
+        ),
+        ({"optimizer.adam_beta2": 1}, "optimizer.adam_beta2", "must be 0 or more and below 1; got 1"),
+        ({"model": ""}, "model", "must be given"),
+        ({"algorithm": "dr_gpro"}, "algorithm", 'no preset "dr_gpro"; did you mean "dr_grpo"? known: grpo, dr_grpo'),
+        ({"algorithm": "zzz"}, "algorithm", 'no preset "zzz"; known: grpo, dr_grpo'),
+        *(
+            ({"run": name}, "run", f'"{name}" is no name for a run; use up to 64 letters')
+            for name in ("a/b", "..", ".hidden", "a b", "../up", "é")
+        ),
+        *(({"loss.cap": value}, "loss.cap", f"must be above 1, or 0 for none; got {value}") for value in (0.5, 1)),
+        ({"loss.refill": 0.5}, "loss.refill", "must be at least 1; got 0.5"),
+        ({"loss.overlong": 1.5}, "loss.overlong", "must be 0 or more and at most 1; got 1.5"),
+        ({"critic.lam": 2}, "critic.lam", "must be between 0 and 1; got 2"),
+        (
+            {"loss.baseline": "value", "loss.scale": "group_std"},
+            "loss.scale",
+            'loss.baseline "value" compares no groups; use "batch_std" or "none"',
+        ),
+        (
+            {"loss.refill": 1.1, "prompts_per_step": 4},
+            "loss.refill",
+            "1.1 x prompts_per_step, which is 4, has no room for one more group",
+        ),
+        (
+            {"loss.refill": 2, "loss.baseline": "batch", "loss.scale": "none"},
+            "loss.refill",
+            'with loss.baseline "batch" every group has signal, so none is replaced',
+        ),
+        ({"loss.beta": 0, "loss.refresh": 9}, "loss.refresh", "no reference to refresh while loss.beta is 0"),
+        ({"loss.surrogate": "weight"}, "loss.surrogate", '"weight" needs a bound in loss.cap, such as 5'),
+        ({"loss.surrogate": "gate", "loss.cap": 3}, "loss.cap", 'loss.surrogate "gate" has none; set it to 0'),
+        ({"loss.surrogate": "clipp"}, "loss.surrogate", 'no "clipp"; use clip, weight, gate, plain, or a function'),
+        ({"loss.kl_in": "reward", "loss.kl": "k3_ratio"}, "loss.kl", 'and loss.kl_in is "reward"; use k1, k2 or k3'),
+        ({"loss.weights": "correct:1"}, "loss.weights", '"correct:1" is no weight; write correct=1,format=0.2'),
+        (
+            {"loss.credit": "process", "loss.scale": "batch_std"},
+            "loss.scale",
+            'loss.credit "process" normalises in the group; use "group_std" or "none"',
+        ),
+        (
+            {"loss.credit": "process", "loss.baseline": "leave_one_out"},
+            "loss.baseline",
+            'loss.credit "process" takes the mean of all step rewards of the group, or a critic: "value"',
+        ),
+        (
+            {"loss.credit": "process", "loss.kl_in": "reward"},
+            "loss.kl_in",
+            'loss.credit "process" normalises the step rewards alone; use "loss"',
+        ),
+        (
+            {"loss.credit": "process", "loss.overlong": 0.2},
+            "loss.credit",
+            '"process" rewards steps, so loss.weights and loss.overlong have no part to change',
+        ),
+        (
+            {"loss.credit": "process", "loss.parts": "normalise"},
+            "loss.parts",
+            'loss.credit "process" rewards steps, not parts; use "sum"',
+        ),
+        (
+            {"loss.scale": "none", "loss.parts": "normalise"},
+            "loss.parts",
+            '"normalise" goes with loss.baseline "mean" and loss.scale "group_std"',
+        ),
+        (
+            {"loss.kl_in": "reward", "loss.parts": "normalise"},
+            "loss.parts",
+            '"normalise" has no place for a KL divergence; set loss.kl_in to "loss"',
+        ),
+        (
+            {"prompts_per_step": 4, "optimizer.minibatches": 8},
+            "optimizer.minibatches",
+            "must be at most prompts_per_step, which is 4: a minibatch holds whole groups; got 8",
+        ),
+    ],
+)
+def test_settings_that_cannot_work(recipe, settings_given, field, expected):
+    message = refusal(*(f"--{path}={value}" for path, value in settings_given.items()))
+    assert message.startswith(f"field {field} (command line): ")
+    assert expected in message
+    text = "\n".join(f"{path} = {json.dumps(value, ensure_ascii=False)}" for path, value in settings_given.items())
+    line = [*settings_given].index(field) + 1
+    assert refusal(recipe(text)).startswith(f"field {field} (recipe.toml:{line}): ")
+
+
+def test_validate_without_origins():
+    for bad in (Config(group_size=1), Config(lr="1e-5"), Config(loss=Loss(kl="k9")), Config(lr=float("nan"))):  # type: ignore[arg-type]
+        with pytest.raises(GrpoError, match=r"^field [a-z_.]+: "):
+            validate(bad)
+    with pytest.raises(GrpoError, match=r"^field steps: must be 0 or more; got -1$"):
+        validate(SftConfig(model="tiny", data="x", steps=-1))
+    with pytest.raises(GrpoError, match=r"^field group_size \(default\): "):
+        validate(Config(group_size=1), {})
+    validate(Config(group_size=1, loss=Loss(baseline="batch", scale="none")))
+
+
+def test_run_names():
+    for name in ("a", "0007", "Run-1.b_c", "x" * 64):
+        check_run_name(name)
+    for name in ("", "x" * 65, "a\n", "-a", "_a"):
+        with pytest.raises(GrpoError, match="field run"):
+            check_run_name(name)
+
+
+# --- storing and printing ---------------------------------------------------------------------------------------------
+
+
+def of_kind(leaf: flags.Leaf) -> st.SearchStrategy:
+    if get_origin(leaf.kind) is Literal:
+        return st.sampled_from(get_args(leaf.kind))
+    finite = st.floats(allow_nan=False, allow_infinity=False)
+    text = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=[*map(chr, range(32)), "\x7f"]))
+    return {int: st.integers(-(2**63) + 1, 2**63 - 1), float: finite, bool: st.booleans(), str: text}[leaf.kind]
+
+
+def section(cls: type) -> st.SearchStrategy:
+    return st.builds(cls, **{name: of_kind(leaf) for name, leaf in flags.leaves(cls).items()})
+
+
+sections = {
+    "loss": section(Loss),
+    "critic": section(Critic),
+    "optimizer": section(Optimizer),
+    "evaluation": section(Evaluation),
+    "system": section(System),
+}
+top_level = {name: of_kind(leaf) for name, leaf in LEAVES.items() if "." not in name}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.builds(Config, **top_level, **sections))
+def test_any_config_survives_json_and_toml(config):
+    assert from_dict(Config, json.loads(json.dumps(as_dict(config)))) == config
+    assert from_dict(Config, tomllib.loads(to_toml(config))) == config
+
+
+@pytest.mark.parametrize("argv", [[], ["--algorithm", "dr_grpo", "--loss.beta", "1e-7", "--resume", "--run", "a.b"]])
+def test_printed_config_is_a_recipe(recipe, argv):
+    config = parse_train(argv)
+    assert parse_train([recipe(to_toml(config))]) == config
+    sft = parse_sft(["ti'n\"y\\", "rows.jsonl", "--lr", "1e-30"])
+    assert parse_sft([recipe(to_toml(sft))]) == sft
+
+
+def test_stored_config_is_checked():
+    with pytest.raises(GrpoError, match=r"field loss.bta \(stored config\): unknown"):
+        from_dict(Config, {"loss": {"bta": 1}})
+    assert from_dict(Config, {"lr": 1}) == Config(lr=1.0)
+
+
+# --- the shape of it all ----------------------------------------------------------------------------------------------
+
+
+def test_few_enough_fields():
+    for leaves in (LEAVES, flags.leaves(SftConfig)):
+        assert sum("." not in path for path in leaves) <= 15
+        assert len(leaves) <= 92
+        assert all(path.count(".") <= 1 for path in leaves)
+
+
+@pytest.mark.parametrize(
+    ("parse", "cls", "prog"), [(parse_train, Config, "grpo train"), (parse_sft, SftConfig, "grpo sft")]
+)
+def test_help_tells_every_field(parse, cls, prog, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        parse(["--no-such", "-h"])
+    assert leaving.value.code == 0
+    shown = capsys.readouterr().out
+    assert prog in shown
+    assert all(f"--{path.replace('_', '-')}" in shown for path in flags.leaves(cls))
+
+
+def test_every_number_has_a_limit_and_every_preset_a_source():
+    for cls in (Config, SftConfig):
+        assert not [
+            path for path, leaf in flags.leaves(cls).items() if leaf.kind in (int, float) and path not in LIMITS
+        ]
+    assert LIMITS.keys() <= LEAVES.keys() | flags.leaves(SftConfig).keys(), "no limit of a setting that does not exist"
+    assert all("arXiv" in preset.paper and preset.differences for preset in PRESETS.values())
+    for name in PRESETS:
+        parse_train(["--algorithm", name])
+
+
+def test_import_is_light():
+    code = "import sys, grpo.config.schema; print({'torch', 'transformers', 'tyro', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_what_does_nothing_is_told() -> None:
+    assert not any(list(idle(Config(algorithm=name))) for name in PRESETS)
+    config = parse_train(
+        ["--algorithm", "sapo", "--loss.clip_high", "0.3", "--critic.lr", "0.1", "--loss.kl_in", "reward"]
+    )
+    assert list(idle(config)) == [
+        'loss.clip_high is set and does nothing: loss.surrogate is "gate"',
+        "loss.kl_in is set and does nothing: loss.beta is 0",
+        'critic.lr is set and does nothing: loss.baseline is "mean"',
+    ]
+    higher = ["--loss.clip_high", "0.3"]
+    assert "with one update the ratio is 1" in next(idle(parse_train(higher)))
+    assert not list(idle(parse_train([*higher, "--optimizer.epochs", "2"])))
+    shared = ["--algorithm", "ppo", "--critic.weight", "0.1"]
+    assert list(idle(parse_train(shared))) == ["critic.weight is set and does nothing: critic.model is separate"]
+    assert not list(idle(parse_train([*shared, "--critic.model", "shared"])))

@@ -1,0 +1,61 @@
+"""Small random models of every architecture the engine runs, and a tokenizer of characters for them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import transformers
+
+from grpo.model.attention import NAME
+from grpo.model.policy import Policy
+
+SHAPE = {
+    "vocab_size": 48,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "bos_token_id": None,
+}
+
+
+ARCHITECTURES: dict[str, transformers.PretrainedConfig] = {
+    "llama": transformers.LlamaConfig(**SHAPE),
+    "qwen2": transformers.Qwen2Config(**SHAPE),
+    "qwen3": transformers.Qwen3Config(**SHAPE, head_dim=8),
+    "mistral": transformers.MistralConfig(**SHAPE, head_dim=8),
+    "mistral-window": transformers.MistralConfig(**SHAPE, head_dim=8, sliding_window=6),
+    "gemma": transformers.GemmaConfig(**SHAPE, head_dim=8),
+    "phi3": transformers.Phi3Config(**SHAPE),
+    "phi": transformers.PhiConfig(**SHAPE),
+}
+
+
+class CharacterTokenizer:
+    eos_token_id = 1
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [2 + ord(character) % 46 for character in text]}
+
+    def batch_decode(self, rows: Any) -> list[str]:
+        return ["".join(chr(65 + int(token)) for token in row) for row in rows]
+
+
+def random_policy(
+    architecture: str, dtype: torch.dtype = torch.float32, attention: str = NAME, seed: int = 0
+) -> Policy:
+    """The same weights for the same seed, whatever the attention; spread wider than the usual initialisation, so that
+    distributions are far from uniform and a wrong mask shows."""
+    torch.manual_seed(seed)
+    config = copy.deepcopy(ARCHITECTURES[architecture])  # a model writes its attention into its config
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.15 * torch.randn(weight.shape, dtype=torch.float64).to(dtype))
+    return Policy(model.eval(), CharacterTokenizer(), architecture, frozenset([1]))

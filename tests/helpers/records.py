@@ -1,0 +1,107 @@
+"""Run records made to order: what training would leave behind, with one thing planted in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from grpo.config import Config, SftConfig
+from grpo.config.schema import as_dict
+from grpo.core import group_advantages
+from grpo.record.store import Run
+from grpo.types import Completion, Group, Problem, Trace
+
+Texts = Callable[[int, int, int], str]
+Rewards = Callable[[int, int, int], dict[str, float | None]]
+
+
+def text_of(step: int, group: int, sample: int) -> str:
+    return f"answer {step} {group} {sample}"
+
+
+def reward_of(step: int, group: int, sample: int) -> dict[str, float | None]:
+    return {"correct": float((step + group + sample) % 2)}
+
+
+def make_groups(
+    step: int, *, groups: int = 4, size: int = 4, texts: Texts = text_of, rewards: Rewards = reward_of, length: int = 6
+) -> list[Group]:
+    """Scored and credited as the trainer does it."""
+    made = []
+    for index in range(groups):
+        parts = [rewards(step, index, sample) for sample in range(size)]
+        totals = [sum(value for value in part.values() if value is not None) for part in parts]
+        [advantages] = group_advantages(torch.tensor([totals])).tolist()
+        completions = tuple(
+            Completion(
+                text=texts(step, index, sample),
+                tokens=np.arange(length) % 10,
+                logprobs=np.full(length, -0.5, np.float32),
+                finish="stop",
+                parts=parts[sample],
+                reward=float(totals[sample]),
+                advantages=np.full(length, advantages[sample], np.float32),
+                trace=Trace(np.full(length, -0.4, np.float32), np.full(length, 0.7, np.float32), float(groups * size)),
+            )
+            for sample in range(size)
+        )
+        made.append(Group(Problem(f"train/{step}/{index}", f"{step}+{index}=", "42"), np.array([1]), completions, step))
+    return made
+
+
+METRICS = {
+    "reward_mean": 0.5,
+    "accuracy": 0.5,
+    "zero_signal_groups": 0.0,
+    "gradient_tokens": 1.0,
+    "length_mean": 6.0,
+    "truncated": 0.0,
+    "entropy": 0.7,
+    "kl": 0.01,
+    "ratio_max": 1.1,
+    "sampler_gap": 0.0,
+    "skipped_updates": 0.0,
+    "tokens": 96.0,
+}
+
+
+def make_run(
+    folder: Path,
+    name: str,
+    *,
+    steps: int = 30,
+    metrics: Callable[[int], dict[str, float]] = lambda step: {},
+    evals: Sequence[tuple[int, float]] = ((0, 0.4), (30, 0.5)),
+    seed: int = 1,
+    lr: float = 3e-5,
+    algorithm: str = "grpo",
+    status: str = "finished",
+    **groups: Any,
+) -> None:
+    config = Config(model="tiny", task="arithmetic", steps=steps, seed=seed, lr=lr, algorithm=algorithm, group_size=4)
+    with Run.create(folder, name, kind="grpo", config=as_dict(config)) as run:
+        for step in range(steps):
+            made = make_groups(step, **groups)
+            run.record(step, made, METRICS | metrics(step), {"rollout": 0.2, "update": 0.5})
+        for step, accuracy in evals:
+            row = {"accuracy": accuracy, "low": accuracy - 0.05, "high": accuracy + 0.05}
+            run.record_eval(step, row, make_groups(step, groups=2, size=1, **groups))
+            run.record_probes(step, make_groups(0, groups=2, **groups))
+        run.set_status(status)
+
+
+def make_sft_run(folder: Path, name: str) -> None:
+    config = as_dict(SftConfig(model="tiny", data="rows.jsonl", steps=30))
+    with Run.create(folder, name, kind="sft", config=config) as run:
+        for step in range(30):
+            run.record(step, [], {"sft_loss": 1 / (1 + step), "tokens": 64.0}, {"update": 0.1})
+        run.set_status("finished")
+
+
+def make_empty_run(folder: Path, name: str) -> None:
+    """Begun, and nothing recorded yet."""
+    Run.create(folder, name, kind="grpo", config=as_dict(Config(model="tiny", task="arithmetic"))).close()

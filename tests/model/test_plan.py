@@ -1,0 +1,547 @@
+"""Predictions against measurement: bytes by the allocator, operations by torch's counter, models by transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch.utils.flop_counter import FlopCounterMode
+
+import grpo
+import grpo.model.plan.memory as memory_module
+import grpo.model.policy
+from grpo.cli.main import main
+from grpo.config import Config, Lora, Optimizer, System
+from grpo.config.presets import PRESETS
+from grpo.config.schema import Loss
+from grpo.errors import GrpoError
+from grpo.model.attention import NAME
+from grpo.model.critic import make_critic
+from grpo.model.fused.weights import can_be_fused
+from grpo.model.load import load_policy
+from grpo.model.lora import adapt, freeze
+from grpo.model.optimizer import make_optimizer
+from grpo.model.packing import pack
+from grpo.model.plan import (
+    GIB,
+    PRECISIONS,
+    SHAPES,
+    Needs,
+    Shape,
+    Work,
+    find_shape,
+    flops,
+    fused,
+    gpu_memory,
+    memory_of,
+    needs,
+    shape_of,
+)
+from grpo.model.plan.memory import saved
+from grpo.model.plan.shape import typical_shape
+from grpo.model.policy import Policy, logprobs
+from grpo.rollout.builtin import Engine
+from grpo.rollout.cpu import linear as packed
+from grpo.training.credit import credit
+from grpo.training.loop import annotated, update
+from grpo.types import Completion, Group, Problem
+from helpers.policies import random_policy as small_policy
+from helpers.tensor_bytes import peak_bytes, saved_bytes
+
+DTYPES = {"float32": torch.float32, "mixed": torch.float32, "bfloat16": torch.bfloat16}
+"""All there are but half, which takes what mixed takes."""
+SIZES = dict.fromkeys(("num_attention_heads", "hidden_size", "vocab_size", "intermediate_size", "num_hidden_layers"), 8)
+"""For configs that call theirs otherwise."""
+ALONE = Needs(reference=False, critic=False)
+MEDIUM = {
+    "vocab_size": 3000,
+    "hidden_size": 192,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 512,
+}
+
+
+class Letters:
+    """A token per letter."""
+
+    chat_template = None
+    unk_token_id = None
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) % 17 for letter in text]}
+
+    def batch_decode(self, rows: Sequence[Any]) -> list[str]:
+        return ["" for _ in rows]
+
+
+def random_policy(family: str = "Llama", dtype: torch.dtype = torch.float32, **changes: Any) -> Policy:
+    """No token ends a completion: all are as long as they may be, and as long as predicted."""
+    config = getattr(transformers, f"{family}Config")(**(MEDIUM | {"tie_word_embeddings": True} | changes))
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=dtype)
+    return Policy(model.eval(), Letters(), "nano", frozenset([1_000_000]))
+
+
+def random_groups(prompts: int, group_size: int, prompt: int, new: int) -> list[Group]:
+    rng = np.random.default_rng(0)
+
+    def completion(reward: float) -> Completion:
+        tokens, zeros = rng.integers(2, 17, new), np.zeros(new, dtype=np.float32)
+        return Completion("", tokens, zeros, "length", reward=reward, advantages=zeros + (1 if reward else -1))
+
+    return [
+        Group(
+            Problem(str(p), "", ""),
+            rng.integers(2, 17, prompt),
+            tuple(completion(float(g % 2)) for g in range(group_size)),
+            0,
+        )
+        for p in range(prompts)
+    ]
+
+
+# Shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("smollm2-135m", 134_515_008),
+        ("qwen2.5-0.5b", 494_032_768),
+        ("qwen2.5-1.5b", 1_543_714_304),
+        ("qwen2.5-7b", 7_615_616_512),
+        ("qwen3-0.6b", 596_049_920),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3.1-8b", 8_030_261_248),
+    ],
+)
+def test_parameters_are_those_published(name: str, published: int) -> None:
+    assert SHAPES[name].parameters == published
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameters_equal_the_models(family: str, tied: bool) -> None:
+    model = random_policy(family, tie_word_embeddings=tied).model
+    counted = sum(weight.numel() for weight in model.parameters())
+    assert shape_of(model.config.to_dict(), family).parameters == counted
+
+
+def test_shapes_by_name() -> None:
+    assert find_shape("Qwen/Qwen2.5-1.5B-Instruct") == SHAPES["qwen2.5-1.5b"]
+    assert find_shape("nano").parameters == 101_888
+    assert find_shape("7B") == typical_shape("7B")
+    for size, parameters in (("135M", 0.135e9), ("1.5B", 1.5e9), ("7B", 7e9), ("13B", 13e9), ("70B", 70e9)):
+        assert typical_shape(size).parameters == pytest.approx(parameters, rel=0.01)
+
+
+def test_what_is_fused_is_told_by_the_config(architecture: str) -> None:
+    model = small_policy(architecture).model
+    assert shape_of(SIZES | model.config.to_dict(), architecture).fused == can_be_fused(model)
+
+
+def test_adapters_by_hand() -> None:
+    """tiny: hidden and all heads 160 wide, feed-forward 432, 3 layers; rank 4 on q k v o (160 + 160 each), gate, up
+    and down (592 each)."""
+    assert find_shape("tiny").adapter_parameters(4) == 3 * 4 * (4 * 320 + 3 * 592)
+
+
+# What a step holds
+
+
+@pytest.mark.parametrize("budget", [100, 340, 700, 5000])
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_micro_batches_are_those_of_pack(budget: int, minibatches: int) -> None:
+    work = Work(prompts=6, group_size=8, prompt_tokens=20, new_tokens=40, token_budget=budget, minibatches=minibatches)
+    batches = pack(random_groups(6 // minibatches, 8, 20, 40), budget)
+    fullest = work.micro_batch()
+    assert (fullest.count, fullest.tokens) == (len(batches), max(len(batch.tokens_T) for batch in batches))
+
+
+def test_the_chunk_of_logits_is_the_policys() -> None:
+    assert memory_module.LOGITS_AT_ONCE == grpo.model.policy.LOGITS_AT_ONCE
+    assert memory_module.CACHED_MODEL == packed.SMALL_MODEL
+
+
+@pytest.mark.parametrize("model", ["nano", "tiny", "Llama", "Qwen2", "Qwen3", "heads", "adapters"])
+@pytest.mark.parametrize("precision", DTYPES)
+def test_saved_activations(model: str, precision: str) -> None:
+    """`heads`: as many keys as queries, which saves the copies per head. `adapters`: LoRA of rank 8."""
+    lora = 8 if model == "adapters" else 0
+    if model in ("nano", "tiny"):
+        policy = load_policy(model, dtype=DTYPES[precision])
+    else:
+        changes = {"num_key_value_heads": 6} if model == "heads" else {}
+        policy = random_policy("Llama" if model in ("heads", "adapters") else model, DTYPES[precision], **changes)
+    policy.compute = torch.bfloat16 if precision == "mixed" else None
+    if lora:
+        adapt(policy, Lora(rank=lora), seed=1)
+    [batch] = pack(random_groups(3, 4, 12, 25), 10_000)
+    measured = saved_bytes(lambda: logprobs(policy, batch, 1.0, train_entropy=False), policy.model)
+    shape = shape_of(policy.model.config.to_dict(), model)
+    work = Work(prompts=3, group_size=4, prompt_tokens=12, new_tokens=25)
+    log_probabilities = 4 * shape.vocabulary * 3 * 4 * 25  # one chunk: kept
+    predicted = saved(shape, work.micro_batch(), PRECISIONS[precision], lora) + log_probabilities
+    assert predicted == pytest.approx(measured, rel=0.04)
+
+
+WORKS = {
+    "one micro-batch": Work(prompts=4, group_size=6, prompt_tokens=16, new_tokens=32),
+    "several micro-batches": Work(prompts=4, group_size=6, prompt_tokens=16, new_tokens=32, token_budget=500),
+    "large vocabulary, short": Work(prompts=8, group_size=4, prompt_tokens=24, new_tokens=4),
+    "two updates": Work(prompts=4, group_size=6, prompt_tokens=16, new_tokens=32, minibatches=2),
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "ppo", "adapters"])
+def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two whole steps: sampling, log-probabilities under the reference, update. Predicted within 2%."""
+    algorithm, lora = ("grpo", 8) if algorithm == "adapters" else (algorithm, 0)
+    if lora and name != "several micro-batches":
+        pytest.skip("one says enough")
+    once = 2**19  # so that a small vocabulary, too, comes in chunks
+    monkeypatch.setattr(grpo.model.policy, "LOGITS_AT_ONCE", once)
+    monkeypatch.setattr(memory_module, "LOGITS_AT_ONCE", once)
+    work = WORKS[name]
+    options = {"vocab_size": 15_000 if name.startswith("large") else 3000, "dtype": DTYPES[dtype]}
+    compute = torch.bfloat16 if dtype == "mixed" else None
+    policy = replace(random_policy(**options), compute=compute)
+    reference = replace(random_policy(**options), compute=compute) if PRESETS[algorithm].settings.beta else None
+    if lora:
+        adapt(policy, Lora(rank=lora), seed=1)
+        reference = policy
+    elif reference:
+        freeze(reference)
+    config = Config(
+        algorithm=algorithm,
+        prompts_per_step=work.prompts,
+        group_size=work.group_size,
+        max_new_tokens=work.new_tokens,
+        optimizer=Optimizer(minibatches=work.minibatches),
+        system=System(token_budget=work.token_budget),
+    )
+    optimizer = make_optimizer(policy, Optimizer())
+    needed = needs(config.loss, config.critic)
+    monkeypatch.setattr(
+        "grpo.model.critic.load_policy", lambda *_, **__: replace(random_policy(**options), compute=compute)
+    )
+    critic = make_critic(config, policy) if needed.critic else None
+
+    def step(number: int) -> None:
+        problems = [Problem(f"{number}/{i}", "p" * work.prompt_tokens, "") for i in range(work.prompts)]
+        groups = Engine(policy).sample(
+            problems, work.group_size, seed=1, step=number, temperature=1.0, max_new_tokens=work.new_tokens
+        )
+        groups = [
+            replace(
+                group, completions=tuple(replace(done, reward=float(i % 2)) for i, done in enumerate(group.completions))
+            )
+            for group in groups
+        ]
+        groups = annotated(groups, policy, reference, config, critic)
+        update(policy, optimizer, credit(groups, config)[0], config, 10 + number, critic)  # the critic is warm
+
+    models = {model for model in (policy, reference, critic and critic.body) if model}
+    loaded = sum(weight.nbytes for model in models for weight in model.model.parameters())
+    peak, _ = peak_bytes(lambda: [step(0), step(1)])
+    shape = shape_of(policy.model.config.to_dict(), "random")
+    predicted = memory_of(shape, work, needed, PRECISIONS[dtype], lora=lora)
+    assert predicted.peak == pytest.approx(loaded + peak, rel=0.02)
+
+
+def test_an_entropy_that_is_only_measured_keeps_no_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks for its gradient, so what it would need for one must not wait for the end of the backward pass."""
+    monkeypatch.setattr(grpo.model.policy, "LOGITS_AT_ONCE", 2**17)
+    policy = random_policy(vocab_size=20_000, num_hidden_layers=1, hidden_size=48)
+    [batch] = pack(random_groups(2, 4, 10, 20), 10_000)
+    peaks, gradients = [], []
+
+    def backward(trained: bool) -> None:
+        logp_NL, entropy_NL = logprobs(policy, batch, 1.0, train_entropy=trained)
+        logp_NL.sum().backward()
+        assert entropy_NL.shape == logp_NL.shape  # it is there to the end, as in training
+
+    for trained in (False, True):
+        policy.model.zero_grad()
+        peaks.append(peak_bytes(partial(backward, trained))[0])
+        gradients.append([weight.grad.clone() for weight in policy.model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    logits = 4 * 20_000 * 2 * 4 * 20
+    assert peaks[1] - peaks[0] > logits
+
+
+def test_what_a_gpu_keeps_by_hand() -> None:
+    """tiny in mixed precision: 1 920 bytes of keys and values a token; 2 prompts of 10 tokens in room for 64, 8
+    completions of 30, with noise, token and log-probability of 4 bytes each; and a copy of the linear maps and the
+    output layer in 2 bytes."""
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    gpu = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True)
+    assert gpu.components["keys/values"] == 1920 * (2 * 64 + 8 * 30) + 12 * 8 * 30
+    assert gpu.components["working copies"] == 2 * (shape.linear_parameters + 19 * 160)
+    kept = gpu.components["keys/values"] + gpu.components["working copies"]
+    assert gpu.phases["rollout"] == 12 * shape.parameters + kept + 4 * 19 * (8 + 2 * 2)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_fused_blocks_keep_by_hand(recompute: bool) -> None:
+    """tiny in mixed precision, 2 × 10 + 8 × 30 = 260 tokens. A block keeps its input, 160 × 4 bytes; and unless it
+    forgets, 160 × 4 between, 480 × 2 of queries, keys and values, 160 × 2 mixed, 5 × 4 sums, 2 × 4 scales, 864 × 2 of
+    gate and up. At the ends 160 × 4 and 160 × 2; before the output layer 160 × 2 for each of the 240 trained."""
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    found = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True, recompute=recompute)
+    inside = 640 + 960 + 320 + 20 + 8 + 1728
+    block = 640 if recompute else 640 + inside
+    assert found.components["activations"] == 260 * (3 * block + 640 + 320) + 240 * 320
+    # Widest: the last block's backward pass, with the residual's gradient, twice narrow, and four gates.
+    assert found.components["logits"] == 260 * (640 + 640 + 3456 + inside * recompute)
+
+
+def test_planning_repeats_the_constants_of_the_code() -> None:
+    from grpo.model.fused import head
+
+    assert (fused.LOGITS_AT_ONCE, fused.FEWEST_ROWS) == (head.LOGITS_AT_ONCE, head.FEWEST_ROWS)
+
+
+def test_keys_and_values_by_hand() -> None:
+    """tiny: 3 layers, 160 wide keys, 4 bytes: 3 840 bytes of keys and values a token. 2 prompts of 10 tokens once, and
+    8 completions of 30, up to 0.8 of them again when finished ones leave; in bfloat16, each with its prompt's again."""
+    work = Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    found = [
+        memory_of(find_shape("tiny"), work, ALONE, PRECISIONS[dtype]).components["keys/values"]
+        for dtype in ("float32", "bfloat16")
+    ]
+    assert found == [round(3840 * (20 + 1.8 * 8 * 30)), round(1920 * (20 + 1.8 * 8 * 40))]
+
+
+def test_working_copies_of_other_networks_by_hand() -> None:
+    """tiny on a GPU in mixed precision: a critic has a copy like the policy's, 2 bytes a weight of a product; a
+    reference is kept in 2 bytes but for 19 × 160 embeddings and 7 norms of 160, with a copy of the output layer, which
+    is the embedding. A model of other blocks has no copies."""
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+
+    def components(shape: Shape) -> dict[str, int]:
+        everyone = Needs(reference=True, critic=True)
+        return dict(memory_of(shape, work, everyone, PRECISIONS["mixed"], on_gpu=True).components)
+
+    fused, stock = components(shape), components(replace(shape, fused=False))
+    table, frozen = 19 * 160, 2 * shape.linear_parameters + 4 * (19 * 160 + 7 * 160)
+    assert fused["reference"] == stock["reference"] == frozen
+    assert fused["working copies"] == 2 * 2 * (shape.linear_parameters + table) + 2 * table
+    assert stock["working copies"] == 0
+
+
+def test_what_a_preset_needs() -> None:
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    weights = 4 * shape.parameters
+
+    def components(loss: Loss, **options: Any) -> dict[str, int]:
+        needed = needs(loss)
+        return dict(memory_of(shape, work, needed, PRECISIONS["float32"], **options).components)
+
+    grpo_needs, dr_grpo_needs = (components(PRESETS[name].settings) for name in ("grpo", "dr_grpo"))
+    assert (grpo_needs["reference"], dr_grpo_needs["reference"]) == (weights, 0)
+    assert grpo_needs["critic"] == 0
+    assert grpo_needs["optimizer"] == 2 * grpo_needs["gradients"] == 2 * weights
+    adapted = components(PRESETS["grpo"].settings, lora=4)
+    assert adapted["gradients"] == 4 * shape.adapter_parameters(4)
+    assert adapted["reference"] == 0, "the same weights, without the adapters"
+
+
+# Operations
+
+
+def matrix_products(counter: FlopCounterMode) -> float:
+    """Without attention, of which torch does not count every kernel: those of batches are its."""
+    counts = counter.get_flop_counts()["Global"]
+    return float(sum(count for kernel, count in counts.items() if str(kernel) in ("aten.mm", "aten.addmm")))
+
+
+def test_operations_are_those_torch_counts() -> None:
+    policy, work = random_policy(), Work(prompts=3, group_size=4, prompt_tokens=12, new_tokens=25)
+    shape = shape_of(policy.model.config.to_dict(), "random")
+    predicted = flops(shape, work, ALONE)
+    # A prompt of 12 has 78 pairs of query and key; a completion of 25 sees it 25 times, and has 325 pairs of its own.
+    attention = 4 * 4 * 192 * (3 * 78 + 12 * (25 * 12 + 325))
+    [batch] = pack(random_groups(3, 4, 12, 25), 10_000)
+    with FlopCounterMode(display=False) as counter:
+        logprobs(policy, batch, 1.0, train_entropy=False)[0].sum().backward()
+    assert predicted["update"] == pytest.approx(matrix_products(counter) + 3.5 * attention)
+    problems = [Problem(str(i), "p" * 12, "") for i in range(3)]
+    with FlopCounterMode(display=False) as counter:
+        Engine(policy).sample(problems, 4, seed=1, step=0, temperature=1.0, max_new_tokens=25)
+    assert predicted["rollout"] == pytest.approx(matrix_products(counter) + attention, rel=0.01)
+
+
+def test_operations_of_adapters() -> None:
+    """The frozen weights cost two products, not three: none for their own gradient. The first layer's queries, keys and
+    values have nothing before them that learns, so theirs cost one."""
+    policy, work = random_policy(), Work(prompts=3, group_size=4, prompt_tokens=12, new_tokens=25)
+    adapt(policy, Lora(rank=8), seed=1)
+    shape = shape_of(policy.model.config.to_dict(), "random")
+    [batch] = pack(random_groups(3, 4, 12, 25), 10_000)
+    with FlopCounterMode(display=False) as counter:
+        logprobs(policy, batch, 1.0, train_entropy=False)[0].sum().backward()
+    attention = 4 * 4 * 192 * (3 * 78 + 12 * (25 * 12 + 325))
+    tokens, rank = 3 * 12 + 12 * 25, 8
+    spared = 2 * tokens * (192 * (192 + 64 + 64) + 3 * rank * 192)
+    predicted = flops(shape, work, ALONE, lora=rank)["update"]
+    assert predicted - spared == pytest.approx(matrix_products(counter) + 3.5 * attention)
+
+
+def test_a_gpus_frozen_weights_have_no_copy() -> None:
+    """tiny in mixed precision, its output layer the embedding of 19 x 160, cast once. Rank 4 side by side, in each of 3
+    layers: 4 x 3 rows of 160 and 480 columns of 12; 4 and 160; 8 rows of 160 and 864 columns of 8; 4 of 432 and 160."""
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    found = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True, lora=4).components
+    adapters = 3 * (12 * (160 + 480) + 4 * (160 + 160) + 8 * (160 + 864) + 4 * (432 + 160))
+    assert found["working copies"] == 2 * (adapters + 19 * 160)
+    frozen = 2 * shape.linear_parameters + 4 * (shape.parameters - shape.linear_parameters)
+    assert found["weights"] == frozen + 4 * shape.adapter_parameters(4)
+
+
+def test_operations_besides_the_policys() -> None:
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    alone, both = (flops(shape, work, Needs(reference=needed, critic=needed)) for needed in (False, True))
+    assert alone["reference"] == alone["critic"] == alone["old policy"] == 0
+    head = 2 * 240 * 19 * 160  # 240 trained tokens, 19 words, 160 wide
+    assert both["reference"] - both["critic"] == head
+    assert both["update"] > 1.9 * alone["update"]
+    assert flops(shape, replace(work, epochs=2), ALONE)["update"] == 2 * alone["update"]
+
+
+# The command
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["plan", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_recomputation_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    """A block then keeps nothing but its input: of a 1.5B model's 16,384 tokens, far less than half."""
+    kept, forgotten = (
+        planned(capsys, "qwen2.5-1.5b", "--algorithm", "dr_grpo", *more)["algorithms"][0]
+        for more in ((), ("--recompute",))
+    )
+    assert forgotten["memory"]["activations"] < 0.2 * kept["memory"]["activations"]
+    assert forgotten["peak"] < kept["peak"]
+
+
+def test_seven_billion_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, "--params", "7B", "--algorithm", "grpo,dr_grpo", "--dtype", "bfloat16", "--gpu", "h200")
+    with_reference, without = found["algorithms"]
+    weights = 2 * found["parameters"]
+    assert weights == pytest.approx(14e9, rel=0.01)
+    assert with_reference["memory"]["optimizer"] == 2 * weights
+    assert with_reference["peak"] - without["peak"] == weights, "the reference"
+    assert found["gpu"]["bytes"] == 141 * GIB
+    assert with_reference["fits"] == (with_reference["peak"] <= 0.93 * 141 * GIB)
+
+
+def test_a_recipe_says_what_its_algorithm_needs_and_flags_go_before_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('model = "smollm2"\nmax_new_tokens = 64\n[loss]\nbeta = 0.0\n')
+    [anchored] = planned(capsys, "smollm2", "--algorithm", "grpo", "--max-new-tokens", "64")["algorithms"]
+    ours = planned(capsys, str(recipe))
+    assert ours["parameters"] == 134_515_008
+    assert ours["work"]["new_tokens"] == 64
+    assert (anchored["memory"]["reference"] > 0, ours["algorithms"][0]["memory"]["reference"]) == (True, 0)
+    longer = planned(capsys, str(recipe), "--max-new-tokens", "128", "--algorithm", "ppo")
+    assert (longer["work"]["new_tokens"], longer["algorithms"][0]["algorithm"]) == (128, "ppo")
+
+
+@pytest.mark.parametrize("asked", ["--params 7B --gpu h200", "qwen2.5-1.5b --dtype bfloat16 --gpu 4090"])
+def test_what_is_advised_fits(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, *asked.split())
+    tight = [row for row in found["algorithms"] if not row["fits"]]
+    assert tight
+    for row in tight:
+        _, flags = row["advice"].split("fits with ")
+        [again] = planned(capsys, *asked.split(), "--algorithm", row["algorithm"], *flags.split())["algorithms"]
+        assert again["fits"], (row["algorithm"], flags)
+        assert again["advice"] == ""
+
+
+def test_advice_that_would_not_help_is_not_given(capsys: pytest.CaptureFixture[str]) -> None:
+    [row] = planned(capsys, "--params", "70B", "--gpu", "h100", "--algorithm", "grpo")["algorithms"]
+    assert row["advice"] == "choose a smaller model, or ask for shorter completions"
+
+
+def test_the_table_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "qwen2.5-1.5b", "--algorithm", "grpo", "--gpu", "4090"]) == 0
+    printed = capsys.readouterr().out
+    for fragment in ("1.54 billion", "weights", "keys/values", "peak", "rollout", "4090 has 24 GiB", "grpo lacks"):
+        assert fragment in printed
+    assert main(["plan", "nano", "--algorithm", "grpo", "--gpu", "24 GB"]) == 0
+    assert "grpo would fit." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragments"),
+    [
+        ([], ("field model", "--params 7B")),
+        (["nano", "--params", "7B"], ("field model", "not both")),
+        (["qwen2.5-15b"], ("field model", 'did you mean "qwen2.5-1.5b"')),
+        (["--params", "seven"], ("field params", "135M, 7B or 70B")),
+        (["--params", "7B", "--gpu", "h20"], ("field gpu", 'did you mean "h200"')),
+        (["nano", "--algorithm", "grop"], ("field algorithm", 'did you mean "grpo"')),
+        (["nano", "--group-size", "0"], ("field group_size", "at least 1")),
+        (["."], ("field model", "no config.json")),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], fragments: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert main(["plan", *arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert all(fragment in line for fragment in fragments), line
+
+
+def test_gpus() -> None:
+    assert [gpu_memory(name) // GIB for name in ("RTX 4090", "A100-80GB", "12GB", "80 GiB")] == [24, 80, 12, 80]
+    with pytest.raises(GrpoError, match="no GPU"):
+        gpu_memory("0 GB")
+
+
+# Before a run
+
+
+def test_a_model_too_large_is_refused_before_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with nothing but the config of a 7 B model: were it loaded, the missing weights would be the error."""
+    config = transformers.Qwen2Config(
+        vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28
+    )
+    config.save_pretrained(tmp_path)
+    monkeypatch.setattr("grpo.training.preflight.free_memory", lambda _: 24 * 10**9)
+    with pytest.raises(GrpoError, match=r"takes about \d+\.\d GB, and 24.0 GB are free on cpu"):
+        grpo.train(Config(model=str(tmp_path), task="arithmetic", system=System(device="cpu")))
+
+
+def test_a_run_records_predicted_and_measured(tmp_path: Path) -> None:
+    settings = Config(
+        model="nano", steps=2, prompts_per_step=2, group_size=4, system=System(runs=str(tmp_path), device="cpu")
+    )
+    with grpo.train(settings) as run:
+        about, peaks = run.meta("memory"), run.metrics("peak_memory")
+    assert about["device"] == "cpu"
+    shape = find_shape("nano")
+    assert 4 * 4 * shape.parameters < about["predicted"] < 2**30
+    assert len(peaks) == 2
+    assert peaks[-1][1] > 50e6, "Python and torch alone take more"

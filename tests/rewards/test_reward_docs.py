@@ -1,0 +1,75 @@
+"""The pages about rewards and the sandbox against the code: flags exist, commands parse, examples run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from grpo.config import Config
+from grpo.config import parse as flags
+from grpo.config.schema import parse_train
+from grpo.errors import GrpoError
+from grpo.record.metrics import METRICS
+from grpo.rewards.functions import OwnReward, Spec, parse
+from grpo.rewards.pool.confine import OTHERS_TO_COME, Limits
+from grpo.rewards.pool.invoke import Answers
+from grpo.rewards.scoring import RECENT
+from grpo.tasks.checkers.sandbox import ProgramLimits, require
+from grpo.types import Problem
+
+DOCS = Path(__file__).parents[2] / "docs"
+OWN, SANDBOX = (DOCS / "own-rewards.md").read_text(), (DOCS / "sandbox.md").read_text()
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def test_flags_exist_and_commands_parse() -> None:
+    named = set(re.findall(r"--([a-z][\w.-]*)", OWN + SANDBOX))
+    assert {"reward", "scoring.seconds", "scoring.judge-budget"} <= named
+    assert named <= {name.replace("_", "-") for name in flags.leaves(Config)}
+    [shell] = blocks(OWN, "sh")
+    for line in shell.splitlines():
+        config = parse_train(shlex.split(line, comments=True)[2:])
+        assert parse(config.reward)
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", OWN + SANDBOX):
+        assert target.startswith("https://") or (DOCS / target).is_file(), target
+
+
+def test_numbers_on_the_pages() -> None:
+    limits = ProgramLimits()
+    assert f"at most {limits.processes} processes" in SANDBOX
+    assert f"at most {limits.memory >> 20} MB of address space" in SANDBOX
+    assert f"{limits.disk >> 20} MB |" in SANDBOX
+    assert f"{limits.output >> 10} KB" in SANDBOX
+    assert f"{limits.seconds:g} seconds by the clock" in SANDBOX
+    assert f"limited to {Limits().processes};" in OWN
+    assert f"{Limits().processes} for each worker, and {OTHERS_TO_COME} for" in OWN
+    assert f"of the last {RECENT} completions" in OWN
+    assert {"failures", "timeouts", "crashes"} <= METRICS.keys()
+
+
+def test_the_functions_shown_agree(tmp_path: Path) -> None:
+    [code] = blocks(OWN, "python")
+    (tmp_path / "mine.py").write_text(code)
+    for name in ("close", "close_as_in_trl"):
+        reward = OwnReward(Spec(str(tmp_path / "mine.py"), name, 1.0))
+        reward.load()
+        found = reward(Answers(Problem("p", "6*7=", "42"), ("42 ", "41")))
+        assert [dict(outcome.parts) for outcome in found] == [{name: 1.0}, {name: 0.0}]
+
+
+def test_the_program_shown_runs() -> None:
+    try:
+        require()
+    except GrpoError as why:
+        pytest.skip(str(why))
+    [code] = blocks(SANDBOX, "python")
+    exec(code, {})

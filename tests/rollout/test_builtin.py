@@ -1,0 +1,256 @@
+"""The engine against transformers' own generation, and against the trainer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from grpo.errors import GrpoError
+from grpo.model.attention import DecodeCache, PromptCache
+from grpo.model.packing import pack, pack_prompts
+from grpo.model.policy import Policy, logprobs
+from grpo.rollout.builtin import Engine
+from grpo.rollout.cpu.kv_cache import SharedPromptCache
+from grpo.rollout.cpu.linear import Block, packed
+from grpo.rollout.noise import sampling_noise
+from grpo.rollout.sampling import choose
+from grpo.types import Problem
+from helpers.policies import random_policy
+
+PROBLEMS = [Problem("a", "hello", ""), Problem("b", "a longer prompt", ""), Problem("c", "hi", "")]
+
+
+def sample(policy: Policy, problems: list[Problem] = PROBLEMS, group_size: int = 4, **options: object):
+    settings = {"seed": 0, "step": 0, "temperature": 1.0, "max_new_tokens": 16} | options
+    return Engine(policy).sample(problems, group_size, **settings)
+
+
+def test_greedy_tokens_equal_generate(architecture: str) -> None:
+    groups = sample(random_policy(architecture), group_size=1, temperature=0.0)
+    stock = random_policy(architecture, attention="eager").model
+    for group in groups:
+        prompt = torch.tensor(group.prompt_tokens)[None]
+        expected = stock.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=16,
+            do_sample=False,
+            eos_token_id=1,
+            pad_token_id=0,
+        )
+        assert group.completions[0].tokens.tolist() == expected[0, prompt.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_sampler_and_trainer_agree(architecture: str, temperature: float) -> None:
+    policy = random_policy(architecture)
+    groups = sample(policy, temperature=temperature)
+    lengths = {len(completion) for group in groups for completion in group.completions}
+    assert len(lengths) > 1, "completions of one length would not test dropping"
+    for batch in pack(groups, token_budget=60):
+        logp_NL, _ = logprobs(policy, batch, temperature)
+        gap = (logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs()
+        assert gap.max() < 1e-4
+
+
+def test_same_completions_in_any_company() -> None:
+    policy = random_policy("llama", torch.float64)
+    together = sample(policy)
+    for i, problem in enumerate(PROBLEMS):
+        [alone] = sample(policy, [problem], group_size=2)
+        for a, b in zip(alone.completions, together[i].completions, strict=False):
+            assert a.tokens.tolist() == b.tokens.tolist()
+            # Norms compute in float32 inside the model, so the last digits depend on the shapes.
+            np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
+
+
+def test_coordinates_key_the_noise() -> None:
+    policy = random_policy("llama")
+    texts = lambda **options: [c.text for group in sample(policy, **options) for c in group.completions]  # noqa: E731
+    assert texts() == texts()
+    assert texts() != texts(seed=1)
+    assert texts() != texts(step=1)
+    assert texts() != texts(purpose="eval")
+    siblings = texts()[:4]
+    assert len(set(siblings)) > 1
+
+
+def test_noise_is_uniform_and_independent_across_coordinates() -> None:
+    uniforms = sampling_noise(7, "train", 3, [f"p{i}" for i in range(50)], 20, 40).reshape(-1).numpy()
+    assert uniforms.min() >= 0
+    assert uniforms.max() < 1
+    # 40,000 uniforms: mean 1/2 with standard error 0.0014, and 4,000 ± 60 in each tenth.
+    assert abs(uniforms.mean() - 0.5) < 0.006
+    counts, _ = np.histogram(uniforms, bins=10, range=(0, 1))
+    assert np.abs(counts - 4000).max() < 300
+    assert abs(np.corrcoef(uniforms[:-1], uniforms[1:])[0, 1]) < 0.02
+    assert len(np.unique(uniforms)) > 39_900
+
+
+def test_samples_follow_the_distribution() -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
+    uniforms = sampling_noise(0, "train", 0, ["p"], 1, 20_000).reshape(-1)
+    tokens, logp = choose(logits.expand(20_000, 4), uniforms, temperature=2.0)
+    expected = torch.softmax(logits[0] / 2.0, dim=0)
+    shares = torch.bincount(tokens, minlength=4) / 20_000
+    assert (shares - expected).abs().max() < 0.015  # four standard errors
+    torch.testing.assert_close(logp, expected.log()[tokens])
+
+
+@pytest.mark.parametrize("vocabulary", [49_152, 7_777])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_large_vocabulary_is_searched_chunk_by_chunk(vocabulary: int, temperature: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits_NV = 3 * torch.randn(200, vocabulary, generator=generator)
+    uniform_N = torch.rand(200, generator=generator)
+    uniform_N[:2] = torch.tensor([0.0, 1 - 2.0**-24])
+    token_N, logp_N = choose(logits_NV, uniform_N, temperature)
+
+    plain_NV = torch.log_softmax(logits_NV.double() / temperature, dim=-1)
+    end_NV = plain_NV.exp().cumsum(dim=-1)
+    end_N = end_NV.gather(1, token_N[:, None])[:, 0]
+    start_N = end_N - plain_NV.exp().gather(1, token_N[:, None])[:, 0]
+    # Its stretch of the running sum holds the uniform, but for the rounding of a float32.
+    assert ((start_N - 1e-6 < uniform_N) & (uniform_N < end_N + 1e-6)).all()
+    same_N = torch.searchsorted(end_NV, uniform_N[:, None].double(), right=True)[:, 0] == token_N
+    assert same_N.sum() >= 198
+    torch.testing.assert_close(logp_N.double(), plain_NV.gather(1, token_N[:, None])[:, 0], atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 6])
+@pytest.mark.parametrize("window", [None, 4])
+def test_shared_prompts_equal_prompts_copied_to_every_row(window: int | None, key_heads: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    prompts, lengths_P, prompt_of_N = PromptCache(), torch.tensor([5, 2, 7]), torch.arange(3).repeat_interleave(4)
+    prompts.store(0, random(3, key_heads, 7, 8), random(3, key_heads, 7, 8), lengths_P)
+    caches = [kind(prompts, lengths_P, prompt_of_N, 6) for kind in (SharedPromptCache, DecodeCache)]
+    rows = 12
+    # Rows leave unevenly, then a whole group, then all groups but one, then all rows but one.
+    leaving = {1: [0, 2, 4, 5, 6, 8, 9, 10, 11], 2: [0, 1, 5, 6, 7, 8], 4: [3, 4], 5: [1]}
+    for t in range(6):
+        if kept := leaving.get(t):
+            rows = len(kept)
+            for cache in caches:
+                cache.keep(torch.tensor(kept))
+        # As models hand them over: parts of one product, heads first by view alone.
+        heads = random(rows, 1, 6 + 2 * key_heads, 8).transpose(1, 2)
+        query, key, value = heads.split([6, key_heads, key_heads], dim=1)
+        for cache in caches:
+            cache.grow()
+        shared, copied = (cache.attend(0, query, key, value, 0.3, window) for cache in caches)
+        torch.testing.assert_close(shared, copied, atol=1e-12, rtol=0)
+
+
+def test_a_token_of_no_probability_is_never_chosen() -> None:
+    logits_NV = torch.full((3, 512), float("-inf"))
+    logits_NV[:, 5], logits_NV[:, 300] = 0.0, 0.0
+    uniform_N = torch.tensor([0.0, 0.5, 1 - 2.0**-24])
+    assert choose(logits_NV, uniform_N, 1.0)[0].tolist() == [5, 300, 300]
+
+
+def test_top_k_and_top_p_cut_the_tail() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(1000, 4)
+    uniforms = torch.linspace(0, 0.999, 1000)
+    assert set(choose(logits, uniforms, 1.0, top_k=2)[0].tolist()) == {0, 1}
+    assert set(choose(logits, uniforms, 1.0, top_p=0.6)[0].tolist()) == {0, 1}
+    assert set(choose(logits, uniforms, 1.0, top_p=0.4)[0].tolist()) == {0}
+    # The recorded log-probability stays that of the full distribution.
+    assert choose(logits, uniforms, 1.0, top_k=1)[1][0].item() == pytest.approx(np.log(0.5), rel=1e-5)
+
+
+def test_each_prompt_token_is_computed_once_per_group_and_finished_rows_leave() -> None:
+    policy = random_policy("llama")
+    shapes: list[tuple[int, ...]] = []
+    hook = policy.model.get_input_embeddings().register_forward_hook(
+        lambda _, inputs, __: shapes.append(inputs[0].shape)
+    )
+    groups = sample(policy, group_size=8)
+    hook.remove()
+    prompt_tokens = sum(len(group.prompt_tokens) for group in groups)
+    lengths = [len(completion) for group in groups for completion in group.completions]
+    prefill, *decode = shapes
+    assert prefill == (1, prompt_tokens)
+    assert all(columns == 1 for _, columns in decode)
+    assert decode[0][0] == 24 > decode[-1][0], "rows leave the batch as they finish"
+    # Every token but the last of each completion is fed back once; a finished row stays until the next compaction.
+    fed = sum(rows for rows, _ in decode)
+    assert sum(length - 1 for length in lengths) <= fed < 24 * max(length - 1 for length in lengths)
+
+
+def test_laid_out_weights_compute_the_same(architecture: str) -> None:
+    policy = random_policy(architecture)
+    tokens = torch.arange(12).reshape(1, 12)
+    tokens_T, positions_T, layout, _ = pack_prompts([tokens[0].numpy()], "cpu", PromptCache())
+    plain = policy.logits(policy.hidden(tokens_T[None], positions_T[None], layout))
+    with torch.no_grad(), packed(policy.model, 12):
+        again = policy.logits(policy.hidden(tokens_T[None], positions_T[None], layout))
+        assert not torch.equal(plain, torch.zeros_like(plain))
+        torch.testing.assert_close(again, plain.detach(), atol=1e-4, rtol=1e-4)
+    assert all("forward" not in vars(module) for module in policy.model.modules()), "the model is as it was"
+
+
+def test_large_models_are_sampled_with_laid_out_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = random_policy("llama")
+    before = sample(policy)
+    monkeypatch.setattr("grpo.rollout.cpu.linear.SMALL_MODEL", 10)
+    used = []
+    real = Block.__call__
+    monkeypatch.setattr(Block, "__call__", lambda self, *inputs, **more: used.append(1) or real(self, *inputs, **more))
+    after = sample(policy)
+    assert used
+    for a, b in zip(before, after, strict=True):
+        assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
+
+
+def test_finish_and_end_token() -> None:
+    groups = sample(random_policy("llama"), group_size=8)
+    completions = [completion for group in groups for completion in group.completions]
+    assert {completion.finish for completion in completions} == {"stop", "length"}
+    for completion in completions:
+        assert (completion.finish == "stop") == (completion.tokens[-1] == 1)
+        assert 1 not in completion.tokens[:-1]
+        assert completion.finish == "stop" or len(completion) == 16
+        assert len(completion.text) == len(completion) - (completion.finish == "stop")
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 5, 8, 100])
+def test_waves_change_nothing(rows_at_once: int) -> None:
+    policy = random_policy("llama", torch.float64)
+    options = {"seed": 0, "step": 0, "temperature": 1.0, "max_new_tokens": 8}
+    whole = Engine(policy).sample(PROBLEMS, 4, **options)
+    most = []
+    hook = policy.model.get_input_embeddings().register_forward_hook(lambda _, i, __: most.append(i[0].shape))
+    waves = Engine(policy, rows_at_once).sample(PROBLEMS, 4, **options)
+    hook.remove()
+    assert max(rows for rows, columns in most if columns == 1) <= rows_at_once
+    for a, b in zip(whole, waves, strict=True):
+        assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
+
+
+def test_rows_that_fit_follow_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = random_policy("llama")
+    # Keys and values: 2 layers x 2 x 2 heads x 8 wide x 4 bytes = 256 bytes a token; 12 bytes a logit of 48.
+    monkeypatch.setattr("grpo.rollout.builtin.free_memory", lambda _: 1_000_000)
+    assert Engine(policy).rows_that_fit(10, 30) == int(0.4 * 1_000_000 / (256 * 40 + 12 * 48)) == 36
+
+
+def test_sampling_leaves_the_weights_alone() -> None:
+    policy = random_policy("llama")
+    before = [weight.clone() for weight in policy.model.parameters()]
+    sample(policy)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+
+
+def test_prompts_that_cannot_be_sampled_are_named() -> None:
+    policy = random_policy("llama")
+    with pytest.raises(GrpoError, match="problem empty: its prompt has no tokens"):
+        sample(policy, [Problem("empty", "", "")])
+    with pytest.raises(
+        GrpoError, match=r"problem long: 250 prompt tokens and max_new_tokens 16 exceed the 256 positions"
+    ):
+        sample(policy, [Problem("long", "x" * 250, "")])

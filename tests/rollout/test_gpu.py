@@ -1,0 +1,159 @@
+"""What holds on the CPU holds on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import grpo
+from grpo.config import Config, Evaluation, Lora, System
+from grpo.model.lora import adapt, adapted_layers, switched_off
+from grpo.model.packing import pack
+from grpo.model.policy import logprobs
+from grpo.rollout.builtin import Engine
+from grpo.types import Problem
+from helpers.groups import random_groups
+from helpers.policies import ARCHITECTURES, random_policy
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
+
+PROBLEMS = [Problem("a", "hello", ""), Problem("b", "a longer prompt", "")]
+OPTIONS = {"seed": 0, "step": 0, "max_new_tokens": 16}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_greedy_tokens_equal_the_cpus(name: str) -> None:
+    cpu, gpu = random_policy(name), random_policy(name)
+    gpu.model.cuda()
+    on_cpu = Engine(cpu).sample(PROBLEMS, 1, temperature=0.0, **OPTIONS)
+    on_gpu = Engine(gpu).sample(PROBLEMS, 1, temperature=0.0, **OPTIONS)
+    for a, b in zip(on_cpu, on_gpu, strict=True):
+        assert a.completions[0].tokens.tolist() == b.completions[0].tokens.tolist()
+
+
+def test_one_set_of_graphs_serves_every_temperature() -> None:
+    policy = random_policy("llama")
+    policy.model.cuda()
+    engine = Engine(policy)
+    first = engine.sample(PROBLEMS, 2, temperature=0.0, **OPTIONS)
+    held = engine.graphs
+    drawn = engine.sample(PROBLEMS, 2, temperature=1.0, **OPTIONS)
+    again = engine.sample(PROBLEMS, 2, temperature=0.0, **OPTIONS)
+    assert engine.graphs is held
+    assert [c.tokens.tolist() for g in first for c in g.completions] == [
+        c.tokens.tolist() for g in again for c in g.completions
+    ]
+    assert drawn[0].completions[0].tokens.tolist() != drawn[0].completions[1].tokens.tolist()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral-window"])
+def test_prompts_read_by_a_captured_graph_equal_the_cpus(name: str) -> None:
+    """The first of a size compiles, the second is captured, the third replayed with other tokens in its place."""
+    cpu, gpu = random_policy(name), random_policy(name)
+    gpu.model.cuda()
+    engine = Engine(gpu)
+    for step, texts in enumerate(
+        (["hello", "a longer prompt"], ["jolly", "another"], ["words", "is long"], ["a", "b"])
+    ):
+        problems = [Problem(f"{step}/{i}", text, "") for i, text in enumerate(texts)]
+        expected = Engine(cpu).sample(problems, 1, temperature=0.0, **OPTIONS)
+        found = engine.sample(problems, 1, temperature=0.0, **OPTIONS)
+        for a, b in zip(expected, found, strict=True):
+            assert a.completions[0].tokens.tolist() == b.completions[0].tokens.tolist()
+    assert engine.graphs is not None
+    assert len(engine.graphs.prefills) == 1
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
+def test_sampler_and_trainer_agree(name: str, dtype: torch.dtype, bound: float) -> None:
+    policy = random_policy(name, dtype)
+    policy.model.cuda()
+    groups = Engine(policy).sample(PROBLEMS, 8, temperature=1.0, **OPTIONS)
+    for batch in pack(groups, 100, "cuda"):
+        logp_NL, _ = logprobs(policy, batch, 1.0)
+        assert (logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs().mean() < bound
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(("compute", "bound"), [(torch.bfloat16, 0.02), (torch.float16, 0.003)])
+def test_sampler_and_trainer_agree_in_mixed_precision(name: str, compute: torch.dtype, bound: float) -> None:
+    policy = random_policy(name)
+    policy.model.cuda()
+    policy.compute = compute
+    groups = Engine(policy).sample(PROBLEMS, 64, temperature=1.0, **OPTIONS)
+    gaps = []
+    with torch.no_grad():
+        for batch in pack(groups, 4000, "cuda"):
+            logp_NL, _ = logprobs(policy, batch, 1.0)
+            assert logp_NL.dtype == torch.float32
+            gaps.append((logp_NL - batch.sampler_logp_NL)[batch.mask_NL])
+    gap = torch.cat(gaps)
+    assert gap.abs().mean() < bound
+    assert abs(float(gap.exp().mean()) - 1) < 0.005
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gemma"])
+@pytest.mark.parametrize(("compute", "bound"), [(None, 1e-4), (torch.bfloat16, 0.04), (torch.float16, 0.006)])
+def test_sampler_and_trainer_agree_on_adapters(name: str, compute: torch.dtype | None, bound: float) -> None:
+    """Again after the adapter has moved, which captured graphs must follow, and not on the model without it."""
+    policy = random_policy(name)
+    policy.model.cuda()
+    policy.name, policy.compute = "nano", compute
+    adapt(policy, Lora(rank=3, alpha=6.0), seed=1)
+    engine = Engine(policy)
+    for size in (0.2, -0.2):
+        torch.manual_seed(5)
+        with torch.no_grad():
+            for layer in adapted_layers(policy.model):
+                layer.lora_B["default"].weight.normal_(std=0.2).mul_(size / 0.2)
+            groups = engine.sample(PROBLEMS, 64, temperature=1.0, **OPTIONS)
+            [batch] = pack(groups, 100_000, "cuda")
+            found, _ = logprobs(policy, batch, 1.0)
+            with switched_off(policy.model):
+                without, _ = logprobs(policy, batch, 1.0)
+        assert (found - batch.sampler_logp_NL)[batch.mask_NL].abs().mean() < bound
+        assert (without - batch.sampler_logp_NL)[batch.mask_NL].abs().mean() > 0.3
+
+
+@pytest.mark.parametrize(("compute", "bound"), [(torch.bfloat16, 0.03), (torch.float16, 0.004)])
+def test_training_in_mixed_precision_has_the_gradient_of_float32(compute: torch.dtype, bound: float) -> None:
+    policy, groups = random_policy("llama"), random_groups()
+    policy.model.cuda()
+    gradients = []
+    for policy.compute in (None, compute):
+        logp_NL, _ = logprobs(policy, pack(groups, 10_000, "cuda")[0], 1.0)
+        policy.model.zero_grad()
+        logp_NL.sum().backward()
+        gradients.append(torch.cat([weight.grad.flatten() for weight in policy.model.parameters()]))
+    exact, mixed = gradients
+    assert mixed.dtype == torch.float32
+    assert (exact - mixed).norm() / exact.norm() < bound
+
+
+def test_packed_logprobs_equal_the_cpus() -> None:
+    cpu, gpu = random_policy("llama"), random_policy("llama")
+    gpu.model.cuda()
+    groups = random_groups()
+    expected, _ = logprobs(cpu, pack(groups, 10_000)[0], 1.0)
+    found, _ = logprobs(gpu, pack(groups, 10_000, "cuda")[0], 1.0)
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-3, rtol=1e-3)
+
+
+def test_nano_learns(tmp_path: Path) -> None:
+    config = Config(
+        model="nano",
+        steps=40,
+        lr=3e-4,
+        max_new_tokens=16,
+        evaluation=Evaluation(every=0, problems=300),
+        system=System(runs=str(tmp_path), device="cuda"),
+    )
+    with grpo.train(config) as run:
+        before, after = run.evals()
+        gaps = [gap for _, gap in run.metrics("sampler_gap")]
+    assert max(gaps) < 5e-3
+    assert after["low"] > before["high"]
+    assert after["worked_share"] > before["worked_share"] + 0.3

@@ -1,0 +1,333 @@
+"""Decoding kernels against plain float64, and the whole of graph decoding against the plain engine.
+
+Without a GPU the kernels run through Triton's interpreter: the same code, executed as Python.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from grpo.rollout.builtin import Engine
+from grpo.rollout.sampling import choose
+from grpo.types import Problem
+from helpers.policies import random_policy
+
+pytest.importorskip("triton")
+
+from grpo.rollout.cuda import kernels
+from grpo.rollout.cuda.graphs import GraphDecoding
+from grpo.rollout.cuda.slots import Room, Rows
+from grpo.rollout.cuda.warmup import rehearsals
+from grpo.rollout.noise import philox
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# The interpreter multiplies no bfloat16 matrices.
+DTYPES = [(torch.float32, 2e-6), (torch.bfloat16 if DEVICE == "cuda" else torch.float16, 1e-2)]
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype).to(DEVICE)
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Relative, in the norm; NaN counts as wrong."""
+    gap = (found.double().cpu() - expected.double().cpu()).norm() / expected.double().cpu().norm()
+    return float(gap) if torch.isfinite(gap) else float("inf")
+
+
+def rows_of(
+    first: list[int], slots: list[int], starts: list[int], lengths: list[int], time: int, group_size: int, prompt=()
+):
+    integers = lambda values: torch.tensor(values, dtype=torch.int32, device=DEVICE)  # noqa: E731
+    return SimpleNamespace(
+        first_B=integers(first),
+        slot_B=integers(slots),
+        start_P=integers(starts),
+        length_P=integers(lengths),
+        time=integers([time]),
+        group_size=group_size,
+        prompt_B=integers(list(prompt)),
+    )
+
+
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("dtype", "bound"), DTYPES)
+def test_rotate_and_store(dtype: torch.dtype, bound: float, normed: bool) -> None:
+    H, K, D, time = 3, 1, 12, 2
+    qkv = random(2, (H + 2 * K) * D, dtype=dtype)
+    given = qkv.clone().double().view(2, H + 2 * K, D)
+    angle = torch.arange(9.0)[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.03, 0.01, 0.003])
+    rotation = angle.cos().to(dtype).to(DEVICE), angle.sin().to(dtype).to(DEVICE)
+    own = tuple(torch.full((4, K, 5, D), 7.0, dtype=dtype, device=DEVICE) for _ in "kv")
+    norms = (random(D, dtype=dtype, seed=3), random(D, dtype=dtype, seed=4), 1e-6) if normed else None
+    kernels.rotate_and_store(qkv, own, rotation, rows_of([3, 6], [2, 0], [], [], time, 1), H, norms)
+    turned = given.clone()
+    if norms:
+        scale = (given.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()
+        turned[:, :H] = (given * scale)[:, :H] * norms[0].double()
+        turned[:, H:] = (given * scale)[:, H:] * norms[1].double()
+    cos, sin = (table.double()[[5, 8]][:, None] for table in rotation)
+    low, high = turned.chunk(2, dim=-1)
+    turned = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+    assert error(qkv.view(2, -1, D)[:, :H], turned[:, :H]) < bound
+    for row, slot in ((0, 2), (1, 0)):
+        assert error(own[0][slot, :, time], turned[row, H : H + K]) < bound
+        assert error(own[1][slot, :, time], given[row, H + K :]) < bound
+    untouched = torch.ones(4, 5, dtype=torch.bool)
+    untouched[[2, 0], time] = False
+    assert (own[0][:, 0][untouched] == 7).all()
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize(("dtype", "bound"), DTYPES)
+def test_attention(dtype: torch.dtype, bound: float, window: int | None) -> None:
+    """Three prompts, the middle one without rows; the first longer than one program reads."""
+    H, K, D, Q, L, time = 6, 2, 24, 320, 70, 66
+    lengths, starts, prompt_of = [300, 40, 9], [0, 2, 2, 3], [0, 0, 2]
+    prompts = tuple(random(3, K, Q, D, dtype=dtype, seed=seed) for seed in (1, 2))
+    own = tuple(random(5, K, L, D, dtype=dtype, seed=seed) for seed in (3, 4))
+    q = random(3, H * D, dtype=dtype, seed=5)
+    slots = [4, 1, 0]
+    rows = rows_of([lengths[p] for p in prompt_of], slots, starts, lengths, time, group_size=2)
+    scratch = tuple(torch.full((2, 3, H, *rest), float("nan"), device=DEVICE) for rest in ((D,), (), ()))
+    out = kernels.attention(q, own, prompts, rows, scratch, H, 0.3, window)
+    expected = torch.empty(3, H, D, dtype=torch.float64)
+    for row, (prompt, slot) in enumerate(zip(prompt_of, slots, strict=True)):
+        for head in range(H):
+            k, v = (
+                torch.cat([shared[prompt, head // 3, : lengths[prompt]], mine[slot, head // 3, : time + 1]])
+                .double()
+                .cpu()
+                for shared, mine in zip(prompts, own, strict=True)
+            )
+            k, v = (k, v) if window is None else (k[-window:], v[-window:])
+            weights = torch.softmax(k @ q[row].double().cpu().view(H, D)[head] * 0.3, dim=0)
+            expected[row, head] = weights @ v
+    assert error(out.view(3, H, D), expected) < bound
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("dtype", "bound"), DTYPES)
+def test_one_kernel_does_what_three_do(dtype: torch.dtype, bound: float, normed: bool, window: int | None) -> None:
+    H, K, D, Q, L, time = 6, 2, 24, 80, 70, 66
+    lengths, starts, prompt_of, slots = [77, 40, 9], [0, 2, 2, 3], [0, 0, 2], [4, 1, 0]
+    prompts = tuple(random(3, K, Q, D, dtype=dtype, seed=seed) for seed in (1, 2))
+    qkv = random(3, (H + 2 * K) * D, dtype=dtype, seed=5)
+    angle = torch.arange(150.0)[:, None] * torch.rand(D // 2, generator=torch.Generator().manual_seed(1))
+    rotation = angle.cos().to(dtype).to(DEVICE), angle.sin().to(dtype).to(DEVICE)
+    norms = (random(D, dtype=dtype, seed=3), random(D, dtype=dtype, seed=4), 1e-6) if normed else None
+    rows = rows_of([lengths[p] for p in prompt_of], slots, starts, lengths, time, group_size=2, prompt=prompt_of)
+    own = [tuple(random(5, K, L, D, dtype=dtype, seed=seed) for seed in (3, 4)) for _ in "ab"]
+    scratch = tuple(torch.zeros(1, 3, H, *rest, device=DEVICE) for rest in ((D,), (), ()))
+    apart = qkv.clone()
+    kernels.rotate_and_store(apart, own[0], rotation, rows, H, norms)
+    expected = kernels.attention(apart, own[0], prompts, rows, scratch, H, 0.3, window)
+    found = kernels.whole_attention(qkv, own[1], prompts, rotation, rows, H, 0.3, window, norms)
+    assert error(found, expected) < bound
+    for a, b in zip(*own, strict=True):
+        assert error(a, b) < bound / 100
+
+
+def test_noise_is_the_plain_generators_bit_for_bit() -> None:
+    """Over several blocks of positions, the last of them cut, with words that use the highest of their 32 bits."""
+    words, key = [0, 2**32 - 1, 0x80000001], (0xFFFFFFF0, 0x89ABCDEF)
+    counter = [
+        torch.tensor(2**31 + 7),
+        torch.tensor(words)[:, None, None],
+        torch.arange(3)[None, :, None],
+        torch.arange(1500)[None, None, :],
+    ]
+    expected = (philox(counter, key)[0] >> 8).float() * 2.0**-24
+    found = kernels.uniforms(words, 2**31 + 7, key, 3, 1500, torch.device(DEVICE))
+    assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_sampled_tokens(temperature: float) -> None:
+    """Against the plain sampler, over several parts of a vocabulary that ends inside one."""
+    B, V, L = 40, 9001, 3
+    logits = 3 * random(4, V)
+    source = (torch.arange(B, device=DEVICE) % 4).int()
+    noise = torch.rand(B, L, generator=torch.Generator().manual_seed(7)).to(DEVICE)
+    noise[0, 1], noise[1, 1] = 0.0, 1 - 2**-24
+    integers = lambda *shape: torch.zeros(*shape, dtype=torch.int32, device=DEVICE)  # noqa: E731
+    expected, expected_logp = choose(logits[source.long()], noise[:, 1], temperature)
+    ends = expected[5:6].int()
+    slots = torch.randperm(B, generator=torch.Generator().manual_seed(0)).int().to(DEVICE)
+    going = torch.ones(B, dtype=torch.int32, device=DEVICE)
+    going[3] = 0
+    by_slot = torch.empty_like(noise)
+    by_slot[slots.long()] = noise
+    rows = SimpleNamespace(slot_B=slots, going_B=going, token_B=integers(B), time=integers(1) + 1)
+    results = SimpleNamespace(
+        noise_SL=by_slot,
+        tokens_SL=integers(B, L) - 1,
+        logp_SL=torch.zeros(B, L, device=DEVICE),
+        length_S=integers(B) + L,
+        ends=ends,
+    )
+    scratch = torch.empty(B, 3, device=DEVICE), torch.empty(B, 3, device=DEVICE)
+    cool = torch.tensor([1 / temperature if temperature else 0.0], device=DEVICE)
+    kernels.sample_tokens(logits, source, rows, results, cool, scratch)
+    assert rows.token_B.tolist() == expected.tolist()
+    places = slots.long()
+    wrote = torch.ones(B, dtype=torch.bool, device=DEVICE)
+    wrote[3] = False
+    assert torch.equal(results.tokens_SL[places, 1][wrote].long(), expected[wrote])
+    assert results.tokens_SL[places[3], 1] == -1, "a finished row writes nothing"
+    torch.testing.assert_close(results.logp_SL[places, 1][wrote], expected_logp[wrote], atol=1e-5, rtol=1e-5)
+    ended = (expected == ends[0]) & wrote
+    assert torch.equal(results.length_S[places], torch.where(ended, 2, L).int())
+    assert torch.equal(going == 0, ended | ~wrote)
+
+
+@pytest.mark.parametrize("rows_at_once", [4, 16])
+def test_rows_that_go_close_up(rows_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four prompts of three rows in a batch of eleven: the first loses one row, the second all, the third two."""
+    monkeypatch.setattr("grpo.rollout.cuda.kernels.compaction.ROWS_AT_ONCE", rows_at_once)
+    rows = Rows(Room(rows=13, prompts=5, columns=64, new_tokens=4, group_size=3), torch.device(DEVICE))
+    rows.begin([20, 21, 22, 23], group_size=3)
+    assert rows.start_P.tolist() == [0, 3, 6, 9, 12, 12]
+    rows.token_B.copy_(torch.arange(100, 113))
+    rows.going_B[12:] = 0
+    rows.close_up(13)
+    assert (rows.count.item(), rows.slot_B.tolist()) == (12, [*range(12), 13])
+    rows.going_B[[1, 3, 4, 5, 6, 8]] = 0
+    rows.close_up(12)
+    assert rows.count.item() == 6
+    assert rows.slot_B[:12].tolist() == [0, 2, 7, 9, 10, 11] + 6 * [13], (
+        "finished rows share the slot behind all others"
+    )
+    assert rows.token_B[:12].tolist() == [100, 102, 107, 109, 110, 111] + 6 * [0]
+    assert rows.prompt_B[:12].tolist() == [0, 0, 2, 3, 3, 3] + 6 * [5]
+    assert rows.first_B[:12].tolist() == [20, 20, 22, 23, 23, 23] + 6 * [0]
+    assert rows.going_B[:12].tolist() == 6 * [1] + 6 * [0]
+    assert rows.start_P.tolist() == [0, 2, 2, 3, 6, 6]
+    rows.going_B[:6] = 0
+    rows.close_up(6)
+    assert rows.count.item() == 0
+    assert rows.start_P.tolist() == 6 * [0]
+
+
+def test_batch_sizes() -> None:
+    room = Room(rows=1000, prompts=1, columns=64, new_tokens=4, group_size=1000)
+    sizes = sorted({room.batch_for(rows) for rows in range(1, 1001)})
+    assert sizes == [8, 16, 32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1000]
+    assert all(room.batch_for(rows) >= rows for rows in range(1, 1001))
+
+
+class InterpretedDecoding(GraphDecoding):
+    """Does the work again instead of replaying a graph, so that it works without a GPU."""
+
+    batches: list[int]
+
+    def _rehearse(self):
+        """The interpreter compiles nothing; that its works run, and leave nothing behind, can be seen all the same."""
+        for work in rehearsals(self):
+            work()
+
+    def _graph(self, batch: int):
+        self.batches = [*getattr(self, "batches", []), batch]
+        return SimpleNamespace(replay=partial(self._replay, batch))
+
+    def _replay(self, batch: int) -> None:
+        """The host hears of the token before."""
+        before = int(self.rows.count)
+        self._step(batch)
+        self.going.fill_(before)
+
+    def _capture(self, work):
+        """A replay reads the tensors that the work was captured with."""
+        return SimpleNamespace(replay=work)
+
+    def _moment(self):
+        return SimpleNamespace(synchronize=lambda: None)
+
+
+@pytest.mark.parametrize("one_program", [True, False])
+@pytest.mark.parametrize(
+    ("name", "fused"),
+    [
+        ("llama", True),
+        ("qwen2", True),
+        ("qwen3", True),
+        ("mistral-window", True),
+        ("mistral-window", False),
+        ("gemma", False),
+    ],
+)
+def test_graph_decoding_equals_the_plain_engine(
+    name: str, fused: bool, one_program: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if one_program and not fused:
+        pytest.skip("the stock model rotates for itself")
+    monkeypatch.setattr("grpo.rollout.cuda.kernels.one_program.MOST_PROMPT_KEYS", 2**20 if one_program else 0)
+    problems = [Problem(str(i), text, "") for i, text in enumerate(["hello", "longer prompt"])]
+    options = {"seed": 3, "step": 0, "temperature": 0.8, "max_new_tokens": 9}
+    policy = random_policy(name)
+    policy.model.to(DEVICE)
+    policy.end_tokens = frozenset(range(1, 9))  # so that some completions end soon
+    if not fused:
+        monkeypatch.setattr("grpo.model.policy.can_be_fused", lambda _: False)
+    expected = Engine(policy).sample(problems, 4, **options)
+    monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
+    monkeypatch.setattr("grpo.rollout.cuda.slots.SMALLEST_BATCH", 2)
+    monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
+    engine = Engine(policy)
+    found = engine.sample(problems, 4, **options)
+    for a, b in zip(expected, found, strict=True):
+        for c, d in zip(a.completions, b.completions, strict=True):
+            assert c.tokens.tolist() == d.tokens.tolist()
+            assert (c.text, c.finish) == (d.text, d.finish)
+            np.testing.assert_allclose(c.logprobs, d.logprobs, atol=1e-4)
+    assert isinstance(engine.graphs, InterpretedDecoding)
+    assert (engine.graphs.fused is not None) == fused
+    assert engine.graphs.batches[0] == 8 > engine.graphs.batches[-1], "finished rows leave the batch"
+
+
+@pytest.mark.parametrize(("at_a_time", "captured"), [(32768, [(2, 16, 0)]), (16, [(1, 16, 0), (1, 16, 1)])])
+def test_prompts_of_a_size_are_read_by_one_graph(
+    at_a_time: int, captured: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step asks others; the first of a size compiles, the second is captured, the third replayed."""
+    monkeypatch.setattr("grpo.rollout.cuda.graphs.PREFILL_TOKENS", at_a_time)
+    policy = random_policy("llama")
+    policy.model.to(DEVICE)
+    options = {"seed": 3, "temperature": 0.0, "max_new_tokens": 3}
+    monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
+    engine, plain = Engine(policy), Engine(policy)
+    for step, texts in enumerate(
+        (["hello", "a long one"], ["jolly", "is longer"], ["worlds", "short"], ["a", "b" * 20])
+    ):
+        problems = [Problem(f"{step}/{i}", text, "") for i, text in enumerate(texts)]
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "_can_use_graphs", lambda *_: False)
+            expected = plain.sample(problems, 2, step=step, **options)
+            patch.setattr(Engine, "_can_use_graphs", lambda *_: True)
+            found = engine.sample(problems, 2, step=step, **options)
+        for a, b in zip(expected, found, strict=True):
+            assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
+    assert isinstance(engine.graphs, InterpretedDecoding)
+    assert list(engine.graphs.prefills) == captured, "a size asked for once is not captured"
+
+
+def test_one_set_of_graphs_serves_every_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [Problem("a", "hello", "")]
+    options = {"seed": 3, "step": 0, "max_new_tokens": 4}
+    policy = random_policy("llama")
+    policy.model.to(DEVICE)
+    expected = [Engine(policy).sample(problems, 3, temperature=heat, **options) for heat in (0.0, 0.7, 0.0)]
+    monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
+    monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
+    engine, held = Engine(policy), set()
+    for heat, wanted in zip((0.0, 0.7, 0.0), expected, strict=True):
+        [found] = engine.sample(problems, 3, temperature=heat, **options)
+        assert [c.tokens.tolist() for c in found.completions] == [c.tokens.tolist() for c in wanted[0].completions]
+        held.add(id(engine.graphs))
+    assert len(held) == 1

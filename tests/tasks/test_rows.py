@@ -1,0 +1,308 @@
+"""Rows of files as problems: every format gives the same, the split is stable, and bad data is told in one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo.cli.main import main
+from grpo.config import Config, Dataset, Evaluation, System
+from grpo.errors import GrpoError
+from grpo.rewards import Rewarded
+from grpo.tasks import load_task
+from grpo.tasks.rows import Source, read_problems, read_rows
+from grpo.training.loop import train
+
+ROWS = [{"ask": f"{a}+{a + 1}+{a + 2}=", "gold": str(3 * a + 3), "level": a % 3} for a in range(10, 90)]
+MAPPED = Dataset(prompt="ask", answer="gold")
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    if path.suffix == ".parquet":
+        arrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.Table.from_pylist(rows), path)
+    elif path.suffix in (".csv", ".tsv"):
+        with path.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv", ".parquet"])
+def test_every_format_gives_the_same_problems(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path / f"rows{suffix}", ROWS)
+    sides = read_problems(Source(str(path), MAPPED))
+    asked = {problem.prompt: problem.answer for problem in (*sides.train, *sides.heldout)}
+    assert asked == {row["ask"]: row["gold"] for row in ROWS}
+    first = min((*sides.train, *sides.heldout), key=lambda problem: int(problem.id.rpartition(":")[2]))
+    assert first.id == f"{path}:{2 if suffix in ('.csv', '.tsv') else 1}"
+    assert str(first.columns["level"]) == "1"
+
+
+def test_a_hugging_face_dataset_saved_to_a_folder(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    both = datasets.DatasetDict(
+        {"train": datasets.Dataset.from_list(ROWS), "test": datasets.Dataset.from_list(ROWS[:5])}
+    )
+    both.save_to_disk(tmp_path / "set")
+    name = str(tmp_path / "set")
+    assert [row.columns for row in read_rows(name, "test")] == ROWS[:5]
+    sides = read_problems(Source(name, Dataset(prompt="ask", answer="gold", heldout="test")))
+    assert (len(sides.train), len(sides.heldout)) == (80, 5)
+    assert sides.heldout[0].id == f"{name}[test]:1"
+    with pytest.raises(GrpoError, match=r"field dataset.split: .* has no split 'dev'; it has train, test"):
+        read_rows(name, "dev")
+
+
+def test_a_folder_of_files_is_a_dataset_too(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    write(tmp_path / "train.jsonl", ROWS)
+    assert [row.columns["ask"] for row in read_rows(str(tmp_path))] == [row["ask"] for row in ROWS]
+
+
+def test_the_split_follows_the_question_alone(tmp_path: Path) -> None:
+    sides = read_problems(Source(str(write(tmp_path / "a.jsonl", ROWS)), MAPPED))
+    shuffled = [*ROWS[40:], *ROWS[:40], *ROWS[:10]]  # sorted otherwise, and some rows twice
+    again = read_problems(Source(str(write(tmp_path / "b.jsonl", shuffled)), MAPPED))
+    assert {p.prompt for p in again.heldout} == {p.prompt for p in sides.heldout}
+    assert not {p.prompt for p in again.heldout} & {p.prompt for p in again.train}
+    assert 2 <= len(sides.heldout) <= 16, "a tenth of 80"
+
+
+def test_held_out_rows_of_another_file(tmp_path: Path) -> None:
+    settings = Dataset(prompt="ask", answer="gold", heldout=str(write(tmp_path / "test.csv", ROWS[:7])))
+    sides = read_problems(Source(str(write(tmp_path / "train.jsonl", ROWS[7:])), settings))
+    assert (len(sides.train), len(sides.heldout)) == (73, 7)
+
+
+def test_what_is_typed_is_asked_as_the_rows_are(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "rows.jsonl", ROWS))
+    asked = {"prompt": "ask", "answer": "gold", "system_prompt": "Be brief."}
+    task = load_task("data", path, Dataset(template="Q: {ask}", **asked))
+    problem = task.typed("6*7?")
+    assert (problem.prompt, problem.answer) == ("Be brief.\n\nQ: 6*7?", "")
+    assert [dict(turn) for turn in problem.messages] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Q: 6*7?"},
+    ]
+    with pytest.raises(GrpoError, match=r"field dataset\.template: no column 'level'"):
+        load_task("data", path, Dataset(template="{level}: {ask}", **asked)).typed("6*7?")
+
+
+def test_held_out_rows_that_are_trained_on_are_told(tmp_path: Path) -> None:
+    other = str(write(tmp_path / "test.csv", ROWS[:7]))
+    path = str(write(tmp_path / "train.jsonl", ROWS[5:]))
+    task = load_task("data", path, Dataset(prompt="ask", answer="gold", heldout=other))
+    with Rewarded(task) as rewarded:
+        [told] = rewarded.notes
+    assert told.startswith("2 of the 7 held-out problems are among those trained on")
+    assert load_task("data", path, Dataset(prompt="ask", answer="gold")).notes == []
+
+
+def test_template_system_prompt_and_conversations(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "rows.jsonl", ROWS))
+    settings = Dataset(
+        prompt="ask", answer="gold", template='Level {level}:\\n{prompt} {"x"}', system_prompt="Be brief."
+    )
+    problem = read_problems(Source(path, settings)).train[0]
+    row = problem.columns
+    assert problem.messages[0] == {"role": "system", "content": "Be brief."}
+    assert problem.messages[1]["content"] == f'Level {row["level"]}:\n{row["ask"]} {{"x"}}'
+    assert problem.prompt == "Be brief.\n\n" + problem.messages[1]["content"]
+    assert not read_problems(Source(path, Dataset(prompt="ask", answer="gold", chat=False))).train[0].messages
+
+
+def test_conversations_stay_as_they_are(tmp_path: Path) -> None:
+    turns = [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]
+    path = write(tmp_path / "talk.jsonl", [{"prompt": turns, "answer": [3, "three"]}])
+    other = write(tmp_path / "other.jsonl", [{"prompt": "Is it?", "answer": True}])
+    task = load_task("data", str(path), Dataset(heldout=str(other)))
+    [problem] = task.draw(0, 1, 1)
+    assert problem.messages == tuple(turns)
+    assert (problem.prompt, problem.answer) == ("S\n\nQ", "3")
+    assert task.score(problem, "3") == task.score(problem, "Three.") == {"correct": 1.0}, "any of several golds"
+    assert task.score(problem, "four") == {"correct": 0.0}
+    assert task.heldout()[0].answer == "yes"
+
+
+def test_draws_go_through_every_row_once_an_epoch(tmp_path: Path) -> None:
+    task = load_task("data", str(write(tmp_path / "rows.jsonl", ROWS)), MAPPED)
+    rows = len(task.sides.train)
+    asked = [problem.prompt for step in range(rows) for problem in task.draw(step, 8, seed=1)]
+    for epoch in range(8):
+        assert len(set(asked[epoch * rows : (epoch + 1) * rows])) == rows
+    assert asked[:rows] != asked[rows : 2 * rows]
+    assert task.draw(3, 8, 1) == task.draw(3, 8, 1) != task.draw(3, 8, 2)
+    assert len({problem.id for problem in task.draw(0, 3 * rows, 1)}) == 3 * rows, "other ids, other completions"
+
+
+def test_a_changed_row_changes_the_fingerprint(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", ROWS)
+    before = load_task("data", str(path), MAPPED).fingerprint
+    assert before == load_task("data", str(path), MAPPED).fingerprint
+    write(path, [*ROWS[:-1], {**ROWS[-1], "gold": "0"}])
+    assert before != load_task("data", str(path), MAPPED).fingerprint
+
+
+FAULTS = {
+    "no file": ("--data rows.jsonl", None, "field data: there is no file rows.jsonl"),
+    "unknown kind": ("--data rows.xml", "<a/>", "field data: rows.xml is of no known kind; known are .jsonl"),
+    "empty": ("--data rows.jsonl", "\n\n", "field data: rows.jsonl has no rows"),
+    "no JSON": (
+        "--data rows.jsonl",
+        '{"question": "q", "answer": 1}\n\n{"question": \n',
+        "rows.jsonl:3: not a line of JSON",
+    ),
+    "no UTF-8": (
+        "--data rows.jsonl",
+        b'{"question": "q", "answer": 1}\n\xff\n',
+        "rows.jsonl:2: not a line of JSON in UTF-8",
+    ),
+    "no object": ("--data rows.jsonl", "[1]\n", "rows.jsonl:1: expected an object like"),
+    "no column": (
+        "--data rows.jsonl --dataset.prompt query",
+        '{"question": "q", "answer": 1}\n',
+        "field dataset.prompt: no column 'query' in rows.jsonl, which has question, answer;",
+    ),
+    "no usual column": (
+        "--data rows.jsonl",
+        '{"q": "?", "answer": 1}\n',
+        "field dataset.prompt: no column named prompt, ",
+    ),
+    "column missing later": (
+        "--data rows.jsonl",
+        '{"question": "q", "answer": 1}\n{"question": "r"}\n',
+        'rows.jsonl:2: has no "answer"; it has question',
+    ),
+    "empty prompt": (
+        "--data rows.jsonl",
+        '{"question": " ", "answer": 1}\n',
+        'rows.jsonl:1: column "question" must be text',
+    ),
+    "null answer": (
+        "--data rows.jsonl",
+        '{"question": "q", "answer": null}\n',
+        'rows.jsonl:1: column "answer" holds no gold',
+    ),
+    "bad template": (
+        "--data rows.jsonl --dataset.template {level}",
+        '{"question": "q", "answer": 1}\n',
+        "field dataset.template: no column 'level' for {level}; there are question, answer",
+    ),
+    "no held-out rows": (
+        "--data rows.jsonl --heldout-share 0.0001",
+        '{"question": "q", "answer": 1}\n',
+        "field dataset.heldout_share: with 0.0001 no held-out rows are left of the 1 in rows.jsonl",
+    ),
+    "split of a file": (
+        "--data rows.jsonl --dataset.heldout test",
+        '{"question": "q", "answer": 1}\n',
+        "field dataset.heldout: 'test' is a split, and rows.jsonl is a file without splits",
+    ),
+    "the same file": (
+        "--data rows.jsonl --dataset.heldout rows.jsonl",
+        '{"question": "q", "answer": 1}\n',
+        "field dataset.heldout: rows.jsonl holds the rows to train on; name another file",
+    ),
+    "broken table": (
+        "--data rows.csv",
+        "question,answer\nq,1\nr\n",
+        "rows.csv:3: expected 2 fields, as in the first line",
+    ),
+    "broken quotes": (
+        "--data rows.csv",
+        'question,answer\nq,1\n"r"x,2\n',
+        "rows.csv: line 3 or after is no row of a table",
+    ),
+    "broken array": ("--data rows.json", '[{"question":\n x}]', "rows.json:2: not JSON in UTF-8"),
+    "unreadable parquet": (
+        "--data rows.parquet",
+        b"PAR1 this is not parquet",
+        "rows.parquet: cannot be read as Parquet",
+    ),
+    "data for a generator": (
+        "--task arithmetic --data rows.jsonl",
+        "",
+        "field data: the task arithmetic makes its own problems",
+    ),
+    "no data": ("--task data", "", "field data: the task data needs rows"),
+    "variant": (
+        "--task gsm8k:hard --data rows.jsonl",
+        "",
+        "field task: no variant 'hard' of gsm8k; there is gsm8k:strict",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_bad_data_is_told_in_one_line(name: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    arguments, content, said = FAULTS[name]
+    if ".parquet" in arguments:
+        pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        file = next((word for word in arguments.split() if word.startswith("rows.")), "rows.jsonl")
+        Path(file).write_bytes(content.encode() if isinstance(content, str) else content)
+    assert main(["train", *arguments.split(), "--steps", "1"]) == 2
+    out = capsys.readouterr().err
+    assert said in out
+    assert out.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_a_parquet_file_with_other_column_names_trains_nano(tmp_path: Path) -> None:
+    """Right from the rows to the weights: the reward comes from the mapped columns, and is earned."""
+    path = write(tmp_path / "sums.parquet", ROWS)
+    config = Config(
+        model="nano",
+        data=str(path),
+        dataset=MAPPED,
+        steps=3,
+        prompts_per_step=8,
+        evaluation=Evaluation(every=0, probes=1),
+        system=System(runs=str(tmp_path / "runs"), device="cpu"),
+    )
+    with train(config) as run:
+        assert run.summary()["status"] == "finished"
+        rows = run.all_metrics()
+        assert {group["problem_id"].rpartition(":")[0] for group in run.completions(0)} == {str(path)}
+    assert len(rows) == 3
+    assert 0 < rows[0]["reward_mean"] < 1
+    assert {"strictly_right_share", "unparsed_share"} <= set(rows[0])
+    assert rows[0]["updates"] == 1
+
+
+def test_a_resumed_run_must_learn_from_the_same_rows(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(Path("rows.jsonl"), ROWS)
+    flags = (
+        "--model nano --data rows.jsonl --dataset.prompt ask --dataset.answer gold --system.device cpu --quiet "
+        "--steps 1 --prompts-per-step 2 --group-size 2 --evaluation.problems 2 --run job --resume"
+    )
+    command = ["train", *flags.split()]
+    assert main(command) == 0
+    write(path, [*ROWS[:-1], {**ROWS[-1], "gold": "0"}])
+    assert main([*command, "--steps", "2"]) == 2
+    assert "job would not go on as it began: data was '" in capsys.readouterr().err
+    write(path, ROWS)
+    assert main([*command, "--steps", "2"]) == 0
+
+
+def test_over_long_prompts_are_found_at_load(tmp_path: Path, monkeypatch, capsys) -> None:
+    """In any row, not only the first drawn: its place, its length and the limit are named."""
+    monkeypatch.chdir(tmp_path)
+    write(Path("rows.jsonl"), [*ROWS, {"ask": "1+" * 500 + "1=", "gold": "501"}])
+    command = "train --model nano --data rows.jsonl --dataset.prompt ask --dataset.answer gold --system.device cpu"
+    assert main(command.split()) == 2
+    line = capsys.readouterr().err
+    assert "rows.jsonl:81 with 1002 tokens" in line
+    assert "leave no room for 48 new tokens in the" in line

@@ -1,0 +1,207 @@
+"""From rewards to advantages: weights, penalties, parts, steps and values, with numbers worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from grpo.config import Config, Critic
+from grpo.config.schema import Loss
+from grpo.errors import GrpoError
+from grpo.rewards import score
+from grpo.rewards.steps import score_steps, step_marks
+from grpo.tasks.arithmetic import Arithmetic
+from grpo.training.credit import credit
+from grpo.types import Completion, Group, Problem
+
+
+def completion(length: int = 2, reward: float | None = 0.0, **more) -> Completion:
+    parts = more.pop("parts", {"correct": reward})
+    return Completion("", np.arange(length), np.zeros(length), "stop", parts=parts, reward=reward, **more)
+
+
+def group(*completions: Completion) -> Group:
+    return Group(Problem("p", "", ""), np.array([1]), completions, 0)
+
+
+def first_advantages(config: Config, *groups: Group) -> list[list[float]]:
+    """Of the first token of every completion."""
+    return [[float(c.advantages[0]) for c in g.completions] for g in credit(groups, config)[0]]
+
+
+def config(max_new_tokens: int = 10, **loss) -> Config:
+    settings = {"scale": "none", "beta": 0.0} | loss
+    return Config(max_new_tokens=max_new_tokens, loss=Loss(**settings))
+
+
+def test_weights_of_the_parts() -> None:
+    both = group(
+        completion(reward=1.5, parts={"correct": 1.0, "format": 0.5}),
+        completion(reward=0.5, parts={"correct": None, "format": 0.5}),
+    )
+    # As they are: 1.5 and 0.5. With correct=3, format=−1: 3 − 0.5 = 2.5 and −0.5, a part that does not apply left out.
+    assert first_advantages(config(), both) == [[0.5, -0.5]]
+    assert first_advantages(config(weights="correct=3, format=-1"), both) == [[1.5, -1.5]]
+    assert first_advantages(config(weights="format=3"), both) == [[0.5, -0.5]]  # 1 + 1.5 and 1.5
+    with pytest.raises(
+        GrpoError, match=r"field loss.weights: the task has no part 'form'; its parts are correct, format"
+    ):
+        credit([both], config(weights="form=1"))
+
+
+def test_weights_of_the_parts_come_on_top_of_those_in_the_field_reward() -> None:
+    # reward = short * 0.5: parts are recorded as they were earned, the reward as they were paid.
+    parts = [{"short": 1.0, "long": 0.0}, {"short": 0.0, "long": 1.0}]
+    two = group(*(completion(reward=0.5 * p["short"] + 2 * p["long"], parts=p) for p in parts))
+    named = "mine.py:short*0.5, mine.py:long*2"
+    assert first_advantages(config(), two) == [[-0.75, 0.75]]  # 0.5 and 2
+    assert first_advantages(replace(config(weights="short=4"), reward=named), two) == [[0.0, 0.0]]  # 2 and 2
+    # Normalised, each part is ±0.7071 (up to 1e-4): the difference of the weights decides the sign.
+    both = config(parts="normalise", scale="group_std")
+    assert first_advantages(both, two)[0][0] == pytest.approx(0.0, abs=1e-6)
+    assert first_advantages(replace(both, reward=named), two)[0][0] < -0.7
+
+
+def test_a_check_that_ran_out_of_time_earned_nothing_of_any_part() -> None:
+    done = [completion(reward=1.0), replace(completion(reward=0.0, parts={}), why="timeout in task code: 10 s")]
+    assert first_advantages(config(weights="correct=2"), group(*done)) == [[1.0, -1.0]]
+    [[right, late]] = first_advantages(config(parts="normalise", scale="group_std"), group(*done))
+    assert right == -late > 0.7
+    # Where every check did, there is no part to miss.
+    assert first_advantages(config(weights="correct=2"), group(done[1], done[1])) == [[0.0, 0.0]]
+
+
+def test_the_record_keeps_the_tasks_reward() -> None:
+    both = group(completion(reward=1.0), completion(reward=0.0))
+    groups, metrics = credit([both], config(weights="correct=5"))
+    assert [c.reward for c in groups[0].completions] == [1.0, 0.0]
+    assert metrics["reward_mean"] == 0.5
+
+
+def test_the_penalty_for_length() -> None:
+    # Room 10, the last fifth is 9 and 10: lengths 8, 9, 10 lose 0, 0.5 and 1.
+    three = group(completion(8, 1.0), completion(9, 1.0), completion(10, 1.0))
+    assert first_advantages(config(overlong=0.2), three) == [pytest.approx([0.5, 0.0, -0.5])]
+    assert first_advantages(config(), three) == [[0.0, 0.0, 0.0]]
+    assert credit([three], config(overlong=0.2))[1]["overlong_penalty"] == pytest.approx(0.5)
+
+
+def test_kl_in_the_reward() -> None:
+    # k1 by the sampler: logp − ref = 0.5 on two tokens, 0 on the other completion's; β = 0.1 takes 0.1 off the first.
+    drifted = replace(completion(reward=1.0), ref_logprobs=np.full(2, -0.5, np.float32))
+    stayed = replace(completion(reward=0.0), ref_logprobs=np.zeros(2, np.float32))
+    settings = {"baseline": "leave_one_out", "beta": 0.1, "kl": "k1"}
+    groups, metrics = credit([group(drifted, stayed)], config(kl_in="reward", **settings))
+    assert [float(c.advantages[0]) for c in groups[0].completions] == pytest.approx([0.9, -0.9])
+    assert metrics["kl_penalty"] == pytest.approx(0.05)
+    assert first_advantages(config(kl_in="loss", **settings), group(drifted, stayed)) == [[1.0, -1.0]]
+    # Where there are several updates, by the policy before the first of them.
+    moved = replace(drifted, old_logprobs=np.full(2, -0.5, np.float32))
+    assert first_advantages(config(kl_in="reward", **settings), group(moved, stayed)) == [[1.0, -1.0]]
+
+
+def test_parts_normalised_before_they_are_summed() -> None:
+    rows = [{"correct": 1.0, "format": 0.0}, {"correct": 0.0, "format": 0.1}, {"correct": 0.0, "format": 0.0}]
+    three = group(*(completion(reward=sum(parts.values()), parts=parts) for parts in rows))
+    [[first, second, third]] = first_advantages(config(parts="normalise", scale="group_std"), three)
+    assert first == pytest.approx(second, abs=0.01)
+    assert third < -1
+    [[first, second, _]] = first_advantages(config(scale="group_std"), three)
+    assert first > second + 1
+    # The length is a part like any other: alone it decides, here by its sign.
+    even = group(completion(9, 1.0), completion(10, 1.0))
+    [[short, long]] = first_advantages(config(parts="normalise", scale="group_std", overlong=0.2), even)
+    assert short == -long > 0.5
+
+
+def test_unscored_completions_stay_out_of_it() -> None:
+    for loss in ({}, {"parts": "normalise", "scale": "group_std"}, {"credit": "process"}):
+        scored = [replace(completion(reward=r), steps=((1, r),)) for r in (1.0, 0.0)]
+        nothing = replace(completion(reward=None, parts={"correct": None}), steps=((1, 9.0),))
+        alone, beside = (first_advantages(config(**loss), g) for g in (group(*scored), group(*scored, nothing)))
+        assert beside[0] == [*alone[0], 0.0]
+
+
+def test_steps_of_a_worked_sum() -> None:
+    """Text to marks, marks to tokens, rewards to advantages: 37+85+46 has the work (18;16)."""
+    task, problem = Arithmetic("easy"), Problem("p", "37+85+46=", "168")
+
+    def answered(text: str) -> Completion:
+        tokens = np.array([*map(ord, text), 0])
+        return Completion(text, tokens, np.zeros(len(tokens)), "stop")
+
+    groups = [Group(problem, np.array([1]), (answered("(18;16)168"), answered("(18;17)178")), 0)]
+    decode = lambda rows: ["".join(chr(token) for token in row if token) for row in rows]  # noqa: E731
+    [marked] = score_steps(task, score(task, groups), decode)
+    # Characters: ( 1 8 ; 1 6 ) 1 6 8 end. Steps end with ";" (3), ")" (6) and the end token (10).
+    assert [c.steps for c in marked.completions] == [
+        ((3, 1.0), (6, 1.0), (10, 1.0)),
+        ((3, 1.0), (6, 0.0), (10, 0.0)),
+    ]
+    # Step rewards 1, 1, 1, 1, 0, 0: mean 2/3, so 1/3 and −2/3 undivided; each token has the sum of those to come.
+    [done], metrics = credit([marked], config(credit="process"))
+    right, wrong = (c.advantages.tolist() for c in done.completions)
+    assert right == pytest.approx([1.0] * 4 + [2 / 3] * 3 + [1 / 3] * 4, abs=1e-6)
+    assert wrong == pytest.approx([-1.0] * 4 + [-4 / 3] * 3 + [-2 / 3] * 4, abs=1e-6)
+    assert metrics["reward_mean"] == 0.5
+    # By outcome alone: ½ and −½ on every token, the right first step of the second completion included.
+    [done], _ = credit([marked], config(credit="outcome"))
+    assert [set(c.advantages.tolist()) for c in done.completions] == [{0.5}, {-0.5}]
+
+
+def test_a_task_without_steps_is_refused() -> None:
+    class Plain:
+        name = "plain"
+
+    with pytest.raises(
+        GrpoError, match=r'field loss.credit: "process" needs a task that marks steps, and task plain has no'
+    ):
+        step_marks(Plain())  # type: ignore[arg-type]
+
+
+def value_config(**changes) -> Config:
+    loss = {"baseline": "value", "scale": "none", "beta": 0.0} | changes
+    return Config(loss=Loss(**loss), critic=Critic(gamma=1.0, lam=0.5))
+
+
+def test_values_as_baseline() -> None:
+    # Reward 1 after the second token, V = 0.5 and 0.25: δ = −0.25, 0.75; A = −0.25 + 0.5·0.75 = 0.125, 0.75.
+    done = replace(completion(reward=1.0), values=np.array([0.5, 0.25], np.float32))
+    groups, metrics = credit([group(done)], value_config())
+    [credited] = groups[0].completions
+    assert credited.advantages.tolist() == pytest.approx([0.125, 0.75])
+    assert credited.returns.tolist() == pytest.approx([0.625, 1.0])
+    assert metrics["value_mean"] == pytest.approx(0.375)
+    # Returns 0.625, 1 and errors 0.125, 0.75: 1 − var 0.1953125 / var 0.0703125.
+    assert metrics["explained_variance"] == pytest.approx(1 - 0.1953125 / 0.0703125)
+
+
+def test_every_token_pays_its_own_kl_and_steps_pay_where_they_end() -> None:
+    done = replace(
+        completion(3, reward=1.0),
+        values=np.zeros(3, np.float32),
+        ref_logprobs=np.array([-0.5, 0.0, -1.0], np.float32),
+        steps=((0, 0.5), (2, 2.0)),
+    )
+    # λ = 0.5 and V = 0: A_t = r_t + A_{t+1} / 2. Rewards −0.05, 0, 1 − 0.1 = 0.9.
+    pays = value_config(beta=0.1, kl="k1", kl_in="reward")
+    [[credited]] = [g.completions for g in credit([group(done)], pays)[0]]
+    assert credited.advantages.tolist() == pytest.approx([-0.05 + 0.225, 0.45, 0.9])
+    # Steps: 0.5 − 0.05, 0, 2 − 0.1.
+    by_step = replace(pays, loss=replace(pays.loss, credit="process"))
+    [[credited]] = [g.completions for g in credit([group(done)], by_step)[0]]
+    assert credited.advantages.tolist() == pytest.approx([0.45 + 0.475, 0.95, 1.9])
+
+
+def test_advantages_over_values_are_scaled_over_all_tokens_of_the_step() -> None:
+    rewards = (1.0, 0.0, 0.5)
+    values = [np.array([0.1 * i, -0.2], np.float32) for i in range(3)]
+    made = [replace(completion(reward=r), values=v) for r, v in zip(rewards, values, strict=True)]
+    unscored = replace(completion(reward=None), values=np.full(2, 7.0, np.float32))
+    groups, _ = credit([group(*made, unscored)], value_config(scale="batch_std"))
+    tokens = np.concatenate([c.advantages for c in groups[0].completions[:3]])
+    assert tokens.mean() == pytest.approx(0.0, abs=1e-6)
+    assert tokens.std(ddof=1) == pytest.approx(1.0, abs=1e-3)
+    assert groups[0].completions[3].advantages.tolist() == [0.0, 0.0]

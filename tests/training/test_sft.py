@@ -1,0 +1,208 @@
+"""Supervised fine-tuning: its loss, its data border, its record."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import grpo
+from grpo.cli.terminal.report import describe
+from grpo.config import Dataset, SftConfig, System
+from grpo.errors import GrpoError
+from grpo.model.load import load_policy
+from grpo.model.policy import Policy, logprobs
+from grpo.record.checkpoints import Checkpoints
+from grpo.tasks import load_task
+from grpo.tasks.rows import Source
+from grpo.training.sft import accumulate_gradients, batches_of, read_rows, shuffled
+from grpo.types import Batch
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(10, 20) for b in range(10, 20)]
+
+
+def test_loss_and_gradient_are_those_of_cross_entropy(tmp_path: Path) -> None:
+    ours, stock = load_policy("nano"), load_policy("nano")
+    stock.model.config._attn_implementation = "sdpa"
+    rows = read_rows(Source(str(write(tmp_path / "rows.jsonl", ROWS[:7]))), ours)
+    loss, tokens = accumulate_gradients(ours, rows, token_budget=40)
+    total = torch.zeros(())
+    for row in ROWS[:7]:
+        text = stock.tokenizer(row["prompt"] + row["answer"])["input_ids"] + [stock.tokenizer.eos_token_id]
+        logits = stock.model(torch.tensor([text])).logits[0]
+        start = len(row["prompt"])
+        total = total + torch.nn.functional.cross_entropy(
+            logits[start - 1 : -1], torch.tensor(text[start:]), reduction="sum"
+        )
+    assert tokens == sum(len(row["answer"]) + 1 for row in ROWS[:7])
+    (total / tokens).backward()
+    assert loss == pytest.approx(total.item() / tokens, rel=1e-5)
+    for a, b in zip(ours.model.parameters(), stock.model.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-3)
+
+
+def test_it_learns_and_records(tmp_path: Path) -> None:
+    data = write(tmp_path / "rows.jsonl", ROWS)
+    config = SftConfig(
+        model="nano",
+        data=str(data),
+        epochs=6,
+        batch_size=20,
+        warmup_steps=5,
+        system=System(runs=str(tmp_path / "runs")),
+    )
+    with grpo.sft(config) as run:
+        losses = [value for _, value in run.metrics("sft_loss")]
+        summary = run.summary()
+        checkpoint = Checkpoints(run.path).newest()
+    assert len(losses) == 6 * 100 / 20
+    assert losses[-1] < 0.5 * losses[0]
+    assert (summary["kind"], summary["status"], summary["steps"]) == ("sft", "finished", 30)
+    assert checkpoint is not None
+    assert load_policy(str(checkpoint.model)).model is not None
+
+
+def test_every_row_once_per_epoch_in_a_keyed_order(tmp_path: Path) -> None:
+    rows = read_rows(Source(str(write(tmp_path / "rows.jsonl", ROWS[:10]))), load_policy("nano"))
+
+    def order(seed: int) -> list[str]:
+        batches = islice(shuffled(rows, 4, seed), 5)
+        return [row.problem.prompt for batch in batches for row in batch]
+
+    first = order(1)
+    assert sorted(first[:10]) == sorted(first[10:]) == sorted(row["prompt"] for row in ROWS[:10])
+    assert first == order(1)
+    assert first != order(2)
+    assert first[:10] != first[10:]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2="}\n', r':2: has no "answer"; it has prompt'),
+        (b'{"prompt": "1+1=", "answer": "2"}\n\n{broken\n', r":3: not a line of JSON"),
+        (b'{"prompt": "1+1=", "answer": "\xff"}\n', r":1: not a line of JSON in UTF-8"),
+        (b'{"prompt": "", "answer": "2"}\n', r':1: column "prompt" must be text that is not empty'),
+        (b'{"prompt": "1+1=", "answer": null}\n', r':1: column "answer" holds no gold answer; got null'),
+        (b"[1, 2]\n", r":1: expected an object"),
+        (b"\n\n", r"has no rows"),
+        (b'{"prompt": "1+1=", "answer": "' + b"2" * 200 + b'"}\n', r":1: 205 tokens exceed the 128 positions of nano"),
+    ],
+)
+def test_bad_rows_are_named_with_their_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(GrpoError, match=message) as caught:
+        read_rows(Source(str(path)), load_policy("nano"))
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file() -> None:
+    with pytest.raises(GrpoError, match=r"field data: there is no file nowhere\.jsonl"):
+        read_rows(Source("nowhere.jsonl"), load_policy("nano"))
+
+
+def test_a_row_ends_with_the_end_token(tmp_path: Path) -> None:
+    policy = load_policy("nano")
+    [row] = read_rows(Source(str(write(tmp_path / "rows.jsonl", ROWS[:1]))), policy)
+    assert row.prompt_tokens.tolist() == [1, 0, 10, 1, 0, 12]
+    assert np.array_equal(row.completions[0].tokens, [2, 0, policy.tokenizer.eos_token_id])
+
+
+FORMS = {
+    "question.jsonl": '{"question": "10+10=", "gold": 20}',
+    "table.csv": "prompt,response\n10+10=,20\n",
+    "pair.jsonl": '{"prompt": "10+10=", "completion": "20"}',
+    "turns.jsonl": '{"prompt": [{"role": "user", "content": "10+10="}], "completion": '
+    '[{"role": "assistant", "content": "20"}]}',
+    "messages.jsonl": '{"messages": [{"role": "user", "content": "10+10="}, {"role": "assistant", "content": "20"}]}',
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("chat", [True, False])
+def test_rows_in_every_form_are_asked_as_grpo_asks_them(tmp_path: Path, name: str, chat: bool) -> None:
+    """By hand: the template writes "1" before a user's turn and "2" where the answer begins."""
+    (tmp_path / name).write_text(FORMS[name])
+    policy = load_policy("nano")
+    policy.tokenizer.chat_template = "{% for turn in messages %}1{{ turn.content }}{% endfor %}2"
+    [row] = read_rows(Source(str(tmp_path / name), Dataset(chat=chat)), policy)
+    assert policy.tokenizer.decode(row.prompt_tokens) == ("110+10=2" if chat else "10+10=")
+    assert row.completions[0].tokens.tolist() == [2, 0, policy.tokenizer.eos_token_id]
+
+
+def test_a_conversation_must_end_with_an_answer(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "10+10="}]}')
+    with pytest.raises(GrpoError, match=r"rows.jsonl:1: column \"messages\" must end with a turn of the assistant"):
+        read_rows(Source(str(path)), load_policy("nano"))
+
+
+def test_memory_that_runs_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty rows of 5 + 3 tokens, and room for 100: 16384 is halved to 64. A wish to compute again what a CPU keeps
+    reaches the policy, too."""
+    monkeypatch.setattr("grpo.model.oom_retry.LEAST", 8)
+    forgetful = []
+
+    def small(policy: Policy, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        forgetful.append(policy.forgetful)
+        if len(batch.tokens_T) > 100:
+            raise torch.OutOfMemoryError
+        return logprobs(policy, batch, temperature)
+
+    monkeypatch.setattr("grpo.training.sft.policy_logprobs", small)
+    system = System(runs=str(tmp_path / "runs"), recompute=True)
+    data = str(write(tmp_path / "rows.jsonl", ROWS[:20]))
+    with grpo.sft(SftConfig(model="nano", data=data, steps=2, batch_size=20, system=system)) as run:
+        told = [found["text"] for found in run.findings() if found["kind"] == "memory"]
+    assert told == ["step 0: memory ran out; from here on micro-batches hold 64 tokens"]
+    assert set(forgetful) == {True}
+
+
+def test_a_tasks_problems_are_asked_as_grpo_asks_them(tmp_path: Path) -> None:
+    policy, task = load_policy("nano"), load_task("arithmetic")
+    config = SftConfig(model="nano", task="arithmetic", steps=2, batch_size=3, seed=5)
+    batches, steps = batches_of(config, task, policy)
+    assert steps == 2
+    for step, batch in enumerate(islice(batches, 2)):
+        problems = task.draw(step, 3, 5)
+        assert [group.problem for group in batch] == problems
+        for group, problem in zip(batch, problems, strict=True):
+            assert group.prompt_tokens.tolist() == policy.prompt_tokens(problem)
+            [done] = group.completions
+            assert done.tokens.tolist() == [
+                *policy.tokenizer(problem.answer)["input_ids"],
+                policy.tokenizer.eos_token_id,
+            ]
+
+
+def test_a_task_is_learned_from_its_golds(tmp_path: Path) -> None:
+    system = System(runs=str(tmp_path))
+    with grpo.sft(SftConfig(model="nano", task="arithmetic", steps=20, warmup_steps=2, system=system)) as run:
+        losses = [value for _, value in run.metrics("sft_loss")]
+        assert describe(run) == "nano · arithmetic · sft"
+    assert len(losses) == 20
+    assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "field data: write --data FILE with rows, or --task NAME"),
+        ({"task": "arithmetic"}, "field steps: a task has no end"),
+        ({"data": "rows.jsonl", "dataset": Dataset(heldout_share=0.2)}, "all rows are learnt from"),
+    ],
+)
+def test_rows_must_come_from_somewhere_and_end(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(GrpoError, match=message):
+        grpo.sft(SftConfig(model="nano", **settings))
