@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import grpo
-from grpo import train
 from grpo.config import Config, Evaluation, Optimizer, System
 from grpo.config import parse as flags
 from grpo.config.presets import PRESETS
 from grpo.config.schema import parse_train
 from grpo.tasks import TASKS, Task, load_task
+from grpo.training.loop import loop
 from helpers.docs import ALGORITHM, DOCS, table_rows
 
 FROM_TRL = (DOCS / "from-trl.md").read_text()
@@ -51,8 +51,8 @@ def test_the_table_quotes_the_loop():
     section = ALGORITHM.split("## One step, line by line")[1].split("Inside the update")[0]
     quoted = [row[0] for row in table_rows(section)]
     assert len(quoted) == 9
-    loop = [line.strip() for line in inspect.getsource(train.loop).splitlines()]
-    places = [loop.index(line.strip("`")) for line in quoted]
+    lines = [line.strip() for line in inspect.getsource(loop).splitlines()]
+    places = [lines.index(line.strip("`")) for line in quoted]
     assert places == sorted(places)
 
 

@@ -98,7 +98,7 @@ def test_a_working_copy_made_before_an_adapter_or_another_weight_is_made_again()
 def test_the_decoder_of_a_gpu_samples_from_the_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of a fused product's maps adapted, some of them, and none."""
     pytest.importorskip("triton")
-    from test_kernels import InterpretedDecoding
+    from helpers.interpreted import InterpretedDecoding
 
     targets = "q_proj, v_proj, gate_proj, up_proj, down_proj"
     policy = random_adapter("qwen2", settings=Lora(rank=3, alpha=6.0, targets=targets))

@@ -144,7 +144,7 @@ def test_saved_and_loaded_weights_are_the_same(tmp_path: Path) -> None:
 
 def test_logits_never_exist_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for 5 rows of logits the result and gradient are the same, and no larger piece is ever made."""
-    from test_batch import random_groups
+    from helpers.groups import random_groups
 
     policy = random_policy("phi", torch.float64)
     [batch] = pack(random_groups(), 10_000)

@@ -5,7 +5,6 @@ Without a GPU the kernels run through Triton's interpreter: the same code, execu
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,14 +14,13 @@ import torch
 from grpo.rollout.builtin import Engine
 from grpo.rollout.sampling import choose
 from grpo.types import Problem
+from helpers.interpreted import InterpretedDecoding
 from helpers.policies import random_policy
 
 pytest.importorskip("triton")
 
 from grpo.rollout.cuda import kernels
-from grpo.rollout.cuda.graphs import GraphDecoding
 from grpo.rollout.cuda.slots import Room, Rows
-from grpo.rollout.cuda.warmup import rehearsals
 from grpo.rollout.noise import philox
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -220,34 +218,6 @@ def test_batch_sizes() -> None:
     sizes = sorted({room.batch_for(rows) for rows in range(1, 1001)})
     assert sizes == [8, 16, 32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1000]
     assert all(room.batch_for(rows) >= rows for rows in range(1, 1001))
-
-
-class InterpretedDecoding(GraphDecoding):
-    """Does the work again instead of replaying a graph, so that it works without a GPU."""
-
-    batches: list[int]
-
-    def _rehearse(self):
-        """The interpreter compiles nothing; that its works run, and leave nothing behind, can be seen all the same."""
-        for work in rehearsals(self):
-            work()
-
-    def _graph(self, batch: int):
-        self.batches = [*getattr(self, "batches", []), batch]
-        return SimpleNamespace(replay=partial(self._replay, batch))
-
-    def _replay(self, batch: int) -> None:
-        """The host hears of the token before."""
-        before = int(self.rows.count)
-        self._step(batch)
-        self.going.fill_(before)
-
-    def _capture(self, work):
-        """A replay reads the tensors that the work was captured with."""
-        return SimpleNamespace(replay=work)
-
-    def _moment(self):
-        return SimpleNamespace(synchronize=lambda: None)
 
 
 @pytest.mark.parametrize("one_program", [True, False])
