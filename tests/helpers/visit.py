@@ -16,7 +16,7 @@ from grpo.lab.server import _listen, make_app
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\x1b[31mred\u202egnp.exe\u200f"
 
 CHROMIUM = os.environ.get("GRPO_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-AXE = Path(__file__).parent / "vendor/axe-core/axe.min.js"
+AXE = Path(__file__).parents[1] / "lab/vendor/axe-core/axe.min.js"
 SIDES = [("light", 1280, 900), ("dark", 390, 844)]
 """Colours depend on the theme alone, and layout on the width alone."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +57,8 @@ PAGES = [
     "/runs/begun/groups",
 ]
 WIDE, NARROW = (1280, 900), (390, 844)
+ABOVE, BELOW = (0x2F, 0x7F, 0xD0), (0xD9, 0x6B, 0x0B)  # --above and --below of system.css
+SURFACES = {"light": (0xFF, 0xFF, 0xFF), "dark": (0x19, 0x1B, 0x1F)}  # --mix
 
 
 @pytest.fixture(scope="session")
@@ -117,6 +120,35 @@ def test_group_numbers_are_the_engines(visit: Visit) -> None:
         fold.click()
     shown = [text.replace("−", "-") for text in visit.page.locator(".completion .advantage").all_inner_texts()]
     assert [float(text) for text in shown] == pytest.approx(sorted(advantages[0].tolist(), reverse=True), abs=5e-3)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("path", "kind"), [("tokens?step=5&lens=push", ".token"), ("groups?step=5&group=1", ".advantage")]
+)
+def test_advantages_are_coloured_by_sign_and_size(visit: Visit, path: str, kind: str, theme: str) -> None:
+    visit.turn(theme, *WIDE)
+    visit.go(f"{EXAMPLE}/{path}")
+    shown = []
+    for sign, hue in (("above", ABOVE), ("below", BELOW)):
+        chip = visit.page.locator(f"{kind}.{sign}").first
+        strength = float(chip.evaluate("(chip) => chip.style.getPropertyValue('--strength')"))
+        share = 0.55 * strength
+        expected = [share * one + (1 - share) * other for one, other in zip(hue, SURFACES[theme], strict=True)]
+        colour = _background(chip)
+        assert strength > 0.05
+        assert colour == pytest.approx(expected, abs=1), f"{sign} at strength {strength}"
+        shown.append(colour)
+    page = _background(visit.page.locator("body"))
+    assert shown[0] != shown[1]
+    assert page not in shown
+
+
+def _background(element: Any) -> list[float]:
+    """Red, green and blue from 0 to 255. Chromium writes a mixed colour as `color(srgb r g b)`, with shares of 1."""
+    text = element.evaluate("(element) => getComputedStyle(element).backgroundColor")
+    values = [float(number) for number in re.findall(r"[\d.]+", text)][:3]
+    return [255 * value for value in values] if text.startswith("color(srgb") else values
 
 
 @pytest.mark.parametrize("token", [0, 2])
