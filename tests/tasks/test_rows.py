@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from grpo.config import Config, Dataset, Evaluation, System
 from grpo.errors import GrpoError
 from grpo.rewards import Rewarded
 from grpo.tasks import load_task
+from grpo.tasks.datasets import order_of
 from grpo.tasks.rows import Source, read_problems, read_rows
 from grpo.training.loop import train
 
@@ -143,6 +145,18 @@ def test_draws_go_through_every_row_once_an_epoch(tmp_path: Path) -> None:
     assert asked[:rows] != asked[rows : 2 * rows]
     assert task.draw(3, 8, 1) == task.draw(3, 8, 1) != task.draw(3, 8, 2)
     assert len({problem.id for problem in task.draw(0, 3 * rows, 1)}) == 3 * rows, "other ids, other completions"
+
+
+def test_the_order_is_shuffled_once_an_epoch_and_stays_the_same(tmp_path: Path) -> None:
+    task = load_task("data", str(write(tmp_path / "rows.jsonl", ROWS)), MAPPED)
+    train = task.sides.train
+    rows = len(train)
+    order_of.cache_clear()
+    for step in range(2 * rows // 8):
+        places = [divmod(place, rows) for place in range(8 * step, 8 * (step + 1))]
+        shuffled = {epoch: random.Random(f"5/{epoch}").sample(range(rows), rows) for epoch, _ in places}
+        assert task.draw(step, 8, seed=5) == [train[shuffled[epoch][at]] for epoch, at in places]
+    assert order_of.cache_info().misses == 2, "one shuffle for each of the two epochs"
 
 
 def test_a_changed_row_changes_the_fingerprint(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -108,19 +109,22 @@ def _checked(text: str, gold: str, aliases: tuple[str, ...]) -> Verdict:
 def drawn(sides: Problems, step: int, count: int, seed: int) -> list[Problem]:
     """Every row once before any comes again, in an order keyed by (seed, epoch)."""
     rows, chosen = len(sides.train), []
-    orders: dict[int, list[int]] = {}
     for place in range(step * count, (step + 1) * count):
         epoch, at = divmod(place, rows)
-        if epoch not in orders:
-            orders[epoch] = Random(f"{seed}/{epoch}").sample(range(rows), rows)
-        chosen.append(sides.train[orders[epoch][at]])
-    # With fewer rows than a step asks, a row comes twice in it; another id gives it other completions.
+        chosen.append(sides.train[order_of(rows, seed, epoch)[at]])
+    # A step that asks for more problems than there are rows draws a row twice; another id gives it other completions.
     seen: Counter[str] = Counter()
     for place, problem in enumerate(chosen):
         if seen[problem.id]:
             chosen[place] = replace(problem, id=f"{problem.id}#{seen[problem.id]}")
         seen[problem.id] += 1
     return chosen
+
+
+@lru_cache(maxsize=8)
+def order_of(rows: int, seed: int, epoch: int) -> array[int]:
+    """A permutation of the rows. Cached: shuffling a million rows takes seconds, and each step needs the order."""
+    return array("l", Random(f"{seed}/{epoch}").sample(range(rows), rows))
 
 
 class Gsm8k(DataTask):

@@ -38,7 +38,9 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Row:
+class DataRow:
+    """One row of a file or dataset, and its place there."""
+
     place: str
     columns: Mapping[str, Any]
 
@@ -98,7 +100,7 @@ def written_answers(source: Source) -> list[Problem]:
     return Builder(settings, "{prompt}", str, WRITTEN_COLUMNS).all(rows)
 
 
-def _prompt_and_answer(row: Row) -> Row:
+def _prompt_and_answer(row: DataRow) -> DataRow:
     """A conversation's last turn is what is learnt: `messages` with the assistant's at the end, or `completion`."""
     columns = dict(row.columns)
     if _is_conversation(columns.get("completion")):
@@ -108,7 +110,7 @@ def _prompt_and_answer(row: Row) -> Row:
         if len(said) < 2 or said[-1]["role"] != "assistant":
             raise GrpoError(f'{row.place}: column "messages" must end with a turn of the assistant, after another')
         columns |= {"prompt": said[:-1], "answer": said[-1]["content"]}
-    return Row(row.place, columns)
+    return DataRow(row.place, columns)
 
 
 def _held_out(problem: Problem, share: float) -> bool:
@@ -125,16 +127,16 @@ class Builder:
     gold: Callable[[str], str]
     answers: Sequence[str] = ANSWER_COLUMNS
 
-    def all(self, rows: Sequence[Row]) -> list[Problem]:
+    def all(self, rows: Sequence[DataRow]) -> list[Problem]:
         first = rows[0]
         prompt = self._column(first, "prompt", self.settings.prompt, PROMPT_COLUMNS)
         answer = self._column(first, "answer", self.settings.answer, self.answers)
         return [self._problem(row, prompt, answer) for row in rows]
 
-    def row_as_problem(self, row: Row) -> Problem:
+    def row_as_problem(self, row: DataRow) -> Problem:
         return self._problem(row, "prompt", "answer")
 
-    def _column(self, row: Row, use: str, named: str, usual: Iterable[str]) -> str:
+    def _column(self, row: DataRow, use: str, named: str, usual: Iterable[str]) -> str:
         for name in [named] if named else usual:
             if name in row.columns:
                 return name
@@ -144,7 +146,7 @@ class Builder:
             f"name one with --dataset.{use}"
         )
 
-    def _problem(self, row: Row, prompt: str, answer: str) -> Problem:
+    def _problem(self, row: DataRow, prompt: str, answer: str) -> Problem:
         gold = self._gold(row, answer)
         asked = _value(row, prompt)
         if _is_conversation(asked):
@@ -158,7 +160,7 @@ class Builder:
         plain = f"{self.settings.system_prompt}\n\n{text}" if self.settings.system_prompt else text
         return Problem(row.place, plain, gold, messages, row.columns)
 
-    def _gold(self, row: Row, column: str) -> str:
+    def _gold(self, row: DataRow, column: str) -> str:
         value = _value(row, column)
         value = value[0] if isinstance(value, list) and value else value
         if isinstance(value, bool):
@@ -167,7 +169,7 @@ class Builder:
             raise GrpoError(f'{row.place}: column "{column}" holds no gold answer; got {_shown(value)}')
         return text
 
-    def _filled(self, row: Row, values: Mapping[str, Any]) -> str:
+    def _filled(self, row: DataRow, values: Mapping[str, Any]) -> str:
         def value(found: re.Match[str]) -> str:
             if found[1] not in values:
                 known = ", ".join(row.columns)
@@ -181,7 +183,7 @@ class Builder:
 def typed_problem(source: Source, template: str, question: str) -> Problem:
     """A question of one's own, asked as the rows are, by template and system prompt; it has no gold answer."""
     columns = dict.fromkeys(filter(None, (source.settings.prompt, *PROMPT_COLUMNS)), question)
-    problem = Builder(source.settings, template, str).row_as_problem(Row("typed", {**columns, "answer": "-"}))
+    problem = Builder(source.settings, template, str).row_as_problem(DataRow("typed", {**columns, "answer": "-"}))
     return replace(problem, answer="", columns={})
 
 
@@ -200,7 +202,7 @@ def _mapped(problem: Problem, named: str, usual: Iterable[str]) -> Any:
     return next((problem.columns[name] for name in ([named] if named else usual) if name in problem.columns), None)
 
 
-def _value(row: Row, column: str) -> Any:
+def _value(row: DataRow, column: str) -> Any:
     if column not in row.columns:
         raise GrpoError(f'{row.place}: has no "{column}"; it has {", ".join(row.columns)}')
     return row.columns[column]
@@ -222,7 +224,7 @@ def _shown(value: Any) -> str:
 # Reading.
 
 
-def read_rows(data: str, split: str = "train", subset: str = "") -> list[Row]:
+def read_rows(data: str, split: str = "train", subset: str = "") -> list[DataRow]:
     """All rows of a file or dataset, each with its place."""
     path = Path(data)
     if path.is_file():
@@ -239,10 +241,10 @@ def read_rows(data: str, split: str = "train", subset: str = "") -> list[Row]:
     return rows
 
 
-def _jsonl(path: Path) -> list[Row]:
+def _jsonl(path: Path) -> list[DataRow]:
     # Split at line feeds alone and decoded line by line, so that a stray byte is reported with its line.
     lines = enumerate(path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
-    return [Row(f"{path}:{number}", _object(line, f"{path}:{number}")) for number, line in lines if line.strip()]
+    return [DataRow(f"{path}:{number}", _object(line, f"{path}:{number}")) for number, line in lines if line.strip()]
 
 
 def _object(line: bytes, place: str) -> dict[str, Any]:
@@ -255,7 +257,7 @@ def _object(line: bytes, place: str) -> dict[str, Any]:
     return value
 
 
-def _json(path: Path) -> list[Row]:
+def _json(path: Path) -> list[DataRow]:
     try:
         values = json.loads(path.read_bytes().decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # a border, as above
@@ -265,10 +267,10 @@ def _json(path: Path) -> list[Row]:
         raise GrpoError(
             f"{path}: expected an array of objects; one object a line belongs in a file that ends in .jsonl"
         )
-    return [Row(f"{path}:{number}", value) for number, value in enumerate(values, 1)]
+    return [DataRow(f"{path}:{number}", value) for number, value in enumerate(values, 1)]
 
 
-def _table(path: Path) -> list[Row]:
+def _table(path: Path) -> list[DataRow]:
     rows = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -277,13 +279,13 @@ def _table(path: Path) -> list[Row]:
                 if None in columns or None in columns.values():
                     expected = len(reader.fieldnames or ())
                     raise GrpoError(f"{path}:{reader.line_num}: expected {expected} fields, as in the first line")
-                rows.append(Row(f"{path}:{reader.line_num}", columns))
+                rows.append(DataRow(f"{path}:{reader.line_num}", columns))
     except (csv.Error, UnicodeDecodeError) as error:  # a border, as above
         raise GrpoError(f"{path}: line {len(rows) + 2} or after is no row of a table in UTF-8 ({error})") from None
     return rows
 
 
-def _parquet(path: Path) -> list[Row]:
+def _parquet(path: Path) -> list[DataRow]:
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
@@ -293,10 +295,10 @@ def _parquet(path: Path) -> list[Row]:
         values = parquet.read_table(path).to_pylist()
     except (arrow.ArrowException, OSError) as error:  # a border, as above
         raise GrpoError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); write it again") from None
-    return [Row(f"{path}:{number}", value) for number, value in enumerate(values, 1)]
+    return [DataRow(f"{path}:{number}", value) for number, value in enumerate(values, 1)]
 
 
-def _huggingface(name: str, split: str, subset: str) -> list[Row]:
+def _huggingface(name: str, split: str, subset: str) -> list[DataRow]:
     try:
         import datasets
     except ImportError:
@@ -315,10 +317,10 @@ def _huggingface(name: str, split: str, subset: str) -> list[Row]:
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise GrpoError(f"field data: cannot load the dataset {name}: {reason}; or name a file with --data") from error
-    return [Row(f"{name}[{split}]:{number}", row) for number, row in enumerate(table, 1)]
+    return [DataRow(f"{name}[{split}]:{number}", row) for number, row in enumerate(table, 1)]
 
 
-READERS: dict[str, Callable[[Path], list[Row]]] = {
+READERS: dict[str, Callable[[Path], list[DataRow]]] = {
     ".jsonl": _jsonl,
     ".json": _json,
     ".csv": _table,
