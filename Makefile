@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# One test process per core, each with one torch thread (tests/conftest.py); idle ones take over waiting tests.
+PARALLEL := -n logical --maxprocesses 8 --dist worksteal
 
 .PHONY: install train test test-lab faults check clean
 
@@ -21,11 +23,11 @@ train: $(READY)
 	$(BIN)/grpo train
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-lab: $(READY)
 	$(BIN)/python scripts/vendor.py
-	$(BIN)/python -m pytest -m browser tests/lab
+	$(BIN)/python -m pytest -m browser $(PARALLEL) tests/lab
 
 faults: $(READY)
 	GRPO_FAULTS=all $(BIN)/python -m pytest tests/training/test_faults.py
