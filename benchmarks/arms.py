@@ -257,7 +257,9 @@ def ours(work: Work, rows: Rows) -> None:
             loss=Loss(aggregate="token", **divergence),
             optimizer=Optimizer(warmup_steps=0, adam_beta2=0.999),
             evaluation=Evaluation(every=0, problems=1, probes=0),
-            system=System(runs=runs, device=work.device, threads=work.threads, recompute=work.recompute, **budget),
+            system=System(
+                runs=runs, device=work.device, threads=work.threads, gradient_checkpointing=work.recompute, **budget
+            ),
         )
         with suppress(EnoughError):
             grpo.train(config, Watch())

@@ -17,6 +17,7 @@ from grpo.config.presets import PRESETS, SURROGATES
 from grpo.config.rules import LIMITS, idle
 from grpo.config.schema import (
     LOGGERS,
+    RENAMED,
     Loss,
     as_dict,
     check_run_name,
@@ -29,6 +30,7 @@ from grpo.config.schema import (
 from grpo.core import loss as core_loss
 from grpo.errors import GrpoError
 from grpo.record import loggers
+from grpo.record.store import Run
 from helpers.refusals import refusal
 
 LEAVES = flags.leaves(Config)
@@ -118,7 +120,7 @@ def test_truncated_sampling_is_refused_with_the_reason(recipe, name):
             for name in ("a/b", "..", ".hidden", "a b", "../up", "é")
         ),
         *(({"loss.cap": value}, "loss.cap", f"must be above 1, or 0 for none; got {value}") for value in (0.5, 1)),
-        ({"loss.refill": 0.5}, "loss.refill", "must be at least 1; got 0.5"),
+        ({"loss.dynamic_sampling": 0.5}, "loss.dynamic_sampling", "must be at least 1; got 0.5"),
         ({"loss.overlong": 1.5}, "loss.overlong", "must be 0 or more and at most 1; got 1.5"),
         ({"critic.lam": 2}, "critic.lam", "must be between 0 and 1; got 2"),
         (
@@ -127,13 +129,13 @@ def test_truncated_sampling_is_refused_with_the_reason(recipe, name):
             'loss.baseline "value" compares no groups; use "batch_std" or "none"',
         ),
         (
-            {"loss.refill": 1.1, "prompts_per_step": 4},
-            "loss.refill",
+            {"loss.dynamic_sampling": 1.1, "prompts_per_step": 4},
+            "loss.dynamic_sampling",
             "1.1 x prompts_per_step, which is 4, has no room for one more group",
         ),
         (
-            {"loss.refill": 2, "loss.baseline": "batch", "loss.scale": "none"},
-            "loss.refill",
+            {"loss.dynamic_sampling": 2, "loss.baseline": "batch", "loss.scale": "none"},
+            "loss.dynamic_sampling",
             'with loss.baseline "batch" every group has signal, so none is replaced',
         ),
         ({"loss.beta": 0, "loss.refresh": 9}, "loss.refresh", "no reference to refresh while loss.beta is 0"),
@@ -256,6 +258,27 @@ def test_stored_config_is_checked():
     with pytest.raises(GrpoError, match=r"field loss.bta \(stored config\): unknown"):
         from_dict(Config, {"loss": {"bta": 1}})
     assert from_dict(Config, {"lr": 1}) == Config(lr=1.0)
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_former_name_gets_one_line_with_the_new_one(recipe, old, new):
+    section, _, name = old.partition(".")
+    assert refusal(f"--{old}", "2") == f"field {old} (command line): is now {new}"
+    assert refusal(f"--{name}", "2") == f"field {name} (command line): is now {new}"
+    assert refusal(recipe(f"[{section}]\n{name} = 2")) == f"field {old} (recipe.toml:2): is now {new}"
+    assert new in LEAVES
+
+
+def test_a_record_with_former_names_is_read(tmp_path):
+    stored = as_dict(Config(algorithm="dapo", system=System(max_concurrent_completions=7)))
+    stored["loss"]["refill"] = stored["loss"].pop("dynamic_sampling")
+    stored["system"]["recompute"] = stored["system"].pop("gradient_checkpointing")
+    stored["system"]["rows_at_once"] = stored["system"].pop("max_concurrent_completions")
+    Run.create(tmp_path, "old", kind="grpo", config=stored).close()
+    with Run.open(tmp_path, "old") as run:
+        assert from_dict(Config, run.config).loss.dynamic_sampling == 3.0
+        assert run.summary()["config"]["system"]["max_concurrent_completions"] == 7
+        assert Loss(**run.config["loss"]) == PRESETS["dapo"].settings
 
 
 # --- the shape of it all ----------------------------------------------------------------------------------------------

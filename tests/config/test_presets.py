@@ -33,7 +33,9 @@ def shown(loss: Loss) -> list[str]:
         "plain": "",
     }
     kl = f"{loss.beta:g} {loss.kl} in {loss.kl_in}" if loss.beta else "0"
-    more = [f"refill {loss.refill:g}"] * (loss.refill > 1) + [f"overlong {loss.overlong:g}"] * (loss.overlong > 0)
+    more = [f"dynamic_sampling {loss.dynamic_sampling:g}"] * (loss.dynamic_sampling > 1) + [
+        f"overlong {loss.overlong:g}"
+    ] * (loss.overlong > 0)
     more += ["a critic"] * (loss.baseline == "value")
     names = [loss.baseline, loss.scale, loss.ratio, loss.surrogate]
     return [*names, limits[loss.surrogate], loss.aggregate, kl, ", ".join(more)]

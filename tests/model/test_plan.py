@@ -434,7 +434,7 @@ def test_recomputation_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
     """A block then keeps nothing but its input: of a 1.5B model's 16,384 tokens, far less than half."""
     kept, forgotten = (
         planned(capsys, "qwen2.5-1.5b", "--algorithm", "dr_grpo", *more)["algorithms"][0]
-        for more in ((), ("--recompute",))
+        for more in ((), ("--gradient-checkpointing",))
     )
     assert forgotten["memory"]["activations"] < 0.2 * kept["memory"]["activations"]
     assert forgotten["peak"] < kept["peak"]

@@ -36,7 +36,7 @@ class Fake:
     def __init__(self, lively: Sequence[bool], refill: float, prompts: int = 2, **loss: object):
         self.lively = list(lively)
         self.asked: list[tuple[int, int, int]] = []
-        settings = {"beta": 0.0, "refill": refill} | loss
+        settings = {"beta": 0.0, "dynamic_sampling": refill} | loss
         self.config = Config(group_size=2, prompts_per_step=prompts, loss=Loss(**settings))
         self.task, self.engine, self.sampling = self, self, {}
 
@@ -139,6 +139,6 @@ def test_a_run_trains_on_groups_with_signal_alone(config: Config) -> None:
         assert len(recorded) == row["groups_kept"] or row["groups_kept"] == 0
         assert all(len({c["advantage"] for c in group["completions"]}) == 2 for group in recorded)
     # Without it, the same draws leave groups that teach nothing.
-    without = grpo.train(replace(config, loss=replace(config.loss, refill=1.0))).all_metrics()
+    without = grpo.train(replace(config, loss=replace(config.loss, dynamic_sampling=1.0))).all_metrics()
     assert sum(row["zero_signal_groups"] for row in without) > 0
     assert "groups_drawn" not in without[0]

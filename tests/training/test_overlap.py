@@ -78,6 +78,8 @@ def test_a_wave_is_scored_while_the_next_is_sampled(
             return real_sample(*arguments)
 
     monkeypatch.setattr(Session, "sample", sample)
-    run = grpo.train(small(tmp_path, steps=1, system=System(runs=str(tmp_path), threads=1, rows_at_once=rows)))
+    run = grpo.train(
+        small(tmp_path, steps=1, system=System(runs=str(tmp_path), threads=1, max_concurrent_completions=rows))
+    )
     assert events == (["sampled", "sampled", "scoring"] if rows == 3 else ["sampled", "scoring"]) * waves
     assert [group["group_index"] for group in run.completions(0)] == [0, 1, 2, 3]

@@ -161,7 +161,7 @@ def test_memory_that_runs_out_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
         return logprobs(policy, batch, temperature)
 
     monkeypatch.setattr("grpo.training.sft.policy_logprobs", small)
-    system = System(runs=str(tmp_path / "runs"), recompute=True)
+    system = System(runs=str(tmp_path / "runs"), gradient_checkpointing=True)
     data = str(write(tmp_path / "rows.jsonl", ROWS[:20]))
     with grpo.sft(SftConfig(model="nano", data=data, steps=2, batch_size=20, system=system)) as run:
         told = [found["text"] for found in run.findings() if found["kind"] == "memory"]

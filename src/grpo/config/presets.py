@@ -33,8 +33,8 @@ class Loss:
     """Last share of max_new_tokens over which a longer completion loses up to 1 of its reward."""
     mask_truncated: bool = False
     """Leave completions that were cut at max_new_tokens out of the loss."""
-    refill: float = 1.0
-    """Groups without signal are replaced until refill x prompts_per_step groups were drawn; 1: never."""
+    dynamic_sampling: float = 1.0
+    """Replace groups without signal until dynamic_sampling x prompts_per_step groups were drawn; 1: off."""
     ratio: Literal["token", "sequence"] = "token"
     """Policy ratio of each token, or one for the whole completion (the geometric mean over its tokens)."""
     surrogate: str = "clip"
@@ -101,7 +101,7 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
     "dapo": Preset(
-        settings=replace(_PLAIN_CLIP, clip_high=0.28, aggregate="token", overlong=0.2, refill=3.0),
+        settings=replace(_PLAIN_CLIP, clip_high=0.28, aggregate="token", overlong=0.2, dynamic_sampling=3.0),
         paper="Yu et al. 2025, DAPO, arXiv:2503.14476",
         differences=(
             "A group is replaced when its rewards, length penalty included, are equal; the paper looks at accuracy 0 "

@@ -27,13 +27,13 @@ ZERO_OR_MORE = Limit("0 or more", lambda value: value >= 0)
 _SETTINGS: Mapping[Limit, str] = {
     Limit("given, not empty", bool): "model system.device system.runs",
     Limit("at least 1", lambda value: value >= 1): """
-        steps prompts_per_step group_size max_new_tokens batch_size loss.refill loss.correction_cap checkpoints.keep
-        optimizer.epochs optimizer.minibatches evaluation.problems""",
+        steps prompts_per_step group_size max_new_tokens batch_size loss.dynamic_sampling loss.correction_cap
+        checkpoints.keep optimizer.epochs optimizer.minibatches evaluation.problems""",
     ZERO_OR_MORE: """
         seed checkpoint_every warmup_steps weight_decay loss.beta loss.refresh loss.entropy lora.rank
         critic.warmup_steps critic.clip critic.weight optimizer.warmup_steps optimizer.weight_decay
         evaluation.every evaluation.probes scoring.workers scoring.judge_retries scoring.judge_budget
-        system.threads system.rows_at_once system.token_budget system.token_groups""",
+        system.threads system.max_concurrent_completions system.token_budget system.token_groups""",
     Limit("above 0", lambda value: value > 0): """
         lr temperature epochs grad_clip loss.clip_high loss.gate_up loss.gate_down lora.alpha critic.lr
         optimizer.grad_clip scoring.seconds scoring.memory_gb scoring.judge_seconds""",
@@ -160,10 +160,9 @@ def _of_update(loss: Loss, prompts_per_step: int) -> Iterator[tuple[str, str]]:
         yield "cap", f'loss.surrogate "{loss.surrogate}" has none; set it to 0'
     if not loss.cap and loss.surrogate == "weight":
         yield "surrogate", '"weight" needs a bound in loss.cap, such as 5'
-    if loss.refill > 1 and loss.baseline in ("batch", "value"):
-        yield "refill", f'with loss.baseline "{loss.baseline}" every group has signal, so none is replaced; set it to 1'
-    if loss.refill > 1 and int(loss.refill * prompts_per_step) == prompts_per_step:
-        yield (
-            "refill",
-            f"{loss.refill:g} x prompts_per_step, which is {prompts_per_step}, has no room for one more group",
-        )
+    if loss.dynamic_sampling > 1 and loss.baseline in ("batch", "value"):
+        why = f'with loss.baseline "{loss.baseline}" every group has signal, so none is replaced; set it to 1'
+        yield "dynamic_sampling", why
+    if loss.dynamic_sampling > 1 and int(loss.dynamic_sampling * prompts_per_step) == prompts_per_step:
+        most = f"{loss.dynamic_sampling:g} x prompts_per_step, which is {prompts_per_step}"
+        yield "dynamic_sampling", f"{most}, has no room for one more group"

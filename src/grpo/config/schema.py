@@ -163,9 +163,9 @@ class System:
     token_budget: int = 0
     """Tokens per micro-batch; 0: what a GPU's free memory holds, found once and kept, and 16384 on a CPU. Halved where
     memory runs out all the same."""
-    recompute: bool = False
+    gradient_checkpointing: bool = False
     """Keep less for the backward pass and compute it again: a third slower, with far less memory (GPU)."""
-    rows_at_once: int = 0
+    max_concurrent_completions: int = 0
     """Most completions sampled at a time, the rest waits; 0: what free memory holds, found once and kept."""
     runs: str = "runs"
     """Folder that holds the runs."""
@@ -282,7 +282,14 @@ _WHY_FULL_DISTRIBUTION = (
     "not in training: completions would come from a cut-off distribution, so the policy ratio would compare log-probs "
     "of two different distributions; remove it (grpo sample and grpo eval accept it)"
 )
-_REFUSED = {"topp": _WHY_FULL_DISTRIBUTION, "topk": _WHY_FULL_DISTRIBUTION, "minp": _WHY_FULL_DISTRIBUTION}
+RENAMED = {
+    "loss.refill": "loss.dynamic_sampling",
+    "system.recompute": "system.gradient_checkpointing",
+    "system.rows_at_once": "system.max_concurrent_completions",
+}
+"""Fields by a former name. Flags and files are refused with the new name; records of older runs are translated."""
+_MOVED = {old.rpartition(".")[2].replace("_", ""): f"is now {new}" for old, new in RENAMED.items()}
+_REFUSED = dict.fromkeys(("topp", "topk", "minp"), _WHY_FULL_DISTRIBUTION) | _MOVED
 
 
 def parse_train(argv: list[str]) -> Config:
@@ -303,7 +310,7 @@ def parse_sft(argv: list[str]) -> SftConfig:
     prog = "grpo sft"
     if "--help" in argv or "-h" in argv:
         show_help(SftConfig, prog)
-    settings = read(SftConfig, argv, prog=prog, positionals=("model", "data"))
+    settings = read(SftConfig, argv, prog=prog, positionals=("model", "data"), refused=_MOVED)
     config = build(SftConfig, settings, prog=prog)
     validate(config, {path: setting.origin for path, setting in settings.items()})
     return config
@@ -370,6 +377,20 @@ def as_dict(config: Config | SftConfig) -> dict[str, Any]:
 def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
     """The inverse of `as_dict`."""
     return from_table(cls, data, "stored config")
+
+
+def with_current_names(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded config, its former field names replaced.
+
+    >>> with_current_names({"steps": 3, "system": {"recompute": True}})
+    {'steps': 3, 'system': {'gradient_checkpointing': True}}
+    """
+    renamed = dict(data)
+    for old, new in RENAMED.items():
+        (section, before), (_, now) = old.split("."), new.split(".")
+        if before in renamed.get(section, {}):
+            renamed[section] = {now if name == before else name: value for name, value in renamed[section].items()}
+    return renamed
 
 
 def to_toml(config: Config | SftConfig) -> str:

@@ -38,7 +38,8 @@ def within_memory(
             if tokens <= LEAST:
                 raise GrpoError(
                     f"field system.token_budget: out of memory on {policy.device} even with {tokens} tokens per "
-                    "micro-batch; turn on --system.recompute, shorten completions, or train adapters (see grpo plan)"
+                    "micro-batch; turn on --system.gradient_checkpointing, shorten completions, or train adapters "
+                    "(see grpo plan)"
                 ) from error
         # Outside the handler: the error's traceback would keep every tensor of the failed attempt.
         undo()

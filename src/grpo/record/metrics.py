@@ -79,8 +79,8 @@ METRICS: dict[str, Metric] = {
     "groups_drawn": Metric(
         "Dynamic sampling: groups sampled in this step, those discarded for want of signal included.",
         "count",
-        "prompts_per_step while most problems teach; at its limit (refill × prompts_per_step) the task is too easy or "
-        "too hard.",
+        "prompts_per_step while most problems teach; at its limit (dynamic_sampling × prompts_per_step) the task is "
+        "too easy or too hard.",
     ),
     "groups_kept": Metric(
         "Dynamic sampling: groups with signal, which the step trains on and records.",
@@ -219,7 +219,7 @@ METRICS: dict[str, Metric] = {
         "Completion tokens sampled in this step, those of replaced groups included; in supervised fine-tuning, the "
         "answer tokens trained on.",
         "tokens",
-        "prompts per step × group size × length_mean; with dynamic sampling up to refill times that.",
+        "prompts per step × group size × length_mean; with dynamic sampling up to dynamic_sampling times that.",
     ),
     "tokens_per_second": Metric(
         "tokens divided by the seconds spent sampling; where groups are replaced, their scoring is in the seconds.",

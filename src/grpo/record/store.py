@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 
 from grpo.config.parse import one_line
-from grpo.config.schema import check_run_name
+from grpo.config.schema import check_run_name, with_current_names
 from grpo.errors import DiskFullError, GrpoError
 from grpo.kill_points import point
 from grpo.record.lock import is_left_behind
@@ -70,7 +70,7 @@ class Run:
         db.execute("PRAGMA synchronous = NORMAL")  # with WAL: a power cut may lose the last steps, never tear one
         db.execute("PRAGMA foreign_keys = ON")
         meta = self._meta()
-        self.config: dict[str, Any] = meta["config"]
+        self.config: dict[str, Any] = with_current_names(meta["config"])
         self.kind: str = meta["kind"]
 
     @classmethod
@@ -346,7 +346,8 @@ class Run:
             "seconds": sum(spans.values()),
             "spans": spans,
             "findings": self.findings(),
-            **{key: meta[key] for key in ("config", "versions", "git")},
+            "config": self.config,
+            **{key: meta[key] for key in ("versions", "git")},
         }
 
     @contextmanager

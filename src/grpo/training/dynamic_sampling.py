@@ -41,7 +41,7 @@ def refilled(groups: Sequence[Group], session: Session, step: int) -> tuple[list
 
 def most_groups(config: Config) -> int:
     """That a step may draw."""
-    return int(config.loss.refill * config.prompts_per_step)
+    return int(config.loss.dynamic_sampling * config.prompts_per_step)
 
 
 def refills(config: Config) -> bool:

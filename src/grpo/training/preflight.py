@@ -147,8 +147,8 @@ def check_memory(config: Config, task: Task, device: torch.device) -> Sizes:
     if needed(budget) > free:
         raise GrpoError(
             f"field model: training {config.model} takes about {needed(budget) / 1e9:.1f} GB, and {free / 1e9:.1f} GB "
-            f"are free on {device}; lower prompts_per_step or max_new_tokens, turn on system.recompute, or choose a "
-            "smaller model (see grpo plan)"
+            f"are free on {device}; lower prompts_per_step or max_new_tokens, turn on "
+            "system.gradient_checkpointing, or choose a smaller model (see grpo plan)"
         )
     return Sizes(budget, needed(budget))
 
@@ -178,7 +178,7 @@ def predicted_memory(
         PRECISIONS[pick_precision(config.system, device.type)],
         on_gpu=device.type == "cuda",
         lora=config.lora.rank,
-        recompute=config.system.recompute,
+        recompute=config.system.gradient_checkpointing,
     )
 
 
@@ -216,8 +216,8 @@ def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
         )
     if policy.forgetful and policy.fused_in_training is None:
         notes.append(
-            f"system.recompute does nothing for {policy.name} here: it is for models of Llama's blocks, on a GPU in "
-            "16 bits"
+            f"system.gradient_checkpointing does nothing for {policy.name} here: it is for models of Llama's blocks, "
+            "on a GPU in 16 bits"
         )
     if policy.tokenizer.pad_token_id is None:
         notes.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")

@@ -90,10 +90,12 @@ class Session:
             step_marks(task)
         policy, reference, critic, optimizer = _models(config, checkpoint)
         for network in (policy, critic.body if critic else policy):
-            network.forgetful = config.system.recompute
+            network.forgetful = config.system.gradient_checkpointing
         policy.token_budget = kept_budget(run, config) or sizes.token_budget
         threads = prepare_machine(config.system, policy, run)
-        engine = Engine(policy, config.system.rows_at_once or (run.meta("rows_at_once") if run else None) or 0)
+        engine = Engine(
+            policy, config.system.max_concurrent_completions or (run.meta("rows_at_once") if run else None) or 0
+        )
         notes = [*idle(config), *preflight(config, task, policy, engine, run.path if run else None)]
         if run is None or lock is None:
             name = config.run or fresh_name(folder, f"{task.name}-{config.algorithm}")

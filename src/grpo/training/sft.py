@@ -49,7 +49,7 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
     view = logged(view or View(), config.system.log)
     task = load_task(config.task, config.data, config.dataset) if config.task else None
     policy = load_policy(config.model, **placement(config.system))
-    policy.forgetful = config.system.recompute
+    policy.forgetful = config.system.gradient_checkpointing
     prepare_machine(config.system, policy)
     batches, steps = batches_of(config, task, policy)
     warmup_steps = min(config.warmup_steps, steps // 10)  # a short run must not be all warm-up

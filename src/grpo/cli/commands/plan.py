@@ -21,6 +21,7 @@ from grpo.model.plan.shape import Shape, find_shape, typical_shape
 from grpo.model.plan.work import Needs, Work, needs
 
 PROG = "grpo plan"
+MOVED = {"recompute": "is now gradient_checkpointing"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +54,8 @@ class PlanOptions:
     """Length of the completions."""
     token_budget: int = 16384
     """Tokens per micro-batch, as system.token_budget."""
-    recompute: bool = False
-    """Keep less for the backward pass and compute it again, as system.recompute."""
+    gradient_checkpointing: bool = False
+    """Keep only the input of each block and compute the rest again, as system.gradient_checkpointing."""
     epochs: int = 1
     """Passes over the completions of a step."""
     minibatches: int = 1
@@ -71,7 +72,7 @@ def command(arguments: list[str]) -> int:
     recipes = [argument for argument in arguments if argument.endswith(".toml")]
     config = parse_train(recipes) if recipes else None
     rest = [argument for argument in arguments if argument not in recipes]
-    settings = flags.read(PlanOptions, rest, prog=PROG, positionals=("model",))
+    settings = flags.read(PlanOptions, rest, prog=PROG, positionals=("model",), refused=MOVED)
     options = flags.build(PlanOptions, settings, prog=PROG, default=options_of(config) if config else None)
     planned = plan(options, config)
     if options.json:
@@ -94,7 +95,7 @@ def options_of(config: Config) -> PlanOptions:
         group_size=config.group_size,
         max_new_tokens=config.max_new_tokens,
         token_budget=system.token_budget or PlanOptions.token_budget,
-        recompute=system.recompute,
+        gradient_checkpointing=system.gradient_checkpointing,
         epochs=optimizer.epochs,
         minibatches=optimizer.minibatches,
     )
@@ -120,7 +121,7 @@ def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
         "work": dataclasses.asdict(asked.work(options)),
         "dtype": _precision(options),
         "lora": options.lora,
-        "recompute": options.recompute,
+        "gradient_checkpointing": options.gradient_checkpointing,
         "gpu": usable if asked.gpu else None,
         "algorithms": rows,
     }
@@ -162,7 +163,7 @@ class _Asked:
             PRECISIONS[_precision(options)],
             on_gpu=options.device == "gpu",
             lora=options.lora,
-            recompute=options.recompute,
+            recompute=options.gradient_checkpointing,
             reward_model=self.reward_model,
         )
         return {
@@ -182,7 +183,7 @@ class _Asked:
             "prompts_per_step": [options.prompts_per_step, max(1, options.prompts_per_step // 4)],
             "lora": [options.lora, options.lora or 16],
             "dtype": [options.dtype, "bfloat16"],
-            "recompute": [options.recompute, options.device == "gpu"],
+            "gradient_checkpointing": [options.gradient_checkpointing, options.device == "gpu"],
             "token_budget": [max(1, options.token_budget // part) for part in (1, 2, 4, 8)],
         }
         for values in product(*ways.values()):

@@ -115,7 +115,7 @@ def judged(query: Query) -> dict[str, Any]:
         "zero_signal_groups": float((advantages_PG == 0).all(dim=1).double().mean()),
         "agreement": _correlation(advantages_PG, true_PG),
         "wrong_sign": _share(advantages_PG * true_PG < 0, true_PG != 0),
-        "dapo": {name: getattr(PRESETS["dapo"].settings, name) for name in ("baseline", "scale", "refill")},
+        "dapo": {name: getattr(PRESETS["dapo"].settings, name) for name in ("baseline", "scale", "dynamic_sampling")},
         "example": _example(quality_PG[0], error_PG[0], advantages_PG[0], true_PG[0]),
     }
 

@@ -68,8 +68,8 @@ def trl_fields(loss: Loss, beta: float) -> tuple[dict[str, Any], list[str]]:
         missing.append(f"KL {loss.kl} in the {loss.kl_in}: TRL has k3 in the loss")
     if loss.baseline != "mean":
         missing.append(f"baseline {loss.baseline}")
-    if loss.refill > 1:
-        missing.append(f"groups without signal drawn again, up to {loss.refill:g} times")
+    if loss.dynamic_sampling > 1:
+        missing.append(f"groups without signal drawn again, up to {loss.dynamic_sampling:g} times")
     if loss.overlong:
         missing.append(f"penalty on the last {loss.overlong:.0%} of the length: a reward function there")
     return fields, missing

@@ -32,7 +32,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "loss.gate_up": (0.05, 20.0),
     "loss.gate_down": (0.05, 20.0),
     "loss.overlong": (0.0, 1.0),
-    "loss.refill": (1.0, 4.0),
+    "loss.dynamic_sampling": (1.0, 4.0),
     "loss.refresh": (0, 200),
     "loss.entropy": (0.0, 0.1),
     "optimizer.epochs": (1, 8),
@@ -113,7 +113,7 @@ class Trial:
         completions = 0.0
         for arm in range(len(self.arms)):
             config = self.config(arm, seed=1, folder=Path("runs"))
-            passes = config.optimizer.epochs * config.loss.refill
+            passes = config.optimizer.epochs * config.loss.dynamic_sampling
             completions += self.seeds * self.steps * config.prompts_per_step * config.group_size * passes
         if completions > MOST_COMPLETIONS:
             raise GrpoError(f"trial: {completions:,.0f} completions are more than {MOST_COMPLETIONS:,}; ask for fewer")
