@@ -216,20 +216,20 @@ def ours(work: Work, rows: Rows) -> None:
     from grpo.config import Config, Evaluation, Optimizer, System
     from grpo.config.presets import Loss
     from grpo.model.plan.shape import find_shape
-    from grpo.record.events import View
+    from grpo.record.events import Callback
     from grpo.training.gradient import trained
 
     budget = {"token_budget": work.token_budget} if work.token_budget else {}
     divergence = {"beta": work.beta, "kl": "k3_ratio"} if work.beta else {"beta": 0.0}  # as TRL estimates it
 
-    class Watch(View):
-        def started(self, run: Any, config: Any, first_step: int) -> None:
+    class Watch(Callback):
+        def on_start(self, run: Any, config: Any, first_step: int) -> None:
             self.run, self.config = run, config
 
-        def evaluated(self, step: int, row: Any) -> None:
+        def on_evaluation(self, step: int, row: Any) -> None:
             rows.begin()
 
-        def stepped(self, step: int, metrics: Mapping[str, float], groups: Sequence[Any]) -> None:
+        def on_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Any]) -> None:
             sampled, taken = (
                 [(len(group.prompt_tokens), [len(done) for done in group.completions]) for group in some]
                 for some in (groups, trained(groups, self.config))
@@ -262,7 +262,7 @@ def ours(work: Work, rows: Rows) -> None:
             ),
         )
         with suppress(EnoughError):
-            grpo.train(config, Watch())
+            grpo.train(config, callbacks=[Watch()])
 
 
 def trl(work: Work, rows: Rows, vllm: bool = False) -> None:

@@ -18,20 +18,20 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import grpo
-from grpo import train as train_module
 from grpo.config import Config, Evaluation, System
-from grpo.record.events import View
+from grpo.record.events import Callback
+from grpo.training import loop
 from grpo.training.session import Session
 from grpo.types import Group
 
 
-class Timer(View):
+class Timer(Callback):
     """Wall-clock time of every step, from the end of the one before: checkpoints between them count."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
 
-    def stepped(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
+    def on_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
         self.ends.append(time.perf_counter())
 
 
@@ -58,7 +58,7 @@ def run_once(arguments: argparse.Namespace, every: int) -> tuple[float, float]:
             system=System(runs=runs, device=arguments.device),
         )
         timer = Timer()
-        with grpo.train(config, timer) as run:
+        with grpo.train(config, callbacks=[timer]) as run:
             recording = [span["seconds"] for span in run.spans() if span["name"] == "record"]
     seconds = (timer.ends[-1] - timer.ends[4]) / (len(timer.ends) - 5)
     return seconds, statistics.fmean(recording[5:])
@@ -74,7 +74,7 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    train_module.Session = StopwatchSession
+    loop.Session = StopwatchSession
     rounds = [(run_once(arguments, arguments.every), run_once(arguments, 0)) for _ in range(arguments.rounds)]
     with_checkpoints = statistics.median(seconds for (seconds, _), _ in rounds)
     without = statistics.median(seconds for _, (seconds, _) in rounds)

@@ -25,7 +25,6 @@ from grpo.config import Config, Evaluation, Optimizer, System
 from grpo.model.device import pick_device
 from grpo.model.hub import locate_model
 from grpo.model.plan import GIB, Shape, find_shape
-from grpo.record.events import View
 from grpo.tasks import TASKS
 from grpo.training.loop import loop
 from grpo.training.preflight import predicted_memory
@@ -92,7 +91,7 @@ def measure(shape: Shape, model: str, algorithm: str, arguments: argparse.Namesp
     )
     if algorithm == "ppo":  # from the first step both networks learn
         config = Config(**{**vars(config), "critic": type(config.critic)(warmup_steps=0)})
-    session = Session.start(config, View())
+    session = Session.start(config)
     session.checkpoint = lambda *_, **__: None  # type: ignore[method-assign]  # nothing to keep
     models = [session.policy, session.reference, session.critic and session.critic.body]
     loaded = sum(weight.nbytes for each in models if each is not None for weight in each.model.parameters())

@@ -35,7 +35,6 @@ from grpo.config.schema import parse_train
 from grpo.model.device import pick_device
 from grpo.model.plan import GIB, shape_of
 from grpo.model.policy import Policy
-from grpo.record.events import View
 from grpo.tasks import TASKS
 from grpo.training.loop import loop
 from grpo.training.preflight import predicted_memory
@@ -118,7 +117,7 @@ def measure(recipe: Path, steps: int = 3, shape: str = "", changes: list[str] | 
     shape = shape or named
     with random_weights(shape, prompt_tokens) as model, tempfile.TemporaryDirectory() as runs:
         config = configured(recipe, model, steps, runs, changes or [])
-        session = Session.start(config, View())
+        session = Session.start(config)
         session.checkpoint = lambda *_, **__: None  # type: ignore[method-assign]  # nothing to keep
         on_gpu = session.policy.device.type == "cuda"
         loaded = sum(weight.nbytes for weight in session.policy.model.parameters())

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from grpo.config import Config as Config
     from grpo.config import SftConfig as SftConfig
     from grpo.errors import GrpoError as GrpoError
+    from grpo.record.events import Callback as Callback
+    from grpo.record.store import Run as Run
     from grpo.training.loop import train as train
     from grpo.training.sft import sft as sft
     from grpo.types import Batch as Batch
@@ -20,15 +22,29 @@ if TYPE_CHECKING:
     from grpo.types import Group as Group
     from grpo.types import Problem as Problem
 
-__all__ = ["Batch", "Completion", "Config", "Group", "GrpoError", "Problem", "SftConfig", "sft", "train"]
+__all__ = [
+    "Batch",
+    "Callback",
+    "Completion",
+    "Config",
+    "Group",
+    "GrpoError",
+    "Problem",
+    "Run",
+    "SftConfig",
+    "sft",
+    "train",
+]
 
 _HOMES = {
     "Batch": "types",
+    "Callback": "record.events",
     "Completion": "types",
     "Config": "config",
     "Group": "types",
     "GrpoError": "errors",
     "Problem": "types",
+    "Run": "record.store",
     "SftConfig": "config",
     "sft": "training.sft",
     "train": "training.loop",

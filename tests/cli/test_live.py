@@ -12,12 +12,13 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from grpo.cli.terminal.live import LinesView, LiveView, View, pick_view, print_group, print_run, print_runs
+from grpo.cli.terminal.live import LinesView, LiveView, pick_view, print_group, print_run, print_runs
 from grpo.cli.terminal.printed import advantage_colour, group_lines, printable, rows_best_first, telling
 from grpo.cli.terminal.progress import Trend
 from grpo.cli.terminal.report import eval_changes
 from grpo.config import Config, Evaluation, SftConfig
 from grpo.config.schema import Loss, as_dict
+from grpo.record.events import Terminal
 from grpo.record.store import Run
 from grpo.types import Completion, Group, Problem
 
@@ -93,19 +94,19 @@ def new_run(folder: Path, config: Config = CONFIG) -> Run:
     return Run.create(folder, "sums-001", kind="grpo", config=as_dict(config))
 
 
-def train(view: View, run: Run, groups: Sequence[Group], steps: int = 40, status: str = "finished") -> None:
+def train(view: Terminal, run: Run, groups: Sequence[Group], steps: int = 40, status: str = "finished") -> None:
     """What the loop does: an evaluation, steps, and unless it was stopped another evaluation."""
 
     def evaluate(step: int, row: dict[str, float], pinned: list[Group]) -> None:
         run.record_eval(step, row, [])
         run.record_probes(step, pinned)
-        view.evaluated(step, row)
+        view.on_evaluation(step, row)
 
-    view.started(run, CONFIG, 0)
+    view.on_start(run, CONFIG, 0)
     evaluate(0, BEFORE, probes("252", "154"))
     for step in range(steps):
         run.record(step, groups, METRICS, {"rollout": 2.0, "reward": 0.25, "update": 1.0})
-        view.stepped(step, METRICS, groups)
+        view.on_step(step, METRICS, groups)
     if status == "finished":
         evaluate(steps, AFTER, probes(WORKED, "134"))
     run.set_status(status)
@@ -173,16 +174,16 @@ def test_the_mean_reward_is_told_where_it_is_not_the_accuracy() -> None:
 
 def test_a_long_evaluation_says_what_it_does(run: Run, live: LiveView, capsys: pytest.CaptureFixture[str]) -> None:
     lines = LinesView(quiet=False)
-    lines.started(run, CONFIG, 0)
-    lines.evaluating(0, 500)
+    lines.on_start(run, CONFIG, 0)
+    lines.on_evaluation_start(0, 500)
     assert lines.silence is not None
     lines.silence.function(*lines.silence.args)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "held out after 0 steps: asking 500 problems, sampled and greedy …"
     ]
-    lines.evaluated(0, BEFORE)
+    lines.on_evaluation(0, BEFORE)
     assert lines.silence.finished.is_set()  # nothing is said any more
-    live.started(run, CONFIG, 0)
+    live.on_start(run, CONFIG, 0)
 
     def held_out() -> str:
         console = Console(width=80, file=io.StringIO())
@@ -190,11 +191,11 @@ def test_a_long_evaluation_says_what_it_does(run: Run, live: LiveView, capsys: p
         [line] = [line for line in console.file.getvalue().splitlines() if line.startswith("held out")]
         return line.strip()
 
-    live.evaluating(0, 500)
+    live.on_evaluation_start(0, 500)
     assert held_out() == "held out    asking 500 problems"
-    live.evaluated(0, BEFORE)
+    live.on_evaluation(0, BEFORE)
     assert held_out() == "held out 35.2% [31–40]   before training"
-    live.evaluating(20, 500)
+    live.on_evaluation_start(20, 500)
     assert held_out() == "held out 35.2% [31–40]   before training   asking 500 problems"
 
 
@@ -204,10 +205,10 @@ def test_lines_come_after_ten_seconds_when_steps_are_slow(
     now = [100.0]
     monkeypatch.setattr("grpo.cli.terminal.live.time.monotonic", lambda: now[0])
     view = LinesView(quiet=False)
-    view.started(run, CONFIG, 0)
+    view.on_start(run, CONFIG, 0)
     for step in range(4):
         now[0] += 6.0
-        view.stepped(step, METRICS, [])
+        view.on_step(step, METRICS, [])
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
     assert [line.split()[1] for line in told] == ["2/40", "4/40"]
     assert told[0].endswith("  3:48 left")  # 38 more steps of 6 seconds
@@ -218,14 +219,14 @@ def test_hostile_text_is_escaped(run: Run, live: LiveView, capsys: pytest.Captur
     lines = LinesView(quiet=False)
     train(lines, run, [nasty], steps=10, status="stopped")
     run.record_probes(10, [group(HOSTILE, HOSTILE, completion(HOSTILE, 0.0))])
-    lines.finished(run)
+    lines.on_end(run)
     output = capsys.readouterr().out
     assert output.count(HOSTILE_SHOWN) >= 2
     assert "\x1b" not in output
     assert "\u202e" not in output
 
-    live.started(run, CONFIG, 0)
-    live.stepped(0, METRICS, [nasty])
+    live.on_start(run, CONFIG, 0)
+    live.on_step(0, METRICS, [nasty])
     screen = "\n".join(frame(live, 80))
     assert screen.count(HOSTILE_SHOWN) >= 2
     assert "\x1b" not in screen
@@ -252,18 +253,18 @@ def test_live_frame(run: Run, live: LiveView, width: int) -> None:
 
 
 def test_live_frame_before_the_first_step(run: Run, live: LiveView) -> None:
-    live.started(run, CONFIG, 0)
+    live.on_start(run, CONFIG, 0)
     assert "step 0/40  0:00 elapsed" in frame(live, 80)[1]
-    live.evaluated(0, BEFORE)
+    live.on_evaluation(0, BEFORE)
     assert frame(live, 80)[2] == "held out 35.2% [31–40]   before training"
 
 
 def test_frame_keeps_its_height_when_groups_differ(run: Run, live: LiveView) -> None:
-    live.started(run, CONFIG, 0)
+    live.on_start(run, CONFIG, 0)
     heights = set()
     for shown in (mixed(), group("p", "a", *[completion(str(i), float(i), i / 10) for i in range(6)])):
         live.group_at = -np.inf
-        live.stepped(0, METRICS, [shown])
+        live.on_step(0, METRICS, [shown])
         assert shown is live.group
         heights.add(len(frame(live, 80)))
     assert len(heights) == 1
@@ -272,9 +273,9 @@ def test_frame_keeps_its_height_when_groups_differ(run: Run, live: LiveView) -> 
 def test_numbers_a_run_does_not_have_are_not_shown(tmp_path: Path, live: LiveView) -> None:
     metrics = {name: value for name, value in METRICS.items() if name not in ("worked_share", "entropy", "kl")}
     with new_run(tmp_path, replace(CONFIG, loss=Loss(beta=0.0))) as run:
-        live.started(run, CONFIG, 0)
-        live.stepped(0, metrics | {"reward_mean": float("nan")}, [])
-        live.stepped(1, metrics | {"grad_norm": float("nan")}, [])
+        live.on_start(run, CONFIG, 0)
+        live.on_step(0, metrics | {"reward_mean": float("nan")}, [])
+        live.on_step(1, metrics | {"grad_norm": float("nan")}, [])
         screen = "\n".join(frame(live, 80))
     for absent in ("worked", "entropy", "KL", "group"):
         assert absent not in screen
@@ -285,14 +286,14 @@ def test_numbers_a_run_does_not_have_are_not_shown(tmp_path: Path, live: LiveVie
 def test_drawing_is_throttled_and_groups_are_let_go(run: Run, live: LiveView, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("grpo.cli.terminal.live.time.monotonic", lambda: now[0])
-    live.started(run, CONFIG, 0)
+    live.on_start(run, CONFIG, 0)
     drawn, groups = [], []
     monkeypatch.setattr(live.live, "refresh", lambda: drawn.append(now[0]))
     for step in range(256):  # four seconds
         now[0] += 1 / 64
         sampled = mixed()
         groups.append(weakref.ref(sampled))
-        live.stepped(step, METRICS, [sampled])
+        live.on_step(step, METRICS, [sampled])
     del sampled
     gc.collect()
     assert 30 <= len(drawn) <= 33
@@ -303,9 +304,9 @@ def test_drawing_is_throttled_and_groups_are_let_go(run: Run, live: LiveView, mo
 def test_a_resumed_run_keeps_its_first_evaluation_and_its_trends(run: Run, live: LiveView) -> None:
     run.record_eval(0, BEFORE, [])
     run.record(0, [], METRICS | {"accuracy": 0.0}, {})
-    live.started(run, replace(CONFIG, steps=60), 1)
-    live.evaluated(1, AFTER)
-    live.stepped(1, METRICS | {"accuracy": 1.0}, [])
+    live.on_start(run, replace(CONFIG, steps=60), 1)
+    live.on_evaluation(1, AFTER)
+    live.on_step(1, METRICS | {"accuracy": 1.0}, [])
     lines = frame(live, 80)
     assert "step 2/60" in lines[1]
     assert lines[2] == "held out 35.2% [31–40] → 92.0% [89–94]   after 1 steps"
@@ -315,13 +316,13 @@ def test_a_resumed_run_keeps_its_first_evaluation_and_its_trends(run: Run, live:
 @pytest.mark.parametrize("kind", ["lines", "live"])
 def test_ending(run: Run, live: LiveView, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     view = live if kind == "live" else LinesView(quiet=False)
-    live.started(run, CONFIG, 0)
+    live.on_start(run, CONFIG, 0)
     live.live.stop()
     train(view, run, [mixed()])
     add_checkpoint(run, 40)
     capsys.readouterr()
     live.console = Console(width=100, file=io.StringIO(), force_terminal=True)
-    view.finished(run)
+    view.on_end(run)
     output = live.console.file.getvalue() if kind == "live" else capsys.readouterr().out  # type: ignore[attr-defined]
     assert "\x1b" not in output
     elsewhere = f" --runs {run.path.parent}"
@@ -362,7 +363,7 @@ def test_what_to_type_next_is_found_by_the_shell(
     monkeypatch.setenv("PATH", str(tmp_path))
     view = LinesView(quiet=False)
     train(view, run, [mixed()], steps=1)
-    view.finished(run)
+    view.on_end(run)
     assert "next       .venv/bin/grpo lab" in capsys.readouterr().out
 
 
@@ -370,7 +371,7 @@ def test_ending_of_a_stopped_run_tells_how_to_resume(run: Run, capsys: pytest.Ca
     view = LinesView(quiet=False)
     train(view, run, [mixed()], steps=3, status="stopped")
     capsys.readouterr()
-    view.finished(run)
+    view.on_end(run)
     output = capsys.readouterr().out
     assert "sums-001 stopped after 3 steps" in output
     assert "held out   after 0 steps" in output
@@ -410,7 +411,7 @@ def test_quiet_prints_at_most_three_lines(run: Run, status: str, capsys: pytest.
     view = LinesView(quiet=True)
     train(view, run, [mixed()], status=status)
     assert capsys.readouterr().out == ""
-    view.finished(run)
+    view.on_end(run)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"sums-001 {status} after 40 steps"
     after = {"finished": " → 92.0% [89–94], greedy 40.0% [36–44] → 95.4% [93–97]", "stopped": ", greedy 40.0% [36–44]"}
@@ -423,13 +424,13 @@ def test_supervised_fine_tuning(tmp_path: Path, live: LiveView, capsys: pytest.C
     config = SftConfig(model="tiny", data="data/rows.jsonl")
     run = Run.create(tmp_path, "sft-001", kind="sft", config=as_dict(config) | {"steps": 20})
     lines = LinesView(quiet=False)
-    lines.started(run, config, 0)
+    lines.on_start(run, config, 0)
     for step in range(20):
         metrics = {"sft_loss": 2.5 / (step + 1), "tokens": 640.0, "lr": 1e-3, "grad_norm": 0.5}
         run.record(step, [], metrics, {})
-        lines.stepped(step, metrics, [])
+        lines.on_step(step, metrics, [])
     run.set_status("finished")
-    lines.finished(run)
+    lines.on_end(run)
     output = capsys.readouterr().out
     assert output.startswith("sft-001: tiny · rows.jsonl · sft, 20 steps, in ")
     assert "step  10/20  loss 0.250  tokens/s " in output
@@ -437,8 +438,8 @@ def test_supervised_fine_tuning(tmp_path: Path, live: LiveView, capsys: pytest.C
     assert "loss       2.500 → 0.125" in output
     assert "held out" not in output
 
-    live.started(run, config, 0)
-    live.stepped(0, metrics, [])
+    live.on_start(run, config, 0)
+    live.on_step(0, metrics, [])
     screen = " ".join("\n".join(frame(live, 80)).split())
     assert "step 1/20 " in screen
     assert "loss 0.125 █" in screen

@@ -15,7 +15,6 @@ from grpo.config import Checkpoints, Config, Critic, Evaluation, Optimizer, Syst
 from grpo.config.presets import PRESETS, Loss
 from grpo.config.schema import validate
 from grpo.errors import GrpoError
-from grpo.record.events import View
 from grpo.record.store import Run
 from grpo.tasks import TASKS
 from grpo.tasks.arithmetic import Arithmetic
@@ -141,7 +140,7 @@ def test_the_reference_is_refreshed_and_only_when_asked(tmp_path: Path) -> None:
 
 
 def test_a_reward_term_needs_its_reference(tmp_path: Path) -> None:
-    session = Session.start(small(tmp_path, "rloo"), View())
+    session = Session.start(small(tmp_path, "rloo"))
     assert session.reference is not None
     assert session.critic is None
 

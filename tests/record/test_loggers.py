@@ -20,8 +20,8 @@ import grpo
 from grpo.cli.main import main
 from grpo.config import Config, Evaluation, System
 from grpo.errors import GrpoError
-from grpo.record.events import View
-from grpo.record.loggers import LOGGERS, logged, recorded_rows
+from grpo.record.events import Callback, Terminal
+from grpo.record.loggers import LOGGERS, recorded_rows, with_loggers
 from grpo.record.store import Run
 from grpo.types import Group
 
@@ -41,17 +41,17 @@ def small(folder: Path, log: str, **changes: Any) -> Config:
     return Config(**(settings | changes))
 
 
-class Killed(View):
+class Killed(Callback):
     """Ends the run as a kill would, after step 2 is recorded and logged, with a checkpoint of 2 steps."""
 
-    def stepped(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
+    def on_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
         if step == 2:
             raise KeyboardInterrupt
 
 
 def killed_and_resumed(folder: Path, log: str) -> Run:
     with pytest.raises(KeyboardInterrupt):
-        grpo.train(small(folder, log), Killed())
+        grpo.train(small(folder, log), callbacks=[Killed()])
     return grpo.train(small(folder, log, resume=True))
 
 
@@ -195,7 +195,7 @@ def test_what_a_logger_lost_it_gets_again(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "wandb", fake)
     monkeypatch.setattr("grpo.record.loggers.find_spec", lambda name: types.SimpleNamespace(origin=name))
     with pytest.raises(KeyboardInterrupt):
-        grpo.train(small(tmp_path, "wandb"), Killed())
+        grpo.train(small(tmp_path, "wandb"), callbacks=[Killed()])
     fake.history, fake.summary = [row for row in fake.history if row["step"] == 0], {"step": 0}
     grpo.train(small(tmp_path, "wandb", resume=True)).close()
     assert [row["step"] for row in fake.history if "loss" in row] == [0, 1, 2, 3]
@@ -281,5 +281,5 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         with pytest.raises(GrpoError, match=r"field system.log: trackio is not installed: pip install trackio"):
             grpo.train(small(tmp_path, "trackio"))
         assert not (tmp_path / "logged").exists(), "nothing was begun"
-    plain = View()
-    assert logged(plain, "") is plain
+    [terminal] = with_loggers([], "").members
+    assert type(terminal) is Terminal

@@ -37,7 +37,7 @@ from grpo.model.load import load_policy
 from grpo.model.optimizer import make_optimizer, state_tensors, take_step
 from grpo.model.policy import write_model
 from grpo.record.checkpoints import Checkpoints
-from grpo.record.events import View
+from grpo.record.events import Callback
 from grpo.record.lock import RunLock
 from grpo.record.store import Run
 from grpo.tasks import TASKS
@@ -291,18 +291,18 @@ def test_what_is_being_written_is_finished_before_the_run_is_free(
 ) -> None:
     """However a run ends: another trainer must not meet a writer of the first."""
 
-    class Crash(View):
-        def stepped(self, step: int, *_: object) -> None:
+    class Crash(Callback):
+        def on_step(self, step: int, *_: object) -> None:
             if step == 2:
-                raise RuntimeError("a fault in the view")
+                raise RuntimeError("a fault")
 
     def slowly(*arguments: Any) -> None:
         time.sleep(0.5)
         write_model(*arguments)
 
     monkeypatch.setattr("grpo.model.policy.write_model", slowly)
-    with pytest.raises(RuntimeError, match="a fault in the view"):
-        grpo.train(parse_train(command(tmp_path)[1:]), Crash())
+    with pytest.raises(GrpoError, match="callback Crash: on_step raised RuntimeError: a fault"):
+        grpo.train(parse_train(command(tmp_path)[1:]), callbacks=[Crash()])
     assert os.listdir(tmp_path / "job" / "checkpoints") == ["step-000002"]
     RunLock(tmp_path / "job").close()
 
@@ -469,7 +469,7 @@ def test_a_learning_rate_that_ruins_the_model_stops_the_run(tmp_path: Path, caps
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
-    session = Session.start(parse_train(command(tmp_path)[1:]), View())
+    session = Session.start(parse_train(command(tmp_path)[1:]), [])
     with session.recorded():
         session.checkpoint(1)
         with torch.no_grad():
@@ -764,13 +764,13 @@ def test_a_resume_asks_only_for_the_space_that_is_still_missing(
     assert status(tmp_path / "job") == "finished"
 
 
-class Fill(View):
+class Fill(Callback):
     """Fills the disk after a step, but for some bytes."""
 
     def __init__(self, disk: Path, step: int, leave: int):
         self.disk, self.step, self.leave = disk, step, leave
 
-    def stepped(self, step: int, *_: object) -> None:
+    def on_step(self, step: int, *_: object) -> None:
         if step == self.step:
             (self.disk / "filler").write_bytes(b"1" * (shutil.disk_usage(self.disk).free - self.leave))
 
@@ -786,7 +786,7 @@ def test_a_full_disk_stops_the_run_and_resume_finishes_it(
     leave: int,
 ) -> None:
     with pytest.raises(DiskFullError) as caught:
-        grpo.train(config_of(command(small_disk)), Fill(small_disk, 3, leave))
+        grpo.train(config_of(command(small_disk)), callbacks=[Fill(small_disk, 3, leave)])
     assert str(caught.value).startswith(f"{small_disk}/job/")
     assert "the disk is full" in str(caught.value)
     checkpoint = Checkpoints(small_disk / "job").newest()
@@ -808,18 +808,18 @@ def test_no_run_is_half_made_on_a_full_disk(small_disk: Path) -> None:
 
 
 def test_a_record_that_finds_no_space_stops_the_run(tmp_path: Path, whole: Whole) -> None:
-    class Cramped(View):
-        def started(self, run: Run, *_: object) -> None:
+    class Cramped(Callback):
+        def on_start(self, run: Run, *_: object) -> None:
             self.db = run._db
 
-        def stepped(self, step: int, *_: object) -> None:
+        def on_step(self, step: int, *_: object) -> None:
             if step == 3:
                 [pages] = self.db.execute("PRAGMA page_count").fetchone()
                 self.db.execute(f"PRAGMA max_page_count = {pages}")
 
     argv = command(tmp_path, "job", "--system.token_groups", "4")
     with pytest.raises(DiskFullError, match=r"job/run\.db: the disk is full; what was recorded before is intact$"):
-        grpo.train(config_of(argv), Cramped())
+        grpo.train(config_of(argv), callbacks=[Cramped()])
     assert status(tmp_path / "job") == "failed"
     assert main(argv) == 0
     assert_same(tmp_path / "job", whole("--system.token_groups", "4"))

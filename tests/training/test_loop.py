@@ -17,7 +17,7 @@ from grpo.errors import GrpoError
 from grpo.model.load import load_policy
 from grpo.model.optimizer import make_optimizer
 from grpo.record.checkpoints import Checkpoints
-from grpo.record.events import View
+from grpo.record.events import Callback
 from grpo.record.metrics import TIMED_METRICS
 from grpo.record.store import Run
 from grpo.tasks import TASKS
@@ -78,14 +78,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
 
 
 def test_resume_forgets_steps_after_the_checkpoint_and_makes_them_again(tmp_path: Path) -> None:
-    class Crash(View):
-        def stepped(self, step: int, *_: object) -> None:
+    class Crash(Callback):
+        def on_step(self, step: int, *_: object) -> None:
             if step == 2:
                 raise RuntimeError("power cut")
 
     whole = grpo.train(small(tmp_path, run="whole", steps=4, checkpoint_every=2))
-    with pytest.raises(RuntimeError, match="power cut"):
-        grpo.train(small(tmp_path, run="torn", steps=4, checkpoint_every=2), Crash())
+    with pytest.raises(GrpoError, match="power cut"):
+        grpo.train(small(tmp_path, run="torn", steps=4, checkpoint_every=2), callbacks=[Crash()])
     with Run.open(tmp_path, "torn") as torn:
         assert torn.summary()["status"] == "failed"
         assert torn.last_step() == 2
@@ -224,8 +224,8 @@ def test_old_logprobs_come_from_the_policy_before_the_first_update() -> None:
 
 
 def test_no_reference_is_loaded_without_kl(tmp_path: Path) -> None:
-    assert Session.start(small(tmp_path, algorithm="dr_grpo"), View()).reference is None
-    session = Session.start(small(tmp_path), View())
+    assert Session.start(small(tmp_path, algorithm="dr_grpo"), []).reference is None
+    session = Session.start(small(tmp_path), [])
     assert session.reference is not None
     assert session.reference.model is not session.policy.model
 
@@ -233,11 +233,11 @@ def test_no_reference_is_loaded_without_kl(tmp_path: Path) -> None:
 def test_garbage_is_looked_for_among_new_objects_alone(tmp_path: Path) -> None:
     frozen: list[int] = []
 
-    class Watch(View):
-        def stepped(self, *_: object) -> None:
+    class Watch(Callback):
+        def on_step(self, *_: object) -> None:
             frozen.append(gc.get_freeze_count())
 
-    grpo.train(small(tmp_path), Watch()).close()
+    grpo.train(small(tmp_path), callbacks=[Watch()]).close()
     assert min(frozen) > 100_000
     assert gc.get_freeze_count() == 0
 

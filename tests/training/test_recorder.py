@@ -15,7 +15,7 @@ import grpo.training.loop as train_module
 from grpo.cli.main import main
 from grpo.errors import DiskFullError, GrpoError
 from grpo.record.checkpoints import Checkpoints
-from grpo.record.events import View
+from grpo.record.events import Callback
 from grpo.record.store import Run
 from grpo.rollout.builtin import Engine
 from grpo.training.recorder import Recorder
@@ -91,8 +91,8 @@ def test_a_checkpoint_and_an_evaluation_wait_for_the_record(tmp_path: Path, monk
         events.append(("evaluation", step))
         real_eval(self, step, *more)
 
-    class Told(View):
-        def stepped(self, step: int, *_: object) -> None:
+    class Told(Callback):
+        def on_step(self, step: int, *_: object) -> None:
             events.append(("record", step))
 
     def once_asked(step: int) -> None:
@@ -102,7 +102,7 @@ def test_a_checkpoint_and_an_evaluation_wait_for_the_record(tmp_path: Path, monk
     monkeypatch.setattr(Checkpoints, "save", save)
     monkeypatch.setattr(Run, "record_eval", record_eval)
     recording(monkeypatch, once_asked)
-    grpo.train(small(tmp_path, steps=4, checkpoint_every=2), Told()).close()
+    grpo.train(small(tmp_path, steps=4, checkpoint_every=2), callbacks=[Told()]).close()
     assert [event for event in events if event[0] == "record"] == [("record", step) for step in range(4)]
     first = {event: events.index(event) for event in events}
     assert first["record", 1] < first["checkpoint", 2] < first["record", 2]

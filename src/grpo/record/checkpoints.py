@@ -11,10 +11,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from grpo.errors import DiskFullError
@@ -101,6 +102,7 @@ class Checkpoints:
         self.keep = keep
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
+        self._written: SimpleQueue[Checkpoint] = SimpleQueue()
 
     def save(self, step: int, take: Callable[[], Snapshot], also_keep: int | None = None) -> None:
         """Takes a snapshot and starts writing it; afterwards the newest ones stay, and the one of step `also_keep`.
@@ -126,6 +128,11 @@ class Checkpoints:
         """Until nothing is being written, whatever came of it."""
         if self._writing is not None:
             self._writing.exception()
+
+    def written(self) -> Iterator[Checkpoint]:
+        """Checkpoints completed since the last call."""
+        while not self._written.empty():
+            yield self._written.get()
 
     def newest(self) -> Checkpoint | None:
         """The newest one, checked no further; None when there is none."""
@@ -161,6 +168,7 @@ class Checkpoints:
         try:
             self._write(step, snapshot)
             self._prune(also_keep)
+            self._written.put(Checkpoint(step, self._final(step)))
         except OSError as error:
             shutil.rmtree(self._aside(step), ignore_errors=True)
             raise (self._disk_full(step) if error.errno in (errno.ENOSPC, errno.EDQUOT) else error) from error

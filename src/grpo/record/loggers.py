@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from grpo.config.parse import one_line
 from grpo.config.schema import as_dict, to_toml
 from grpo.errors import GrpoError
-from grpo.record.events import View
+from grpo.record.events import Callback, Callbacks
 from grpo.types import Group
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ LOGGERS: Mapping[str, type[TensorBoard] | type[Wandb] | type[Trackio]] = {
 }
 
 
-def logged(view: View, names: str) -> View:
-    """The view, and the loggers of these names (commas between them) beside it; refused where one is not installed."""
+def with_loggers(callbacks: Sequence[Callback], names: str) -> Callbacks:
+    """The callbacks, after the loggers of these names (separated by commas); refuses one that is not installed."""
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     for name in chosen:
         found = find_spec(name)
@@ -143,14 +143,18 @@ def logged(view: View, names: str) -> View:
             raise GrpoError(
                 f'field system.log: {name} is not installed: pip install {name}, or "grpo-lab[log]" for all'
             )
-    return LoggedView(view, list(dict.fromkeys(chosen))) if chosen else view
+    every = Callbacks(callbacks)
+    if chosen:
+        every.members.insert(0, Loggers(list(dict.fromkeys(chosen)), every.on_warning))
+    return every
 
 
-class LoggedView(View):
-    """Tells a view and loggers alike. A logger that fails is left behind, with a warning; the run goes on."""
+class Loggers(Callback):
+    """Passes steps and evaluations to W&B, TensorBoard or trackio. A logger that fails is dropped, with a warning; the
+    run continues."""
 
-    def __init__(self, view: View, names: Sequence[str]):
-        self.view, self.names = view, names
+    def __init__(self, names: Sequence[str], warn: Callable[[str], None]):
+        self.names, self.warn = names, warn
         self.loggers: dict[str, Logger] = {}
         self.has: dict[str, Place] = {}
         """The last row that each of them has."""
@@ -158,7 +162,7 @@ class LoggedView(View):
         self.failures: SimpleQueue[str] = SimpleQueue()
         self.begun = threading.Event()
 
-    def started(self, run: Run, config: Config | SftConfig, first_step: int) -> None:
+    def on_start(self, run: Run, config: Config | SftConfig, first_step: int) -> None:
         self.run, history = run, recorded_rows(run)
         notes = run.path / "loggers.json"
         new: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "names": []}
@@ -171,34 +175,24 @@ class LoggedView(View):
         self.thread.start()
         self.begun.wait()
         notes.write_text(json.dumps(known | {"names": sorted({*known["names"], *self.loggers})}))
-        self._tell_failures(first_step)
-        self.view.started(run, config, first_step)
+        self._report_failures(first_step)
 
-    def evaluating(self, step: int, problems: int) -> None:
-        self.view.evaluating(step, problems)
+    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.rows.put(_of_evaluation(step, metrics))
+        self._report_failures(step)
 
-    def evaluated(self, step: int, row: Mapping[str, float]) -> None:
-        self.rows.put(_of_evaluation(step, row))
-        self._tell_failures(step)
-        self.view.evaluated(step, row)
-
-    def stepped(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
+    def on_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
         spans = self.run.select("SELECT name, seconds FROM spans WHERE step = ?", step)
         self.rows.put(_of_step(step, metrics, spans))
-        self._tell_failures(step)
-        self.view.stepped(step, metrics, groups)
+        self._report_failures(step)
 
-    def finished(self, run: Run) -> None:
-        self.failed = run.summary()["status"] == "failed"
+    def on_end(self, run: Run) -> None:
+        self.failed = run.status == "failed"
         self.rows.put(None)
         self.thread.join(SECONDS_TO_CLOSE)
         if self.thread.is_alive():
             self.failures.put(f"loggers are not done after {SECONDS_TO_CLOSE:.0f} s, and are no longer waited for")
-        self._tell_failures(None)
-        self.view.finished(run)
-
-    def warned(self, text: str) -> None:
-        self.view.warned(text)
+        self._report_failures(None)
 
     def _begin(self, *about: Any) -> None:
         for name in self.names:
@@ -233,11 +227,11 @@ class LoggedView(View):
         reason = one_line(f"{type(error).__name__}: {error}", 300)
         self.failures.put(f"field system.log: {name} failed and is left out from here on: {reason}")
 
-    def _tell_failures(self, step: int | None) -> None:
-        """By the run's own thread, because the record has one writer."""
+    def _report_failures(self, step: int | None) -> None:
+        """On the thread that has the record: it has one writer."""
         while not self.failures.empty():
             text = self.failures.get()
-            self.view.warned(text)
+            self.warn(text)
             self.run.find("logger", text, step)
 
 

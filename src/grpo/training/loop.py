@@ -21,7 +21,7 @@ from grpo.model.lora import switched_off
 from grpo.model.optimizer import descend, take_step
 from grpo.model.policy import Policy, annotate, begin_annotation, logprobs
 from grpo.model.schedule import learning_rate
-from grpo.record.events import View
+from grpo.record.events import Callback
 from grpo.record.store import Run
 from grpo.record.trace import Traces
 from grpo.training.credit import credit
@@ -32,12 +32,12 @@ from grpo.training.session import Session
 from grpo.types import Batch, Group, changed, is_right
 
 
-def train(config: Config, view: View | None = None) -> Run:
-    """Trains as `config` says and returns the run, which holds everything that happened.
+def train(config: Config, *, callbacks: Sequence[Callback] = ()) -> Run:
+    """Train as `config` says and return the run, which holds everything that happened.
 
-    `view` is told about every step and evaluation; without one, training is silent.
+    `callbacks` are instances of `grpo.Callback` subclasses. Without any, only warnings are printed.
     """
-    session = Session.start(config, view or View())
+    session = Session.start(config, callbacks)
     with session.recorded():
         loop(session)
     return session.run

@@ -17,7 +17,7 @@ from typing import TypeVar
 from grpo.config import Config
 from grpo.errors import DiskFullError, GrpoError
 from grpo.record.diagnosis import EVERY, news
-from grpo.record.events import View
+from grpo.record.events import Callback
 from grpo.record.store import Run
 from grpo.rewards import telling_line
 from grpo.training.stop import StopRequest
@@ -34,8 +34,8 @@ Written = TypeVar("Written")
 
 
 class Recorder:
-    def __init__(self, run: Run, view: View, config: Config, stop: StopRequest, *, nonfinite_steps: int = 0):
-        self.run, self.view, self.config, self.stop = run, view, config, stop
+    def __init__(self, run: Run, callbacks: Callback, config: Config, stop: StopRequest, *, nonfinite_steps: int = 0):
+        self.run, self.callbacks, self.config, self.stop = run, callbacks, config, stop
         self.nonfinite_steps = nonfinite_steps
         """How many steps in a row, up to now, had a gradient that was not finite."""
         self.told_faults: set[str] = set()
@@ -83,11 +83,11 @@ class Recorder:
                 futures.wait([self._writing])
         self._thread.shutdown(wait=False)
         if self._writing is not None and (error := self._writing.exception()):
-            self.view.warned(str(error))
+            self.callbacks.on_warning(str(error))
 
     def warn(self, kind: str, text: str, step: int | None = None) -> None:
         """Said aloud, and kept in the record."""
-        self.view.warned(text)
+        self.callbacks.on_warning(text)
         self.run.find(kind, text, step)
 
     def diagnose(self, step: int) -> None:
@@ -102,7 +102,7 @@ class Recorder:
             except DiskFullError as error:
                 if self.config.checkpoints.disk_full == "stop" or self.stop.requested or self._ending.is_set():
                     raise
-                self.view.warned(f"{error}; trying again every {SECONDS_BETWEEN_TRIES:.0f} s")
+                self.callbacks.on_warning(f"{error}; trying again every {SECONDS_BETWEEN_TRIES:.0f} s")
                 self._ending.wait(SECONDS_BETWEEN_TRIES)
 
     def _write(
@@ -123,7 +123,7 @@ class Recorder:
             self.warn("replay", f"step {step} was made again and is not the same: {differences[0]}{more}", step)
         self._tell_faults(step, groups)
         self._keep_budget(step, token_budget)
-        self.view.stepped(step, metrics, groups)
+        self.callbacks.on_step(step, metrics, groups)
         self._watch_nonfinite(step, groups, metrics)
         if (step + 1) % EVERY == 0:
             self.diagnose(step)

@@ -11,7 +11,7 @@ from grpo.config.parse import flat
 from grpo.config.schema import as_dict
 from grpo.errors import GrpoError
 from grpo.record.checkpoints import Checkpoint, Checkpoints
-from grpo.record.events import View
+from grpo.record.events import Callback
 from grpo.record.store import Run
 
 FREE_TO_CHANGE = (
@@ -41,11 +41,11 @@ def existing_run(config: Config, folder: Path) -> Run | None:
     return run
 
 
-def checkpoint_to_resume(run: Run, config: Config, prints: Mapping[str, str], view: View) -> Checkpoint | None:
+def checkpoint_to_resume(run: Run, config: Config, prints: Mapping[str, str], callbacks: Callback) -> Checkpoint | None:
     """The checkpoint to resume from; None: from the beginning. Refuses what would make it another run."""
 
     def report(damage: str) -> None:
-        view.warned(damage)
+        callbacks.on_warning(damage)
         run.find("damaged", damage)
 
     changes = [

@@ -1,4 +1,4 @@
-"""What one run holds while it trains: task, policy, reference, optimizer, engine, record, checkpoints and view."""
+"""What one run holds while it trains: task, policy, reference, optimizer, engine, record, checkpoints and callbacks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from grpo.model.optimizer import make_optimizer, restore_state, state_tensors
 from grpo.model.policy import Policy
 from grpo.model.tensorfile import Mirror
 from grpo.record.checkpoints import Checkpoint, Checkpoints, Snapshot
-from grpo.record.events import View
+from grpo.record.events import Callback, Callbacks
 from grpo.record.lock import RunLock
-from grpo.record.loggers import logged
+from grpo.record.loggers import with_loggers
 from grpo.record.store import Run, fresh_name
 from grpo.rewards import Pending, Rewarded, score
 from grpo.rewards.pool.workers import refuse_while_scoring
@@ -53,26 +53,27 @@ class Session:
     run: Run
     recorder: Recorder
     checkpoints: Checkpoints
-    view: View
+    callbacks: Callbacks
     stop: StopRequest
     lock: RunLock
     mirror: Mirror = field(default_factory=Mirror)
+    notes: Sequence[str] = ()
     first_step: int = 0
     saved_step: int = -1
 
     @classmethod
-    def start(cls, config: Config, view: View) -> Self:
+    def start(cls, config: Config, callbacks: Sequence[Callback] = ()) -> Self:
         """Begins the run, or goes on from its last whole checkpoint. Whatever can be refused is, before it is made."""
         refuse_while_scoring()
         config = resolve(config)
-        view = logged(view, config.system.log)
+        listening = with_loggers(callbacks, config.system.log)
         with ExitStack() as undo:
-            session = cls._start(config, view, undo)
+            session = cls._start(config, listening, undo)
             undo.pop_all()
         return session
 
     @classmethod
-    def _start(cls, config: Config, view: View, undo: ExitStack) -> Self:
+    def _start(cls, config: Config, callbacks: Callbacks, undo: ExitStack) -> Self:
         folder, device = Path(config.system.runs), pick_device(config.system)
         plain_task = load_task(config.task, config.data, config.dataset)
         # Workers load people's code while the model is loaded here.
@@ -83,7 +84,7 @@ class Session:
             undo.callback(run.close)
             lock = RunLock(run.path)
             undo.callback(lock.close)
-            checkpoint = checkpoint_to_resume(run, config, prints, view)
+            checkpoint = checkpoint_to_resume(run, config, prints, callbacks)
 
         sizes = check_memory(config, task, torch.device(device))
         if config.loss.credit == "process":
@@ -108,7 +109,7 @@ class Session:
             }
             run = Run.create(folder, name, kind="grpo", config=as_dict(config), meta=meta)
             lock = RunLock(run.path)
-        stop = StopRequest(view.warned)
+        stop = StopRequest(callbacks)
         nonfinite_steps = checkpoint.state["nonfinite_steps"] if checkpoint else 0
         session = cls(
             config=config,
@@ -119,33 +120,34 @@ class Session:
             optimizer=optimizer,
             engine=engine,
             run=run,
-            recorder=Recorder(run, view, config, stop, nonfinite_steps=nonfinite_steps),
+            recorder=Recorder(run, callbacks, config, stop, nonfinite_steps=nonfinite_steps),
             checkpoints=Checkpoints(run.path, keep=config.checkpoints.keep),
-            view=view,
+            callbacks=callbacks,
             stop=stop,
             lock=lock,
         )
         if checkpoint:
             session.first_step = session.saved_step = checkpoint.step
-        session._tell_begin(notes)
+        session.notes = notes
         return session
 
-    def _tell_begin(self, notes: Sequence[str]) -> None:
-        """What runs from here on, to the record and the view."""
+    def _begin(self) -> None:
+        """What runs from here on, to the record and the callbacks."""
         self.run.set_config(as_dict(self.config))  # more steps, perhaps
         self.run.set_meta("token_budget", self.policy.token_budget)
         self.run.rewind(self.config.steps)  # steps beyond the ones asked for, of a run that once was longer
         self.run.set_status("running")
-        self.view.started(self.run, self.config, self.first_step)
-        for note in notes:
+        self.callbacks.on_start(self.run, self.config, self.first_step)
+        for note in self.notes:
             self.recorder.warn("assumed", note)
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """However training ends, the record says how, the view is told, and the run is free for the next trainer."""
+        """However training ends, the record and the callbacks learn how, and the run is free for the next trainer."""
         light = little_to_collect(self.policy.device)
-        with closing(self.lock), closing(self.task), recorded_ending(self.run, self.view, self.stop), light:
+        with closing(self.lock), closing(self.task), recorded_ending(self.run, self.callbacks, self.stop), light:
             try:
+                self._begin()
                 yield
                 self.recorder.wait()
             finally:
@@ -190,6 +192,8 @@ class Session:
     ) -> None:
         """Hands the step to the recorder, with what is true now and may not be when it is written."""
         metrics = {**metrics, "peak_memory": peak_memory(self.policy.device)}
+        self.recorder.wait()
+        self._report_checkpoints()
         self.recorder.hand_over(step, groups, metrics, seconds, self.policy.token_budget)
 
     def evaluate(self, step: int) -> None:
@@ -197,14 +201,14 @@ class Session:
         self.recorder.wait()
         heldout = self.task.heldout()
         asked = heldout[: self.config.evaluation.problems]
-        self.view.evaluating(step, len(asked))
+        self.callbacks.on_evaluation_start(step, len(asked))
         row, groups = evaluate(self.engine, self.task, asked, **self.sampling)
         self.recorder.with_space(lambda: self.run.record_eval(step, row, groups))
         pinned = heldout[: self.config.evaluation.probes]
         options = {"step": 0, "purpose": "probe", **self.sampling}
         probes = score(self.task, self.engine.sample(pinned, self.config.group_size, **options)) if pinned else []
         self.recorder.with_space(lambda: self.run.record_probes(step, probes))
-        self.view.evaluated(step, row)
+        self.callbacks.on_evaluation(step, row)
         if step:
             self.recorder.diagnose(step - 1)
         if step and self.run.best_step(up_to=step) == step:
@@ -216,6 +220,11 @@ class Session:
         if step != self.saved_step:
             self._check_weights(step)
         self.recorder.with_space(lambda: self._save(step, last))
+        self._report_checkpoints()
+
+    def _report_checkpoints(self) -> None:
+        for checkpoint in self.checkpoints.written():
+            self.callbacks.on_checkpoint(checkpoint.step, checkpoint.path)
 
     def _check_weights(self, step: int) -> None:
         critic = [] if self.critic is None else [(f"critic.{name}", w) for name, w in self.critic.named_parameters()]
@@ -227,6 +236,8 @@ class Session:
 
     def _save(self, step: int, last: bool) -> None:
         if step != self.saved_step:
+            self.checkpoints.wait()
+            self._report_checkpoints()  # before a newer one replaces them
             state = {"policy_version": self.policy.version, "nonfinite_steps": self.recorder.nonfinite_steps}
             self.checkpoints.save(
                 step,
@@ -273,8 +284,8 @@ def take_snapshot(
 
 
 @contextmanager
-def recorded_ending(run: Run, view: View, stop: StopRequest) -> Iterator[StopRequest]:
-    """However training ends, the record says how, and the view is told."""
+def recorded_ending(run: Run, callbacks: Callback, stop: StopRequest) -> Iterator[StopRequest]:
+    """However training ends, the record says how, and callbacks hear of it."""
     status = "failed"
     try:
         with stop:
@@ -287,7 +298,7 @@ def recorded_ending(run: Run, view: View, stop: StopRequest) -> Iterator[StopReq
         # On a full disk the status stays "running"; the error that is on its way says why.
         with suppress(DiskFullError):
             run.set_status(status)
-        view.finished(run)
+        callbacks.on_end(run)
 
 
 def _models(

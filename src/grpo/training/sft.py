@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: the stage before GRPO, on the same packing, record and view.
+"""Supervised fine-tuning: the stage before GRPO, on the same packing, record and callbacks.
 
 Rows are read and asked as `grpo train --data` does it, or are a task's problems with their gold answers; the loss is
 the mean −logp of the answer's tokens, end token included.
@@ -29,9 +29,9 @@ from grpo.model.policy import logprobs as policy_logprobs
 from grpo.model.schedule import learning_rate
 from grpo.model.tensorfile import Mirror
 from grpo.record.checkpoints import Checkpoints
-from grpo.record.events import View
+from grpo.record.events import Callback
 from grpo.record.lock import RunLock
-from grpo.record.loggers import logged
+from grpo.record.loggers import with_loggers
 from grpo.record.store import Run, fresh_name
 from grpo.rewards.pool.workers import refuse_while_scoring
 from grpo.tasks import Task, load_task
@@ -42,11 +42,11 @@ from grpo.training.stop import StopRequest
 from grpo.types import Completion, Group, Problem
 
 
-def sft(config: SftConfig, view: View | None = None) -> Run:
+def sft(config: SftConfig, *, callbacks: Sequence[Callback] = ()) -> Run:
     """Fine-tunes `config.model` on `config.data`; the run's last checkpoint holds the model."""
     refuse_while_scoring()
     validate(config)
-    view = logged(view or View(), config.system.log)
+    listening = with_loggers(callbacks, config.system.log)
     task = load_task(config.task, config.data, config.dataset) if config.task else None
     policy = load_policy(config.model, **placement(config.system))
     policy.forgetful = config.system.gradient_checkpointing
@@ -60,12 +60,18 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
 
     checkpoints, mirror = Checkpoints(run.path), Mirror()
 
+    def report_checkpoints() -> None:
+        for written in checkpoints.written():
+            listening.on_checkpoint(written.step, written.path)
+
     def checkpoint(step: int) -> None:
+        checkpoints.wait()
+        report_checkpoints()  # before a newer one replaces them
         state = {"policy_version": policy.version}
         checkpoints.save(step, lambda: take_snapshot(policy, optimizer, mirror, state))
 
-    view.started(run, config, 0)
-    with closing(RunLock(run.path)), recorded_ending(run, view, StopRequest(view.warned)) as stop:
+    with closing(RunLock(run.path)), recorded_ending(run, listening, StopRequest(listening)) as stop:
+        listening.on_start(run, config, 0)
         for step, batch_rows in enumerate(islice(batches, steps)):
             start = time.perf_counter()
             lr = learning_rate(config.lr, step, steps=steps, warmup_steps=warmup_steps, schedule=config.schedule)
@@ -73,18 +79,20 @@ def sft(config: SftConfig, view: View | None = None) -> Run:
             loss, tokens = accumulate_gradients(policy, batch_rows, config.system.token_budget)
             if policy.token_budget != budget:
                 told = f"step {step}: memory ran out; from here on micro-batches hold {policy.token_budget} tokens"
-                view.warned(told)
+                listening.on_warning(told)
                 run.find("memory", told, step)
             norm = take_step(policy, optimizer, lr=lr, grad_clip=config.grad_clip)
             metrics = {"sft_loss": loss, "tokens": float(tokens), "lr": lr, "grad_norm": norm}
             run.record(step, [], metrics, {"update": time.perf_counter() - start})
-            view.stepped(step, metrics, [])
+            listening.on_step(step, metrics, [])
+            report_checkpoints()
             if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:
                 checkpoint(step + 1)
             if stop.requested:
                 break
         checkpoint(step + 1)
         checkpoints.wait()
+        report_checkpoints()
     return run
 
 

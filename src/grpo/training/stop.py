@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
+
+from grpo.record.events import Callback
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """While the context lasts, `requested` says whether somebody asked the run to stop."""
+    """`requested` says whether a signal, while the context lasts, or a callback asked the run to stop."""
 
-    def __init__(self, told: Callable[[str], None]):
-        self.told = told
-        self.requested = False
+    def __init__(self, callbacks: Callback):
+        self.callbacks = callbacks
+        self.signalled = False
+
+    @property
+    def requested(self) -> bool:
+        return self.signalled or self.callbacks.stop_requested
 
     def __enter__(self) -> Self:
         self._before: dict[int, Any] = {}
@@ -30,7 +35,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if self.requested:
+        if self.signalled:
             raise KeyboardInterrupt
-        self.requested = True
-        self.told("stopping after this step, with a checkpoint; once more stops at once")
+        self.signalled = True
+        self.callbacks.on_warning("stopping after this step, with a checkpoint; once more stops at once")

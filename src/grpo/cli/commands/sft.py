@@ -20,5 +20,5 @@ def command(arguments: list[str]) -> int:
     from grpo.cli.terminal.live import pick_view
     from grpo.training.sft import sft
 
-    with sft(config, pick_view(config.system.quiet)) as run:
+    with sft(config, callbacks=[pick_view(config.system.quiet)]) as run:
         return exit_code(run)

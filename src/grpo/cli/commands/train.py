@@ -28,7 +28,7 @@ def command(arguments: list[str]) -> int:
     from grpo.cli.terminal.live import pick_view
     from grpo.training.loop import train
 
-    with train(config, pick_view(config.system.quiet)) as run:
+    with train(config, callbacks=[pick_view(config.system.quiet)]) as run:
         return exit_code(run)
 
 

@@ -27,7 +27,7 @@ from grpo.cli.terminal.report import (
     table_of_runs,
     write_line,
 )
-from grpo.record.events import View
+from grpo.record.events import Terminal
 from grpo.types import Group
 
 if TYPE_CHECKING:
@@ -43,38 +43,38 @@ SECONDS_OF_SILENCE = 5.0
 """After which a log is told what takes so long."""
 
 
-def pick_view(quiet: bool) -> View:
+def pick_view(quiet: bool) -> Terminal:
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     live = sys.stdout.isatty() and not quiet and unicode and not Console().is_dumb_terminal
     return LiveView() if live else LinesView(quiet)
 
 
-class LinesView(View):
+class LinesView(Terminal):
     """Plain lines for a log; quiet: only what came of the run, in three."""
 
     def __init__(self, quiet: bool):
         self.quiet = quiet
         self.silence: threading.Timer | None = None
 
-    def started(self, run: Run, config: Config | SftConfig, first_step: int) -> None:
+    def on_start(self, run: Run, config: Config | SftConfig, first_step: int) -> None:
         self.progress = Progress(run, config, first_step)
         self.told_step, self.told_at, self.lines_told = first_step, time.monotonic(), 0
         begun = f"from step {first_step} of {self.progress.steps}" if first_step else f"{self.progress.steps} steps"
         self._tell(f"{run.name}: {describe(run)}, {begun}, in {printable(str(run.path), 500)}")
 
-    def evaluating(self, step: int, problems: int) -> None:
+    def on_evaluation_start(self, step: int, problems: int) -> None:
         line = f"held out after {step} steps: asking {problems} problems, sampled and greedy …"
         self.silence = threading.Timer(SECONDS_OF_SILENCE, self._tell, [line])
         self.silence.daemon = True
         self.silence.start()
 
-    def evaluated(self, step: int, row: Mapping[str, float]) -> None:
+    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         self._hush()
-        self.progress.evaluated(step, row)
+        self.progress.evaluated(step, metrics)
         changes = "  ".join(f"{label} {text}" for label, text in eval_changes(self.progress.evals).items())
         self._tell(f"held out after {step} steps  {changes}")
 
-    def stepped(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
+    def on_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
         self.progress.stepped(step, metrics)
         now, done = time.monotonic(), self.progress.done
         if done < min(self.told_step + 10, self.progress.steps) and now < self.told_at + 10:
@@ -88,7 +88,7 @@ class LinesView(View):
             self._tell("\n".join([f"a group of step {done}", *(f"  {line.plain}".rstrip() for line in lines)]))
         self.told_step, self.told_at, self.lines_told = done, now, self.lines_told + 1
 
-    def finished(self, run: Run) -> None:
+    def on_end(self, run: Run) -> None:
         self._hush()
         lines = short_result(run) if self.quiet else ["", *result(run, PLAIN_WIDTH)]
         write_line("\n".join(lines))
@@ -102,7 +102,7 @@ class LinesView(View):
             write_line(line)
 
 
-class LiveView(View):
+class LiveView(Terminal):
     """One frame that stays in its place: how far, how well, the latest numbers with their trends, a group to read."""
 
     def __init__(self, console: Console | None = None):
@@ -112,7 +112,7 @@ class LiveView(View):
         """Problems of the evaluation that goes on."""
         self.group_step, self.group_at, self.drawn_at = 0, -math.inf, -math.inf
 
-    def started(self, run: Run, config: Config | SftConfig, first_step: int) -> None:
+    def on_start(self, run: Run, config: Config | SftConfig, first_step: int) -> None:
         self.run, self.progress = run, Progress(run, config, first_step)
         # Drawn once a second from a thread of its own, too, so that the clock goes on through long steps.
         self.lock = threading.Lock()
@@ -120,20 +120,20 @@ class LiveView(View):
         self.live.start(refresh=True)
         atexit.register(self.live.stop)  # a run that ends without `finished` must not leave the cursor hidden
 
-    def warned(self, text: str) -> None:
+    def on_warning(self, text: str) -> None:
         self.console.print(Text(f"grpo: {printable(text, 1000)}", style="bold"))
 
-    def evaluating(self, step: int, problems: int) -> None:
+    def on_evaluation_start(self, step: int, problems: int) -> None:
         with self.lock:
             self.asked = problems
 
-    def evaluated(self, step: int, row: Mapping[str, float]) -> None:
+    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         with self.lock:
-            self.progress.evaluated(step, row)
+            self.progress.evaluated(step, metrics)
             self.asked = 0
         self.live.refresh()
 
-    def stepped(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
+    def on_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
         now = time.monotonic()
         with self.lock:
             self.progress.stepped(step, metrics)
@@ -143,7 +143,7 @@ class LiveView(View):
             self.drawn_at = now
             self.live.refresh()
 
-    def finished(self, run: Run) -> None:
+    def on_end(self, run: Run) -> None:
         with self.lock:
             self.group, self.asked = None, 0
         self.live.stop()

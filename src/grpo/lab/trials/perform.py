@@ -17,7 +17,7 @@ from typing import Any
 
 from grpo.errors import GrpoError
 from grpo.lab.trials.spec import Trial
-from grpo.record.events import View
+from grpo.record.events import Terminal
 
 
 def perform(trial: Trial, folder: Path, tell: Callable[[dict[str, Any]], None]) -> None:
@@ -28,8 +28,8 @@ def perform(trial: Trial, folder: Path, tell: Callable[[dict[str, Any]], None]) 
     for seed in range(1, trial.seeds + 1):
         for arm in range(len(trial.arms)):
             place = {"arm": arm, "seed": seed}
-            view = _Teller(place, trial.metrics, tell)
-            with grpo.train(trial.config(arm, seed=seed, folder=folder), view) as run:
+            teller = _Teller(place, trial.metrics, tell)
+            with grpo.train(trial.config(arm, seed=seed, folder=folder), callbacks=[teller]) as run:
                 found = [asdict(finding) for finding in diagnose(run)]
                 evals = run.evals()
                 probes = [
@@ -39,17 +39,17 @@ def perform(trial: Trial, folder: Path, tell: Callable[[dict[str, Any]], None]) 
             tell({"kind": "ended", **place, "evals": evals, "findings": found, "probes": probes})
 
 
-class _Teller(View):
+class _Teller(Terminal):
     """Tells each step's numbers, and how many tokens and seconds of training they took so far."""
 
     def __init__(self, place: dict[str, int], metrics: Sequence[str], tell: Callable[[dict[str, Any]], None]):
         self.place, self.metrics, self.tell = place, metrics, tell
         self.tokens = self.seconds = 0.0
 
-    def evaluated(self, step: int, row: Mapping[str, float]) -> None:
+    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         self.since = time.perf_counter()  # evaluations do not count
 
-    def stepped(self, step: int, metrics: Mapping[str, float], groups: Sequence[Any]) -> None:
+    def on_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Any]) -> None:
         self.tokens += metrics["tokens"]
         now = time.perf_counter()
         self.seconds, self.since = self.seconds + now - self.since, now
@@ -57,7 +57,7 @@ class _Teller(View):
         row = {"step": step + 1, "tokens": self.tokens, "seconds": round(self.seconds, 3), "values": values}
         self.tell({"kind": "step", **self.place, **row})
 
-    def warned(self, text: str) -> None:
+    def on_warning(self, text: str) -> None:
         self.tell({"kind": "warned", **self.place, "text": text})
 
 
@@ -72,14 +72,15 @@ def main() -> None:
     sys.stdout = sys.stderr
 
     def tell(row: dict[str, Any]) -> None:
-        print(json.dumps(row), file=out, flush=True)
+        try:
+            print(json.dumps(row), file=out, flush=True)
+        except BrokenPipeError:  # border: nobody reads any more
+            raise SystemExit from None
 
     try:
         perform(Trial.of(asked["trial"], asked["rewards"]), Path(asked["folder"]), tell)
     except GrpoError as problem:
         tell({"kind": "failed", "error": str(problem)})
-    except BrokenPipeError:
-        pass  # border: nobody listens any more
 
 
 if __name__ == "__main__":
