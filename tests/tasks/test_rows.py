@@ -106,7 +106,7 @@ def test_held_out_rows_that_are_trained_on_are_told(tmp_path: Path) -> None:
     task = load_task("data", path, Dataset(prompt="ask", answer="gold", heldout=other))
     with Rewarded(task) as rewarded:
         [told] = rewarded.notes
-    assert told.startswith("2 of the 7 held-out problems are among those trained on")
+    assert told.startswith("2 of 7 held-out problems are also training problems")
     assert load_task("data", path, Dataset(prompt="ask", answer="gold")).notes == []
 
 
@@ -252,7 +252,7 @@ FAULTS = {
     "variant": (
         "--task gsm8k:hard --data rows.jsonl",
         "",
-        "field task: no variant 'hard' of gsm8k; there is gsm8k:strict",
+        "field task: gsm8k has no variant 'hard'; the only one is gsm8k:strict",
     ),
 }
 

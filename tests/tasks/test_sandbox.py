@@ -29,13 +29,13 @@ def error_of(program: str, limits: ProgramLimits | None = None) -> str:
     """The last line of the traceback, of a program that must fail."""
     ran = run_program(program, limits=limits)
     assert ran.status not in (0, None), ran
-    assert ran.ended == ""
+    assert ran.limit == ""
     return ran.error.strip().splitlines()[-1]
 
 
 def test_a_program_runs() -> None:
     ran = run_program("import sys\nprint(input()[::-1])\nprint('ünten', file=sys.stderr)\nsys.exit(3)", "abc\n")
-    assert (ran.output, ran.error, ran.status, ran.ended) == ("cba\n", "ünten\n", 3, "")
+    assert (ran.output, ran.error, ran.status, ran.limit) == ("cba\n", "ünten\n", 3, "")
     assert run_program("import os; os.kill(os.getpid(), 11)").status == -11
     assert run_program("print(__name__)").output == "__main__\n"
     assert 'File "program.py", line 2' in run_program("x = 1\n1 / 0").error
@@ -121,14 +121,14 @@ def test_memory_files_and_time_run_out() -> None:
     assert "Too many open files" in error_of("files = [open('/program.py') for _ in range(1000)]")
     for forever in ("import time; time.sleep(1000)", "while True: pass"):
         ran = run_program(forever, limits=ProgramLimits(seconds=0.5))
-        assert (ran.status, ran.ended) == (None, "time")
+        assert (ran.status, ran.limit) == (None, "time")
 
 
 def test_output_is_cut_and_its_program_ended() -> None:
     ran = run_program("while True: print('x' * 1000)")
-    assert (ran.status, ran.ended, len(ran.output)) == (None, "output", 64 << 10)
+    assert (ran.status, ran.limit, len(ran.output)) == (None, "output", 64 << 10)
     shouted = run_program("import sys\nwhile True: print('x' * 1000, file=sys.stderr)")
-    assert (shouted.ended, len(shouted.error)) == ("output", 64 << 10)
+    assert (shouted.limit, len(shouted.error)) == ("output", 64 << 10)
 
 
 def test_no_child_survives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ print('left')
 """
     assert run_program(leaving).output == "left\n"
     waiting = leaving.replace("os.wait()", "time.sleep(1000)")
-    assert run_program(waiting, limits=ProgramLimits(seconds=0.5)).ended == "time"
+    assert run_program(waiting, limits=ProgramLimits(seconds=0.5)).limit == "time"
     deadline = time.monotonic() + 60  # the kernel takes a moment
     while any(marker.encode() in read(path) for path in Path("/proc").glob("[0-9]*/cmdline")):
         assert time.monotonic() < deadline
@@ -190,7 +190,7 @@ def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("shutil.which", lambda name: None)
     sandbox._bubble.cache_clear()
     try:
-        with pytest.raises(GrpoError, match=r"bubblewrap .bwrap. is not there.*apt install bubblewrap"):
+        with pytest.raises(GrpoError, match=r"needs bubblewrap .bwrap. .*apt install bubblewrap"):
             Code()
         with pytest.raises(GrpoError, match="bubblewrap"):
             run_program("print(1)")

@@ -95,7 +95,7 @@ def test_unknown_tasks_are_refused() -> None:
         load_task("algebra")
     with pytest.raises(GrpoError, match=r"no task 'countdwon'; did you mean countdown\?"):
         load_task("countdwon")
-    with pytest.raises(GrpoError, match="field task: no variant 'hard' of arithmetic"):
+    with pytest.raises(GrpoError, match="field task: arithmetic has no variant 'hard'"):
         load_task("arithmetic:hard")
 
 
@@ -162,13 +162,13 @@ def test_countdown_runs_nothing() -> None:
 
 
 def test_reasoning_gym_names_near_ones_and_says_why_not() -> None:
-    with pytest.raises(GrpoError, match="no generator 'spel_backwards' of reasoning_gym; near are spell_backward"):
+    with pytest.raises(GrpoError, match="reasoning_gym has no generator 'spel_backwards'; did you mean spell_backward"):
         load_task("reasoning_gym:spel_backwards")
     with pytest.raises(
-        GrpoError, match="reasoning_gym:puzzle24 is not let in: its scorer may run a completion as code"
+        GrpoError, match="reasoning_gym:puzzle24 is not allowed: its scorer may run a completion as code"
     ):
         load_task("reasoning_gym:puzzle24")
-    with pytest.raises(GrpoError, match="name a generator, such as reasoning_gym:spell_backward"):
+    with pytest.raises(GrpoError, match="needs a generator, such as reasoning_gym:spell_backward"):
         load_task("reasoning_gym")
     assert not set(ALLOWED) & set(REFUSED)
 
@@ -209,7 +209,7 @@ def test_reasoning_gym_settings_partial_marks_and_held_out_problems() -> None:
     assert 0 < load_task("reasoning_gym:lcm,partial").score(problem, near)["correct"] < 1
     with pytest.raises(GrpoError, match="reasoning_gym:chain_sum does not take"):
         load_task("reasoning_gym:chain_sum,colour=3")
-    with pytest.raises(GrpoError, match="'few' is no setting of a generator"):
+    with pytest.raises(GrpoError, match="'few' is not a valid setting of a generator"):
         load_task("reasoning_gym:chain_sum,few")
 
 

@@ -1,4 +1,4 @@
-"""Two numbers to add, asked in a sentence: the least an instruction-tuned model can be taught, and a benchmark."""
+"""Two numbers to add, asked in a sentence: a first task for instruction-tuned models, and a benchmark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HELDOUT_COUNT = 500
 
 
 class Addition:
-    """`addition`: two numbers of two digits; `addition:5`: of five. The last number in the answer counts.
+    """`addition`: two numbers of two digits; `addition:5`: of five. The last number in the text is the answer.
 
     >>> task = Addition()
     >>> problem = task.recognise("What is 17 + 25? Answer with just the number.")
@@ -27,7 +27,7 @@ class Addition:
 
     def __init__(self, variant: str = ""):
         if not re.fullmatch(r"|[1-9]|1\d", variant):
-            raise GrpoError(f"field task: no variant {variant!r} of addition; give the digits, 1 to 19: addition:3")
+            raise GrpoError(f"field task: addition has no variant {variant!r}; give the digits, 1 to 19: addition:3")
         self.digits = int(variant or 2)
         self.name = f"addition:{self.digits}" if variant else "addition"
 
@@ -44,11 +44,13 @@ class Addition:
         return _problem(f"typed/{prompt}", int(known[1]), int(known[2])) if known else None
 
     def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
-        numbers = re.findall(r"-?\d+", text)
-        return {"correct": float(bool(numbers) and numbers[-1] == problem.answer)}
+        return {"correct": float(self.is_correct(problem, text))}
+
+    def is_correct(self, problem: Problem, text: str) -> bool:
+        return re.findall(r"-?\d+", text)[-1:] == [problem.answer]
 
     def _pairs(self, key: str, heldout: bool) -> Iterator[tuple[int, int]]:
-        """Endless, of one side."""
+        """An endless stream of pairs, held out or not."""
         rng = random.Random(f"{self.name}/{key}")
         low, high = (0 if self.digits == 1 else 10 ** (self.digits - 1)), 10**self.digits - 1
         while True:

@@ -1,7 +1,7 @@
-"""Sums of several numbers and products of two, too serial for a small network to answer in one go.
+"""Sums of several numbers and products of two, too serial for a small network to answer in one token.
 
-There are two ways to answer. Direct: `260`. Worked, digit by digit, inside parentheses: `(7,12,18,20;2,5,13,17,26)260`.
-The task pays for the right answer only; that working it out pays is for the model to find.
+An answer is direct, `260`, or worked digit by digit inside parentheses, `(7,12,18,20;2,5,13,17,26)260`. Only the final
+answer is rewarded: nobody tells the model that working helps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Arithmetic:
 
     def __init__(self, variant: str = ""):
         if variant not in ("", "easy"):
-            raise GrpoError(f"field task: no variant {variant!r} of arithmetic; there is arithmetic:easy")
+            raise GrpoError(f"field task: arithmetic has no variant {variant!r}; the only one is arithmetic:easy")
         self.easy = variant == "easy"
         self.name = "arithmetic:easy" if self.easy else "arithmetic"
 
@@ -51,13 +51,16 @@ class Arithmetic:
         return Problem(f"typed/{prompt}", prompt, _answer(prompt)) if known else None
 
     def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
-        return {"correct": float(final_answer(text) == problem.answer)}
+        return {"correct": float(self.is_correct(problem, text))}
+
+    def is_correct(self, problem: Problem, text: str) -> bool:
+        return final_answer(text) == problem.answer
 
     def traits(self, problem: Problem, text: str) -> Mapping[str, float]:
         return {"worked": float("(" in text)}
 
     def steps(self, problem: Problem, text: str) -> list[tuple[int, float]]:
-        """(where it ends in the text, 1 if right) of every number of the work, and of the answer.
+        """(end in the text, 1 if right) of every number of the work, and of the final answer.
 
         >>> Arithmetic("easy").steps(Problem("p", "37+85+46=", "168"), "(18;17)168")
         [(4, 1.0), (7, 0.0), (10, 1.0)]
@@ -70,11 +73,11 @@ class Arithmetic:
         return [*marked, (len(text), float(answer.strip() == problem.answer))]
 
     def extract(self, text: str) -> str:
-        """What is compared with the answer."""
+        """The part of the text that is compared with the answer."""
         return final_answer(text)
 
     def _prompts(self, key: str, heldout: bool) -> Iterator[str]:
-        """Endless, of one side."""
+        """An endless stream of prompts, held out or not."""
         rng = random.Random(f"{self.name}/{key}")
         while True:
             if self.easy or rng.random() < 0.5:
@@ -86,7 +89,7 @@ class Arithmetic:
 
 
 def final_answer(text: str) -> str:
-    """What follows the last closed parenthesis; everything, if none was opened."""
+    """The text after the last closing parenthesis; the whole text where there is none."""
     return text.rpartition(")")[2].strip()
 
 
@@ -98,14 +101,14 @@ def _answer(prompt: str) -> str:
 
 
 def work(prompt: str) -> str:
-    """The worked style's scratch text for a prompt: what the embedded models were shown in fine-tuning.
+    """The work for a prompt, as the embedded models saw it in fine-tuning.
 
-    A sum: running sums of the ones, then of the tens, which start from the carry.
+    A sum: running sums of the ones, then of the tens, starting with the carry.
 
     >>> work("37+85+46+92=")
     '(7,12,18,20;2,5,13,17,26)'
 
-    A sum of three: the two totals alone, 7+5+6 and 1+3+8+4.
+    A sum of three: only the two totals, 7+5+6 and 1+3+8+4.
 
     >>> work("37+85+46=")
     '(18;16)'

@@ -1,6 +1,6 @@
-"""Small programming problems, checked by running the answer in a sandbox and comparing what it gives.
+"""Small programming problems. The checker runs the answer in a sandbox and compares its results.
 
-An answer is a Python program, in a fenced block or as it stands; of several blocks, the last.
+The answer is a Python program: the last fenced block, or the whole text where there is none.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.errors import GrpoError
+from grpo.tasks.checkers.last_result import keep_last_result
 from grpo.tasks.checkers.sandbox import ProgramLimits, require, run_program
 from grpo.types import Problem, chat
 
@@ -31,7 +32,7 @@ print(json.dumps(results))
 
 
 class Code:
-    """`code`: functions and programs of a few lines. Pays 1 where every test passes, else nothing.
+    """`code`: functions and programs of a few lines. The reward is 1 where every test passes, else 0.
 
     >>> program_in("So:\\n```python\\nprint(1)\\n```\\nor better\\n```\\nprint(2)\\n```")
     'print(2)\\n'
@@ -41,7 +42,7 @@ class Code:
 
     def __init__(self, variant: str = ""):
         if variant:
-            raise GrpoError(f"field task: no variant {variant!r} of code; there is code alone")
+            raise GrpoError(f"field task: code has no variants; leave out :{variant}")
         require()
 
     def draw(self, step: int, count: int, seed: int) -> list[Problem]:
@@ -57,32 +58,35 @@ class Code:
         return _problem(f"typed/{known[prompt]['name']}", known[prompt]) if prompt in known else None
 
     def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
+        return {"correct": float(self.is_correct(problem, text))}
+
+    @keep_last_result
+    def is_correct(self, problem: Problem, text: str) -> bool:
         program, tests, function = program_in(text), problem.columns["tests"], problem.columns["function"]
-        passes = passes_calls(program, function, tests) if function else passes_runs(program, tests)
-        return {"correct": float(passes)}
+        return passes_calls(program, function, tests) if function else passes_runs(program, tests)
 
     def traits(self, problem: Problem, text: str) -> Mapping[str, float]:
         return {"fenced": float("```" in text)}
 
 
 def program_in(text: str) -> str:
-    """The last fenced block; the whole text, if there is none."""
+    """The last fenced block; the whole text where there is none."""
     blocks = re.findall(r"```[a-zA-Z0-9]*[ ]*\n(.*?)```", text, re.DOTALL)
     return blocks[-1] if blocks else text
 
 
 def passes_calls(program: str, function: str, tests: list[Any]) -> bool:
-    """All calls in one run. What the program prints itself is not looked at."""
+    """Whether all calls, made in one run, return the expected values. The program's own output is ignored."""
     arguments, expected = [test[0] for test in tests], [test[1] for test in tests]
-    ran = run_program(CALLS.format(program=program, function=function), json.dumps(arguments), LIMITS)
-    return ran.status == 0 and ran.output == json.dumps(expected) + "\n"
+    result = run_program(CALLS.format(program=program, function=function), json.dumps(arguments), LIMITS)
+    return result.status == 0 and result.output == json.dumps(expected) + "\n"
 
 
 def passes_runs(program: str, tests: list[Any]) -> bool:
-    """One run for each test, up to the first that fails; spaces at the ends of lines do not matter."""
-    for given, expected in tests:
-        ran = run_program(program, given, LIMITS)
-        if ran.status != 0 or _lines(ran.output) != _lines(expected):
+    """Whether every test passes, each in its own run. Spaces at the ends of lines do not count."""
+    for stdin, expected in tests:
+        result = run_program(program, stdin, LIMITS)
+        if result.status != 0 or _lines(result.output) != _lines(expected):
             return False
     return True
 
@@ -99,6 +103,6 @@ def _problem(id: str, row: Mapping[str, Any]) -> Problem:
 
 @cache
 def _problems() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Those held out, and those to train on."""
+    """The held-out problems, and the training problems."""
     rows = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["problem"]
     return rows[::HELDOUT_ONE_IN], [row for i, row in enumerate(rows) if i % HELDOUT_ONE_IN]

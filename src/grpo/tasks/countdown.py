@@ -1,4 +1,4 @@
-"""Countdown: reach a number with the four operations, using each of the given numbers exactly once."""
+"""Countdown: make a target from given numbers with the four operations, using each number exactly once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from grpo.types import Problem, chat
 
 HELDOUT_COUNT = 1000
 LONGEST = 200
+"""Characters of an expression."""
 QUESTION = (
     "Use each of the numbers {numbers} exactly once, with + - * / and parentheses, to make {target}. "
     "Think, then give the expression inside <answer> </answer>."
@@ -31,11 +32,10 @@ class Countdown:
     """
 
     trusted = True
-    """Its check cannot hang or harm, whatever the text."""
 
     def __init__(self, variant: str = ""):
         if variant not in ("", "easy"):
-            raise GrpoError(f"field task: no variant {variant!r} of countdown; there is countdown:easy")
+            raise GrpoError(f"field task: countdown has no variant {variant!r}; the only one is countdown:easy")
         self.name = f"countdown:{variant}" if variant else "countdown"
         self.sizes = (3,) if variant else (3, 4)
 
@@ -46,22 +46,26 @@ class Countdown:
         return [*islice(self._stream("heldout", "heldout", heldout=True), HELDOUT_COUNT)]
 
     def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
-        return {"correct": float(self.why(problem, text)[1] == "right")}
+        return {"correct": float(self.is_correct(problem, text))}
+
+    def is_correct(self, problem: Problem, text: str) -> bool:
+        return self.why(problem, text)[1] == "right"
 
     def traits(self, problem: Problem, text: str) -> Mapping[str, float]:
         return {"unparsed": float(self.why(problem, text)[1] == "not an expression")}
 
     def why(self, problem: Problem, text: str) -> tuple[str, str]:
-        said = expression_in(text)
-        value = evaluate(said)
+        """(expression found, why it is right or wrong)."""
+        expression = expression_in(text)
+        value = evaluate(expression)
         if value is None:
-            return said, "not an expression"
-        if sorted(map(int, re.findall(r"\d+", said))) != sorted(problem.columns["numbers"]):
-            return said, "not each number exactly once"
-        return said, "right" if value == problem.columns["target"] else f"makes {value}"
+            return expression, "not an expression"
+        if sorted(map(int, re.findall(r"\d+", expression))) != sorted(problem.columns["numbers"]):
+            return expression, "not each number exactly once"
+        return expression, "right" if value == problem.columns["target"] else f"makes {value}"
 
     def _stream(self, key: str, prefix: str, heldout: bool) -> Iterator[Problem]:
-        """Endless, of one side; made from a solution, so that there is one."""
+        """An endless stream of problems, held out or not. Each is made from a solution, so it has one."""
         rng, number = random.Random(f"{self.name}/{key}"), 0
         while True:
             numbers = [rng.randint(1, 99) for _ in range(rng.choice(self.sizes))]
@@ -78,13 +82,12 @@ class Countdown:
 
 
 def expression_in(text: str) -> str:
-    """What stands in the last box or answer tag, or else on the last line; without an "= 28" at its end."""
+    """The expression in the last box or answer tag, or else on the last line, without an "= 28" at its end."""
     marked = [candidate for form, candidate in explicit(text[-2000:]) if form in ("box", "tag")]
     lines = text[-2000:].strip().splitlines()[-1:]
-    said = (
-        (marked or lines or [""])[0].replace(r"\times", "*").replace(r"\div", "/").replace("×", "*").replace("÷", "/")
-    )
-    return said.replace("−", "-").rpartition("=")[0].strip() if "=" in said else said.strip()
+    found = (marked or lines or [""])[0].replace(r"\times", "*").replace(r"\div", "/")
+    found = found.replace("×", "*").replace("÷", "/")
+    return found.replace("−", "-").rpartition("=")[0].strip() if "=" in found else found.strip()
 
 
 def evaluate(expression: str) -> Fraction | None:
@@ -97,7 +100,7 @@ def evaluate(expression: str) -> Fraction | None:
         return None
     try:
         return _value(ast.parse(expression, mode="eval").body)
-    except (SyntaxError, ZeroDivisionError, ValueError, RecursionError, MemoryError):  # a border: text of a model
+    except (SyntaxError, ZeroDivisionError, ValueError, RecursionError, MemoryError):  # border: text of a model
         return None
 
 

@@ -1,6 +1,7 @@
-"""Tasks made of rows: a question and its gold answer in every one, checked by `rewards/answers.py`.
+"""Tasks made of rows, each with a question and a gold answer (`checkers/answers.py` compares them).
 
-`data` takes any rows. `gsm8k` and `math` know their dataset: how it asks, and where in a solution the answer stands.
+`data` takes any rows. `gsm8k` and `math` know their dataset: the form of its prompts, and where its solutions state the
+answer.
 """
 
 from __future__ import annotations
@@ -14,39 +15,51 @@ from random import Random
 from typing import Any
 
 from grpo.errors import GrpoError
-from grpo.tasks.checkers.answers import Verdict, boxes, check
-from grpo.tasks.rows import Problems, Source, other_answers, question_of, read_problems, typed_problem
+from grpo.tasks.checkers import expressions
+from grpo.tasks.checkers.answers import Verdict, boxes, check, kind_of
+from grpo.tasks.rows import INSTALL, Problems, Source, other_answers, question_of, read_problems, typed_problem
 from grpo.types import Problem
 
 
 class DataTask:
-    """`data`: pays 1 for the right answer, wherever it stands. `data:strict`: only where it stands in a form that
-    leaves no doubt. Both shares are recorded, and that of completions in which no answer could be read."""
+    """`data`: rewards a right answer in any form with 1. `data:strict`: only in a strict form. Traits record the share
+    of strict right answers, and of completions without an answer that could be parsed."""
 
     name = "data"
     template = "{prompt}"
 
     def __init__(self, variant: str, source: Source):
         if variant not in ("", "strict"):
-            raise GrpoError(f"field task: no variant {variant!r} of {self.name}; there is {self.name}:strict")
-        self.pays_strict = variant == "strict"
-        self.name = f"{self.name}:strict" if self.pays_strict else self.name
+            raise GrpoError(f"field task: {self.name} has no variant {variant!r}; the only one is {self.name}:strict")
+        self.strict = variant == "strict"
+        self.name = f"{self.name}:strict" if self.strict else self.name
         self.source = self.usual(source)
         self.sides = read_problems(self.source, template=self.template, gold=self.gold)
 
     def __getstate__(self) -> dict[str, Any]:
-        """To score, a process needs none of the rows."""
+        """Without the rows: a worker that scores does not need them."""
         return {name: value for name, value in vars(self).items() if name != "sides"}
 
     def usual(self, source: Source) -> Source:
-        """The rows, where none were named."""
+        """The source, or the task's own dataset where none was named."""
         if not source.data:
             raise GrpoError("field data: the task data needs rows; name a file or dataset with --data")
         return source
 
+    def check_requirements(self) -> None:
+        """Raise where the checker cannot compare some gold: a run must not find that out in the middle."""
+        if expressions.available():
+            return
+        formulas = [problem for problem in self.problems() if kind_of(problem.answer) == "formula"]
+        if formulas:
+            raise GrpoError(
+                f"task {self.name}: {len(formulas)} gold answers are formulas, the first is {formulas[0].answer!r} "
+                f"({formulas[0].id}), and comparing formulas needs math-verify; {INSTALL}"
+            )
+
     @staticmethod
     def gold(value: str) -> str:
-        """The gold answer in what its column holds."""
+        """The gold answer in the text of its column."""
         return value.strip()
 
     @property
@@ -55,13 +68,12 @@ class DataTask:
 
     @property
     def notes(self) -> list[str]:
-        """What should be known of the rows before they are trained on."""
+        """What a person should know about the rows before training."""
         trained = {problem.prompt for problem in self.sides.train}
         known = sum(problem.prompt in trained for problem in self.sides.heldout)
-        told = (
-            f"{known} of the {len(self.sides.heldout)} held-out problems are among those trained on: accuracy on them"
-        )
-        return [f"{told} may be memory"] if known else []
+        count = len(self.sides.heldout)
+        note = f"{known} of {count} held-out problems are also training problems: accuracy may be memory"
+        return [note] if known else []
 
     def problems(self) -> list[Problem]:
         return [*self.sides.train, *self.sides.heldout]
@@ -73,41 +85,48 @@ class DataTask:
         return drawn(self.sides, step, count, seed)
 
     def recognise(self, prompt: str) -> Problem | None:
-        """The row that asks this."""
+        """The row with this question or prompt."""
         for problem in self.problems():
             if prompt.strip() in (problem.prompt.strip(), question_of(problem, self.source.settings)):
                 return problem
         return None
 
     def typed(self, question: str) -> Problem:
-        """One that no row asks."""
+        """A question that is not in the rows."""
         return typed_problem(self.source, self.template, question)
 
     def verdict(self, problem: Problem, text: str) -> Verdict:
         return _checked(text, problem.answer, other_answers(problem, self.source.settings))
 
     def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
+        correct = self.is_correct(problem, text)
+        return {"correct": None if correct is None else float(correct)}
+
+    def is_correct(self, problem: Problem, text: str) -> bool | None:
+        """None where the row has no gold answer."""
+        if not problem.answer:
+            return None
         verdict = self.verdict(problem, text)
-        return {"correct": float(verdict.strict if self.pays_strict else verdict.right)}
+        return verdict.strict if self.strict else verdict.right
 
     def traits(self, problem: Problem, text: str) -> Mapping[str, float]:
         verdict = self.verdict(problem, text)
         return {"strictly_right": float(verdict.strict), "unparsed": float(not verdict.parsed)}
 
     def why(self, problem: Problem, text: str) -> tuple[str, str]:
-        """(what was taken for the answer, why it is right or wrong), for `grpo check`."""
+        """(answer found, why it is right or wrong)."""
         verdict = self.verdict(problem, text)
         return verdict.extracted, f"{verdict.form}: {verdict.why}" if verdict.form else verdict.why
 
 
 @lru_cache(maxsize=64)
 def _checked(text: str, gold: str, aliases: tuple[str, ...]) -> Verdict:
-    """Score, traits and reasons ask for the same in a row."""
+    """Cached: `score`, `is_correct` and `traits` need the same verdict, and completions repeat."""
     return check(text, gold, aliases)
 
 
 def drawn(sides: Problems, step: int, count: int, seed: int) -> list[Problem]:
-    """Every row once before any comes again, in an order keyed by (seed, epoch)."""
+    """The problems of a step. Each epoch takes every row once, in an order keyed by (seed, epoch)."""
     rows, chosen = len(sides.train), []
     for place in range(step * count, (step + 1) * count):
         epoch, at = divmod(place, rows)
@@ -156,7 +175,7 @@ class Math(DataTask):
 
     @staticmethod
     def gold(value: str) -> str:
-        r"""The last box of a solution; an answer by itself as it is.
+        r"""The content of the last box; the whole text where there is no box.
 
         >>> Math.gold(r"Then $x = \boxed{\frac{1}{2}}$."), Math.gold("(1,2)")
         ('\\frac{1}{2}', '(1,2)')

@@ -1,4 +1,4 @@
-"""Which problems of a task without end are held out."""
+"""Decides which problems of an endless task are held out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ONE_IN = 10
 
 
 def is_held_out(question: str) -> bool:
-    """By a hash of what is asked, whatever stream of problems it turns up in.
+    """Whether a question is held out: by its hash, so the same in every stream of problems.
 
     >>> [number for number in range(10, 40) if is_held_out(f"{number}*12=")]
     [15, 17, 20, 26, 27]

@@ -1,8 +1,8 @@
-"""Is this answer right? Finds the answer in a completion, then compares it with the gold one.
+"""Finds the answer in a completion and compares it with the gold answer.
 
-Where an answer may stand, strictly: the last of `\\boxed{18}`, `#### 18`, `<answer>18</answer>`, "the answer is 18"; or
-the text is nothing else. Leniently also: the last number, formula, letter or line. Numbers are compared exactly,
-formulas by math-verify, words and letters without regard to case and punctuation.
+Strict forms: the last of `\\boxed{18}`, `#### 18`, `<answer>18</answer>`, "the answer is 18"; or a text that is only
+the answer. Lenient forms: the last number, formula, letter or line. Numbers are compared exactly, formulas by
+math-verify, words and letters ignoring case and punctuation.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from dataclasses import dataclass
 from grpo.tasks.checkers import expressions
 from grpo.tasks.checkers.numbers import Number, plain, read_number
 
-LOOKED_AT = 20_000
-"""Characters at the end of a completion that are searched."""
+SEARCHED = 20_000
+"""Characters searched, at the end of a completion."""
 LONGEST = 400
 """Characters of one answer."""
 LAST = 20
-"""How many answers of a form are looked at, from the end: a text may hold thousands."""
+"""Candidates of each form that are tried, from the end: a text may hold thousands."""
+UNVERIFIABLE = "cannot be compared without math-verify"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """
+    """The answer found in a text, and whether it is right.
+
     >>> check("9 + 9 = 18, so the answer is $18.", "18")
     Verdict(right=True, strict=True, extracted='$18', form='sentence', why='same number')
     >>> check("I think 17.", "18")
@@ -33,10 +35,10 @@ class Verdict:
 
     right: bool
     strict: bool
-    """Right, and said in a form that leaves no doubt."""
+    """Right, and in a strict form."""
     extracted: str
     form: str
-    """Where it stood; "" where no answer could be read: unparseable is not the same as wrong."""
+    """Where the answer was found; "" where none could be parsed, which is not the same as wrong."""
     why: str
 
     @property
@@ -45,7 +47,7 @@ class Verdict:
 
 
 def check(text: str, gold: str, aliases: Sequence[str] = ()) -> Verdict:
-    """Compares what the text says in the end with the gold answer; `aliases` are further right answers."""
+    """Compare the text's final answer with the gold answer; `aliases` are other right answers."""
     verdict = _check(text, gold)
     for alias in aliases:
         verdict = verdict if verdict.right else max(verdict, _check(text, alias), key=lambda one: one.right)
@@ -53,7 +55,7 @@ def check(text: str, gold: str, aliases: Sequence[str] = ()) -> Verdict:
 
 
 def _check(text: str, gold: str) -> Verdict:
-    text, kind = text[-LOOKED_AT:], kind_of(gold)
+    text, kind = text[-SEARCHED:], kind_of(gold)
     for form, candidate in (*explicit(text), ("bare", text.strip()), *LENIENT[kind](text)):
         outcome = COMPARE[kind](candidate, gold, form) if candidate and len(candidate) <= LONGEST else None
         if outcome is not None:
@@ -63,7 +65,8 @@ def _check(text: str, gold: str) -> Verdict:
 
 
 def kind_of(gold: str) -> str:
-    """
+    """How a gold answer is compared.
+
     >>> [kind_of(gold) for gold in ("1,234", "B", "Paris", r"\\text{even}", "3:4", r"\\frac{\\pi}{2}", "x", "pi")]
     ['number', 'choice', 'words', 'words', 'words', 'formula', 'formula', 'formula']
     """
@@ -77,16 +80,17 @@ def kind_of(gold: str) -> str:
 
 
 def normalised(text: str) -> str:
-    """
+    """Words in lower case without punctuation, articles and LaTeX.
+
     >>> normalised(" The  Café. "), normalised("**Yes!**"), normalised(r"\\text{ True }")
     ('café', 'yes', 'yes')
     """
     words = re.sub(r"[^\w:+./%-]+", " ", plain(text).casefold()).strip(" .").split()
-    said = " ".join(words[1:] if words[:1] in (["the"], ["a"], ["an"]) and len(words) > 1 else words)
-    return {"true": "yes", "false": "no"}.get(said, said)
+    phrase = " ".join(words[1:] if words[:1] in (["the"], ["a"], ["an"]) and len(words) > 1 else words)
+    return {"true": "yes", "false": "no"}.get(phrase, phrase)
 
 
-# Where answers stand. Each search is linear in the text: completions can be long, and hostile.
+# Finding candidates. Each search is linear in the text: completions can be long, and hostile.
 
 STRICT = frozenset({"box", "hashes", "tag", "sentence", "bare"})
 SENTENCE = re.compile(
@@ -96,7 +100,7 @@ SENTENCE_END = re.compile(r"\.(?=\s|\*|$)|\n|(?<=[^\\])\s(?:because|since|as)\s|
 
 
 def explicit(text: str) -> list[tuple[str, str]]:
-    """(form, candidate), the last in the text first."""
+    """(form, candidate) of every strict form but "bare", the last in the text first."""
     found = [(start, "box", inside) for start, inside in boxes(text)]
     found += [(m.start(), "hashes", m[1].strip()) for m in _last(r"####[ \t]*([^\n#]{1,400})", text)]
     for opening in _last(r"<answer>", text):
@@ -113,7 +117,7 @@ def _last(pattern: str | re.Pattern[str], text: str) -> list[re.Match[str]]:
 
 
 def boxes(text: str) -> Iterator[tuple[int, str]]:
-    r"""Start and contents of every closed box.
+    r"""Start and content of every closed box.
 
     >>> list(boxes(r"so \boxed{\frac{1}{2}} and \boxed{5"))
     [(3, '\\frac{1}{2}')]
@@ -163,8 +167,8 @@ LENIENT: dict[str, Callable[[str], Iterator[tuple[str, str]]]] = {
     "words": _last_words,
 }
 
-# Comparing. Each returns (right, why), with None for right where an answer stands there that cannot be read; and None
-# where this candidate is no answer of the gold's kind at all.
+# Comparing. Each function returns (right, why); `right` is None for an answer that cannot be parsed. The whole result
+# is None for a candidate that is not an answer of the gold's kind.
 
 Outcome = tuple[bool | None, str] | None
 
@@ -182,13 +186,11 @@ def _compare_numbers(candidate: str, gold: str, form: str) -> Outcome:
         return False, "several numbers"
     if re.search(r"\d\s*(?:[-+*/×÷·−]|\\times|\\cdot|\\div)\s*\(?\d", plain(candidate)):
         return False, "a calculation, not its result"
-    if not expressions.available():
-        return None, "cannot be read without math-verify"
     return _as_formulas(candidate, gold, form)
 
 
 def _number_in(candidate: str, form: str) -> Number | None:
-    """The whole candidate as a number, or what follows its last equals sign; in a sentence also its only number."""
+    """The candidate as a number, or the part after its last equals sign; of a sentence, its only number."""
     if given := read_number(candidate):
         return given
     if "=" in candidate and (given := read_number(candidate.rpartition("=")[2])):
@@ -200,7 +202,7 @@ def _number_in(candidate: str, form: str) -> Number | None:
 
 
 def _is_prose(candidate: str, form: str) -> bool:
-    """Words, not a formula; a text of its own is taken for a formula only where it holds no word at all."""
+    """Whether it is words, not a formula. A whole text counts as a formula only where it has no word at all."""
     words = re.findall(r"(?<!\\)\b[A-Za-z]{2,}\b", re.sub(r"\\(?:begin|end)\{\w+\*?\}", "", candidate))
     return len([word for word in words if word not in ("pi", "sqrt")]) >= (1 if form == "bare" else 2)
 
@@ -214,33 +216,37 @@ def _compare_formulas(candidate: str, gold: str, form: str) -> Outcome:
 
 
 def _as_formulas(candidate: str, gold: str, form: str) -> Outcome:
+    if not expressions.available():
+        return None, UNVERIFIABLE
     same = expressions.equal(gold, candidate)
     if same is None:
-        # A box that cannot be read is an answer all the same; the last number in 10^{10^{10}} is not.
-        stands_for_itself = form in ("box", "hashes", "tag") or (form == "bare" and re.search(r"\d\s*[!^]", candidate))
-        return (None, "cannot be read as a formula") if stands_for_itself else None
+        # A box that cannot be parsed is still the answer; the last number in 10^{10^{10}} is not.
+        is_answer = form in ("box", "hashes", "tag") or (form == "bare" and re.search(r"\d\s*[!^]", candidate))
+        return (None, "cannot be parsed as a formula") if is_answer else None
     return (True, "same formula") if same else (False, "other formula")
 
 
 def _compare_choices(candidate: str, gold: str, form: str) -> Outcome:
-    # "A" may begin a sentence of its own; where an answer is announced it may go on, and be a small letter by itself.
-    told = r"\(?([A-J])\)?(?:\W.*)?|\(?([a-j])\)?" if form in STRICT - {"bare"} else r"\(?([A-J])\)?(?:[.):,].*)?|(\Z.)"
-    letter = re.fullmatch(told, plain(candidate), re.DOTALL)
+    # After "the answer is", text may follow the letter, and a lone letter may be lower case. A bare "A" may start a
+    # sentence.
+    announced = form in STRICT - {"bare"}
+    pattern = r"\(?([A-J])\)?(?:\W.*)?|\(?([a-j])\)?" if announced else r"\(?([A-J])\)?(?:[.):,].*)?|(\Z.)"
+    letter = re.fullmatch(pattern, plain(candidate), re.DOTALL)
     if letter is None:
         return None
-    said = (letter[1] or letter[2]).upper()
-    return (True, "same letter") if said == plain(gold).strip("()") else (False, "other letter")
+    given = (letter[1] or letter[2]).upper()
+    return (True, "same letter") if given == plain(gold).strip("()") else (False, "other letter")
 
 
 def _compare_words(candidate: str, gold: str, form: str) -> Outcome:
-    said, wanted = normalised(candidate), normalised(gold)
-    if said == wanted:
+    given, wanted = normalised(candidate), normalised(gold)
+    if given == wanted:
         return True, "same words"
-    if wanted in ("yes", "no") and (first := re.match(r"(yes|no|true|false)\b", said)):
+    if wanted in ("yes", "no") and (first := re.match(r"(yes|no|true|false)\b", given)):
         return (True, "same word") if normalised(first[1]) == wanted else (False, "other word")
     words = wanted[:1].isalpha() and wanted not in ("yes", "no")
-    short = form == "bare" and words and "\n" not in candidate and len(said.split()) <= 6
-    return (False, "other words") if said and (short or form in STRICT - {"bare"}) else None
+    short = form == "bare" and words and "\n" not in candidate and len(given.split()) <= 6
+    return (False, "other words") if given and (short or form in STRICT - {"bare"}) else None
 
 
 COMPARE: dict[str, Callable[[str, str, str], Outcome]] = {

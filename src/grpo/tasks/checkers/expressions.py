@@ -1,8 +1,8 @@
-"""Equality of formulas, by math-verify, which reads LaTeX without running it.
+"""Compares formulas with math-verify, which reads LaTeX without running it.
 
-It can take for ever: `10^{10^{10}}` is twelve characters. What is bound to is refused before it is read, the rest is
-cut off after `LIMIT` seconds where a signal can do it (a process's main thread), and a scoring process that hangs all
-the same is killed by its pool.
+A short formula can take forever to evaluate: `10^{10^{10}}`. Known cases are refused before they are parsed. Other
+comparisons stop after `LIMIT` seconds (by a signal, so only in a process's main thread). The worker pool kills a
+process that still hangs.
 """
 
 from __future__ import annotations
@@ -15,31 +15,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any
 
-from grpo.errors import GrpoError
 from grpo.tasks.checkers.numbers import plain
 
 LIMIT = 2.0
 """Seconds for one comparison."""
 LONGEST = 300
-"""Characters of a formula that is looked at."""
+"""Characters; longer formulas are not compared."""
 LARGEST_POWER = 1000
-"""Largest exponent or factorial that is worked out."""
+"""Largest exponent or factorial that is evaluated."""
 
 EXACTLY = {"float_rounding": 12, "allow_set_relation_comp": True, "timeout_seconds": None}
 ENCLOSED = ("()", "[]", "{}", "[)", "(]")
 DIFFERENT = {(one, other) for one in ENCLOSED for other in ("", *ENCLOSED) if one != other} - {("{}", "")}
-"""Brackets of a gold and of an answer that cannot mean the same: a pair is no set. A bare list may stand for a set."""
+"""(gold, answer): kinds of brackets that never mean the same. A pair is not a set; a bare list may be one."""
 
 
-class _TooLongError(BaseException):
-    """Not an Exception, because math-verify swallows those."""
+class _TimeLimitError(BaseException):
+    """A BaseException, because math-verify catches every Exception."""
 
 
 def equal(gold: str, answer: str) -> bool | None:
-    """Whether two formulas mean the same; None where the answer cannot be read, or not in time."""
+    """Whether two formulas are equal; None where the answer cannot be parsed or compared in time. Needs math-verify."""
     gold, answer = prepared(gold), prepared(answer)
     if side_by_side(answer):
         return None
@@ -50,17 +48,15 @@ def equal(gold: str, answer: str) -> bool | None:
         return None
     if wanted is None:
         return False
-    from math_verify import verify
-
     try:
         with time_limit(LIMIT):
-            return bool(verify([wanted], [given], **EXACTLY))
-    except _TooLongError:
+            return bool(_math_verify().verify([wanted], [given], **EXACTLY))
+    except _TimeLimitError:
         return None
 
 
 def brackets(text: str) -> str | None:
-    """The kind of brackets around several values, as in "(1,2)"; "" where they have none, None for a single value.
+    """The kind of brackets around several values, such as "()" of "(1,2)"; "" for none, None for a single value.
 
     >>> brackets("(1,2)"), brackets(r"\\{1,2\\}"), brackets("[1,2)"), brackets("1,2"), brackets("(x+1)(x+2)")
     ('()', '{}', '[)', '', None)
@@ -78,7 +74,7 @@ def brackets(text: str) -> str | None:
 
 
 def side_by_side(text: str) -> bool:
-    r"""Whether numbers stand beside each other with nothing between: math-verify would add them, as in 1 1/2.
+    r"""Whether two numbers stand next to each other with nothing between them. math-verify adds those, as in 1 1/2.
 
     >>> [side_by_side(text) for text in ("20 25", "20\n25", "(20)(25)", "20{25}", r"20 \\ 25")]
     [True, True, True, True, True]
@@ -86,27 +82,27 @@ def side_by_side(text: str) -> bool:
     [False, False, False, False, False, False]
     """
     text = re.sub(r"_\s*(?:\{[^{}]*\}|\w)", " ", text)
-    text = _until_it_stays(COMMAND, "x", text)
-    if r"\begin" not in text:  # in a matrix it begins a row
+    text = _replace_nested(COMMAND, "x", text)
+    if r"\begin" not in text:  # in a matrix, \\ starts a row
         text = re.sub(r"\\+(?=[\s\d])", " ", text)
-    text = _until_it_stays(ENCLOSED_NUMBER, r" \1 ", text)
+    text = _replace_nested(ENCLOSED_NUMBER, r" \1 ", text)
     return re.search(r"\d\s+\d+(?![\d\s]*/)", text) is not None
 
 
 COMMAND = re.compile(r"\\(?!begin|end)[A-Za-z]+\s*(?:\d+\s+\d+|(?:\{[^{}]*\})+)|\^\s*(?:\{[^{}]*\}|\d)")
 ENCLOSED_NUMBER = re.compile(r"(?<![A-Za-z])[({\[]\s*(\d+(?:\.\d+)?)\s*[)}\]](?!\s*[\^A-Za-z])")
-"""Before a power or a letter, math-verify multiplies, and rightly: 3(2)^{n-1}."""
+"""Not before a power or a letter, where math-verify correctly multiplies: 3(2)^{n-1}."""
 
 
-def _until_it_stays(pattern: re.Pattern[str], by: str, text: str) -> str:
-    """From the innermost brackets outwards."""
-    while (after := pattern.sub(by, text)) != text:
+def _replace_nested(pattern: re.Pattern[str], replacement: str, text: str) -> str:
+    """Replace until nothing matches: from the innermost brackets outwards."""
+    while (after := pattern.sub(replacement, text)) != text:
         text = after
     return text
 
 
 def prepared(text: str) -> str:
-    """LaTeX of what may be plain text: `pi/2`, `sqrt(2)`, `1 <= x < 2`.
+    """LaTeX for text that may be plain: `pi/2`, `sqrt(2)`, `1 <= x < 2`.
 
     >>> prepared("pi/2"), prepared("3*sqrt(2)"), prepared("1≤x<2")
     ('\\\\pi /2', '3*\\\\sqrt{2}', '[1,2)')
@@ -124,7 +120,7 @@ def prepared(text: str) -> str:
 
 
 def explosive(text: str) -> bool:
-    """Whether working it out might take for ever, or all memory.
+    """Whether evaluating it could take forever, or all memory.
 
     >>> [explosive(text) for text in ("x^{100}", "2^{3^{2}}", "10^{10^{10}}", "9^{9^9}", "1000000!", "2^{9999}")]
     [False, False, True, True, True, True]
@@ -144,44 +140,47 @@ def _parsed(latex: str) -> Any:
     try:
         with time_limit(LIMIT):
             return _parse(latex)
-    except _TooLongError:
+    except _TimeLimitError:
         return None
 
 
 @lru_cache(maxsize=4096)
 def _parse(latex: str) -> Any:
-    """The formula as a SymPy object, or None; golds come again and again."""
-    parse, config = _math_verify()
-    found = parse(f"${latex}$", extraction_config=[config], fallback_mode="no_fallback", parsing_timeout=None)
+    """The formula as a SymPy object, or None. Cached: golds are parsed again for every completion."""
+    library = _math_verify()
+    found = library.parse(
+        f"${latex}$",
+        extraction_config=[library.LatexExtractionConfig()],
+        fallback_mode="no_fallback",
+        parsing_timeout=None,
+    )
     return found[0] if found else None
 
 
 def available() -> bool:
-    return find_spec("math_verify") is not None
+    """Whether math-verify can be imported. It can be installed and still fail: its parser is an extra."""
+    return _math_verify() is not None
 
 
 @lru_cache(maxsize=1)
-def _math_verify() -> tuple[Any, Any]:
+def _math_verify() -> Any:
     try:
-        from math_verify import LatexExtractionConfig, parse
+        import math_verify
     except ImportError:
-        raise GrpoError(
-            "checking formulas needs math-verify: pip install 'grpo-lab[tasks]' (answers that are numbers, words or "
-            "letters are checked without it)"
-        ) from None
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that timeouts are ours to keep
-    return parse, LatexExtractionConfig()
+        return None
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that the caller must limit the time
+    return math_verify
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raises out of the block when the time is up. An alarm that was set before goes on afterwards."""
+    """Raise inside the block when the time is up. An alarm that was set earlier continues afterwards."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # no signal reaches a thread
+        yield  # signals reach only the main thread
         return
 
     def give_up(number: int, frame: object) -> None:
-        raise _TooLongError
+        raise _TimeLimitError
 
     began = time.monotonic()
     handler = signal.signal(signal.SIGALRM, give_up)

@@ -1,4 +1,4 @@
-"""Numbers as people and models write them, read exactly: `$1,234.50`, `1{,}234`, `−3`, `3 1/2`, `1.5e3`, `50%`."""
+"""Reads numbers as people and models write them, exactly: `$1,234.50`, `1{,}234`, `−3`, `3 1/2`, `1.5e3`, `50%`."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 LONGEST = 200
-"""Characters; what is longer is no number anybody wrote down as an answer."""
+"""Characters; longer texts are not numbers."""
 LARGEST_EXPONENT = 400
 
 
 @dataclass(frozen=True)
 class Number:
-    """What is written, and what one of it is worth: 50% is 50, each worth 1/100; 5 million is 5, each worth 10**6.
+    """A number as written, and its scale: 50% is 50 at scale 1/100; 5 million is 5 at scale 10**6.
 
     >>> read_number(r"\\$1{,}234.50"), read_number("−3 1/2 km").value, read_number("3x")
-    (Number(face=Fraction(2469, 2), worth=Fraction(1, 1)), Fraction(-7, 2), None)
+    (Number(face=Fraction(2469, 2), scale=Fraction(1, 1)), Fraction(-7, 2), None)
     """
 
     face: Fraction
-    worth: Fraction = Fraction(1)
+    scale: Fraction = Fraction(1)
 
     @property
     def value(self) -> Fraction:
-        return self.face * self.worth
+        return self.face * self.scale
 
     def same(self, other: Number) -> bool:
-        """Equal; where one of the two leaves out the percent sign or the "million", either reading will do.
+        """Whether both are equal. Where only one has a percent sign or "million", either reading of the other counts.
 
         >>> [read_number("50%").same(read_number(text)) for text in ("50%", "50", "0.5", "0.5%", "5")]
         [True, True, True, False, False]
         """
-        if self.worth == other.worth:
+        if self.scale == other.scale:
             return self.face == other.face
-        if 1 in (self.worth, other.worth):
+        if 1 in (self.scale, other.scale):
             return self.face == other.face or self.value == other.value
         return self.value == other.value
 
@@ -66,7 +66,7 @@ def _words(text: str) -> frozenset[str]:
 SHORT_UNITS = _words("m s g h l L J N W V mm cm dm km ft yd mi in kg mg lb oz ml cl hr ms am pm")
 JOINING = _words("a an per of us")
 NO_UNIT = _words("or and to by mod over times plus minus pi sqrt sin cos tan log ln exp not")
-"""Words after which a number is only part of what is said."""
+"""Words that are not units: the number before them is only part of the answer."""
 UNIT = re.compile(r"[A-Za-z°²³µ'/.()\^\- ]|(?<=\^)\{?[23]\}?")
 
 LOOKALIKES = str.maketrans(
@@ -91,7 +91,7 @@ DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?|\s*°(?![CFK])|\s*\\degrees?(?
 
 
 def plain(text: str) -> str:
-    """The same answer without what only sets it: dollars of LaTeX, bold, thin spaces, `\\text{}`, `\\left`.
+    """The answer without typesetting: LaTeX dollars, bold, thin spaces, `\\text{}`, `\\left`.
 
     >>> plain(r"**$\\dfrac{1}{2}\\text{ cm}$**.")
     '\\\\frac{1}{2} cm'
@@ -104,22 +104,22 @@ def plain(text: str) -> str:
 
 
 def read_number(text: str) -> Number | None:
-    """The number that is all of this text, but for currency, percent sign and unit; None where it is not one number."""
+    """The number in a text that is only a number, with currency, percent sign or unit; None for any other text."""
     if len(text) > LONGEST or "\n" in text.strip():
         return None
     found = NUMBER.fullmatch(_unassigned(plain(text)))
     if found is None:
         return None
     part = found.groupdict()
-    worth = _worth(part["unit"].strip())
+    scale = _scale(part["unit"].strip())
     face = _magnitude(part)
-    if worth is None or face is None or (part["sign"] and part["sign1"]):
+    if scale is None or face is None or (part["sign"] and part["sign1"]):
         return None
-    return Number(-face if "-" in (part["sign"], part["sign1"]) else face, worth)
+    return Number(-face if "-" in (part["sign"], part["sign1"]) else face, scale)
 
 
 def _unassigned(text: str) -> str:
-    """Without the "x =" of "x = 3", and the "≈" of "≈ 3"."""
+    """The text without the "x =" of "x = 3" and the "≈" of "≈ 3"."""
     return re.sub(r"^(?:[A-Za-z]\w*\s*=\s*)?(?:(?:≈|\\approx)\s*)?", "", text)
 
 
@@ -144,13 +144,13 @@ def _digits(text: str) -> Fraction:
     return Fraction(text.replace(",", "").replace(" ", "").rstrip("."))
 
 
-def _worth(unit: str) -> Fraction | None:
-    """What one of it is worth: 1 without a unit or with a plain one; None where the rest is not a unit."""
+def _scale(unit: str) -> Fraction | None:
+    """The scale of a unit: 1 for none or a plain one; None where the text is not a unit."""
     if not unit:
         return Fraction(1)
     first, _, rest = unit.replace("%", "% ").partition(" ")
     if first.lower() in SCALES:
-        return SCALES[first.lower()] if _worth(rest.strip()) is not None else None
+        return SCALES[first.lower()] if _scale(rest.strip()) is not None else None
     words = re.findall(r"[A-Za-z]+", unit)
     if UNIT.sub("", unit) or not words or not all(_may_be_unit(word) for word in words):
         return None

@@ -1,7 +1,6 @@
-"""Runs a program nobody has read, in bubblewrap: no network, nothing of the machine but its system folders, which it
-cannot write, and limits on everything it could use up.
+"""Runs an untrusted program in bubblewrap: no network, read-only system folders, limits on every resource.
 
-The program's word counts for nothing: whoever calls compares its output.
+The caller compares the program's output; nothing the program claims about itself counts.
 """
 
 from __future__ import annotations
@@ -36,50 +35,52 @@ for kind, most in {limits}: resource.setrlimit(kind, (most, most))
 del resource, kind, most
 exec(compile(open("/program.py", encoding="utf-8").read(), "program.py", "exec"), {{"__name__": "__main__"}})
 """
-"""Inside, before the program: here the kernel counts processes of this sandbox alone."""
+"""Runs inside the sandbox, before the program: there the kernel counts only the sandbox's processes."""
 
 
 @dataclass(frozen=True)
 class ProgramLimits:
+    """What one program may use."""
+
     seconds: float = 5.0
-    """By the clock, start included; processor time has the same limit for each process."""
+    """Wall-clock time, start included; the CPU time of each process has the same limit."""
     memory: int = 512 << 20
     """Bytes of address space of each process."""
     processes: int = 8
-    """Processes and threads at once."""
+    """Simultaneous processes and threads."""
     disk: int = 16 << 20
-    """Bytes in /tmp, the only place to write to, which is gone afterwards."""
+    """Bytes in /tmp, the only writable folder, which is deleted afterwards."""
     output: int = 64 << 10
-    """Bytes of output, and of error output; with more the program is ended."""
+    """Bytes of stdout, and of stderr; a program that writes more is killed."""
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What came of a program."""
+class ProgramResult:
+    """Output and exit status of a program."""
 
     output: str
     error: str
-    """What it wrote to stderr; a Python program's traceback is there."""
+    """Its stderr, where a Python program's traceback is."""
     status: int | None
-    """Its exit code, or minus the signal that ended it; None where it took too long or said too much and was ended."""
-    ended: Literal["", "time", "output"] = ""
+    """Exit code, or minus the signal that ended it; None where the time or output limit killed it."""
+    limit: Literal["", "time", "output"] = ""
+    """The limit that killed it."""
 
 
-def run_program(program: str, given: str = "", limits: ProgramLimits | None = None) -> Ran:
-    """Runs a Python program with `given` as its standard input. An OSError where it could not be started: that is not
-    the program's fault."""
+def run_program(program: str, stdin: str = "", limits: ProgramLimits | None = None) -> ProgramResult:
+    """Run a Python program. Raises OSError where bubblewrap could not start it, which is not the program's fault."""
     limits = limits or ProgramLimits()
     require()
-    code, given_file, report = _memory_file(program), _memory_file(given), _memory_file("")
+    code, stdin_file, report = _memory_file(program), _memory_file(stdin), _memory_file("")
     try:
-        process = _started(_command(code, report, limits), stdin=given_file, pass_fds=[code, report])
-        ran = _watched(process, limits)
-        # bubblewrap's own report, out of the program's reach, tells an exit code only of a program that was started.
-        if not ran.ended and b'"exit-code"' not in os.pread(report, 1 << 16, 0):
-            raise OSError(f"bubblewrap could not start the program: {(ran.error.strip().splitlines() or [''])[-1]}")
-        return ran
+        process = _started(_command(code, report, limits), stdin=stdin_file, pass_fds=[code, report])
+        result = _read(process, limits)
+        # bubblewrap's report, which the program cannot reach, has an exit code only where the program was started.
+        if not result.limit and b'"exit-code"' not in os.pread(report, 1 << 16, 0):
+            raise OSError(f"bubblewrap could not start the program: {(result.error.strip().splitlines() or [''])[-1]}")
+        return result
     finally:
-        for descriptor in (code, given_file, report):
+        for descriptor in (code, stdin_file, report):
             os.close(descriptor)
 
 
@@ -89,22 +90,22 @@ def _started(command: Sequence[str], stdin: int, pass_fds: Sequence[int]) -> sub
         return subprocess.Popen(
             command, stdin=stdin, stdout=pipe, stderr=pipe, pass_fds=pass_fds, cwd="/", **_as_nobody()
         )
-    except OSError as error:  # border: a machine out of processes or memory; without its number it is no crash
+    except OSError as error:  # border: a machine out of processes or memory; without its errno it is not a crash
         raise OSError(f"bubblewrap could not be started: {error}") from error
 
 
 def require() -> None:
-    """Raises where programs cannot be confined: they are not run then."""
+    """Raise GrpoError where bubblewrap cannot sandbox programs here."""
     _bubble()
 
 
 @cache
 def _bubble() -> tuple[str, ...]:
-    """The command that confines programs, and after it the interpreter for them; found by trying."""
+    """The bubblewrap command and, last, the Python interpreter that works inside it."""
     if shutil.which("bwrap") is None:
-        raise GrpoError(f"task code: bubblewrap (bwrap) is not there, and programs are not run without it; {INSTALL}")
+        raise GrpoError(f"task code: needs bubblewrap (bwrap) to run programs safely; {INSTALL}")
     why = ""
-    # The interpreter that runs this, or the system's where that one lies in a folder only its owner can read.
+    # This interpreter, or the system's where this one is in a folder that only its owner can read.
     for python, folder in ((str(Path(sys.executable).resolve()), sys.base_prefix), ("/usr/bin/python3", "/usr")):
         own = () if Path(folder).is_relative_to("/usr") else ("--ro-bind", folder, folder)
         command = ("bwrap", *ALWAYS, *_system(), *own)
@@ -116,7 +117,7 @@ def _bubble() -> tuple[str, ...]:
             return (*command, python)
         why = why or (tried.stderr.strip().splitlines() or [f"it ended with {tried.returncode}"])[-1]
     raise GrpoError(
-        f"task code: bubblewrap cannot confine programs here ({why}); it takes bubblewrap 0.8 and user namespaces: "
+        f"task code: bubblewrap cannot sandbox programs here ({why}); it needs bubblewrap 0.8 and user namespaces: "
         "sysctl kernel.unprivileged_userns_clone=1, with AppArmor kernel.apparmor_restrict_unprivileged_userns=0, in a "
         "container a security profile that permits them"
     )
@@ -135,14 +136,14 @@ def _command(code: int, report: int, limits: ProgramLimits) -> list[str]:
     return [
         *(*bubble, "--json-status-fd", str(report)),
         *("--size", str(limits.disk), "--tmpfs", "/tmp", "--ro-bind-data", str(code), "/program.py"),
-        # What bubblewrap itself has made in memory is no place to write to either.
+        # Also read-only: the folders that bubblewrap itself created in memory.
         *("--remount-ro", "/dev", "--remount-ro", "/"),
         *(python, "-I", "-S", "-B", "-X", "utf8", "-c", RUNNER.format(limits=caps)),
     ]
 
 
 def _system() -> list[str]:
-    """The folders with system libraries, read-only."""
+    """Arguments that bind the folders with system libraries, read-only."""
     words = ["--ro-bind", "/usr", "/usr", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
     for folder in ("/bin", "/lib", "/lib64"):
         path = Path(folder)
@@ -154,15 +155,14 @@ def _system() -> list[str]:
 
 
 def _as_nobody() -> dict[str, Any]:
-    """Root gives itself up for a user who owns nothing. Others have nothing to give up but their name, and the sandbox
-    shows programs none of their files."""
+    """Root runs bubblewrap as a user who owns nothing. Others keep their user id: the sandbox hides their files."""
     if os.geteuid() != 0:
         return {}
     return {"user": os.getuid() or FIRST_LENT_USER + os.getpid(), "group": NOBODY, "extra_groups": []}
 
 
 def _memory_file(text: str) -> int:
-    """A file that exists in memory alone, open at its beginning."""
+    """An in-memory file with this content, open at its start."""
     descriptor = os.memfd_create("sandbox")
     with open(descriptor, "wb", closefd=False) as file:
         file.write(text.encode(errors="replace"))
@@ -170,31 +170,31 @@ def _memory_file(text: str) -> int:
     return descriptor
 
 
-def _watched(process: subprocess.Popen[bytes], limits: ProgramLimits) -> Ran:
-    """Reads until the program ends, or ends it; with it go all its processes."""
+def _read(process: subprocess.Popen[bytes], limits: ProgramLimits) -> ProgramResult:
+    """Read output until the program ends or a limit kills it and all its processes."""
     assert process.stdout is not None
     assert process.stderr is not None
     deadline = time.monotonic() + limits.seconds
-    said = {process.stdout: b"", process.stderr: b""}
-    ended: Literal["", "time", "output"] = ""
+    written = {process.stdout: b"", process.stderr: b""}
+    limit: Literal["", "time", "output"] = ""
     with process, selectors.DefaultSelector() as selector:
-        for stream in said:
+        for stream in written:
             selector.register(stream, selectors.EVENT_READ)
-        while selector.get_map() and not ended:
+        while selector.get_map() and not limit:
             ready = selector.select(max(0.0, deadline - time.monotonic()))
             for key, _ in ready:
                 stream = process.stdout if key.fileobj is process.stdout else process.stderr
                 chunk = os.read(key.fd, 1 << 16)
-                said[stream] += chunk
+                written[stream] += chunk
                 if not chunk:
                     selector.unregister(stream)
-                elif len(said[stream]) > limits.output:
-                    ended = "output"
+                elif len(written[stream]) > limits.output:
+                    limit = "output"
             if time.monotonic() >= deadline:
-                ended = "time"
-        if ended:
+                limit = "time"
+        if limit:
             process.kill()
-    output, error = (said[stream][: limits.output].decode(errors="replace") for stream in said)
+    output, error = (written[stream][: limits.output].decode(errors="replace") for stream in written)
     status = process.returncode
-    # bubblewrap says 128 + n where the program was ended by signal n.
-    return Ran(output, error, None if ended else 128 - status if status > 128 else status, ended)
+    # bubblewrap exits with 128 + n where signal n ended the program.
+    return ProgramResult(output, error, None if limit else 128 - status if status > 128 else status, limit)
