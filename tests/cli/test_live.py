@@ -393,7 +393,7 @@ def test_the_line_that_resumes_is_the_one_that_was_typed(run: Run, capsys: pytes
 
 def test_ending_of_a_run_that_failed_at_once(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.set_status("failed")
-    LinesView(quiet=False).finished(run)
+    LinesView(quiet=False).on_end(run)
     assert capsys.readouterr().out.startswith(
         "\nsums-001 failed after 0 steps (tiny · arithmetic · grpo · 2×4)\n\nrun  "
     )

@@ -799,7 +799,7 @@ def test_a_full_disk_stops_the_run_and_resume_finishes_it(
 
 
 def test_no_run_is_half_made_on_a_full_disk(small_disk: Path) -> None:
-    Fill(small_disk, 0, leave=0).stepped(0)
+    Fill(small_disk, 0, leave=0).on_step(0)
     with pytest.raises(DiskFullError, match=r"job/run\.db: the disk is full"):
         Run.create(small_disk, "job", kind="grpo", config={})
     assert os.listdir(small_disk) == ["filler"]

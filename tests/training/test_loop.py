@@ -141,7 +141,7 @@ def test_a_step_that_could_not_be_scored_at_all_has_no_reward(
             return {"correct": None} if problem.id.startswith("train/2/") else dict(super().score(problem, text))
 
     monkeypatch.setitem(TASKS, "speechless", lambda _: Speechless("easy"))
-    run = grpo.train(small(tmp_path, task="speechless", algorithm="dr_grpo"), LinesView(quiet=False))
+    run = grpo.train(small(tmp_path, task="speechless", algorithm="dr_grpo"), callbacks=[LinesView(quiet=False)])
     rows = run.all_metrics()
     assert [row["unscored"] for row in rows] == [0, 0, 1]
     assert rows[2]["reward_mean"] is rows[2]["reward_std"] is None
