@@ -4,7 +4,6 @@ import ast
 import importlib.util
 import runpy
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,8 @@ import grpo
 from grpo.config import Config, System
 from grpo.config.presets import PRESETS
 from grpo.model.attention import NAME as ATTENTION
-from grpo.model.policy import Policy, annotate, logprobs
+from grpo.model.policy import Policy, logprobs
+from grpo.training.annotations import annotate
 from grpo.training.loop import accumulate_gradients, credit
 from grpo.types import Completion, Group, Problem
 
@@ -105,7 +105,7 @@ def test_one_step_has_the_trainers_gradient(example, attention, token_budget):
     groups = annotate(
         groups,
         lambda batch: logprobs(reference, batch, 1.0)[0],
-        lambda completion, logp: replace(completion, ref_logprobs=logp),
+        "ref_logprobs",
         token_budget=token_budget,
         policy=policy,
     )

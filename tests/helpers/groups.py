@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
 from grpo.config import Config, System
+from grpo.model.critic import Critic
 from grpo.model.policy import Policy
+from grpo.training.annotations import Annotations
 from grpo.training.loop import accumulate_gradients
 from grpo.types import Completion, Group, Problem
 
@@ -51,3 +54,10 @@ def gradient(policy: Policy, groups: list[Group], config: Config) -> torch.Tenso
 def config_with(budget: int, algorithm: str, **loss: object) -> Config:
     config = Config(algorithm=algorithm, system=System(token_budget=budget), max_new_tokens=12)
     return replace(config, loss=replace(config.loss, **loss))
+
+
+def annotated(
+    groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None = None
+) -> list[Group]:
+    """The groups with the per-token values of every forward that an update needs."""
+    return Annotations.start(groups, policy, reference, config, critic).finish(groups)

@@ -18,9 +18,9 @@ from grpo.model.packing import pack
 from grpo.model.policy import Policy
 from grpo.training.credit import credit
 from grpo.training.gradient import accumulate_gradients
-from grpo.training.loop import annotated, update
+from grpo.training.loop import update
 from helpers.critics import critic_of, ppo, rewarded
-from helpers.groups import random_groups
+from helpers.groups import annotated, random_groups
 from helpers.policies import random_policy
 
 

@@ -30,8 +30,8 @@ from grpo.model.policy import Policy, logprobs
 from grpo.record.checkpoints import Checkpoints
 from grpo.rollout.builtin import Engine
 from grpo.training import fingerprint
-from grpo.training.loop import annotated
 from grpo.types import Group, Problem
+from helpers.groups import annotated
 from helpers.policies import ARCHITECTURES, random_policy
 
 RANK_3 = Lora(rank=3, alpha=6.0)

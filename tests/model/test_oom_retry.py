@@ -16,10 +16,10 @@ from grpo.model.policy import Policy, predicting_states
 from grpo.record.store import Run
 from grpo.record.trace import Traces
 from grpo.training.credit import credit
-from grpo.training.loop import accumulate_gradients, annotated
+from grpo.training.loop import accumulate_gradients
 from grpo.types import Batch
 from helpers.critics import critic_of, ppo, rewarded
-from helpers.groups import random_groups
+from helpers.groups import annotated, random_groups
 from helpers.policies import random_policy
 
 

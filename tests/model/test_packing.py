@@ -8,9 +8,9 @@ import torch
 
 from grpo.model.packing import pack
 from grpo.model.policy import logprobs
-from grpo.training.loop import accumulate_gradients, annotated
+from grpo.training.loop import accumulate_gradients
 from grpo.types import Completion, Group, Problem
-from helpers.groups import config_with, gradient, random_groups
+from helpers.groups import annotated, config_with, gradient, random_groups
 from helpers.policies import random_policy
 
 

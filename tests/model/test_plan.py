@@ -51,8 +51,9 @@ from grpo.model.policy import Policy, logprobs
 from grpo.rollout.builtin import Engine
 from grpo.rollout.cpu import linear as packed
 from grpo.training.credit import credit
-from grpo.training.loop import annotated, update
+from grpo.training.loop import update
 from grpo.types import Completion, Group, Problem
+from helpers.groups import annotated
 from helpers.policies import random_policy as small_policy
 from helpers.tensor_bytes import peak_bytes, saved_bytes
 

@@ -13,7 +13,8 @@ from grpo.model.optimizer import make_optimizer
 from grpo.model.packing import pack
 from grpo.model.policy import Policy, logprobs
 from grpo.record.trace import Traces, traced_groups
-from grpo.training.loop import remembered, update
+from grpo.training.annotations import add_old_logprobs
+from grpo.training.loop import update
 from grpo.types import Group
 from helpers.groups import random_groups
 from helpers.policies import random_policy
@@ -79,7 +80,7 @@ def test_of_two_updates_the_last_is_traced() -> None:
     policy, groups = random_policy("llama"), rewarded(random_groups(groups=3))
     config = Config(algorithm="dr_grpo", lr=0.01, optimizer=Optimizer(epochs=2, warmup_steps=0))
     optimizer = make_optimizer(policy, Optimizer())
-    groups = remembered(groups, policy, config)
+    groups = add_old_logprobs(groups, policy, config)
     before = under(policy, groups[1])
     update(policy, optimizer, groups, replace(config, optimizer=Optimizer(epochs=1, warmup_steps=0)), 0)
     after_one = under(policy, groups[1])

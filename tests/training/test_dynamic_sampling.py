@@ -15,7 +15,7 @@ from grpo.config.schema import Loss
 from grpo.rewards import score
 from grpo.rollout.scripted import ScriptedEngine
 from grpo.tasks.arithmetic import Arithmetic
-from grpo.training.dynamic_sampling import refill_problems, refilled, with_signal
+from grpo.training.dynamic_sampling import fresh_problems, replace_without_signal, with_signal
 from grpo.types import Group, Problem
 
 LIVELY, DULL = ("1", "0"), ("0", "0")
@@ -54,7 +54,7 @@ class Fake:
 
     def run(self) -> tuple[list[str], dict[str, float]]:
         problems = self.draw(7, self.config.prompts_per_step, self.config.seed)
-        groups, draws = refilled(self.score(self.sample(problems, 2)), self, 7)  # type: ignore[arg-type]
+        groups, draws = replace_without_signal(self.score(self.sample(problems, 2)), self, 7)  # type: ignore[arg-type]
         return [group.problem.id for group in groups], draws
 
 
@@ -105,9 +105,9 @@ def test_nor_is_a_reward_that_only_masked_completions_differ_in() -> None:
 def test_problems_of_a_round_are_fresh_and_a_function_of_seed_step_and_round() -> None:
     task = Arithmetic()
     first = task.draw(3, 8, seed=1)
-    rounds = [refill_problems(task, 3, number, 8, seed=1) for number in (1, 2)]
-    assert rounds[0] == refill_problems(task, 3, 1, 8, seed=1)
-    assert rounds[0] != refill_problems(task, 4, 1, 8, seed=1) != refill_problems(task, 3, 1, 8, seed=2)
+    rounds = [fresh_problems(task, 3, number, 8, seed=1) for number in (1, 2)]
+    assert rounds[0] == fresh_problems(task, 3, 1, 8, seed=1)
+    assert rounds[0] != fresh_problems(task, 4, 1, 8, seed=1) != fresh_problems(task, 3, 1, 8, seed=2)
     ids = [problem.id for problems in (first, *rounds) for problem in problems]
     prompts = {problem.prompt for problems in (first, *rounds) for problem in problems}
     assert len(set(ids)) == 24

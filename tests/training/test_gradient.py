@@ -14,10 +14,10 @@ from grpo.config import Config, Optimizer
 from grpo.config.presets import Loss
 from grpo.core import policy_loss
 from grpo.model.policy import Policy
+from grpo.training.annotations import add_old_logprobs
 from grpo.training.gradient import accumulate_gradients, trained
-from grpo.training.loop import annotated, remembered
 from grpo.types import Group
-from helpers.groups import config_with, gradient, random_groups
+from helpers.groups import annotated, config_with, gradient, random_groups
 from helpers.policies import random_policy
 
 
@@ -69,18 +69,18 @@ def test_nor_do_they_cost_a_look_back_before_several_updates() -> None:
     hook = policy.model.get_input_embeddings().register_forward_hook(
         lambda _, inputs, __: seen.append(inputs[0].numel())
     )
-    found = remembered(annotated(groups, policy, None, config), policy, config)
+    found = add_old_logprobs(annotated(groups, policy, None, config), policy, config)
     assert sum(seen) == tokens(trained(groups, config)) < tokens(groups)
     assert [g.completions[0].old_logprobs is None for g in found] == [False, True, False, False]
     # Where all of it has a gradient, all of it is looked at, and once.
     seen.clear()
     entropy = replace(config, loss=replace(config.loss, entropy=0.01))
-    found = remembered(annotated(groups, policy, None, entropy), policy, entropy)
+    found = add_old_logprobs(annotated(groups, policy, None, entropy), policy, entropy)
     hook.remove()
     assert sum(seen) == tokens(groups)
     assert all(c.old_logprobs is not None for g in found for c in g.completions)
     silent = [without_signal(group) for group in groups]
-    assert all(c.old_logprobs is None for g in remembered(silent, policy, config) for c in g.completions)
+    assert all(c.old_logprobs is None for g in add_old_logprobs(silent, policy, config) for c in g.completions)
 
 
 @pytest.mark.parametrize("loss", [{"beta": 0.1}, {"entropy": 0.01}])

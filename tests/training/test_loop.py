@@ -22,10 +22,11 @@ from grpo.record.metrics import TIMED_METRICS
 from grpo.record.store import Run
 from grpo.tasks import TASKS
 from grpo.tasks.arithmetic import Arithmetic
-from grpo.training.loop import accumulate_gradients, annotated, credit, minibatches, remembered, trained, update
+from grpo.training.annotations import add_old_logprobs
+from grpo.training.loop import accumulate_gradients, credit, minibatches, trained, update
 from grpo.training.session import Session
 from grpo.types import Problem
-from helpers.groups import random_groups
+from helpers.groups import annotated, random_groups
 from helpers.policies import random_policy
 from helpers.runs import small
 
@@ -215,11 +216,11 @@ def test_minibatches_hold_every_group_once_per_epoch_in_a_keyed_order() -> None:
 def test_old_logprobs_come_from_the_policy_before_the_first_update() -> None:
     policy = random_policy("phi")
     config = Config(algorithm="dr_grpo", optimizer=Optimizer(minibatches=2))
-    groups = remembered(random_groups(), policy, config)
+    groups = add_old_logprobs(random_groups(), policy, config)
     [batch] = grpo.model.packing.pack(trained(groups, config), 10_000)
     expected, _ = grpo.model.policy.logprobs(policy, batch, 1.0)
     torch.testing.assert_close(batch.old_logp_NL, expected.detach(), atol=1e-5, rtol=1e-5)
-    single = remembered(random_groups(), policy, replace(config, optimizer=Optimizer()))
+    single = add_old_logprobs(random_groups(), policy, replace(config, optimizer=Optimizer()))
     assert all(done.old_logprobs is None for group in single for done in group.completions)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import grpo
-import grpo.training.loop as train_module
 from grpo.config import System
 from grpo.rewards import Pending
 from grpo.rollout.builtin import Engine
+from grpo.training.annotations import Annotations
 from grpo.training.session import Session
 from helpers.runs import small
 
@@ -34,9 +34,9 @@ def patient(problem, text):
 
 def test_scoring_goes_on_while_the_reference_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference begins once a worker scores, and the worker ends once the reference is done."""
-    begun, noted, real = tmp_path / "begun", tmp_path / "noted", train_module.begin_notes
+    begun, noted, real = tmp_path / "begun", tmp_path / "noted", Annotations.start
 
-    def begin_notes(*arguments: Any) -> Any:
+    def start(*arguments: Any) -> Any:
         deadline = time.monotonic() + 60
         while not begun.exists():
             assert time.monotonic() < deadline, "nothing is scored yet"
@@ -46,7 +46,7 @@ def test_scoring_goes_on_while_the_reference_computes(tmp_path: Path, monkeypatc
         return found
 
     (tmp_path / "mine.py").write_text(REWARD.format(begun=str(begun), noted=str(noted)))
-    monkeypatch.setattr(train_module, "begin_notes", begin_notes)
+    monkeypatch.setattr(Annotations, "start", start)
     run = grpo.train(small(tmp_path, steps=1, reward=f"{tmp_path}/mine.py:patient"))
     completions = [done for group in run.completions(0) for done in group["completions"]]
     assert [done["reward"] for done in completions] == [float(len(done["text"]) % 3) for done in completions]
@@ -55,11 +55,11 @@ def test_scoring_goes_on_while_the_reference_computes(tmp_path: Path, monkeypatc
     assert row["kl"] >= 0, "the reference was asked"
 
 
-@pytest.mark.parametrize(("rows", "waves"), [(8, 2), (4, 4), (3, 4), (16, 1)])
-def test_a_wave_is_scored_while_the_next_is_sampled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, waves: int
+@pytest.mark.parametrize(("rows", "batches"), [(8, 2), (4, 4), (3, 4), (16, 1)])
+def test_a_sampling_batch_is_scored_while_the_next_is_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, batches: int
 ) -> None:
-    """Four groups of four; a wave of three completions waits for the rest of its group."""
+    """Four groups of four; a sampling batch of three completions waits for the rest of its group."""
     events: list[str] = []
     real_sampled, real_add, real_sample = Engine._sampled, Pending.add, Session.sample
 
@@ -81,5 +81,5 @@ def test_a_wave_is_scored_while_the_next_is_sampled(
     run = grpo.train(
         small(tmp_path, steps=1, system=System(runs=str(tmp_path), threads=1, max_concurrent_completions=rows))
     )
-    assert events == (["sampled", "sampled", "scoring"] if rows == 3 else ["sampled", "scoring"]) * waves
+    assert events == (["sampled", "sampled", "scoring"] if rows == 3 else ["sampled", "scoring"]) * batches
     assert [group["group_index"] for group in run.completions(0)] == [0, 1, 2, 3]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,8 @@ from grpo.model.attention import Layout, PackedLayout
 from grpo.model.fused.weights import Weights, can_be_fused, can_flash
 from grpo.model.hub.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from grpo.model.matmul import wide_product
-from grpo.model.oom_retry import within_memory
-from grpo.model.packing import pack
 from grpo.model.tensorfile import Mirror, write_tensors
-from grpo.types import Batch, Completion, Group, Problem
+from grpo.types import Batch, Problem
 
 LOGITS_AT_ONCE = 2**24
 """Most logits that exist at a time: 64 MiB in float32."""
@@ -248,37 +246,3 @@ def logprobs(
 def _grids(batch: Batch, logp_A: torch.Tensor, entropy_A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     zeros_NL = torch.zeros(batch.mask_NL.shape, dtype=logp_A.dtype, device=logp_A.device)
     return zeros_NL.masked_scatter(batch.mask_NL, logp_A), zeros_NL.masked_scatter(batch.mask_NL, entropy_A)
-
-
-Add = Callable[[Completion, np.ndarray], Completion]
-
-
-def annotate(
-    groups: Sequence[Group], read: Callable[[Batch], torch.Tensor], add: Add, *, policy: Policy, token_budget: int
-) -> list[Group]:
-    """Every completion with what `read` finds for its tokens, put where `add` says, from one packed forward."""
-    return begin_annotation(groups, read, add, policy=policy, token_budget=token_budget)(groups)
-
-
-@torch.no_grad()
-def begin_annotation(
-    groups: Sequence[Group], read: Callable[[Batch], torch.Tensor], add: Add, *, policy: Policy, token_budget: int
-) -> Callable[[Sequence[Group]], list[Group]]:
-    """The forward is begun. What is returned puts its result onto the groups, whatever they have got meanwhile; only
-    then a GPU is waited for."""
-
-    def rows(tokens_at_once: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        batches = pack(groups, tokens_at_once, policy.device)
-        return [(read(batch).float(), batch.mask_NL.sum(dim=1)) for batch in batches]
-
-    found = within_memory(policy, token_budget, rows)
-
-    def onto(groups: Sequence[Group]) -> list[Group]:
-        host = ((grid_NL.cpu().numpy(), length_N.tolist()) for grid_NL, length_N in found)
-        values = (row[:length] for grid, lengths in host for row, length in zip(grid, lengths, strict=True))
-        return [
-            replace(group, completions=tuple(add(completion, next(values)) for completion in group.completions))
-            for group in groups
-        ]
-
-    return onto

@@ -1,15 +1,14 @@
-"""The loop: one batch from prompts to optimizer step, straight down.
+"""The training loop: one batch from prompts to optimizer step, straight down.
 
-`loop` is the whole of GRPO at one level; the functions below it are its lines, in order.
+`loop` is all of GRPO on one screen; the functions below are its lines that have no file of their own.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from statistics import fmean as mean
 
@@ -17,19 +16,19 @@ import torch
 
 from grpo.config import Config
 from grpo.model.critic import Critic
-from grpo.model.lora import switched_off
 from grpo.model.optimizer import descend, take_step
-from grpo.model.policy import Policy, annotate, begin_annotation, logprobs
+from grpo.model.policy import Policy
 from grpo.model.schedule import learning_rate
 from grpo.record.events import Callback
 from grpo.record.store import Run
 from grpo.record.trace import Traces
+from grpo.training.annotations import Annotations, add_old_logprobs
 from grpo.training.credit import credit
-from grpo.training.dynamic_sampling import refilled, refills
+from grpo.training.dynamic_sampling import replace_without_signal
 from grpo.training.evaluation import trait_shares
 from grpo.training.gradient import accumulate_gradients, minibatches, trained
 from grpo.training.session import Session
-from grpo.types import Batch, Group, changed, is_right
+from grpo.types import Group, is_right
 
 
 def train(config: Config, *, callbacks: Sequence[Callback] = ()) -> Run:
@@ -54,15 +53,15 @@ def loop(session: Session) -> None:
             problems = task.draw(step, config.prompts_per_step, config.seed)
             scoring = session.sample(problems, step)
         with clock("update"):
-            add_notes = begin_notes(scoring.groups, policy, session.reference, config, session.critic)
+            annotations = Annotations.start(scoring.groups, policy, session.reference, config, session.critic)
         with clock("reward"):
             groups = session.scored(scoring)
         with clock("rollout"):
-            groups, draws = refilled(groups, session, step)
+            groups, draws = replace_without_signal(groups, session, step)
         with clock("update"):
-            groups = add_notes(groups)
+            groups = annotations.finish(groups)
             groups, rewards = credit(groups, config)
-            groups = remembered(groups, policy, config)
+            groups = add_old_logprobs(groups, policy, config)
             traces = Traces(groups, config.system.token_groups)
             updates = update(policy, session.optimizer, groups, config, step, session.critic, traces)
         metrics = rewards | updates | describe(groups, draws, clock)
@@ -76,7 +75,7 @@ def loop(session: Session) -> None:
 
 
 class Clock:
-    """Seconds of one step by phase, in the order they are told in.
+    """Seconds of one step by phase, in the order of the arguments.
 
     >>> clock = Clock("rollout", "update")
     >>> with clock("update"):
@@ -95,73 +94,6 @@ class Clock:
         self.seconds[phase] += time.perf_counter() - start
 
 
-def begin_notes(
-    groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None = None
-) -> Callable[[Sequence[Group]], list[Group]]:
-    """Begins what `annotated` does, so that it goes on while completions are scored. What is returned adds the notes to
-    them. Where groups may be replaced, nothing is begun: it would be lost on those that go."""
-    if refills(config):
-        return partial(annotated, policy=policy, reference=reference, config=config, critic=critic)
-    return _begun(groups, policy, reference, config, critic)
-
-
-def annotated(
-    groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None = None
-) -> list[Group]:
-    """+ log-probabilities under the reference, and a critic's values; under the policy as it stands where all of it has
-    a gradient, whatever its rewards."""
-    return _begun(groups, policy, reference, config, critic)(groups)
-
-
-def _begun(
-    groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config, critic: Critic | None
-) -> Callable[[Sequence[Group]], list[Group]]:
-    begin = partial(begin_annotation, groups, token_budget=config.system.token_budget, policy=policy)
-    notes = []
-    if reference is not None:
-        # With adapters the reference is the policy itself without them.
-        with switched_off(policy.model) if reference is policy else nullcontext():
-            notes.append(begin(_logp(reference, config), lambda done, logp: changed(done, ref_logprobs=logp)))
-    if critic is not None:
-        notes.append(begin(critic.values, lambda done, values: changed(done, values=values)))
-    if (config.loss.beta or config.loss.entropy or critic) and several_updates(config):
-        notes.append(begin(_logp(policy, config), lambda done, logp: changed(done, old_logprobs=logp)))
-
-    def add_notes(groups: Sequence[Group]) -> list[Group]:
-        for onto in notes:
-            groups = onto(groups)
-        return list(groups)
-
-    return add_notes
-
-
-def remembered(groups: Sequence[Group], policy: Policy, config: Config) -> list[Group]:
-    """+ log-probabilities under the policy as it stands, before the first of several updates; of what has a gradient,
-    where that is not all and `annotated` has not seen to it."""
-    if not several_updates(config):
-        return list(groups)
-    needed = trained([group for group in groups if group.completions[0].old_logprobs is None], config)
-    found = annotate(
-        needed,
-        _logp(policy, config),
-        lambda done, logp: changed(done, old_logprobs=logp),
-        token_budget=config.system.token_budget,
-        policy=policy,
-    )
-    before, after = ([done for group in rows for done in group.completions] for rows in (needed, found))
-    told = dict(zip(before, after, strict=True))
-    return [replace(group, completions=tuple(told.get(done, done) for done in group.completions)) for group in groups]
-
-
-def _logp(policy: Policy, config: Config) -> Callable[[Batch], torch.Tensor]:
-    return lambda batch: logprobs(policy, batch, config.temperature)[0]
-
-
-def several_updates(config: Config) -> bool:
-    """With a single one the old policy is the one that is training: its own detached value serves."""
-    return config.optimizer.epochs * config.optimizer.minibatches > 1
-
-
 def update(
     policy: Policy,
     optimizer: torch.optim.AdamW,
@@ -171,7 +103,7 @@ def update(
     critic: Critic | None = None,
     traces: Traces | None = None,
 ) -> dict[str, float]:
-    """`epochs` passes over the groups, each of `minibatches` optimizer steps; `traces` is shown every token."""
+    """`epochs` passes over the groups, each of `minibatches` optimizer steps. `traces` collects token values."""
     settings = config.optimizer
     scheduled = partial(
         learning_rate, step=step, steps=config.steps, warmup_steps=settings.warmup_steps, schedule=settings.schedule
@@ -180,7 +112,7 @@ def update(
     warming_up = critic is not None and step < config.critic.warmup_steps
     gradients, norms, critic_norms, skipped = [], [], [], 0
     for minibatch in minibatches(groups, config, step):
-        # Without a gradient Adam's momentum would still move the weights: no step is taken.
+        # Without a gradient, Adam's momentum would still move the weights.
         if not trained(minibatch, config, critic):
             continue
         found = accumulate_gradients(policy, minibatch, config, critic, warming_up, traces)
@@ -198,7 +130,7 @@ def update(
     metrics = {"lr": lr, "updates": float(len(norms)), "skipped_updates": float(skipped)}
     if gradients:
         metrics |= over_updates([gradient.metrics() for gradient in gradients])
-        # Later updates compare a policy that has moved on; the first tells how well sampler and trainer agree.
+        # Before the first update, sampler and trainer have the same weights: their gap is numerical.
         metrics["sampler_gap"] = gradients[0].gap
     if norms:
         metrics["grad_norm"] = mean(norms)
@@ -215,7 +147,7 @@ def over_updates(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def describe(groups: Sequence[Group], draws: Mapping[str, float], clock: Clock) -> dict[str, float]:
-    """What was sampled: lengths, accuracy, the task's traits; `draws` tells of groups that were replaced."""
+    """Metrics of the sampled completions: lengths, accuracy, faults, traits, and dynamic sampling's `draws`."""
     completions = [completion for group in groups for completion in group.completions]
     lengths = [len(completion) for completion in completions]
     metrics = {

@@ -18,8 +18,8 @@ from grpo.core import gae, group_advantages, process_advantages
 from grpo.errors import GrpoError
 from grpo.lab.chapters.nano import LONGEST, Nano, nano, nano_critic, sampled, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
-from grpo.model.policy import annotate
 from grpo.rewards.steps import score_steps
+from grpo.training.annotations import annotate
 from grpo.training.credit import credit
 from grpo.types import Completion, Group, Problem
 
@@ -75,7 +75,7 @@ def valued_group(prompt: str, seed: int) -> Group:
         [group] = annotate(
             groups,
             critic.values,
-            lambda completion, values: replace(completion, values=values),
+            "values",
             token_budget=config.system.token_budget,
             policy=loaded.policy,
         )

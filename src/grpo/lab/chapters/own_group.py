@@ -19,9 +19,10 @@ from grpo.lab.chapters.nano import Nano, fresh_nano, nano, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole, word
 from grpo.lab.tokens import Traced, work_out
 from grpo.model.optimizer import make_optimizer, take_step
-from grpo.model.policy import Policy, annotate, logprobs
+from grpo.model.policy import Policy, logprobs
 from grpo.record.trace import Traces
 from grpo.rewards import score
+from grpo.training.annotations import annotate
 from grpo.training.credit import credit, has_signal
 from grpo.training.gradient import accumulate_gradients
 from grpo.types import Completion, Group
@@ -117,17 +118,12 @@ def _group(own: Nano, wanted: Asked, config: Config) -> Group:
         for tokens in [[*tokens_of(own.policy, line), end]]
     )
     group = Group(problem, np.array(own.policy.prompt_tokens(problem)), completions, 0)
-    several = wanted.updates > 1
-
-    def known(done: Completion, logp: np.ndarray) -> Completion:
-        ref = logp if wanted.loss.beta else None
-        return replace(done, logprobs=logp, ref_logprobs=ref, old_logprobs=logp if several else None)
-
+    fields = ["logprobs", *["ref_logprobs"] * bool(wanted.loss.beta), *["old_logprobs"] * (wanted.updates > 1)]
     [scored] = score(own.task, [group])
     [annotated] = annotate(
         [scored],
         lambda batch: logprobs(own.policy, batch, config.temperature)[0],
-        known,
+        *fields,
         token_budget=config.system.token_budget,
         policy=own.policy,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -16,12 +16,12 @@ from grpo.core import token_terms
 from grpo.lab.chapters.nano import LONGEST, Nano, fresh_nano, nano, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
 from grpo.model.optimizer import make_optimizer, take_step
-from grpo.model.policy import Policy, annotate, logprobs
+from grpo.model.policy import Policy, logprobs
 from grpo.record.trace import Traces
 from grpo.rewards import score
+from grpo.training.annotations import Annotations, annotate
 from grpo.training.credit import credit
 from grpo.training.gradient import accumulate_gradients
-from grpo.training.loop import annotated
 from grpo.types import Completion, Group, Problem
 
 PHASES = ("sample", "score", "compare", "loss", "update")
@@ -45,7 +45,7 @@ def one_update(
     yield Pause(groups)
     groups = score(student.task, groups)
     yield Pause(groups)
-    groups, rewards = credit(annotated(groups, student.policy, reference, config), config)
+    groups, rewards = credit(Annotations.start(groups, student.policy, reference, config).finish(groups), config)
     yield Pause(groups, rewards)
     traces = Traces(groups, count=len(groups))
     gradient = accumulate_gradients(student.policy, groups, config, traces=traces)
@@ -127,7 +127,7 @@ def seen_by(policy: Policy, groups: Sequence[Group], config: Config) -> list[Gro
     return annotate(
         groups,
         lambda batch: logprobs(policy, batch, config.temperature)[0],
-        lambda completion, logp: replace(completion, logprobs=logp),
+        "logprobs",
         token_budget=config.system.token_budget,
         policy=policy,
     )
