@@ -96,7 +96,7 @@ def test_what_is_typed_is_asked_as_the_rows_are(tmp_path: Path) -> None:
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Q: 6*7?"},
     ]
-    with pytest.raises(GrpoError, match=r"field dataset\.template: no column 'level'"):
+    with pytest.raises(GrpoError, match=r"field dataset\.template: \{level\} names no column"):
         load_task("data", path, Dataset(template="{level}: {ask}", **asked)).typed("6*7?")
 
 
@@ -168,8 +168,8 @@ def test_a_changed_row_changes_the_fingerprint(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "no file": ("--data rows.jsonl", None, "field data: there is no file rows.jsonl"),
-    "unknown kind": ("--data rows.xml", "<a/>", "field data: rows.xml is of no known kind; known are .jsonl"),
+    "no file": ("--data rows.jsonl", None, "field data: no file rows.jsonl"),
+    "unknown kind": ("--data rows.xml", "<a/>", "field data: rows.xml has an unknown ending; known are .jsonl"),
     "empty": ("--data rows.jsonl", "\n\n", "field data: rows.jsonl has no rows"),
     "no JSON": (
         "--data rows.jsonl",
@@ -195,7 +195,7 @@ FAULTS = {
     "column missing later": (
         "--data rows.jsonl",
         '{"question": "q", "answer": 1}\n{"question": "r"}\n',
-        'rows.jsonl:2: has no "answer"; it has question',
+        'rows.jsonl:2: has no column "answer"; it has question',
     ),
     "empty prompt": (
         "--data rows.jsonl",
@@ -205,27 +205,27 @@ FAULTS = {
     "null answer": (
         "--data rows.jsonl",
         '{"question": "q", "answer": null}\n',
-        'rows.jsonl:1: column "answer" holds no gold',
+        'rows.jsonl:1: column "answer" has no gold',
     ),
     "bad template": (
         "--data rows.jsonl --dataset.template {level}",
         '{"question": "q", "answer": 1}\n',
-        "field dataset.template: no column 'level' for {level}; there are question, answer",
+        "field dataset.template: {level} names no column; the columns are question, answer",
     ),
     "no held-out rows": (
         "--data rows.jsonl --heldout-share 0.0001",
         '{"question": "q", "answer": 1}\n',
-        "field dataset.heldout_share: with 0.0001 no held-out rows are left of the 1 in rows.jsonl",
+        "field dataset.heldout_share: 0.0001 leaves no held-out rows of the 1 in rows.jsonl",
     ),
     "split of a file": (
         "--data rows.jsonl --dataset.heldout test",
         '{"question": "q", "answer": 1}\n',
-        "field dataset.heldout: 'test' is a split, and rows.jsonl is a file without splits",
+        "field dataset.heldout: 'test' is a split, but rows.jsonl is a file without splits",
     ),
     "the same file": (
         "--data rows.jsonl --dataset.heldout rows.jsonl",
         '{"question": "q", "answer": 1}\n',
-        "field dataset.heldout: rows.jsonl holds the rows to train on; name another file",
+        "field dataset.heldout: rows.jsonl has the training rows; name another file",
     ),
     "broken table": (
         "--data rows.csv",
@@ -235,7 +235,7 @@ FAULTS = {
     "broken quotes": (
         "--data rows.csv",
         'question,answer\nq,1\n"r"x,2\n',
-        "rows.csv: line 3 or after is no row of a table",
+        "rows.csv: line 3 or later is not a valid row",
     ),
     "broken array": ("--data rows.json", '[{"question":\n x}]', "rows.json:2: not JSON in UTF-8"),
     "unreadable parquet": (

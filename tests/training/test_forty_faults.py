@@ -113,7 +113,7 @@ FAULTS |= {
         rows(GOOD * 2 + b'{"prompt": "1+2=", "reply": "3"}\n'), ('rows.jsonl:3: has no "answer"', "prompt, reply")
     ),
     "09 no rows": Fault(rows(b"\n"), ("field data: rows.jsonl has no rows",)),
-    "09 no file": Fault(lambda _: ["sft", "nano", "rows.jsonl"], ("field data: there is no file rows.jsonl",)),
+    "09 no file": Fault(lambda _: ["sft", "nano", "rows.jsonl"], ("field data: no file rows.jsonl",)),
     "10 empty prompt": Fault(
         rows(GOOD + b'{"prompt": "", "answer": "2"}\n'), ('rows.jsonl:2: column "prompt"', "not empty")
     ),

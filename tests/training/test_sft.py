@@ -89,11 +89,11 @@ def test_every_row_once_per_epoch_in_a_keyed_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2="}\n', r':2: has no "answer"; it has prompt'),
+        (b'{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2="}\n', r':2: has no column "answer"; it has prompt'),
         (b'{"prompt": "1+1=", "answer": "2"}\n\n{broken\n', r":3: not a line of JSON"),
         (b'{"prompt": "1+1=", "answer": "\xff"}\n', r":1: not a line of JSON in UTF-8"),
         (b'{"prompt": "", "answer": "2"}\n', r':1: column "prompt" must be text that is not empty'),
-        (b'{"prompt": "1+1=", "answer": null}\n', r':1: column "answer" holds no gold answer; got null'),
+        (b'{"prompt": "1+1=", "answer": null}\n', r':1: column "answer" has no gold answer; got null'),
         (b"[1, 2]\n", r":1: expected an object"),
         (b"\n\n", r"has no rows"),
         (b'{"prompt": "1+1=", "answer": "' + b"2" * 200 + b'"}\n', r":1: 205 tokens exceed the 128 positions of nano"),
@@ -108,7 +108,7 @@ def test_bad_rows_are_named_with_their_line(tmp_path: Path, content: bytes, mess
 
 
 def test_missing_file() -> None:
-    with pytest.raises(GrpoError, match=r"field data: there is no file nowhere\.jsonl"):
+    with pytest.raises(GrpoError, match=r"field data: no file nowhere\.jsonl"):
         read_rows(Source("nowhere.jsonl"), load_policy("nano"))
 
 
@@ -144,7 +144,7 @@ def test_rows_in_every_form_are_asked_as_grpo_asks_them(tmp_path: Path, name: st
 def test_a_conversation_must_end_with_an_answer(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"messages": [{"role": "user", "content": "10+10="}]}')
-    with pytest.raises(GrpoError, match=r"rows.jsonl:1: column \"messages\" must end with a turn of the assistant"):
+    with pytest.raises(GrpoError, match=r"rows.jsonl:1: column \"messages\" must have two turns or more"):
         read_rows(Source(str(path)), load_policy("nano"))
 
 

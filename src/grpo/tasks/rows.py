@@ -1,7 +1,7 @@
-"""Rows of people's files as problems: JSONL, JSON, CSV, TSV, Parquet, a Hugging Face dataset by id or folder.
+"""Reads rows as problems: JSONL, JSON, CSV, TSV, Parquet, a Hugging Face dataset by id or folder.
 
-Every row knows its place, such as `rows.jsonl:17`, which is also its problem's id: a message about a problem says where
-to look. Which rows are held out is decided by a hash of what they ask, so it stays when rows are added or sorted anew.
+A row's place, such as `rows.jsonl:17`, is its problem's id, so every message about a problem names the row. A hash of
+the prompt decides which rows are held out, so the split stays when rows are added or sorted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ INSTALL = "pip install 'grpo-lab[tasks]'"
 
 @dataclass(frozen=True)
 class Source:
-    """Where rows come from, and how they are read."""
+    """A file or dataset, and the settings that read it."""
 
     data: str = ""
     settings: Dataset = field(default_factory=Dataset)
 
     def or_else(self, data: str, **settings: Any) -> Source:
-        """This source, or where none was named, that one."""
+        """This source, or the given one where this names no data."""
         return self if self.data else Source(data, replace(self.settings, **settings))
 
 
@@ -47,14 +47,14 @@ class DataRow:
 
 @dataclass(frozen=True)
 class Problems:
-    """The two sides of the rows."""
+    """Training problems and held-out problems."""
 
     train: Sequence[Problem]
     heldout: Sequence[Problem]
 
     @property
     def fingerprint(self) -> str:
-        """Of every row, on either side: a resumed run must learn from the same."""
+        """Hash of all problems: a resumed run must have the same."""
         digest = hashlib.sha256()
         for problem in (*self.train, *self.heldout):
             digest.update(json.dumps([problem.id, problem.prompt, problem.answer]).encode())
@@ -62,7 +62,7 @@ class Problems:
 
 
 def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[[str], str] = str.strip) -> Problems:
-    """`template` is the task's own, for settings without one; `gold` finds the answer in what its column holds."""
+    """Read and split the rows. `template` is the default template; `gold` extracts the answer from its column."""
     settings = source.settings
     build = Builder(settings, template, gold)
     rows = read_rows(source.data, settings.split, settings.subset)
@@ -72,12 +72,12 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
         split = settings.split if Path(settings.heldout).suffix else settings.heldout
         if settings.heldout == source.data:
             raise GrpoError(
-                f"field dataset.heldout: {source.data} holds the rows to train on; name another file, or leave it out: "
-                "a share of the rows is then held out (dataset.heldout_share)"
+                f"field dataset.heldout: {source.data} has the training rows; name another file, or leave the field "
+                "empty to hold out a share of the rows (dataset.heldout_share)"
             )
         if other == source.data and Path(source.data).is_file():
             raise GrpoError(
-                f"field dataset.heldout: {settings.heldout!r} is a split, and {source.data} is a file without splits; "
+                f"field dataset.heldout: {settings.heldout!r} is a split, but {source.data} is a file without splits; "
                 "name a file of held-out rows"
             )
         return Problems(problems, build.all(read_rows(other, split, settings.subset)))
@@ -87,29 +87,29 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
     for side, name in ((train, "training"), (heldout, "held-out")):
         if not side:
             raise GrpoError(
-                f"field dataset.heldout_share: with {share:g} no {name} rows are left of the {len(problems)} in "
+                f"field dataset.heldout_share: {share:g} leaves no {name} rows of the {len(problems)} in "
                 f"{source.data}; change it, or name other rows with --dataset.heldout"
             )
     return Problems(train, heldout)
 
 
 def written_answers(source: Source) -> list[Problem]:
-    """Every row as a problem whose answer is all that is written, to be learnt word for word."""
+    """All rows as problems whose answer is the full written text, for supervised fine-tuning."""
     settings = source.settings
     rows = [_prompt_and_answer(row) for row in read_rows(source.data, settings.split, settings.subset)]
     return Builder(settings, "{prompt}", str, WRITTEN_COLUMNS).all(rows)
 
 
 def _prompt_and_answer(row: DataRow) -> DataRow:
-    """A conversation's last turn is what is learnt: `messages` with the assistant's at the end, or `completion`."""
+    """The row with the assistant's last turn, of `messages` or `completion`, as its answer."""
     columns = dict(row.columns)
     if _is_conversation(columns.get("completion")):
         columns["completion"] = columns["completion"][-1]["content"]
-    said: Any = columns.get("messages")
-    if _is_conversation(said) and "prompt" not in columns:
-        if len(said) < 2 or said[-1]["role"] != "assistant":
-            raise GrpoError(f'{row.place}: column "messages" must end with a turn of the assistant, after another')
-        columns |= {"prompt": said[:-1], "answer": said[-1]["content"]}
+    turns: Any = columns.get("messages")
+    if _is_conversation(turns) and "prompt" not in columns:
+        if len(turns) < 2 or turns[-1]["role"] != "assistant":
+            raise GrpoError(f'{row.place}: column "messages" must have two turns or more, the last of the assistant')
+        columns |= {"prompt": turns[:-1], "answer": turns[-1]["content"]}
     return DataRow(row.place, columns)
 
 
@@ -120,7 +120,7 @@ def _held_out(problem: Problem, share: float) -> bool:
 
 @dataclass(frozen=True)
 class Builder:
-    """Rows to problems, by the settings of `[dataset]`."""
+    """Builds problems from rows by the settings of `[dataset]`."""
 
     settings: Dataset
     template: str
@@ -148,14 +148,14 @@ class Builder:
 
     def _problem(self, row: DataRow, prompt: str, answer: str) -> Problem:
         gold = self._gold(row, answer)
-        asked = _value(row, prompt)
-        if _is_conversation(asked):
-            text = "\n\n".join(message["content"] for message in asked)
-            turns = tuple({"role": str(turn["role"]), "content": str(turn["content"])} for turn in asked)
+        question = _value(row, prompt)
+        if _is_conversation(question):
+            text = "\n\n".join(message["content"] for message in question)
+            turns = tuple({"role": str(turn["role"]), "content": str(turn["content"])} for turn in question)
             return Problem(row.place, text, gold, turns if self.settings.chat else (), row.columns, conversational=True)
-        if not isinstance(asked, str) or not asked.strip():
-            raise GrpoError(f'{row.place}: column "{prompt}" must be text that is not empty; got {_shown(asked)}')
-        text = self._filled(row, {**row.columns, "prompt": asked})
+        if not isinstance(question, str) or not question.strip():
+            raise GrpoError(f'{row.place}: column "{prompt}" must be text that is not empty; got {_shown(question)}')
+        text = self._filled(row, {**row.columns, "prompt": question})
         messages = chat(text, self.settings.system_prompt) if self.settings.chat else ()
         plain = f"{self.settings.system_prompt}\n\n{text}" if self.settings.system_prompt else text
         return Problem(row.place, plain, gold, messages, row.columns)
@@ -166,14 +166,14 @@ class Builder:
         if isinstance(value, bool):
             value = "yes" if value else "no"
         if not isinstance(value, str | int | float) or not (text := self.gold(str(value))):
-            raise GrpoError(f'{row.place}: column "{column}" holds no gold answer; got {_shown(value)}')
+            raise GrpoError(f'{row.place}: column "{column}" has no gold answer; got {_shown(value)}')
         return text
 
     def _filled(self, row: DataRow, values: Mapping[str, Any]) -> str:
         def value(found: re.Match[str]) -> str:
             if found[1] not in values:
                 known = ", ".join(row.columns)
-                raise GrpoError(f"field dataset.template: no column {found[1]!r} for {found[0]}; there are {known}")
+                raise GrpoError(f"field dataset.template: {found[0]} names no column; the columns are {known}")
             return str(values[found[1]])
 
         template = self.settings.template.replace("\\n", "\n") or self.template
@@ -181,20 +181,20 @@ class Builder:
 
 
 def typed_problem(source: Source, template: str, question: str) -> Problem:
-    """A question of one's own, asked as the rows are, by template and system prompt; it has no gold answer."""
+    """A typed question with the template and system prompt of the rows; it has no gold answer."""
     columns = dict.fromkeys(filter(None, (source.settings.prompt, *PROMPT_COLUMNS)), question)
     problem = Builder(source.settings, template, str).row_as_problem(DataRow("typed", {**columns, "answer": "-"}))
     return replace(problem, answer="", columns={})
 
 
 def other_answers(problem: Problem, settings: Dataset) -> tuple[str, ...]:
-    """A gold answer may be a list: any of it is right, and the first stands for it."""
+    """The further right answers where the gold answer is a list."""
     value = _mapped(problem, settings.answer, ANSWER_COLUMNS)
     return tuple(str(each) for each in value[1:]) if isinstance(value, list) else ()
 
 
 def question_of(problem: Problem, settings: Dataset) -> Any:
-    """What the row itself asks, before any template."""
+    """The row's question, before the template."""
     return _mapped(problem, settings.prompt, PROMPT_COLUMNS)
 
 
@@ -204,7 +204,7 @@ def _mapped(problem: Problem, named: str, usual: Iterable[str]) -> Any:
 
 def _value(row: DataRow, column: str) -> Any:
     if column not in row.columns:
-        raise GrpoError(f'{row.place}: has no "{column}"; it has {", ".join(row.columns)}')
+        raise GrpoError(f'{row.place}: has no column "{column}"; it has {", ".join(row.columns)}')
     return row.columns[column]
 
 
@@ -221,28 +221,28 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-# Reading.
+# Reading files and datasets.
 
 
 def read_rows(data: str, split: str = "train", subset: str = "") -> list[DataRow]:
-    """All rows of a file or dataset, each with its place."""
+    """All rows of a file or dataset."""
     path = Path(data)
     if path.is_file():
         reader = READERS.get(path.suffix.lower())
         if reader is None:
-            raise GrpoError(f"field data: {data} is of no known kind; known are {', '.join(READERS)}")
+            raise GrpoError(f"field data: {data} has an unknown ending; known are {', '.join(READERS)}")
         rows = reader(path)
     elif path.is_dir() or (re.fullmatch(r"[\w.-]+/[\w.-]+", data) and not path.suffix):
         rows = _huggingface(data, split, subset)
     else:
-        raise GrpoError(f"field data: there is no file {data}; give one, or a Hugging Face dataset (owner/name)")
+        raise GrpoError(f"field data: no file {data}; name a file, or a Hugging Face dataset (owner/name)")
     if not rows:
         raise GrpoError(f"field data: {data} has no rows")
     return rows
 
 
 def _jsonl(path: Path) -> list[DataRow]:
-    # Split at line feeds alone and decoded line by line, so that a stray byte is reported with its line.
+    # Decoded line by line, so that the message about a bad byte names its line.
     lines = enumerate(path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
     return [DataRow(f"{path}:{number}", _object(line, f"{path}:{number}")) for number, line in lines if line.strip()]
 
@@ -250,7 +250,7 @@ def _jsonl(path: Path) -> list[DataRow]:
 def _object(line: bytes, place: str) -> dict[str, Any]:
     try:
         value = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:  # a border: people write these files
+    except (ValueError, RecursionError) as error:  # border: files people write
         raise GrpoError(f"{place}: not a line of JSON in UTF-8 ({error})") from None
     if not isinstance(value, dict):
         raise GrpoError(f'{place}: expected an object like {{"question": "...", "answer": "..."}}; got {_shown(value)}')
@@ -260,13 +260,11 @@ def _object(line: bytes, place: str) -> dict[str, Any]:
 def _json(path: Path) -> list[DataRow]:
     try:
         values = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:  # a border, as above
+    except (ValueError, RecursionError) as error:  # border: files people write
         line = getattr(error, "lineno", 1)
         raise GrpoError(f"{path}:{line}: not JSON in UTF-8 ({error})") from None
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise GrpoError(
-            f"{path}: expected an array of objects; one object a line belongs in a file that ends in .jsonl"
-        )
+        raise GrpoError(f"{path}: expected an array of objects; name a file with one object per line .jsonl")
     return [DataRow(f"{path}:{number}", value) for number, value in enumerate(values, 1)]
 
 
@@ -280,8 +278,8 @@ def _table(path: Path) -> list[DataRow]:
                     expected = len(reader.fieldnames or ())
                     raise GrpoError(f"{path}:{reader.line_num}: expected {expected} fields, as in the first line")
                 rows.append(DataRow(f"{path}:{reader.line_num}", columns))
-    except (csv.Error, UnicodeDecodeError) as error:  # a border, as above
-        raise GrpoError(f"{path}: line {len(rows) + 2} or after is no row of a table in UTF-8 ({error})") from None
+    except (csv.Error, UnicodeDecodeError) as error:  # border: files people write
+        raise GrpoError(f"{path}: line {len(rows) + 2} or later is not a valid row in UTF-8 ({error})") from None
     return rows
 
 
@@ -293,7 +291,7 @@ def _parquet(path: Path) -> list[DataRow]:
         raise GrpoError(f"field data: reading {path} needs pyarrow; {INSTALL}") from None
     try:
         values = parquet.read_table(path).to_pylist()
-    except (arrow.ArrowException, OSError) as error:  # a border, as above
+    except (arrow.ArrowException, OSError) as error:  # border: files people write
         raise GrpoError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); write it again") from None
     return [DataRow(f"{path}:{number}", value) for number, value in enumerate(values, 1)]
 
@@ -313,8 +311,7 @@ def _huggingface(name: str, split: str, subset: str) -> list[DataRow]:
         table = loaded[split] if isinstance(loaded, dict) else loaded
     except KeyError:
         raise GrpoError(f"field dataset.split: {name} has no split {split!r}; it has {', '.join(loaded)}") from None
-    # A border: what the hub, the network and the files of others hold, whose errors have no common class.
-    except Exception as error:
+    except Exception as error:  # border: the hub, the network and other people's files raise anything
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise GrpoError(f"field data: cannot load the dataset {name}: {reason}; or name a file with --data") from error
     return [DataRow(f"{name}[{split}]:{number}", row) for number, row in enumerate(table, 1)]
