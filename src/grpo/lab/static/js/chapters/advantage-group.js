@@ -1,4 +1,4 @@
-// A group whose rewards the reader sets.
+// A group with rewards set by the reader.
 import { html } from "htm/preact";
 import { Code, Choice, Fetched, Numbers, Only, Play, Question, Slider, Table, Verdict, param, useAnswer } from "../lesson.js";
 import { number } from "../format.js";
@@ -7,11 +7,11 @@ import { route, setQuery } from "../route.js";
 import { Untrusted } from "../text.js";
 
 export const WAYS = {
-  grpo: ["GRPO", "less the group's mean, by its std"],
-  mean_only: ["Dr. GRPO", "less the group's mean"],
-  leave_one_out: ["RLOO", "less the mean of the others"],
-  batch_std: ["REINFORCE++", "less the group's mean, by the std of the batch"],
-  batch: ["whole batch", "less the mean of the batch, by its std"],
+  grpo: ["GRPO", "(reward − group mean) ÷ group standard deviation"],
+  mean_only: ["Dr. GRPO", "reward − group mean"],
+  leave_one_out: ["RLOO", "reward − mean of the other answers"],
+  batch_std: ["REINFORCE++", "(reward − group mean) ÷ batch standard deviation"],
+  batch: ["whole batch", "(reward − batch mean) ÷ batch standard deviation"],
 };
 
 // The rewards are in the address as one list, so that a group can be linked.
@@ -22,8 +22,8 @@ export function GroupSliders() {
   const state = useAnswer("advantage", "group", { of, rewards: asked });
   const presets = { "as recorded": undefined, "one right": "1,0,0,0,0,0,0,0", "one wrong": "1,1,1,1,1,1,1,0", "all right": "1,1,1,1,1,1,1,1", "half credit": "1,0.5,0.5,0.5,0,0,0,0" };
   return html`<${Play} label="A group of rewards">
-    <div class="knobs"><${Choice} name="of" label="Whose answers" value="run" options=${[["run", "eight of the recorded run"], ["six", "six made up"]]} /></div>
-    <${Choice} name="way" label="Compare a reward with" value="grpo" options=${Object.entries(WAYS).map(([key, [name, title]]) => [key, name, title])} />
+    <div class="knobs"><${Choice} name="of" label="Group" value="run" options=${[["run", "eight answers of the recorded run"], ["six", "six invented rewards"]]} /></div>
+    <${Choice} name="way" label="Formula of the advantage" value="grpo" options=${Object.entries(WAYS).map(([key, [name, title]]) => [key, name, title])} />
     <p class="small soft">${WAYS[way][1]}.</p>
     <${Fetched} state=${state} height="26rem">${(data) => {
       const rewards = asked ? asked.split(",").map(Number) : data.start;
@@ -37,29 +37,29 @@ export function GroupSliders() {
           <${Reward} value=${reward} />
           <span class="bar" aria-hidden="true"><i class=${advantageClass(found[place])} style=${{ [found[place] >= 0 ? "left" : "right"]: "50%", width: `${(50 * Math.abs(found[place])) / most}%` }}></i></span>
           <span data-number=${`advantage-${place}`}><${Advantage} value=${found[place]} /></span></li>`)}</ol>
-        <${Numbers} items=${[["mean", data.mean, null, "mean"], ["std, by G − 1", data.std, null, "std"], ["std, by G", data.std_population], ["mean of the batch", data.batch.mean, `${data.batch.groups} groups`]]} />
-        ${data.statistics.zero_signal_groups === 1 && html`<p class="warn small" role="status">All rewards are equal: compared within the group, nobody is better, and nothing is learned.</p>`}`;
+        <${Numbers} items=${[["mean", data.mean, null, "mean"], ["sample std, over G − 1", data.std, null, "std"], ["population std, over G", data.std_population], ["mean of the batch", data.batch.mean, `${data.batch.groups} groups`]]} />
+        ${data.statistics.zero_signal_groups === 1 && html`<p class="warn small" role="status">All rewards are equal: every advantage within the group is 0, and nothing is learned.</p>`}`;
     }}<//>
     <div class="row presets" role="group" aria-label="Examples">${Object.entries(presets).map(([name, rewards]) => html`<button type="button" class="chip" onClick=${() => setQuery({ r: rewards, of: undefined })}>${name}</button>`)}</div>
   <//>`;
 }
 
 export function SameReward() {
-  return html`<${Question} name="same" ask="An answer earns 0.7. Will the update make it more likely?" options=${[["yes", "Yes, 0.7 is good"], ["no", "No, it is not 1"], ["depends", "Depends on its siblings"]]}>${(picked) => html`<${InTwoGroups} picked=${picked} />`}<//>`;
+  return html`<${Question} name="same" ask="An answer has reward 0.7. Will the update make it more likely?" options=${[["yes", "Yes, 0.7 is good"], ["no", "No, it is not 1"], ["depends", "It depends on the rest of the group"]]}>${(picked) => html`<${InTwoGroups} picked=${picked} />`}<//>`;
 }
 
 function InTwoGroups({ picked }) {
   const state = useAnswer("advantage", "same", { reward: param("same_reward", 0.7) });
-  return html`<${Verdict} picked=${picked} right="depends"><p>In a weak group it is the best, in a strong one the worst. Move it.</p>
-    <${Slider} name="same_reward" label="its reward" min=${0} max=${1} step=${0.05} value=${0.7} show=${(value) => number(value, 2)} />
-    <${Fetched} state=${state} height="8rem">${(data) => html`<${Table} label="The same reward in two groups" head=${["siblings", "their rewards", "its advantage"]} rows=${Object.entries(data).map(([name, { rewards, advantages }]) => [name, rewards.slice(1).map((reward) => number(reward, 1)).join("  "), html`<span data-number=${`same-${name}`}><${Advantage} value=${advantages[0]} /></span>`])} />`}<//><//>`;
+  return html`<${Verdict} picked=${picked} right="depends"><p>In a weak group it is the best answer, in a strong group the worst. Change its reward:</p>
+    <${Slider} name="same_reward" label="reward of the answer" min=${0} max=${1} step=${0.05} value=${0.7} show=${(value) => number(value, 2)} />
+    <${Fetched} state=${state} height="8rem">${(data) => html`<${Table} label="The same reward in two groups" head=${["group", "rewards of the other answers", "advantage of the answer"]} rows=${Object.entries(data).map(([name, { rewards, advantages }]) => [name, rewards.slice(1).map((reward) => number(reward, 1)).join("  "), html`<span data-number=${`same-${name}`}><${Advantage} value=${advantages[0]} /></span>`])} />`}<//><//>`;
 }
 
 export function StdConventions() {
   const state = useAnswer("advantage", "std");
-  return html`<p>One right answer among G. Its advantage, divided by the std of the population (over G) and of the sample (over G − 1):</p>
-    <${Fetched} state=${state} height="16rem">${(rows) => html`<${Table} label="Advantage of one right answer by either std" head=${["G", "over G", "over G − 1", "what this engine gives"]} rows=${rows.map((row) => [row.group_size, row.population === null ? "0 / 0" : number(row.population, 3), row.sample === null ? html`<b class="missed">not a number</b>` : number(row.sample, 3), html`<span data-number=${`engine-${row.group_size}`}>${number(row.engine, 3)}</span>`])} />`}<//>
-    <p>At G = 2 they differ by 41%: 1 or 0.71. At G = 1 the sample's std is not even 0, it is not a number, and a program that divides by it (plus a small ε) trains on “not a number”. This engine refuses a group of one with a group baseline, and gives 0 where somebody asks anyway. (It adds 0.0001 to the std, as TRL does, which is why its last digit can differ.)</p>
-    <${Only} depth="math"><p class="small soft">For one right of G: over G it is √(G − 1), over G − 1 it is (G − 1)/√G. Their ratio, √(G/(G − 1)), goes to 1.</p><//>
+  return html`<p>The advantage of one right answer among G, with the population std (over G) and with the sample std (over G − 1):</p>
+    <${Fetched} state=${state} height="16rem">${(rows) => html`<${Table} label="Advantage of one right answer by either std" head=${["G", "over G", "over G − 1", "group_advantages"]} rows=${rows.map((row) => [row.group_size, row.population === null ? "0 / 0" : number(row.population, 3), row.sample === null ? html`<b class="missed">not a number</b>` : number(row.sample, 3), html`<span data-number=${`engine-${row.group_size}`}>${number(row.engine, 3)}</span>`])} />`}<//>
+    <p>At G = 2 they differ by 41%: 1 or 0.71. At G = 1 the sample std is not a number (NaN), and a program that divides by it trains on NaN. This trainer rejects G = 1 with a group baseline, and <code>group_advantages</code> returns 0 for it. (It adds 0.0001 to the std, as TRL does, so its last digit can differ.)</p>
+    <${Only} depth="math"><p class="small soft">For one right answer of G, the advantage is √(G − 1) over G, and (G − 1)/√G over G − 1. Their ratio, √(G/(G − 1)), goes to 1 as G grows.</p><//>
     <${Only} depth="code"><${Code} slug="advantage" source="std_conventions" /><//>`;
 }

@@ -1,4 +1,4 @@
-// What a reward cannot see, and what a policy does with it.
+// Blind spots of a reward, and how a policy exploits them.
 import { html } from "htm/preact";
 import { Code, Fetched, Numbers, Only, param, Play, Section, Table, TextField, Trial, useAnswer } from "../lesson.js";
 import { number, percent } from "../format.js";
@@ -6,42 +6,42 @@ import { Advantage, Reward } from "../parts.js";
 import { Link, setQuery } from "../route.js";
 import { visible } from "../text.js";
 
-const STRATEGIES = { reasons: "works it out", recalls: "only says it", lucky: "wrong on the way, right at the end", wrong: "wrong", yours: "yours" };
+const STRATEGIES = { reasons: "right with working", recalls: "right without working", lucky: "right with wrong working", wrong: "wrong", yours: "yours" };
 const GUESSES = ["(18;16)168", "168", "161", "174", "190"].join("\n");
 
 export function Blind() {
   const state = useAnswer("credit", "strategies", { own: param("own", "") });
   const chosen = param("look", "reasons");
-  return html`<${Section} id="blind" title="What the reward cannot see" lead="What is 2 + 3 × 4? Three answers end in 14. One reasons, one recalls, one stumbles into it. Choose one, and see what GRPO sees.">
-    <${Play} label="Ways to reach the same answer">
+  return html`<${Section} id="blind" title="What an outcome reward cannot see" lead="What is 2 + 3 × 4? Three answers end in 14: one with right working, one without working, one with wrong working. Choose one and see its reward.">
+    <${Play} label="Three ways to the same answer">
       <${Fetched} state=${state} height="16rem">${(found) => {
         const row = found.rows.find((one) => one.name === chosen) ?? found.rows[0];
         return html`<div class="picks words" role="group" aria-label="Answers">${found.rows.map((one) => html`<button type="button" class=${one === row ? "picked" : ""} aria-pressed=${one === row} onClick=${() => setQuery({ look: one.name === "reasons" ? undefined : one.name })}>${STRATEGIES[one.name]}</button>`)}</div>
           <blockquote class="said-text"><bdi class="untrusted" dir="ltr">${visible(row.text)}</bdi></blockquote>
-          <${Numbers} items=${[["read as", row.extracted ? visible(row.extracted) : "nothing", "by the checker"], ["reward", number(row.reward), "", "strategy-reward"], ["advantage", html`<${Advantage} value=${row.advantage} />`, "on every token", "strategy-advantage"]]} />
-          <p class="small soft">${row.reward ? "The same number as for every other answer that ends in 14: to GRPO they are one." : "Below the group: every token of it is pushed down, those that were right too."}</p>`;
+          <${Numbers} items=${[["extracted answer", row.extracted ? visible(row.extracted) : "none", "by the checker"], ["reward", number(row.reward), "", "strategy-reward"], ["advantage", html`<${Advantage} value=${row.advantage} />`, "for every token", "strategy-advantage"]]} />
+          <p class="small soft">${row.reward ? "Every answer that ends in 14 gets the same reward: GRPO cannot tell them apart." : "Its reward is below the group's mean: every token is pushed down, including those that were right."}</p>`;
       }}<//>
-      <div class="knobs"><${TextField} name="own" label="Another way to say it: yours" value="" most=${400} /></div>
+      <div class="knobs"><${TextField} name="own" label="Your own wording" value="" most=${400} /></div>
     <//>
   <//>`;
 }
 
 export function Gaming() {
   const state = useAnswer("credit", "gamed", { guesses: param("guesses", GUESSES) });
-  return html`<${Section} id="gaming" title="A reward that can be gamed" lead="Somebody wants right answers and few words. Their check takes an answer for right that is within ten of it, and charges for every character that is not needed. It looks sensible. Score some answers under it, and under its mended form.">
-    <${Play} label="Two checks on the same answers">
+  return html`<${Section} id="gaming" title="A reward that can be gamed" lead="Suppose we want right and short answers. The checker accepts any answer within 10 and subtracts a penalty for every extra character. It looks sensible. Score some answers with it and with a corrected checker.">
+    <${Play} label="Two checkers on the same answers">
       <${Fetched} state=${state} height="16rem">${(found) => html`
-        <${Table} label="The same answers under both checks" head=${[`answer to ${found.prompt}`, "truly", "gameable pays", "advantage", "mended pays", "advantage"]}
+        <${Table} label="The same answers with both checkers" head=${[`answer to ${found.prompt}`, "exactly", "reward, gameable", "advantage", "reward, corrected", "advantage"]}
           rows=${found.rows.map((row) => [html`<bdi class="untrusted" dir="ltr">${visible(row.text)}</bdi>`, row.right ? "right" : "wrong", html`<${Reward} value=${row.gameable.reward} />`, html`<${Advantage} value=${row.gameable.advantage} />`, html`<${Reward} value=${row.mended.reward} />`, html`<${Advantage} value=${row.mended.advantage} />`])} />`}<//>
-      <details class="inspect"><summary>Other answers</summary><div class="knobs"><${TextField} name="guesses" label="One answer per line" value=${GUESSES} most=${600} rows=${5} /></div></details>
-      <${Only} depth="code"><${Code} slug="credit" source="close_and_brief" title="The check that can be gamed" open /><${Code} slug="credit" source="exact" title="Mended" open /><//>
+      <details class="inspect"><summary>Edit the answers</summary><div class="knobs"><${TextField} name="guesses" label="One answer per line" value=${GUESSES} most=${600} rows=${5} /></div></details>
+      <${Only} depth="code"><${Code} slug="credit" source="close_and_brief" title="The gameable checker" open /><${Code} slug="credit" source="exact" title="The corrected checker" open /><//>
     <//>
-    <p>A guess that is close is paid in full, and working the sum out costs characters. Now let a model train on each, and watch two curves: what it is paid, and how often it is truly right, which the first check never asks.</p>
-    <${Trial} name="gamed">${(outcome) => html`<${Told} outcome=${outcome} />`}<//>
+    <p>A close guess gets the full reward, and writing the working costs characters. Train a model with each checker and compare two curves: its reward, and the share of exactly right answers, which the first checker does not measure.</p>
+    <${Trial} name="gamed">${(outcome) => html`<${Measured} outcome=${outcome} />`}<//>
   <//>`;
 }
 
-// Held-out problems before and after: the lowest and the highest of the seeds.
+// Held-out results before and after training: the range over seeds.
 export function seedsOf(arm, metric) {
   return [0, -1].map((place) => {
     const seeds = arm.evals.map(({ rows }) => rows.at(place)[metric]);
@@ -50,24 +50,24 @@ export function seedsOf(arm, metric) {
   });
 }
 
-function Told({ outcome }) {
+function Measured({ outcome }) {
   const arms = outcome.arms.filter((arm) => arm.evals.length);
   if (!arms.length) return null;
   const cells = (arm, metric) => seedsOf(arm, metric).map((text, place) => (place ? html`<b>${text}</b>` : text));
-  return html`<${Table} label="Held-out problems: taken for right, truly right and worked out, before and after, by seed" head=${["check", "truly right before", "… after", "worked out before", "… after"]} rows=${arms.map((arm) => [arm.label, ...cells(arm, "right_share"), ...cells(arm, "worked_share")])} foot="200 held-out problems; from the lowest to the highest of the seeds. The table above it counts what each check itself takes for right: a check that is gamed reports success." />
-    <p>Under the first check the pay rises while the model unlearns what it could do. Nothing in the algorithm went wrong: it did what was paid for. A stronger leash (β) slows it and does not stop it, and it holds back what is learned from the mended check as well. Mending the check is what helps. On a run's page the sign is pay that rises while held-out answers do not: <${Link} to="/learn/train">the clinic has such a run<//>.</p>`;
+  return html`<${Table} label="Held-out problems: exactly right and with working, before and after, range over seeds" head=${["checker", "exactly right before", "… after", "with working before", "… after"]} rows=${arms.map((arm) => [arm.label, ...cells(arm, "right_share"), ...cells(arm, "worked_share")])} foot="200 held-out problems; lowest to highest seed. The table above counts what each checker accepts: a gamed checker reports success." />
+    <p>With the gameable checker the reward rises while accuracy falls. The algorithm is not at fault: it maximises the reward it is given. A larger β slows this and does not stop it, and it also slows learning with the corrected checker. Fix the checker. In a run the sign is a reward that rises while exact held-out accuracy does not: <${Link} to="/learn/train">the clinic has such a run<//>.</p>`;
 }
 
 export function Api() {
   const state = useAnswer("credit", "rewards");
   const cell = (one) => (one.fault ? html`<span class="fault">${one.fault === "failure" ? "unscored" : "the run stops"}</span> <span class="tiny soft">${one.why}</span>` : one.value === null ? html`<span class="soft">does not apply</span>` : html`<${Reward} value=${one.value} />`);
-  return html`<p>Any Python function can pay. One takes a problem and a text, one takes lists as TRL's do; a run calls them in processes of their own and decides what becomes of everything they return.</p>
+  return html`<p>Any Python function can be a reward. It takes either a problem and a text, or lists as in TRL. A run calls it in a separate process and checks every value it returns.</p>
     <${Code} slug="credit" source="near" title="One completion at a time" open />
-    <${Code} slug="credit" source="near_as_in_trl" title="Lists, as TRL has them" open />
-    <${Code} slug="credit" source="careless" title="And a careless one" open />
-    <${Fetched} state=${state} height="16rem">${(found) => html`<${Table} label="What a run makes of what they return" head=${["completion", ...found.functions.map((one) => one.name)]} rows=${found.texts.map((text, place) => [html`<bdi class="untrusted" dir="ltr">${visible(text)}</bdi>`, ...found.functions.map((one) => cell(one.outcomes[place]))])} foot=${`Called just now as a run calls them: ${found.problem.prompt} ${found.problem.answer}.`} />`}<//>
+    <${Code} slug="credit" source="near_as_in_trl" title="Lists, as in TRL" open />
+    <${Code} slug="credit" source="careless" title="A function with errors" open />
+    <${Fetched} state=${state} height="16rem">${(found) => html`<${Table} label="How a run handles the returned values" head=${["completion", ...found.functions.map((one) => one.name)]} rows=${found.texts.map((text, place) => [html`<bdi class="untrusted" dir="ltr">${visible(text)}</bdi>`, ...found.functions.map((one) => cell(one.outcomes[place]))])} foot=${`Called when this page loaded, as in a run: ${found.problem.prompt} ${found.problem.answer}.`} />`}<//>
     <pre class="listing" tabIndex="0" role="group" aria-label="Commands"><code>grpo train --reward mine.py:near
 grpo train --reward "mine.py:near*0.5, task"        # several, weighted
 grpo train --reward judge:URL   # a language model that grades</code></pre>
-    <${Code} slug="credit" source="call" title="One call, whatever happens" />`;
+    <${Code} slug="credit" source="call" title="One guarded call" />`;
 }

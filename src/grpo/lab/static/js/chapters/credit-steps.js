@@ -1,4 +1,4 @@
-// Where reward enters: at the end, or at every step. Any step's mark can be turned over.
+// Outcome rewards and process rewards. The reader can flip the reward of any step.
 import { html } from "htm/preact";
 import { Code, Equation, Fetched, Only, param, Play, Section, Trial, useAnswer } from "../lesson.js";
 import { signed } from "../format.js";
@@ -16,26 +16,26 @@ export function Steps() {
     now.has(id) ? now.delete(id) : now.add(id);
     setQuery({ turned: [...now].join(",") || undefined });
   };
-  return html`<${Section} id="steps" title="Pay for the end, or for every step" lead="An outcome reward looks at the last line. A process reward marks each step of the work. Click a step to turn its mark over, and see which tokens notice.">
+  return html`<${Section} id="steps" title="Outcome and process rewards" lead="An outcome reward scores the final answer. A process reward scores each step of the working. Click a step's reward to flip it, and see which tokens' advantages change.">
     <${Play} label="Outcome and process rewards on one group">
       <${Asked} prompt=${asked.prompt} promptName="step-prompt" seedName="step-seed" />
-      <div class="play-bar"><${Segmented} label="Reward" options=${[["outcome", "the answer"], ["process", "every step"]]} value=${mode} onChange=${(key) => setQuery({ mode: key === "outcome" ? undefined : key })} />
-        <button type="button" disabled=${!turned} onClick=${() => setQuery({ turned: undefined })}>As they were</button></div>
+      <div class="play-bar"><${Segmented} label="Reward" options=${[["outcome", "outcome"], ["process", "process"]]} value=${mode} onChange=${(key) => setQuery({ mode: key === "outcome" ? undefined : key })} />
+        <button type="button" disabled=${!turned} onClick=${() => setQuery({ turned: undefined })}>Reset</button></div>
       <${Fetched} state=${state} height="24rem">${(found) => html`<ol class="step-rows ${mode}" aria-label="The group">${distinct(found.completions).map(({ done, count }) => html`<li>
         <span class="answer-advantage">${mode === "outcome" ? html`<${Advantage} value=${done.outcome} />` : null}</span>
         <span class="step-list">${done.steps.map((step, place) => html`<span class="step-part">
             <${Tokens} tokens=${done.tokens.slice(step.begin, step.end + 1)} values=${done.tokens.slice(step.begin, step.end + 1).map((_, at) => (mode === "outcome" ? done.outcome : done.process[step.begin + at]))} />
-            <button type="button" class="mark ${step.turned ? "turned" : ""}" aria-pressed=${step.turned} onClick=${() => turn(step.id)}><${Reward} value=${step.reward} /><span class="visually-hidden"> for ${place === done.steps.length - 1 ? "the answer" : `step ${place + 1}`} of ${done.text}; turn it over</span></button>
+            <button type="button" class="mark ${step.turned ? "turned" : ""}" aria-pressed=${step.turned} onClick=${() => turn(step.id)}><${Reward} value=${step.reward} /><span class="visually-hidden"> for ${place === done.steps.length - 1 ? "the answer" : `step ${place + 1}`} of ${done.text}; flip it</span></button>
             <span class="tiny num soft">${signed(mode === "outcome" ? done.outcome : done.process[step.begin])}</span>
           </span>`)}</span>
         ${count > 1 && html`<span class="tiny faint num">×${count}</span>`}
       </li>`)}</ol>
-      <p class="small soft">Under each step: the advantage its tokens get. ${mode === "outcome" ? "Only the mark of the last step, the answer, is looked at; it counts for every token alike." : "A token gets the sum of the normalised marks of all steps that end at it or later: what it can still have an effect on."}</p>
+      <p class="small soft">Under each step is the advantage of its tokens. ${mode === "outcome" ? "Only the reward of the last step, the answer, counts. All tokens share its advantage." : "A token's advantage is the sum of the normalised rewards of all steps that end at it or later: those that it can still affect."}</p>
       <${Only} depth="math"><${Equation} tex="z_j=\\frac{r_j-\\mathrm{mean}(\\mathbf r)}{\\mathrm{std}(\\mathbf r)+10^{-4}},\\qquad A_{i,t}=\\sum_{j:\\,\\mathrm{end}_i(j)\\ge t} z_{i,j}" spoken="All step rewards of a group are normalised together. A token's advantage is the sum over the steps that end at it or after it." />
         <${Example} found=${found} /><//>`}<//>
-      <${Only} depth="code"><${Code} slug="credit" source="process_advantages" /><${Code} slug="credit" source="marks" title="How this task marks its steps" /><${Code} slug="credit" source="score_steps" title="From places in the text to tokens" /><//>
+      <${Only} depth="code"><${Code} slug="credit" source="process_advantages" /><${Code} slug="credit" source="marks" title="How this task scores its steps" /><${Code} slug="credit" source="score_steps" title="From text positions to tokens" /><//>
     <//>
-    <p>Marks for steps have to come from somewhere: here a program knows the right work, elsewhere a model is trained to judge it, and can be wrong. They also pay for each step that is there. A longer answer collects more of them, as the first tokens show: with all steps right, they get the largest sum.</p>
+    <p>Process rewards need a source. Here a program knows the right working; elsewhere a trained model judges it and can be wrong. They also reward every step that is present, so a longer answer collects more: with all steps right, the first tokens get the largest sum.</p>
     <${Trial} name="outcome-and-process">${(outcome) => html`<${Lesson} outcome=${outcome} />`}<//>
   <//>`;
 }
@@ -44,16 +44,16 @@ function Lesson({ outcome }) {
   const [end, steps, critic] = outcome.arms.map((arm) => arm.accuracy?.after.mean);
   if ([end, steps, critic].some((value) => value === undefined)) return null;
   const percent = (value) => `${(100 * value).toFixed(1)}%`;
-  return html`<p>Measured: ${percent(end)} with the answer alone, ${percent(steps)} with every step, ${percent(critic)} with every step and a light critic, one more output of the policy's own network. Here the answer alone tells all there is to know, because the work is right whenever it is written. Marks for steps would matter where answers go wrong in the middle.</p>`;
+  return html`<p>Measured accuracy: ${percent(end)} with outcome rewards, ${percent(steps)} with process rewards, ${percent(critic)} with process rewards and a small critic, one more output of the policy network. Process rewards add nothing here, because the working is right whenever it is written. They matter where answers go wrong in the middle.</p>`;
 }
 
 function Example({ found }) {
   const marks = found.completions.flatMap((done) => done.steps.map((step) => step.reward));
   const first = found.completions.find((done) => done.steps.length > 1) ?? found.completions[0];
-  return html`<p class="small soft">${marks.length} marks in the group, ${marks.filter(Boolean).length} of them 1. In <code>${first.text}</code> the first token gets ${signed(first.process[0], 3)}, the last ${signed(first.process.at(-1), 3)}.</p>`;
+  return html`<p class="small soft">The group has ${marks.length} step rewards, ${marks.filter(Boolean).length} of them 1. In <code>${first.text}</code> the first token's advantage is ${signed(first.process[0], 3)}, the last token's ${signed(first.process.at(-1), 3)}.</p>`;
 }
 
-// Equal answers are one row, unless a mark of one of them was turned over.
+// Equal answers share one row, unless the reader flipped a reward of one of them.
 function distinct(completions) {
   const rows = new Map();
   for (const done of completions) {

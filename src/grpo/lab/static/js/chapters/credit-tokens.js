@@ -1,4 +1,4 @@
-// Which token earned it: GRPO's advantage, a critic's, and what is true, token by token.
+// Credit per token: GRPO's advantage, a critic's, and the true gain.
 import { html } from "htm/preact";
 import { Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Section, Slider, Table, useAnswer } from "../lesson.js";
 import { number, percent, signed } from "../format.js";
@@ -6,27 +6,27 @@ import { Advantage, Segmented } from "../parts.js";
 import { setQuery } from "../route.js";
 import { Asked, Tokens } from "./answers.js";
 
-const VIEWS = [["grpo", "GRPO"], ["gae", "PPO: critic and GAE"], ["true_gain", "the truth"]];
+const VIEWS = [["grpo", "GRPO"], ["gae", "PPO: critic and GAE"], ["true_gain", "true gain"]];
 
 export function WhichToken() {
   const asked = { prompt: param("prompt", "37+85+46="), seed: param("seed", 1), gamma: param("gamma", 1), lam: param("lam", 0.95), sample: param("sample", "") };
   const state = useAnswer("credit", "tokens", asked);
   const view = param("by", "grpo");
-  return html`<${Section} id="tokens" title="Which token earned it?" lead="GRPO gives every token of an answer the same advantage, filler and all. Look at one answer through three pairs of eyes. Click a token.">
+  return html`<${Section} id="tokens" title="Which token earned the reward?" lead="GRPO gives every token of an answer the same advantage. Compare it with a critic's advantage and with the true gain of each token. Click a token.">
     <${Play} label="Credit for every token">
       <${Asked} prompt=${asked.prompt} />
       <${Fetched} state=${state} height="30rem">${(found) => html`
         <div class="picks" role="group" aria-label="Answers of the group">${found.texts.map((one, place) => html`<button type="button" class=${place === found.sample ? "picked" : ""} aria-pressed=${place === found.sample} onClick=${() => setQuery({ sample: place, token: undefined })}>${one.text} ${one.reward ? "✓" : "✗"}</button>`)}</div>
-        <${Segmented} label="Credit as seen by" options=${VIEWS} value=${view} onChange=${(key) => setQuery({ by: key === "grpo" ? undefined : key })} />
+        <${Segmented} label="Credit by" options=${VIEWS} value=${view} onChange=${(key) => setQuery({ by: key === "grpo" ? undefined : key })} />
         <${Row} found=${found} view=${view} />
         <${Curves} found=${found} />
         <${Picked} found=${found} />
         <${Only} depth="math"><${Worked} found=${found} asked=${asked} /><//>`}<//>
-      <div class="knobs"><${Slider} name="lam" label="λ: trust in later rewards" min=${0} max=${1} step=${0.05} value=${0.95} show=${(value) => number(value, 2)} /><${Slider} name="gamma" label="γ: discount per token" min=${0.5} max=${1} step=${0.01} value=${1} show=${(value) => number(value, 2)} /></div>
-      <${Only} depth="code"><${Code} slug="credit" source="gae" title="GAE" /><${Code} slug="credit" source="values" title="The critic's values" /><${Code} slug="credit" source="true_value" title="The truth, by going on from every place" /><//>
+      <div class="knobs"><${Slider} name="lam" label="λ: weight of later TD errors" min=${0} max=${1} step=${0.05} value=${0.95} show=${(value) => number(value, 2)} /><${Slider} name="gamma" label="γ: discount per token" min=${0.5} max=${1} step=${0.01} value=${1} show=${(value) => number(value, 2)} /></div>
+      <${Only} depth="code"><${Code} slug="credit" source="gae" title="GAE" /><${Code} slug="credit" source="values" title="The critic's values" /><${Code} slug="credit" source="true_value" title="True values, by sampling continuations" /><//>
     <//>
-    <p>The truth is found by going on: from every place in the answer the model continues ${state.data?.tries ?? "many"} times, and the share that ends right is the value of that place. What a token gained is the step between two places. In a worked answer nearly all of it lies in the first token, the opening parenthesis: deciding to work it out is what made it right. The critic, trained on fifty thousand answers, knows that. GRPO does not, and pushes the parenthesis no harder than the digits after it.</p>
-    <p>It learns all the same. Tokens that every answer of that kind shares are pushed up in some groups and down in others, and only what goes with being right is left over. That is why it takes many answers, and why a critic that knows could do with fewer.</p>
+    <p>To measure the true value, we restart ${state.data?.tries ?? "many"} times from each token; the share of right answers is the value there. A token's true gain is the difference of two values. In a worked answer nearly all gain is in the first token, the opening parenthesis: the decision to write the working made the answer right. The critic, trained on 50,000 answers, has learned that. GRPO has no such estimate and pushes the parenthesis as hard as the digits after it.</p>
+    <p>GRPO still learns. Tokens that do not affect the outcome are pushed up in some groups and down in others, and the pushes cancel. Tokens that go with right answers remain. This takes many samples; a trained critic could need fewer.</p>
   <//>`;
 }
 
@@ -40,8 +40,8 @@ const chosenToken = (found) => Math.max(0, Math.min(found.tokens.length - 1, par
 function Curves({ found }) {
   const rows = found.tokens.map((token, place) => ({ ...token, place, label: token.text }));
   const at = chosenToken(found);
-  return html`<${Figure} label="Credit of every token, by GRPO, by a critic with GAE, and in truth" height=${220} deps=${[JSON.stringify(found.tokens), at]}
-    legend=${[["GRPO", "var(--c1)"], ["critic, GAE", "var(--c2)"], ["truth", "var(--c4)"]]}
+  return html`<${Figure} label="Credit of every token: GRPO, critic with GAE, true gain" height=${220} deps=${[JSON.stringify(found.tokens), at]}
+    legend=${[["GRPO", "var(--c1)"], ["critic, GAE", "var(--c2)"], ["true gain", "var(--c4)"]]}
     build=${(Plot) => ({ x: { label: null, ticks: rows.map((row) => row.place), tickFormat: (place) => rows[place]?.label ?? "" }, y: { grid: true, label: null }, marks: [Plot.ruleY([0], { stroke: "var(--line-strong)" }), Plot.ruleX([at], { stroke: "var(--accent)", strokeOpacity: 0.5 }),
       ...[["grpo", "var(--c1)"], ["gae", "var(--c2)"], ["true_gain", "var(--c4)"]].flatMap(([y, stroke]) => [Plot.lineY(rows, { x: "place", y, stroke, strokeWidth: 2 }), Plot.dot(rows, { x: "place", y, fill: stroke, r: 3 })])] })}
     table=${{ columns: ["token", "GRPO", "critic's value", "GAE", "true value", "true gain"], rows: found.tokens.map((token) => [token.text, token.grpo, token.value, token.gae, token.true_value, token.true_gain]) }} />`;
@@ -54,9 +54,9 @@ function Picked({ found }) {
   const token = found.tokens[place];
   return html`<${Numbers} items=${[
     [`token ${place + 1} of ${found.tokens.length}`, html`<code>${token.text}</code>`, found.reward ? "of a right answer" : "of a wrong answer"],
-    ["GRPO's advantage", signed(token.grpo), "the same for all", "token-grpo"],
-    ["GAE", two(token.gae), `critic expected ${number(token.value, 2)} before it`, "token-gae"],
-    ["true gain", two(token.true_gain), `of ${found.tries}, ${percent(token.true_value)} came out right before it`, "token-true"],
+    ["GRPO's advantage", signed(token.grpo), "the same for all tokens", "token-grpo"],
+    ["GAE", two(token.gae), `critic's value before it: ${number(token.value, 2)}`, "token-gae"],
+    ["true gain", two(token.true_gain), `true value before it: ${percent(token.true_value)} of ${found.tries} restarts`, "token-true"],
   ]} />`;
 }
 
@@ -64,12 +64,12 @@ function Worked({ found, asked }) {
   const place = chosenToken(found);
   const [token, next] = [found.tokens[place], found.tokens[place + 1]];
   const reward = next ? 0 : found.reward;
-  return html`<${Equation} tex=${`\\delta_t=r_t+\\gamma V_{t+1}-V_t=${reward}+${asked.gamma}\\cdot${next ? next.value.toFixed(3) : 0}-${token.value.toFixed(3)}=${token.surprise.toFixed(3)}`} spoken="The surprise of a token is its reward plus the discounted value after it, less the value before it." />
-    <${Equation} tex=${`A_t=\\delta_t+\\gamma\\lambda A_{t+1}=${token.surprise.toFixed(3)}+${asked.gamma}\\cdot${asked.lam}\\cdot${next ? `(${next.gae.toFixed(3)})` : 0}=${token.gae.toFixed(3)}`} spoken="The advantage of a token is its surprise plus gamma lambda times the advantage of the next token." />`;
+  return html`<${Equation} tex=${`\\delta_t=r_t+\\gamma V_{t+1}-V_t=${reward}+${asked.gamma}\\cdot${next ? next.value.toFixed(3) : 0}-${token.value.toFixed(3)}=${token.surprise.toFixed(3)}`} spoken="The TD error of a token is its reward plus the discounted value after it, minus the value before it." />
+    <${Equation} tex=${`A_t=\\delta_t+\\gamma\\lambda A_{t+1}=${token.surprise.toFixed(3)}+${asked.gamma}\\cdot${asked.lam}\\cdot${next ? `(${next.gae.toFixed(3)})` : 0}=${token.gae.toFixed(3)}`} spoken="The advantage of a token is its TD error plus gamma lambda times the advantage of the next token." />`;
 }
 
 export function SameForAll() {
   const state = useAnswer("credit", "presets", { prompt: param("prompt", "37+85+46="), seed: param("seed", 1) });
-  return html`<${Fetched} state=${state} height="20rem">${(found) => html`<${Table} label="Presets and how many different advantages they give to the tokens of one answer" head=${["preset", "different advantages in one answer", "first token", "last token"]}
-    rows=${found.rows.map((row) => [row.label, html`<b class="num" data-number=${`distinct-${row.label.replaceAll(" ", "-")}`}>${row.distinct}</b>`, html`<${Advantage} value=${row.advantages[0]} />`, html`<${Advantage} value=${row.advantages.at(-1)} />`])} foot=${`The same eight answers to ${found.prompt}, credited by each; without the KL term.`} />`}<//>`;
+  return html`<${Fetched} state=${state} height="20rem">${(found) => html`<${Table} label="Number of distinct token advantages in one answer, by preset" head=${["preset", "distinct advantages in one answer", "first token", "last token"]}
+    rows=${found.rows.map((row) => [row.label, html`<b class="num" data-number=${`distinct-${row.label.replaceAll(" ", "-")}`}>${row.distinct}</b>`, html`<${Advantage} value=${row.advantages[0]} />`, html`<${Advantage} value=${row.advantages.at(-1)} />`])} foot=${`The same eight answers to ${found.prompt} for every preset, without the KL term.`} />`}<//>`;
 }

@@ -12,39 +12,39 @@ export function Chapter() {
   useStyle("/static/css/chapter-credit.css");
   return html`<${WhichToken} />
     <${Section} depth="math" id="gae" title="Generalized advantage estimation"><${Gae} /><//>
-    <${Section} id="presets" title="Without a critic, tokens look alike" lead="It is sometimes said that Dr. GRPO mends this. Every preset of this program, on the same eight answers:">
+    <${Section} id="presets" title="Without a critic, all tokens get the same credit" lead="Dr. GRPO is sometimes said to fix this. Here is every preset on the same eight answers:">
       <${SameForAll} />
-      <p>Dr. GRPO leaves out the division by deviation and length. That removes a preference for short right and long wrong answers; each token of an answer still gets what its neighbours get. Only a critic, or marks for steps, make a difference between tokens.</p>
-      <${Only} depth="math"><p>Then “per sequence” and “per token” are the same thing said twice: with one <i>A</i> for all tokens the sum over tokens is the log-probability of the whole.</p><${Equation} tex="-\\sum_{t}A\\,\\log\\pi_\\theta(o_t\\mid q,o_{<t})=-A\\,\\log\\pi_\\theta(o\\mid q)" spoken="Minus the sum over tokens of A times log-probability equals minus A times the log-probability of the whole answer." /><//>
+      <p>Dr. GRPO omits the division by standard deviation and length. That removes a preference for short right and long wrong answers, but all tokens of an answer still get the same advantage. Only a critic or process rewards distinguish tokens.</p>
+      <${Only} depth="math"><p>Then “per sequence” and “per token” mean the same: with one <i>A</i> for all tokens, the sum over tokens is the log-probability of the whole answer.</p><${Equation} tex="-\\sum_{t}A\\,\\log\\pi_\\theta(o_t\\mid q,o_{<t})=-A\\,\\log\\pi_\\theta(o\\mid q)" spoken="Minus the sum over tokens of A times log-probability equals minus A times the log-probability of the whole answer." /><//>
     <//>
     <${Steps} />
     <${Blind} />
     <${Gaming} />
-    <${Section} depth="code" id="rewards" title="Rewards of your own"><${Api} /><//>
-    <${Section} depth="code" title="From rewards to tokens" lead="All of the above in one function of the trainer: by completion, by step, or by a critic's values."><${Code} slug="credit" source="credit" open title="Credit" /><//>
+    <${Section} depth="code" id="rewards" title="Your own reward functions"><${Api} /><//>
+    <${Section} depth="code" title="From rewards to tokens" lead="One function of the trainer computes all of the above: credit per completion, per step, or from a critic's values."><${Code} slug="credit" source="credit" open title="Credit" /><//>
     <${Section} id="questions" title="Predict, then run"><${Questions} /><//>
-    <${Section} title="One number for the whole answer?"><${Misconception} name="m-token" claim="In GRPO the advantage belongs to the completion, always."><${PerStep} /><//><//>`;
+    <${Section} title="One advantage for the whole answer?"><${Misconception} name="m-token" claim="In GRPO all tokens of a completion always share one advantage."><${PerStep} /><//><//>`;
 }
 
 function Gae() {
   const state = useAnswer("credit", "tokens", { prompt: param("prompt", "37+85+46="), seed: param("seed", 1), gamma: 1, lam: 1, sample: param("sample", "") });
-  return html`<p>PPO's critic <i>V</i> says before every token what reward it still expects. One step's surprise is <i>δ</i>; GAE sums the surprises that follow, fading by γλ:</p>
-    <${Equation} tex="\\delta_t=r_t+\\gamma V_{t+1}-V_t,\\qquad A_t=\\sum_{l\\ge0}(\\gamma\\lambda)^l\\,\\delta_{t+l},\\qquad R_t=A_t+V_t" spoken="The surprise is the reward plus the discounted next value less this value. The advantage sums later surprises with weights gamma lambda to the l. The return is advantage plus value." />
-    <p>With <i>λ</i> = 0 only the next value counts: little noise, all of the critic's errors. With <i>λ</i> = 1 and <i>γ</i> = 1 the values between cancel and what is left is the reward itself less what was expected:</p>
-    <${Equation} tex="\\lambda=1,\\;\\gamma=1:\\qquad A_t=r(q,o)-V_t" spoken="With lambda and gamma one, the advantage is the reward of the whole answer less the value before the token." />
-    <${Fetched} state=${state} height="6rem">${(found) => html`<${Numbers} items=${[["reward", number(found.reward)], ["V before the first token", number(found.tokens[0].value, 3), "by the critic"], ["A of the first token", number(found.tokens[0].gae, 3), "by the function, λ = 1", "gae-one"], ["r − V", number(found.reward - found.tokens[0].value, 3), "the same"]]} />`}<//>
-    <p>Put the group's mean in the place of <i>V<sub>t</sub></i>, for every <i>t</i>, and divide by the deviation: that is GRPO. It is what PPO would do with a critic that reads the prompt and nothing after it. A reward that comes with the last token is the hardest case for a critic: it has to carry that one number back over every token before it.</p>
-    <p class="small soft">In this program: <code>--algorithm ppo</code>, with γ = 1 and λ = 0.95 unless set. <${Link} to="/learn/costs">What the critic costs<//> · <${Link} to="/learn/train">PPO and GRPO, trained beside each other<//></p>`;
+  return html`<p>Before every token PPO's critic predicts the expected final reward, <i>V</i>. The TD error of one token is <i>δ</i>. GAE sums the TD errors of this token and all later ones, discounted by γλ:</p>
+    <${Equation} tex="\\delta_t=r_t+\\gamma V_{t+1}-V_t,\\qquad A_t=\\sum_{l\\ge0}(\\gamma\\lambda)^l\\,\\delta_{t+l},\\qquad R_t=A_t+V_t" spoken="The TD error is the reward plus the discounted next value minus this value. The advantage sums later TD errors with weights gamma lambda to the l. The return is advantage plus value." />
+    <p>With <i>λ</i> = 0 only the next value counts: low variance, but the critic's full bias. With <i>λ</i> = 1 and <i>γ</i> = 1 the intermediate values cancel, which leaves the reward minus the value:</p>
+    <${Equation} tex="\\lambda=1,\\;\\gamma=1:\\qquad A_t=r(q,o)-V_t" spoken="With lambda and gamma one, the advantage is the reward of the whole answer minus the value before the token." />
+    <${Fetched} state=${state} height="6rem">${(found) => html`<${Numbers} items=${[["reward", number(found.reward)], ["V before the first token", number(found.tokens[0].value, 3), "from the critic"], ["A of the first token", number(found.tokens[0].gae, 3), "from the gae function, λ = 1", "gae-one"], ["r − V", number(found.reward - found.tokens[0].value, 3), "the same number"]]} />`}<//>
+    <p>Replace <i>V<sub>t</sub></i> by the group's mean for every <i>t</i>, and divide by the standard deviation: that is GRPO. It equals PPO with a critic that sees only the prompt. A single reward at the last token is the hardest case for a critic, which must propagate it back over all earlier tokens.</p>
+    <p class="small soft">Use <code>--algorithm ppo</code>; its defaults are γ = 1 and λ = 0.95. <${Link} to="/learn/costs">What the critic costs<//> · <${Link} to="/learn/train">PPO and GRPO compared<//></p>`;
 }
 
 function Questions() {
-  return html`<${Question} name="q-imperfect" ask="A reward can be gamed. Is a stronger leash to the starting model, a larger β, enough to prevent it?" options=${[["yes", "Yes, with β large enough"], ["slows", "It slows it down"], ["no", "It makes no difference"]]}>${(picked) => html`<${Leash} picked=${picked} />`}<//>
-    <${Question} name="q-light" ask="Could GRPO be joined with a small critic and marks for steps? One more output on the policy's own network, say. What does it gain here?" options=${[["more", "It learns faster"], ["same", "About the same"], ["less", "It learns slower"]]}>${(picked) => html`<${Light} picked=${picked} />`}<//>
-    <${Question} name="q-better" ask="Is GRPO better than PPO in all cases? An answer has eleven tokens, and one of them decided. Who finds it?" options=${[["grpo", "GRPO"], ["ppo", "PPO's critic"], ["neither", "Neither"]]}>${(picked) => html`<${Better} picked=${picked} />`}<//>`;
+  return html`<${Question} name="q-imperfect" ask="A reward can be gamed. Does a stronger KL penalty, a larger β, prevent that?" options=${[["yes", "Yes, with β large enough"], ["slows", "It only slows it down"], ["no", "It makes no difference"]]}>${(picked) => html`<${Penalty} picked=${picked} />`}<//>
+    <${Question} name="q-light" ask="GRPO can be combined with process rewards and a small critic, for example one more output of the policy network. How does that change learning here?" options=${[["more", "It learns faster"], ["same", "About the same"], ["less", "It learns slower"]]}>${(picked) => html`<${Light} picked=${picked} />`}<//>
+    <${Question} name="q-better" ask="Is GRPO better than PPO in all cases? An answer has eleven tokens, and one of them decided the outcome. Which method finds it?" options=${[["grpo", "GRPO"], ["ppo", "PPO's critic"], ["neither", "Neither"]]}>${(picked) => html`<${Better} picked=${picked} />`}<//>`;
 }
 
-function Leash({ picked }) {
-  return html`<${Verdict} picked=${picked} right="slows"><${Trial} name="gamed" charts=${false}>${(outcome) => html`<${Table} label="Truly right, before and after, by seed" head=${["check", "truly right before", "after"]} rows=${outcome.arms.filter((arm) => arm.evals.length).map((arm) => [arm.label, ...seedsOf(arm, "right_share")])} /><p>The leash holds back good changes as well as bad ones, and where its pull and the reward balance, the model still earns by guessing. A reward that means what it says is worth more than any β.</p>`}<//><//>`;
+function Penalty({ picked }) {
+  return html`<${Verdict} picked=${picked} right="slows"><${Trial} name="gamed" charts=${false}>${(outcome) => html`<${Table} label="Exactly right before and after training, range over seeds" head=${["checker", "exactly right before", "after"]} rows=${outcome.arms.filter((arm) => arm.evals.length).map((arm) => [arm.label, ...seedsOf(arm, "right_share")])} /><p>The KL penalty slows good changes as well as bad ones. Where penalty and reward balance, the model still guesses. Fixing the reward helps more than any β.</p>`}<//><//>`;
 }
 
 function Light({ picked }) {
@@ -53,7 +53,7 @@ function Light({ picked }) {
     const [, steps, critic] = curve.map(([, mean]) => mean);
     const noise = Math.max(...curve.map(([, , std]) => std ?? 0));
     const right = critic - steps > noise ? "more" : steps - critic > noise ? "less" : "same";
-    return html`<${Verdict} picked=${picked} right=${right}><p>${curve.map(([label, mean, std], place) => html`${place ? ", " : ""}${label}: <b>${percent(mean, 1)}</b>${std === null ? "" : ` ± ${percent(std, 1)}`}`)} of held-out problems right afterwards. A critic on the policy's own network costs next to nothing in memory and gives each token its own credit; it has to be learned first, and while it knows little its credit is noise. It pays where answers are long and go wrong in the middle.</p><//>`;
+    return html`<${Verdict} picked=${picked} right=${right}><p>${curve.map(([label, mean, std], place) => html`${place ? ", " : ""}${label}: <b>${percent(mean, 1)}</b>${std === null ? "" : ` ± ${percent(std, 1)}`}`)} of held-out problems right after training. A critic that shares the policy network needs almost no memory and gives each token its own credit. It must be trained first, and until then its credit is noise. It helps where answers are long and go wrong in the middle.</p><//>`;
   }}<//>`;
 }
 
@@ -61,8 +61,8 @@ const two = (value) => (Math.abs(value) < 0.005 ? "0.00" : signed(value));
 
 function Better({ picked }) {
   const state = useAnswer("credit", "tokens", { prompt: "37+85+46=", seed: 1 });
-  return html`<${Verdict} picked=${picked} right="ppo"><${Fetched} state=${state} height="8rem">${(found) => html`<${Table} label="Credit of each token" head=${["token", ...found.tokens.map((token) => token.text)]} rows=${[["GRPO", ...found.tokens.map((token) => two(token.grpo))], ["critic, GAE", ...found.tokens.map((token) => two(token.gae))], ["truth", ...found.tokens.map((token) => two(token.true_gain))]]} />`}<//>
-    <p>A critic that has been trained well sees it. That takes a second network, and time to learn before it is any use; on short answers GRPO's many samples make up for it. <${Link} to="/learn/train">Trained beside each other, over several seeds<//>. <${Reported} source="DeepSeekMath, arXiv 2402.03300">GRPO was chosen there to save the critic's memory and computation<//>.</p><//>`;
+  return html`<${Verdict} picked=${picked} right="ppo"><${Fetched} state=${state} height="8rem">${(found) => html`<${Table} label="Credit of each token" head=${["token", ...found.tokens.map((token) => token.text)]} rows=${[["GRPO", ...found.tokens.map((token) => two(token.grpo))], ["critic, GAE", ...found.tokens.map((token) => two(token.gae))], ["true gain", ...found.tokens.map((token) => two(token.true_gain))]]} />`}<//>
+    <p>A well-trained critic finds it. It needs a second network and time to train. On short answers GRPO's many samples compensate. <${Link} to="/learn/train">PPO and GRPO compared over several seeds<//>. <${Reported} source="DeepSeekMath, arXiv 2402.03300">The authors chose GRPO to save the critic's memory and computation<//>.</p><//>`;
 }
 
 function PerStep() {
@@ -70,6 +70,6 @@ function PerStep() {
   return html`<p>With outcome rewards, yes. With <code>--loss.credit process</code> the same algorithm gives tokens of one answer different advantages:</p>
     <${Fetched} state=${state} height="8rem">${(found) => {
       const done = found.completions.find((one) => one.steps.length > 1);
-      return html`<${Table} label="Advantages of the tokens of one answer" head=${["token", ...done.tokens]} rows=${[["outcome", ...done.tokens.map(() => signed(done.outcome))], ["every step", ...done.process.map((value) => signed(value))]]} />`;
+      return html`<${Table} label="Advantages of the tokens of one answer" head=${["token", ...done.tokens]} rows=${[["outcome", ...done.tokens.map(() => signed(done.outcome))], ["process", ...done.process.map((value) => signed(value))]]} />`;
     }}<//>`;
 }

@@ -10,13 +10,13 @@ export function Chapter() {
   useStyle("/static/css/chapter-why.css");
   useStyle("/static/css/chapter-group.css");
   return html`<${Samples} />
-    <${Section} depth="intuition" title="In everyday terms"><${Essays} /><//>
+    <${Section} depth="intuition" title="An analogy"><${Essays} /><//>
     <${Difficulty} />
     <${Sizes} />
     <${Variance} />
     <${Temperature} />
     <${Alone} />
-    <${Section} id="prompts" title="Why a prompt suits a group" lead="A prompt is the whole situation. Asked again, everything is as it was; what differs is what the policy chose."><${Prompts} /><//>
+    <${Section} id="prompts" title="Why one baseline per prompt" lead="A prompt is the whole initial state. Sampling from it again starts from the same state; only the sampled tokens differ."><${Prompts} /><//>
     <${Section} depth="code" title="The functions behind a group"><${Functions} /><//>
     <${Section} id="questions" title="Predict, then run"><${Questions} /><//>`;
 }
@@ -24,44 +24,44 @@ export function Chapter() {
 function Samples() {
   const asked = { prompt: param("prompt", "37+85+46="), g: param("g", 8), t: param("t", 1), seed: param("seed", 1) };
   const state = useAnswer("group", "samples", asked);
-  return html`<${Section} id="samples" title="Ask it again, and again" lead="One question, G answers, drawn now from a small model. Each is marked, and compared with the others.">
-    <${Play} label="A group, sampled now">
+  return html`<${Section} id="samples" title="Sample a group" lead="One question, G answers, sampled now from a small model. Each gets a reward and is compared with the others.">
+    <${Play} label="A sampled group">
       <${Asked} prompt=${asked.prompt} />
       <div class="knobs"><${Slider} name="g" label="Group size G" min=${2} max=${64} step=${1} value=${8} /><${Slider} name="t" label="Temperature T" min=${0.1} max=${2} step=${0.1} value=${1} show=${(value) => number(value, 1)} /></div>
       <${Fetched} state=${state} height="24rem">${(found) => html`
         <${Answers} most=${8} label="The group: advantage, answer, reward, log-probability" head=${["advantage", "answer", "reward", "log p"]} rows=${found.completions.map((row) => ({ ...row, more: number(row.logprob, 2) }))} />
-        <${Numbers} items=${[["mean reward", found.statistics.reward_mean, `right is ${found.answer}`, "group-mean"], ["deviation", found.statistics.reward_std, "", "group-std"], ["different answers", found.distinct, `of ${found.completions.length}`, "group-distinct"], ["tokens sampled", found.tokens]]} />
-        ${found.statistics.zero_signal_groups === 1 && html`<p class="small warn">All earned the same: every advantage is exactly 0, and nothing can be learned from this group.</p>`}`}<//>
+        <${Numbers} items=${[["mean reward", found.statistics.reward_mean, `the right answer is ${found.answer}`, "group-mean"], ["standard deviation", found.statistics.reward_std, "", "group-std"], ["different answers", found.distinct, `of ${found.completions.length}`, "group-distinct"], ["tokens sampled", found.tokens]]} />
+        ${found.statistics.zero_signal_groups === 1 && html`<p class="small warn">All rewards are equal: every advantage is exactly 0, and this group has no signal.</p>`}`}<//>
       <${Only} depth="math"><${Equation} tex="A_i=\\frac{r_i-\\frac1G\\sum_j r_j}{s+10^{-4}},\\qquad \\frac1G\\sum_j r_j\\;\\approx\\;V(q)=\\mathbb{E}_{o\\sim\\pi}\\,r(q,o)" spoken="The advantage compares a reward with the mean of its group, which estimates the value of the question." /><//>
       <${Only} depth="code"><${Code} slug="group" source="sample" title="The sampler" /><//>
     <//>
-    <p class="small soft">Nothing is stored: the same seed gives the same answers, because every token's noise is a function of seed, problem, sample and place.</p>
+    <p class="small soft">The same seed gives the same answers: every token's random number is a function of seed, problem, sample and position.</p>
   <//>`;
 }
 
 function Essays() {
   return html`<${Analogy} title="Eight drafts">
-    <p>How good is an essay on a subject nobody has set before? One way is to employ a specialist who predicts, before reading, what mark an essay on this subject will get, and to judge each by how far it departs from that. The specialist costs as much as the writer, and has to be trained too.</p>
-    <p>The other way: have eight drafts written, mark them all, and compare. Above the average of the eight counts as good. The subject may be hard or easy; the drafts have it in common.</p>
+    <p>How good is an essay on a new subject? PPO's way: hire a specialist who predicts the mark for this subject, and compare each essay with the prediction. The specialist costs as much as the writer and also has to be trained.</p>
+    <p>GRPO's way: have eight drafts written, mark them all, and compare each with the average of the eight. All eight share the subject, so its difficulty cancels.</p>
   <//>`;
 }
 
 function Temperature() {
   const state = useAnswer("group", "temperatures", { g: 8 });
   const at = param("sweep", 4);
-  return html`<${Section} id="temperature" title="Temperature, measured" lead="A higher temperature flattens the distribution each token is drawn from. More variety, so more signal? The same 24 problems at eight temperatures, by the sampler and the trainer's own backward pass.">
-    <${Play} label="A sweep over temperatures">
+  return html`<${Section} id="temperature" title="Temperature, measured" lead="A higher temperature flattens the distribution that tokens are sampled from. Answers vary more, but do groups carry more signal? We sample the same 24 problems at eight temperatures and compute the gradient with the trainer's backward pass.">
+    <${Play} label="Temperature sweep">
       <${Fetched} state=${state} height="30rem">${(found) => {
         const now = found.rows[Math.max(0, Math.min(found.rows.length - 1, at))];
         return html`<div class="knobs"><${Slider} name="sweep" label="Temperature T" min=${0} max=${found.rows.length - 1} step=${1} value=${4} show=${(place) => number(found.rows[place]?.temperature, 1)} /></div>
-        <${Numbers} items=${[["different answers", number(now.distinct, 2), `of ${found.group_size}`, "t-distinct"], ["groups that teach nothing", percent(now.zero_signal, 1), "", "t-zero"], ["right", percent(now.reward_mean, 1)], ["gradient norm", number(now.grad_norm, 2), "", "t-norm"]]} />
-        <div class="minis-3">${[["distinct", "different answers of 8"], ["zero_signal", "groups that teach nothing"], ["grad_norm", "gradient norm"]].map(([key, label]) => html`<${Sweep} rows=${found.rows} y=${key} label=${label} now=${now} />`)}</div>
-        ${now.temperature === 1 ? html`<p class="small soft">At T = 1 sampler and trainer speak of the same distribution by themselves.</p>` : html`<p class="small warn">If the trainer took its log-probabilities at T = 1 while the sampler draws at ${number(now.temperature, 1)}, they would differ by <b data-number="t-gap">${number(now.gap, 3)}</b> per token on average, and ${percent(now.outside, 1)} of the ratios would lie outside 1 ± 0.2 before anything was learned. So this trainer divides its logits by the same T.</p>`}`;
+        <${Numbers} items=${[["different answers", number(now.distinct, 2), `of ${found.group_size}`, "t-distinct"], ["groups without signal", percent(now.zero_signal, 1), "", "t-zero"], ["right", percent(now.reward_mean, 1)], ["gradient norm", number(now.grad_norm, 2), "", "t-norm"]]} />
+        <div class="minis-3">${[["distinct", "different answers of 8"], ["zero_signal", "groups without signal"], ["grad_norm", "gradient norm"]].map(([key, label]) => html`<${Sweep} rows=${found.rows} y=${key} label=${label} now=${now} />`)}</div>
+        ${now.temperature === 1 ? html`<p class="small soft">At T = 1 sampler and trainer use the same distribution without any correction.</p>` : html`<p class="small warn">If the trainer computed log-probabilities at T = 1 while the sampler uses T = ${number(now.temperature, 1)}, they would differ by <b data-number="t-gap">${number(now.gap, 3)}</b> per token on average, and ${percent(now.outside, 1)} of the ratios would lie outside 1 ± 0.2 before the first update. So this trainer divides its logits by the same T.</p>`}`;
       }}<//>
       <${Only} depth="code"><${Code} slug="group" source="mismatch" title="Sampler against trainer" /><${Code} slug="group" source="gradient_norm" title="The gradient's norm" /><//>
     <//>
-    <p>Variety rises with T. Level groups become fewer, until answers fall apart and more groups are all wrong. The gradient does not follow: a log-probability at temperature T is steeper by 1/T, so cold groups that do speak push harder. So what does training do?</p>
-    <${Trial} name="temperature">${(outcome) => html`<p>Held-out accuracy is measured at each run's own temperature. Here the cold runs learn fastest and the warm ones slowest: the model already finds both kinds of answer at any temperature, and heat only spoils its sums. Keep T = 1 unless groups are level because answers are alike; ${outcome.arms[0].label} spent its last steps on groups that had nothing left to teach.</p>`}<//>
+    <p>Variety rises with T. Groups without signal become fewer, until most answers break down and more groups are all wrong. The gradient norm does not follow: the gradient of a log-probability at temperature T contains a factor 1/T, so groups sampled at low T push harder. What does that do to training?</p>
+    <${Trial} name="temperature">${(outcome) => html`<p>Held-out accuracy is measured at each run's own temperature. Here runs at low T learn fastest and runs at high T slowest: the model samples both kinds of answer at any temperature, and a high T only adds arithmetic errors. Keep T = 1 unless groups have no signal because their answers are identical. In its last steps, ${outcome.arms[0].label} had mostly groups without signal.</p>`}<//>
   <//>`;
 }
 
@@ -73,19 +73,19 @@ function Sweep({ rows, y, label, now }) {
 
 function Alone() {
   const state = useAnswer("group", "alone", { r: param("r", 1) });
-  return html`<${Section} id="alone" title="A group of one" lead="A thought experiment: G = 1. There is nobody to compare with.">
+  return html`<${Section} id="alone" title="A group of one" lead="A thought experiment: G = 1. There is no other answer to compare with.">
     <${Play} label="One answer">
       <div class="knobs"><${Slider} name="r" label="Its reward" min=${0} max=${1} step=${0.1} value=${1} show=${(value) => number(value, 1)} /></div>
-      <${Fetched} state=${state} height="12rem">${(found) => html`<${Table} label="A group of one and of two" head=${["what", "sample deviation (n − 1)", "population deviation (n)"]} rows=${[
-          ["deviation of one reward", found.sample_std === null ? html`<b data-number="one-std">not a number</b>, 0/0` : found.sample_std, number(found.population_std)],
-          ["advantage of one", html`${number(found.advantage)} here, by decision`, "0"],
+      <${Fetched} state=${state} height="12rem">${(found) => html`<${Table} label="A group of one and of two" head=${["quantity", "sample std (n − 1)", "population std (n)"]} rows=${[
+          ["std of one reward", found.sample_std === null ? html`<b data-number="one-std">not a number</b>, 0/0` : found.sample_std, number(found.population_std)],
+          ["advantage of one", html`${number(found.advantage)}, by definition in this code`, "0"],
           ["advantage of two, rewards 1 and 0", html`<b data-number="two-sample">±${number(found.two.sample, 4)}</b>`, html`<b>±${number(found.two.population, 4)}</b>`],
         ]} />
-        <p>The mean of one reward is that reward: whatever it earned, it did exactly as well as its group. With the population deviation the advantage is 0/(0 + ε) = 0; with the sample deviation, which most code uses, it is not a number at all, and one such group would poison every weight. So a run refuses:</p>
+        <p>The mean of one reward is that reward, so the advantage is always 0 and nothing is learned. With the population std it is 0/(0 + ε) = 0. With the sample std, which most code uses, it is not a number (NaN), and one such group would make every weight NaN. So a run rejects G = 1:</p>
         <p class="refusal"><code>${found.refusal}</code></p>`}<//>
       <${Only} depth="code"><${Code} slug="group" source="group_advantages" /><//>
     <//>
-    ${state.data && html`<p class="small soft">The two conventions differ most where groups are small: ${state.data.conventions.map((row, place) => html`${place ? ", " : ""}at G = ${row.group_size} by ${percent(row.factor - 1, 1)}`)}. Formulas in papers often mean one and the code beside them the other. This program has the sample deviation everywhere.</p>`}
+    ${state.data && html`<p class="small soft">The two conventions differ most where groups are small: ${state.data.conventions.map((row, place) => html`${place ? ", " : ""}at G = ${row.group_size} by ${percent(row.factor - 1, 1)}`)}. Papers often write one and their code uses the other. This page uses the sample std.</p>`}
   <//>`;
 }
 
@@ -97,20 +97,20 @@ function Prompts() {
       <${Fetched} state=${state} height="22rem">${(found) => {
         const easy = [...found.groups].sort((a, b) => b.pass_rate - a.pass_rate);
         const shown = [easy[0], easy.at(-1)];
-        return html`<${Numbers} items=${[["variance across all answers", number(found.variance.across, 3), "", "across"], ["within one prompt", number(found.variance.within, 3), "", "within"], ["explained by the prompt alone", percent(found.between_prompts), "noise, if one compares across prompts"]]} />
-          <${Table} label="The easiest and the hardest prompt of the step" head=${["prompt", "right", "a right answer, compared across the batch", "… with its group", "a wrong one, across", "… with its group"]} rows=${shown.map((group) => [
+        return html`<${Numbers} items=${[["variance across all answers", number(found.variance.across, 3), "", "across"], ["within one prompt", number(found.variance.within, 3), "", "within"], ["explained by the prompt", percent(found.between_prompts), "noise in a comparison across prompts"]]} />
+          <${Table} label="The easiest and the hardest prompt of the step" head=${["prompt", "right", "A of a right answer, batch baseline", "… group baseline", "A of a wrong answer, batch baseline", "… group baseline"]} rows=${shown.map((group) => [
             html`<code>${group.prompt}</code>`, percent(group.pass_rate), ...[1, 0].flatMap((reward) => { const place = group.rewards.indexOf(reward); return place < 0 ? ["–", "–"] : [signed(group.by_batch[place]), signed(group.by_group[place])]; }),
-          ])} foot="Across the batch a right answer earns the same wherever it was found. In its group it counts the more, the rarer it was." />`;
+          ])} foot="With a batch baseline every right answer has the same advantage. With a group baseline a right answer counts more the rarer it is in its group." />`;
       }}<//>
     <//>
-    <p>Two things make it possible. A language model can be asked the same thing again at no risk, which a robot cannot. And the prompt, long and peculiar as it may be, needs no description: its difficulty is whatever its own group shows. A critic would have to learn that from the words.</p>
+    <p>Two facts make this possible. A language model can be sampled again from the same prompt, which a robot in the world cannot. And the group measures the difficulty of its prompt directly; a critic would have to learn it from the text.</p>
     <p class="small"><${Link} to="/learn/advantage">What batch and group normalisation do to the gradient<//></p>`;
 }
 
 function Functions() {
   const state = useAnswer("group", "sizes");
-  return html`${[["choose", "One token: inverse transform"], ["score", "The reward of the task"], ["group_advantages", "Advantages"], ["zero_signal_chance", "Groups that teach nothing"], ["true_gradient", "The gradient, exactly"]].map(([source, title]) => html`<${Code} slug="group" source=${source} title=${title} key=${source} />`)}
-    <p class="small soft">A step asks <code>prompts_per_step</code> × <code>group_size</code>${state.data && html`: ${state.data.defaults.prompts_per_step} × ${state.data.defaults.group_size} completions by default`}. Prompts are computed once per group, in sampling and in training.</p>`;
+  return html`${[["choose", "One token: inverse transform"], ["score", "The reward of the task"], ["group_advantages", "Advantages"], ["zero_signal_chance", "Probability of a group without signal"], ["true_gradient", "The exact gradient"]].map(([source, title]) => html`<${Code} slug="group" source=${source} title=${title} key=${source} />`)}
+    <p class="small soft">A step samples <code>prompts_per_step</code> × <code>group_size</code> completions${state.data && html`: ${state.data.defaults.prompts_per_step} × ${state.data.defaults.group_size} by default`}. Prompts are computed once per group, in sampling and in training.</p>`;
 }
 
 function Questions() {
@@ -121,20 +121,20 @@ function Questions() {
 function SizeTrial({ picked }) {
   return html`<${Trial} name="group-size">${(outcome) => {
     const after = outcome.arms.map((arm) => [arm.label, arm.accuracy?.after.mean ?? null, arm.accuracy?.after.std ?? null]);
-    return html`<p>What was measured: ${after.map(([label, mean, std], place) => html`${place ? ", " : ""}${label}: <b>${percent(mean, 1)}</b>${std === null ? "" : ` ± ${percent(std, 1)}`}`)}. On this task every problem is about equally hard, so a pair is as likely to differ as any, and 64 problems tell more than two.</p><${Rare} /><p class="small soft">You said: ${{ pairs: "pairs", eight: "groups of 8", sixtyfour: "groups of 64", same: "it hardly matters" }[picked]}.</p>`;
+    return html`<p>Measured accuracy: ${after.map(([label, mean, std], place) => html`${place ? ", " : ""}${label}: <b>${percent(mean, 1)}</b>${std === null ? "" : ` ± ${percent(std, 1)}`}`)}. On this task all problems are about equally hard, so pairs often differ, and 64 problems carry more information than two.</p><${Rare} /><p class="small soft">Your prediction: ${{ pairs: "pairs", eight: "groups of 8", sixtyfour: "groups of 64", same: "it hardly matters" }[picked]}.</p>`;
   }}<//>`;
 }
 
 function Rare() {
   const state = useAnswer("group", "sizes", { p: 0.01 });
   const signal = (found, size) => percent(1 - found.rows.find((row) => row.group_size === size).zero_signal, 1);
-  return html`<${Fetched} state=${state} height="3rem">${(found) => html`<p>Where right answers are rare the order turns: at a chance of ${percent(found.p)} a pair differs in ${signal(found, 2)} of cases, a group of 64 in ${signal(found, 64)}. <button type="button" class="small" onClick=${() => setQuery({ sp: found.p })}>Set the cards above to it</button></p>`}<//>`;
+  return html`<${Fetched} state=${state} height="3rem">${(found) => html`<p>Where right answers are rare the order reverses: with a probability of ${percent(found.p)}, rewards differ within ${signal(found, 2)} of pairs, and within ${signal(found, 64)} of groups of 64. <button type="button" class="small" onClick=${() => setQuery({ sp: found.p })}>Use this probability in the cards above</button></p>`}<//>`;
 }
 
 function Bias({ picked }) {
   const state = useAnswer("group", "estimates", { p: 0.3 });
-  return html`<${Verdict} picked=${picked} right="no"><${Fetched} state=${state} height="8rem">${(found) => html`<${Table} label="Estimates at p = 0.3" head=${["G", "group mean: part of the true gradient", "scatter, 64 completions", "leave-one-out: part", "scatter"]} rows=${[2, 8, 64].map((size) => {
+  return html`<${Verdict} picked=${picked} right="no"><${Fetched} state=${state} height="8rem">${(found) => html`<${Table} label="Estimates at p = 0.3" head=${["G", "group mean: share of the true gradient", "std, 64 completions", "leave-one-out: share", "std"]} rows=${[2, 8, 64].map((size) => {
       const [mean, others] = ["mean", "others"].map((name) => found.rows.find((row) => row.group_size === size && row.estimator === name));
       return [String(size), percent(mean.of_true, 1), number(mean.deviation, 4), percent(others.of_true, 1), number(others.deviation, 4)];
-    })} />`}<//><p>Without division the group mean only shortens the step, by 1 − 1/G, whatever the answers. The noise is the real cost of a small group. Dividing by the deviation is another matter: it can turn the direction, and <${Link} to="/learn/advantage?depth=math">the next chapter measures by how much<//>.</p><//>`;
+    })} />`}<//><p>Without division the group mean only scales the gradient by 1 − 1/G, for any answers. The real cost of a small group is noise. Dividing by the standard deviation also changes the direction: <${Link} to="/learn/advantage?depth=math">the next chapter measures by how much<//>.</p><//>`;
 }

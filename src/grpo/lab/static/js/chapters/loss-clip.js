@@ -1,23 +1,23 @@
-// Ratio and clip: two explorers, the ratios of a real run, and how clipping is counted.
+// Ratio and clip: two explorers, the ratios of a recorded run, and the clip fraction.
 import { html } from "htm/preact";
 import { exact, number, percent, signed, tick } from "../format.js";
 import { Choice, Code, Equation, Fetched, Figure, Misconception, Numbers, Only, param, Play, Question, Section, Slider, Table, useAnswer, Verdict } from "../lesson.js";
 
-const signs = [["1", "A > 0: better than its group"], ["-1", "A < 0: worse"]];
+const signs = [["1", "A > 0: better than its group"], ["-1", "A < 0: worse than its group"]];
 const limitsOf = () => ({ low: param("low", 0.2), high: param("high", 0.2) });
 
 export function Ratio() {
   const state = useAnswer("loss", "ratio", { old: param("old", 0.3), new: param("new", 0.45), advantage: param("ra", "1"), ...limitsOf() });
   const cards = useAnswer("loss", "cards", { ...limitsOf() });
-  return html`<${Section} title="The ratio: how far has the token moved?" id="ratio" lead="An answer was sampled by the policy as it was. By the time of a second update the policy has moved, and each of its tokens has become likelier or less likely.">
+  return html`<${Section} title="The ratio: how much has a token's probability changed?" id="ratio" lead="An answer is sampled before the first update. At the second update the policy has changed, and each token of the answer is more or less likely than when it was sampled.">
     <${Only} depth="math"><${Equation} tex="\\rho_{t}=\\frac{\\pi_\\theta(o_t\\mid q,o_{<t})}{\\pi_{\\text{old}}(o_t\\mid q,o_{<t})}=e^{\\log\\pi_\\theta-\\log\\pi_{\\text{old}}}" spoken="rho equals the token's probability under the policy now, divided by that under the policy before the first update" /><//>
     <${Play} label="Ratio explorer">
       <div class="knobs"><${Slider} name="old" label="probability when it was sampled" min=${0.01} max=${0.99} step=${0.01} value=${0.3} show=${(v) => percent(v)} />
         <${Slider} name="new" label="probability now" min=${0.01} max=${0.99} step=${0.01} value=${0.45} show=${(v) => percent(v)} />
-        <${Choice} name="ra" label="its answer was" options=${signs} value="1" /></div>
+        <${Choice} name="ra" label="advantage of its answer" options=${signs} value="1" /></div>
       <${Fetched} state=${state} height="19rem">${(data) => html`
-        <${Numbers} items=${[["ratio", exact(data.ratio, 4), null, "ratio"], ["counts as", exact(data.clipped_ratio, 4), "after the clip"], ["gain", exact(data.value, 4)], ["push on its log-probability", signed(data.push, 3), data.held ? "taken away by the clip" : "", "ratio-push"]]} />
-        <${Figure} label="Gain and push over the token's probability now" height=${200} deps=${[JSON.stringify(data)]} legend=${[["gain", "var(--c1)"], ["push: its derivative", "var(--c3)"], ["as sampled", "var(--ink-faint)"]]}
+        <${Numbers} items=${[["ratio", exact(data.ratio, 4), null, "ratio"], ["clipped ratio", exact(data.clipped_ratio, 4)], ["gain", exact(data.value, 4)], ["push on its log-probability", signed(data.push, 3), data.held ? "set to 0 by the clip" : "", "ratio-push"]]} />
+        <${Figure} label="Gain and push over the token's probability now" height=${200} deps=${[JSON.stringify(data)]} legend=${[["gain", "var(--c1)"], ["push: its derivative", "var(--c3)"], ["when sampled", "var(--ink-faint)"]]}
           build=${(Plot) => ({
             x: { label: "probability now", tickFormat: (v) => percent(v) },
             y: { grid: true, label: null, ticks: 5, tickFormat: tick },
@@ -32,25 +32,25 @@ export function Ratio() {
             ],
           })}
           table=${{ columns: ["probability now", "gain", "push"], rows: data.curve.new.map((p, i) => [p, data.curve.value[i], data.curve.push[i]]) }} />
-        <p class="small soft">The shaded stretch is where the ratio lies within the clip range.</p>`}<//>
+        <p class="small soft">In the shaded range the ratio lies within the clip range.</p>`}<//>
     <//>
-    <${Fetched} state=${cards} height="8rem">${(rows) => html`<div class="cards">${rows.map((card) => html`<div class="mini"><p class="mini-big num">ρ = ${exact(card.ratio, 2)}</p><p class="small">${percent(card.old)} → ${percent(card.new)}: ${card.ratio === 1 ? "nothing has changed yet" : card.ratio > 1 ? "half as likely again" : "half as likely"}.</p><p class="small soft">Push if the answer was good <b class="num">${signed(card.push_up, 2)}</b>, if bad <b class="num">${signed(card.push_down, 2)}</b>.</p></div>`)}</div>`}<//>
+    <${Fetched} state=${cards} height="8rem">${(rows) => html`<div class="cards">${rows.map((card) => html`<div class="mini"><p class="mini-big num">ρ = ${exact(card.ratio, 2)}</p><p class="small">${percent(card.old)} → ${percent(card.new)}: ${card.ratio === 1 ? "unchanged" : card.ratio > 1 ? "1.5 times as likely" : "half as likely"}.</p><p class="small soft">Push with A = 1: <b class="num">${signed(card.push_up, 2)}</b>, with A = −1: <b class="num">${signed(card.push_down, 2)}</b>.</p></div>`)}</div>`}<//>
   <//>`;
 }
 
 export function Clip() {
   const params = { ratio: param("rho", 1.5), advantage: param("ca", "1"), surrogate: param("surrogate", "clip"), cap: param("surrogate", "clip") === "weight" ? 2 : param("cap", 0), ...limitsOf() };
   const state = useAnswer("loss", "clip", params);
-  return html`<${Section} title="The clip: enough for now" id="clip" lead="Once a token has moved far enough in the direction that its advantage asks for, it gets no more push in this batch. A token that has moved the other way is never let off.">
+  return html`<${Section} title="The clip: a limit on each batch's change" id="clip" lead="A token that has moved far enough in the direction of its advantage gets no further push in this batch. A token that moved the wrong way keeps its full push.">
     <${Only} depth="math"><${Equation} tex="\\ell_t=-\\min\\big(\\rho_tA,\\ \\text{clip}(\\rho_t,1-\\varepsilon,1+\\varepsilon)\\,A\\big)" spoken="the loss of a token is minus the smaller of rho times A and clipped rho times A" /><//>
     <${Play} label="Clip explorer">
       <div class="knobs"><${Slider} name="rho" label="ratio ρ" min=${0.05} max=${2.5} step=${0.05} value=${1.5} show=${(v) => number(v, 2)} />
         <${Choice} name="ca" label="sign of the advantage" options=${[["1", "A = +1"], ["-1", "A = −1"], ["0", "A = 0"]]} value="1" />
         <${Slider} name="low" label="clip below, ε" min=${0} max=${0.9} step=${0.05} value=${0.2} show=${(v) => number(v, 2)} />
         <${Slider} name="high" label="clip above, ε" min=${0} max=${1} step=${0.05} value=${0.2} show=${(v) => number(v, 2)} />
-        <${Choice} name="surrogate" label="how the ratio counts" options=${[["clip", "clip"], ["plain", "no clip"], ["gate", "soft gate"], ["weight", "weight, cap 2"]]} value="clip" /></div>
+        <${Choice} name="surrogate" label="surrogate" options=${[["clip", "clip"], ["plain", "no clip"], ["gate", "soft gate"], ["weight", "weight, cap 2"]]} value="clip" /></div>
       <${Fetched} state=${state} height="19rem">${(data) => html`
-        <${Numbers} items=${[["push", signed(data.push, 3), data.held ? "the clip holds it" : data.advantage === 0 ? "nothing to say" : "counts in full", "clip-push"], ["gain", exact(data.value, 4)], ["range", `${exact(data.limits[0], 3)} to ${exact(data.limits[1], 3)}`]]} />
+        <${Numbers} items=${[["push", signed(data.push, 3), data.held ? "set to 0 by the clip" : data.advantage === 0 ? "no advantage, no push" : "full push", "clip-push"], ["gain", exact(data.value, 4)], ["range", `${exact(data.limits[0], 3)} to ${exact(data.limits[1], 3)}`]]} />
         <div class="pair"><${Curve} data=${data} name="value" title="gain" colour="var(--c1)" /><${Curve} data=${data} name="push" title="push" colour="var(--c3)" /></div>`}<//>
     <//>
     <${Only} depth="math code"><${Regions} state=${state} /><//>
@@ -76,12 +76,12 @@ function Curve({ data, name, title, colour }) {
 
 function Regions({ state }) {
   const where = { below: "below the range", inside: "inside", above: "above the range" };
-  return html`<h3>Six regions, and two of them flat</h3><${Fetched} state=${state} height="14rem">${(data) => html`<${Table} label="Regions of the clip" head=${["", "example ρ", "gain", "push", ""]} rows=${data.regions.filter((row) => row.sign).map((row) => [`A ${row.sign > 0 ? "> 0" : "< 0"}, ${where[row.where]}`, row.ratio, row.value, row.push, row.held ? html`<b>flat: no gradient</b>` : row.where === "inside" ? "as without a clip" : row.sign > 0 === (row.where === "below") ? "brought back, with full force" : "as without a clip"])} foot="The smaller of two is taken, so the clip can only make a gain smaller. Where the ratio has gone the wrong way, the unclipped side is the smaller, and its gradient stays." />`}<//>`;
+  return html`<h3>Six regions; two are flat</h3><${Fetched} state=${state} height="14rem">${(data) => html`<${Table} label="Regions of the clip" head=${["", "example ρ", "gain", "push", ""]} rows=${data.regions.filter((row) => row.sign).map((row) => [`A ${row.sign > 0 ? "> 0" : "< 0"}, ${where[row.where]}`, row.ratio, row.value, row.push, row.held ? html`<b>flat: no gradient</b>` : row.where === "inside" ? "as without a clip" : row.sign > 0 === (row.where === "below") ? "full push back towards the range" : "as without a clip"])} foot="The minimum of two terms is used, so the clip can only lower a gain. Where the ratio moved the wrong way, the unclipped term is smaller and its gradient remains." />`}<//>`;
 }
 
 export function Histogram() {
   const state = useAnswer("loss", "histogram", limitsOf());
-  return html`<${Section} title="The clip is no wall" id="overshoot" lead="It takes gradients away; it does not hold ratios. A token without a push of its own still moves when the others move the weights.">
+  return html`<${Section} title="The clip does not bound the ratio" id="overshoot" lead="The clip sets gradients to 0; it does not limit ratios. A clipped token still moves when other tokens change the shared weights.">
     <${Play} label="Ratios of a recorded run">
       <${Fetched} state=${state} height="20rem">${(data) => html`
         <${Figure} label="Ratios of the recorded tokens that moved" height=${210} deps=${[JSON.stringify(data.limits)]} legend=${[["inside the range", "var(--c1)", "square"], ["outside it", "var(--below)", "square"]]}
@@ -94,13 +94,13 @@ export function Histogram() {
             ],
           })}
           table=${{ columns: ["from", "to", "tokens"], rows: data.bins.map((bin) => [bin.from, bin.to, bin.count]) }} />
-        <${Numbers} items=${[["tokens recorded", data.tokens], ["moved by less than a thousandth", percent(data.still / data.tokens, 1)], ["outside the range", data.outside, null, "outside"], ["of these, gradient taken away", data.clip_low + data.clip_high, null, "held"], ["smallest ratio", exact(data.smallest, 3)], ["largest ratio", exact(data.largest, 3)]]} />
-        <p class="small soft">The run that ships with the lab, eight updates on each batch; the ratio is that of the last. The range is set by ε above.</p>`}<//>
+        <${Numbers} items=${[["tokens recorded", data.tokens], ["moved by less than a thousandth", percent(data.still / data.tokens, 1)], ["outside the range", data.outside, null, "outside"], ["of these, gradient clipped to 0", data.clip_low + data.clip_high, null, "held"], ["smallest ratio", exact(data.smallest, 3)], ["largest ratio", exact(data.largest, 3)]]} />
+        <p class="small soft">The recorded run that ships with the lab, with eight updates per batch. Ratios are those of the last update. The range is set by ε above.</p>`}<//>
     <//>
-    <${Misconception} name="no-clipping" claim="GRPO does without PPO's clipping; that is what makes it simple.">
+    <${Misconception} name="no-clipping" claim="GRPO drops PPO's clipping; that makes it simple.">
       <${PresetClipped} />
     <//>
-    <${Question} name="q-clip" ask="An answer was bad (A = −1) and one of its tokens has become likelier, ρ = 1.5, with ε = 0.2. Does the clip take its push away?" options=${[["yes", "Yes: 1.5 is outside 0.8 to 1.2"], ["no", "No: it is pushed down with full force"]]}>${(picked) => html`<${Asked} picked=${picked} />`}<//>
+    <${Question} name="q-clip" ask="An answer has A = −1, and one of its tokens has become more likely: ρ = 1.5, with ε = 0.2. Does the clip set its push to 0?" options=${[["yes", "Yes: 1.5 is outside 0.8 to 1.2"], ["no", "No: it keeps its full push down"]]}>${(picked) => html`<${Asked} picked=${picked} />`}<//>
   <//>`;
 }
 
@@ -108,44 +108,44 @@ function PresetClipped() {
   const state = useAnswer("loss", "own", { updates: 8, lr: 0.001 });
   return html`<${Fetched} state=${state} height="8rem">${({ updates }) => {
     const last = updates.at(-1);
-    return html`<p>Eight updates on four answers, with the preset <code>grpo</code>: at the last one <b class="num" data-number="preset-clipped">${percent(last.clip_low + last.clip_high, 1)}</b> of the tokens have lost their gradient to the clip. What GRPO does without is the critic. The clip is PPO's, and its range is <code>loss.clip_low</code> and <code>loss.clip_high</code>.</p>
-      <p class="soft small">With one update per batch it is there and never bites: see “Loss zero, and still learning” below.</p>`;
+    return html`<p>Eight updates on four answers with the preset <code>grpo</code>: at the last update the clip sets the gradient of <b class="num" data-number="preset-clipped">${percent(last.clip_low + last.clip_high, 1)}</b> of the tokens to 0. GRPO drops PPO's critic and keeps its clip. The range is <code>loss.clip_low</code> and <code>loss.clip_high</code>.</p>
+      <p class="soft small">With one update per batch the clip has no effect: see “A loss of zero still trains” below.</p>`;
   }}<//>`;
 }
 
 function Asked({ picked }) {
   const state = useAnswer("loss", "clip", { ratio: 1.5, advantage: -1 });
-  return html`<${Fetched} state=${state} height="4rem">${(data) => html`<${Verdict} picked=${picked} right=${data.held ? "yes" : "no"}><p>The push is <b class="num">${signed(data.push, 2)}</b>: ρ·A, nothing taken off. Minus 1.5 is smaller than minus 1.2, so the minimum picks the unclipped side. The clip lets go of tokens that have done what was asked, never of those that went the wrong way.</p><//>`}<//>`;
+  return html`<${Fetched} state=${state} height="4rem">${(data) => html`<${Verdict} picked=${picked} right=${data.held ? "yes" : "no"}><p>The push is <b class="num">${signed(data.push, 2)}</b>: the full ρ·A. Minus 1.5 is smaller than minus 1.2, so the minimum selects the unclipped term. The clip stops tokens that moved far enough in the right direction, never those that moved the wrong way.</p><//>`}<//>`;
 }
 
 export function Fraction() {
   const state = useAnswer("loss", "fraction", { advantage: param("fa", "0") });
-  return html`<${Section} title="Counting what was clipped" id="fraction" depth="math code" lead="A line often copied compares the ratio with the clipped gain divided by the advantage, and calls the token clipped where they differ. It counts three things that are not clipping.">
-    <${Only} depth="code"><${Code} slug="loss" source="listed_clip_fraction" open=${true} title="The comparison, and where it breaks" /><//>
+  return html`<${Section} title="The clip fraction" id="fraction" depth="math code" lead="A common line of code divides the clipped gain by the advantage and counts a token as clipped where the result differs from the ratio. It counts three cases that are not clipping.">
+    <${Only} depth="code"><${Code} slug="loss" source="listed_clip_fraction" open=${true} title="The comparison and its errors" /><//>
     <${Play} label="Two counts">
       <${Choice} name="fa" label="advantage of five tokens with ratios 0.7, 0.9, 1, 1.1 and 1.5" options=${[["0", "A = 0"], ["1", "A = +1"], ["-1", "A = −1"]]} value="0" />
       <${Fetched} state=${state} height="10rem">${(data) => html`
-        <${Numbers} items=${[["by comparison", percent(data.by_comparison), null, "by_comparison"], ["by the gradient that is gone", percent(data.by_gradient), "what the engine counts", "by_gradient"]]} />
-        <ul class="points"><li><b>A = 0.</b> 0 divided by 0 is not a number, and nothing equals that: every token of a group without signal counts as clipped.</li><li><b>The other side.</b> With A = −1 the token at 1.5 is counted, although its push is ${signed(data.advantage === -1 ? data.pushes[4] : -1.5, 2)}.</li><li><b>Rounding.</b> Multiplied and divided by A in 32 bits, <b class="num" data-number="rounding">${percent(data.rounding, 1)}</b> of ten thousand ratios well inside the range no longer equal themselves.</li></ul>`}<//>
+        <${Numbers} items=${[["by comparison", percent(data.by_comparison), null, "by_comparison"], ["by gradients set to 0", percent(data.by_gradient), "as in grpo.core", "by_gradient"]]} />
+        <ul class="points"><li><b>A = 0.</b> 0 divided by 0 is NaN, which equals nothing: every token of a group without signal counts as clipped.</li><li><b>The wrong side.</b> With A = −1 the token at 1.5 is counted as clipped, although its push is ${signed(data.advantage === -1 ? data.pushes[4] : -1.5, 2)}.</li><li><b>Rounding.</b> After multiplication and division by A in float32, <b class="num" data-number="rounding">${percent(data.rounding, 1)}</b> of 10,000 ratios inside the range differ from their original value.</li></ul>`}<//>
     <//>
-    <${Fetched} state=${state} height="4rem">${(data) => html`<p>A share between 10% and 30% is sometimes given as what to expect. It depends on how many updates a batch gets and on the learning rate: with one update it is exactly 0, and the run recorded here, which learned well with eight, had <b class="num" data-number="recorded-share">${percent(data.recorded, 2)}</b> on average.</p>`}<//>
+    <${Fetched} state=${state} height="4rem">${(data) => html`<p>A clip fraction of 10% to 30% is sometimes called typical. It depends on the number of updates per batch and on the learning rate. With one update it is exactly 0. The recorded run learned well with eight updates and had <b class="num" data-number="recorded-share">${percent(data.recorded, 2)}</b> on average.</p>`}<//>
   <//>`;
 }
 
 export function Levels() {
   const state = useAnswer("loss", "levels", { length: param("length", 20), drift: param("shift", 0.02), jump: param("jump", 0.5) });
-  return html`<${Section} title="A ratio for each token, or one for the answer" id="levels" depth="math code" lead="The ratio of a whole answer is the product of its tokens' ratios, and a product of many numbers near 1 is soon far from 1.">
+  return html`<${Section} title="One ratio per token, or one per answer" id="levels" depth="math code" lead="The ratio of a whole answer is the product of its tokens' ratios. A product of many numbers near 1 can be far from 1.">
     <${Play} label="Sequence or token">
       <div class="knobs"><${Slider} name="length" label="tokens in the answer" min=${1} max=${200} step=${1} value=${20} />
-        <${Slider} name="shift" label="each token's log-probability moved by" min=${-0.1} max=${0.1} step=${0.005} value=${0.02} />
-        <${Slider} name="jump" label="one token by this much more" min=${-2} max=${2} step=${0.1} value=${0.5} show=${(v) => number(v, 1)} /></div>
+        <${Slider} name="shift" label="change of each token's log-probability" min=${-0.1} max=${0.1} step=${0.005} value=${0.02} />
+        <${Slider} name="jump" label="additional change of one token" min=${-2} max=${2} step=${0.1} value=${0.5} show=${(v) => number(v, 1)} /></div>
       <${Fetched} state=${state} height="12rem">${(data) => {
         const held = data.token_pushes.filter((push) => push === 0).length;
-        return html`<${Table} label="Three ratios" head=${["ratio", "value", "what the clip does, A = 1"]} rows=${[
+        return html`<${Table} label="Three ratios" head=${["ratio", "value", "effect of the clip, A = 1"]} rows=${[
           [html`per token <span class="soft">(GRPO)</span>`, `${exact(Math.min(...data.token_ratios), 4)} to ${exact(Math.max(...data.token_ratios), 4)}`, `${held} of ${data.length} tokens lose their push`],
-          [html`one for all: geometric mean <span class="soft">(GSPO)</span>`, exact(data.sequence_ratio, 4), data.sequence_pushes[0] === 0 ? "the whole answer loses its push" : "nothing is lost"],
-          [html`one for all: the product <span class="soft">(sum of log-probabilities)</span>`, exact(data.product_ratio, 4), data.product_held ? "the whole answer loses its push" : "nothing is lost"],
-        ]} foot="Some listings sum log-probabilities over an answer and clip that ratio at 1 ± 0.2. With 200 tokens, a shift of a thousandth each is already outside." />`;
+          [html`per answer: geometric mean <span class="soft">(GSPO)</span>`, exact(data.sequence_ratio, 4), data.sequence_pushes[0] === 0 ? "the whole answer loses its push" : "no token loses its push"],
+          [html`per answer: product <span class="soft">(sum of log-probabilities)</span>`, exact(data.product_ratio, 4), data.product_held ? "the whole answer loses its push" : "no token loses its push"],
+        ]} foot="Some published code sums log-probabilities over an answer and clips that ratio at 1 ± 0.2. With 200 tokens, a change of 0.001 per token already exceeds this range." />`;
       }}<//>
     <//>
     <${Only} depth="math"><${Equation} tex="\\rho_{\\text{token}}=e^{d_t},\\qquad \\rho_{\\text{GSPO}}=e^{\\frac1{|o|}\\sum_t d_t},\\qquad \\rho_{\\text{product}}=e^{\\sum_t d_t},\\qquad d_t=\\log\\pi_\\theta(o_t)-\\log\\pi_{\\text{old}}(o_t)" spoken="three ratios: e to the d of each token, e to the mean of d, e to the sum of d" /><//>

@@ -1,4 +1,4 @@
-// Every token of a group of the reader's own, or of a recorded one, with its loss worked out.
+// Every token of a group, the reader's or a recorded one, with its loss computed step by step.
 import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { exact, number, percent } from "../format.js";
@@ -16,27 +16,27 @@ export const ownParams = () => ({ prompt: param("prompt", "12+34+56="), texts: p
 
 export function Tokens() {
   const own = param("from", "own") === "own";
-  return html`<${Section} title="Every token gets a push" id="tokens" lead="An advantage belongs to a whole answer; the loss is a sum over its tokens. Write answers of your own, let a real model take a few updates on them, and open any token.">
+  return html`<${Section} title="Every token gets a push" id="tokens" lead="An advantage belongs to a whole answer; the loss is a sum over its tokens. Write some answers, let a model take a few updates on them, and open any token.">
     <${Play} label="Token inspector">
-      <${Segmented} label="Whose answers" value=${own ? "own" : "recorded"} onChange=${(key) => setQuery({ from: key === "own" ? undefined : key, sample: undefined, token: undefined })} options=${[["own", "Your own"], ["recorded", "From a recorded run"]]} />
+      <${Segmented} label="Answers" value=${own ? "own" : "recorded"} onChange=${(key) => setQuery({ from: key === "own" ? undefined : key, sample: undefined, token: undefined })} options=${[["own", "Yours"], ["recorded", "From a recorded run"]]} />
       ${own ? html`<${OwnGroup} />` : html`<${RecordedGroup} />`}
     <//>
-    <${Only} depth="math code"><p>The share of a token is the loss with every other token silenced, so the shares of all tokens add up to the loss that the trainer itself computed. The push is its derivative by the token's log-probability, taken by autograd.</p><//>
-    <${Only} depth="code"><${Code} slug="loss" source="trained" title="How your answers are trained on" /><${Code} slug="loss" source="token_terms" title="How a token's push is taken apart" /><${Code} slug="loss" source="token_loss" title="A token's share of the loss" /><//>
+    <${Only} depth="math code"><p>A token's share is its contribution to the loss. All shares add up to the trainer's loss. The push is minus the derivative of the loss by the token's log-probability, computed by autograd.</p><//>
+    <${Only} depth="code"><${Code} slug="loss" source="trained" title="Training on your answers" /><${Code} slug="loss" source="token_terms" title="The terms of a token's push" /><${Code} slug="loss" source="token_loss" title="A token's share of the loss" /><//>
   <//>`;
 }
 
 function OwnGroup() {
   const params = ownParams();
   const state = useAnswer("loss", "own", params);
-  return html`<div class="knobs tops"><${TextField} name="prompt" label="A sum of three two-digit numbers" value="12+34+56=" most=${48} /><${TextField} name="texts" label="Answers, one a line: the group" value=${TEXTS} rows=${4} most=${400} /></div>
+  return html`<div class="knobs tops"><${TextField} name="prompt" label="A sum of three two-digit numbers" value="12+34+56=" most=${48} /><${TextField} name="texts" label="The group: one answer per line" value=${TEXTS} rows=${4} most=${400} /></div>
     <div class="knobs"><${Slider} name="updates" label="updates on this batch" min=${1} max=${8} step=${1} value=${4} />
       <${Slider} name="lr" label="learning rate" min=${0} max=${0.003} step=${0.0001} value=${0.0003} show=${(v) => exact(v, 2)} />
       <${Slider} name="own_low" label="clip range ε" min=${0} max=${0.9} step=${0.05} value=${0.2} />
       <${Slider} name="own_beta" label="β" min=${0} max=${0.5} step=${0.01} value=${0.04} /></div>
-    <p class="small soft">The model is <code>nano</code>, a tenth of a million parameters, which knows digits and <code>+*=(),;</code> alone. A right answer may show its work: <code>(12;10)102</code>.</p>
+    <p class="small soft">The model is <code>nano</code>, with 100,000 parameters. Its vocabulary is digits and <code>+*=(),;</code>. An answer may include its working: <code>(12;10)102</code>.</p>
     <${Fetched} state=${state} height="24rem">${(data) => html`<${Rows} rows=${data.rows} url=${(sample, token) => address("/api/chapters/loss/token", { ...params, sample, token })} silent=${!data.signal} />
-      <${Numbers} items=${[["all shares added up", exact(data.sum_of_shares, 5), null, "sum_of_shares"], ["the trainer's loss", exact(data.trainer_loss, 5), "of the last update", "trainer_loss"], ["updates taken", data.updates.length]]} />`}<//>`;
+      <${Numbers} items=${[["sum of all shares", exact(data.sum_of_shares, 5), null, "sum_of_shares"], ["the trainer's loss", exact(data.trainer_loss, 5), "of the last update", "trainer_loss"], ["updates taken", data.updates.length]]} />`}<//>`;
 }
 
 function RecordedGroup() {
@@ -68,13 +68,13 @@ function Rows({ rows, url, silent = false }) {
     <${Segmented} label="Colour by" value=${lens} onChange=${(key) => setQuery({ lens: key === "push" ? undefined : key })} options=${offered.map((key) => [key, LENSES[key][0]])} />
     <p class="small soft">${LENSES[lens][1]}</p>
     <ol class="lens-rows">${rows.map((row) => html`<li key=${row.sample} class="lens-row ${chosen && row.sample === sample ? "chosen" : ""}"><span class="own-marks"><${Reward} value=${row.reward} /> <${Advantage} value=${row.advantage} /></span>${row.values[lens] ? html`<${TokenText} row=${row} lens=${lens} most=${most} chosen=${chosen && row.sample === sample ? token : null} />` : html`<span class="faint">not trained on</span>`}</li>`)}</ol>
-    ${silent ? html`<p class="warn">All answers earned the same, so every advantage is 0 and no update is taken.</p>` : html`<${Scale} lens=${lens} most=${most} />`}
-    ${chosen && open.trained ? html`<${Worked} url=${url(sample, token)} />` : html`<${Empty} title="Choose a token">Its loss is worked out here, in the numbers of this very update. Arrow keys move from one to the next.<//>`}
+    ${silent ? html`<p class="warn">All rewards are equal, so every advantage is 0 and no update is taken.</p>` : html`<${Scale} lens=${lens} most=${most} />`}
+    ${chosen && open.trained ? html`<${Worked} url=${url(sample, token)} />` : html`<${Empty} title="Choose a token">Its loss is computed here step by step, with the numbers of this update. Arrow keys move between tokens.<//>`}
   </div>`;
 }
 
-// What each update was: the ratio starts at 1, so the first is never clipped and its loss says nothing.
+// One row per update. At the first update all ratios are 1, so nothing is clipped and the loss is 0.
 export function UpdateTable({ updates }) {
-  return html`<div class="scroll table" tabIndex="0" role="group" aria-label="The updates one by one"><table><thead><tr><th scope="col">update</th><th scope="col">loss</th><th scope="col">size of its gradient</th><th scope="col">ratios</th><th scope="col">clipped</th></tr></thead>
+  return html`<div class="scroll table" tabIndex="0" role="group" aria-label="One row per update"><table><thead><tr><th scope="col">update</th><th scope="col">loss</th><th scope="col">gradient norm</th><th scope="col">ratios</th><th scope="col">clipped</th></tr></thead>
     <tbody>${updates.map((update, place) => html`<tr><th scope="row">${place + 1}</th><td class="num" data-number=${`loss-${place + 1}`}>${exact(update.loss, 3)}</td><td class="num" data-number=${`norm-${place + 1}`}>${number(update.grad_norm)}</td><td class="num">${exact(update.ratio_min, 3)} to ${exact(update.ratio_max, 3)}</td><td class="num">${percent(update.clip_low + update.clip_high, 1)}</td></tr>`)}</tbody></table></div>`;
 }

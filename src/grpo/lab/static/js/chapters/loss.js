@@ -2,11 +2,11 @@
 import { html } from "htm/preact";
 import { useStyle } from "../lesson.js";
 import { Clip, Fraction, Histogram, Levels, Ratio } from "./loss-clip.js";
-import { Bars, Drift, Leash } from "./loss-kl.js";
+import { Bars, Drift, Penalty } from "./loss-kl.js";
 import { Tokens } from "./loss-tokens.js";
 import { Averages, LossCode, Reference, Updates, Whole } from "./loss-whole.js";
 
 export function Chapter() {
   useStyle("/static/css/chapter-loss.css");
-  return html`<div class="chapter-loss"><${Tokens} /><${Whole} /><${Ratio} /><${Clip} /><${Histogram} /><${Fraction} /><${Updates} /><${Leash} /><${Bars} /><${Drift} /><${Averages} /><${Levels} /><${Reference} /><${LossCode} /></div>`;
+  return html`<div class="chapter-loss"><${Tokens} /><${Whole} /><${Ratio} /><${Clip} /><${Histogram} /><${Fraction} /><${Updates} /><${Penalty} /><${Bars} /><${Drift} /><${Averages} /><${Levels} /><${Reference} /><${LossCode} /></div>`;
 }

@@ -1,4 +1,4 @@
-// What came up in a recorded run that nobody asked for: pinned problems over training, and markers counted.
+// Behaviour that emerged in a recorded run: pinned problems over training, and counts of markers.
 import { html } from "htm/preact";
 import { Code, Fetched, Figure, Only, param, Play, Reported, Section, Slider, TextField, useAnswer } from "../lesson.js";
 import { percent, plural } from "../format.js";
@@ -10,9 +10,9 @@ import { PlayButton, usePlaying } from "./answers.js";
 export function Aha() {
   const marker = param("marker", "(") || "(";
   const state = useAnswer("why", "aha", { marker });
-  return html`<${Section} id="aha" title="What came up by itself" lead="Nobody showed this model when to work a sum out; only right answers were paid. Step through a real run and watch what it does with six problems it was never trained on.">
+  return html`<${Section} id="aha" title="Emergent behaviour" lead="No example showed this model when to write the working; only right answers were rewarded. Step through a real run and see its answers to six problems outside the training data.">
     <${Fetched} state=${state} height="36rem">${(found) => html`<${Player} found=${found} /><${Markers} found=${found} />`}<//>
-    <p>The famous case is <${Reported} source="DeepSeek-R1, arXiv 2501.12948">R1-Zero: trained by GRPO without fine-tuning, it began to re-check its own reasoning in words such as “wait”<//>. A model of digits cannot say “wait”, and the count above says so. What it found is of the same kind: it spends more tokens before the answer, because that is what is paid.</p>
+    <p>The famous case is <${Reported} source="DeepSeek-R1, arXiv 2501.12948">R1-Zero: trained by GRPO without fine-tuning, it began to re-check its own reasoning in words such as “wait”<//>. A model whose vocabulary is digits cannot write “wait”: see the counts above. It found a behaviour of the same kind: it spends more tokens before the answer, because that earns more reward.</p>
     <${Only} depth="code"><${Code} slug="why" source="aha" /><//>
   <//>`;
 }
@@ -30,7 +30,7 @@ function Player({ found }) {
     <div class="picks" role="group" aria-label="Pinned problems">${found.probes.map((probe) => html`<button type="button" class=${probe === chosen ? "picked" : ""} aria-pressed=${probe === chosen} onClick=${() => setQuery({ probe: probe.index || undefined })}>${probe.prompt}</button>`)}</div>
     <div class="play-bar"><${PlayButton} playing=${playing} toggle=${toggle} again=${at === last} /></div>
     <div class="knobs"><${Slider} name="eval" label="After training steps" min=${0} max=${last} step=${1} value=${0} show=${(place) => String(steps[place] ?? "")} /></div>
-    <p class="small soft">What it says to <b>${chosen.prompt}</b> (right: ${chosen.answer}), ${plural(chosen.evaluations[at].samples.length, "sample")} with the same noise every time:</p>
+    <p class="small soft">Answers to <b>${chosen.prompt}</b> (right: ${chosen.answer}), ${plural(chosen.evaluations[at].samples.length, "sample")} with the same random numbers at every evaluation:</p>
     <ul class="probe-samples aha-samples" aria-label="Samples">${rows.map((row) => html`<li><${Reward} value=${row.reward} /><span class="faint small num">×${row.count}</span><bdi class="untrusted" dir="ltr">${visible(row.text)}</bdi></li>`)}</ul>
   <//>`;
 }
@@ -38,17 +38,17 @@ function Player({ found }) {
 function Markers({ found }) {
   const rows = found.counted;
   const now = rows.at(-1);
-  return html`<${Play} label="A marker, counted">
-    <h3>Count it yourself</h3>
-    <div class="knobs"><${TextField} name="marker" label="Look for this in the held-out answers" value="(" most=${40} /></div>
+  return html`<${Play} label="Count a marker">
+    <h3>Count a marker</h3>
+    <div class="knobs"><${TextField} name="marker" label="Text to count in held-out answers" value="(" most=${40} /></div>
     <${Figure} label=${`Share of held-out answers that contain ${found.marker}, and share that are right, over the steps`} height=${210} deps=${[found.marker, rows.length]}
       legend=${[[`contains “${found.marker}”`, "var(--c3)"], ["right", "var(--c4)"]]}
       build=${(Plot) => ({ x: { label: "training steps" }, y: { domain: [0, 1], grid: true, label: null, tickFormat: (value) => percent(value) }, marks: [
         Plot.lineY(rows, { x: "step", y: "right", stroke: "var(--c4)", strokeWidth: 2, strokeDasharray: "5 3" }),
         Plot.lineY(rows, { x: "step", y: "share", stroke: "var(--c3)", strokeWidth: 2 }), Plot.dot(rows, { x: "step", y: "share", fill: "var(--c3)", r: 3 })] })}
       table=${{ columns: ["step", "answers", "with marker", "right", "right with it", "right without"], rows: rows.map((row) => [row.step, row.answers, row.count, row.right, row.right_with ?? "–", row.right_without ?? "–"]) }} />
-    <p class="small">Before training ${percent(rows[0].share)} of ${rows[0].answers} answers contain it, after ${now.step} steps ${percent(now.share)}.${rows[0].right_with !== null && rows[0].right_without !== null ? html` Of those that did at first, ${percent(rows[0].right_with)} were right; of the others, ${percent(rows[0].right_without)}.` : null}</p>
-    <div><h3>Words of second thoughts</h3><p class="small soft">Counted in all ${found.answers.toLocaleString("en-US")} held-out answers of the run, whose whole alphabet is <code>${found.alphabet.join("")}</code>.</p>
+    <p class="small">Before training ${percent(rows[0].share)} of ${rows[0].answers} answers contain it, after ${now.step} steps ${percent(now.share)}.${rows[0].right_with !== null && rows[0].right_without !== null ? html` Before training, ${percent(rows[0].right_with)} of the answers with it were right, and ${percent(rows[0].right_without)} of those without.` : null}</p>
+    <div><h3>Words of self-correction</h3><p class="small soft">Counts over all ${found.answers.toLocaleString("en-US")} held-out answers of the run. Their alphabet is <code>${found.alphabet.join("")}</code>.</p>
       <ul class="counts">${Object.entries(found.reflection).map(([word, count]) => html`<li>${word} <b class="num">${count}</b></li>`)}</ul></div>
     <p class="small"><${Link} to="/runs/~tiny-arithmetic/replay">The whole run, step by step<//></p>
   <//>`;

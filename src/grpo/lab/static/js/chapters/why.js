@@ -14,44 +14,44 @@ export function Chapter({ depth }) {
   useStyle("/static/css/chapter-why.css");
   return html`
     <${Section} depth="intuition" title="In short"><${Short} /><//>
-    <${Section} depth="math" title="What is maximised"><${Objective} /><//>
-    <${Section} depth="code" title="The loop in ten lines" lead="One update, written with the trainer's own functions. It runs on this page, and a test holds its weights equal to those of a real run."><${Loop} /><//>
-    <${Section} depth="intuition math" id="gap" title="Likely is not right" lead="A model trained on text knows what usually comes next. Whether it is right was never asked."><${Gap} /><//>
+    <${Section} depth="math" title="The objective"><${Objective} /><//>
+    <${Section} depth="code" title="The loop in ten lines" lead="One update, written with the trainer's functions. It runs on this page, and a test checks that its weights equal those of a real run."><${Loop} /><//>
+    <${Section} depth="intuition math" id="gap" title="Likely is not right" lead="A model trained on text predicts what usually comes next. That objective does not ask whether an answer is right."><${Gap} /><//>
     <${Section} depth="intuition" title="Three stages"><${Stages} /><//>
-    <${Section} depth="intuition code" title="What can be checked" lead="A reward needs somebody who can tell right from wrong, thousands of times a minute. For some questions that is a few lines of program."><${Checkable} /><//>
-    <${Section} depth="intuition" title="In everyday terms"><${Exam} /><//>
+    <${Section} depth="intuition code" title="Tasks a program can check" lead="A run needs thousands of rewards a minute. For some tasks a few lines of code can tell right from wrong."><${Checkable} /><//>
+    <${Section} depth="intuition" title="An analogy"><${Exam} /><//>
     <${Update} />
     <${Aha} />
     <${Score} />
     <${Section} id="questions" title="Predict, then run"><${Questions} /><//>
-    <${Section} title="For mathematics alone?"><${OnlyMath} depth=${depth} /><//>`;
+    <${Section} title="Only for mathematics?"><${OnlyMath} depth=${depth} /><//>`;
 }
 
 function Short() {
   const state = useAnswer("why", "cards");
-  return html`<p class="tldr">Ask the model the same question several times. Let a program mark the answers. Make those that did better than their siblings likelier, the others less likely. Repeat. That is <b>group relative policy optimization</b>: the group itself says what was to be expected, so no second network has to learn it.</p>
+  return html`<p class="tldr">Sample several answers to the same question. Let a program score them. Make answers that scored above the group's mean more likely and the others less likely. Repeat. That is <b>group relative policy optimization</b> (GRPO): the group's mean is the baseline, so no second network has to learn one.</p>
     <div class="headline"><${Fetched} state=${state} height="8rem">${(found) => html`<${Numbers} items=${[
       ["MATH, before and after", "46.8 → 51.7%", html`<span class="reported-source">reported: DeepSeekMath 7B, arXiv 2402.03300</span>`],
-      ["memory saved against PPO", percent(found.memory_saved), html`computed for 7B in bfloat16: ${Math.round(found.memory.ppo / 2 ** 30)} GiB with a critic, ${Math.round(found.memory.grpo / 2 ** 30)} without; “half” is often told`, "memory-saved"],
-      ["answers per question", html`G = ${found.group_size}`, html`here, by default. <span class="reported-source">reported: 64 in DeepSeekMath, 16 in DeepSeek-R1</span>`, "card-g"],
-      ["leash β", number(found.beta, 2), html`here, by default; <span class="reported-source">reported: the same in DeepSeekMath, 0.001 in DeepSeek-R1</span>`],
+      ["memory saved against PPO", percent(found.memory_saved), html`computed for 7B in bfloat16: ${Math.round(found.memory.ppo / 2 ** 30)} GiB with a critic, ${Math.round(found.memory.grpo / 2 ** 30)} without; “half” is a common claim`, "memory-saved"],
+      ["answers per question", html`G = ${found.group_size}`, html`the default here. <span class="reported-source">reported: 64 in DeepSeekMath, 16 in DeepSeek-R1</span>`, "card-g"],
+      ["KL coefficient β", number(found.beta, 2), html`the default here; <span class="reported-source">reported: the same in DeepSeekMath, 0.001 in DeepSeek-R1</span>`],
     ]} />`}<//></div>
-    <p class="small"><${Link} to="/learn/costs">What the memory is spent on<//></p>`;
+    <p class="small"><${Link} to="/learn/costs">What uses the memory<//></p>`;
 }
 
 function Objective() {
-  return html`<p>The policy <i>π</i> is to earn as much as possible on the questions <i>q</i> it is asked. The reward <i>r</i> is given, not differentiated: only the chance of each answer can be.</p>
+  return html`<p>The policy <i>π</i> maximises its expected reward over questions <i>q</i>. The reward <i>r</i> is not differentiable. The log-probability of each answer is.</p>
     <${Equation} tex="J(\\theta)=\\mathbb{E}_{q}\\;\\mathbb{E}_{o\\sim\\pi_\\theta(\\cdot|q)}\\big[r(q,o)\\big],\\qquad \\nabla J=\\mathbb{E}\\big[(r-b)\\,\\nabla\\log\\pi_\\theta(o|q)\\big]" spoken="The objective is the expected reward over questions and answers. Its gradient is the expectation of reward minus baseline times the gradient of the log-probability of the answer." />
-    <p>Any baseline <i>b</i> that does not depend on the answer leaves the expectation as it is. GRPO takes the mean of all answers to the same question for <i>b</i> (this one among them, which shortens the gradient by 1 − 1/G), divides by their deviation, and keeps PPO's clip and a leash to the starting model:</p>
+    <p>A baseline <i>b</i> that does not depend on the answer leaves the expectation unchanged. GRPO uses the mean reward of the group as <i>b</i> (it includes the answer itself, which scales the gradient by 1 − 1/G), divides by the group's standard deviation, and keeps PPO's clip and a KL penalty to the starting model:</p>
     <${Equation} tex="J_{\\text{GRPO}}=\\mathbb{E}\\Big[\\tfrac1G\\sum_{i=1}^{G}\\tfrac1{|o_i|}\\sum_{t}\\min\\big(\\rho_{i,t}A_i,\\;\\mathrm{clip}(\\rho_{i,t},1-\\varepsilon,1+\\varepsilon)A_i\\big)\\Big]-\\beta\\,\\mathrm{KL}(\\pi_\\theta\\,\\|\\,\\pi_{\\text{ref}})" spoken="The objective of GRPO is the mean over the group and over each answer's tokens of the smaller of ratio times advantage and clipped ratio times advantage, less beta times the divergence from the reference." />
-    <p class="small soft"><${Link} to="/learn/advantage?depth=math">Where A comes from, and what dividing by the deviation does to the gradient<//> · <${Link} to="/learn/loss?depth=math">Ratio, clip and KL<//></p>`;
+    <p class="small soft"><${Link} to="/learn/advantage?depth=math">Where A comes from, and what dividing by the standard deviation does to the gradient<//> · <${Link} to="/learn/loss?depth=math">Ratio, clip and KL<//></p>`;
 }
 
 function Loop() {
   return html`<${Code} slug="why" source="one_update" open title="Sample, score, compare, loss, update" />
-    <p>A run repeats it, and records, evaluates and saves in between. This is the whole of that loop:</p>
+    <p>A run repeats this update, and records, evaluates and saves checkpoints in between. The whole training loop:</p>
     <${Code} slug="why" source="loop" title="The trainer's loop" />
-    <p class="small soft">The lines call, in order:</p>
+    <p class="small soft">It calls these functions, in order:</p>
     ${[["sample", "Sample"], ["score", "Score"], ["credit", "Compare"], ["accumulate_gradients", "Loss and gradient"], ["policy_loss", "The loss itself"], ["descend", "Update"]].map(([source, title]) => html`<${Code} slug="why" source=${source} title=${title} key=${source} />`)}`;
 }
 
@@ -59,72 +59,72 @@ function Gap() {
   const prompt = param("asked", "29+60+75=");
   const state = useAnswer("why", "gap", { prompt });
   const measured = useAnswer("why", "stages");
-  return html`<${Play} label="What the model says, the likeliest first">
+  return html`<${Play} label="The model's answers, most likely first">
     <${Asked} prompt=${prompt} promptName="asked" seedName=${null} />
     <${Fetched} state=${state} height="22rem">${(found) => html`
-      <p class="small soft">${found.samples} answers of the fine-tuned model before any reward; the likeliest first. Right is ${found.answer}.</p>
+      <p class="small soft">${found.samples} answers of the fine-tuned model before any training with rewards, most likely first. The right answer is ${found.answer}.</p>
       <ul class="said" aria-label="Answers by probability">${found.rows.slice(0, 8).map((row) => html`<li><bdi class="untrusted" dir="ltr">${visible(row.text)}</bdi><${Bar} share=${Math.exp(row.logprob) / Math.exp(found.rows[0].logprob)} kind=${row.reward ? "right" : ""} /><span class="num small">${percent(Math.exp(row.logprob), 1)}</span><${Reward} value=${row.reward} /></li>`)}</ul>
       <${Numbers} items=${[
-        ["right when it works the sum out", found.right_by_style.worked === undefined ? "–" : percent(found.right_by_style.worked)],
-        ["right when it answers at once", found.right_by_style.direct === undefined ? "–" : percent(found.right_by_style.direct)],
-        ["works it out", percent(found.worked), "of the time", "gap-worked"],
+        ["right with working", found.right_by_style.worked === undefined ? "–" : percent(found.right_by_style.worked)],
+        ["right without working", found.right_by_style.direct === undefined ? "–" : percent(found.right_by_style.direct)],
+        ["answers with working", percent(found.worked), "of all samples", "gap-worked"],
       ]} />`}<//>
   <//>
-  <${Fetched} state=${measured} height="3rem">${(found) => html`<p>It can add, and seldom bothers to: its teachers mostly wrote the answer down at once. Taking the likeliest token every time, it is right on <b>${percent(found.fine_tuned.greedy_accuracy)}</b> of ${found.heldout} problems it never saw; left to chance, on <b>${percent(found.fine_tuned.accuracy)}</b>. More imitation would copy the same habit more faithfully. A reward asks for something else.</p>`}<//>
-  <${Only} depth="math"><${Equation} tex="\\underbrace{\\max_\\theta\\;\\mathbb{E}_{o\\sim\\text{text}}\\log\\pi_\\theta(o|q)}_{\\text{imitate what was written}}\\qquad\\text{and}\\qquad\\underbrace{\\max_\\theta\\;\\mathbb{E}_{o\\sim\\pi_\\theta}\\,r(q,o)}_{\\text{earn with what one writes}}" spoken="Imitation maximises the log-probability of given texts. Reward maximises the expected reward of the policy's own texts." /><//>`;
+  <${Fetched} state=${measured} height="3rem">${(found) => html`<p>It can add, but usually guesses: most of its training examples skipped the working. With greedy decoding it is right on <b>${percent(found.fine_tuned.greedy_accuracy)}</b> of ${found.heldout} held-out problems; with sampling at temperature 1, on <b>${percent(found.fine_tuned.accuracy)}</b>. More imitation would only copy the habit of guessing. A reward does not: it favours right answers.</p>`}<//>
+  <${Only} depth="math"><${Equation} tex="\\underbrace{\\max_\\theta\\;\\mathbb{E}_{o\\sim\\text{text}}\\log\\pi_\\theta(o|q)}_{\\text{imitate given texts}}\\qquad\\text{and}\\qquad\\underbrace{\\max_\\theta\\;\\mathbb{E}_{o\\sim\\pi_\\theta}\\,r(q,o)}_{\\text{earn reward with own texts}}" spoken="Imitation maximises the log-probability of given texts. Reward maximises the expected reward of the policy's own texts." /><//>`;
 }
 
 function Stages() {
   const state = useAnswer("why", "stages");
   return html`<ol class="stages">
-      <li><span class="stage-number">1 Pretraining</span><h3>Read everything</h3><p>Predict the next token of a great deal of text. The small model here read 200,000 made-up sums, nearly all worked out. <${Reported} source="Llama 3, arXiv 2407.21783">Large ones read 15 trillion tokens<//>.</p></li>
-      <li><span class="stage-number">2 Fine-tuning</span><h3>Be shown how</h3><p>Imitate chosen questions and answers: the form, the manner. Here 8,000 sums, two thirds of them answered at once.${state.data && html` After it: <b class="num">${percent(state.data.fine_tuned.accuracy)}</b> right.`}</p></li>
-      <li><span class="stage-number">3 Reward</span><h3>Try, and be marked</h3><p>Answer, be told right or wrong, do more of what worked. This is where GRPO lives, and what the trial below does.</p></li>
+      <li><span class="stage-number">1 Pretraining</span><h3>Predict text</h3><p>Predict the next token of a large amount of text. The small model here read 200,000 generated sums, nearly all with working. <${Reported} source="Llama 3, arXiv 2407.21783">Large ones read 15 trillion tokens<//>.</p></li>
+      <li><span class="stage-number">2 Fine-tuning</span><h3>Imitate examples</h3><p>Imitate selected questions and answers: their format and style. Here 8,000 sums, two thirds of them without working.${state.data && html` After it: <b class="num">${percent(state.data.fine_tuned.accuracy)}</b> right.`}</p></li>
+      <li><span class="stage-number">3 Reward</span><h3>Sample and score</h3><p>Sample answers, score them, and make the better ones more likely. This is GRPO's stage; the trial below runs it.</p></li>
     </ol>
     <${Trial} name="first-run" note="Three seeds; the band is one standard deviation." />
-    <p>Only right answers are paid. That working a sum out pays is for the model to find, and the second curve shows it finding it. <${Link} to="/runs/~tiny-arithmetic/overview">The same in a larger recorded run<//>, with every completion.</p>`;
+    <p>Only the final answer is rewarded. Nobody tells the model that working helps. It finds out: see the second curve. <${Link} to="/runs/~tiny-arithmetic/overview">The same in a larger recorded run<//>, with every completion.</p>`;
 }
 
 function Checkable() {
   const state = useAnswer("why", "verifiable");
-  return html`<${Fetched} state=${state} height="20rem">${(rows) => html`<${Table} label="Questions that a program can mark" head=${["a program can mark", "an answer", "another", "marked by"]}
+  return html`<${Fetched} state=${state} height="20rem">${(rows) => html`<${Table} label="Tasks a program can check" head=${["task", "a right answer", "a wrong answer", "checked by"]}
       rows=${rows.map((row) => [html`<b>${row.kind}</b><span class="question-text">${row.question}</span>`, ...row.answers.map((answer) => html`<span class="marked"><${Reward} value=${answer.reward} /><bdi class="untrusted small" dir="ltr">${visible(answer.text)}</bdi></span>`), html`<code class="tiny">${row.by.split(":")[1]}</code>`])}
-      foot="Marked just now, by the functions named. Programs are marked by running their tests, in a sandbox." />`}<//>
-    <div class="cards-2"><div><h3>Hard to mark</h3><ul><li>a story, a poem: taste</li><li>an open conversation: preference</li><li>tone and style: the reader's own</li><li>a proof in words: needs a reader who can follow</li></ul></div>
-      <div><h3>What one does instead</h3><p>Ask a model that was trained on people's choices, or a language model as judge. Both can be named as the reward of a run. Both are wrong sometimes, and in ways a policy can learn: <${Link} to="/learn/credit">what happens then<//>.</p></div></div>`;
+      foot="Scored when this page loaded, by the functions in the last column. Programs are checked by running tests in a sandbox." />`}<//>
+    <div class="cards-2"><div><h3>Hard to check</h3><ul><li>a story or a poem: a matter of taste</li><li>an open conversation: a matter of preference</li><li>tone and style: readers differ</li><li>a proof in words: needs an expert reader</li></ul></div>
+      <div><h3>What to use instead</h3><p>A reward model trained on human preferences, or a language model as judge. Either can be the reward of a run. Both make errors, and a policy can learn to exploit them: <${Link} to="/learn/credit">reward hacking<//>.</p></div></div>`;
 }
 
 function Exam() {
   return html`<${Analogy} title="Practice exams">
-    <p>Pretraining is reading the whole library. Fine-tuning is watching a tutor solve a few problems. Neither is sitting an exam.</p>
-    <p>Learning from rewards is the practice exam, with one peculiarity: the pupil answers each question eight times, and nobody says how good an answer should have been. The eight are marked and compared. What the better ones did is done more often. A tutor who predicts the mark beforehand, which is what PPO employs, is not needed.</p>
+    <p>Pretraining is reading the library. Fine-tuning is watching a tutor solve a few problems.</p>
+    <p>Learning from rewards is a practice exam. The student answers each question eight times, and the eight answers are marked and compared. The student then does more of what the better answers did. PPO also employs a tutor who predicts the mark beforehand (the critic). GRPO does not need one.</p>
   <//>`;
 }
 
 function Questions() {
-  return html`<${Question} name="q-open" ask="The reward is no longer right or wrong, but a judge's grade with some error in it. Eight drafts of one prompt are in truth equally good. How large are the advantages they get?" options=${[["zero", "Zero"], ["small", "As small as the judge's error"], ["full", "As large as ever"]]}>${(picked) => html`<${OpenEnded} picked=${picked} />`}<//>
-    <${Question} name="q-sft" ask="Can rewards alone teach a model that was never shown how? It meets a task on which it is right once in a thousand tries." options=${[["yes", "Yes, it only takes longer"], ["no", "Hardly: there is next to nothing to learn from"]]}>${(picked) => html`<${NeverShown} picked=${picked} />`}<//>`;
+  return html`<${Question} name="q-open" ask="The reward is a judge's grade with some random error. Eight drafts for one prompt are in fact equally good. How large are their advantages?" options=${[["zero", "Zero"], ["small", "As small as the judge's error"], ["full", "As large as for real differences"]]}>${(picked) => html`<${OpenEnded} picked=${picked} />`}<//>
+    <${Question} name="q-sft" ask="Can rewards alone teach a task that the model was never trained on? It is right once in a thousand tries." options=${[["yes", "Yes, it only takes longer"], ["no", "Hardly: almost no group has any signal"]]}>${(picked) => html`<${NeverShown} picked=${picked} />`}<//>`;
 }
 
 function OpenEnded({ picked }) {
   const level = useAnswer("why", "judge", { spread: 0, noise: param("noise", 0.1) });
   const state = useAnswer("why", "judge", { spread: param("spread", 0.2), noise: param("noise", 0.1) });
   return html`<${Verdict} picked=${picked} right="full">
-    <${Fetched} state=${level} height="3rem">${(found) => html`<p>The advantages have a deviation of <b class="num">${number(found.advantage_std, 2)}</b>, whatever the judge's error. Dividing by the group's own deviation makes noise as loud as a real difference. With right and wrong such a group is level and silent.</p>`}<//>
+    <${Fetched} state=${level} height="3rem">${(found) => html`<p>The advantages have a standard deviation of <b class="num">${number(found.advantage_std, 2)}</b>, for any size of the judge's error. Dividing by the group's standard deviation makes noise as large as a real difference. With rewards of 0 and 1, such a group would have equal rewards and advantages of 0.</p>`}<//>
     <div class="knobs"><${Slider} name="spread" label="True differences between drafts" min=${0} max=${1} step=${0.05} value=${0.2} show=${(value) => number(value, 2)} /><${Slider} name="noise" label="The judge's error" min=${0} max=${0.5} step=${0.01} value=${0.1} show=${(value) => number(value, 2)} /></div>
-    <${Fetched} state=${state} height="5rem">${(found) => html`<${Numbers} items=${[["pushed the wrong way", found.wrong_sign === null ? "–" : percent(found.wrong_sign), `of drafts, ${number(found.groups)} groups of 8`, "judge-wrong"], ["agreement with the truth", found.agreement === null ? "–" : number(found.agreement, 2), "correlation", "judge-agreement"]]} />`}<//>
-    <p class="small">So it works for open-ended tasks as far as the judge tells drafts apart. Not dividing (<code>--loss.scale none</code>) keeps noise small. DAPO is sometimes named here as a leave-one-out method of Alibaba's. <${Reported} source="arXiv 2503.14476">It is by ByteDance and Tsinghua<//>${state.data && html`, and this program's preset of it has the baseline <code>${state.data.dapo.baseline}</code>; what it adds is to replace level groups, up to ${state.data.dapo.dynamic_sampling} times as many being drawn`}.</p>
+    <${Fetched} state=${state} height="5rem">${(found) => html`<${Numbers} items=${[["pushed the wrong way", found.wrong_sign === null ? "–" : percent(found.wrong_sign), `of drafts, ${number(found.groups)} groups of 8`, "judge-wrong"], ["agreement with true quality", found.agreement === null ? "–" : number(found.agreement, 2), "correlation", "judge-agreement"]]} />`}<//>
+    <p class="small">GRPO works on open-ended tasks if the judge can tell drafts apart. Without the division (<code>--loss.scale none</code>) noise stays small. DAPO is sometimes described as a leave-one-out method by Alibaba. <${Reported} source="arXiv 2503.14476">It is by ByteDance and Tsinghua<//>${state.data && html`, and its preset here has the baseline <code>${state.data.dapo.baseline}</code>; it adds dynamic sampling, which replaces groups without signal by sampling up to ${state.data.dapo.dynamic_sampling} times as many`}.</p>
   <//>`;
 }
 
 function NeverShown({ picked }) {
   const state = useAnswer("why", "scratch", { logp: param("logp", -3), g: param("scratch-g", 8) });
   return html`<${Verdict} picked=${picked} right="no">
-    <div class="knobs"><${Slider} name="logp" label="Chance of a right answer" min=${-5} max=${0} step=${0.25} value=${-3} show=${(value) => `${number(100 * 10 ** value, 3)}%`} /><${Slider} name="scratch-g" label="Group size G" min=${2} max=${64} step=${1} value=${8} /></div>
-    <${Fetched} state=${state} height="5rem">${(found) => html`<${Numbers} items=${[["groups with anything to teach", percent(found.signal, 2), "", "scratch-signal"], ["answers until one", found.completions_until_signal === null ? "never" : number(found.completions_until_signal, 0), "on average"]]} />`}<//>
-    <p>Below, <code>nano</code> trains on sums of three, which it was shown, and on sums of four and products, which it was not. In the one case it has the method and lacks the habit. In the other it hardly ever hits a right answer: next to no group has any spread, and nothing moves.</p>
+    <div class="knobs"><${Slider} name="logp" label="Probability of a right answer" min=${-5} max=${0} step=${0.25} value=${-3} show=${(value) => `${number(100 * 10 ** value, 3)}%`} /><${Slider} name="scratch-g" label="Group size G" min=${2} max=${64} step=${1} value=${8} /></div>
+    <${Fetched} state=${state} height="5rem">${(found) => html`<${Numbers} items=${[["groups with signal", percent(found.signal, 2), "", "scratch-signal"], ["answers until the first one", found.completions_until_signal === null ? "never" : number(found.completions_until_signal, 0), "on average"]]} />`}<//>
+    <p>Below, <code>nano</code> trains on sums of three numbers, which its training examples contain, and on sums of four and products, which they do not. On the first task it knows the method but rarely uses it. On the second it almost never samples a right answer, so almost no group has any signal and accuracy stays flat.</p>
     <${Trial} name="never-shown" />
-    <p class="small"><${Reported} source="arXiv 2501.12948">DeepSeek-R1-Zero did without fine-tuning, and mixed languages and formats<//>: a large model has been shown nearly everything in pretraining, so its chance is not one in a thousand. The usual order stays: pretrain, fine-tune, then reward.</p>
+    <p class="small"><${Reported} source="arXiv 2501.12948">DeepSeek-R1-Zero skipped fine-tuning, and its answers mixed languages and formats<//>. A large model has seen nearly every kind of task in pretraining, so it is right more than once in a thousand tries. The usual order is still pretraining, fine-tuning, then rewards.</p>
   <//>`;
 }
 
@@ -134,7 +134,7 @@ function OnlyMath() {
 
 function Anything() {
   const state = useAnswer("why", "score", { gold: "Paris", group: "The answer is Paris.\nLyon\nParis\nIt is Rome, I believe." });
-  return html`<p>It needs a reward that differs within a group; what the reward is about does not enter any formula. Here the question is a capital:</p>
+  return html`<p>GRPO needs rewards that differ within a group. The subject of the task does not appear in any formula. Here the question asks for a capital:</p>
     <${Fetched} state=${state} height="8rem">${(found) => html`<${Table} label="A group of words" head=${["answer", "reward", "advantage"]} rows=${found.rows.map((row) => [row.text, row.reward, number(row.advantage, 3)])} />`}<//>
-    <p>Code, puzzles, JSON of a given form and facts are marked in <a href=${address("/learn/why", {})}>the table above</a>. Mathematics came first because its answers are easily checked.</p>`;
+    <p><a href=${address("/learn/why", {})}>The table above</a> checks code, puzzles, JSON against a schema, and facts. Mathematics came first because its answers are easy to check.</p>`;
 }
