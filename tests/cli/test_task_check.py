@@ -10,6 +10,7 @@ import pytest
 
 from grpo.cli.main import main
 from grpo.cli.task_check import FORMS, check_task, lines, rephrased, zero_signal_share
+from grpo.rewards import Scorer
 from grpo.tasks import load_task
 from grpo.types import Problem
 
@@ -44,7 +45,8 @@ def test_sound_data_passes_and_every_form_scores(rows: Path, capsys: pytest.Capt
 
 
 def test_strict_pays_for_no_nonsense(rows: Path) -> None:
-    found = check_task(load_task("gsm8k:strict", str(rows)))
+    with Scorer(load_task("gsm8k:strict", str(rows))) as scorer:
+        found = check_task(scorer)
     assert found.tricks["the gold inside nonsense"].right == 0
     assert all(share.right == share.count for share in found.forms.values())
 
@@ -113,6 +115,6 @@ def test_check_without_anything_says_what_it_needs(capsys: pytest.CaptureFixture
 def test_a_task_whose_golds_stand_alone_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     task = load_task("arithmetic")
     monkeypatch.setattr(type(task), "score", lambda _, problem, text: {"correct": float(text == problem.answer)})
-    told = "\n".join(lines(check_task(task, problems=20, samples=0)))
+    told = "\n".join(lines(check_task(Scorer(task), problems=20, samples=0)))
     assert "golds score as they stand, and in none of the forms in which people wrap an answer" in told
     assert "sentence" not in told

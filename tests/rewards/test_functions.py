@@ -17,7 +17,7 @@ from grpo.config import Scoring
 from grpo.errors import GrpoError
 from grpo.record.metrics import TIMED_METRICS
 from grpo.record.store import Run
-from grpo.rewards import Rewarded, score
+from grpo.rewards import Scorer
 from grpo.rewards.functions import Spec, parse
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Completion, Group, Problem, chat
@@ -40,8 +40,8 @@ def group_of(*texts: str, problem: Problem | None = None) -> Group:
 
 
 def scored(reward: str, group: Group, scoring: Scoring | None = None) -> tuple[Completion, ...]:
-    with Rewarded(Arithmetic(), reward, scoring or Scoring(workers=1, seconds=2.0)) as task:
-        [done] = score(task, [group])
+    with Scorer(Arithmetic(), reward, scoring or Scoring(workers=1, seconds=2.0)) as scorer:
+        [done] = scorer.score([group])
         return done.completions
 
 
@@ -250,7 +250,7 @@ def test_a_script_that_trains_when_it_is_imported_is_refused(tmp_path: Path) -> 
 
 def test_two_of_one_name_are_refused() -> None:
     with pytest.raises(GrpoError, match="field reward: two are called f; give one of them another name"):
-        Rewarded(Arithmetic(), "a.py:f, b.py:f*2")
+        Scorer(Arithmetic(), "a.py:f, b.py:f*2")
 
 
 def test_dice_fall_the_same_in_every_process(tmp_path: Path) -> None:

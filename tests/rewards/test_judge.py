@@ -16,7 +16,7 @@ import pytest
 from grpo.config import Config, Scoring
 from grpo.config.presets import Loss
 from grpo.errors import GrpoError
-from grpo.rewards import Rewarded, judge, score
+from grpo.rewards import Scorer, judge
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.training.credit import part_weights
 from grpo.types import Completion, Group, Problem
@@ -102,8 +102,8 @@ def graded(server: Server, scripts: dict[str, list[Any]], **settings: Any) -> li
     completions = tuple(Completion(f"<{name}>", nothing, nothing, "stop") for name in scripts)
     group = Group(Problem("p", "What is 6*7?", "42"), nothing, completions, 0)
     scoring = Scoring(**{"judge_seconds": 3.0, "judge_retries": 2, "most_failures": 1.0, **settings})
-    with Rewarded(Arithmetic(), f"judge:{server.url}", scoring) as task:
-        return list(score(task, [group])[0].completions)
+    with Scorer(Arithmetic(), f"judge:{server.url}", scoring) as scorer:
+        return list(scorer.score([group])[0].completions)
 
 
 def test_grades_become_rewards(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,8 +176,8 @@ def test_the_same_text_is_asked_about_once(server: Server) -> None:
     server.scripts = {"x": ["5"]}
     nothing = np.zeros(0)
     group = Group(Problem("p", "?", ""), nothing, (Completion("<x>", nothing, nothing, "stop"),) * 6, 0)
-    with Rewarded(Arithmetic(), f"judge:{server.url}", Scoring(judge_model="grader")) as task:
-        assert [c.reward for c in score(task, [group])[0].completions] == [0.5] * 6
+    with Scorer(Arithmetic(), f"judge:{server.url}", Scoring(judge_model="grader")) as scorer:
+        assert [c.reward for c in scorer.score([group])[0].completions] == [0.5] * 6
     assert len(server.asked) == 1
 
 
@@ -197,7 +197,7 @@ def test_a_prompt_of_ones_own(server: Server, tmp_path: Path) -> None:
 
 def test_what_is_no_address_is_refused() -> None:
     with pytest.raises(GrpoError, match="judge:ftp://x is no address"):
-        Rewarded(Arithmetic(), "judge:ftp://x")
+        Scorer(Arithmetic(), "judge:ftp://x")
 
 
 def test_two_judges_have_parts_of_their_own(server: Server) -> None:
@@ -206,8 +206,8 @@ def test_two_judges_have_parts_of_their_own(server: Server) -> None:
     nothing = np.zeros(0)
     group = Group(Problem("p", "?", ""), nothing, (Completion("<x>", nothing, nothing, "stop"),), 0)
     reward = f"judge:{server.url}*1, judge:{server.url}*2"
-    with Rewarded(Arithmetic(), reward, Scoring(judge_model="grader")) as task:
-        [[done]] = [group.completions for group in score(task, [group])]
+    with Scorer(Arithmetic(), reward, Scoring(judge_model="grader")) as scorer:
+        [[done]] = [group.completions for group in scorer.score([group])]
     assert sorted(done.parts) == ["judge", "judge-2"]
     assert sorted(done.parts.values()) == [0.4, 1.0]
     assert done.reward == done.parts["judge"] + 2 * done.parts["judge-2"]
@@ -217,13 +217,11 @@ def test_two_judges_have_parts_of_their_own(server: Server) -> None:
 
 def test_it_works_while_something_else_goes_on(server: Server) -> None:
     """Requests are out before anybody waits for them."""
-    from grpo.rewards import submit
-
     server.scripts = {"x": ["5"]}
     nothing = np.zeros(0)
     group = Group(Problem("p", "?", ""), nothing, (Completion("<x>", nothing, nothing, "stop"),), 0)
-    with Rewarded(Arithmetic(), f"judge:{server.url}", Scoring(judge_model="grader")) as task:
-        pending = submit(task, [group])
+    with Scorer(Arithmetic(), f"judge:{server.url}", Scoring(judge_model="grader")) as scorer:
+        pending = scorer.submit([group])
         deadline = time.monotonic() + 60
         while not server.asked:
             assert time.monotonic() < deadline

@@ -15,7 +15,7 @@ from grpo.cli.main import main
 from grpo.errors import GrpoError
 from grpo.model.hub import locate_model
 from grpo.record.store import Run
-from grpo.rewards import Rewarded, score
+from grpo.rewards import Scorer
 from grpo.rewards import model as reward_model
 from grpo.rewards.model import ModelReward
 from grpo.tasks.arithmetic import Arithmetic
@@ -72,8 +72,8 @@ def group() -> Group:
 def test_one_logit_is_the_reward(folder: Path, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the batches: padding and order change nothing."""
     monkeypatch.setattr(reward_model, "TOKENS_AT_ONCE", at_once)
-    with Rewarded(Arithmetic(), f"model:{folder}*0.5, task") as task:
-        [done] = score(task, [group()])
+    with Scorer(Arithmetic(), f"model:{folder}*0.5, task") as scorer:
+        [done] = scorer.score([group()])
     expected = [float(alone(folder, "6*7=" + text)[0]) for text in TEXTS]
     assert len({round(value, 3) for value in expected}) == 4
     assert [c.parts["critic"] for c in done.completions] == pytest.approx(expected, abs=1e-5)

@@ -20,7 +20,7 @@ import torch
 
 from grpo.config import Scoring
 from grpo.errors import GrpoError
-from grpo.rewards import Rewarded, score, submit
+from grpo.rewards import Scorer
 from grpo.rewards.functions import OwnReward, Spec
 from grpo.rewards.pool import worker
 from grpo.rewards.pool.confine import Limits, descendants
@@ -304,11 +304,11 @@ class Hanging:
 
 
 def test_a_task_that_is_not_trusted_is_scored_in_workers() -> None:
-    with Rewarded(Hanging(), scoring=Scoring(seconds=SECONDS, workers=1)) as task:  # type: ignore[arg-type]
-        [group] = score(task, [group_of("abc", "sleep", "a")])
+    with Scorer(Hanging(), scoring=Scoring(seconds=SECONDS, workers=1)) as scorer:  # type: ignore[arg-type]
+        [group] = scorer.score([group_of("abc", "sleep", "a")])
         assert [completion.reward for completion in group.completions] == [3.0, 0.0, 1.0]
         assert group.completions[1].why == "timeout in task hanging: no result after 2 s"
-        pending = submit(task, [group_of("ab")])
+        pending = scorer.submit([group_of("ab")])
         assert pending.collect()[0].completions[0].reward == 2.0
 
 
@@ -316,9 +316,9 @@ def test_a_task_that_cannot_travel_is_scored_here_and_says_so() -> None:
     class Local(Hanging):
         pass
 
-    with Rewarded(Local()) as task:  # type: ignore[arg-type]
-        [group] = score(task, [group_of("abc")])
+    with Scorer(Local()) as scorer:  # type: ignore[arg-type]
+        [group] = scorer.score([group_of("abc")])
         assert group.completions[0].reward == 3.0
-        [note] = task.notes
+        [note] = scorer.notes
         assert note.startswith("task hanging is scored in the trainer's process")
-        assert task.workers is None
+        assert scorer.workers is None

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from grpo.errors import GrpoError
-from grpo.rewards import score_texts
+from grpo.rewards import Scorer
 from grpo.tasks.checkers import sandbox
 from grpo.tasks.checkers.sandbox import ProgramLimits, run_program
 from grpo.tasks.code import Code, passes_calls, passes_runs, program_in
@@ -225,7 +225,8 @@ def test_every_gold_passes_and_nothing_else_does() -> None:
     golds = [problem.answer for problem in problems]
 
     def rewards(texts: list[str]) -> list[float | None]:
-        return [done.reward for done in score_texts(task, zip(problems, texts, strict=True))]
+        with Scorer(task) as scorer:
+            return [done.reward for done in scorer.score_texts(zip(problems, texts, strict=True))]
 
     assert rewards(golds) == [1.0] * 20
     assert rewards([f"Here:\n```python\n{gold}```\nDone." for gold in golds]) == [1.0] * 20

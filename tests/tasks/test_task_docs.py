@@ -16,7 +16,7 @@ from grpo.cli.task_check import FORMS
 from grpo.config import Config, Dataset, Scoring, SftConfig
 from grpo.config import parse as flags
 from grpo.config.schema import parse_sft, parse_train
-from grpo.rewards import Rewarded, score
+from grpo.rewards import Scorer
 from grpo.tasks import TASKS, load_task
 from grpo.types import Completion, Group, Problem
 
@@ -55,8 +55,8 @@ def test_the_reward_command_shown_pays_for_tags_too() -> None:
     nothing = np.zeros(0)
     texts = ("42", "<think>a</think><answer>42</answer>")
     completions = tuple(Completion(text, nothing, nothing, "stop") for text in texts)
-    with Rewarded(load_task("arithmetic"), config.reward, Scoring(workers=1)) as task:
-        [scored] = score(task, [Group(Problem("p", "6*7=", "42"), nothing, completions, 0)])
+    with Scorer(load_task("arithmetic"), config.reward, Scoring(workers=1)) as scorer:
+        [scored] = scorer.score([Group(Problem("p", "6*7=", "42"), nothing, completions, 0)])
     assert [completion.reward for completion in scored.completions] == [1.0, 0.2]
 
 

@@ -10,7 +10,7 @@ import pytest
 from grpo.config import Config, Critic
 from grpo.config.schema import Loss
 from grpo.errors import GrpoError
-from grpo.rewards import score
+from grpo.rewards import Scorer
 from grpo.rewards.steps import score_steps, step_marks
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.training.credit import credit
@@ -134,7 +134,7 @@ def test_steps_of_a_worked_sum() -> None:
 
     groups = [Group(problem, np.array([1]), (answered("(18;16)168"), answered("(18;17)178")), 0)]
     decode = lambda rows: ["".join(chr(token) for token in row if token) for row in rows]  # noqa: E731
-    [marked] = score_steps(task, score(task, groups), decode)
+    [marked] = score_steps(task, Scorer(task).score(groups), decode)
     # Characters: ( 1 8 ; 1 6 ) 1 6 8 end. Steps end with ";" (3), ")" (6) and the end token (10).
     assert [c.steps for c in marked.completions] == [
         ((3, 1.0), (6, 1.0), (10, 1.0)),

@@ -12,7 +12,7 @@ import pytest
 import grpo
 from grpo.config import Config, Evaluation, System
 from grpo.config.schema import Loss
-from grpo.rewards import score
+from grpo.rewards import Scorer
 from grpo.rollout.scripted import ScriptedEngine
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.training.dynamic_sampling import fresh_problems, replace_without_signal, with_signal
@@ -49,8 +49,10 @@ class Fake:
         return ScriptedEngine(Characters(), texts).sample(problems, group_size)
 
     def score(self, groups: Sequence[Group]) -> list[Group]:
-        task = SimpleNamespace(name="ones", score=lambda problem, text: {"correct": float(text == problem.answer)})
-        return score(task, groups)  # type: ignore[arg-type]
+        task = SimpleNamespace(
+            name="ones", trusted=True, score=lambda problem, text: {"correct": float(text == problem.answer)}
+        )
+        return Scorer(task).score(groups)  # type: ignore[arg-type]
 
     def run(self) -> tuple[list[str], dict[str, float]]:
         problems = self.draw(7, self.config.prompts_per_step, self.config.seed)

@@ -17,9 +17,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from grpo.cli.terminal.printed import printable
-from grpo.rewards import score, score_texts
+from grpo.rewards import Scorer
 from grpo.tasks import Task
 from grpo.tasks.checkers.numbers import read_number
+from grpo.tasks.protocol import HasProblems, HasReasons
 from grpo.training.evaluation import wilson_interval
 from grpo.types import Completion, Problem, is_right
 
@@ -98,17 +99,18 @@ class Findings:
         return {**asdict(self), "sound": self.sound}
 
 
-def check_task(task: Task, *, problems: int = 0, seed: int = 1, samples: int = 12) -> Findings:
+def check_task(scorer: Scorer, *, problems: int = 0, seed: int = 1, samples: int = 12) -> Findings:
     """`problems`: how many are looked at; 0: every row, or `ENDLESS` of a task without end."""
+    task = scorer.task
     known = list(known_problems(task, problems, seed))
-    judged(task, [(problem, problem.answer) for problem in known[:1]])  # starts the workers, which is not timed
+    judged(scorer, [(problem, problem.answer) for problem in known[:1]])  # starts the workers, which is not timed
     started = time.perf_counter()
-    golds = judged(task, [(problem, problem.answer) for problem in known])
+    golds = judged(scorer, [(problem, problem.answer) for problem in known])
     seconds = (time.perf_counter() - started) / len(known)
-    forms = {form: judged(task, rephrased(known, form)) for form in FORMS}
+    forms = {form: judged(scorer, rephrased(known, form)) for form in FORMS}
     some = known[:TRICKED]
-    junk = judged(task, [(problem, text) for problem in some for text in JUNK if text.strip() != problem.answer])
-    tricks = {trick: judged(task, pairs) for trick, pairs in tricks_on(some, seed).items()}
+    junk = judged(scorer, [(problem, text) for problem in some for text in JUNK if text.strip() != problem.answer])
+    tricks = {trick: judged(scorer, pairs) for trick, pairs in tricks_on(some, seed).items()}
     made_up, rng = {"junk": junk, **tricks, **forms}, random.Random(seed)
     shown = [(source, rng.choice(each)) for source, each in made_up.items() if each]
     return Findings(
@@ -125,8 +127,8 @@ def check_task(task: Task, *, problems: int = 0, seed: int = 1, samples: int = 1
 
 
 def known_problems(task: Task, count: int, seed: int) -> Iterator[Problem]:
-    if everything := getattr(task, "problems", None):
-        return islice(everything(), count or None)
+    if isinstance(task, HasProblems):
+        return islice(task.problems(), count or None)
     count = count or ENDLESS
     heldout = task.heldout()[: count // 2]
     return iter([*heldout, *task.draw(0, count - len(heldout), seed)])
@@ -171,14 +173,13 @@ def tricks_on(problems: Sequence[Problem], seed: int) -> dict[str, list[tuple[Pr
     return {name: [(problem, text(problem)) for problem in problems] for name, text in tricks.items()}
 
 
-def judged(task: Task, pairs: Sequence[tuple[Problem, str]]) -> list[Judged]:
-    return [(problem, done) for (problem, _), done in zip(pairs, score_texts(task, pairs), strict=True)]
+def judged(scorer: Scorer, pairs: Sequence[tuple[Problem, str]]) -> list[Judged]:
+    return [(problem, done) for (problem, _), done in zip(pairs, scorer.score_texts(pairs), strict=True)]
 
 
 def explained(task: Task, one: Judged, source: str) -> Sample:
     problem, done = one
-    why = getattr(task, "why", None)
-    extracted, reason = why(problem, done.text) if why else ("", "")
+    extracted, reason = task.why(problem, done.text) if isinstance(task, HasReasons) else ("", "")
     return Sample(problem.id, source, done.text, extracted, done.parts, done.reward, reason)
 
 
@@ -187,7 +188,7 @@ def paid(judgements: Sequence[Judged]) -> Paid:
 
 
 def check_with_model(
-    task: Task,
+    scorer: Scorer,
     policy: Policy,
     *,
     problems: int,
@@ -199,9 +200,10 @@ def check_with_model(
     """Pass rate and expected share of groups without a signal, from sampled groups; and the completions."""
     from grpo.rollout.builtin import Engine
 
+    task = scorer.task
     asked = task.draw(0, problems, seed)
     options: dict[str, Any] = {"seed": seed, "step": 0, "temperature": temperature, "max_new_tokens": max_new_tokens}
-    groups = score(task, Engine(policy).sample(asked, group_size, purpose="check", **options))
+    groups = scorer.score(Engine(policy).sample(asked, group_size, purpose="check", **options))
     completions = [completion for group in groups for completion in group.completions]
     right = [sum(is_right(completion.reward) for completion in group.completions) for group in groups]
     low, high = wilson_interval(sum(right), len(completions))

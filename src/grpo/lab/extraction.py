@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from grpo.errors import GrpoError
 from grpo.tasks import load_task
+from grpo.tasks.protocol import ExtractsAnswers
 
 
 @lru_cache(maxsize=16)
@@ -16,5 +17,4 @@ def extractor(task_name: str) -> Callable[[str], str | None]:
         task = load_task(task_name)
     except (GrpoError, ImportError, OSError):  # border: a run of somebody else's task, or of a dataset not here
         return lambda text: None
-    extract: Callable[[str], str | None] = getattr(task, "extract", lambda text: None)
-    return extract
+    return task.extract if isinstance(task, ExtractsAnswers) else lambda text: None

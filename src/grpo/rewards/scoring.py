@@ -1,12 +1,14 @@
-"""Puts together what the rewards of a run say of each completion."""
+"""Scores completions: starts the rewards of a run, waits for them, and sums their values."""
 
 from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
+
+import numpy as np
 
 from grpo.config import Scoring
 from grpo.errors import GrpoError
@@ -15,10 +17,8 @@ from grpo.rewards.judge import Judge
 from grpo.rewards.pool.confine import Limits
 from grpo.rewards.pool.invoke import Answers, Outcome, Reward, TaskReward, call_each
 from grpo.rewards.pool.workers import Workers
+from grpo.tasks.protocol import HasTraits, Task, is_trusted
 from grpo.types import Completion, Group, Problem, changed
-
-if TYPE_CHECKING:
-    from grpo.tasks import Task
 
 RECENT = 500
 """Completions among which a reward's faults are counted."""
@@ -43,14 +43,14 @@ class Weighted:
     """It takes the trainer's own time, so it begins only when somebody waits, and with all groups."""
 
 
-class Rewarded:
-    """A task, scored as the fields `reward` and `scoring` say; to be closed after use. What it does not know itself, it
-    asks the task.
+class Scorer:
+    """Scores completions of a task with the rewards of a run. The caller closes it: rewards may run in processes.
 
     >>> from grpo.tasks import load_task
-    >>> with Rewarded(load_task("arithmetic")) as task:
-    ...     print(task.name, [weighted.title for weighted in task.rewards], task.notes)
-    arithmetic ['task arithmetic'] []
+    >>> with Scorer(load_task("arithmetic")) as scorer:
+    ...     [done] = scorer.score_texts([(Problem("p", "6*7=", "42"), "42")])
+    >>> done.reward, done.parts, scorer.notes
+    (1.0, {'correct': 1.0}, [])
     """
 
     def __init__(self, task: Task, reward: str = "", scoring: Scoring | None = None, device: str = "cpu"):
@@ -59,17 +59,13 @@ class Rewarded:
         _refuse_namesakes(self.specs)
         self.checks_golds = [spec.source for spec in self.specs] == ["task"]
         """Whether a gold answer must earn the full reward."""
-        self.notes: list[str] = [*getattr(task, "notes", [])]
-        """What was taken for granted."""
+        self.notes: list[str] = []
+        """What a person should know about how this run is scored."""
+        self.traits = self._extra_traits()
         self.workers: Workers | None = None
         self.judges: list[Judge] = []
         self.recent: dict[str, deque[bool]] = {}
         self.rewards = self._start()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked for by copy and pickle, before there is a task
-            raise AttributeError(name)
-        return getattr(self.task, name)
 
     def __enter__(self) -> Self:
         return self
@@ -89,15 +85,25 @@ class Rewarded:
             self.workers.ready()
 
     def submit(self, groups: Sequence[Group]) -> Pending:
-        """Begins to score; more groups may be added."""
+        """Starts to score and returns at once; `collect` waits. More groups may be added."""
         pending = Pending(self)
         pending.add(groups)
         return pending
 
-    def watched(self) -> Callable[[Problem, str], Mapping[str, float]]:
-        """The task's traits where its own check, which finds them too, is not among the rewards."""
-        found_anyway = any(spec.source == "task" for spec in self.specs)
-        if found_anyway or not getattr(self.task, "trusted", False) or not hasattr(self.task, "traits"):
+    def score(self, groups: Sequence[Group]) -> list[Group]:
+        """+ rewards by part, their sum, the task's traits, and the reason where scoring went wrong."""
+        return self.submit(groups).collect()
+
+    def score_texts(self, pairs: Iterable[tuple[Problem, str]]) -> list[Completion]:
+        """Each text as a scored completion of its problem."""
+        empty = np.zeros(0, dtype=np.int64)
+        groups = [Group(problem, empty, (Completion(text, empty, empty, "stop"),), 0) for problem, text in pairs]
+        return [group.completions[0] for group in self.score(groups)]
+
+    def _extra_traits(self) -> Callable[[Problem, str], Mapping[str, float]]:
+        """The task's traits, where its checker, which returns them too, is not among the rewards."""
+        checked = any(spec.source == "task" for spec in self.specs)
+        if checked or not is_trusted(self.task) or not isinstance(self.task, HasTraits):
             return lambda problem, text: {}
         return self.task.traits
 
@@ -110,7 +116,7 @@ class Rewarded:
             raise GrpoError(
                 f"{title}: failed on {sum(recent)} of the last {len(recent)} completions, more than "
                 f"scoring.most_failures ({self.scoring.most_failures:g}) allows; the last: {last.fault}: "
-                f"{telling_line(last.why)}; mend it, or raise the limit"
+                f"{error_line(last.why)}; fix it, or raise the limit"
             )
 
     def _start(self) -> list[Weighted]:
@@ -142,7 +148,7 @@ class Rewarded:
     def _in_this_process(self) -> Start | None:
         """For a task that is trusted, or cannot go elsewhere."""
         reward = TaskReward(self.task)
-        if not getattr(self.task, "trusted", False):
+        if not is_trusted(self.task):
             why = _bound_here(self.task)
             if not why:
                 return None
@@ -155,8 +161,8 @@ class Rewarded:
 class Pending:
     """Completions that are being scored."""
 
-    def __init__(self, task: Rewarded):
-        self.task = task
+    def __init__(self, scorer: Scorer):
+        self.scorer = scorer
         self.groups: list[Group] = []
         self.asked: list[Answers] = []
         self.waits: list[Callable[[], list[Outcomes | None]]] = []
@@ -164,7 +170,7 @@ class Pending:
 
     def add(self, groups: Sequence[Group]) -> None:
         """Begins with these too."""
-        workers, rewards = self.task.workers, self.task.rewards
+        workers, rewards = self.scorer.workers, self.scorer.rewards
         asked = [
             Answers(
                 group.problem,
@@ -188,7 +194,7 @@ class Pending:
 
     def collect(self) -> list[Group]:
         """Waits until all are scored."""
-        rewards = self.task.rewards
+        rewards, traits = self.scorer.rewards, self.scorer.traits
         here = [each.start(self.asked)() if each.start and each.here else None for each in rewards]
         parts = [wait() for wait in self.waits]
         outcomes = [
@@ -197,12 +203,11 @@ class Pending:
         ]
         for weighted, by_group in zip(rewards, outcomes, strict=True):
             _refuse_mistakes(weighted.title, self.groups, by_group)
-            self.task.note_faults(weighted.title, by_group)
-        watched = self.task.watched()
+            self.scorer.note_faults(weighted.title, by_group)
 
         def scored(group: Group, by_reward: Sequence[Sequence[Outcome]]) -> Group:
             rows = zip(group.completions, zip(*by_reward, strict=True), strict=True)
-            completions = (_scored(done, watched(group.problem, done.text), rewards, found) for done, found in rows)
+            completions = (_scored(done, traits(group.problem, done.text), rewards, found) for done, found in rows)
             return replace(group, completions=tuple(completions))
 
         return [
@@ -245,7 +250,7 @@ def _refuse_mistakes(title: str, groups: Sequence[Group], outcomes: Outcomes) ->
                 raise GrpoError(f"{title}, problem {group.problem.id}, completion {row}: {outcome.why}")
 
 
-def telling_line(why: str) -> str:
+def error_line(why: str) -> str:
     """The error of a traceback, with the place it was raised at."""
     before = why.partition("\nprinted: ")[0].strip().splitlines() or [""]
     places = [line.strip() for line in before if line.strip().startswith("File ")]

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from grpo.errors import GrpoError
-from grpo.tasks import Task
+from grpo.tasks.protocol import HasSteps, Task
 from grpo.types import Completion, Group, Problem, changed
 
 Decode = Callable[[list[np.ndarray]], list[str]]
@@ -18,12 +18,11 @@ Decode = Callable[[list[np.ndarray]], list[str]]
 
 def step_marks(task: Task) -> Callable[[Problem, str], Sequence[tuple[int, float]]]:
     """The task's own method; refused where it has none."""
-    marks = getattr(task, "steps", None)
-    if marks is None:
+    if not isinstance(task, HasSteps):
         raise GrpoError(
             f'field loss.credit: "process" needs a task that marks steps, and task {task.name} has no method steps'
         )
-    return marks
+    return task.steps
 
 
 def score_steps(task: Task, groups: Sequence[Group], decode: Decode) -> list[Group]:

@@ -8,37 +8,16 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from grpo.config import Dataset
 from grpo.errors import GrpoError
+from grpo.tasks.protocol import REQUIRED, Task
 from grpo.tasks.rows import Source
-from grpo.types import Problem
 
-
-class Task(Protocol):
-    """The least a task must have. docs/tasks.md tells what else it may have, and what for: `recognise`, `traits`,
-    `why`, `steps`, `problems`, `fingerprint`.
-
-    A task may say `trusted = True` of itself: its check cannot hang, crash or harm, whatever the text, and runs in
-    the trainer's process. All others are sent to worker processes by pickle; one that holds much data keeps it at home
-    with `__getstate__`, since only `score` and `traits` are called there."""
-
-    name: str
-
-    def draw(self, step: int, count: int, seed: int) -> list[Problem]:
-        """The problems of one training step: a function of its arguments alone."""
-        ...
-
-    def heldout(self) -> list[Problem]:
-        """Fixed problems that `draw` never returns."""
-        ...
-
-    def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
-        """Reward by part; None where a part does not apply to this completion."""
-        ...
+__all__ = ["TASKS", "Task", "load_file", "load_task"]
 
 
 TASKS: dict[str, str | Callable[..., Task]] = {
@@ -54,7 +33,6 @@ TASKS: dict[str, str | Callable[..., Task]] = {
 }
 """Task name -> what makes it, or where that is. It is given what it has parameters for: `variant`, the part of the name
 after the colon (`arithmetic:easy`), and `source`, the rows of `--data`."""
-REQUIRED = ("name", "draw", "heldout", "score")
 
 
 def load_task(name: str, data: str = "", dataset: Dataset | None = None) -> Task:

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
 
-from grpo.rewards import score
+from grpo.rewards import Scorer
 from grpo.rollout.protocol import SamplingEngine
-from grpo.tasks import Task
 from grpo.types import Completion, Group, Problem, is_right
 
 
 def evaluate(
     engine: SamplingEngine,
-    task: Task,
+    scorer: Scorer,
     problems: Sequence[Problem],
     *,
     max_new_tokens: int,
@@ -29,8 +28,8 @@ def evaluate(
     The sampling noise is the same at every evaluation of a run, so two evaluations differ by the policy alone.
     """
     ask = partial(engine.sample, problems, 1, seed=seed, step=0, max_new_tokens=max_new_tokens, purpose="eval")
-    sampled = score(task, ask(temperature=temperature, top_k=top_k, top_p=top_p))
-    greedy = score(task, ask(temperature=0.0))
+    sampled = scorer.score(ask(temperature=temperature, top_k=top_k, top_p=top_p))
+    greedy = scorer.score(ask(temperature=0.0))
     completions = [group.completions[0] for group in sampled]
     row = accuracy_row(sampled) | {f"greedy_{name}": value for name, value in accuracy_row(greedy).items()}
     if scored := [completion.reward for completion in completions if completion.reward is not None]:

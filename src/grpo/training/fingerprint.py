@@ -15,18 +15,18 @@ from grpo.config.presets import surrogate_source
 from grpo.model.hub import locate_model
 from grpo.model.hub.folder import adapter_base
 from grpo.rewards.functions import parse, sources
-from grpo.tasks import Task
+from grpo.tasks.protocol import Task, fingerprint_of
 
 
 def fingerprints(config: Config, task: Task) -> dict[str, str]:
     """Hashes of model, problems and code, and the versions of what computes."""
-    surrogate = config.loss.surrogate
+    surrogate, data = config.loss.surrogate, fingerprint_of(task)
     computing = ("torch", "transformers", "numpy", *(("peft",) if config.lora.rank else ()))
     versions = {name: _version(name) for name in computing}
     return {
         "model": model_fingerprint(config.model),
         "problems": problems_fingerprint(task, config.seed),
-        **({"data": task.fingerprint} if hasattr(task, "fingerprint") else {}),
+        **({"data": data} if data is not None else {}),
         "task code": _digest([_source(task)]),
         **({"reward code": _digest(sources(parse(config.reward)))} if config.reward else {}),
         **({"surrogate code": _digest([surrogate_source(surrogate)])} if ":" in surrogate else {}),

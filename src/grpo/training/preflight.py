@@ -15,9 +15,9 @@ from grpo.model.oom_retry import BY_DEFAULT, LEAST, MOST, tokens_at_once
 from grpo.model.packing import pack
 from grpo.model.plan import PRECISIONS, Memory, Shape, Work, memory_of, needs, read_config, shape_of
 from grpo.model.policy import Policy, logprobs
-from grpo.rewards import Rewarded, score_texts
+from grpo.rewards import Scorer
 from grpo.rollout.builtin import Engine
-from grpo.tasks import Task
+from grpo.tasks.protocol import HasProblems, Task, notes_of
 from grpo.types import Problem, is_right
 
 LARGEST_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
@@ -28,26 +28,27 @@ BYTES_PER_COMPLETION = 400
 """What one completion takes in the record, roughly."""
 
 
-def preflight(config: Config, task: Task, policy: Policy, engine: Engine, run_path: Path | None = None) -> list[str]:
+def preflight(
+    config: Config, scorer: Scorer, policy: Policy, engine: Engine, run_path: Path | None = None
+) -> list[str]:
     """What was assumed, one line each. Raises GrpoError with the reason when the run cannot go well.
 
     `run_path` is the folder of a run that goes on: what it holds was part of what it needed.
     """
-    heldout = task.heldout()
+    task, heldout = scorer.task, scorer.task.heldout()
     if not heldout:
         raise GrpoError(f"task {task.name}: has no held-out problems, so nothing could be measured")
     problems = [*heldout[: config.evaluation.problems], *task.draw(0, config.prompts_per_step, config.seed)]
-    if isinstance(task, Rewarded):
-        task.ready()
-    check_golds(task, problems)
+    scorer.ready()
+    check_golds(scorer, problems)
     check_vocabulary(policy)
     # Where the rows are known, all of them: a prompt too long is found now, not in the night.
-    check_lengths(policy, task.problems() if hasattr(task, "problems") else problems, config.max_new_tokens)
+    check_lengths(policy, task.problems() if isinstance(task, HasProblems) else problems, config.max_new_tokens)
     check_disk(config, policy, run_path)
     check_agreement(config, policy, problems[-2:])
     prompts = [policy.prompt_tokens(problem) for problem in problems]
     engine.rows_at_once = engine.rows_at_once or engine.rows_that_fit(max(map(len, prompts)), config.max_new_tokens)
-    notes = [*assumptions(policy, problems), *getattr(task, "notes", [])]
+    notes = [*assumptions(policy, problems), *notes_of(task), *scorer.notes]
     if len(heldout) < config.evaluation.problems:
         notes.append(
             f"evaluation.problems is {config.evaluation.problems}; {task.name} has {len(heldout)}, all are asked"
@@ -55,18 +56,18 @@ def preflight(config: Config, task: Task, policy: Policy, engine: Engine, run_pa
     return notes
 
 
-def check_golds(task: Task, problems: list[Problem]) -> None:
+def check_golds(scorer: Scorer, problems: list[Problem]) -> None:
     """Every gold answer must earn full marks from its own checker, or no completion could. People's own rewards may pay
     for something else."""
-    if isinstance(task, Rewarded) and not task.checks_golds:
+    if not scorer.checks_golds:
         return
-    scored = score_texts(task, [(problem, problem.answer) for problem in problems])
+    scored = scorer.score_texts([(problem, problem.answer) for problem in problems])
     wrong = [problem for problem, done in zip(problems, scored, strict=True) if not is_right(done.reward)]
     if wrong:
         first = wrong[0]
         raise GrpoError(
-            f"task {task.name}: {len(wrong)} of {len(problems)} gold answers do not pass their own check; the first is "
-            f"problem {first.id}, answer {first.answer!r}"
+            f"task {scorer.task.name}: {len(wrong)} of {len(problems)} gold answers do not pass their own check; the "
+            f"first is problem {first.id}, answer {first.answer!r}"
         )
 
 

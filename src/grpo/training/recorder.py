@@ -19,7 +19,7 @@ from grpo.errors import DiskFullError, GrpoError
 from grpo.record.diagnosis import EVERY, news
 from grpo.record.events import Callback
 from grpo.record.store import Run
-from grpo.rewards import telling_line
+from grpo.rewards import error_line
 from grpo.training.stop import StopRequest
 from grpo.types import Group
 
@@ -136,7 +136,7 @@ class Recorder:
                 if kind and kind not in self.told_faults:
                     self.told_faults.add(kind)
                     scored = "is left unscored" if completion.reward is None else "scores 0"
-                    reason = telling_line(completion.why).removeprefix(f"{kind}: ")
+                    reason = error_line(completion.why).removeprefix(f"{kind}: ")
                     self.warn("reward", f"step {step}: {kind}: {reason}; the completion {scored}", step)
 
     def _keep_budget(self, step: int, tokens: int) -> None:

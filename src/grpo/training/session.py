@@ -27,11 +27,11 @@ from grpo.record.events import Callback, Callbacks
 from grpo.record.lock import RunLock
 from grpo.record.loggers import with_loggers
 from grpo.record.store import Run, fresh_name
-from grpo.rewards import Pending, Rewarded, score
+from grpo.rewards import Pending, Scorer
 from grpo.rewards.pool.workers import refuse_while_scoring
 from grpo.rewards.steps import score_steps, step_marks
 from grpo.rollout.builtin import Engine
-from grpo.tasks import load_task
+from grpo.tasks import Task, load_task
 from grpo.training.evaluation import evaluate
 from grpo.training.fingerprint import fingerprints
 from grpo.training.preflight import check_memory, check_shape, preflight
@@ -44,7 +44,8 @@ from grpo.types import Group, Problem
 @dataclass(eq=False)
 class Session:
     config: Config
-    task: Rewarded
+    task: Task
+    scorer: Scorer
     policy: Policy
     reference: Policy | None
     critic: Critic | None
@@ -75,10 +76,10 @@ class Session:
     @classmethod
     def _start(cls, config: Config, callbacks: Callbacks, undo: ExitStack) -> Self:
         folder, device = Path(config.system.runs), pick_device(config.system)
-        plain_task = load_task(config.task, config.data, config.dataset)
+        task = load_task(config.task, config.data, config.dataset)
         # Workers load people's code while the model is loaded here.
-        task = undo.enter_context(Rewarded(plain_task, config.reward, config.scoring, device))
-        prints = fingerprints(config, plain_task)
+        scorer = undo.enter_context(Scorer(task, config.reward, config.scoring, device))
+        prints = fingerprints(config, task)
         run, lock, checkpoint = existing_run(config, folder), None, None
         if run is not None:
             undo.callback(run.close)
@@ -97,7 +98,7 @@ class Session:
         engine = Engine(
             policy, config.system.max_concurrent_completions or (run.meta("rows_at_once") if run else None) or 0
         )
-        notes = [*idle(config), *preflight(config, task, policy, engine, run.path if run else None)]
+        notes = [*idle(config), *preflight(config, scorer, policy, engine, run.path if run else None)]
         if run is None or lock is None:
             name = config.run or fresh_name(folder, f"{task.name}-{config.algorithm}")
             meta = {
@@ -114,6 +115,7 @@ class Session:
         session = cls(
             config=config,
             task=task,
+            scorer=scorer,
             policy=policy,
             reference=reference,
             critic=critic,
@@ -145,7 +147,7 @@ class Session:
     def recorded(self) -> Iterator[None]:
         """However training ends, the record and the callbacks learn how, and the run is free for the next trainer."""
         light = little_to_collect(self.policy.device)
-        with closing(self.lock), closing(self.task), recorded_ending(self.run, self.callbacks, self.stop), light:
+        with closing(self.lock), closing(self.scorer), recorded_ending(self.run, self.callbacks, self.stop), light:
             try:
                 self._begin()
                 yield
@@ -164,14 +166,14 @@ class Session:
 
     def sample(self, problems: Sequence[Problem], step: int) -> Pending:
         """Groups of completions. Those of one wave are scored while the next is sampled."""
-        pending = Pending(self.task)
+        pending = Pending(self.scorer)
         for wave in self.engine.waves(problems, self.config.group_size, step=step, **self.sampling):
             pending.add(wave)
         return pending
 
     def score(self, groups: Sequence[Group]) -> list[Group]:
         """+ rewards, and those of the steps where they count."""
-        return self.scored(self.task.submit(groups))
+        return self.scored(self.scorer.submit(groups))
 
     def scored(self, pending: Pending) -> list[Group]:
         """The groups that are being scored, once they are."""
@@ -202,11 +204,11 @@ class Session:
         heldout = self.task.heldout()
         asked = heldout[: self.config.evaluation.problems]
         self.callbacks.on_evaluation_start(step, len(asked))
-        row, groups = evaluate(self.engine, self.task, asked, **self.sampling)
+        row, groups = evaluate(self.engine, self.scorer, asked, **self.sampling)
         self.recorder.with_space(lambda: self.run.record_eval(step, row, groups))
         pinned = heldout[: self.config.evaluation.probes]
         options = {"step": 0, "purpose": "probe", **self.sampling}
-        probes = score(self.task, self.engine.sample(pinned, self.config.group_size, **options)) if pinned else []
+        probes = self.scorer.score(self.engine.sample(pinned, self.config.group_size, **options)) if pinned else []
         self.recorder.with_space(lambda: self.run.record_probes(step, probes))
         self.callbacks.on_evaluation(step, row)
         if step:

@@ -47,21 +47,22 @@ def command(arguments: list[str]) -> int:
     if not options.task and not options.data:
         raise GrpoError("field task: which one? grpo check TASK, or grpo check --data FILE")
     from grpo.cli.task_check import check_task, check_with_model, lines
+    from grpo.rewards import Scorer
     from grpo.tasks import load_task
 
-    task = load_task(options.task or "data", options.data, options.dataset)
-    found = check_task(task, problems=options.problems, seed=options.seed, samples=options.samples)
-    if options.model:
-        policy, settings = load(options.model, options.runs)
-        found.model, sampled = check_with_model(
-            task,
-            policy,
-            problems=options.model_problems,
-            group_size=options.group_size,
-            max_new_tokens=options.max_new_tokens or settings.get("max_new_tokens", 48),
-            temperature=options.temperature,
-            seed=options.seed,
-        )
-        found.samples = sampled[: options.samples]
+    with Scorer(load_task(options.task or "data", options.data, options.dataset)) as scorer:
+        found = check_task(scorer, problems=options.problems, seed=options.seed, samples=options.samples)
+        if options.model:
+            policy, settings = load(options.model, options.runs)
+            found.model, sampled = check_with_model(
+                scorer,
+                policy,
+                problems=options.model_problems,
+                group_size=options.group_size,
+                max_new_tokens=options.max_new_tokens or settings.get("max_new_tokens", 48),
+                temperature=options.temperature,
+                seed=options.seed,
+            )
+            found.samples = sampled[: options.samples]
     print(json.dumps(found.as_dict()) if options.json else "\n".join(lines(found)))
     return 0 if found.sound else 1

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass
 
-from grpo.cli.commands.model import find_task, load
+from grpo.cli.commands.model import find_scorer, load
 from grpo.cli.commands.options import Sampling, parse
 from grpo.errors import GrpoError
 
@@ -27,16 +27,16 @@ def command(arguments: list[str]) -> int:
     from grpo.rollout.builtin import Engine
     from grpo.training.evaluation import evaluate
 
-    task = find_task(options, settings, str(policy.device))
-    if task is None:
+    scorer = find_scorer(options, settings, str(policy.device))
+    if scorer is None:
         raise GrpoError("field task: name one with --task NAME; only runs and embedded models bring their own")
-    with task:
-        problems = task.heldout()[: options.problems]
+    with scorer:
+        problems = scorer.task.heldout()[: options.problems]
         if sys.stderr.isatty():
             print(f"asking {len(problems)} held-out problems, sampled and greedy …", file=sys.stderr)
-        row, _ = evaluate(Engine(policy), task, problems, **options.choosing(settings))
+        row, _ = evaluate(Engine(policy), scorer, problems, **options.choosing(settings))
     if options.json:
-        print(json.dumps({"model": options.model, "task": task.name, "problems": len(problems), **row}))
+        print(json.dumps({"model": options.model, "task": scorer.task.name, "problems": len(problems), **row}))
         return 0
     for kind, prefix in (("sampled", ""), ("greedy", "greedy_")):
         low, high = row[f"{prefix}low"], row[f"{prefix}high"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from grpo.cli.commands.options import Sampling
     from grpo.model.policy import Policy
     from grpo.record.store import Run
-    from grpo.rewards import Rewarded
+    from grpo.rewards import Scorer
 
 
 def load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
@@ -49,16 +49,16 @@ def model_of(run: Run, *, best: bool = False) -> Path:
     return checkpoint.model
 
 
-def find_task(options: Sampling, settings: dict[str, Any], device: str) -> Rewarded | None:
-    """The task that was asked for, or else the one the model was trained on, with what pays. To be closed after use."""
-    from grpo.rewards import Rewarded
+def find_scorer(options: Sampling, settings: dict[str, Any], device: str) -> Scorer | None:
+    """The task of the options, or else the one the model was trained on, with its rewards. The caller closes it."""
+    from grpo.rewards import Scorer
     from grpo.tasks import load_task
 
     scoring = from_dict(Scoring, settings.get("scoring", {}))
     if options.task or options.data:
         task = load_task(options.task or "data", options.data, options.dataset)
-        return Rewarded(task, options.reward, scoring, device)
+        return Scorer(task, options.reward, scoring, device)
     if not settings.get("task"):
         return None
     rows = settings.get("data", ""), from_dict(Dataset, settings.get("dataset", {}))
-    return Rewarded(load_task(settings["task"], *rows), options.reward or settings.get("reward", ""), scoring, device)
+    return Scorer(load_task(settings["task"], *rows), options.reward or settings.get("reward", ""), scoring, device)

@@ -8,13 +8,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo.cli.commands.model import find_task, load
+from grpo.cli.commands.model import find_scorer, load
 from grpo.cli.commands.options import Sampling, parse
 from grpo.config import Config
 from grpo.errors import GrpoError
 
 if TYPE_CHECKING:
-    from grpo.rewards import Rewarded
+    from grpo.tasks import Task
     from grpo.types import Problem
 
 PROG = "grpo sample"
@@ -30,11 +30,12 @@ class SampleOptions(Sampling):
     """Completions; also -n."""
 
 
-def typed(task: Rewarded | None, prompt: str) -> Problem:
+def typed(task: Task | None, prompt: str) -> Problem:
     """A prompt that the task does not know, asked as the task's own are."""
+    from grpo.tasks.protocol import TakesTypedPrompts
     from grpo.types import Problem, chat
 
-    if task is not None and hasattr(task, "typed"):
+    if isinstance(task, TakesTypedPrompts):
         try:
             return task.typed(prompt)
         except GrpoError as error:  # a template of several columns, of which one was typed
@@ -47,13 +48,14 @@ def command(arguments: list[str]) -> int:
     options = parse(SampleOptions, arguments, PROG, ("model", "prompt"))
     policy, settings = load(options.model, options.runs)
     from grpo.cli.terminal.live import print_group
-    from grpo.rewards import score
     from grpo.rollout.builtin import Engine
+    from grpo.tasks.protocol import RecognisesPrompts
     from grpo.training.credit import credit
 
-    task = find_task(options, settings, str(policy.device))
-    with task or nullcontext():
-        problem = task.recognise(options.prompt) if task is not None and hasattr(task, "recognise") else None
+    scorer = find_scorer(options, settings, str(policy.device))
+    task = scorer.task if scorer else None
+    with scorer or nullcontext():
+        problem = task.recognise(options.prompt) if isinstance(task, RecognisesPrompts) else None
         groups = Engine(policy).sample(
             [problem or typed(task, options.prompt)],
             options.count,
@@ -61,8 +63,8 @@ def command(arguments: list[str]) -> int:
             purpose="sample",
             **options.choosing(settings),
         )
-        if task and problem:
-            groups, _ = credit(score(task, groups), Config())
+        if scorer and problem:
+            groups, _ = credit(scorer.score(groups), Config())
     [group] = groups
     if not options.json:
         print_group(group)

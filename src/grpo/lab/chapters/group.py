@@ -23,7 +23,6 @@ from grpo.lab.chapters.spread import alone, chance, estimates, group_estimate, s
 from grpo.lab.signal import difficulty
 from grpo.model.packing import pack
 from grpo.model.policy import logprobs
-from grpo.rewards import score
 from grpo.rollout.builtin import Engine
 from grpo.rollout.sampling import choose
 from grpo.tasks.arithmetic import Arithmetic
@@ -80,7 +79,7 @@ def _at_temperature(temperature: float, size: int) -> dict[str, Any]:
     with fresh_nano() as student:
         problems = student.task.draw(0, SWEPT, seed=1)
         options: dict[str, Any] = {"seed": 1, "step": 0, "temperature": temperature, "max_new_tokens": LONGEST}
-        groups = score(student.task, student.engine.sample(problems, size, **options))
+        groups = student.scorer.score(student.engine.sample(problems, size, **options))
         groups, rewards = credit(groups, config)
         norm = gradient_norm(student, groups, config)
         gap, outside = mismatch(student, groups)

@@ -19,7 +19,7 @@ from grpo.lab.catalogue import RECORDINGS
 from grpo.model.critic import Critic, make_critic
 from grpo.model.load import load_policy
 from grpo.model.policy import Policy
-from grpo.rewards import score
+from grpo.rewards import Scorer
 from grpo.rollout.builtin import Engine
 from grpo.tasks import load_task
 from grpo.tasks.arithmetic import Arithmetic
@@ -37,6 +37,8 @@ class Nano:
     policy: Policy
     engine: Engine
     task: Arithmetic
+    scorer: Scorer
+    """Of a trusted task: it has no processes to close."""
 
 
 @lru_cache(maxsize=1)
@@ -47,7 +49,7 @@ def _loaded() -> Nano:
     policy = load_policy("nano")
     task = load_task("arithmetic:easy")
     assert isinstance(task, Arithmetic)
-    return Nano(policy, Engine(policy, rows_at_once=1024), task)
+    return Nano(policy, Engine(policy, rows_at_once=1024), task, Scorer(task))
 
 
 @contextmanager
@@ -62,7 +64,7 @@ def fresh_nano() -> Iterator[Nano]:
     """A copy that may be trained."""
     with nano() as loaded:
         policy = replace(loaded.policy, model=copy.deepcopy(loaded.policy.model))
-        yield Nano(policy, Engine(policy, rows_at_once=1024), loaded.task)
+        yield Nano(policy, Engine(policy, rows_at_once=1024), loaded.task, loaded.scorer)
 
 
 @contextmanager
@@ -84,7 +86,7 @@ def sampled(problems: Sequence[Problem], group_size: int, *, seed: int, temperat
     """Groups of `nano` with their rewards."""
     with nano() as loaded:
         options: dict[str, Any] = {"seed": seed, "step": 0, "temperature": temperature, "max_new_tokens": LONGEST}
-        return score(loaded.task, loaded.engine.sample(problems, group_size, **options))
+        return loaded.scorer.score(loaded.engine.sample(problems, group_size, **options))
 
 
 def sum_of_three(prompt: str) -> Problem:

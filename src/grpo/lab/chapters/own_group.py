@@ -21,7 +21,6 @@ from grpo.lab.tokens import Traced, work_out
 from grpo.model.optimizer import make_optimizer, take_step
 from grpo.model.policy import Policy, logprobs
 from grpo.record.trace import Traces
-from grpo.rewards import score
 from grpo.training.annotations import annotate
 from grpo.training.credit import credit, has_signal
 from grpo.training.gradient import accumulate_gradients
@@ -119,7 +118,7 @@ def _group(own: Nano, wanted: Asked, config: Config) -> Group:
     )
     group = Group(problem, np.array(own.policy.prompt_tokens(problem)), completions, 0)
     fields = ["logprobs", *["ref_logprobs"] * bool(wanted.loss.beta), *["old_logprobs"] * (wanted.updates > 1)]
-    [scored] = score(own.task, [group])
+    [scored] = own.scorer.score([group])
     [annotated] = annotate(
         [scored],
         lambda batch: logprobs(own.policy, batch, config.temperature)[0],

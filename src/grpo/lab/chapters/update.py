@@ -18,7 +18,6 @@ from grpo.lab.chapters.query import Query, number, text, whole
 from grpo.model.optimizer import make_optimizer, take_step
 from grpo.model.policy import Policy, logprobs
 from grpo.record.trace import Traces
-from grpo.rewards import score
 from grpo.training.annotations import Annotations, annotate
 from grpo.training.credit import credit
 from grpo.training.gradient import accumulate_gradients
@@ -43,7 +42,7 @@ def one_update(
     """One step of GRPO, pausing after every phase: all of it but the loop around it."""
     groups = student.engine.sample(problems, config.group_size, step=0, **_sampling(config))
     yield Pause(groups)
-    groups = score(student.task, groups)
+    groups = student.scorer.score(groups)
     yield Pause(groups)
     groups, rewards = credit(Annotations.start(groups, student.policy, reference, config).finish(groups), config)
     yield Pause(groups, rewards)
@@ -137,7 +136,7 @@ def _effect(group: Group, before: Nano, after: Nano, problem: Problem, config: C
     """What the update did: to the log-probability of the completions it learned from, and to what is sampled now."""
     [again] = seen_by(after.policy, [group], config)
     options: dict[str, Any] = {"seed": 0, "step": 1, "temperature": config.temperature, "max_new_tokens": LONGEST}
-    looks = [score(one.task, one.engine.sample([problem], LOOKS, **options))[0].completions for one in (before, after)]
+    looks = [one.scorer.score(one.engine.sample([problem], LOOKS, **options))[0].completions for one in (before, after)]
     return {
         "logprobs": [done.logprobs.tolist() for done in again.completions],
         "looks": LOOKS,

@@ -18,7 +18,7 @@ from grpo.lab.chapters.nano import LONGEST, nano, sampled, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
 from grpo.lab.chapters.update import one_update, paused_update
 from grpo.model.optimizer import descend
-from grpo.rewards import score
+from grpo.rewards import Scorer
 from grpo.rollout.builtin import Engine
 from grpo.tasks.checkers.answers import check
 from grpo.training.credit import credit
@@ -76,7 +76,7 @@ def _said(done: Completion, count: int) -> dict[str, Any]:
 def _fine_tuned() -> dict[str, float]:
     with nano() as loaded:
         problems = loaded.task.heldout()[:HELDOUT]
-        row, _ = evaluate(loaded.engine, loaded.task, problems, max_new_tokens=LONGEST, temperature=1.0, seed=1)
+        row, _ = evaluate(loaded.engine, loaded.scorer, problems, max_new_tokens=LONGEST, temperature=1.0, seed=1)
     return row
 
 
@@ -127,7 +127,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "one_update": one_update,
     "loop": loop,
     "sample": Engine.sample,
-    "score": score,
+    "score": Scorer.score,
     "credit": credit,
     "accumulate_gradients": accumulate_gradients,
     "policy_loss": policy_loss,

@@ -8,13 +8,11 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from grpo.errors import GrpoError
+from grpo.tasks.protocol import HasTraits, Task
 from grpo.types import Problem
-
-if TYPE_CHECKING:
-    from grpo.tasks import Task
 
 Fault = Literal["", "timeout", "crash", "failure", "mistake"]
 LONGEST_WHY = 4000
@@ -80,12 +78,9 @@ class TaskReward:
     def load(self) -> None: ...
 
     def __call__(self, answers: Answers) -> list[Outcome]:
-        return [self._outcome(answers.problem, text) for text in answers.texts]
-
-    def _outcome(self, problem: Problem, text: str) -> Outcome:
-        # The least a task must have is draw, heldout and score.
-        traits = self.task.traits(problem, text) if hasattr(self.task, "traits") else {}
-        return Outcome(self.task.score(problem, text), traits)
+        traits = self.task.traits if isinstance(self.task, HasTraits) else lambda problem, text: {}
+        problem = answers.problem
+        return [Outcome(self.task.score(problem, text), traits(problem, text)) for text in answers.texts]
 
 
 def call(reward: Reward, answers: Answers) -> list[Outcome]:

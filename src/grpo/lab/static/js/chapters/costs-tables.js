@@ -38,7 +38,7 @@ export function Steps() {
   const depth = useDepth();
   const steps = [
     ["Write one answer to each prompt", "grpo.rollout.builtin:Engine.sample", "the same, but G answers"],
-    ["Mark it", "grpo.rewards:score", "the same"],
+    ["Mark it", "grpo.rewards:Scorer.score", "the same"],
     ["Ask the critic what it expected before every token", "grpo.model.critic:Critic.values", "not there"],
     ["Turn surprises into advantages by GAE, with γ and λ", "grpo.core.gae:gae", "grpo.core.advantage:group_advantages", "compare with the group instead"],
     ["Update the policy with the clipped loss, and the critic with its own", "grpo.training.gradient:accumulate_gradients", "the policy alone"],

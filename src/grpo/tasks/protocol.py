@@ -1,0 +1,100 @@
+"""The methods of a task: those it must have, and a protocol for each that it may have (docs/tasks.md).
+
+`isinstance(task, HasTraits)` tells whether a task has an optional method, and the type checker follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from grpo.types import Problem
+
+
+class Task(Protocol):
+    """The required members of a task.
+
+    A task with `trusted = True` promises that its `score` cannot hang, crash or do harm, for any text: it runs in the
+    trainer's process. All others are pickled and scored in worker processes. A task that holds much data leaves it out
+    of the pickle with `__getstate__`: a worker calls only `score` and `traits`."""
+
+    name: str
+
+    def draw(self, step: int, count: int, seed: int) -> list[Problem]:
+        """The problems of one training step, a function of its arguments only."""
+        ...
+
+    def heldout(self) -> list[Problem]:
+        """Fixed problems that `draw` never returns."""
+        ...
+
+    def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
+        """Reward by part; None where a part does not apply to this completion."""
+        ...
+
+
+REQUIRED = ("name", "draw", "heldout", "score")
+
+
+@runtime_checkable
+class HasTraits(Protocol):
+    def traits(self, problem: Problem, text: str) -> Mapping[str, float]:
+        """Properties of a completion that are recorded and not rewarded."""
+        ...
+
+
+@runtime_checkable
+class HasSteps(Protocol):
+    def steps(self, problem: Problem, text: str) -> Sequence[tuple[int, float]]:
+        """(end in the text, reward) of each step of the work."""
+        ...
+
+
+@runtime_checkable
+class HasReasons(Protocol):
+    def why(self, problem: Problem, text: str) -> tuple[str, str]:
+        """(the extracted answer, why it is right or wrong), for `grpo check`."""
+        ...
+
+
+@runtime_checkable
+class HasProblems(Protocol):
+    def problems(self) -> list[Problem]:
+        """All problems, where their number is finite."""
+        ...
+
+
+@runtime_checkable
+class RecognisesPrompts(Protocol):
+    def recognise(self, prompt: str) -> Problem | None:
+        """The problem with this prompt; None where the task cannot score it."""
+        ...
+
+
+@runtime_checkable
+class TakesTypedPrompts(Protocol):
+    def typed(self, question: str) -> Problem:
+        """A question without a gold answer, in the form of the task's own prompts."""
+        ...
+
+
+@runtime_checkable
+class ExtractsAnswers(Protocol):
+    def extract(self, text: str) -> str | None:
+        """The answer that the checker reads in a text."""
+        ...
+
+
+def is_trusted(task: Task) -> bool:
+    return bool(getattr(task, "trusted", False))
+
+
+def notes_of(task: Task) -> list[str]:
+    """What a person should know about the task's problems before a run starts."""
+    return list(getattr(task, "notes", ()))
+
+
+def fingerprint_of(task: Task) -> str | None:
+    """Stands for the task's data; None where its code decides every problem."""
+    fingerprint: str | None = getattr(task, "fingerprint", None)
+    return fingerprint
