@@ -196,6 +196,7 @@ def policy_of(work: argparse.Namespace, attention: str, dtype: str) -> Any:
 def ours(work: argparse.Namespace) -> Engine:
     from grpo.model.attention import NAME
     from grpo.rollout.builtin import Engine as OurEngine
+    from grpo.rollout.protocol import Sampling
     from grpo.types import Problem
 
     policy = policy_of(work, NAME, work.dtype or ("mixed" if work.device == "cuda" else "float32"))
@@ -208,10 +209,9 @@ def ours(work: argparse.Namespace) -> Engine:
         for i, row in enumerate(prompt_tokens(work, policy.model.config.vocab_size))
     ]
     engine = OurEngine(policy)
-    options = {"seed": 0, "step": 0, "temperature": 1.0}
 
     def go(new: int = work.new) -> int:
-        groups = engine.sample(problems, work.group, max_new_tokens=new, **options)
+        groups = engine.sample(problems, work.group, Sampling(seed=0, temperature=1.0, max_new_tokens=new))
         return sum(len(completion) for group in groups for completion in group.completions)
 
     def phases() -> dict[str, float]:
@@ -237,7 +237,7 @@ def timed(spent: dict[str, float], phase: str, function: Callable[..., Any]) -> 
         begin = time.perf_counter()
         result = function(*arguments)
         torch.cuda.synchronize()
-        spent[phase] = spent.get(phase, 0.0) + time.perf_counter() - begin  # once for every wave
+        spent[phase] = spent.get(phase, 0.0) + time.perf_counter() - begin  # once for every sampling batch
         return result
 
     return run

@@ -20,6 +20,7 @@ import torch
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy
 from grpo.rollout.builtin import Engine
+from grpo.rollout.protocol import Sampling
 from grpo.types import Group, Problem, chat
 
 KINDS = (
@@ -101,7 +102,7 @@ def measure(arguments: argparse.Namespace) -> None:
             f"rounding.py: --model {arguments.model} is a {policy.model.config.model_type}; it knows Llama's blocks"
         )
     problems = [Problem(str(i), text, "", chat(text)) for i, text in enumerate(QUESTIONS)]
-    groups = Engine(policy).sample(problems, 2, seed=0, step=0, temperature=1.0, max_new_tokens=arguments.new)
+    groups = Engine(policy).sample(problems, 2, Sampling(seed=0, temperature=1.0, max_new_tokens=arguments.new))
     exact = logprobs(policy.model, groups, set())
     alone = {kind: {kind} for kind in KINDS}
     cases = {**alone, "all": set(KINDS), "all that fused blocks round": set(KINDS) - NOT_IN_FUSED_BLOCKS}

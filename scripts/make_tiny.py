@@ -25,6 +25,7 @@ from grpo.config import SftConfig, System
 from grpo.model.load import load_policy
 from grpo.record.checkpoints import Checkpoints
 from grpo.rollout.builtin import Engine
+from grpo.rollout.protocol import Sampling
 from grpo.tasks import load_task
 from grpo.tasks.arithmetic import work
 from grpo.types import Problem
@@ -118,11 +119,11 @@ def measure(policy, recipe: Recipe) -> dict[str, float]:
     """Held-out accuracy at temperature 1 of each style, and how often the model works."""
     task, engine = load_task(recipe.task), Engine(policy)
     problems = task.heldout()
-    options = {"seed": 0, "step": 0, "temperature": 1.0, "max_new_tokens": 48}
+    sampling = Sampling(seed=0, temperature=1.0, max_new_tokens=48)
 
     def answers(prefix: str) -> list[tuple[Problem, str]]:
         asked = [Problem(problem.id, problem.prompt + prefix, problem.answer) for problem in problems]
-        groups = engine.sample(asked, 4, **options)
+        groups = engine.sample(asked, 4, sampling)
         return [(g.problem, prefix + c.text) for g in groups for c in g.completions]
 
     def accuracy(pairs: list[tuple[Problem, str]]) -> float:

@@ -49,6 +49,6 @@ def test_every_depth_is_clean(chromium: Any, classroom: Lab, depth: str) -> None
     if depth == "code":
         panel = visit.page.locator("details.code", has_text="One token: inverse transform")
         panel.locator("summary").click()
-        visit.page.get_by_text("def choose").wait_for()
+        visit.page.get_by_text("def sample_token").wait_for()
     assert faults(visit) == []
     visit.page.close()

@@ -29,6 +29,7 @@ from grpo.model.packing import pack
 from grpo.model.policy import Policy, logprobs
 from grpo.record.checkpoints import Checkpoints
 from grpo.rollout.builtin import Engine
+from grpo.rollout.protocol import Sampling
 from grpo.training import fingerprint
 from grpo.types import Group, Problem
 from helpers.groups import annotated
@@ -38,7 +39,7 @@ RANK_3 = Lora(rank=3, alpha=6.0)
 # Its linear layers are of another kind, with weights the other way round.
 ARCHITECTURES["gpt2"] = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=256, vocab_size=48)
 PROBLEMS = [Problem(str(i), text, "") for i, text in enumerate(["hello", "longer prompt"])]
-SAMPLING = {"seed": 3, "step": 0, "temperature": 0.8, "max_new_tokens": 9}
+SAMPLING = Sampling(seed=3, temperature=0.8, max_new_tokens=9)
 
 
 def random_adapter(architecture: str, dtype: torch.dtype = torch.float32, settings: Lora = RANK_3) -> Policy:
@@ -56,13 +57,13 @@ def random_adapter(architecture: str, dtype: torch.dtype = torch.float32, settin
 
 def sampled(policy: Policy) -> list[Group]:
     policy.end_tokens = frozenset(range(1, 9))  # so that some completions end soon
-    return Engine(policy).sample(PROBLEMS, 4, **SAMPLING)
+    return Engine(policy).sample(PROBLEMS, 4, SAMPLING)
 
 
 def trainer_logprobs(policy: Policy, groups: list[Group]) -> torch.Tensor:
     [batch] = pack(groups, 10_000)
     with torch.no_grad():
-        return logprobs(policy, batch, SAMPLING["temperature"])[0]
+        return logprobs(policy, batch, SAMPLING.temperature)[0]
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -102,14 +103,14 @@ def test_the_decoder_of_a_gpu_samples_from_the_adapter(monkeypatch: pytest.Monke
 
     targets = "q_proj, v_proj, gate_proj, up_proj, down_proj"
     policy = random_adapter("qwen2", settings=Lora(rank=3, alpha=6.0, targets=targets))
-    short = SAMPLING | {"max_new_tokens": 3}
-    expected = Engine(policy).sample(PROBLEMS, 2, **short)
+    short = replace(SAMPLING, max_new_tokens=3)
+    expected = Engine(policy).sample(PROBLEMS, 2, short)
     monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
     monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
     engine = Engine(policy)
 
     def assert_samples(expected: list[Group]) -> None:
-        for a, b in zip(expected, engine.sample(PROBLEMS, 2, **short), strict=True):
+        for a, b in zip(expected, engine.sample(PROBLEMS, 2, short), strict=True):
             for c, d in zip(a.completions, b.completions, strict=True):
                 assert c.tokens.tolist() == d.tokens.tolist()
                 np.testing.assert_allclose(c.logprobs, d.logprobs, atol=1e-4)
@@ -126,7 +127,7 @@ def test_the_decoder_of_a_gpu_samples_from_the_adapter(monkeypatch: pytest.Monke
         for adapted in adapted_layers(policy.model):
             adapted.lora_B["default"].weight.mul_(-1.0)
     monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: False)
-    after = Engine(policy).sample(PROBLEMS, 2, **short)
+    after = Engine(policy).sample(PROBLEMS, 2, short)
     monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
     assert_samples(after)
     assert engine.graphs is held

@@ -50,6 +50,7 @@ from grpo.model.plan.shape import typical_shape
 from grpo.model.policy import Policy, logprobs
 from grpo.rollout.builtin import Engine
 from grpo.rollout.cpu import linear as packed
+from grpo.rollout.protocol import Sampling
 from grpo.training.credit import credit
 from grpo.training.loop import update
 from grpo.types import Completion, Group, Problem
@@ -243,9 +244,8 @@ def test_peak_of_a_step(name: str, dtype: str, algorithm: str, monkeypatch: pyte
 
     def step(number: int) -> None:
         problems = [Problem(f"{number}/{i}", "p" * work.prompt_tokens, "") for i in range(work.prompts)]
-        groups = Engine(policy).sample(
-            problems, work.group_size, seed=1, step=number, temperature=1.0, max_new_tokens=work.new_tokens
-        )
+        sampling = Sampling(seed=1, step=number, temperature=1.0, max_new_tokens=work.new_tokens)
+        groups = Engine(policy).sample(problems, work.group_size, sampling)
         groups = [
             replace(
                 group, completions=tuple(replace(done, reward=float(i % 2)) for i, done in enumerate(group.completions))
@@ -382,7 +382,7 @@ def test_operations_are_those_torch_counts() -> None:
     assert predicted["update"] == pytest.approx(matrix_products(counter) + 3.5 * attention)
     problems = [Problem(str(i), "p" * 12, "") for i in range(3)]
     with FlopCounterMode(display=False) as counter:
-        Engine(policy).sample(problems, 4, seed=1, step=0, temperature=1.0, max_new_tokens=25)
+        Engine(policy).sample(problems, 4, Sampling(seed=1, temperature=1.0, max_new_tokens=25))
     assert predicted["rollout"] == pytest.approx(matrix_products(counter) + attention, rel=0.01)
 
 

@@ -19,6 +19,7 @@ from grpo.model.load import load_policy
 from grpo.model.packing import pack
 from grpo.model.policy import logprobs
 from grpo.rollout.builtin import Engine
+from grpo.rollout.protocol import Sampling
 from grpo.types import Problem, chat
 from helpers.policies import random_policy
 
@@ -114,7 +115,7 @@ def test_unusual_models_are_sampled_and_trained_as_they_compute(name: str, folde
     policy = load_policy(str(tmp_path / name))
     assert policy.packs == packs
     problems = [Problem("a", "1+2=", ""), Problem("b", "12*13=", "")]
-    groups = Engine(policy).sample(problems, 3, seed=0, step=0, temperature=0.7, max_new_tokens=9)
+    groups = Engine(policy).sample(problems, 3, Sampling(seed=0, temperature=0.7, max_new_tokens=9))
     assert len({len(c) for group in groups for c in group.completions}) > 1
     [batch] = pack(groups, 10_000)
     logp_NL, _ = logprobs(policy, batch, 0.7)

@@ -14,7 +14,8 @@ from grpo.rollout.builtin import Engine
 from grpo.rollout.cpu.kv_cache import SharedPromptCache
 from grpo.rollout.cpu.linear import Block, packed
 from grpo.rollout.noise import sampling_noise
-from grpo.rollout.sampling import choose
+from grpo.rollout.protocol import Sampling
+from grpo.rollout.sampling import sample_token
 from grpo.types import Problem
 from helpers.policies import random_policy
 
@@ -23,7 +24,7 @@ PROBLEMS = [Problem("a", "hello", ""), Problem("b", "a longer prompt", ""), Prob
 
 def sample(policy: Policy, problems: list[Problem] = PROBLEMS, group_size: int = 4, **options: object):
     settings = {"seed": 0, "step": 0, "temperature": 1.0, "max_new_tokens": 16} | options
-    return Engine(policy).sample(problems, group_size, **settings)
+    return Engine(policy).sample(problems, group_size, Sampling(**settings))
 
 
 def test_greedy_tokens_equal_generate(architecture: str) -> None:
@@ -91,7 +92,7 @@ def test_noise_is_uniform_and_independent_across_coordinates() -> None:
 def test_samples_follow_the_distribution() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
     uniforms = sampling_noise(0, "train", 0, ["p"], 1, 20_000).reshape(-1)
-    tokens, logp = choose(logits.expand(20_000, 4), uniforms, temperature=2.0)
+    tokens, logp = sample_token(logits.expand(20_000, 4), uniforms, temperature=2.0)
     expected = torch.softmax(logits[0] / 2.0, dim=0)
     shares = torch.bincount(tokens, minlength=4) / 20_000
     assert (shares - expected).abs().max() < 0.015  # four standard errors
@@ -105,7 +106,7 @@ def test_a_large_vocabulary_is_searched_chunk_by_chunk(vocabulary: int, temperat
     logits_NV = 3 * torch.randn(200, vocabulary, generator=generator)
     uniform_N = torch.rand(200, generator=generator)
     uniform_N[:2] = torch.tensor([0.0, 1 - 2.0**-24])
-    token_N, logp_N = choose(logits_NV, uniform_N, temperature)
+    token_N, logp_N = sample_token(logits_NV, uniform_N, temperature)
 
     plain_NV = torch.log_softmax(logits_NV.double() / temperature, dim=-1)
     end_NV = plain_NV.exp().cumsum(dim=-1)
@@ -150,17 +151,17 @@ def test_a_token_of_no_probability_is_never_chosen() -> None:
     logits_NV = torch.full((3, 512), float("-inf"))
     logits_NV[:, 5], logits_NV[:, 300] = 0.0, 0.0
     uniform_N = torch.tensor([0.0, 0.5, 1 - 2.0**-24])
-    assert choose(logits_NV, uniform_N, 1.0)[0].tolist() == [5, 300, 300]
+    assert sample_token(logits_NV, uniform_N, 1.0)[0].tolist() == [5, 300, 300]
 
 
 def test_top_k_and_top_p_cut_the_tail() -> None:
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(1000, 4)
     uniforms = torch.linspace(0, 0.999, 1000)
-    assert set(choose(logits, uniforms, 1.0, top_k=2)[0].tolist()) == {0, 1}
-    assert set(choose(logits, uniforms, 1.0, top_p=0.6)[0].tolist()) == {0, 1}
-    assert set(choose(logits, uniforms, 1.0, top_p=0.4)[0].tolist()) == {0}
+    assert set(sample_token(logits, uniforms, 1.0, top_k=2)[0].tolist()) == {0, 1}
+    assert set(sample_token(logits, uniforms, 1.0, top_p=0.6)[0].tolist()) == {0, 1}
+    assert set(sample_token(logits, uniforms, 1.0, top_p=0.4)[0].tolist()) == {0}
     # The recorded log-probability stays that of the full distribution.
-    assert choose(logits, uniforms, 1.0, top_k=1)[1][0].item() == pytest.approx(np.log(0.5), rel=1e-5)
+    assert sample_token(logits, uniforms, 1.0, top_k=1)[1][0].item() == pytest.approx(np.log(0.5), rel=1e-5)
 
 
 def test_each_prompt_token_is_computed_once_per_group_and_finished_rows_leave() -> None:
@@ -219,16 +220,16 @@ def test_finish_and_end_token() -> None:
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 3, 5, 8, 100])
-def test_waves_change_nothing(rows_at_once: int) -> None:
+def test_sampling_batches_change_nothing(rows_at_once: int) -> None:
     policy = random_policy("llama", torch.float64)
-    options = {"seed": 0, "step": 0, "temperature": 1.0, "max_new_tokens": 8}
-    whole = Engine(policy).sample(PROBLEMS, 4, **options)
+    sampling = Sampling(seed=0, temperature=1.0, max_new_tokens=8)
+    whole = Engine(policy).sample(PROBLEMS, 4, sampling)
     most = []
     hook = policy.model.get_input_embeddings().register_forward_hook(lambda _, i, __: most.append(i[0].shape))
-    waves = Engine(policy, rows_at_once).sample(PROBLEMS, 4, **options)
+    batches = Engine(policy, rows_at_once).sample(PROBLEMS, 4, sampling)
     hook.remove()
     assert max(rows for rows, columns in most if columns == 1) <= rows_at_once
-    for a, b in zip(whole, waves, strict=True):
+    for a, b in zip(whole, batches, strict=True):
         assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
 
 

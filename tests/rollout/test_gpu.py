@@ -13,6 +13,7 @@ from grpo.model.lora import adapt, adapted_layers, switched_off
 from grpo.model.packing import pack
 from grpo.model.policy import logprobs
 from grpo.rollout.builtin import Engine
+from grpo.rollout.protocol import Sampling
 from grpo.types import Problem
 from helpers.groups import random_groups
 from helpers.policies import ARCHITECTURES, random_policy
@@ -20,15 +21,16 @@ from helpers.policies import ARCHITECTURES, random_policy
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
 
 PROBLEMS = [Problem("a", "hello", ""), Problem("b", "a longer prompt", "")]
-OPTIONS = {"seed": 0, "step": 0, "max_new_tokens": 16}
+GREEDY = Sampling(seed=0, temperature=0.0, max_new_tokens=16)
+SAMPLED = Sampling(seed=0, temperature=1.0, max_new_tokens=16)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_greedy_tokens_equal_the_cpus(name: str) -> None:
     cpu, gpu = random_policy(name), random_policy(name)
     gpu.model.cuda()
-    on_cpu = Engine(cpu).sample(PROBLEMS, 1, temperature=0.0, **OPTIONS)
-    on_gpu = Engine(gpu).sample(PROBLEMS, 1, temperature=0.0, **OPTIONS)
+    on_cpu = Engine(cpu).sample(PROBLEMS, 1, GREEDY)
+    on_gpu = Engine(gpu).sample(PROBLEMS, 1, GREEDY)
     for a, b in zip(on_cpu, on_gpu, strict=True):
         assert a.completions[0].tokens.tolist() == b.completions[0].tokens.tolist()
 
@@ -37,10 +39,10 @@ def test_one_set_of_graphs_serves_every_temperature() -> None:
     policy = random_policy("llama")
     policy.model.cuda()
     engine = Engine(policy)
-    first = engine.sample(PROBLEMS, 2, temperature=0.0, **OPTIONS)
+    first = engine.sample(PROBLEMS, 2, GREEDY)
     held = engine.graphs
-    drawn = engine.sample(PROBLEMS, 2, temperature=1.0, **OPTIONS)
-    again = engine.sample(PROBLEMS, 2, temperature=0.0, **OPTIONS)
+    drawn = engine.sample(PROBLEMS, 2, SAMPLED)
+    again = engine.sample(PROBLEMS, 2, GREEDY)
     assert engine.graphs is held
     assert [c.tokens.tolist() for g in first for c in g.completions] == [
         c.tokens.tolist() for g in again for c in g.completions
@@ -58,8 +60,8 @@ def test_prompts_read_by_a_captured_graph_equal_the_cpus(name: str) -> None:
         (["hello", "a longer prompt"], ["jolly", "another"], ["words", "is long"], ["a", "b"])
     ):
         problems = [Problem(f"{step}/{i}", text, "") for i, text in enumerate(texts)]
-        expected = Engine(cpu).sample(problems, 1, temperature=0.0, **OPTIONS)
-        found = engine.sample(problems, 1, temperature=0.0, **OPTIONS)
+        expected = Engine(cpu).sample(problems, 1, GREEDY)
+        found = engine.sample(problems, 1, GREEDY)
         for a, b in zip(expected, found, strict=True):
             assert a.completions[0].tokens.tolist() == b.completions[0].tokens.tolist()
     assert engine.graphs is not None
@@ -71,7 +73,7 @@ def test_prompts_read_by_a_captured_graph_equal_the_cpus(name: str) -> None:
 def test_sampler_and_trainer_agree(name: str, dtype: torch.dtype, bound: float) -> None:
     policy = random_policy(name, dtype)
     policy.model.cuda()
-    groups = Engine(policy).sample(PROBLEMS, 8, temperature=1.0, **OPTIONS)
+    groups = Engine(policy).sample(PROBLEMS, 8, SAMPLED)
     for batch in pack(groups, 100, "cuda"):
         logp_NL, _ = logprobs(policy, batch, 1.0)
         assert (logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs().mean() < bound
@@ -83,7 +85,7 @@ def test_sampler_and_trainer_agree_in_mixed_precision(name: str, compute: torch.
     policy = random_policy(name)
     policy.model.cuda()
     policy.compute = compute
-    groups = Engine(policy).sample(PROBLEMS, 64, temperature=1.0, **OPTIONS)
+    groups = Engine(policy).sample(PROBLEMS, 64, SAMPLED)
     gaps = []
     with torch.no_grad():
         for batch in pack(groups, 4000, "cuda"):
@@ -109,7 +111,7 @@ def test_sampler_and_trainer_agree_on_adapters(name: str, compute: torch.dtype |
         with torch.no_grad():
             for layer in adapted_layers(policy.model):
                 layer.lora_B["default"].weight.normal_(std=0.2).mul_(size / 0.2)
-            groups = engine.sample(PROBLEMS, 64, temperature=1.0, **OPTIONS)
+            groups = engine.sample(PROBLEMS, 64, SAMPLED)
             [batch] = pack(groups, 100_000, "cuda")
             found, _ = logprobs(policy, batch, 1.0)
             with switched_off(policy.model):

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from grpo.rollout.builtin import Engine
-from grpo.rollout.sampling import choose
+from grpo.rollout.protocol import Sampling
+from grpo.rollout.sampling import sample_token
 from grpo.types import Problem
 from helpers.interpreted import InterpretedDecoding
 from helpers.policies import random_policy
@@ -155,7 +156,7 @@ def test_sampled_tokens(temperature: float) -> None:
     noise = torch.rand(B, L, generator=torch.Generator().manual_seed(7)).to(DEVICE)
     noise[0, 1], noise[1, 1] = 0.0, 1 - 2**-24
     integers = lambda *shape: torch.zeros(*shape, dtype=torch.int32, device=DEVICE)  # noqa: E731
-    expected, expected_logp = choose(logits[source.long()], noise[:, 1], temperature)
+    expected, expected_logp = sample_token(logits[source.long()], noise[:, 1], temperature)
     ends = expected[5:6].int()
     slots = torch.randperm(B, generator=torch.Generator().manual_seed(0)).int().to(DEVICE)
     going = torch.ones(B, dtype=torch.int32, device=DEVICE)
@@ -239,18 +240,18 @@ def test_graph_decoding_equals_the_plain_engine(
         pytest.skip("the stock model rotates for itself")
     monkeypatch.setattr("grpo.rollout.cuda.kernels.one_program.MOST_PROMPT_KEYS", 2**20 if one_program else 0)
     problems = [Problem(str(i), text, "") for i, text in enumerate(["hello", "longer prompt"])]
-    options = {"seed": 3, "step": 0, "temperature": 0.8, "max_new_tokens": 9}
+    sampling = Sampling(seed=3, temperature=0.8, max_new_tokens=9)
     policy = random_policy(name)
     policy.model.to(DEVICE)
     policy.end_tokens = frozenset(range(1, 9))  # so that some completions end soon
     if not fused:
         monkeypatch.setattr("grpo.model.policy.can_be_fused", lambda _: False)
-    expected = Engine(policy).sample(problems, 4, **options)
+    expected = Engine(policy).sample(problems, 4, sampling)
     monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
     monkeypatch.setattr("grpo.rollout.cuda.slots.SMALLEST_BATCH", 2)
     monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
     engine = Engine(policy)
-    found = engine.sample(problems, 4, **options)
+    found = engine.sample(problems, 4, sampling)
     for a, b in zip(expected, found, strict=True):
         for c, d in zip(a.completions, b.completions, strict=True):
             assert c.tokens.tolist() == d.tokens.tolist()
@@ -269,18 +270,18 @@ def test_prompts_of_a_size_are_read_by_one_graph(
     monkeypatch.setattr("grpo.rollout.cuda.graphs.PREFILL_TOKENS", at_a_time)
     policy = random_policy("llama")
     policy.model.to(DEVICE)
-    options = {"seed": 3, "temperature": 0.0, "max_new_tokens": 3}
     monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
     engine, plain = Engine(policy), Engine(policy)
     for step, texts in enumerate(
         (["hello", "a long one"], ["jolly", "is longer"], ["worlds", "short"], ["a", "b" * 20])
     ):
         problems = [Problem(f"{step}/{i}", text, "") for i, text in enumerate(texts)]
+        sampling = Sampling(seed=3, step=step, temperature=0.0, max_new_tokens=3)
         with monkeypatch.context() as patch:
             patch.setattr(Engine, "_can_use_graphs", lambda *_: False)
-            expected = plain.sample(problems, 2, step=step, **options)
+            expected = plain.sample(problems, 2, sampling)
             patch.setattr(Engine, "_can_use_graphs", lambda *_: True)
-            found = engine.sample(problems, 2, step=step, **options)
+            found = engine.sample(problems, 2, sampling)
         for a, b in zip(expected, found, strict=True):
             assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
     assert isinstance(engine.graphs, InterpretedDecoding)
@@ -289,15 +290,15 @@ def test_prompts_of_a_size_are_read_by_one_graph(
 
 def test_one_set_of_graphs_serves_every_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [Problem("a", "hello", "")]
-    options = {"seed": 3, "step": 0, "max_new_tokens": 4}
+    heats = [Sampling(seed=3, temperature=heat, max_new_tokens=4) for heat in (0.0, 0.7, 0.0)]
     policy = random_policy("llama")
     policy.model.to(DEVICE)
-    expected = [Engine(policy).sample(problems, 3, temperature=heat, **options) for heat in (0.0, 0.7, 0.0)]
+    expected = [Engine(policy).sample(problems, 3, sampling) for sampling in heats]
     monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
     monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
     engine, held = Engine(policy), set()
-    for heat, wanted in zip((0.0, 0.7, 0.0), expected, strict=True):
-        [found] = engine.sample(problems, 3, temperature=heat, **options)
+    for sampling, wanted in zip(heats, expected, strict=True):
+        [found] = engine.sample(problems, 3, sampling)
         assert [c.tokens.tolist() for c in found.completions] == [c.tokens.tolist() for c in wanted[0].completions]
         held.add(id(engine.graphs))
     assert len(held) == 1

@@ -38,13 +38,15 @@ class Fake:
         self.asked: list[tuple[int, int, int]] = []
         settings = {"beta": 0.0, "dynamic_sampling": refill} | loss
         self.config = Config(group_size=2, prompts_per_step=prompts, loss=Loss(**settings))
-        self.task, self.engine, self.sampling = self, self, {}
+        self.task, self.engine = self, self
+
+    def sampling(self, step: int) -> None: ...
 
     def draw(self, step: int, count: int, seed: int) -> list[Problem]:
         self.asked.append((step, count, seed))
         return [Problem(f"train/{step}/{i}", "p", "1") for i in range(count)]
 
-    def sample(self, problems: Sequence[Problem], group_size: int, **_: object) -> list[Group]:
+    def sample(self, problems: Sequence[Problem], group_size: int, *_: object) -> list[Group]:
         texts = {problem.id: LIVELY if self.lively.pop(0) else DULL for problem in problems}
         return ScriptedEngine(Characters(), texts).sample(problems, group_size)
 

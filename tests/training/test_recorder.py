@@ -18,6 +18,7 @@ from grpo.record.checkpoints import Checkpoints
 from grpo.record.events import Callback
 from grpo.record.store import Run
 from grpo.rollout.builtin import Engine
+from grpo.rollout.protocol import Sampling
 from grpo.training.recorder import Recorder
 from helpers.runs import small
 from helpers.trainer import command, contents
@@ -40,17 +41,17 @@ def recording(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None]) ->
 
 def test_a_slow_record_does_not_hold_up_the_next_rollout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sampling = [threading.Event() for _ in range(4)]
-    real = Engine.waves
+    real = Engine.sampling_batches
 
-    def waves(self: Engine, *problems: Any, **options: Any) -> Any:
-        if options.get("purpose", "train") == "train":
-            sampling[options["step"]].set()
-        return real(self, *problems, **options)
+    def sampling_batches(self: Engine, problems: Any, group_size: int, settings: Sampling) -> Any:
+        if settings.purpose == "train":
+            sampling[settings.step].set()
+        return real(self, problems, group_size, settings)
 
     def until_the_next_step_samples(step: int) -> None:
         assert step == 2 or sampling[step + 1].wait(PATIENCE), "the loop waits for the record"
 
-    monkeypatch.setattr(Engine, "waves", waves)
+    monkeypatch.setattr(Engine, "sampling_batches", sampling_batches)
     recording(monkeypatch, until_the_next_step_samples)
     run = grpo.train(small(tmp_path))
     assert [row["step"] for row in run.all_metrics()] == [0, 1, 2]

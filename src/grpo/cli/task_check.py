@@ -199,11 +199,12 @@ def check_with_model(
 ) -> tuple[dict[str, Any], list[Sample]]:
     """Pass rate and expected share of groups without a signal, from sampled groups; and the completions."""
     from grpo.rollout.builtin import Engine
+    from grpo.rollout.protocol import Sampling
 
     task = scorer.task
     asked = task.draw(0, problems, seed)
-    options: dict[str, Any] = {"seed": seed, "step": 0, "temperature": temperature, "max_new_tokens": max_new_tokens}
-    groups = scorer.score(Engine(policy).sample(asked, group_size, purpose="check", **options))
+    sampling = Sampling(seed=seed, temperature=temperature, max_new_tokens=max_new_tokens, purpose="check")
+    groups = scorer.score(Engine(policy).sample(asked, group_size, sampling))
     completions = [completion for group in groups for completion in group.completions]
     right = [sum(is_right(completion.reward) for completion in group.completions) for group in groups]
     low, high = wilson_interval(sum(right), len(completions))

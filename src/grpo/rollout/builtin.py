@@ -7,8 +7,7 @@ at a time, and leave the batch as they finish. More completions than memory hold
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,9 +20,10 @@ from grpo.model.packing import pack_prompts
 from grpo.model.policy import Policy
 from grpo.rollout.cpu.kv_cache import SharedPromptCache
 from grpo.rollout.cpu.linear import sampling_layers
-from grpo.rollout.hf_generate import generated
+from grpo.rollout.hf_generate import sample_with_generate
 from grpo.rollout.noise import sampling_noise
-from grpo.rollout.sampling import choose
+from grpo.rollout.protocol import Sampling
+from grpo.rollout.sampling import sample_token
 from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
@@ -45,38 +45,24 @@ class Engine:
         self.policy = policy
         self.graphs: GraphDecoding | None = None
 
-    def sample(self, problems: Sequence[Problem], group_size: int, **options: Any) -> list[Group]:
-        """All of `waves`."""
-        return [group for wave in self.waves(problems, group_size, **options) for group in wave]
+    def sample(self, problems: Sequence[Problem], group_size: int, sampling: Sampling) -> list[Group]:
+        """`group_size` completions of each problem, in order."""
+        return [group for groups in self.sampling_batches(problems, group_size, sampling) for group in groups]
 
     @torch.no_grad()
-    def waves(
-        self,
-        problems: Sequence[Problem],
-        group_size: int,
-        *,
-        seed: int,
-        step: int,
-        temperature: float,
-        max_new_tokens: int,
-        purpose: str = "train",
-        top_k: int = 0,
-        top_p: float = 1.0,
+    def sampling_batches(
+        self, problems: Sequence[Problem], group_size: int, sampling: Sampling
     ) -> Iterator[list[Group]]:
-        """`group_size` completions per problem, in order, some groups at a time. Temperature 0 is greedy.
-
-        The noise of a token is keyed by (seed, purpose, step, problem id, sample, position), so the same problem gets
-        the same completions whatever else is in the batch. Recorded log-probabilities are those of the full
-        distribution at `temperature` (at 1 when greedy); `top_k` and `top_p` are for looking, not for training.
-        """
-        prompts = [self._prompt_tokens(problem, max_new_tokens) for problem in problems]
+        """The groups of `sample`, a sampling batch at a time: as many whole groups as memory holds."""
+        new_tokens, device = sampling.max_new_tokens, self.policy.device
+        prompts = [self._prompt_tokens(problem, new_tokens) for problem in problems]
         ids = [problem.id for problem in problems]
-        noise_PGL = sampling_noise(seed, purpose, step, ids, group_size, max_new_tokens, self.policy.device)
+        noise_PGL = sampling_noise(sampling.seed, sampling.purpose, sampling.step, ids, group_size, new_tokens, device)
         if not self.rows_at_once:
-            self.rows_at_once = self.rows_that_fit(max(map(len, prompts)), max_new_tokens)
+            self.rows_at_once = self.rows_that_fit(max(map(len, prompts)), new_tokens)
         parts: list[Sampled] = []
         for first, last, samples in self._spans(len(problems), group_size):
-            parts.append(self._sampled(prompts[first:last], noise_PGL[first:last, samples], temperature, top_k, top_p))
+            parts.append(self._sampled(prompts[first:last], noise_PGL[first:last, samples], sampling))
             if samples.stop is not None and samples.stop < group_size:
                 continue  # the rest of this group is still to come
             completions = self._completions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
@@ -86,16 +72,13 @@ class Engine:
                 for i, (problem, prompt) in enumerate(zip(problems[first:last], prompts[first:last], strict=True))
             ]
 
-    def _sampled(
-        self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float, top_k: int, top_p: float
-    ) -> Sampled:
+    def _sampled(self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling) -> Sampled:
         if not self.policy.packs:
-            choose_now = partial(choose, temperature=temperature, top_k=top_k, top_p=top_p)
-            return generated(self.policy, prompts, noise_PGL, choose_now)
-        if self._can_use_graphs(top_k, top_p):
-            return self._decode_on_graphs(prompts, noise_PGL, temperature)
+            return sample_with_generate(self.policy, prompts, noise_PGL, sampling)
+        if self._can_use_graphs(sampling):
+            return self._decode_on_graphs(prompts, noise_PGL, sampling.temperature)
         with sampling_layers(self.policy, rows=noise_PGL.shape[0] * noise_PGL.shape[1]):
-            return self._decode(prompts, noise_PGL, temperature, top_k, top_p)
+            return self._decode(prompts, noise_PGL, sampling)
 
     def rows_that_fit(self, prompt_tokens: int, max_new_tokens: int) -> int:
         """How many completions can be in flight, by the memory that is free now."""
@@ -135,13 +118,13 @@ class Engine:
             )
         return np.array(tokens, dtype=np.int64)
 
-    def _can_use_graphs(self, top_k: int, top_p: float) -> bool:
+    def _can_use_graphs(self, sampling: Sampling) -> bool:
         return (
             self.policy.device.type == "cuda"
             and self.policy.compute_dtype in (torch.bfloat16, torch.float16, torch.float32)
             and has_fixed_rotation(self.policy.model)
-            and not top_k
-            and top_p >= 1
+            and not sampling.top_k
+            and sampling.top_p >= 1
         )
 
     def _decode_on_graphs(self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float) -> Sampled:
@@ -160,9 +143,7 @@ class Engine:
         held.refresh()
         return held.run(lengths, held.prefill(prompts), noise_PGL, temperature)
 
-    def _decode(
-        self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float, top_k: int, top_p: float
-    ) -> Sampled:
+    def _decode(self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling) -> Sampled:
         """One step of the stock model per token."""
         device, (_, group_size, max_new_tokens) = self.policy.device, noise_PGL.shape
         noise_NL = noise_PGL.reshape(-1, max_new_tokens)
@@ -185,7 +166,9 @@ class Engine:
         going = torch.ones(N, dtype=torch.bool, device=device)
         position = layout.prompt_lengths_P[prompt_of_N]
         for t in range(max_new_tokens):
-            token, logp = choose(logits_NV, noise_NL[row, t], temperature, top_k, top_p)
+            token, logp = sample_token(
+                logits_NV, noise_NL[row, t], sampling.temperature, sampling.top_k, sampling.top_p
+            )
             tokens_NL[row, t], logp_NL[row, t] = token, logp
             ended = going & torch.isin(token, end_tokens)
             length_N[row[ended]] = t + 1

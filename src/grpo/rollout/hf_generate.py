@@ -1,21 +1,20 @@
-"""Sampling through transformers' own `generate`, for models that cannot be packed: slower, with the same noise."""
+"""Sampling through transformers' `generate`, for models that cannot be packed: slower, with the same noise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from transformers import LogitsProcessor
 
 from grpo.model.policy import Policy
+from grpo.rollout.protocol import Sampling
+from grpo.rollout.sampling import sample_token
 
-Choose = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""(logits [N, V], noise [N]) -> (tokens, their log-probabilities)."""
 
-
-def generated(
-    policy: Policy, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, choose: Choose
+def sample_with_generate(
+    policy: Policy, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Tokens, log-probabilities and lengths of all completions."""
     P, G, L = noise_PGL.shape
@@ -25,32 +24,35 @@ def generated(
     for row, prompt in enumerate(prompts):
         ids_PQ[row, longest - len(prompt) :] = torch.from_numpy(prompt)
         mask_PQ[row, longest - len(prompt) :] = 1
-    pick = _Pick(noise_PGL.reshape(P * G, L), choose)
+    sampler = _Sampler(noise_PGL.reshape(P * G, L), sampling)
     with torch.autocast(device.type, policy.compute, enabled=policy.compute is not None):
         policy.model.generate(
             ids_PQ.repeat_interleave(G, 0),
             attention_mask=mask_PQ.repeat_interleave(G, 0),
             max_new_tokens=L,
             do_sample=False,
-            logits_processor=[pick],
+            logits_processor=[sampler],
             eos_token_id=sorted(policy.end_tokens),
             pad_token_id=0,
         )
-    tokens_NL, logp_NL = pick.tokens_NL.cpu().numpy(), pick.logp_NL.cpu().numpy()
+    tokens_NL, logp_NL = sampler.tokens_NL.cpu().numpy(), sampler.logp_NL.cpu().numpy()
     ended_NL = np.isin(tokens_NL, sorted(policy.end_tokens))
     return tokens_NL, logp_NL, np.where(ended_NL.any(axis=1), ended_NL.argmax(axis=1) + 1, L)
 
 
-class _Pick(LogitsProcessor):
-    """Leaves `generate` no choice but the token that our noise picks."""
+class _Sampler(LogitsProcessor):
+    """Samples the token with our noise and masks all others, so that greedy `generate` takes it."""
 
-    def __init__(self, noise_NL: torch.Tensor, choose: Choose):
-        self.noise_NL, self.choose, self.time = noise_NL, choose, 0
+    def __init__(self, noise_NL: torch.Tensor, sampling: Sampling):
+        self.noise_NL, self.sampling, self.time = noise_NL, sampling, 0
         self.tokens_NL = torch.zeros_like(noise_NL, dtype=torch.int64)
         self.logp_NL = torch.zeros_like(noise_NL)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        token_N, logp_N = self.choose(scores.float(), self.noise_NL[:, self.time])
+        settings = self.sampling
+        token_N, logp_N = sample_token(
+            scores.float(), self.noise_NL[:, self.time], settings.temperature, settings.top_k, settings.top_p
+        )
         self.tokens_NL[:, self.time], self.logp_NL[:, self.time] = token_N, logp_N
         self.time += 1
         return torch.full_like(scores, float("-inf")).scatter(1, token_N[:, None], 0.0)

@@ -13,13 +13,13 @@ LEAST_CHUNK = 32
 """Below this, chunks would be too many; the row is one then."""
 
 
-def choose(
+def sample_token(
     logits_NV: torch.Tensor, uniform_N: torch.Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The next token of each row (one uniform a token), and its log-probability.
 
     >>> logits = torch.tensor([[0.1, 0.2, 0.7]]).log()
-    >>> [choose(logits, torch.tensor([u]), temperature=1.0)[0].item() for u in (0.0, 0.15, 0.95)]
+    >>> [sample_token(logits, torch.tensor([u]), temperature=1.0)[0].item() for u in (0.0, 0.15, 0.95)]
     [0, 1, 2]
     """
     if temperature not in (0, 1):

@@ -1,4 +1,4 @@
-"""An engine that says what it is told: for tests, docs and the lab."""
+"""An engine that replays given texts: for tests, docs and the lab."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from grpo.rollout.protocol import Sampling
 from grpo.types import Completion, Group, Problem
 
 
 class ScriptedEngine:
-    """Replays texts by problem id, cycling through them to fill the group; a text ends with the end token.
+    """Replays texts by problem id, cycling through them to fill the group. Every text ends with the end token.
 
     >>> class Characters:
     ...     eos_token_id = 0
@@ -25,7 +26,7 @@ class ScriptedEngine:
     def __init__(self, tokenizer: Any, texts: Mapping[str, Sequence[str]]):
         self.tokenizer, self.texts = tokenizer, texts
 
-    def sample(self, problems: Sequence[Problem], group_size: int, **_: Any) -> list[Group]:
+    def sample(self, problems: Sequence[Problem], group_size: int, sampling: Sampling | None = None) -> list[Group]:
         return [self._group(problem, group_size) for problem in problems]
 
     def _group(self, problem: Problem, group_size: int) -> Group:

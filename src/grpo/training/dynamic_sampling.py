@@ -33,7 +33,7 @@ def replace_without_signal(
     while (missing := config.prompts_per_step - len(kept)) and drawn < limit:
         round_number += 1
         problems = fresh_problems(session.task, step, round_number, min(missing, limit - drawn), config.seed)
-        fresh = session.engine.sample(problems, config.group_size, step=step, **session.sampling)
+        fresh = session.engine.sample(problems, config.group_size, session.sampling(step))
         kept += with_signal(session.score(fresh), config)
         drawn += len(problems)
         tokens += count_tokens(fresh)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from statistics import fmean
 
 from grpo.rewards import Scorer
-from grpo.rollout.protocol import SamplingEngine
+from grpo.rollout.protocol import Sampling, SamplingEngine
 from grpo.types import Completion, Group, Problem, is_right
 
 
@@ -16,20 +16,15 @@ def evaluate(
     engine: SamplingEngine,
     scorer: Scorer,
     problems: Sequence[Problem],
-    *,
-    max_new_tokens: int,
-    temperature: float,
-    seed: int,
-    top_k: int = 0,
-    top_p: float = 1.0,
+    sampling: Sampling,
 ) -> tuple[dict[str, float], list[Group]]:
     """One sampled and one greedy answer to each problem. The groups returned are the sampled ones.
 
     The sampling noise is the same at every evaluation of a run, so two evaluations differ by the policy alone.
     """
-    ask = partial(engine.sample, problems, 1, seed=seed, step=0, max_new_tokens=max_new_tokens, purpose="eval")
-    sampled = scorer.score(ask(temperature=temperature, top_k=top_k, top_p=top_p))
-    greedy = scorer.score(ask(temperature=0.0))
+    sampling = replace(sampling, step=0, purpose="eval")
+    sampled = scorer.score(engine.sample(problems, 1, sampling))
+    greedy = scorer.score(engine.sample(problems, 1, replace(sampling, temperature=0.0, top_k=0, top_p=1.0)))
     completions = [group.completions[0] for group in sampled]
     row = accuracy_row(sampled) | {f"greedy_{name}": value for name, value in accuracy_row(greedy).items()}
     if scored := [completion.reward for completion in completions if completion.reward is not None]:

@@ -17,6 +17,7 @@ from grpo.model.plan import PRECISIONS, Memory, Shape, Work, memory_of, needs, r
 from grpo.model.policy import Policy, logprobs
 from grpo.rewards import Scorer
 from grpo.rollout.builtin import Engine
+from grpo.rollout.protocol import Sampling
 from grpo.tasks.protocol import HasProblems, Task, notes_of
 from grpo.types import Problem, is_right
 
@@ -185,15 +186,13 @@ def predicted_memory(
 
 def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> None:
     """Samples a little and compares with the trainer's own log-probabilities: a gap would make every ratio lie."""
-    groups = Engine(policy).sample(
-        problems,
-        2,
+    sampling = Sampling(
         seed=config.seed,
-        step=0,
         temperature=config.temperature,
         max_new_tokens=min(16, config.max_new_tokens),
         purpose="preflight",
     )
+    groups = Engine(policy).sample(problems, 2, sampling)
     gaps = []
     with torch.no_grad():
         for batch in pack(groups, tokens_at_once(policy, config.system.token_budget), policy.device):

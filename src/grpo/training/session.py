@@ -31,6 +31,7 @@ from grpo.rewards import Pending, Scorer
 from grpo.rewards.pool.workers import refuse_while_scoring
 from grpo.rewards.steps import score_steps, step_marks
 from grpo.rollout.builtin import Engine
+from grpo.rollout.protocol import Sampling
 from grpo.tasks import Task, load_task
 from grpo.training.evaluation import evaluate
 from grpo.training.fingerprint import fingerprints
@@ -156,19 +157,20 @@ class Session:
                 self.recorder.settle()
                 self.checkpoints.settle()
 
-    @property
-    def sampling(self) -> dict[str, Any]:
-        return {
-            "seed": self.config.seed,
-            "temperature": self.config.temperature,
-            "max_new_tokens": self.config.max_new_tokens,
-        }
+    def sampling(self, step: int = 0, purpose: str = "train") -> Sampling:
+        return Sampling(
+            seed=self.config.seed,
+            temperature=self.config.temperature,
+            max_new_tokens=self.config.max_new_tokens,
+            step=step,
+            purpose=purpose,
+        )
 
     def sample(self, problems: Sequence[Problem], step: int) -> Pending:
-        """Groups of completions. Those of one wave are scored while the next is sampled."""
+        """Groups of completions. Those of one sampling batch are scored while the next is sampled."""
         pending = Pending(self.scorer)
-        for wave in self.engine.waves(problems, self.config.group_size, step=step, **self.sampling):
-            pending.add(wave)
+        for groups in self.engine.sampling_batches(problems, self.config.group_size, self.sampling(step)):
+            pending.add(groups)
         return pending
 
     def score(self, groups: Sequence[Group]) -> list[Group]:
@@ -204,11 +206,11 @@ class Session:
         heldout = self.task.heldout()
         asked = heldout[: self.config.evaluation.problems]
         self.callbacks.on_evaluation_start(step, len(asked))
-        row, groups = evaluate(self.engine, self.scorer, asked, **self.sampling)
+        row, groups = evaluate(self.engine, self.scorer, asked, self.sampling())
         self.recorder.with_space(lambda: self.run.record_eval(step, row, groups))
         pinned = heldout[: self.config.evaluation.probes]
-        options = {"step": 0, "purpose": "probe", **self.sampling}
-        probes = self.scorer.score(self.engine.sample(pinned, self.config.group_size, **options)) if pinned else []
+        sampling = self.sampling(purpose="probe")
+        probes = self.scorer.score(self.engine.sample(pinned, self.config.group_size, sampling)) if pinned else []
         self.recorder.with_space(lambda: self.run.record_probes(step, probes))
         self.callbacks.on_evaluation(step, row)
         if step:

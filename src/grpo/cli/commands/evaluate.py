@@ -7,14 +7,14 @@ import sys
 from dataclasses import dataclass
 
 from grpo.cli.commands.model import find_scorer, load
-from grpo.cli.commands.options import Sampling, parse
+from grpo.cli.commands.options import SamplingOptions, parse
 from grpo.errors import GrpoError
 
 PROG = "grpo eval"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalOptions(Sampling):
+class EvalOptions(SamplingOptions):
     """Ask held-out problems, once sampled and once greedy, and report accuracy with its 95% interval."""
 
     problems: int = 500
@@ -34,7 +34,7 @@ def command(arguments: list[str]) -> int:
         problems = scorer.task.heldout()[: options.problems]
         if sys.stderr.isatty():
             print(f"asking {len(problems)} held-out problems, sampled and greedy …", file=sys.stderr)
-        row, _ = evaluate(Engine(policy), scorer, problems, **options.choosing(settings))
+        row, _ = evaluate(Engine(policy), scorer, problems, options.sampling(settings, "eval"))
     if options.json:
         print(json.dumps({"model": options.model, "task": scorer.task.name, "problems": len(problems), **row}))
         return 0

@@ -11,7 +11,7 @@ from grpo.config.schema import from_dict
 from grpo.errors import GrpoError
 
 if TYPE_CHECKING:
-    from grpo.cli.commands.options import Sampling
+    from grpo.cli.commands.options import SamplingOptions
     from grpo.model.policy import Policy
     from grpo.record.store import Run
     from grpo.rewards import Scorer
@@ -49,7 +49,7 @@ def model_of(run: Run, *, best: bool = False) -> Path:
     return checkpoint.model
 
 
-def find_scorer(options: Sampling, settings: dict[str, Any], device: str) -> Scorer | None:
+def find_scorer(options: SamplingOptions, settings: dict[str, Any], device: str) -> Scorer | None:
     """The task of the options, or else the one the model was trained on, with its rewards. The caller closes it."""
     from grpo.rewards import Scorer
     from grpo.tasks import load_task

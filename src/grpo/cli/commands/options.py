@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpo.config import Dataset
 from grpo.config import parse as flags
 from grpo.errors import GrpoError
 
+if TYPE_CHECKING:
+    from grpo.rollout.protocol import Sampling
+
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling:
+class SamplingOptions:
     """A model, what it is asked, and how its tokens are chosen: what `grpo eval` and `grpo sample` share."""
 
     model: str
@@ -40,15 +43,18 @@ class Sampling:
     """Print JSON."""
     dataset: Dataset = field(default_factory=Dataset)
 
-    def choosing(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """How an engine is asked, for a model that was trained with these settings."""
-        return {
-            "seed": self.seed,
-            "temperature": self.temperature,
-            "max_new_tokens": self.max_new_tokens or settings.get("max_new_tokens", 48),
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-        }
+    def sampling(self, settings: Mapping[str, Any], purpose: str) -> Sampling:
+        """How the engine samples a model that was trained with these settings."""
+        from grpo.rollout.protocol import Sampling
+
+        return Sampling(
+            seed=self.seed,
+            temperature=self.temperature,
+            max_new_tokens=self.max_new_tokens or settings.get("max_new_tokens", 48),
+            purpose=purpose,
+            top_k=self.top_k,
+            top_p=self.top_p,
+        )
 
 
 LEAST: Mapping[str, int] = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpo.cli.commands.model import find_scorer, load
-from grpo.cli.commands.options import Sampling, parse
+from grpo.cli.commands.options import SamplingOptions, parse
 from grpo.config import Config
 from grpo.errors import GrpoError
 
@@ -21,7 +21,7 @@ PROG = "grpo sample"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleOptions(Sampling):
+class SampleOptions(SamplingOptions):
     """Sample a group of completions of one prompt. Where the task can score it, rewards and advantages are shown."""
 
     prompt: str
@@ -56,13 +56,8 @@ def command(arguments: list[str]) -> int:
     task = scorer.task if scorer else None
     with scorer or nullcontext():
         problem = task.recognise(options.prompt) if isinstance(task, RecognisesPrompts) else None
-        groups = Engine(policy).sample(
-            [problem or typed(task, options.prompt)],
-            options.count,
-            step=0,
-            purpose="sample",
-            **options.choosing(settings),
-        )
+        asked = problem or typed(task, options.prompt)
+        groups = Engine(policy).sample([asked], options.count, options.sampling(settings, "sample"))
         if scorer and problem:
             groups, _ = credit(scorer.score(groups), Config())
     [group] = groups

@@ -19,6 +19,7 @@ from grpo.errors import GrpoError
 from grpo.lab.chapters.nano import LONGEST, Nano, nano, nano_critic, sampled, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
 from grpo.rewards.steps import score_steps
+from grpo.rollout.protocol import Sampling
 from grpo.training.annotations import annotate
 from grpo.training.credit import credit
 from grpo.types import Completion, Group, Problem
@@ -96,8 +97,8 @@ def true_value(prompt: str, seed: int, sample: int) -> list[float]:
 
 def _goes_on(loaded: Nano, problem: Problem, written: str) -> list[float]:
     begun = Problem(f"{problem.id}/{written}", problem.prompt + written, problem.answer)
-    options: dict[str, Any] = {"seed": 2, "step": 0, "temperature": 1.0, "max_new_tokens": LONGEST}
-    [group] = loaded.engine.sample([begun], TRIES, **options)
+    sampling = Sampling(seed=2, temperature=1.0, max_new_tokens=LONGEST)
+    [group] = loaded.engine.sample([begun], TRIES, sampling)
     return [float(loaded.task.score(problem, written + done.text)["correct"] or 0.0) for done in group.completions]
 
 

@@ -24,7 +24,8 @@ from grpo.lab.signal import difficulty
 from grpo.model.packing import pack
 from grpo.model.policy import logprobs
 from grpo.rollout.builtin import Engine
-from grpo.rollout.sampling import choose
+from grpo.rollout.protocol import Sampling
+from grpo.rollout.sampling import sample_token
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.training.credit import credit, has_signal
 from grpo.training.gradient import accumulate_gradients
@@ -78,8 +79,8 @@ def _at_temperature(temperature: float, size: int) -> dict[str, Any]:
     config = resolve(replace(config, loss=replace(config.loss, beta=0.0)))
     with fresh_nano() as student:
         problems = student.task.draw(0, SWEPT, seed=1)
-        options: dict[str, Any] = {"seed": 1, "step": 0, "temperature": temperature, "max_new_tokens": LONGEST}
-        groups = student.scorer.score(student.engine.sample(problems, size, **options))
+        sampling = Sampling(seed=1, temperature=temperature, max_new_tokens=LONGEST)
+        groups = student.scorer.score(student.engine.sample(problems, size, sampling))
         groups, rewards = credit(groups, config)
         norm = gradient_norm(student, groups, config)
         gap, outside = mismatch(student, groups)
@@ -196,7 +197,7 @@ ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
 }
 SOURCES: dict[str, Callable[..., Any]] = {
     "sample": Engine.sample,
-    "choose": choose,
+    "sample_token": sample_token,
     "score": Arithmetic.score,
     "group_advantages": group_advantages,
     "zero_signal_chance": zero_signal_chance,

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from grpo.config import Config
 from grpo.config.parse import shown
@@ -21,6 +20,7 @@ from grpo.model.load import load_policy
 from grpo.model.policy import Policy
 from grpo.rewards import Scorer
 from grpo.rollout.builtin import Engine
+from grpo.rollout.protocol import Sampling
 from grpo.tasks import load_task
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Group, Problem
@@ -85,8 +85,8 @@ def _critic() -> Critic:
 def sampled(problems: Sequence[Problem], group_size: int, *, seed: int, temperature: float = 1.0) -> list[Group]:
     """Groups of `nano` with their rewards."""
     with nano() as loaded:
-        options: dict[str, Any] = {"seed": seed, "step": 0, "temperature": temperature, "max_new_tokens": LONGEST}
-        return loaded.scorer.score(loaded.engine.sample(problems, group_size, **options))
+        sampling = Sampling(seed=seed, temperature=temperature, max_new_tokens=LONGEST)
+        return loaded.scorer.score(loaded.engine.sample(problems, group_size, sampling))
 
 
 def sum_of_three(prompt: str) -> Problem:

@@ -18,6 +18,7 @@ from grpo.lab.chapters.query import Query, number, text, whole
 from grpo.model.optimizer import make_optimizer, take_step
 from grpo.model.policy import Policy, logprobs
 from grpo.record.trace import Traces
+from grpo.rollout.protocol import Sampling
 from grpo.training.annotations import Annotations, annotate
 from grpo.training.credit import credit
 from grpo.training.gradient import accumulate_gradients
@@ -40,7 +41,7 @@ def one_update(
     student: Nano, reference: Policy, optimizer: torch.optim.AdamW, problems: Sequence[Problem], config: Config
 ) -> Iterator[Pause]:
     """One step of GRPO, pausing after every phase: all of it but the loop around it."""
-    groups = student.engine.sample(problems, config.group_size, step=0, **_sampling(config))
+    groups = student.engine.sample(problems, config.group_size, _sampling(config))
     yield Pause(groups)
     groups = student.scorer.score(groups)
     yield Pause(groups)
@@ -53,8 +54,8 @@ def one_update(
     yield Pause(traces.onto(groups), {"grad_norm": norm})
 
 
-def _sampling(config: Config) -> dict[str, Any]:
-    return {"seed": config.seed, "temperature": config.temperature, "max_new_tokens": config.max_new_tokens}
+def _sampling(config: Config) -> Sampling:
+    return Sampling(seed=config.seed, temperature=config.temperature, max_new_tokens=config.max_new_tokens)
 
 
 def settings(query: Query) -> Config:
@@ -135,8 +136,8 @@ def seen_by(policy: Policy, groups: Sequence[Group], config: Config) -> list[Gro
 def _effect(group: Group, before: Nano, after: Nano, problem: Problem, config: Config) -> dict[str, Any]:
     """What the update did: to the log-probability of the completions it learned from, and to what is sampled now."""
     [again] = seen_by(after.policy, [group], config)
-    options: dict[str, Any] = {"seed": 0, "step": 1, "temperature": config.temperature, "max_new_tokens": LONGEST}
-    looks = [one.scorer.score(one.engine.sample([problem], LOOKS, **options))[0].completions for one in (before, after)]
+    sampling = Sampling(seed=0, step=1, temperature=config.temperature, max_new_tokens=LONGEST)
+    looks = [one.scorer.score(one.engine.sample([problem], LOOKS, sampling))[0].completions for one in (before, after)]
     return {
         "logprobs": [done.logprobs.tolist() for done in again.completions],
         "looks": LOOKS,

@@ -20,6 +20,7 @@ from grpo.lab.chapters.update import one_update, paused_update
 from grpo.model.optimizer import descend
 from grpo.rewards import Scorer
 from grpo.rollout.builtin import Engine
+from grpo.rollout.protocol import Sampling
 from grpo.tasks.checkers.answers import check
 from grpo.training.credit import credit
 from grpo.training.evaluation import evaluate
@@ -76,7 +77,8 @@ def _said(done: Completion, count: int) -> dict[str, Any]:
 def _fine_tuned() -> dict[str, float]:
     with nano() as loaded:
         problems = loaded.task.heldout()[:HELDOUT]
-        row, _ = evaluate(loaded.engine, loaded.scorer, problems, max_new_tokens=LONGEST, temperature=1.0, seed=1)
+        sampling = Sampling(seed=1, temperature=1.0, max_new_tokens=LONGEST)
+        row, _ = evaluate(loaded.engine, loaded.scorer, problems, sampling)
     return row
 
 

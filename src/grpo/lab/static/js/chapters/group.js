@@ -109,7 +109,7 @@ function Prompts() {
 
 function Functions() {
   const state = useAnswer("group", "sizes");
-  return html`${[["choose", "One token: inverse transform"], ["score", "The reward of the task"], ["group_advantages", "Advantages"], ["zero_signal_chance", "Probability of a group without signal"], ["true_gradient", "The exact gradient"]].map(([source, title]) => html`<${Code} slug="group" source=${source} title=${title} key=${source} />`)}
+  return html`${[["sample_token", "One token: inverse transform"], ["score", "The reward of the task"], ["group_advantages", "Advantages"], ["zero_signal_chance", "Probability of a group without signal"], ["true_gradient", "The exact gradient"]].map(([source, title]) => html`<${Code} slug="group" source=${source} title=${title} key=${source} />`)}
     <p class="small soft">A step samples <code>prompts_per_step</code> × <code>group_size</code> completions${state.data && html`: ${state.data.defaults.prompts_per_step} × ${state.data.defaults.group_size} by default`}. Prompts are computed once per group, in sampling and in training.</p>`;
 }
 
