@@ -88,6 +88,8 @@ class Completion:
     """Rewards by part; None where a part does not apply."""
     reward: float | None = None
     """Sum of the parts that apply; None when none does: such a completion is left out of baseline and loss."""
+    correct: bool | None = None
+    """Whether the answer is right, apart from the reward; None where nobody can say."""
     traits: Mapping[str, float] = field(default_factory=dict)
     """What the task notices about the text but does not pay for, such as whether the work was written out."""
     why: str = ""

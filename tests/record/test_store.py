@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import grpo
 from grpo.cli.terminal.report import result
 from grpo.config.schema import check_run_name
 from grpo.errors import DiskFullError, GrpoError
@@ -179,11 +180,33 @@ def test_record_of_another_version_is_refused(tmp_path: Path) -> None:
         Run.open(tmp_path, "future")
 
 
+def test_correct_is_recorded_apart_from_the_reward(run: Run) -> None:
+    [group] = make_groups(groups=1)
+    verdicts = (True, False, None)
+    completions = tuple(replace(group.completions[0], correct=correct, reward=0.5) for correct in verdicts)
+    run.record(0, [replace(group, completions=completions)], {}, {})
+    run.record_eval(0, {"reward_mean": 0.5}, [replace(group, completions=completions)])
+    for found in (run.completions(0), run.eval_completions(0)):
+        assert [done["correct"] for done in found[0]["completions"]] == [True, False, None]
+
+
+def test_a_record_from_before_correct_is_read_and_not_continued() -> None:
+    """There the full reward stood for a right answer."""
+    folder = Path(grpo.__file__).parent / "lab" / "recordings"
+    with Run.open(folder, "tiny-arithmetic", readonly=True) as run:
+        completions = [done for group in run.completions(3) for done in group["completions"]]
+        assert {(done["reward"], done["correct"]) for done in completions} == {(1.0, True), (0.0, False)}
+        samples = [sample for probe in run.probes() for sample in probe["samples"]]
+        assert {(sample["reward"], sample["correct"]) for sample in samples} == {(1.0, True), (0.0, False)}
+    with pytest.raises(GrpoError, match=r"has record version 2, this grpo continues 3; start a new run"):
+        Run.open(folder, "tiny-arithmetic")
+
+
 def test_folder_is_private_and_journal_is_wal(run: Run) -> None:
     assert run.path.stat().st_mode & 0o777 == 0o700
     db = sqlite3.connect(run.path / "run.db")
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert db.execute("PRAGMA user_version").fetchone() == (2,)
+    assert db.execute("PRAGMA user_version").fetchone() == (3,)
     db.close()
 
 
@@ -437,7 +460,10 @@ def test_probes(run: Run) -> None:
     run.record_probes(5, [make_probe("later")])
     found = run.probes()
     assert [(row["step"], row["samples"][0]["text"]) for row in found] == [(0, "41"), (0, "42"), (5, "later")]
-    assert found[0]["samples"] == [{"text": "41", "reward": 1.0}, {"text": "41", "reward": None}]
+    assert found[0]["samples"] == [
+        {"text": "41", "reward": 1.0, "correct": None},
+        {"text": "41", "reward": None, "correct": None},
+    ]
     assert (found[0]["problem_id"], found[0]["prompt"], found[0]["answer"]) == ("probe-0", "6*7=", "42")
 
 

@@ -110,7 +110,8 @@ GOOD = b'{"prompt": "1+1=", "answer": "2"}\n'
 FAULTS |= {
     "07 broken row": Fault(rows(GOOD * 56 + b'{"prompt": "1+2="\n' + GOOD), ("rows.jsonl:57: not a line of JSON",)),
     "08 missing column": Fault(
-        rows(GOOD * 2 + b'{"prompt": "1+2=", "reply": "3"}\n'), ('rows.jsonl:3: has no "answer"', "prompt, reply")
+        rows(GOOD * 2 + b'{"prompt": "1+2=", "reply": "3"}\n'),
+        ('rows.jsonl:3: has no column "answer"', "prompt, reply"),
     ),
     "09 no rows": Fault(rows(b"\n"), ("field data: rows.jsonl has no rows",)),
     "09 no file": Fault(lambda _: ["sft", "nano", "rows.jsonl"], ("field data: no file rows.jsonl",)),

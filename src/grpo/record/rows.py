@@ -35,7 +35,8 @@ def _completion_columns(done: Completion) -> tuple[Any, ...]:
     advantage = None if total is None else total / max(length, 1)
     logprob = _total(done.logprobs)
     parts, traits = as_json(done.parts), as_json(done.traits)
-    return done.text, length, done.finish, finite(done.reward), parts, traits, advantage, logprob, done.why
+    reward = finite(done.reward)
+    return done.text, length, done.finish, reward, done.correct, parts, traits, advantage, logprob, done.why
 
 
 def token_rows(step: int, groups: Sequence[Group], kept: int) -> list[tuple[Any, ...]]:
@@ -54,7 +55,7 @@ def token_rows(step: int, groups: Sequence[Group], kept: int) -> list[tuple[Any,
 def probe_rows(step: int, groups: Sequence[Group]) -> list[tuple[Any, ...]]:
     rows = []
     for index, group in enumerate(groups):
-        samples = [{"text": done.text, "reward": done.reward} for done in group.completions]
+        samples = [{"text": done.text, "reward": done.reward, "correct": done.correct} for done in group.completions]
         problem = group.problem
         rows.append((step, index, problem.id, problem.prompt, problem.answer, as_json(samples)))
     return rows

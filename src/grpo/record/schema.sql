@@ -1,4 +1,4 @@
-PRAGMA user_version = 2;
+PRAGMA user_version = 3;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;  -- value: JSON
 
 -- Training. Step k is the k-th batch; removing a row of steps removes all that was recorded in that step.
@@ -18,7 +18,8 @@ CREATE TABLE groups (
 CREATE TABLE completions (
   step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
   text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,
-  reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL,  -- parts, traits: JSON objects
+  reward REAL, correct INTEGER,  -- correct: 0 or 1; NULL: nobody can say
+  parts TEXT NOT NULL, traits TEXT NOT NULL,  -- JSON objects
   advantage REAL,  -- mean over the tokens
   logprob REAL,    -- the sampler's, summed over the tokens
   why TEXT NOT NULL,  -- what went wrong when it was scored; empty: nothing
@@ -46,11 +47,12 @@ CREATE TABLE eval_groups (
 CREATE TABLE eval_completions (
   step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
   text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,
-  reward REAL, parts TEXT NOT NULL, traits TEXT NOT NULL, advantage REAL, logprob REAL, why TEXT NOT NULL,
+  reward REAL, correct INTEGER, parts TEXT NOT NULL, traits TEXT NOT NULL, advantage REAL, logprob REAL,
+  why TEXT NOT NULL,
   PRIMARY KEY (step, group_index, sample_index),
   FOREIGN KEY (step, group_index) REFERENCES eval_groups ON DELETE CASCADE);
 CREATE TABLE probes (  -- the same pinned problems at each evaluation
   step INTEGER NOT NULL, probe_index INTEGER NOT NULL,
   problem_id TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL,
-  samples TEXT NOT NULL,  -- JSON: [{"text": ..., "reward": ...}, ...]
+  samples TEXT NOT NULL,  -- JSON: [{"text": ..., "reward": ..., "correct": ...}, ...]
   PRIMARY KEY (step, probe_index)) WITHOUT ROWID;

@@ -32,7 +32,9 @@ from grpo.record.rows import as_json, completion_rows, decoded, group_row, metri
 from grpo.types import Group
 
 STATUSES = ("running", "finished", "stopped", "failed")
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+BEFORE_CORRECT = 2
+"""Records without the column `correct`, which can be read but not continued: full reward stood for a right answer."""
 SCHEMA = Path(__file__).with_name("schema.sql").read_text()
 
 
@@ -58,6 +60,12 @@ def _connect(file: Path, *, readonly: bool) -> sqlite3.Connection:
     db = sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=readonly)
     db.row_factory = sqlite3.Row
     return db
+
+
+def _add_correct(db: sqlite3.Connection) -> None:
+    """Show the tables of an older record with the column `correct`."""
+    for table in ("completions", "eval_completions"):
+        db.execute(f"CREATE TEMP VIEW {table} AS SELECT *, reward >= 1 AS correct FROM main.{table}")
 
 
 class Run:
@@ -130,7 +138,9 @@ class Run:
             found = "ok" if readonly else db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if found != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {one_line(found, 200)}")
-            if version == SCHEMA_VERSION:
+            if version == BEFORE_CORRECT and readonly:
+                _add_correct(db)
+            if version == SCHEMA_VERSION or (version == BEFORE_CORRECT and readonly):
                 return cls(path, db)
         except sqlite3.DatabaseError as problem:  # border: a file that anything may have written
             db.close()
@@ -139,7 +149,7 @@ class Run:
             ) from problem
         db.close()
         raise GrpoError(
-            f"field run: {file} has record version {version}, this grpo reads {SCHEMA_VERSION}; name another run"
+            f"field run: {file} has record version {version}, this grpo continues {SCHEMA_VERSION}; start a new run"
         )
 
     def close(self) -> None:
@@ -237,7 +247,9 @@ class Run:
         for index, group in enumerate(groups):
             rows = completion_rows(step, index, group)
             self._db.execute(f"INSERT INTO {prefix}groups VALUES (?, ?, ?, ?, ?, ?)", group_row(step, index, group))
-            self._db.executemany(f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            self._db.executemany(
+                f"INSERT INTO {prefix}completions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows
+            )
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -311,8 +323,12 @@ class Run:
         return [dict(row) for row in self._db.execute("SELECT * FROM findings ORDER BY recorded")]
 
     def probes(self) -> list[dict[str, Any]]:
-        rows = self._db.execute("SELECT * FROM probes ORDER BY step, probe_index")
-        return [{**dict(row), "samples": json.loads(row["samples"])} for row in rows]
+        rows = [dict(row) for row in self._db.execute("SELECT * FROM probes ORDER BY step, probe_index")]
+        for row in rows:
+            row["samples"] = json.loads(row["samples"])
+            for sample in row["samples"]:
+                sample.setdefault("correct", sample["reward"] is not None and sample["reward"] >= 1)  # older records
+        return rows
 
     def select(self, query: str, *parameters: Any) -> list[dict[str, Any]]:
         """For readers with questions of their own; schema.sql names tables and columns."""
@@ -377,6 +393,7 @@ class Run:
                 f"SELECT * FROM {prefix}completions WHERE step = ? ORDER BY group_index, sample_index", (step,)
             ):
                 decoded = {"parts": json.loads(row["parts"]), "traits": json.loads(row["traits"])}
+                decoded["correct"] = None if row["correct"] is None else bool(row["correct"])
                 grouped[row["group_index"]]["completions"].append({**dict(row), **decoded})
         return grouped
 
