@@ -62,6 +62,48 @@ def test_a_group_larger_than_the_budget_splits_and_only_then_repeats_its_prompt(
     assert [len(batch.tokens_T) for batch in pack([group, group], 22)] == [22]
 
 
+def test_the_budget_of_a_padded_model_counts_padding_and_a_prompt_per_completion() -> None:
+    def group(prompt: int, *lengths: int) -> Group:
+        completions = tuple(Completion("", np.ones(n, dtype=np.int64), np.zeros(n), "stop") for n in lengths)
+        return Group(Problem("p", "", ""), np.ones(prompt, dtype=np.int64), completions, 0)
+
+    def lengths(groups: list[Group], budget: int) -> list[list[int]]:
+        return [batch.mask_NL.sum(dim=1).tolist() for batch in pack(groups, budget, padded=True)]
+
+    # Packed 3 + 2 + 2 + 4 = 11 tokens; padded 3 rows of 3 + 4 = 21.
+    mixed = group(3, 2, 2, 4)
+    assert lengths([mixed], 21) == [[2, 2, 4]]
+    # In a budget of 20: rows of 3 + 2, until one of 3 + 4 would make 3 rows of 7.
+    assert lengths([mixed], 20) == [[2, 2], [4]]
+    assert lengths([mixed], 1) == [[2], [2], [4]]
+    # Another group's longer prompt pads all rows: 4 rows of 5 + 2 = 28.
+    assert lengths([group(3, 2, 2), group(5, 1, 1)], 28) == [[2, 2, 1, 1]]
+    assert lengths([group(3, 2, 2), group(5, 1, 1)], 27) == [[2, 2], [1, 1]]
+
+
+def test_a_padded_model_computes_no_more_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, groups = random_policy("phi", attention="sdpa"), random_groups()
+    policy.padded = True
+    computed: list[int] = []
+    hook = policy.model.get_input_embeddings().register_forward_hook(
+        lambda _, inputs, __: computed.append(inputs[0].numel())
+    )
+    accumulate_gradients(policy, groups, config_with(120, "dr_grpo", entropy=0.01))
+    hook.remove()
+    assert len(computed) > 1
+    assert max(computed) <= 120
+
+
+@pytest.mark.parametrize("field", ["old_logprobs", "ref_logprobs", "advantages", "values"])
+def test_values_that_only_some_completions_have_are_refused(field: str) -> None:
+    with_it, without = (
+        Completion("", np.array([8, 9]), np.zeros(2), "stop", **more) for more in ({field: np.ones(2)}, {})
+    )
+    group = Group(Problem("p", "", ""), np.array([5, 6]), (with_it, without), 0)
+    with pytest.raises(AssertionError, match=f"^{field}: 1 of 2 completions have it"):
+        pack([group], 100)
+
+
 @pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo"])
 @pytest.mark.parametrize(
     "loss", [{}, {"aggregate": "token"}, {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4}]

@@ -113,7 +113,7 @@ def test_unusual_models_are_sampled_and_trained_as_they_compute(name: str, folde
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(folder / file, tmp_path / name / file)
     policy = load_policy(str(tmp_path / name))
-    assert policy.packs == packs
+    assert policy.padded == (not packs)
     problems = [Problem("a", "1+2=", ""), Problem("b", "12*13=", "")]
     groups = Engine(policy).sample(problems, 3, Sampling(seed=0, temperature=0.7, max_new_tokens=9))
     assert len({len(c) for group in groups for c in group.completions}) > 1

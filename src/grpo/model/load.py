@@ -36,12 +36,12 @@ def load_policy(
         with quiet_transformers():
             # One small file first: offline, this fails once and soon, not once for every file there could be.
             config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-            packs = can_be_packed(_model_class(config), config)
+            padded = not can_be_packed(_model_class(config), config)
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
             model, report = transformers.AutoModelForCausalLM.from_pretrained(
                 source,
                 dtype=dtype,
-                attn_implementation=ATTENTION if packs else None,
+                attn_implementation=None if padded else ATTENTION,
                 output_loading_info=True,
                 use_safetensors=True,  # the other format is pickle, which runs whatever code a stranger put in it
                 trust_remote_code=False,
@@ -70,7 +70,7 @@ def load_policy(
         torch.cuda.set_device(place)  # Triton starts its kernels, and graphs are captured, on the current one
     # Dropout would make the trainer's log-probabilities disagree with the sampler's.
     model.eval().to(device)
-    return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute, packs=packs)
+    return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute, padded=padded)
 
 
 def _model_class(config: Any) -> Any:

@@ -1,8 +1,9 @@
-"""Groups to tensors: the only place that packs, shifts and masks."""
+"""Groups to tensors: packing, the shift by one token, and masks happen only here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,36 +13,63 @@ from grpo.model.fused.segments import Segments
 from grpo.types import Batch, Completion, Group
 
 
-def pack(groups: Sequence[Group], token_budget: int, device: str | torch.device = "cpu") -> list[Batch]:
-    """Micro-batches of at most `token_budget` tokens, groups and completions in their order, each prompt once.
+class Size(NamedTuple):
+    """Tokens of a prompt, a completion, or several of both."""
 
-    A group larger than the budget is split, and only then is its prompt repeated; a single completion larger than
-    the budget stands alone.
+    packed: int = 0
+    """Each prompt once, each completion once."""
+    rows: int = 0
+    longest_prompt: int = 0
+    longest_completion: int = 0
+
+    def plus(self, other: Size) -> Size:
+        return Size(
+            self.packed + other.packed,
+            self.rows + other.rows,
+            max(self.longest_prompt, other.longest_prompt),
+            max(self.longest_completion, other.longest_completion),
+        )
+
+    def computed(self, padded: bool) -> int:
+        """Tokens the model computes. A padded model computes a row per completion, all of one length."""
+        return self.rows * (self.longest_prompt + self.longest_completion) if padded else self.packed
+
+
+def pack(
+    groups: Sequence[Group], token_budget: int, device: str | torch.device = "cpu", *, padded: bool = False
+) -> list[Batch]:
+    """Micro-batches that compute at most `token_budget` tokens, groups and completions in their order.
+
+    A group larger than the budget is split, and its prompt repeated; a completion larger than the budget gets a
+    micro-batch of its own. `padded`: the model is a padded one (`padded.py`).
     """
     batches: list[Batch] = []
     pieces: list[Group] = []
-    size = 0
+    size = Size()
     for group in groups:
-        for piece in _pieces(group, token_budget):
-            tokens = len(piece.prompt_tokens) + sum(map(len, piece.completions))
-            if pieces and size + tokens > token_budget:
+        for piece, piece_size in _pieces(group, token_budget, padded):
+            if pieces and size.plus(piece_size).computed(padded) > token_budget:
                 batches.append(_pack(pieces, device))
-                pieces, size = [], 0
+                pieces, size = [], Size()
             pieces.append(piece)
-            size += tokens
+            size = size.plus(piece_size)
     return [*batches, _pack(pieces, device)] if pieces else batches
 
 
-def _pieces(group: Group, token_budget: int) -> Iterator[Group]:
-    room = token_budget - len(group.prompt_tokens)
-    chosen: list[Completion] = []
+def _pieces(group: Group, token_budget: int, padded: bool) -> Iterator[tuple[Group, Size]]:
+    """The group, or its completions in parts that each fit the budget with the prompt."""
+    prompt = Size(packed=len(group.prompt_tokens), longest_prompt=len(group.prompt_tokens))
+    part: list[Completion] = []
+    size = prompt
     for completion in group.completions:
-        if chosen and sum(map(len, chosen)) + len(completion) > room:
-            yield _with_completions(group, chosen)
-            chosen = []
-        chosen.append(completion)
-    if chosen:
-        yield _with_completions(group, chosen)
+        one = Size(packed=len(completion), rows=1, longest_completion=len(completion))
+        if part and size.plus(one).computed(padded) > token_budget:
+            yield _with_completions(group, part), size
+            part, size = [], prompt
+        part.append(completion)
+        size = size.plus(one)
+    if part:
+        yield _with_completions(group, part), size
 
 
 def _with_completions(group: Group, completions: Sequence[Completion]) -> Group:
@@ -59,11 +87,11 @@ def _pack(groups: Sequence[Group], device: str | torch.device) -> Batch:
 
     prompt_places_PQ, prompt_mask_PQ = _places(prompt_start_P, prompt_length_P)
     places_NL, mask_NL = _places(start_N, length_N)
-    # The token that predicts a completion's first token is its prompt's last; after that, the one before.
+    # A completion's first token is predicted at its prompt's last token, every other at the token before it.
     last_prompt_place_N = (prompt_start_P + prompt_length_P - 1)[prompt_of_N]
     source_NL = np.concatenate([last_prompt_place_N[:, None], places_NL[:, :-1]], axis=1)
 
-    # A completion's positions count on from its prompt's end, not from its neighbour's.
+    # Positions of a completion start at its prompt's length.
     first_position = np.zeros(len(rows), dtype=np.int64)
     first_position[P:] = prompt_length_P[prompt_of_N]
     tokens_T = np.concatenate(rows).astype(np.int64)
@@ -76,16 +104,18 @@ def _pack(groups: Sequence[Group], device: str | torch.device) -> Batch:
     def tensor(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
-    def grid(values: Callable[[Completion], np.ndarray | None]) -> torch.Tensor | None:
-        arrays = [array for completion in completions if (array := values(completion)) is not None]
-        if len(arrays) < len(completions):
+    def grid(field: str) -> torch.Tensor | None:
+        """The completions' values as [N, L]; None where no completion has them."""
+        arrays = [array for completion in completions if (array := getattr(completion, field)) is not None]
+        if not arrays:
             return None
+        assert len(arrays) == len(completions), f"{field}: {len(arrays)} of {len(completions)} completions have it"
         filled_NL = np.zeros(mask_NL.shape, dtype=np.float32)
         filled_NL[mask_NL] = np.concatenate(arrays)
         return tensor(filled_NL)
 
-    advantages_NL = grid(lambda completion: completion.advantages)
-    sampler_logp_NL = grid(lambda completion: completion.logprobs)
+    advantages_NL = grid("advantages")
+    sampler_logp_NL = grid("logprobs")
     assert sampler_logp_NL is not None
     return Batch(
         tokens_T=tensor(tokens_T),
@@ -103,26 +133,27 @@ def _pack(groups: Sequence[Group], device: str | torch.device) -> Batch:
         mask_NL=tensor(mask_NL),
         advantages_NL=torch.zeros_like(sampler_logp_NL) if advantages_NL is None else advantages_NL,
         sampler_logp_NL=sampler_logp_NL,
-        old_logp_NL=grid(lambda completion: completion.old_logprobs),
-        ref_logp_NL=grid(lambda completion: completion.ref_logprobs),
-        values_NL=grid(lambda completion: completion.values),
-        returns_NL=grid(lambda completion: completion.returns),
+        old_logp_NL=grid("old_logprobs"),
+        ref_logp_NL=grid("ref_logprobs"),
+        values_NL=grid("values"),
+        returns_NL=grid("returns"),
     )
 
 
 def pack_prompts(
     prompts: Sequence[np.ndarray], device: str | torch.device, cache: PromptStore
 ) -> tuple[torch.Tensor, torch.Tensor, PackedLayout, torch.Tensor]:
-    """Prompts alone, for prefill: (tokens_T, positions_T, layout that fills the cache, place of each last token)."""
+    """Prompts without completions, for prefill: (tokens_T, positions_T, layout that fills `cache`, index into T of each
+    prompt's last token)."""
     length_P, start_P = _lengths_and_starts(prompts)
     places_PQ, mask_PQ = _places(start_P, length_P)
     tokens_T = torch.from_numpy(np.concatenate(prompts).astype(np.int64)).to(device)
     positions_T = torch.from_numpy(np.arange(len(tokens_T)) - np.repeat(start_P, length_P)).to(device)
     restore_T = torch.from_numpy(np.flatnonzero(mask_PQ)).to(device)
     lengths = torch.from_numpy(length_P).to(device)
-    nothing = torch.zeros(0, 0, dtype=torch.int64, device=device)
+    empty = torch.zeros(0, 0, dtype=torch.int64, device=device)
     places = torch.from_numpy(places_PQ).to(device)
-    layout = PackedLayout(places, lengths, nothing, nothing[:, 0:0].flatten(), restore_T, cache)
+    layout = PackedLayout(places, lengths, empty, empty[:, 0:0].flatten(), restore_T, cache)
     return tokens_T, positions_T, layout, torch.from_numpy(start_P + length_P - 1).to(device)
 
 
@@ -132,7 +163,7 @@ def _lengths_and_starts(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndar
 
 
 def _places(start: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Index into the packed row of every token, as a grid with its mask; 0 where the mask is False."""
+    """Index into T of every token as a grid, 0 beyond a row's end; and the grid's mask."""
     column = np.arange(int(length.max()))
     mask = column < length[:, None]
     return np.where(mask, start[:, None] + column, 0), mask

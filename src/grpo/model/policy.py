@@ -40,8 +40,8 @@ class Policy:
     """Optimizer steps taken so far; a completion remembers the version that sampled it."""
     compute: torch.dtype | None = None
     """What it computes in, where that is not the precision of its weights: 16 bits over float32 weights."""
-    packs: bool = True
-    """Whether it runs through the one attention function; if not, every completion stands alone (unpacked.py)."""
+    padded: bool = False
+    """Whether the model cannot run packed rows, so that each completion is a padded row of its own (padded.py)."""
     forgetful: bool = False
     """Whether training keeps a block's input alone and computes the rest again in the backward pass."""
     token_budget: int = 0
@@ -83,7 +83,7 @@ class Policy:
     @property
     def fused(self) -> Weights | None:
         """The working copy of its weights, made when first asked for; None for models of other blocks."""
-        if not self.packs or not can_be_fused(self.model):
+        if self.padded or not can_be_fused(self.model):
             return None
         made, dtype = self._fused, self.compute_dtype
         if made is None or made.dtype != dtype or not made.places.hold(self.model):
@@ -195,7 +195,7 @@ def write_model(folder: Path, files: Mapping[str, bytes], weights: Mapping[str, 
 
 def predicting_states(policy: Policy, batch: Batch) -> torch.Tensor:
     """The hidden state that predicts each trained token, [A, C]."""
-    if not policy.packs:
+    if policy.padded:
         with torch.autocast(policy.device.type, policy.compute, enabled=policy.compute is not None):
             return unpacked.predicting_states(policy.model.base_model, batch)
     hidden_TC = policy.hidden(batch.tokens_T[None], batch.positions_T[None], batch.layout)[0]

@@ -73,7 +73,7 @@ class Engine:
             ]
 
     def _sampled(self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling) -> Sampled:
-        if not self.policy.packs:
+        if self.policy.padded:
             return sample_with_generate(self.policy, prompts, noise_PGL, sampling)
         if self._can_use_graphs(sampling):
             return self._decode_on_graphs(prompts, noise_PGL, sampling.temperature)

@@ -34,7 +34,7 @@ class TokenForward:
     @torch.no_grad()
     def __init__(self, groups: Sequence[Group], read: Read, *, policy: Policy, token_budget: int):
         def run(tokens_at_once: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-            batches = pack(groups, tokens_at_once, policy.device)
+            batches = pack(groups, tokens_at_once, policy.device, padded=policy.padded)
             return [(read(batch).float(), batch.mask_NL.sum(dim=1)) for batch in batches]
 
         self._results = within_memory(policy, token_budget, run)

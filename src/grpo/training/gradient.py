@@ -90,7 +90,7 @@ def accumulate_gradients(
         nothing = torch.zeros((), device=policy.device)
         total, gap, errors = None, nothing, nothing
         in_order = (completion for group in taking_part for completion in group.completions)
-        for batch in pack(taking_part, tokens_at_once, policy.device):
+        for batch in pack(taking_part, tokens_at_once, policy.device, padded=policy.padded):
             if critic is not None and not critic.shared:
                 error = critic.loss(batch, None, tokens=tokens, clip=config.critic.clip)
                 (stretch * error).backward()

@@ -195,7 +195,9 @@ def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> 
     groups = Engine(policy).sample(problems, 2, sampling)
     gaps = []
     with torch.no_grad():
-        for batch in pack(groups, tokens_at_once(policy, config.system.token_budget), policy.device):
+        for batch in pack(
+            groups, tokens_at_once(policy, config.system.token_budget), policy.device, padded=policy.padded
+        ):
             logp_NL, _ = logprobs(policy, batch, config.temperature)
             gaps.append((logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs())
     gap = float(torch.cat(gaps).mean())
@@ -208,7 +210,7 @@ def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> 
 
 def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
     notes = []
-    if not policy.packs:
+    if policy.padded:
         kind = policy.model.config.model_type
         notes.append(
             f"{policy.name} ({kind}) computes attention in a way of its own: it is sampled with transformers' generate "

@@ -154,7 +154,7 @@ def accumulate_gradients(policy: Policy, groups: Sequence[Group], token_budget: 
 
     def accumulated(tokens_at_once: int) -> float:
         total = torch.zeros((), device=policy.device)
-        for batch in pack(groups, tokens_at_once, policy.device):
+        for batch in pack(groups, tokens_at_once, policy.device, padded=policy.padded):
             logp_NL, _ = policy_logprobs(policy, batch, temperature=1.0)
             loss = -logp_NL.sum() / tokens
             (stretch * loss).backward()
