@@ -1,7 +1,9 @@
 """What the options mean together: presets, limits, storing. How they are read: test_flags.py."""
 
+import copy
 import dataclasses
 import json
+import pickle
 import subprocess
 import sys
 import tomllib
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo.config import Config, Critic, Evaluation, Optimizer, SftConfig, System
+from grpo.config import Config, Critic, Dataset, Evaluation, Optimizer, SftConfig, System
 from grpo.config import parse as flags
 from grpo.config.presets import PRESETS, SURROGATES
 from grpo.config.rules import LIMITS, idle
@@ -62,6 +64,49 @@ def test_precedence_defaults_preset_files_flags(recipe):
     assert parse_train([first, "--algorithm=grpo"]).loss == Loss(clip_high=0.3)
 
 
+@pytest.mark.parametrize("given", [Loss(beta=0.1), {"beta": 0.1}])
+@pytest.mark.parametrize("algorithm", PRESETS)
+def test_in_python_a_preset_keeps_what_is_not_set(algorithm, given):
+    config = Config(algorithm=algorithm, loss=given)
+    assert config.loss == dataclasses.replace(PRESETS[algorithm].settings, beta=0.1)
+    assert config == parse_train(["--algorithm", algorithm, "--beta", "0.1"])
+    for stored in (json.loads(json.dumps(as_dict(config))), tomllib.loads(to_toml(config))):
+        assert from_dict(Config, stored) == config
+
+
+def test_replace_takes_the_new_preset_and_keeps_what_was_set():
+    dapo = PRESETS["dapo"].settings
+    assert dataclasses.replace(Config(), algorithm="dapo").loss == dapo
+    set_beta = Config(algorithm="grpo", loss=Loss(beta=0.1), steps=3)
+    assert dataclasses.replace(set_beta, algorithm="dapo").loss == dataclasses.replace(dapo, beta=0.1)
+    assert dataclasses.replace(set_beta, steps=5).loss == set_beta.loss
+    assert copy.deepcopy(pickle.loads(pickle.dumps(set_beta))).loss.fields_set == {"beta"}
+    # A section made with replace has every field set: it is that section under any algorithm.
+    whole = dataclasses.replace(set_beta.loss, clip_high=0.3)
+    assert dataclasses.replace(set_beta, algorithm="dapo", loss=whole).loss == whole
+    assert Config(algorithm="dapo", loss=PRESETS["grpo"].settings).loss == PRESETS["grpo"].settings
+
+
+def test_a_value_equal_to_the_default_is_still_set():
+    assert Config(algorithm="dapo", loss=Loss(clip_high=0.2)).loss.clip_high == 0.2
+    assert Config(algorithm="dapo", loss={"dynamic_sampling": 1}).loss.dynamic_sampling == 1.0
+
+
+def test_any_section_may_be_a_dictionary():
+    config = Config(system={"threads": 2}, optimizer={}, evaluation={"every": 3})
+    assert config == Config(system=System(threads=2), evaluation=Evaluation(every=3))
+    sft = SftConfig(model="tiny", data="x", dataset={"prompt": "q"})
+    assert sft == SftConfig(model="tiny", data="x", dataset=Dataset(prompt="q"))
+    for written, message in (
+        ({"loss": {"bta": 1}}, "field loss.bta (Python): unknown; did you mean loss.beta?"),
+        ({"loss": {"beta": "1"}}, 'field loss.beta (Python): expected a number, such as 0.04; got "1"; remove the quo'),
+        ({"system": {"recompute": True}}, "field system.recompute (Python): is now system.gradient_checkpointing"),
+    ):
+        with pytest.raises(GrpoError) as refused:
+            Config(**written)
+        assert str(refused.value).startswith(message)
+
+
 def test_sft_positions(recipe):
     expected = SftConfig(model="tiny", data="rows.jsonl")
     assert parse_sft(["tiny", "rows.jsonl"]) == expected
@@ -70,7 +115,7 @@ def test_sft_positions(recipe):
     assert parse_sft([recipe('model = "nano"\ndata = "rows.jsonl"'), "tiny"]) == expected
     assert parse_sft(["tiny", "rows.jsonl", "--epochs", "2", "--steps=0"]).epochs == 2.0
     assert "field data (default): write --data FILE with rows, or --task NAME" in refusal("tiny", parse=parse_sft)
-    assert '"more" (command line): not understood' in refusal("tiny", "rows.jsonl", "more", parse=parse_sft)
+    assert '"more" (command line): unexpected' in refusal("tiny", "rows.jsonl", "more", parse=parse_sft)
 
 
 # --- what cannot work -------------------------------------------------------------------------------------------------

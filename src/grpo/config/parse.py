@@ -1,16 +1,15 @@
-"""Reads flags and TOML files into a frozen dataclass. A TOML file is flags written down: `[loss] beta = 0.1` is
-`--loss.beta 0.1`, checked by the same rules and handed to the same parser. Knows no option by name.
+"""Reads flags, TOML files and dictionaries into frozen dataclasses. `[loss] beta = 0.1` in a file is `--loss.beta 0.1`.
 
-Names and values are checked here, so that a mistake is one line with its place; tyro then builds the object.
+Every name and value is checked here, so that a mistake gets one line that names the field and where it was set. Works
+on any dataclass and knows no field by name. tyro only prints the help.
 """
 
 import difflib
 import math
 import re
-import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -19,12 +18,11 @@ from grpo.errors import GrpoError
 T = TypeVar("T")
 
 COMMAND_LINE = "command line"
+PYTHON = "Python"
 NOTHING: Mapping[str, str] = {}
-LARGEST_INTEGER = 2**63 - 1  # what the run record can store
+LARGEST_INTEGER = 2**63 - 1  # the largest that SQLite stores
 NEGATIVE_NUMBER = re.compile(r"-\.?[0-9].*|-inf.*|-nan", re.IGNORECASE | re.DOTALL)
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-_one_at_a_time = threading.Lock()
-"""Of threads that use tyro: while one fills its caches, another must not look into them."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Setting:
-    """A checked value and where it was given: "recipe.toml:3" or "command line"."""
+    """A checked value and where it was set: "recipe.toml:3" or "command line"."""
 
     value: Any
     origin: str
@@ -57,7 +55,7 @@ def leaves(cls: Any) -> dict[str, Leaf]:
 
 
 def misfit(leaf: Leaf, value: object) -> str:
-    """Why the field cannot hold this value, or "" where it can."""
+    """Why the field cannot hold this value; empty if it can."""
     kind, got = leaf.kind, f"; got {shown(value)}"
     such_as = "" if leaf.default is MISSING else f", such as {leaf.default}"
     if get_origin(kind) is Literal:
@@ -67,7 +65,7 @@ def misfit(leaf: Leaf, value: object) -> str:
         return "" if isinstance(value, bool) else f"expected true or false{got}"
     if kind is str:
         if not isinstance(value, str):
-            return f"expected text{got}{'; name it instead, as file.py:function' if callable(value) else ''}"
+            return f"expected text{got}{'; write it as file.py:function' if callable(value) else ''}"
         return f"contains a character that cannot be shown{got}" if UNPRINTABLE.search(value) else ""
     number = int if kind is int else int | float
     expected = f"expected a {'whole ' if kind is int else ''}number{such_as}{got}"
@@ -80,7 +78,7 @@ def misfit(leaf: Leaf, value: object) -> str:
 
 
 def from_text(kind: object, text: str) -> object:
-    """The number a flag's text stands for; any other text stays as it is, for `misfit` to judge."""
+    """A flag's text as a number; text that is not a number is returned unchanged, and `misfit` refuses it."""
     try:
         return int(text) if kind is int else float(text) if kind is float else text
     except ValueError:
@@ -90,10 +88,10 @@ def from_text(kind: object, text: str) -> object:
 def read(
     cls: type, argv: Sequence[str], *, prog: str, positionals: Sequence[str] = (), refused: Mapping[str, str] = NOTHING
 ) -> dict[str, Setting]:
-    """Checked settings by path: those of the TOML files from left to right, then of the flags; the last wins.
+    """Checked settings by path: TOML files from left to right, then flags; the last one wins.
 
-    `positionals` are fields that may also be given by position. `refused` maps names that are no fields, in small
-    letters and without separators, to the reason why they are not.
+    `positionals` are fields that may also be given by position. `refused` maps names that are not fields to the reason
+    that the error gives; the names are lower-case and without separators.
     """
     reader = _Reader(leaves(cls), prog, refused)
     files, strays, flags = [], [], {}
@@ -110,7 +108,7 @@ def read(
     open_positions = [path for path in positionals if path not in flags]
     if surplus := strays[len(open_positions) :]:
         known = "flags start with --, recipes end in .toml"
-        raise GrpoError(f"argument {shown(surplus[0])} ({COMMAND_LINE}): not understood; {known}; see {prog} --help")
+        raise GrpoError(f"argument {shown(surplus[0])} ({COMMAND_LINE}): unexpected; {known}; see {prog} --help")
     for path, token in zip(open_positions, strays, strict=False):
         flags[path] = Setting(reader.checked(path, token, COMMAND_LINE), COMMAND_LINE)
     settings: dict[str, Setting] = {}
@@ -122,36 +120,45 @@ def read(
 
 
 def build(cls: type[T], settings: Mapping[str, Setting], *, prog: str, default: T | None = None) -> T:
-    """The object that checked settings describe; what they do not set comes from `default` or the class."""
+    """Builds the dataclass from checked settings; the other fields come from `default` or the class."""
     for path, leaf in leaves(cls).items():
-        if leaf.default is MISSING and path not in settings:
+        if leaf.default is MISSING and path not in settings and default is None:
             raise GrpoError(f"field {path} ({COMMAND_LINE}): missing; write --{path} VALUE, or see {prog} --help")
-    args = []
-    for path, setting in settings.items():
-        if isinstance(setting.value, bool):
-            args.append(f"--{path}" if setting.value else _off(path))
-        else:
-            args.append(f"--{path}={setting.value}")
-    return _tyro(cls, args, prog, default)
+    built: T = _construct(cls, {path: setting.value for path, setting in settings.items()}, default)
+    return built
+
+
+def _construct(cls: Any, values: Mapping[str, Any], default: Any) -> Any:
+    kinds = get_type_hints(cls)
+    given: dict[str, Any] = {}
+    for each in fields(cls):
+        kind, section = kinds[each.name], f"{each.name}."
+        if is_dataclass(kind):
+            inner = {path.removeprefix(section): value for path, value in values.items() if path.startswith(section)}
+            if inner:
+                given[each.name] = _construct(kind, inner, getattr(default, each.name, None))
+        elif each.name in values:
+            given[each.name] = float(values[each.name]) if kind is float else values[each.name]
+    return cls(**given) if default is None else replace(default, **given)
+
+
+def from_table(cls: type[T], data: Mapping[str, Any], origin: str, refused: Mapping[str, str] = NOTHING) -> T:
+    """Builds the dataclass from nested dictionaries, with the same checks as flags."""
+    return build(cls, _Reader(leaves(cls), "grpo", refused).table(data, lambda path: origin), prog="grpo")
+
+
+def section_from_dict(cls: type, name: str, data: Mapping[str, Any], refused: Mapping[str, str]) -> Any:
+    """Builds one section of the dataclass `cls`, given in Python as a dictionary."""
+    settings = _Reader(leaves(cls), "grpo", refused).table({name: data}, lambda path: PYTHON)
+    values = {path.removeprefix(f"{name}."): setting.value for path, setting in settings.items()}
+    return _construct(get_type_hints(cls)[name], values, None)
 
 
 def show_help(cls: type, prog: str) -> None:
-    """Print what can be set, and exit with 0."""
-    _tyro(cls, ["--help"], prog, None)
+    """Prints every field with its help, and exits with 0."""
+    import tyro  # slow to import
 
-
-def _tyro(cls: type[T], args: list[str], prog: str, default: T | None) -> T:
-    import tyro  # slower to import than all else here, and not needed to refuse a mistake
-
-    with _one_at_a_time:
-        if default is None:
-            return tyro.cli(cls, args=args, prog=prog, use_underscores=False)
-        return tyro.cli(cls, args=args, prog=prog, use_underscores=False, default=default)
-
-
-def from_table(cls: type[T], data: Mapping[str, Any], origin: str) -> T:
-    """The object that nested dictionaries describe, with the checks that flags get."""
-    return build(cls, _Reader(leaves(cls), "grpo", NOTHING).table(data, lambda path: origin), prog="grpo")
+    tyro.cli(cls, args=["--help"], prog=prog, use_underscores=False)
 
 
 @dataclass(frozen=True)
@@ -161,7 +168,7 @@ class _Reader:
     refused: Mapping[str, str]
 
     def flag(self, token: str, rest: list[str]) -> tuple[str, object]:
-        """One flag; takes its value from the front of `rest` where it is not written with an equals sign."""
+        """(path, value) of one flag. A flag without `=` takes its value from the front of `rest`."""
         name, equals, text = token.removeprefix("--").partition("=")
         section, dot, last = name.replace("-", "_").rpartition(".")
         positive = self.path(f"{section}{dot}{last.removeprefix('no_')}")
@@ -181,7 +188,7 @@ class _Reader:
         return path, self.checked(path, from_text(self.leaves[path].kind, text), COMMAND_LINE)
 
     def path(self, name: str) -> str:
-        """A field by its path or, where only one section has it, by its own name; "" where there is none."""
+        """A field's path from its path, or from its name if only one section has that name; empty if none has."""
         inner = [leaf for leaf in self.leaves if leaf.endswith(f".{name}")]
         if name in self.leaves or not inner:
             return name if name in self.leaves else ""
@@ -190,11 +197,11 @@ class _Reader:
         return inner[0]
 
     def table(self, data: Mapping[str, Any], origin: Callable[[str], str]) -> dict[str, Setting]:
-        """Nested tables, from TOML or JSON; `origin` tells the place of a path."""
+        """Checked settings of nested tables, from TOML, JSON or Python; `origin` gives the place of a path."""
         found = {}
         for written, value in flat(data):
             if value == {} and any(leaf.startswith(f"{written}.") for leaf in self.leaves):
-                continue  # a section's header with nothing under it
+                continue  # an empty section
             path = self.known(written, origin(written))
             found[path] = Setting(self.checked(path, value, origin(written)), origin(written))
         return found
@@ -205,7 +212,7 @@ class _Reader:
         return value
 
     def known(self, name: str, origin: str) -> str:
-        """The path of the field a name stands for; dashes and underscores are the same."""
+        """The path of a field; dashes and underscores are the same. Refuses names that are not fields."""
         path = name.replace("-", "_")
         if path in self.leaves:
             return path
@@ -217,13 +224,15 @@ class _Reader:
         raise GrpoError(f"{field}: unknown; {self.suggestion(path, origin)}")
 
     def suggestion(self, path: str, origin: str) -> str:
-        """The nearest field, searched by its own name in all sections, written the way its place wants it."""
+        """The field with the most similar name in any section, written as a flag, in TOML or in Python."""
         by_name = {leaf.rpartition(".")[2]: leaf for leaf in reversed(list(self.leaves))}  # the top level wins
         for wanted in (path.rpartition(".")[2], path):
             for match in difflib.get_close_matches(wanted.lower()[:60], by_name, n=1):
                 section, _, name = by_name[match].rpartition(".")
                 if origin == COMMAND_LINE:
                     return f"did you mean --{by_name[match]}?"
+                if origin == PYTHON:
+                    return f"did you mean {by_name[match]}?"
                 return f"did you mean {name} {f'in [{section}]' if section else 'at the top, above every [section]'}?"
         return f"see {self.prog} --help"
 
@@ -234,7 +243,7 @@ def nearest(value: object, kind: object) -> str:
 
 
 def one_line(text: str, most: int = 1000) -> str:
-    """Text as it can stand in a message: without line breaks, control characters or endless length."""
+    """Text for a message: control characters escaped, at most `most` characters."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: most + 1])
     return text if len(text) <= most else f"{text[:most]}…"
 
@@ -260,21 +269,21 @@ def _is_flag(token: str) -> bool:
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested tables by path.
+    """(path, value) of every entry of nested tables.
 
     >>> dict(flat({"lr": 0.1, "loss": {"beta": 0.0}}))
     {'lr': 0.1, 'loss.beta': 0.0}
     """
     for key, value in table.items():
         path = f"{prefix}{key}"
-        if isinstance(value, dict) and value and path.count(".") < 2:  # no field lies deeper
+        if isinstance(value, dict) and value and path.count(".") < 2:  # fields are at most one section deep
             yield from flat(value, f"{path}.")
         else:
             yield path, value
 
 
 def _read_toml(file: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """The document, and the line on which each of its paths is set."""
+    """The document, and the line of each path."""
     name = one_line(file)
     try:
         text = Path(file).read_text(encoding="utf-8-sig").replace("\r\n", "\n")
@@ -289,11 +298,11 @@ def _read_toml(file: str) -> tuple[dict[str, Any], dict[str, int]]:
         what, place = str(error), re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
         line, column = place.groups() if place else (text.count("\n") + 1, len(text) - text.rfind("\n"))
         what = one_line(what.partition(" (at ")[0], 200)
-        raise GrpoError(f"{name}:{line}:{column}: not valid TOML: {what}; mend it here") from None
+        raise GrpoError(f"{name}:{line}:{column}: not valid TOML: {what}; fix it here") from None
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Statement by statement: the shortest run of lines that parses under its [header] is one statement."""
+    """The line of each path. A statement is the shortest sequence of lines that parses under its [header]."""
     lines: dict[str, int] = {}
     header, start, statement = "", 1, ""
     for number, line in enumerate(text.split("\n"), start=1):

@@ -15,8 +15,8 @@ from grpo.errors import GrpoError
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """The objective. What is not set on the command line or in a file comes from the preset named by `algorithm`; in
-    Python, start from a preset's: dataclasses.replace(PRESETS["dr_grpo"].settings, beta=0.1)."""
+    """The objective. `Config` takes every field that is not set here from the preset named by `algorithm`: with
+    Config(algorithm="dapo", loss=Loss(beta=0.1)) the run has dapo's settings and beta 0.1."""
 
     baseline: Literal["mean", "leave_one_out", "batch", "length_weighted", "value"] = "mean"
     """What a reward is compared with: its group's mean (plain, of the others only, or by length), the batch's mean, or
@@ -66,6 +66,29 @@ class Loss:
     correction_cap: float = 2.0
     """Largest importance weight."""
 
+    def __new__(cls, **given: Any) -> "Loss":
+        loss = super().__new__(cls)
+        object.__setattr__(loss, "_fields_set", frozenset(given))
+        return loss
+
+    @property
+    def fields_set(self) -> frozenset[str]:
+        """Names of the fields that were passed to the constructor. `dataclasses.replace` passes all of them."""
+        names: frozenset[str] = self.__dict__["_fields_set"]
+        return names
+
+    def over(self, preset: "Loss") -> "Loss":
+        """The preset's settings, overridden by the fields set here. `fields_set` stays, so that the same overrides can
+        be applied to another preset.
+
+        >>> merged = Loss(beta=0.1).over(PRESETS["dr_grpo"].settings)
+        >>> merged.beta, merged.scale, merged.fields_set
+        (0.1, 'none', frozenset({'beta'}))
+        """
+        merged = replace(preset, **{name: getattr(self, name) for name in self.fields_set})
+        object.__setattr__(merged, "_fields_set", self.fields_set)
+        return merged
+
 
 SURROGATES = ("clip", "weight", "gate", "plain")
 
@@ -77,6 +100,10 @@ class Preset:
     settings: Loss
     paper: str
     differences: str
+
+    def __post_init__(self) -> None:
+        # Passes every field, so that loss=PRESETS["grpo"].settings means all of them under any algorithm.
+        object.__setattr__(self, "settings", replace(self.settings))
 
 
 _PLAIN_CLIP = Loss(clip_low=0.2, clip_high=0.2, beta=0.0)

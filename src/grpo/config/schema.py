@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from grpo.config.models import DEFAULT_TASK, check_model_name
-from grpo.config.parse import Setting, build, from_table, leaves, misfit, read, show_help, shown
+from grpo.config.parse import build, from_table, leaves, misfit, read, section_from_dict, show_help, shown
 from grpo.config.presets import PRESETS, Loss, check_preset
 from grpo.config.rules import LIMITS, ZERO_OR_MORE, contradictions
 from grpo.errors import GrpoError
@@ -18,9 +18,6 @@ T = TypeVar("T")
 
 LOGGERS = ("wandb", "tensorboard", "trackio")
 """What `system.log` may name."""
-
-FROM_PRESET = Loss()
-"""This very object, not its values, stands for "whatever the algorithm's preset says"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +182,9 @@ class Config:
 
     grpo train [recipe.toml ...] [--field value ...]: defaults, then the algorithm's, then files, then flags; the last
     wins. In a file, --loss.beta 0.1 is written beta = 0.1 under [loss]. A flag may leave out its section: --beta 0.1.
+    In Python, a section may be a dictionary, as in Config(algorithm="dapo", loss={"beta": 0.1}). The fields of loss
+    that are not set come from the preset; dataclasses.replace(config, algorithm="grpo") keeps those that were set and
+    takes the others from the new preset.
     """
 
     model: str = "tiny"
@@ -220,7 +220,7 @@ class Config:
     """Go on with the run of that name from its last checkpoint; start it if it does not exist."""
     checkpoint_every: int = 50
     """Steps between checkpoints; 0: only at the end."""
-    loss: Loss = FROM_PRESET
+    loss: Loss = field(default_factory=Loss)
     lora: Lora = field(default_factory=Lora)
     critic: Critic = field(default_factory=Critic)
     dataset: Dataset = field(default_factory=Dataset)
@@ -231,10 +231,9 @@ class Config:
     system: System = field(default_factory=System)
 
     def __post_init__(self) -> None:
-        # After dataclasses.replace(config, algorithm=…) it is the other preset's very object: nobody set it by hand.
-        untouched = (FROM_PRESET, *(preset.settings for preset in PRESETS.values()))
-        if self.algorithm in PRESETS and any(self.loss is settings for settings in untouched):
-            object.__setattr__(self, "loss", PRESETS[self.algorithm].settings)
+        _build_sections(self)
+        if self.algorithm in PRESETS:
+            object.__setattr__(self, "loss", self.loss.over(PRESETS[self.algorithm].settings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,6 +276,17 @@ class SftConfig:
     dataset: Dataset = field(default_factory=Dataset)
     system: System = field(default_factory=System)
 
+    def __post_init__(self) -> None:
+        _build_sections(self)
+
+
+def _build_sections(config: Config | SftConfig) -> None:
+    """Replaces every section that was given as a dictionary by its dataclass."""
+    for each in dataclasses.fields(config):
+        if isinstance(value := getattr(config, each.name), Mapping):
+            section = section_from_dict(type(config), each.name, value, _REFUSED)
+            object.__setattr__(config, each.name, section)
+
 
 _WHY_FULL_DISTRIBUTION = (
     "not in training: completions would come from a cut-off distribution, so the policy ratio would compare log-probs "
@@ -298,9 +308,7 @@ def parse_train(argv: list[str]) -> Config:
     if "--help" in argv or "-h" in argv:
         show_help(Config, prog)
     settings = read(Config, argv, prog=prog, refused=_REFUSED)
-    chosen = settings.get("algorithm", Setting(Config.algorithm, "default"))
-    check_preset(str(chosen.value), f"field algorithm ({chosen.origin})")
-    config = build(Config, settings, prog=prog, default=Config(algorithm=str(chosen.value)))
+    config = build(Config, settings, prog=prog)
     validate(config, {path: setting.origin for path, setting in settings.items()})
     return config
 
