@@ -191,3 +191,33 @@ def test_the_commands_of_a_page_parse(page):
         parse_train(shlex.split(command))
     fields = re.findall(r"`--(\w+\.\w+)`", (DOCS / page).read_text(), re.MULTILINE)
     assert set(fields) <= set(flags.leaves(Config))
+
+
+# Files: every path on the pages exists.
+
+ROOT = DOCS.parent
+PAGES = [ROOT / "README.md", ROOT / "benchmarks/results.md", *sorted(DOCS.glob("*.md"))]
+READERS_FILES = {"mine.py", "mytask.py", "rewards.py", "script.py"}
+READERS_RECIPES = {"recipes/mine.toml", "recipes/other.toml"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    for target in re.findall(r"\]\((?!http|#)([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_files_named_exist(page: Path) -> None:
+    """`recorder.py` or `training/recorder.py`: the end of the path of a file in the repository."""
+    folders = ("benchmarks", "docs", "examples", "scripts", "src", "tests")
+    files = {f"/{path.relative_to(ROOT).as_posix()}" for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    for name in set(re.findall(r"[\w./-]*\w\.py\b", page.read_text())) - READERS_FILES:
+        path = name.removeprefix("../").removeprefix("./")
+        assert any(file.endswith(f"/{path}") for file in files), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_source_paths_named_exist(page: Path) -> None:
+    for name in re.findall(r"\b(?:src/grpo|tests|benchmarks|scripts|recipes|examples)/[\w./-]*\w", page.read_text()):
+        assert (ROOT / name).exists() or name in READERS_RECIPES, name
