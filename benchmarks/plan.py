@@ -107,7 +107,7 @@ def measure(shape: Shape, model: str, algorithm: str, arguments: argparse.Namesp
     else:
         measured = loaded + peak_on_cpu(train)
     predicted = predicted_memory(config, shape, arguments.prompt_tokens, torch.device(pick_device(config.system)))
-    lengths = [value for _, value in session.run.metrics("length_mean")]
+    lengths = [value for _, value in session.run.series("length_mean")]
     session.run.close()
     return {
         "parameters": shape.parameters,

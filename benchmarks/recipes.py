@@ -136,8 +136,8 @@ def measure(recipe: Path, steps: int = 3, shape: str = "", changes: list[str] | 
         budget = session.policy.token_budget
         predicted = predicted_memory(config, shape_of(SHAPES[shape].to_dict(), shape), prompt_tokens, device, budget)
         spans = session.run.spans()
-        losses = [value for _, value in session.run.metrics("loss")]
-        gaps = [value for _, value in session.run.metrics("sampler_gap")]
+        losses = [value for _, value in session.run.series("loss")]
+        gaps = [value for _, value in session.run.series("sampler_gap")]
         session.run.close()
     return {
         "recipe": recipe.stem,

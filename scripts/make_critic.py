@@ -39,7 +39,7 @@ def main() -> None:
             system=System(runs=folder, threads=1, device="cpu", quiet=True),
         )
         with grpo.train(config) as run:
-            explained = [value for _, value in run.metrics("explained_variance")][-20:]
+            explained = [value for _, value in run.series("explained_variance")][-20:]
             checkpoint = Checkpoints(run.path).newest_whole(print)
         assert checkpoint is not None
         kept = {name: t for name, t in checkpoint.tensors("critic").items() if name.count("/") == 1}

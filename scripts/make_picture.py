@@ -32,7 +32,7 @@ def main() -> None:
 def picture(run: Run) -> str:
     evals, summary = run.evals(), run.summary()
     steps = summary["steps"]
-    longest = 5 * (1 + max(int(value) for _, value in run.metrics("length_mean")) // 5)
+    longest = 5 * (1 + max(int(value) for _, value in run.series("length_mean")) // 5)
 
     def x(step: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * step / steps
@@ -40,8 +40,8 @@ def picture(run: Run) -> str:
     def y(share: float) -> float:
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
 
-    worked = smooth(run.metrics("worked_share"))
-    length = [(step, value / longest) for step, value in smooth(run.metrics("length_mean"))]
+    worked = smooth(run.series("worked_share"))
+    length = [(step, value / longest) for step, value in smooth(run.series("length_mean"))]
     accuracy = [(row["step"], row["accuracy"]) for row in evals]
     batch = f"{summary['prompts_per_step']} prompts × {summary['group_size']} completions a step"
     parts = [

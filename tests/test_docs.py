@@ -176,7 +176,7 @@ def test_the_algorithm_added_from_outside_trains(tmp_path, monkeypatch):
             system=System(runs=str(tmp_path)),
         )
         assert (config.loss.surrogate, config.loss.scale) == ("my_losses:squared", "none")
-        rows = grpo.train(config).all_metrics()
+        rows = grpo.train(config).metrics()
     finally:
         PRESETS.pop("spring", None)
     assert [row["updates"] for row in rows] == [2, 2]

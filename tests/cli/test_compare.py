@@ -262,6 +262,6 @@ def test_operations_count_what_was_drawn_and_what_took_part(tmp_path: Path) -> N
     with grpo.train(config) as run:
         job = Job(arm="dr_grpo", seed=1, name="one", arguments=(), config=config)
         found = operations(job, run, [{"length_mean": 5.0, "groups_drawn": 4.0, "gradient_tokens": 0.5}])
-        prompt = round(sum(len(group["prompt"]) for group in run.completions(0)) / 2)
+        prompt = round(sum(len(group["prompt"]) for group in run.groups(0)) / 2)
     parts = flops(find_shape("nano"), replace(Work.of(config, prompt), new_tokens=5), needs(config.loss, config.critic))
     assert found == pytest.approx(2 * parts["rollout"] + 0.5 * parts["update"])

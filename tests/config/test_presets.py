@@ -87,7 +87,7 @@ OWN: dict[str, Callable[[list[dict[str, float]]], bool]] = {
 @pytest.mark.parametrize("algorithm", PRESETS)
 def test_it_learns_and_shows_what_is_its_own(tmp_path: Path, algorithm: str) -> None:
     run = grpo.train(small(tmp_path, algorithm))
-    rows, (before, after) = run.all_metrics(), run.evals()
+    rows, (before, after) = run.metrics(), run.evals()
     assert after["accuracy"] > before["high"]
     assert all(row["ratio_min"] == row["ratio_max"] == 1 for row in rows)  # one update per batch
     assert OWN[algorithm](rows)
@@ -106,7 +106,7 @@ def test_several_updates_move_the_ratio_and_each_bounds_it_its_own_way(
     tmp_path: Path, algorithm: str, holds: Callable[[dict[str, float]], bool]
 ) -> None:
     config = small(tmp_path, algorithm, steps=2, lr=1e-3, optimizer=Optimizer(epochs=4, warmup_steps=0))
-    rows = grpo.train(config).all_metrics()
+    rows = grpo.train(config).metrics()
     assert [row["updates"] for row in rows] == [4, 4]
     assert all(row["ratio_min"] < 1 < row["ratio_max"] for row in rows)
     assert holds(rows[0])
@@ -126,9 +126,7 @@ def test_process_rewards_train(tmp_path: Path) -> None:
 def test_the_reference_is_refreshed_and_only_when_asked(tmp_path: Path) -> None:
     def distances(refresh: int) -> list[float]:
         config = small(tmp_path, "grpo", steps=5, lr=1e-3)
-        return [
-            row["kl"] for row in grpo.train(replace(config, loss=replace(config.loss, refresh=refresh))).all_metrics()
-        ]
+        return [row["kl"] for row in grpo.train(replace(config, loss=replace(config.loss, refresh=refresh))).metrics()]
 
     fixed, refreshed = distances(0), distances(2)
     assert fixed[:2] == refreshed[:2]

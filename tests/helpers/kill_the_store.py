@@ -45,8 +45,9 @@ def write(folder: Path, told: int) -> None:
     run = Run.open(folder, "job") if (folder / "job").exists() else Run.create(folder, "job", kind="grpo", config={})
     step = run.last_step() or 0
     while True:
-        if run.record(step, groups(step), metrics(step), {"rollout": 0.1}, token_groups=2):
+        if run.differences(step, groups(step), metrics(step)):
             os._exit(3)  # made again, and not the same
+        run.record(step, groups(step), metrics(step), {"rollout": 0.1}, token_groups=2)
         os.write(told, step.to_bytes(8, "little"))
         if step % 5 == 0:
             run.record_eval(step, {"accuracy": 0.5}, groups(step)[:1])
@@ -61,16 +62,16 @@ def check(folder: Path, told: list[int]) -> int:
     with Run.open(folder, "job") as run:
         assert [tuple(row) for row in run._db.execute("PRAGMA integrity_check")] == [("ok",)]
         assert run._db.execute("PRAGMA foreign_key_check").fetchall() == []
-        rows = run.all_metrics()
+        rows = run.metrics()
         assert [row["step"] for row in rows] == list(range(len(rows))), "a step is missing"
         assert not told or max(told) < len(rows), "a step was told and is not there"
         for row in rows[-3:]:  # earlier ones were looked at after earlier kills
             step = row.pop("step")
             assert row == metrics(step)
-            assert [len(group["completions"]) for group in run.completions(step)] == [SIZE] * GROUPS
+            assert [len(group["completions"]) for group in run.groups(step)] == [SIZE] * GROUPS
             assert len(run.token_arrays(step)) == 2 * SIZE
         for row in run.evals():
-            assert [len(group["completions"]) for group in run.eval_completions(row["step"])] == [SIZE]
+            assert [len(group["completions"]) for group in run.eval_groups(row["step"])] == [SIZE]
         summary = run.summary()
         assert summary["steps"] == len(rows)
         assert summary["completions"] == len(rows) * GROUPS * SIZE

@@ -65,13 +65,13 @@ def test_definitions_are_the_table(client: TestClient) -> None:
 
 def test_series_hold_what_was_recorded(client: TestClient, recording: Run) -> None:
     found = ask(client, "/series", names="reward_mean,kl")["series"]
-    assert list(zip(found["kl"]["step"], found["kl"]["mean"], strict=True)) == recording.metrics("kl")
+    assert list(zip(found["kl"]["step"], found["kl"]["mean"], strict=True)) == recording.series("kl")
 
 
 def test_a_long_series_is_means_of_stretches(client: TestClient, recording: Run) -> None:
     answer = ask(client, "/series", names="reward_mean", points=8)
     assert answer["width"] == 10
-    values = [value for _, value in recording.metrics("reward_mean")][:10]
+    values = [value for _, value in recording.series("reward_mean")][:10]
     found = answer["series"]["reward_mean"]
     assert found["mean"][0] == pytest.approx(sum(values) / 10)
     assert (found["low"][0], found["high"][0]) == (min(values), max(values))
@@ -86,7 +86,7 @@ def test_what_is_not_there_is_told(client: TestClient) -> None:
 
 def test_a_group_is_sorted_by_advantage_and_measured_by_core(client: TestClient, recording: Run) -> None:
     group = ask(client, f"/steps/{STEP}/groups/1")
-    recorded = recording.completions(STEP)[1]["completions"]
+    recorded = recording.groups(STEP)[1]["completions"]
     rewards = torch.tensor([[done["reward"] for done in recorded]])
     advantages = [done["advantage"] for done in group["completions"]]
     assert advantages == sorted(advantages, reverse=True)
@@ -98,16 +98,16 @@ def test_a_group_is_sorted_by_advantage_and_measured_by_core(client: TestClient,
 
 def test_the_budget_counts_what_was_recorded(client: TestClient, recording: Run) -> None:
     row = ask(client, "/signal")["rows"][STEP]
-    metrics = recording.all_metrics()[STEP]
+    metrics = recording.metrics()[STEP]
     assert (row["groups"] - row["mixed"]) / row["groups"] == pytest.approx(metrics["zero_signal_groups"])
     assert row["tokens"] == metrics["tokens"]
-    completions = [done for group in recording.completions(STEP) for done in group["completions"]]
+    completions = [done for group in recording.groups(STEP) for done in group["completions"]]
     assert row["gradient_tokens"] == sum(done["length"] for done in completions if done["advantage"] != 0)
 
 
 def test_difficulty_counts_right_answers(client: TestClient, recording: Run) -> None:
     column = ask(client, "/difficulty")["columns"][STEP]
-    assert column["pass_rate"] == pytest.approx(recording.all_metrics()[STEP]["accuracy"])
+    assert column["pass_rate"] == pytest.approx(recording.metrics()[STEP]["accuracy"])
     assert sum(right * count for right, count in enumerate(column["groups_by_right"])) == column["pass_rate"] * 128
     p = column["pass_rate"]
     assert column["expected_zero_signal"] == pytest.approx(p**8 + (1 - p) ** 8)
@@ -133,7 +133,7 @@ def test_the_lens_shows_what_the_loss_saw(client: TestClient, recording: Run) ->
     below = [ratio < 0.8 for ratio in shown["values"]["ratio"]]
     assert [clip == -1 for clip in shown["values"]["clip"]] == below
     assert any(below)
-    text = recording.completions(row["step"])[row["group_index"]]["completions"][row["sample_index"]]["text"]
+    text = recording.groups(row["step"])[row["group_index"]]["completions"][row["sample_index"]]["text"]
     assert "".join(shown["pieces"]).removesuffix("<end>") == text
 
 
@@ -162,7 +162,7 @@ def test_what_if_nothing_changes_gives_the_recorded_advantages(client: TestClien
 def test_what_if_by_hand(client: TestClient, recording: Run) -> None:
     """Half the reward, no scale, averaged over tokens: A = (r − mean) / 2, and every token weighs 1 / all tokens."""
     answer = ask(client, f"/steps/{STEP}/whatif", **{"scale": "none", "aggregate": "token", "weight.correct": "0.5"})
-    groups = recording.completions(STEP)
+    groups = recording.groups(STEP)
     tokens = sum(done["length"] for group in groups for done in group["completions"])
     for group, shown in zip(groups, answer["groups"], strict=True):
         rewards = [done["reward"] for done in group["completions"]]

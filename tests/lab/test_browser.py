@@ -110,7 +110,7 @@ def test_an_unknown_run_is_told(visit: Visit) -> None:
 def test_group_numbers_are_the_engines(visit: Visit) -> None:
     visit.go(f"{EXAMPLE}/groups?step=5&group=1")
     with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
-        group = run.completions(5)[1]
+        group = run.groups(5)[1]
     rewards = torch.tensor([[done["reward"] for done in group["completions"]]])
     advantages = group_advantages(rewards)
     expected = reward_statistics(rewards, advantages, torch.ones_like(rewards) > 0)
@@ -165,7 +165,7 @@ def test_the_worked_loss_is_the_engines(visit: Visit, token: int) -> None:
 def test_what_if_is_the_engines(visit: Visit) -> None:
     visit.go(f"{EXAMPLE}/whatif?step=5&scale=none&baseline=leave_one_out")
     with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
-        groups = run.completions(5)
+        groups = run.groups(5)
     rewards = torch.tensor([[done["reward"] for done in group["completions"]] for group in groups])
     advantages = group_advantages(rewards, baseline="leave_one_out", scale="none")
     expected = reward_statistics(rewards, advantages, torch.ones_like(rewards) > 0)

@@ -43,7 +43,7 @@ def test_the_paused_update_is_the_trainers(tmp_path: Path) -> None:
         weights = {name: weight.clone() for name, weight in student.policy.weights().items()}
     with grpo.train(config) as run:
         measured = {row["name"]: row["value"] for row in run.select("SELECT name, value FROM metrics WHERE step = 0")}
-        recorded = [done for group in run.completions(0) for done in group["completions"]]
+        recorded = [done for group in run.groups(0) for done in group["completions"]]
         [folder] = (run.path / "checkpoints").iterdir()
     ours = [done for group in pauses[-1].groups for done in group.completions]
     assert [done["text"] for done in recorded] == [done.text for done in ours]

@@ -82,9 +82,9 @@ def test_what_the_run_noted_is_there_once(tmp_path: Path) -> None:
     make_run(tmp_path, "planted", metrics=lambda step: {"kl": 1.5})
     with Run.open(tmp_path, "planted") as run:
         [standing] = findings(run)["now"]
-        run.find("nonfinite", "step 17: a gradient was not finite", 17)
-        run.find(standing["kind"], standing["text"], standing["step"])
-        run.find("changed", "lr was 1, is 2")
+        run.add_finding("nonfinite", "step 17: a gradient was not finite", 17)
+        run.add_finding(standing["kind"], standing["text"], standing["step"])
+        run.add_finding("changed", "lr was 1, is 2")
         found = findings(run)
     assert [finding["kind"] for finding in found["now"]] == ["kl"]
     assert [(row["kind"], row["view"], row["query"]) for row in found["noted"]] == [

@@ -54,7 +54,7 @@ def trained_rows(run: Run, step: int) -> list[dict[str, Any]]:
 
 
 def test_the_shares_of_all_tokens_add_up_to_the_recorded_loss(run: Run) -> None:
-    losses = dict(run.metrics("loss"))
+    losses = dict(run.series("loss"))
     for step in range(2):
         tokens = [
             worked(run, step, row["group_index"], row["sample_index"], place)
@@ -108,7 +108,7 @@ def test_limits_are_those_of_the_surrogate(run: Run) -> None:
 
 
 def test_what_if_nothing_changes(run: Run) -> None:
-    losses = dict(run.metrics("loss"))
+    losses = dict(run.series("loss"))
     for step in range(2):
         answer = what_if(run, step, {})
         for group in answer["groups"]:
@@ -129,7 +129,7 @@ def test_every_preset_offered_can_be_asked_for(run: Run) -> None:
         name: what_if(run, 0, {field: str(preset[field]) for field in fields}) for name, preset in presets.items()
     }
     json.dumps(answers, allow_nan=False)
-    completions = [done for group in run.completions(0) for done in group["completions"]]
+    completions = [done for group in run.groups(0) for done in group["completions"]]
     mean = sum(done["reward"] for done in completions) / len(completions)
     tokens = sum(done["length"] for done in completions)
     shown = [done for group in answers["reinforce"]["groups"] for done in group["completions"]]
@@ -177,7 +177,7 @@ def test_a_divergence_that_is_not_recorded_is_left_out_and_told(tmp_path: Path) 
         answer = what_if(run, 0, {})
         [note] = answer["notes"]
         assert "--system.token_groups" in note
-        for group, shown in zip(run.completions(0), answer["groups"], strict=True):
+        for group, shown in zip(run.groups(0), answer["groups"], strict=True):
             rewards = [done["reward"] for done in group["completions"]]
             for reward, done in zip(rewards, shown["completions"], strict=True):
                 assert done["advantage"] == pytest.approx(reward - (sum(rewards) - reward) / 3, abs=1e-6)

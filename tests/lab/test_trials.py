@@ -91,7 +91,7 @@ def test_a_trial_is_the_trainers_own_run(tmp_path: Path) -> None:
     outcome = Outcome(trial)
     perform(trial, tmp_path / "trial", outcome.hear)
     with grpo.train(trial.config(0, seed=2, folder=tmp_path / "alone")) as run:
-        alone = [value for _, value in run.metrics("reward_mean")]
+        alone = [value for _, value in run.series("reward_mean")]
     [arm] = outcome.summary()["arms"]
     assert arm["curves"]["reward_mean"][1]["value"] == pytest.approx(alone, rel=1e-4)
     assert outcome.steps_done == outcome.steps_asked == 4

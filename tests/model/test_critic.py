@@ -220,7 +220,7 @@ def test_only_ppo_pays_for_a_critic(tmp_path: Path) -> None:
         run = grpo.train(Config(algorithm=algorithm, critic=Critic(model=model, warmup_steps=0), **settings))
         folder = run.path / "checkpoints" / "step-000002"
         assert [path.name for path in folder.glob("critic*")] == files
-        assert ("value_loss" in run.all_metrics()[-1]) == (algorithm == "ppo")
+        assert ("value_loss" in run.metrics()[-1]) == (algorithm == "ppo")
         sizes = [(folder / name).stat().st_size for name in files]
         if model == "shared":
             assert sizes[0] < 10_000

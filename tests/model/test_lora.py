@@ -307,9 +307,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_resumed_run_is_the_run_that_was_not_stopped(trained: Path, tmp_path: Path) -> None:
     grpo.train(small(tmp_path, steps=2)).close()
     with grpo.train(small(tmp_path, resume=True)) as resumed, grpo.record.store.Run.open(trained, "adapted") as whole:
-        assert [row["loss"] for row in resumed.all_metrics()] == [row["loss"] for row in whole.all_metrics()]
-        assert [row["kl"] for row in resumed.all_metrics()] == [row["kl"] for row in whole.all_metrics()]
-        assert whole.all_metrics()[-1]["kl"] > 0, "it has moved away from the reference"
+        assert [row["loss"] for row in resumed.metrics()] == [row["loss"] for row in whole.metrics()]
+        assert [row["kl"] for row in resumed.metrics()] == [row["kl"] for row in whole.metrics()]
+        assert whole.metrics()[-1]["kl"] > 0, "it has moved away from the reference"
         ends = [Checkpoints(run.path).at(4) for run in (resumed, whole)]
     files = [{p.name: p.read_bytes() for p in end.path.rglob("*.safetensors")} for end in ends]
     assert files[0] == files[1]

@@ -540,7 +540,7 @@ def test_a_run_records_predicted_and_measured(tmp_path: Path) -> None:
         model="nano", steps=2, prompts_per_step=2, group_size=4, system=System(runs=str(tmp_path), device="cpu")
     )
     with grpo.train(settings) as run:
-        about, peaks = run.meta("memory"), run.metrics("peak_memory")
+        about, peaks = run.meta("memory"), run.series("peak_memory")
     assert about["device"] == "cpu"
     shape = find_shape("nano")
     assert 4 * 4 * shape.parameters < about["predicted"] < 2**30

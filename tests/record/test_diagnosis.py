@@ -264,7 +264,7 @@ def test_a_resumed_run_does_not_repeat_its_findings(tmp_path: Path) -> None:
     with grpo.train(settings(tmp_path, max_new_tokens=5)) as run:
         assert ("truncated", 9) in told(run)
         first = told(run)
-        share = sum(value for _, value in run.metrics("truncated")) / 10
+        share = sum(value for _, value in run.series("truncated")) / 10
         [finding] = [finding for finding in diagnose(run) if finding.kind == "truncated"]
         assert finding.value == pytest.approx(share)
         assert news(run, 9) == [], "asked again of the same step"
@@ -278,7 +278,7 @@ def test_a_resumed_run_does_not_repeat_its_findings(tmp_path: Path) -> None:
 def test_a_ruinous_learning_rate_is_noticed(tmp_path: Path) -> None:
     with grpo.train(settings(tmp_path, steps=30, lr=0.03)) as run:
         assert {kind for kind, _ in told(run)} & {"reward_fall", "kl", "spike", "all_wrong", "truncated"}
-        rewards = [value for _, value in run.metrics("reward_mean")]
+        rewards = [value for _, value in run.series("reward_mean")]
         assert sum(rewards[-5:]) < sum(rewards[:5])
 
 

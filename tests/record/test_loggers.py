@@ -253,7 +253,7 @@ def test_a_logger_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("grpo.record.loggers.SECONDS_TO_CLOSE", 0.01)
     with grpo.train(small(tmp_path, "wandb", steps=2)) as run:
         released.set()
-        assert [row["step"] for row in run.all_metrics()] == [0, 1]
+        assert [row["step"] for row in run.metrics()] == [0, 1]
         [said] = [finding["text"] for finding in run.findings() if finding["kind"] == "logger"]
     assert "no longer waited for" in said
 

@@ -18,9 +18,11 @@ import grpo
 from grpo.cli.terminal.report import result
 from grpo.config.schema import check_run_name
 from grpo.errors import DiskFullError, GrpoError
+from grpo.record import store
 from grpo.record.lock import RunLock
 from grpo.record.metrics import EVAL_METRICS, UnlistedMetricError
 from grpo.record.provenance import redacted
+from grpo.record.reader import connect
 from grpo.record.store import Run, fresh_name, list_runs
 from grpo.types import Completion, Group, Problem, Trace
 
@@ -186,7 +188,7 @@ def test_correct_is_recorded_apart_from_the_reward(run: Run) -> None:
     completions = tuple(replace(group.completions[0], correct=correct, reward=0.5) for correct in verdicts)
     run.record(0, [replace(group, completions=completions)], {}, {})
     run.record_eval(0, {"reward_mean": 0.5}, [replace(group, completions=completions)])
-    for found in (run.completions(0), run.eval_completions(0)):
+    for found in (run.groups(0), run.eval_groups(0)):
         assert [done["correct"] for done in found[0]["completions"]] == [True, False, None]
 
 
@@ -194,7 +196,7 @@ def test_a_record_from_before_correct_is_read_and_not_continued() -> None:
     """There the full reward stood for a right answer."""
     folder = Path(grpo.__file__).parent / "lab" / "recordings"
     with Run.open(folder, "tiny-arithmetic", readonly=True) as run:
-        completions = [done for group in run.completions(3) for done in group["completions"]]
+        completions = [done for group in run.groups(3) for done in group["completions"]]
         assert {(done["reward"], done["correct"]) for done in completions} == {(1.0, True), (0.0, False)}
         samples = [sample for probe in run.probes() for sample in probe["samples"]]
         assert {(sample["reward"], sample["correct"]) for sample in samples} == {(1.0, True), (0.0, False)}
@@ -255,7 +257,7 @@ def test_completions_come_back_as_they_went_in(run: Run) -> None:
     groups[1] = replace(groups[1], completions=(*groups[1].completions[:3], unscored))
     run.record(5, groups, {}, {})
 
-    found = run.completions(5)
+    found = run.groups(5)
     assert len(found) == 3
     for index, (row, group) in enumerate(zip(found, groups, strict=True)):
         assert (row["step"], row["group_index"], row["policy_version"]) == (5, index, 5)
@@ -269,7 +271,7 @@ def test_completions_come_back_as_they_went_in(run: Run) -> None:
                 assert kept["advantage"] == float(done.advantages[0])
     assert found[1]["completions"][3]["reward"] is None
     assert found[1]["completions"][3]["advantage"] is None
-    assert run.completions(4) == []
+    assert run.groups(4) == []
 
 
 def test_advantage_is_the_mean_over_tokens(run: Run) -> None:
@@ -277,7 +279,7 @@ def test_advantage_is_the_mean_over_tokens(run: Run) -> None:
         completion(1.0), tokens=np.arange(4), logprobs=np.zeros(4), advantages=np.array([1.0, 2.0, 3.0, 6.0])
     )
     run.record(0, [replace(make_groups()[0], completions=(done,))], {}, {})
-    assert run.completions(0)[0]["completions"][0]["advantage"] == 3.0
+    assert run.groups(0)[0]["completions"][0]["advantage"] == 3.0
 
 
 def test_every_completion_is_recorded_exactly_once(run: Run) -> None:
@@ -288,7 +290,7 @@ def test_every_completion_is_recorded_exactly_once(run: Run) -> None:
     keys = {
         (step, group["group_index"], done["sample_index"])
         for step in range(5)
-        for group in run.completions(step)
+        for group in run.groups(step)
         for done in group["completions"]
     }
     assert keys == {(step, group, sample) for step in range(5) for group in range(3) for sample in range(4)}
@@ -299,18 +301,18 @@ def test_a_step_that_fails_leaves_nothing(run: Run) -> None:
     with pytest.raises(sqlite3.IntegrityError):
         run.record(0, [*make_groups()[:2], broken], {"loss": 1.0}, {"sample": 1.0})
     assert run.last_step() is None
-    assert run.all_metrics() == []
-    assert run.completions(0) == []
+    assert run.metrics() == []
+    assert run.groups(0) == []
     assert run.summary()["spans"] == {}
 
 
 def test_metrics(run: Run) -> None:
     record_steps(run, range(3))
     assert run.last_step() == 2
-    assert run.metrics("loss") == [(0, 0.0), (1, 0.125), (2, 0.25)]
-    assert run.all_metrics() == [{"step": step, "loss": step / 8, "reward_mean": 0.25} for step in range(3)]
+    assert run.series("loss") == [(0, 0.0), (1, 0.125), (2, 0.25)]
+    assert run.metrics() == [{"step": step, "loss": step / 8, "reward_mean": 0.25} for step in range(3)]
     with pytest.raises(UnlistedMetricError):
-        run.metrics("los")
+        run.series("los")
 
 
 def test_unlisted_metric_records_nothing(run: Run) -> None:
@@ -328,13 +330,13 @@ def test_numbers_that_are_not_finite_become_none(run: Run) -> None:
     run.record(1, [], {"loss": 1.0}, {})
     run.record_eval(1, {"accuracy": math.nan}, [])
     run.record_probes(1, [replace(make_probe(""), completions=(wild,))])
-    kept = run.completions(0)[0]["completions"][0]
+    kept = run.groups(0)[0]["completions"][0]
     assert (kept["reward"], kept["advantage"], kept["logprob"]) == (None, None, None)
     assert kept["parts"] == {"correct": None, "format": None}
-    assert run.all_metrics() == [{"step": 0, "loss": None, "kl": None}, {"step": 1, "loss": 1.0}]
-    assert run.metrics("loss") == [(1, 1.0)]
+    assert run.metrics() == [{"step": 0, "loss": None, "kl": None}, {"step": 1, "loss": 1.0}]
+    assert run.series("loss") == [(1, 1.0)]
     assert run.probes()[0]["samples"][0]["reward"] is None
-    json.dumps([run.summary(), run.completions(0)], allow_nan=False)
+    json.dumps([run.summary(), run.groups(0)], allow_nan=False)
 
 
 def test_config_with_infinity_stays_json(tmp_path: Path) -> None:
@@ -376,7 +378,7 @@ def test_the_writing_connection_can_change_hands_and_a_readers_cannot(run: Run) 
             return thread.submit(act).result()
 
     elsewhere(lambda: run.record(0, [], {"loss": 1.0}, {}))
-    assert run.metrics("loss") == [(0, 1.0)]
+    assert run.series("loss") == [(0, 1.0)]
     reader = Run.open(run.path.parent, run.name, readonly=True)
     with pytest.raises(sqlite3.ProgrammingError, match="created in a thread"):
         elsewhere(reader.last_step)
@@ -424,9 +426,9 @@ def test_an_eval_at_the_same_step_replaces_the_earlier(run: Run) -> None:
         {"step": 0, **EVAL_ROW},
         {"step": 10, **missing, "accuracy": 0.25, "worked_share": 0.5},
     ]
-    assert len(run.eval_completions(0)) == 2
-    assert run.eval_completions(0)[1]["completions"][0]["text"] == make_groups()[1].completions[0].text
-    assert run.completions(0) == []
+    assert len(run.eval_groups(0)) == 2
+    assert run.eval_groups(0)[1]["completions"][0]["text"] == make_groups()[1].completions[0].text
+    assert run.groups(0) == []
     assert run.summary()["completions"] == 0
 
 
@@ -472,15 +474,15 @@ def test_rewind_forgets_what_came_after(run: Run) -> None:
     for step in (0, 2, 4):
         run.record_eval(step, {"accuracy": step / 8}, make_groups(groups=1))
         run.record_probes(step, [make_probe(str(step))])
-    kept = run.completions(1)
+    kept = run.groups(1)
     run.rewind(2)
     assert run.last_step() == 1
-    assert [row["step"] for row in run.all_metrics()] == [0, 1]
+    assert [row["step"] for row in run.metrics()] == [0, 1]
     assert [row["step"] for row in run.evals()] == [0, 2]
     assert [row["step"] for row in run.probes()] == [0, 2]
-    assert (run.completions(1), run.completions(2)) == (kept, [])
+    assert (run.groups(1), run.groups(2)) == (kept, [])
     assert (len(run.token_arrays(1)), run.token_arrays(2)) == (4, [])
-    assert (len(run.eval_completions(2)), run.eval_completions(4)) == (1, [])
+    assert (len(run.eval_groups(2)), run.eval_groups(4)) == (1, [])
     assert run.summary()["completions"] == 2 * 3 * 4
     assert run.summary()["spans"]["sample"] == 4.0
     record_steps(run, range(2, 6))
@@ -555,14 +557,15 @@ def test_list_is_newest_first_and_survives_broken_folders(tmp_path: Path) -> Non
 
 def test_a_step_made_again_the_same_way_differs_in_nothing_but_its_times(run: Run) -> None:
     record_steps(run, range(3))
-    before = [(row, run.completions(row["step"])) for row in run.all_metrics()]
+    before = [(row, run.groups(row["step"])) for row in run.metrics()]
     metrics = {"loss": 1 / 8, "reward_mean": 0.25}
     for speed in (5.0, 7.0):
-        assert run.record(1, make_groups(1), {**metrics, "tokens_per_second": speed}, {"sample": speed}) == []
-    assert run.metrics("tokens_per_second") == [(1, 7.0)]
+        assert run.differences(1, make_groups(1), {**metrics, "tokens_per_second": speed}) == []
+        run.record(1, make_groups(1), {**metrics, "tokens_per_second": speed}, {"sample": speed})
+    assert run.series("tokens_per_second") == [(1, 7.0)]
     assert [span["seconds"] for span in run.spans() if (span["step"], span["name"]) == (1, "sample")] == [7.0]
-    assert run.record(1, make_groups(1), metrics, {"sample": 2.0}) == []
-    assert [(row, run.completions(row["step"])) for row in run.all_metrics()] == before
+    run.record(1, make_groups(1), metrics, {"sample": 2.0})
+    assert [(row, run.groups(row["step"])) for row in run.metrics()] == before
     assert run.summary()["completions"] == 3 * 3 * 4
     assert len(run.token_arrays(1)) == 4
 
@@ -600,19 +603,21 @@ def test_what_is_not_the_same_when_made_again_is_named_and_replaced(
     run: Run, tmp_path: Path, groups: list[Group], metrics: dict[str, float], named: list[str]
 ) -> None:
     run.record(1, make_groups(1), SAME, {})
-    differences = run.record(1, groups, metrics, {})
+    differences = run.differences(1, groups, metrics)
+    run.record(1, groups, metrics, {})
     assert [found[: len(name)] for found, name in zip(differences, named, strict=True)] == named
     with Run.create(tmp_path, "only", kind="grpo", config={}) as only:
         only.record(1, groups, metrics, {})
-        assert run.all_metrics() == only.all_metrics()
-        assert run.completions(1) == only.completions(1)
-    assert run.record(1, groups, metrics, {}) == [], "what differed once is now the record"
+        assert run.metrics() == only.metrics()
+        assert run.groups(1) == only.groups(1)
+    assert run.differences(1, groups, metrics) == [], "what differed once is now the record"
+    assert run.differences(2, groups, metrics) == [], "step 2 was never recorded"
 
 
 def test_findings_come_back_in_order(run: Run) -> None:
     assert run.findings() == []
-    run.find("damaged", "checkpoint step-000002 is damaged")
-    run.find("replay", "step 3 was made again and is not the same", 3)
+    run.add_finding("damaged", "checkpoint step-000002 is damaged")
+    run.add_finding("replay", "step 3 was made again and is not the same", 3)
     found = run.findings()
     assert [(row["step"], row["kind"], row["text"]) for row in found] == [
         (None, "damaged", "checkpoint step-000002 is damaged"),
@@ -697,18 +702,18 @@ def test_a_full_disk_is_named_and_the_same_write_works_once_there_is_space(run: 
         "record": lambda: run.record(2, long, {"loss": 0.25}, {}),
         "record_eval": lambda: run.record_eval(2, EVAL_ROW, long),
         "record_probes": lambda: run.record_probes(2, long),
-        "find": lambda: run.find("replay", "1" * 50_000),
+        "find": lambda: run.add_finding("replay", "1" * 50_000),
     }
 
     def content() -> list:
-        return [run.all_metrics(), run.evals(), run.probes(), run.findings(), [run.completions(i) for i in range(3)]]
+        return [run.metrics(), run.evals(), run.probes(), run.findings(), [run.groups(i) for i in range(3)]]
 
     before = content()
     [pages] = run._db.execute("PRAGMA page_count").fetchone()
     run._db.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(DiskFullError) as caught:
         writes[write]()
-    assert str(caught.value) == f"{run.path / 'run.db'}: the disk is full; what was recorded before is intact"
+    assert str(caught.value) == f"{run.path / 'run.db'}: the disk is full; everything recorded before is intact"
     assert content() == before
     run._db.execute("PRAGMA max_page_count = 1000000")
     writes[write]()
@@ -734,7 +739,7 @@ def test_reader_sees_whole_steps_while_a_writer_records(tmp_path: Path, run: Run
                 ):
                     failures.append(f"torn: {summary}")
                 last = reader.last_step()
-                if last is not None and [len(group["completions"]) for group in reader.completions(last)] != [4] * 3:
+                if last is not None and [len(group["completions"]) for group in reader.groups(last)] != [4] * 3:
                     failures.append(f"torn groups at {last}")
                 seen.append(summary["steps"])
 
@@ -772,7 +777,7 @@ def test_steps_survive_a_killed_writer(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)])
     assert killed.returncode == -9
     with Run.open(tmp_path, "killed") as run:
-        assert run.metrics("loss") == [(0, 0.5), (1, 0.5), (2, 0.5)]
+        assert run.series("loss") == [(0, 0.5), (1, 0.5), (2, 0.5)]
         assert run.last_step() == 2
         assert run.summary()["status"] == "running"
 
@@ -781,3 +786,93 @@ def test_reading_a_record_loads_no_torch() -> None:
     script = "import sys, grpo.record.store, grpo.record.metrics; print('torch' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert printed.stdout.strip() == "False"
+
+
+def test_values_go_to_columns_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """A schema with another order of columns, and one column more, holds the same record."""
+    schema = store.SCHEMA
+    for columns, others in (
+        ("(step INTEGER PRIMARY KEY, recorded REAL NOT NULL)", "(recorded REAL NOT NULL, step INTEGER PRIMARY KEY)"),
+        ("text TEXT NOT NULL, length INTEGER NOT NULL,", "length INTEGER NOT NULL, note TEXT, text TEXT NOT NULL,"),
+        ("problem_id TEXT NOT NULL, prompt TEXT NOT NULL,", "prompt TEXT NOT NULL, problem_id TEXT NOT NULL,"),
+        ("ref_logprobs BLOB, old_logprobs BLOB,", "old_logprobs BLOB, ref_logprobs BLOB,"),
+        (
+            "recorded REAL NOT NULL, step INTEGER, kind TEXT NOT NULL,",
+            "kind TEXT NOT NULL, step INTEGER, recorded REAL,",
+        ),
+        ("start REAL NOT NULL, seconds REAL NOT NULL,", "seconds REAL NOT NULL, start REAL NOT NULL,"),
+    ):
+        assert columns in schema
+        schema = schema.replace(columns, others)
+    monkeypatch.setattr(store, "SCHEMA", schema)
+    with Run.create(tmp_path, "other", kind="grpo", config=CONFIG) as other:
+        for each in (run, other):
+            each.record(0, make_groups(), {"loss": 0.5}, {"rollout": 2.0}, ended=1000.0)
+            each.record_eval(0, EVAL_ROW, make_groups()[:1])
+            each.record_probes(0, [make_probe("42")])
+            each.add_finding("kl", "too far", 3)
+        assert other.metrics() == run.metrics()
+        assert other.evals() == run.evals()
+        assert other.probes() == run.probes()
+        assert other.spans() == run.spans() == [{"step": 0, "name": "rollout", "start": 998.0, "seconds": 2.0}]
+        assert [(row["step"], row["kind"], row["text"]) for row in other.findings()] == [(3, "kl", "too far")]
+        for row in other.completions():
+            assert row.pop("note") is None
+            assert row in run.completions(0)
+        for left, right in zip(other.token_arrays(0), run.token_arrays(0), strict=True):
+            assert all(np.array_equal(left[name], right[name]) for name in left)
+
+
+def test_listing_runs_reads_no_completion_and_no_span(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_steps(run, range(3))
+    statements: list[str] = []
+
+    def traced(*arguments: object, **options: object) -> sqlite3.Connection:
+        db = connect(*arguments, **options)
+        db.set_trace_callback(statements.append)
+        return db
+
+    monkeypatch.setattr("grpo.record.reader.connect", traced)
+    [row] = list_runs(tmp_path)
+    assert (row["steps"], row["reward_mean"], row["status"]) == (3, 0.25, "running")
+    assert not [text for text in statements if "completions" in text or "spans" in text or "groups" in text]
+    assert len([text for text in statements if "FROM steps" in text]) == 1
+
+
+def test_steps_metrics_and_completions_are_flat_records(run: Run) -> None:
+    run.record(0, make_groups(groups=2), {"loss": 0.5}, {"rollout": 2.0, "update": 1.0}, ended=1000.0)
+    run.record(1, make_groups(1, groups=1), {"loss": 0.25, "kl": math.nan}, {"rollout": 3.0}, ended=1003.0)
+    [first, second] = run.steps()
+    recorded = first.pop("recorded")
+    assert first == {"step": 0, "seconds": 3.0, "rollout_seconds": 2.0, "update_seconds": 1.0}
+    assert (second["step"], second["seconds"], second["recorded"] >= recorded) == (1, 3.0, True)
+    assert run.metrics() == [{"step": 0, "loss": 0.5}, {"step": 1, "loss": 0.25, "kl": None}]
+    assert run.metrics(since=1) == [{"step": 1, "loss": 0.25, "kl": None}]
+    assert [len(run.completions(step)) for step in (None, 0, 1, 2)] == [12, 8, 4, 0]
+    assert run.completions()[8:] == run.completions(step=1)
+    row = run.completions(step=0)[4]
+    assert {name: row[name] for name in ("step", "group_index", "sample_index")} == {
+        "step": 0,
+        "group_index": 1,
+        "sample_index": 0,
+    }
+    assert (row["problem_id"], row["prompt"], row["answer"]) == ("train-0-1", "1*7=", "7")
+    assert (row["text"], row["reward"], row["advantage"]) == ("«10»\n42", 1.0, 0.75)
+    assert (row["part_correct"], row["part_format"], row["trait_worked"]) == (1.0, None, 1.0)
+    assert not [value for row in run.completions() for value in row.values() if isinstance(value, dict | list)]
+
+
+def test_records_become_a_pandas_frame_where_pandas_is_installed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    pandas = pytest.importorskip("pandas")
+    record_steps(run, range(3))
+    frame = run.metrics().to_pandas()
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame["loss"]) == [0.0, 0.125, 0.25]
+    rewards = run.completions().to_pandas().groupby("step")["reward"].mean()
+    assert list(rewards) == [0.25, 0.25, 0.25]
+    assert run.evals().to_pandas().empty
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(GrpoError, match=r"^to_pandas needs pandas: pip install pandas$"):
+        run.metrics().to_pandas()

@@ -88,7 +88,7 @@ def test_a_trl_file_trains_unchanged(
     assert main([*TRAIN, "--reward", field]) == 0
     seen = set()
     with Run.open(Path("runs"), "job", readonly=True) as run:
-        groups = [group for step in (0, 1) for group in run.completions(step)]
+        groups = [group for step in (0, 1) for group in run.groups(step)]
         assert len(groups) == 8
         for group in groups:
             for row in group["completions"]:
@@ -99,9 +99,9 @@ def test_a_trl_file_trains_unchanged(
                 assert row["why"] == ""
                 seen.add(row["reward"])
         assert len(seen) > 3
-        assert [row["updates"] for row in run.all_metrics()] == [1, 1]
+        assert [row["updates"] for row in run.metrics()] == [1, 1]
         measured = run.evals()[-1]
-        rewards = [row["reward"] for group in run.eval_completions(2) for row in group["completions"]]
+        rewards = [row["reward"] for group in run.eval_groups(2) for row in group["completions"]]
         assert measured["reward_mean"] == pytest.approx(fmean(rewards), abs=1e-12)
         assert measured["reward_mean"] != measured["accuracy"]
     capsys.readouterr()
@@ -132,8 +132,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: 
     ):
         measured = dict.fromkeys(TIMED_METRICS, 0.0)
         for step in range(4):
-            assert whole.completions(step) == parts.completions(step)
-        for left, right in zip(whole.all_metrics(), parts.all_metrics(), strict=True):
+            assert whole.groups(step) == parts.groups(step)
+        for left, right in zip(whole.metrics(), parts.metrics(), strict=True):
             assert {**left, **measured} == {**right, **measured}
 
 
@@ -340,14 +340,14 @@ def test_training_goes_on(fault: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert main([*TRAIN, "--reward", "mine.py:f", "--scoring.memory-gb", "0.25"]) == 0
     metric, says = FAULTS[fault]
     with Run.open(Path("runs"), "job", readonly=True) as run:
-        rows = [row for group in run.completions(0) for row in group["completions"]]
-        hit = run.completions(0)[2]["completions"]
+        rows = [row for group in run.groups(0) for row in group["completions"]]
+        hit = run.groups(0)[2]["completions"]
         assert all((row["reward"] is None) == (fault in ("raise", "none")) for row in hit)
         assert all(row["reward"] in (None, 0.0) for row in hit)
         assert all(says in row["why"] for row in hit)
         others = [row for row in rows if row not in hit]
         assert [row["reward"] for row in others] == [len(row["text"]) for row in others]
-        first, second = run.all_metrics()
+        first, second = run.metrics()
         share = 4 / 16
         expected = {name: share if name == metric else 0.0 for name in ("failures", "timeouts", "crashes")}
         assert {name: first[name] for name in expected} == expected
@@ -375,8 +375,8 @@ def test_a_reward_that_always_fails_stops_the_run_and_loses_nothing(
     assert 'mine.py", line 3, in f)' in line
     with Run.open(Path("runs"), "job", readonly=True) as run:
         assert run.summary()["status"] == "failed"
-        assert [row["step"] for row in run.all_metrics()] == [0]
-        assert len(run.completions(0)) == 4
+        assert [row["step"] for row in run.metrics()] == [0]
+        assert len(run.groups(0)) == 4
 
 
 def test_a_mistake_stops_the_run_and_loses_nothing(
@@ -390,7 +390,7 @@ def test_a_mistake_stops_the_run_and_loses_nothing(
     assert main([*TRAIN, "--reward", "mine.py:f"]) == 2
     assert "grpo: reward mine.py:f, problem train/1/0, completion 0: part 'f' is nan" in capsys.readouterr().err
     with Run.open(Path("runs"), "job", readonly=True) as run:
-        assert [row["step"] for row in run.all_metrics()] == [0]
+        assert [row["step"] for row in run.metrics()] == [0]
 
 
 def test_a_file_that_is_not_there(

@@ -120,7 +120,7 @@ def test_it_trains(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     settings = "--model nano --steps 1 --prompts-per-step 2 --group-size 4 --evaluation.problems 4 --run job --quiet"
     assert main(["train", *settings.split(), "--system.device", "cpu", "--reward", f"model:{folder}"]) == 0
     with Run.open(Path("runs"), "job", readonly=True) as run:
-        rows = [(g["prompt"], row) for g in run.completions(0) for row in g["completions"]]
+        rows = [(g["prompt"], row) for g in run.groups(0) for row in g["completions"]]
         assert len(rows) == 8
         for prompt, row in rows:
             assert row["reward"] == pytest.approx(float(alone(folder, prompt + row["text"])[0]), abs=1e-5)

@@ -155,7 +155,7 @@ def test_nano_learns(tmp_path: Path) -> None:
     )
     with grpo.train(config) as run:
         before, after = run.evals()
-        gaps = [gap for _, gap in run.metrics("sampler_gap")]
+        gaps = [gap for _, gap in run.series("sampler_gap")]
     assert max(gaps) < 5e-3
     assert after["low"] > before["high"]
     assert after["worked_share"] > before["worked_share"] + 0.3

@@ -286,8 +286,8 @@ def test_a_parquet_file_with_other_column_names_trains_nano(tmp_path: Path) -> N
     )
     with train(config) as run:
         assert run.summary()["status"] == "finished"
-        rows = run.all_metrics()
-        assert {group["problem_id"].rpartition(":")[0] for group in run.completions(0)} == {str(path)}
+        rows = run.metrics()
+        assert {group["problem_id"].rpartition(":")[0] for group in run.groups(0)} == {str(path)}
     assert len(rows) == 3
     assert 0 < rows[0]["reward_mean"] < 1
     assert {"strictly_right_share", "unparsed_share"} <= set(rows[0])

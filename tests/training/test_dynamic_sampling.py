@@ -135,14 +135,14 @@ def config(tmp_path: Path) -> Config:
 
 def test_a_run_trains_on_groups_with_signal_alone(config: Config) -> None:
     run = grpo.train(config)
-    rows = run.all_metrics()
+    rows = run.metrics()
     assert sum(row["groups_drawn"] for row in rows) > sum(row["groups_kept"] for row in rows)
     assert all(row["zero_signal_groups"] == 0 for row in rows if row["groups_kept"])
     for step, row in enumerate(rows):
-        recorded = run.completions(step)
+        recorded = run.groups(step)
         assert len(recorded) == row["groups_kept"] or row["groups_kept"] == 0
         assert all(len({c["advantage"] for c in group["completions"]}) == 2 for group in recorded)
     # Without it, the same draws leave groups that teach nothing.
-    without = grpo.train(replace(config, loss=replace(config.loss, dynamic_sampling=1.0))).all_metrics()
+    without = grpo.train(replace(config, loss=replace(config.loss, dynamic_sampling=1.0))).metrics()
     assert sum(row["zero_signal_groups"] for row in without) > 0
     assert "groups_drawn" not in without[0]

@@ -396,9 +396,9 @@ def test_one_step_that_is_not_finite_is_skipped_and_the_run_goes_on(
     run = tmp_path / "job"
     assert findings(run) == [nonfinite(2)]
     with Run.open(tmp_path, "job") as record:
-        assert [row["skipped_updates"] for row in record.all_metrics()] == [0, 0, 1, 0, 0, 0]
-        assert [row["updates"] for row in record.all_metrics()] == [1, 1, 0, 1, 1, 1]
-        assert [record.completions(step)[0]["policy_version"] for step in range(6)] == [0, 1, 2, 2, 3, 4]
+        assert [row["skipped_updates"] for row in record.metrics()] == [0, 0, 1, 0, 0, 0]
+        assert [row["updates"] for row in record.metrics()] == [1, 1, 0, 1, 1, 1]
+        assert [record.groups(step)[0]["policy_version"] for step in range(6)] == [0, 1, 2, 2, 3, 4]
     checkpoints = Checkpoints(run)
     states = [checkpoint.state for checkpoint in checkpoints._all()]
     assert [state["policy_version"] for state in states] == [1, 2, 2, 3, 4, 5]
@@ -818,7 +818,7 @@ def test_a_record_that_finds_no_space_stops_the_run(tmp_path: Path, whole: Whole
                 self.db.execute(f"PRAGMA max_page_count = {pages}")
 
     argv = command(tmp_path, "job", "--system.token_groups", "4")
-    with pytest.raises(DiskFullError, match=r"job/run\.db: the disk is full; what was recorded before is intact$"):
+    with pytest.raises(DiskFullError, match=r"job/run\.db: the disk is full; everything recorded before is intact$"):
         grpo.train(config_of(argv), callbacks=[Cramped()])
     assert status(tmp_path / "job") == "failed"
     assert main(argv) == 0

@@ -330,8 +330,8 @@ class AllEqual(Arithmetic):
 
 def nothing_moved() -> None:
     with Run.open(Path("runs"), "job", readonly=True) as run:
-        assert [row["updates"] for row in run.all_metrics()] == [0] * 6
-        assert [row["zero_signal_groups"] for row in run.all_metrics()] == [1] * 6
+        assert [row["updates"] for row in run.metrics()] == [0] * 6
+        assert [row["zero_signal_groups"] for row in run.metrics()] == [1] * 6
     checkpoint = Checkpoints(Path("runs/job")).newest()
     assert checkpoint is not None
     before, after = load_policy("nano").weights(), load_policy(str(checkpoint.model)).weights()
@@ -624,7 +624,7 @@ def check_whole(runs: Path, steps: int) -> None:
     """Its steps are there without a gap, each with all its completions, and its checkpoints are whole."""
     [path] = runs.iterdir()
     with Run.open(runs, path.name, readonly=True) as run:
-        assert [row["step"] for row in run.all_metrics()] == list(range(steps))
+        assert [row["step"] for row in run.metrics()] == list(range(steps))
         if run.kind == "grpo":
             assert run.summary()["completions"] == steps * 4 * 4
     db = sqlite3.connect(path / "run.db")

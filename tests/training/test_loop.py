@@ -38,14 +38,14 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
 
 
 def timeless(run: Run) -> list[dict[str, float]]:
-    return [{name: value for name, value in row.items() if name not in TIMED_METRICS} for row in run.all_metrics()]
+    return [{name: value for name, value in row.items() if name not in TIMED_METRICS} for row in run.metrics()]
 
 
 def assert_same_run(a: Run, b: Run) -> None:
     assert timeless(a) == timeless(b)
     assert a.evals() == b.evals()
-    for step in range(len(a.all_metrics())):
-        assert a.completions(step) == b.completions(step)
+    for step in range(len(a.metrics())):
+        assert a.groups(step) == b.groups(step)
     left, right = weights(a), weights(b)
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
@@ -72,7 +72,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     whole = grpo.train(small(tmp_path, run="whole", steps=4))
     grpo.train(small(tmp_path, run="parts", steps=2)).close()
     resumed = grpo.train(small(tmp_path, run="parts", steps=4, resume=True))
-    assert [row["step"] for row in resumed.all_metrics()] == [0, 1, 2, 3]
+    assert [row["step"] for row in resumed.metrics()] == [0, 1, 2, 3]
     left, right = weights(whole), weights(resumed)
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert timeless(whole) == timeless(resumed)
@@ -116,7 +116,7 @@ def test_every_completion_is_recorded_exactly_once(tmp_path: Path) -> None:
     assert set(summary["spans"]) == {"rollout", "reward", "update", "record"}
     assert len(run.probes()) == 2 * 2
     assert summary["config"]["task"] == "arithmetic:easy"
-    [group, *_] = run.completions(0)
+    [group, *_] = run.groups(0)
     rewards = np.array([completion["reward"] for completion in group["completions"]])
     expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4) if np.ptp(rewards) else np.zeros(4)
     np.testing.assert_allclose([completion["advantage"] for completion in group["completions"]], expected, rtol=1e-5)
@@ -130,8 +130,8 @@ def test_groups_without_spread_leave_the_weights_exactly_unchanged(
     run = grpo.train(config)
     before, after = load_policy("nano").model.state_dict(), weights(run)
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert [row["updates"] for row in run.all_metrics()] == [0, 0, 0]
-    assert [row["zero_signal_groups"] for row in run.all_metrics()] == [1, 1, 1]
+    assert [row["updates"] for row in run.metrics()] == [0, 0, 0]
+    assert [row["zero_signal_groups"] for row in run.metrics()] == [1, 1, 1]
 
 
 def test_a_step_that_could_not_be_scored_at_all_has_no_reward(
@@ -143,10 +143,10 @@ def test_a_step_that_could_not_be_scored_at_all_has_no_reward(
 
     monkeypatch.setitem(TASKS, "speechless", lambda _: Speechless("easy"))
     run = grpo.train(small(tmp_path, task="speechless", algorithm="dr_grpo"), callbacks=[LinesView(quiet=False)])
-    rows = run.all_metrics()
+    rows = run.metrics()
     assert [row["unscored"] for row in rows] == [0, 0, 1]
     assert rows[2]["reward_mean"] is rows[2]["reward_std"] is None
-    assert [step for step, _ in run.metrics("reward_mean")] == [0, 1]
+    assert [step for step, _ in run.series("reward_mean")] == [0, 1]
     assert run.summary()["reward_mean"] == rows[1]["reward_mean"]
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step   3/3")]
     assert "reward    –" in line
@@ -188,10 +188,10 @@ def test_unscored_completions_change_nothing() -> None:
 
 
 def test_one_update_has_ratio_one_and_more_updates_move_away_from_it(tmp_path: Path) -> None:
-    one = grpo.train(small(tmp_path, run="one")).all_metrics()
+    one = grpo.train(small(tmp_path, run="one")).metrics()
     assert all((row["ratio_min"], row["ratio_max"], row["updates"]) == (1, 1, 1) for row in one)
     several = Optimizer(epochs=2, minibatches=2, warmup_steps=0)
-    four = grpo.train(small(tmp_path, run="four", optimizer=several, lr=1e-3)).all_metrics()
+    four = grpo.train(small(tmp_path, run="four", optimizer=several, lr=1e-3)).metrics()
     assert all(row["updates"] == 4 for row in four)
     assert all(row["ratio_min"] < 1 < row["ratio_max"] for row in four)
     assert all(row["sampler_gap"] < 1e-4 for row in one + four)

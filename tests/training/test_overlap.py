@@ -48,9 +48,9 @@ def test_scoring_goes_on_while_the_reference_computes(tmp_path: Path, monkeypatc
     (tmp_path / "mine.py").write_text(REWARD.format(begun=str(begun), noted=str(noted)))
     monkeypatch.setattr(Annotations, "start", start)
     run = grpo.train(small(tmp_path, steps=1, reward=f"{tmp_path}/mine.py:patient"))
-    completions = [done for group in run.completions(0) for done in group["completions"]]
+    completions = [done for group in run.groups(0) for done in group["completions"]]
     assert [done["reward"] for done in completions] == [float(len(done["text"]) % 3) for done in completions]
-    [row] = run.all_metrics()
+    [row] = run.metrics()
     assert (row["timeouts"], row["failures"]) == (0, 0)
     assert row["kl"] >= 0, "the reference was asked"
 
@@ -82,4 +82,4 @@ def test_a_sampling_batch_is_scored_while_the_next_is_sampled(
         small(tmp_path, steps=1, system=System(runs=str(tmp_path), threads=1, max_concurrent_completions=rows))
     )
     assert events == (["sampled", "sampled", "scoring"] if rows == 3 else ["sampled", "scoring"]) * batches
-    assert [group["group_index"] for group in run.completions(0)] == [0, 1, 2, 3]
+    assert [group["group_index"] for group in run.groups(0)] == [0, 1, 2, 3]

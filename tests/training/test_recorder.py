@@ -31,10 +31,10 @@ def recording(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None]) ->
     """`before` is called in the recorder's thread with each step that is about to be recorded."""
     real = Run.record
 
-    def record(self: Run, step: int, *more: Any) -> list[str]:
+    def record(self: Run, step: int, *more: Any) -> None:
         assert threading.current_thread() is not threading.main_thread()
         before(step)
-        return real(self, step, *more)
+        real(self, step, *more)
 
     monkeypatch.setattr(Run, "record", record)
 
@@ -54,7 +54,7 @@ def test_a_slow_record_does_not_hold_up_the_next_rollout(tmp_path: Path, monkeyp
     monkeypatch.setattr(Engine, "sampling_batches", sampling_batches)
     recording(monkeypatch, until_the_next_step_samples)
     run = grpo.train(small(tmp_path))
-    assert [row["step"] for row in run.all_metrics()] == [0, 1, 2]
+    assert [row["step"] for row in run.metrics()] == [0, 1, 2]
 
 
 def test_at_most_one_step_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +248,7 @@ def test_waiting_for_space_for_the_record(
     assert tries == [0, 1, 1, 1, 2, 3, 4, 5]
     assert capsys.readouterr().err == "grpo: job/run.db: the disk is full; trying again every 0 s\n" * 2
     with Run.open(tmp_path, "job", readonly=True) as run:
-        assert [row["step"] for row in run.all_metrics()] == list(range(6))
+        assert [row["step"] for row in run.metrics()] == list(range(6))
 
 
 @pytest.mark.parametrize("more", [(), ("--algorithm=ppo", "--optimizer.minibatches=2"), ("--algorithm=dapo",)], ids=str)

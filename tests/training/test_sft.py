@@ -62,7 +62,7 @@ def test_it_learns_and_records(tmp_path: Path) -> None:
         system=System(runs=str(tmp_path / "runs")),
     )
     with grpo.sft(config) as run:
-        losses = [value for _, value in run.metrics("sft_loss")]
+        losses = [value for _, value in run.series("sft_loss")]
         summary = run.summary()
         checkpoint = Checkpoints(run.path).newest()
     assert len(losses) == 6 * 100 / 20
@@ -189,7 +189,7 @@ def test_a_tasks_problems_are_asked_as_grpo_asks_them(tmp_path: Path) -> None:
 def test_a_task_is_learned_from_its_golds(tmp_path: Path) -> None:
     system = System(runs=str(tmp_path))
     with grpo.sft(SftConfig(model="nano", task="arithmetic", steps=20, warmup_steps=2, system=system)) as run:
-        losses = [value for _, value in run.metrics("sft_loss")]
+        losses = [value for _, value in run.series("sft_loss")]
         assert describe(run) == "nano · arithmetic · sft"
     assert len(losses) == 20
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from grpo.record.rows import finite
+from grpo.record.columns import finite
 
 
 class Answer(JSONResponse):

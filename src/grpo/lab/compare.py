@@ -65,7 +65,7 @@ def positions(run: Run, by: str) -> dict[int, float]:
 
 def curve(run: Run, metric: str, by: str, points: int) -> list[dict[str, float]]:
     """Means over at most `points` stretches of the run."""
-    at, values = positions(run, by), run.metrics(metric)
+    at, values = positions(run, by), run.series(metric)
     width = max(1, -(-len(values) // points))
     stretches = [values[i : i + width] for i in range(0, len(values), width)]
     return [

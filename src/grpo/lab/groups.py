@@ -42,7 +42,7 @@ def step_row(run: Run, step: int) -> dict[str, Any]:
         "step": step,
         "last_step": run.last_step(),
         "metrics": metrics,
-        "groups": [_line(group, group["group_index"] in traced) for group in run.completions(step)],
+        "groups": [_line(group, group["group_index"] in traced) for group in run.groups(step)],
     }
 
 
@@ -64,7 +64,7 @@ def _line(group: Mapping[str, Any], traced: bool) -> dict[str, Any]:
 
 def group_row(run: Run, step: int, index: int) -> dict[str, Any]:
     """The group with its completions, the best advantage first."""
-    groups = run.completions(step)
+    groups = run.groups(step)
     if not 0 <= index < len(groups):
         raise GrpoError(f"step {step} has no group {index}; it has {len(groups)}")
     group, traced = groups[index], run.token_arrays(step)

@@ -56,7 +56,7 @@ def asked(loss: Loss, query: Mapping[str, str]) -> Loss:
 
 def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
     """Each completion's advantage as recorded and as it would be, and what that does to the step."""
-    recorded = run.completions(step)
+    recorded = run.groups(step)
     if not recorded:
         raise GrpoError(f"step {step} has no recorded groups")
     tokens = run.token_arrays(step)

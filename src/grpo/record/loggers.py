@@ -232,7 +232,7 @@ class Loggers(Callback):
         while not self.failures.empty():
             text = self.failures.get()
             self.warn(text)
-            self.run.find("logger", text, step)
+            self.run.add_finding("logger", text, step)
 
 
 def recorded_rows(run: Run) -> list[Row]:
@@ -241,7 +241,7 @@ def recorded_rows(run: Run) -> list[Row]:
     for span in run.spans():
         spans.setdefault(span["step"], []).append(span)
     rows = [_of_evaluation(row.pop("step"), row) for row in run.evals()]
-    for row in run.all_metrics():
+    for row in run.metrics():
         step = row.pop("step")
         rows.append(_of_step(step, row, spans.get(step, [])))
     return sorted(rows, key=lambda row: row.place)

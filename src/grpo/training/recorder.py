@@ -88,7 +88,7 @@ class Recorder:
     def warn(self, kind: str, text: str, step: int | None = None) -> None:
         """Said aloud, and kept in the record."""
         self.callbacks.on_warning(text)
-        self.run.find(kind, text, step)
+        self.run.add_finding(kind, text, step)
 
     def diagnose(self, step: int) -> None:
         for finding in news(self.run, step):
@@ -117,7 +117,8 @@ class Recorder:
         """A step made again after a kill must be what it was, and is shouted about if it is not."""
         self._hurry.wait(HEAD_START)
         kept = self.config.system.token_groups
-        differences = self.with_space(lambda: self.run.record(step, groups, metrics, spans, kept, ended))
+        differences = self.run.differences(step, groups, metrics)
+        self.with_space(lambda: self.run.record(step, groups, metrics, spans, kept, ended))
         if differences:
             more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
             self.warn("replay", f"step {step} was made again and is not the same: {differences[0]}{more}", step)

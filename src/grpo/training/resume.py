@@ -46,7 +46,7 @@ def checkpoint_to_resume(run: Run, config: Config, prints: Mapping[str, str], ca
 
     def report(damage: str) -> None:
         callbacks.on_warning(damage)
-        run.find("damaged", damage)
+        run.add_finding("damaged", damage)
 
     changes = [
         *_changed(_decisive(run.config), _decisive(as_dict(config))),
@@ -58,7 +58,7 @@ def checkpoint_to_resume(run: Run, config: Config, prints: Mapping[str, str], ca
             "(--run OTHER), or accept it (--checkpoints.allow-change)"
         )
     for change in changes:
-        run.find("changed", change)
+        run.add_finding("changed", change)
     # A power cut may take the record's last steps, but not a checkpoint taken after them: it would leave a gap.
     last_step = run.last_step()
     recorded_steps = 0 if last_step is None else last_step + 1

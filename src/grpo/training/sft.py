@@ -80,7 +80,7 @@ def sft(config: SftConfig, *, callbacks: Sequence[Callback] = ()) -> Run:
             if policy.token_budget != budget:
                 told = f"step {step}: memory ran out; from here on micro-batches hold {policy.token_budget} tokens"
                 listening.on_warning(told)
-                run.find("memory", told, step)
+                run.add_finding("memory", told, step)
             norm = take_step(policy, optimizer, lr=lr, grad_clip=config.grad_clip)
             metrics = {"sft_loss": loss, "tokens": float(tokens), "lr": lr, "grad_norm": norm}
             run.record(step, [], metrics, {"update": time.perf_counter() - start})

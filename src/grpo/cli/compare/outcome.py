@@ -50,7 +50,7 @@ class Finished:
 
 def read(job: Job) -> Finished:
     with Run.open(job.folder, job.name, readonly=True) as run:
-        rows, evals = run.all_metrics(), run.evals()
+        rows, evals = run.metrics(), run.evals()
         seconds: dict[int, float] = {}
         for span in run.spans():
             seconds[span["step"]] = seconds.get(span["step"], 0.0) + span["seconds"]
@@ -60,7 +60,7 @@ def read(job: Job) -> Finished:
             tokens=list(accumulate(row["tokens"] for row in rows)),
             seconds=list(accumulate(seconds[row["step"]] for row in rows)),
             evals=[(row["step"], row["accuracy"]) for row in evals],
-            problems=len(run.eval_completions(evals[-1]["step"])),
+            problems=len(run.eval_groups(evals[-1]["step"])),
             memory=max(row["peak_memory"] for row in rows),
             operations=operations(job, run, rows),
         )
@@ -86,7 +86,7 @@ def operations(job: Job, run: Run, rows: Sequence[Mapping[str, float]]) -> float
     except GrpoError:  # border: a folder people made
         return 0.0
     config, needed = job.config, needs(job.config.loss, job.config.critic)
-    prompt = fmean(len(group["prompt"]) for group in run.completions(0)) / (3 if shape.vocabulary > 1000 else 1)
+    prompt = fmean(len(group["prompt"]) for group in run.groups(0)) / (3 if shape.vocabulary > 1000 else 1)
     work = Work.of(config, max(1, round(prompt)))
     total = 0.0
     for row in rows:

@@ -60,7 +60,7 @@ class Watch:
 def how_far(job: Job) -> str:
     try:
         with Run.open(job.folder, job.name, readonly=True) as run:
-            last, rewards = run.last_step(), run.metrics("reward_mean")
+            last, rewards = run.last_step(), run.series("reward_mean")
     except (GrpoError, sqlite3.Error):  # border: its trainer is just making the record
         return "starting"
     if last is None or not rewards:

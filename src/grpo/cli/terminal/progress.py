@@ -83,9 +83,9 @@ class Progress:
         self.steps = config.steps or run.config["steps"]  # fine-tuning by epochs is 0 steps until it is resolved
         self.first_step = self.done = first_step
         self.started_at = self.stepped_at = time.monotonic()
-        self.evals = run.evals()
+        self.evals: list[dict[str, Any]] = run.evals()
         self.trends = {number: Trend() for number in (SFT_NUMBERS if run.kind == "sft" else GRPO_NUMBERS)}
-        for metrics in run.all_metrics():  # of a resumed run
+        for metrics in run.metrics():  # of a resumed run
             self._follow(metrics)
 
     def evaluated(self, step: int, row: Mapping[str, float]) -> None:

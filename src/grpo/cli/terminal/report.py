@@ -90,7 +90,7 @@ def _measured(run: Run) -> list[str]:
 
 
 def _losses(run: Run) -> str:
-    losses = [{"loss": loss} for _, loss in run.metrics("sft_loss")]
+    losses = [{"loss": loss} for _, loss in run.series("sft_loss")]
     return change(losses, "{loss:.3f}") if losses else ""
 
 
@@ -151,7 +151,7 @@ def _whereabouts(run: Run, summary: Mapping[str, Any]) -> list[str]:
 
 def _memory(run: Run) -> str:
     """Measured, beside what was predicted before anything was loaded."""
-    peaks, about = run.metrics("peak_memory"), run.meta("memory")
+    peaks, about = run.series("peak_memory"), run.meta("memory")
     if not peaks or not about:
         return ""
     on_cpu = about["device"] == "cpu"

@@ -188,7 +188,7 @@ def clip_fraction(query: Query) -> dict[str, Any]:
 def recorded_share() -> float:
     """Mean share of clipped tokens over the steps of the shipped run, as its trainer logged it."""
     with shipped.opened() as run:
-        values = [value for name in ("clip_low", "clip_high") for _, value in run.metrics(name)]
+        values = [value for name in ("clip_low", "clip_high") for _, value in run.series(name)]
     return 2 * sum(values) / len(values)
 
 

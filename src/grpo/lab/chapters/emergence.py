@@ -48,7 +48,7 @@ def _heldout() -> dict[int, list[tuple[str, bool]]]:
         return {
             row["step"]: [
                 (done["text"], is_right(done["reward"]))
-                for group in run.eval_completions(row["step"])
+                for group in run.eval_groups(row["step"])
                 for done in group["completions"]
             ]
             for row in run.evals()

@@ -158,7 +158,7 @@ def baselines(query: Query) -> dict[str, Any]:
     """
     step = whole(query, "step", 3, 0, 79)
     with shipped.opened() as run:
-        groups = run.completions(step)
+        groups = run.groups(step)
     if not groups:
         raise GrpoError(f"step: {step} is not recorded")
     rewards_PG = torch.tensor([[done["reward"] for done in group["completions"]] for group in groups]).double()

@@ -20,7 +20,7 @@ def opened() -> Run:
 def groups() -> list[list[dict[str, Any]]]:
     """The groups of every step, completions included."""
     with opened() as run:
-        return [run.completions(step) for step in range((run.last_step() or 0) + 1)]
+        return [run.groups(step) for step in range((run.last_step() or 0) + 1)]
 
 
 @cache

@@ -51,9 +51,9 @@ class Record:
     @classmethod
     def of(cls, run: Run, up_to: int | None = None) -> Record:
         """The record as it was after step `up_to`; all of it where none is named."""
-        rows = [row for row in run.all_metrics() if up_to is None or row["step"] <= up_to]
+        rows = [row for row in run.metrics() if up_to is None or row["step"] <= up_to]
         last = rows[-1]["step"] if rows else -1
-        groups = [group for row in rows[-SAMPLED_STEPS:] for group in run.completions(row["step"])]
+        groups = [group for row in rows[-SAMPLED_STEPS:] for group in run.groups(row["step"])]
         return cls(rows, [row for row in run.evals() if row["step"] <= last + 1], groups, run.config)
 
     @property

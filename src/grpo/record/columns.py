@@ -1,4 +1,4 @@
-"""What becomes a row of the run record, its columns in the order of schema.sql."""
+"""How steps, groups and completions become rows of schema.sql's tables: column names, and values in their order."""
 
 from __future__ import annotations
 
@@ -14,6 +14,26 @@ from grpo.types import Completion, Group
 
 ENCODER = json.JSONEncoder(allow_nan=False)
 
+METRIC = ("step", "name", "value")
+SPAN = ("step", "name", "start", "seconds")
+FINDING = ("recorded", "step", "kind", "text")
+GROUP = ("step", "group_index", "problem_id", "prompt", "answer", "policy_version")
+SAMPLE = ("step", "group_index", "sample_index")
+"""The key of a completion."""
+CONTENT = ("text", "length", "finish", "reward", "correct", "parts", "traits", "advantage", "logprob", "why")
+COMPLETION = (*SAMPLE, *CONTENT)
+FLOAT_ARRAYS = ("logprobs", "ref_logprobs", "old_logprobs", "advantages", "trainer_logprobs", "entropies")
+TOKEN_ARRAYS = (*SAMPLE, "tokens", *FLOAT_ARRAYS, "denominator")
+PROBE = ("step", "probe_index", "problem_id", "prompt", "answer", "samples")
+
+
+def insert(table: str, columns: Sequence[str]) -> str:
+    """
+    >>> insert("evals", ("step", "recorded"))
+    'INSERT INTO evals (step, recorded) VALUES (?, ?)'
+    """
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+
 
 def metric_rows(step: int, metrics: Mapping[str, float]) -> list[tuple[int, str, float | None]]:
     return [(step, name, finite(value)) for name, value in metrics.items()]
@@ -25,11 +45,11 @@ def group_row(step: int, index: int, group: Group) -> tuple[Any, ...]:
 
 
 def completion_rows(step: int, index: int, group: Group) -> list[tuple[Any, ...]]:
-    return [(step, index, place, *_completion_columns(done)) for place, done in enumerate(group.completions)]
+    return [(step, index, place, *content(done)) for place, done in enumerate(group.completions)]
 
 
-def _completion_columns(done: Completion) -> tuple[Any, ...]:
-    """Columns text to why of a completion's row."""
+def content(done: Completion) -> tuple[Any, ...]:
+    """A completion's values in the order of CONTENT."""
     length = len(done)
     total = _total(done.advantages) if done.advantages is not None else None
     advantage = None if total is None else total / max(length, 1)
@@ -39,9 +59,10 @@ def _completion_columns(done: Completion) -> tuple[Any, ...]:
     return done.text, length, done.finish, reward, done.correct, parts, traits, advantage, logprob, done.why
 
 
-def token_rows(step: int, groups: Sequence[Group], kept: int) -> list[tuple[Any, ...]]:
+def token_rows(step: int, groups: Sequence[Group], count: int) -> list[tuple[Any, ...]]:
+    """Token arrays of `count` groups."""
     rows = []
-    for index in traced_groups(groups, kept):
+    for index in traced_groups(groups, count):
         for sample_index, done in enumerate(groups[index].completions):
             trainer, entropies, denominator = (
                 (done.trace.logprobs, done.trace.entropies, done.trace.denominator) if done.trace else (None,) * 3
@@ -62,19 +83,19 @@ def probe_rows(step: int, groups: Sequence[Group]) -> list[tuple[Any, ...]]:
 
 
 def decoded(column: str, value: Any) -> Any:
-    """A column of token_arrays as it went in."""
+    """A value of token_arrays as the array that was stored."""
     return np.frombuffer(value, "<i4" if column == "tokens" else "<f4") if isinstance(value, bytes) else value
 
 
 def as_json(value: Any) -> str:
     try:
         return ENCODER.encode(value)
-    except (ValueError, TypeError):  # not finite, or numpy's
+    except (ValueError, TypeError):  # not finite, or a numpy number
         return ENCODER.encode(finite(value))
 
 
 def finite(value: Any) -> Any:
-    """The same JSON value with None for NaN and infinities, which JSON cannot write."""
+    """The JSON value with None for NaN and infinities, which JSON cannot hold."""
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -83,6 +104,6 @@ def finite(value: Any) -> Any:
 
 
 def _total(array: np.ndarray) -> float | None:
-    """None where it is not finite."""
+    """The sum; None if it is not finite."""
     total = float(np.add.reduce(array, dtype=np.float64))
     return total if math.isfinite(total) else None

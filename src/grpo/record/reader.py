@@ -1,0 +1,287 @@
+"""Reads a run record: runs/<name>/run.db. schema.sql has its tables."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from grpo.config.parse import one_line
+from grpo.config.schema import check_run_name
+from grpo.errors import GrpoError
+from grpo.record.columns import decoded
+from grpo.record.lock import is_left_behind
+from grpo.record.metrics import EVAL_METRICS, check_names
+from grpo.record.records import Records
+
+SCHEMA_VERSION = 3
+BEFORE_CORRECT = 2
+"""Records without the column `correct`, which can be read but not continued: full reward stood for a right answer."""
+SETTINGS = ("model", "task", "algorithm", "seed", "prompts_per_step", "group_size")
+
+
+def run_path(folder: Path, name: str) -> Path:
+    check_run_name(name)
+    path = folder / name
+    if path.is_symlink():
+        raise GrpoError(
+            f"field run: {path} is a symbolic link; a run is a plain folder, choose another name (--run OTHER)"
+        )
+    return path
+
+
+def run_names(folder: Path) -> list[str]:
+    """Folders that may be runs."""
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def connect(file: Path, *, readonly: bool) -> sqlite3.Connection:
+    uri = f"{file.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
+    # The loop and its recorder take turns with the writing connection, never at once; a reader keeps to its thread.
+    # `timeout`: seconds to wait for another connection's lock.
+    db = sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=readonly)
+    db.row_factory = sqlite3.Row
+    return db
+
+
+def _add_correct(db: sqlite3.Connection) -> None:
+    """Show the tables of an older record with the column `correct`."""
+    for table in ("completions", "eval_completions"):
+        db.execute(f"CREATE TEMP VIEW {table} AS SELECT *, reward >= 1 AS correct FROM main.{table}")
+
+
+class RunReader:
+    """A run's record: its config, steps, metrics, completions, evaluations and findings.
+
+    A run can be read while it trains. `with grpo.Run.open(Path("runs"), "name", readonly=True) as run: …`
+    """
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self.path = path
+        self.name = path.name
+        self._db = db
+        db.execute("PRAGMA synchronous = NORMAL")  # with WAL: a power cut may lose the last steps, never tear one
+        db.execute("PRAGMA foreign_keys = ON")
+        meta = self._meta()
+        self.config: dict[str, Any] = meta["config"]
+        self.kind: str = meta["kind"]
+
+    @classmethod
+    def open(cls, folder: Path, name: str, *, readonly: bool = False) -> Self:
+        """Open the run `name` of a folder of runs; `readonly` for everything but training."""
+        path = run_path(folder, name)
+        file = path / "run.db"
+        if not file.is_file():
+            known = ", ".join(known for known in run_names(folder) if (folder / known / "run.db").exists())
+            raise GrpoError(f"field run: there is no run {name} in {folder}; known runs: {known or 'none yet'}")
+        db = connect(file, readonly=readonly)
+        try:
+            [version] = db.execute("PRAGMA user_version").fetchone()
+            # A trainer checks the whole file first: damage must not surface in the middle of a run.
+            found = "ok" if readonly else db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if found != "ok":
+                raise sqlite3.DatabaseError(f"malformed: {one_line(found, 200)}")
+            if version == BEFORE_CORRECT and readonly:
+                _add_correct(db)
+            if version == SCHEMA_VERSION or (version == BEFORE_CORRECT and readonly):
+                return cls(path, db)
+        except sqlite3.DatabaseError as problem:  # border: any program may have written this file
+            db.close()
+            raise GrpoError(
+                f"field run: {file} cannot be read as a run record ({problem}); name another run"
+            ) from problem
+        db.close()
+        raise GrpoError(
+            f"field run: {file} has record version {version}, this grpo continues {SCHEMA_VERSION}; start a new run"
+        )
+
+    def close(self) -> None:
+        """Close the record. A run is also a context manager that does this."""
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def status(self) -> str:
+        """running, finished, stopped, failed, or killed: a run whose trainer is gone without a word."""
+        recorded = str(self.meta("status"))
+        return "killed" if recorded == "running" and is_left_behind(self.path) else recorded
+
+    def steps(self) -> Records:
+        """One record per step: when it was recorded (seconds since 1970) and its seconds, in all and by phase."""
+        found = {
+            step: {"step": step, "recorded": recorded, "seconds": 0.0}
+            for step, recorded in self._db.execute("SELECT step, recorded FROM steps ORDER BY step")
+        }
+        for step, name, seconds in self._db.execute("SELECT step, name, seconds FROM spans ORDER BY step, start"):
+            found[step][f"{name}_seconds"] = seconds
+            found[step]["seconds"] += seconds
+        return Records(found.values())
+
+    def metrics(self, since: int = 0) -> Records:
+        """One record per step from `since` on: every metric that docs/metrics.md defines and the step has; None where
+        the value was not finite."""
+        return self._by_step("steps", "metrics", since)
+
+    def series(self, metric: str) -> list[tuple[int, float]]:
+        """(step, value) of one metric, without steps where the value was not finite."""
+        check_names({metric: 0.0})
+        wanted = "SELECT step, value FROM metrics WHERE name = ? AND value IS NOT NULL ORDER BY step"
+        return [(step, value) for step, value in self._db.execute(wanted, (metric,))]
+
+    def completions(self, step: int | None = None) -> Records:
+        """One record per completion of a step, or of all: its problem, text, reward, and advantage (the mean over its
+        tokens). Parts of the reward are `part_NAME`, traits `trait_NAME`."""
+        where, parameters = ("", ()) if step is None else ("WHERE step = ?", (step,))
+        query = f"""SELECT problem_id, prompt, answer, policy_version, completions.* FROM completions
+            JOIN groups USING (step, group_index) {where} ORDER BY step, group_index, sample_index"""
+        return Records(_flat(dict(row)) for row in self._db.execute(query, parameters))
+
+    def evals(self) -> Records:
+        """One record per evaluation, with all evaluation metrics; None where one does not apply."""
+        return Records(
+            {**dict.fromkeys(["step", *EVAL_METRICS]), **row} for row in self._by_step("evals", "eval_metrics")
+        )
+
+    def findings(self) -> Records:
+        """Findings and warnings in the order they were recorded: recorded, step, kind, text."""
+        return self.select("SELECT recorded, step, kind, text FROM findings ORDER BY recorded")
+
+    def groups(self, step: int) -> list[dict[str, Any]]:
+        """The groups of a step in order, each with its problem and its `completions`."""
+        return self._grouped("", step)
+
+    def eval_groups(self, step: int) -> list[dict[str, Any]]:
+        """The groups of the evaluation after `step` steps; each has one completion."""
+        return self._grouped("eval_", step)
+
+    def token_arrays(self, step: int) -> list[dict[str, Any]]:
+        """Tokens and log-probabilities of the groups whose tokens were recorded: one dictionary per completion, with
+        arrays, None where not recorded."""
+        rows = self._db.execute("SELECT * FROM token_arrays WHERE step = ? ORDER BY group_index, sample_index", (step,))
+        return [{key: decoded(key, value) for key, value in dict(row).items()} for row in rows]
+
+    def spans(self) -> Records:
+        """Phases of all steps in order: step, name, start (seconds since 1970), seconds."""
+        return self.select("SELECT step, name, start, seconds FROM spans ORDER BY step, start")
+
+    def probes(self) -> list[dict[str, Any]]:
+        """Completions of the pinned problems at each evaluation."""
+        rows = [dict(row) for row in self._db.execute("SELECT * FROM probes ORDER BY step, probe_index")]
+        for row in rows:
+            row["samples"] = json.loads(row["samples"])
+            for sample in row["samples"]:
+                sample.setdefault("correct", sample["reward"] is not None and sample["reward"] >= 1)  # older records
+        return rows
+
+    def summary(self) -> dict[str, Any]:
+        """The run in one dictionary: settings, evaluations, seconds, findings. `grpo runs NAME --json` prints it."""
+        with self._snapshot():
+            meta, evals, outline = self._meta(), self.evals(), self.outline()
+            [completions] = self._db.execute("SELECT count(*) FROM completions").fetchone()
+            spans = dict(self._db.execute("SELECT name, sum(seconds) FROM spans GROUP BY name").fetchall())
+            findings = self.findings()
+        return {
+            **outline,
+            "command": meta["command"],
+            **{key: self.config.get(key) for key in SETTINGS},
+            "completions": completions,
+            "eval": evals,
+            "worked_share": evals[-1]["worked_share"] if evals else None,
+            "seconds": sum(spans.values()),
+            "spans": spans,
+            "findings": findings,
+            **{key: meta[key] for key in ("config", "versions", "git")},
+        }
+
+    def outline(self) -> dict[str, Any]:
+        """The run in one line of a list."""
+        [[created, steps, reward]] = self._db.execute(
+            """SELECT (SELECT value FROM meta WHERE key = 'created'), (SELECT count(*) FROM steps),
+            (SELECT value FROM metrics WHERE name = 'reward_mean' AND value IS NOT NULL ORDER BY step DESC LIMIT 1)"""
+        )
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "status": self.status,
+            "created": json.loads(created),
+            **{key: self.config.get(key) for key in ("model", "task", "algorithm")},
+            "steps": steps,
+            "reward_mean": reward,
+        }
+
+    def last_step(self) -> int | None:
+        """The last recorded step; None before the first."""
+        [step] = self._db.execute("SELECT max(step) FROM steps").fetchone()
+        return step
+
+    def best_step(self, up_to: float = math.inf) -> int | None:
+        """Number of steps after which held-out accuracy was highest. Ties: the higher mean reward, then the earlier."""
+
+        def rank(row: dict[str, Any]) -> tuple[float, float, int]:
+            reward = row["reward_mean"]
+            return row["accuracy"], -math.inf if reward is None else reward, -row["step"]
+
+        rows = [row for row in self.evals() if row["accuracy"] is not None and row["step"] <= up_to]
+        return max(rows, key=rank)["step"] if rows else None
+
+    def meta(self, key: str) -> Any:
+        """A fact about the run: created, command, versions, git, fingerprints, …; None if there is none."""
+        return self._meta().get(key)
+
+    def select(self, query: str, *parameters: Any) -> Records:
+        """The rows of an SQL query; schema.sql names tables and columns."""
+        return Records(dict(row) for row in self._db.execute(query, parameters))
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Several reads see one moment, while a trainer commits."""
+        with self._db as db:
+            db.execute("BEGIN")
+            yield
+
+    def _meta(self) -> dict[str, Any]:
+        return {key: json.loads(value) for key, value in self._db.execute("SELECT key, value FROM meta")}
+
+    def _by_step(self, steps: str, metrics: str, since: int = 0) -> Records:
+        rows: dict[int, dict[str, Any]] = {}
+        query = f"SELECT step, name, value FROM {steps} LEFT JOIN {metrics} USING (step) WHERE step >= ? ORDER BY step"
+        for step, name, value in self._db.execute(query, (since,)):
+            row = rows.setdefault(step, {"step": step})
+            if name is not None:
+                row[name] = value
+        return Records(rows.values())
+
+    def _grouped(self, prefix: str, step: int) -> list[dict[str, Any]]:
+        with self._snapshot():
+            groups = self._db.execute(f"SELECT * FROM {prefix}groups WHERE step = ? ORDER BY group_index", (step,))
+            grouped: list[dict[str, Any]] = [{**dict(group), "completions": []} for group in groups]
+            for row in self._db.execute(
+                f"SELECT * FROM {prefix}completions WHERE step = ? ORDER BY group_index, sample_index", (step,)
+            ):
+                decoded = {"parts": json.loads(row["parts"]), "traits": json.loads(row["traits"])}
+                decoded["correct"] = None if row["correct"] is None else bool(row["correct"])
+                grouped[row["group_index"]]["completions"].append({**dict(row), **decoded})
+        return grouped
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A completion's row with a key for each part of its reward and each trait."""
+    parts, traits = json.loads(row.pop("parts")), json.loads(row.pop("traits"))
+    row["correct"] = None if row["correct"] is None else bool(row["correct"])
+    return (
+        {name: row.pop(name) for name in ("step", "group_index", "sample_index")}
+        | row
+        | {f"part_{name}": value for name, value in parts.items()}
+        | {f"trait_{name}": value for name, value in traits.items()}
+    )
