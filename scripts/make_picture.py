@@ -15,7 +15,7 @@ from grpo.record.store import Run
 WIDTH, HEIGHT = 860, 380
 LEFT, RIGHT, TOP, BOTTOM = 64, 170, 58, 46
 BLUE, ORANGE, GREY = "#2f7fd0", "#d96b0b", "#8a8a8a"
-TITLE = "paid only for right answers, it learns to write out its work"
+TITLE = "rewarded only for right answers, it learns to write out its work"
 Points = Sequence[tuple[float, float]]
 
 
