@@ -105,6 +105,7 @@ def make_group(rng: np.random.Generator, step: int, index: int, steps: int, size
             finish="stop",
             parts={"correct": rewards[place]},
             reward=rewards[place],
+            correct=rewards[place] == 1.0,
             traits={"worked": 1.0},
             ref_logprobs=logp - 0.01,
             advantages=np.full(length, advantages[place], np.float32),

@@ -64,7 +64,9 @@ AFTER = BEFORE | {
 def completion(text: str, reward: float | None, advantage: float | None = None) -> Completion:
     length = max(1, len(text))
     advantages = None if advantage is None else np.full(length, advantage, np.float32)
-    return Completion(text, np.ones(length), np.zeros(length, np.float32), "stop", reward=reward, advantages=advantages)
+    correct = None if reward is None else reward >= 1
+    zeros = np.zeros(length, np.float32)
+    return Completion(text, np.ones(length), zeros, "stop", reward=reward, correct=correct, advantages=advantages)
 
 
 def group(prompt: str, answer: str, *completions: Completion) -> Group:

@@ -47,6 +47,7 @@ def groups(rewards: Sequence[Sequence[float]], texts: Sequence[str] = (), **part
         completions = [
             {
                 "reward": reward,
+                "correct": None if reward is None else reward >= 1,
                 "text": texts[i % len(texts)] if texts else f"answer {i}",
                 "parts": {name: values[i % len(values)] for name, values in parts.items()} or {"correct": reward},
             }

@@ -11,23 +11,25 @@ from grpo.core import reward_statistics
 from grpo.errors import GrpoError
 from grpo.lab.extraction import extractor
 from grpo.record.store import Run
-from grpo.types import is_right
 
 KINDS = ("mixed", "all_right", "all_wrong", "cut_off", "unscored")
 
 
-def kind_of(rewards: Sequence[float | None], finishes: Sequence[str]) -> str:
+def kind_of(rewards: Sequence[float | None], finishes: Sequence[str], correct: Sequence[bool | None]) -> str:
     """What a group has to teach. Only unequal rewards make advantages; a group may be level in several ways.
 
-    >>> kind_of([1.0, 0.0], ["stop", "stop"]), kind_of([0.0, 0.0], ["length", "length"]), kind_of([None], ["stop"])
-    ('mixed', 'cut_off', 'unscored')
+    >>> kind_of([1.0, 0.0], ["stop", "stop"], [True, False]), kind_of([None], ["stop"], [None])
+    ('mixed', 'unscored')
+    >>> kind_of([0.5, 0.5], ["stop", "stop"], [True, True]), kind_of([0.0, 0.0], ["length", "length"], [False, False])
+    ('all_right', 'cut_off')
     """
     scored = [reward for reward in rewards if reward is not None]
     if not scored:
         return "unscored"
     if max(scored) > min(scored):
         return "mixed"
-    if is_right(scored[0]):
+    judged = [verdict for verdict in correct if verdict is not None] or [scored[0] >= 1]
+    if all(judged):
         return "all_right"
     return "cut_off" if set(finishes) == {"length"} else "all_wrong"
 
@@ -49,15 +51,16 @@ def step_row(run: Run, step: int) -> dict[str, Any]:
 def _line(group: Mapping[str, Any], traced: bool) -> dict[str, Any]:
     completions = group["completions"]
     rewards = [done["reward"] for done in completions]
+    judged = [done["correct"] for done in completions if done["correct"] is not None]
     return {
         "index": group["group_index"],
         "problem_id": group["problem_id"],
         "prompt": group["prompt"][:300],
         "answer": group["answer"][:100],
-        "kind": kind_of(rewards, [done["finish"] for done in completions]),
+        "kind": kind_of(rewards, [done["finish"] for done in completions], [done["correct"] for done in completions]),
         "rewards": rewards,
         "advantages": [done["advantage"] for done in completions],
-        "right": sum(map(is_right, rewards)),
+        "right": sum(judged) if judged else None,
         "traced": traced,
     }
 
@@ -75,7 +78,7 @@ def group_row(run: Run, step: int, index: int) -> dict[str, Any]:
             **{key: done[key] for key in ("text", "length", "finish", "reward", "parts", "traits", "advantage")},
             "logprob": done["logprob"],
             "extracted": extract(done["text"]),
-            "right": is_right(done["reward"]),
+            "right": done["correct"],
         }
         for done in group["completions"]
     ]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo.record.store import Run
-from grpo.types import is_right
 
 PAGE = 60
 STEPS_AT_ONCE = 50
@@ -15,8 +14,8 @@ SECONDS = 1.0
 """How long one request may search; what is left is told, and found by the next."""
 
 FILTERS = {
-    "right": "reward >= 1",
-    "wrong": "reward < 1",
+    "right": "correct",
+    "wrong": "NOT correct",
     "unscored": "reward IS NULL",
     "cut": "finish = 'length'",
     "above": "advantage > 0",
@@ -44,7 +43,7 @@ def search(run: Run, query: Query) -> dict[str, Any]:
         conditions.append("(instr(lower(text), lower(?)) OR instr(lower(prompt), lower(?)))")
     order = "DESC" if query.newest_first else "ASC"
     statement = (
-        "SELECT step, group_index, sample_index, prompt, answer, text, length, finish, reward, advantage "
+        "SELECT step, group_index, sample_index, prompt, answer, text, length, finish, reward, correct, advantage "
         f"FROM completions JOIN groups USING (step, group_index) WHERE {' AND '.join(conditions)} "
         f"ORDER BY step {order}, group_index, sample_index"
     )
@@ -61,7 +60,6 @@ def search(run: Run, query: Query) -> dict[str, Any]:
         at = low - 1 if query.newest_first else high + 1
         width = width if found else min(2 * width, STEPS_AT_ONCE)
     shown = [
-        {**row, "text": row["text"][:600], "prompt": row["prompt"][:300], "right": is_right(row["reward"])}
-        for row in rows
+        {**row, "text": row["text"][:600], "prompt": row["prompt"][:300], "right": bool(row["correct"])} for row in rows
     ]
     return {"rows": shown, "next": at if 0 <= at <= last else None, "searched": [first, at]}

@@ -23,14 +23,15 @@ def signal_budget(run: Run, points: int) -> dict[str, Any]:
 def _budget(run: Run, step: int) -> dict[str, Any]:
     kinds = dict.fromkeys(KINDS, 0)
     completions = run.select(
-        "SELECT group_index, reward, finish, length, advantage FROM completions WHERE step = ? ORDER BY group_index",
+        "SELECT group_index, reward, correct, finish, length, advantage FROM completions "
+        "WHERE step = ? ORDER BY group_index",
         step,
     )
     by_group: dict[int, list[dict[str, Any]]] = {}
     for row in completions:
         by_group.setdefault(row["group_index"], []).append(row)
     for rows in by_group.values():
-        kinds[kind_of([row["reward"] for row in rows], [row["finish"] for row in rows])] += 1
+        kinds[kind_of(*([row[name] for row in rows] for name in ("reward", "finish", "correct")))] += 1
     return {
         "step": step,
         "groups": len(by_group),
@@ -49,7 +50,7 @@ def difficulty(run: Run, points: int) -> dict[str, Any]:
     columns = []
     for step in steps:
         right_of_each = run.select(
-            "SELECT sum(coalesce(reward, 0) >= 1) AS right, count(*) AS count FROM completions WHERE step = ? "
+            "SELECT sum(coalesce(correct, reward >= 1, 0)) AS right, count(*) AS count FROM completions WHERE step = ? "
             "GROUP BY group_index",
             step,
         )
@@ -71,11 +72,11 @@ def difficulty(run: Run, points: int) -> dict[str, Any]:
 
 
 def _heldout(run: Run) -> dict[str, Any]:
-    """Problems by evaluations, the hardest last: 1 where it earned the full reward, 0 where not."""
+    """Problems by evaluations, the hardest last: 1 where the answer was correct, 0 where not."""
     steps = [row["step"] for row in run.select("SELECT step FROM evals ORDER BY step")]
     problems: dict[int, dict[str, Any]] = {}
     rows = run.select(
-        "SELECT step, group_index, problem_id, prompt, coalesce(reward, 0) >= 1 AS right FROM eval_groups "
+        "SELECT step, group_index, problem_id, prompt, coalesce(correct, reward >= 1, 0) AS right FROM eval_groups "
         "JOIN eval_completions USING (step, group_index) WHERE sample_index = 0 AND group_index < ? "
         "ORDER BY step, group_index",
         MOST_HELDOUT,

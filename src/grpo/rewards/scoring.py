@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -17,7 +17,7 @@ from grpo.rewards.judge import Judge
 from grpo.rewards.pool.confine import Limits
 from grpo.rewards.pool.invoke import Answers, Outcome, Reward, TaskReward, call_each
 from grpo.rewards.pool.workers import Workers
-from grpo.tasks.protocol import HasTraits, Task, is_trusted
+from grpo.tasks.protocol import ChecksCorrectness, HasTraits, Task, is_trusted
 from grpo.types import Completion, Group, Problem, changed
 
 RECENT = 500
@@ -41,6 +41,10 @@ class Weighted:
     """None: the workers do it, for all their rewards at once."""
     here: bool = False
     """It takes the trainer's own time, so it begins only when somebody waits, and with all groups."""
+    is_task: bool = False
+    """Whether this is the task's own check, which also says what is correct."""
+    counts: bool = True
+    """Whether it is part of the reward. A task that is not still checks what is correct."""
 
 
 class Scorer:
@@ -49,19 +53,22 @@ class Scorer:
     >>> from grpo.tasks import load_task
     >>> with Scorer(load_task("arithmetic")) as scorer:
     ...     [done] = scorer.score_texts([(Problem("p", "6*7=", "42"), "42")])
-    >>> done.reward, done.parts, scorer.notes
-    (1.0, {'correct': 1.0}, [])
+    >>> done.reward, done.correct, done.parts, scorer.notes
+    (1.0, True, {'correct': 1.0}, [])
     """
 
     def __init__(self, task: Task, reward: str = "", scoring: Scoring | None = None, device: str = "cpu"):
         self.task, self.scoring, self.device = task, scoring or Scoring(), device
         self.specs = parse(reward) or [Spec("task", "", 1.0)]
         _refuse_namesakes(self.specs)
+        self.rewards_task = any(spec.source == "task" for spec in self.specs)
+        """Whether the task's own check is part of the reward."""
         self.checks_golds = [spec.source for spec in self.specs] == ["task"]
-        """Whether a gold answer must earn the full reward."""
+        """Whether every gold answer must be correct."""
+        self.has_verdict = isinstance(task, ChecksCorrectness)
+        """Whether the task says what is correct; otherwise a full reward of its own check counts as correct."""
         self.notes: list[str] = []
         """What a person should know about how this run is scored."""
-        self.traits = self._extra_traits()
         self.workers: Workers | None = None
         self.judges: list[Judge] = []
         self.recent: dict[str, deque[bool]] = {}
@@ -100,13 +107,6 @@ class Scorer:
         groups = [Group(problem, empty, (Completion(text, empty, empty, "stop"),), 0) for problem, text in pairs]
         return [group.completions[0] for group in self.score(groups)]
 
-    def _extra_traits(self) -> Callable[[Problem, str], Mapping[str, float]]:
-        """The task's traits, where its checker, which returns them too, is not among the rewards."""
-        checked = any(spec.source == "task" for spec in self.specs)
-        if checked or not is_trusted(self.task) or not isinstance(self.task, HasTraits):
-            return lambda problem, text: {}
-        return self.task.traits
-
     def note_faults(self, title: str, outcomes: Outcomes) -> None:
         """Stops the run where a reward fails too often to learn from."""
         recent = self.recent.setdefault(title, deque(maxlen=RECENT))
@@ -132,22 +132,29 @@ class Scorer:
                 judge = Judge(spec.name, self.scoring, spec.part)
                 self.judges.append(judge)
                 rewards.append(Weighted(f"reward {spec}", spec.weight, judge.start))
-            elif spec.source == "task" and (here := self._in_this_process()):
-                rewards.append(Weighted(f"task {self.task.name}", spec.weight, here, True))
+            elif spec.source == "task":
+                rewards.append(self._task_check(spec.weight, isolated))
             else:
-                reward = TaskReward(self.task) if spec.source == "task" else OwnReward(spec)
-                title = reward.name if spec.source == "task" else f"reward {spec}"
-                rewards.append(Weighted(title, spec.weight))
-                isolated.append(reward)
+                rewards.append(Weighted(f"reward {spec}", spec.weight))
+                isolated.append(OwnReward(spec))
+        if not self.rewards_task and (self.has_verdict or (is_trusted(self.task) and isinstance(self.task, HasTraits))):
+            rewards.append(self._task_check(0.0, isolated))
         if isolated:
             scoring = self.scoring
             limits = Limits(scoring.seconds, int(scoring.memory_gb * 2**30), workers=scoring.workers)
             self.workers = Workers(isolated, limits)
         return rewards
 
-    def _in_this_process(self) -> Start | None:
+    def _task_check(self, weight: float, isolated: list[Reward]) -> Weighted:
+        """The task's own check, in this process or with the `isolated` rewards."""
+        reward = TaskReward(self.task, rewards=self.rewards_task)
+        here = self._in_this_process(reward)
+        if here is None:
+            isolated.append(reward)
+        return Weighted(reward.name, weight, here, here is not None, is_task=True, counts=self.rewards_task)
+
+    def _in_this_process(self, reward: TaskReward) -> Start | None:
         """For a task that is trusted, or cannot go elsewhere."""
-        reward = TaskReward(self.task)
         if not is_trusted(self.task):
             why = _bound_here(self.task)
             if not why:
@@ -194,7 +201,7 @@ class Pending:
 
     def collect(self) -> list[Group]:
         """Waits until all are scored."""
-        rewards, traits = self.scorer.rewards, self.scorer.traits
+        rewards, has_verdict = self.scorer.rewards, self.scorer.has_verdict
         here = [each.start(self.asked)() if each.start and each.here else None for each in rewards]
         parts = [wait() for wait in self.waits]
         outcomes = [
@@ -207,7 +214,7 @@ class Pending:
 
         def scored(group: Group, by_reward: Sequence[Sequence[Outcome]]) -> Group:
             rows = zip(group.completions, zip(*by_reward, strict=True), strict=True)
-            completions = (_scored(done, traits(group.problem, done.text), rewards, found) for done, found in rows)
+            completions = (_scored(done, rewards, found, has_verdict) for done, found in rows)
             return replace(group, completions=tuple(completions))
 
         return [
@@ -216,23 +223,36 @@ class Pending:
 
 
 def _scored(
-    completion: Completion, traits: Mapping[str, float], rewards: Sequence[Weighted], outcomes: Sequence[Outcome]
+    completion: Completion, rewards: Sequence[Weighted], outcomes: Sequence[Outcome], has_verdict: bool
 ) -> Completion:
     parts: dict[str, float | None] = {}
-    paid: list[float] = []
+    traits: dict[str, float] = {}
+    values: list[float] = []
+    correct: bool | None = None
     for weighted, outcome in zip(rewards, outcomes, strict=True):
         parts |= outcome.parts
-        traits = {**traits, **outcome.traits}
-        paid += [weighted.weight * value for value in outcome.parts.values() if value is not None]
-        # To make a checker hang must not pay, nor cost the group its comparison.
-        paid += [0.0] * (outcome.fault in ("timeout", "crash"))
-    unscored, why = not paid, ""
+        traits |= outcome.traits
+        values += [weighted.weight * value for value in outcome.parts.values() if value is not None]
+        # A completion that makes a checker hang scores 0, and its group keeps its comparison.
+        values += [0.0] * (weighted.counts and outcome.fault in ("timeout", "crash"))
+        correct = _correct(outcome, has_verdict) if weighted.is_task else correct
+    unscored, why = not values, ""
     if any(outcome.fault for outcome in outcomes):
-        titled = [(weighted.title, out) for weighted, out in zip(rewards, outcomes, strict=True) if out.fault]
-        unscored = unscored or any(outcome.fault == "failure" for _, outcome in titled)
-        why = "\n".join(f"{outcome.fault} in {title}: {outcome.why}" for title, outcome in titled)
-    reward = None if unscored else float(sum(paid))
-    return changed(completion, parts=parts, reward=reward, traits=traits, why=why)
+        faulty = [(weighted, out) for weighted, out in zip(rewards, outcomes, strict=True) if out.fault]
+        unscored = unscored or any(weighted.counts and outcome.fault == "failure" for weighted, outcome in faulty)
+        why = "\n".join(f"{outcome.fault} in {weighted.title}: {outcome.why}" for weighted, outcome in faulty)
+    reward = None if unscored else float(sum(values))
+    return changed(completion, parts=parts, reward=reward, correct=correct, traits=traits, why=why)
+
+
+def _correct(outcome: Outcome, has_verdict: bool) -> bool | None:
+    """The task's verdict; for a task without one, whether its own check gave the full reward of 1."""
+    if outcome.fault:
+        return None if outcome.fault == "failure" else False
+    if has_verdict:
+        return outcome.correct
+    values = [value for value in outcome.parts.values() if value is not None]
+    return sum(values) >= 1.0 if values else None
 
 
 def _refuse_namesakes(specs: Sequence[Spec]) -> None:

@@ -16,7 +16,7 @@ class Task(Protocol):
 
     A task with `trusted = True` promises that its `score` cannot hang, crash or do harm, for any text: it runs in the
     trainer's process. All others are pickled and scored in worker processes. A task that holds much data leaves it out
-    of the pickle with `__getstate__`: a worker calls only `score` and `traits`."""
+    of the pickle with `__getstate__`: a worker calls only `score`, `is_correct` and `traits`."""
 
     name: str
 
@@ -34,6 +34,20 @@ class Task(Protocol):
 
 
 REQUIRED = ("name", "draw", "heldout", "score")
+
+
+@runtime_checkable
+class ChecksCorrectness(Protocol):
+    def is_correct(self, problem: Problem, text: str) -> bool | None:
+        """Whether the answer is right, apart from the reward; None where the task cannot say."""
+        ...
+
+
+@runtime_checkable
+class HasRequirements(Protocol):
+    def check_requirements(self) -> None:
+        """Raise GrpoError where something is missing that `score` could need in the middle of a run."""
+        ...
 
 
 @runtime_checkable

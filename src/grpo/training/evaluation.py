@@ -1,4 +1,4 @@
-"""Held-out accuracy, with the interval that says how much of it is luck."""
+"""Evaluation on held-out problems: accuracy with its 95% interval, mean reward, length and traits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import fmean
 
 from grpo.rewards import Scorer
 from grpo.rollout.protocol import Sampling, SamplingEngine
-from grpo.types import Completion, Group, Problem, is_right
+from grpo.types import Completion, Group, Problem
 
 
 def evaluate(
@@ -18,15 +18,16 @@ def evaluate(
     problems: Sequence[Problem],
     sampling: Sampling,
 ) -> tuple[dict[str, float], list[Group]]:
-    """One sampled and one greedy answer to each problem. The groups returned are the sampled ones.
+    """Metrics of one sampled and one greedy completion per problem, and the groups of sampled ones.
 
-    The sampling noise is the same at every evaluation of a run, so two evaluations differ by the policy alone.
+    The sampling noise is the same at every evaluation of a run, so two evaluations differ only by the policy.
     """
     sampling = replace(sampling, step=0, purpose="eval")
     sampled = scorer.score(engine.sample(problems, 1, sampling))
     greedy = scorer.score(engine.sample(problems, 1, replace(sampling, temperature=0.0, top_k=0, top_p=1.0)))
     completions = [group.completions[0] for group in sampled]
-    row = accuracy_row(sampled) | {f"greedy_{name}": value for name, value in accuracy_row(greedy).items()}
+    row = accuracy_row(completions)
+    row |= {f"greedy_{name}": value for name, value in accuracy_row([g.completions[0] for g in greedy]).items()}
     if scored := [completion.reward for completion in completions if completion.reward is not None]:
         row["reward_mean"] = fmean(scored)
     row["length_mean"] = sum(map(len, completions)) / len(completions)
@@ -34,27 +35,29 @@ def evaluate(
 
 
 def trait_shares(completions: Sequence[Completion]) -> dict[str, float]:
-    """Of each trait among the completions that have it: one whose check went wrong has none."""
+    """Mean of each trait. Completions whose checker failed are skipped."""
     names = dict.fromkeys(name for completion in completions for name in completion.traits)
     return {f"{name}_share": fmean(c.traits[name] for c in completions if name in c.traits) for name in names}
 
 
-def accuracy_row(groups: Sequence[Group]) -> dict[str, float]:
-    rewards = [completion.reward for group in groups for completion in group.completions]
-    right = sum(is_right(reward) for reward in rewards)
-    low, high = wilson_interval(right, len(rewards))
-    return {"accuracy": right / len(rewards), "low": low, "high": high}
+def accuracy_row(completions: Sequence[Completion]) -> dict[str, float]:
+    """Accuracy and its 95% interval over the completions that could be judged; empty where none could."""
+    judged = [completion.correct for completion in completions if completion.correct is not None]
+    if not judged:
+        return {}
+    low, high = wilson_interval(sum(judged), len(judged))
+    return {"accuracy": sum(judged) / len(judged), "low": low, "high": high}
 
 
 def wilson_interval(right: int, count: int) -> tuple[float, float]:
-    """95% interval of a share (Wilson, 1927); unlike ± 2 standard errors it is honest near 0 and 1.
+    """95% interval of a share (Wilson, 1927). Unlike ± 2 standard errors it stays valid near 0 and 1.
 
     >>> [round(bound, 4) for bound in wilson_interval(90, 100)]
     [0.8256, 0.9448]
     >>> [round(bound, 4) for bound in wilson_interval(0, 10)]
     [0.0, 0.2775]
     """
-    z = 1.959964  # of a normal distribution, 95% lie within so many deviations
+    z = 1.959964  # 95% of a normal distribution lie within z standard deviations
     share, z2 = right / count, z * z / count
     centre = share + z2 / 2
     half = z * math.sqrt(share * (1 - share) / count + z2 / (4 * count))

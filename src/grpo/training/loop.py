@@ -28,7 +28,7 @@ from grpo.training.dynamic_sampling import replace_without_signal
 from grpo.training.evaluation import trait_shares
 from grpo.training.gradient import accumulate_gradients, minibatches, trained
 from grpo.training.session import Session
-from grpo.types import Group, is_right
+from grpo.types import Group
 
 
 def train(config: Config, *, callbacks: Sequence[Callback] = ()) -> Run:
@@ -151,7 +151,6 @@ def describe(groups: Sequence[Group], draws: Mapping[str, float], clock: Clock) 
     completions = [completion for group in groups for completion in group.completions]
     lengths = [len(completion) for completion in completions]
     metrics = {
-        "accuracy": mean(is_right(completion.reward) for completion in completions),
         "length_mean": mean(lengths),
         "length_max": float(max(lengths)),
         "truncated": mean(completion.finish == "length" for completion in completions),
@@ -162,4 +161,7 @@ def describe(groups: Sequence[Group], draws: Mapping[str, float], clock: Clock) 
         **draws,
     }
     metrics["tokens_per_second"] = metrics["tokens"] / clock.seconds["rollout"]
+    judged = [completion.correct for completion in completions if completion.correct is not None]
+    if judged:
+        metrics["accuracy"] = mean(judged)
     return metrics | trait_shares(completions)

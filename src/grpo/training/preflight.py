@@ -18,8 +18,8 @@ from grpo.model.policy import Policy, logprobs
 from grpo.rewards import Scorer
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
-from grpo.tasks.protocol import HasProblems, Task, notes_of
-from grpo.types import Problem, is_right
+from grpo.tasks.protocol import HasProblems, HasRequirements, Task, notes_of
+from grpo.types import Problem
 
 LARGEST_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
 """Mean |sampler logp − trainer logp| beyond which the two do not mean the same policy."""
@@ -58,12 +58,13 @@ def preflight(
 
 
 def check_golds(scorer: Scorer, problems: list[Problem]) -> None:
-    """Every gold answer must earn full marks from its own checker, or no completion could. People's own rewards may pay
-    for something else."""
+    """Every gold answer must be correct by its own checker. Other rewards may want something else than golds."""
+    if scorer.rewards_task and isinstance(scorer.task, HasRequirements):
+        scorer.task.check_requirements()
     if not scorer.checks_golds:
         return
     scored = scorer.score_texts([(problem, problem.answer) for problem in problems])
-    wrong = [problem for problem, done in zip(problems, scored, strict=True) if not is_right(done.reward)]
+    wrong = [problem for problem, done in zip(problems, scored, strict=True) if not done.correct]
     if wrong:
         first = wrong[0]
         raise GrpoError(

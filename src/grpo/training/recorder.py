@@ -136,7 +136,7 @@ class Recorder:
                 kind, _, _ = completion.why.partition(": ")
                 if kind and kind not in self.told_faults:
                     self.told_faults.add(kind)
-                    scored = "is left unscored" if completion.reward is None else "scores 0"
+                    scored = "is left unscored" if completion.reward is None else f"scores {completion.reward:g}"
                     reason = error_line(completion.why).removeprefix(f"{kind}: ")
                     self.warn("reward", f"step {step}: {kind}: {reason}; the completion {scored}", step)
 

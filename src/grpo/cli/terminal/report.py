@@ -16,7 +16,6 @@ from rich.cells import cell_len
 from grpo.cli.terminal.printed import printable
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.diagnosis import KINDS
-from grpo.types import is_right
 
 if TYPE_CHECKING:
     from grpo.record.store import Run
@@ -124,7 +123,7 @@ def _findings(run: Run) -> list[str]:
 
 
 def _right(probe: Mapping[str, Any]) -> int:
-    return sum(is_right(sample["reward"]) for sample in probe["samples"])
+    return sum(bool(sample["correct"]) for sample in probe["samples"])
 
 
 def _whereabouts(run: Run, summary: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,6 @@ from grpo.errors import GrpoError
 from grpo.lab.chapters import shipped
 from grpo.lab.chapters.query import Query, text
 from grpo.lab.reading import probes
-from grpo.types import is_right
 
 REFLECTION = ("wait", "actually", "let me check", "check", "hmm", "mistake", "again")
 """Words with which models that were trained on prose take a thought back."""
@@ -47,7 +46,7 @@ def _heldout() -> dict[int, list[tuple[str, bool]]]:
     with shipped.opened() as run:
         return {
             row["step"]: [
-                (done["text"], is_right(done["reward"]))
+                (done["text"], bool(done["correct"]))
                 for group in run.eval_groups(row["step"])
                 for done in group["completions"]
             ]

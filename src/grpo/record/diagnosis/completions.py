@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo.record.diagnosis.record import Finding, Record, mean
-from grpo.types import is_right
 
 
 def truncated(record: Record) -> Finding | None:
@@ -68,7 +67,7 @@ def one_sided(record: Record) -> Finding | None:
 
 
 def _all(group: Mapping[str, Any], *, right: bool) -> bool:
-    return all(is_right(done["reward"]) == right for done in group["completions"])
+    return all(done["correct"] is right for done in group["completions"])
 
 
 def length_collapse(record: Record) -> Finding | None:
@@ -97,7 +96,7 @@ def duplicates(record: Record) -> Finding | None:
     """Wrong siblings that differ in nothing but case, spacing and punctuation. (Right ones may well be alike.)"""
     different, wrong, example = 0, 0, None
     for group in record.groups:
-        texts = [done["text"] for done in group["completions"] if not is_right(done["reward"])]
+        texts = [done["text"] for done in group["completions"] if done["correct"] is False]
         if len(texts) > len(group["completions"]) / 2:
             different += len({re.sub(r"[\W_]+", " ", text).strip().casefold() for text in texts})
             wrong += len(texts)

@@ -8,10 +8,11 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import NoneType
 from typing import Any, Literal, Protocol
 
 from grpo.errors import GrpoError
-from grpo.tasks.protocol import HasTraits, Task
+from grpo.tasks.protocol import ChecksCorrectness, HasTraits, Task
 from grpo.types import Problem
 
 Fault = Literal["", "timeout", "crash", "failure", "mistake"]
@@ -45,6 +46,8 @@ class Outcome:
 
     parts: Mapping[str, float | None] = field(default_factory=dict)
     traits: Mapping[str, float] = field(default_factory=dict)
+    correct: bool | None = None
+    """The task's verdict; None where it has none, or this is not the task."""
     fault: Fault = ""
     """timeout and crash are put down to the completion, which scores 0; failure to the function, and the completion
     stays unscored; a mistake in what the function returns stops the run."""
@@ -68,19 +71,24 @@ class Reward(Protocol):
 
 
 class TaskReward:
-    """The task's own check."""
+    """The task's own check: reward by part, traits, and whether the answer is correct."""
 
     batched = False
 
-    def __init__(self, task: Task):
-        self.task, self.name = task, f"task {task.name}"
+    def __init__(self, task: Task, *, rewards: bool = True):
+        """`rewards=False`: only traits and correctness, for runs that are trained by other rewards."""
+        self.task, self.name, self.rewards = task, f"task {task.name}", rewards
 
     def load(self) -> None: ...
 
     def __call__(self, answers: Answers) -> list[Outcome]:
-        traits = self.task.traits if isinstance(self.task, HasTraits) else lambda problem, text: {}
-        problem = answers.problem
-        return [Outcome(self.task.score(problem, text), traits(problem, text)) for text in answers.texts]
+        task, problem = self.task, answers.problem
+        score = task.score if self.rewards else lambda problem, text: {}
+        traits = task.traits if isinstance(task, HasTraits) else lambda problem, text: {}
+        is_correct = task.is_correct if isinstance(task, ChecksCorrectness) else lambda problem, text: None
+        return [
+            Outcome(score(problem, text), traits(problem, text), is_correct(problem, text)) for text in answers.texts
+        ]
 
 
 def call(reward: Reward, answers: Answers) -> list[Outcome]:
@@ -123,10 +131,9 @@ def _fault(error: BaseException) -> Fault:
 
 
 def checked(outcome: Outcome) -> Outcome:
-    """The same with plain numbers; a mistake where a part is none."""
-    if all(
-        type(value) is float and math.isfinite(value) for value in (*outcome.parts.values(), *outcome.traits.values())
-    ):
+    """The outcome with plain numbers; a mistake where a value is not valid."""
+    numbers = (*outcome.parts.values(), *outcome.traits.values())
+    if type(outcome.correct) in (bool, NoneType) and all(type(one) is float and math.isfinite(one) for one in numbers):
         return outcome
     parts: dict[str, float | None] = {}
     for name, value in outcome.parts.items():
@@ -134,7 +141,13 @@ def checked(outcome: Outcome) -> Outcome:
         if number is None and value is not None:
             return Outcome(fault="mistake", why=f"part {name!r} is {_short(value)}; return a finite number")
         parts[name] = number
-    return replace(outcome, parts=parts, traits={name: float(value) for name, value in outcome.traits.items()})
+    correct = None if outcome.correct is None else as_number(outcome.correct)
+    if correct not in (None, 0.0, 1.0) or (correct is None) != (outcome.correct is None):
+        return Outcome(
+            fault="mistake", why=f"is_correct returned {_short(outcome.correct)}; return True, False or None"
+        )
+    traits = {name: float(value) for name, value in outcome.traits.items()}
+    return replace(outcome, parts=parts, traits=traits, correct=None if correct is None else bool(correct))
 
 
 def as_number(value: Any) -> float | None:

@@ -45,7 +45,7 @@ function GroupList({ groups, chosen }) {
       (group) => html`<li><button type="button" class="group-button ${group.index === chosen ? "chosen" : ""}" aria-current=${group.index === chosen ? "true" : undefined} onClick=${() => setQuery({ group: group.index, sample: undefined, token: undefined }, { replace: false })}>
         <span class="group-prompt"><${Untrusted} text=${group.prompt} class="clip" /></span>
         <span class="pips" aria-hidden="true">${group.rewards.map((reward) => html`<i class="reward-${rewardStep(reward)}"></i>`)}</span>
-        <span class="tiny faint">${KINDS[group.kind][0]}${group.kind === "mixed" ? `, ${group.right} right` : ""}${group.traced ? " · tokens" : ""}</span>
+        <span class="tiny faint">${KINDS[group.kind][0]}${group.kind === "mixed" && group.right !== null ? `, ${group.right} right` : ""}${group.traced ? " · tokens" : ""}</span>
       </button></li>`,
     )}</ul>
   </nav>`;
@@ -65,7 +65,7 @@ export function GroupDetail({ url, step, index, about, base, focus }) {
       <dl class="stats">
         <div class="stat"><dt>Mean reward</dt><dd class="stat-value num" data-number="reward_mean">${number(group.statistics.reward_mean)}</dd></div>
         <div class="stat"><dt>Standard deviation</dt><dd class="stat-value num" data-number="reward_std">${number(group.statistics.reward_std)}</dd></div>
-        <div class="stat"><dt>Right</dt><dd class="stat-value num">${group.right} of ${group.completions.length}</dd></div>
+        <div class="stat"><dt>Right</dt><dd class="stat-value num">${group.right === null ? "–" : `${group.right} of ${group.completions.length}`}</dd></div>
         <div class="stat"><dt>Sampled after</dt><dd><span class="stat-value num">${number(group.policy_version)}</span> <span class="small soft">updates</span></dd></div>
       </dl>
       <ol class="completions">${alike(group.completions).map((same) => {
@@ -111,7 +111,7 @@ function Completion({ done, group, top, most, about, base, focused }) {
       <p class="facts small soft">
         <span>reward <${Reward} value=${done.reward} top=${top} /></span>
         ${parts.length > 1 && parts.map(([name, part]) => html`<span>${name} <b class="num">${part === null ? "does not apply" : number(part, 2)}</b></span>`)}
-        ${done.extracted !== null && html`<span>read as <${Untrusted} text=${done.extracted} /> ${done.right ? "✓" : html`<span class="bad">✗</span>`}</span>`}
+        ${done.extracted !== null && html`<span>read as <${Untrusted} text=${done.extracted} /> ${done.right === null ? null : done.right ? "✓" : html`<span class="bad">✗</span>`}</span>`}
         <span class="num">${plural(done.length, "token")}</span>
         ${done.finish === "length" && html`<span class="warn">cut off</span>`}
         ${Object.entries(done.traits).map(([name, trait]) => trait > 0 && html`<span>${name}</span>`)}

@@ -63,7 +63,7 @@ function Probes({ url, step, query, version }) {
   }}<//>`;
 }
 
-const share = (moment) => moment.samples.filter((sample) => sample.reward >= 1).length / moment.samples.length;
+const share = (moment) => moment.samples.filter((sample) => sample.correct).length / moment.samples.length;
 
 function Samples({ moment }) {
   const counted = new Map();
