@@ -61,7 +61,7 @@ def test_settings_named_on_the_page_exist():
     for field, choices in (
         ("baseline", {"mean", "leave_one_out", "batch", "length_weighted", "value"}),
         ("scale", {"group_std", "batch_std", "none"}),
-        ("ratio", {"token", "sequence"}),
+        ("ratio", {"token", "sequence", "product"}),
         ("kl", {"k1", "k2", "k3", "k3_ratio"}),
         ("aggregate", {"sequence", "token", "constant"}),
     ):

@@ -30,7 +30,7 @@ def advantages(rewards, valid=None, lengths=None, *, dtype=torch.float64, **kind
 # The second implementation: one completion at a time, no tensors.
 
 
-def plain_advantages(rewards, valid, lengths, baseline, scale):
+def plain_advantages(rewards, valid, lengths, baseline, scale, std="sample", std_eps=1e-4):
     everywhere = [(p, g) for p, group in enumerate(rewards) for g in range(len(group)) if valid[p][g]]
     batch_equal = len({rewards[p][g] for p, g in everywhere}) <= 1
     centred = {}
@@ -56,18 +56,18 @@ def plain_advantages(rewards, valid, lengths, baseline, scale):
         if scale == "none":
             divisor = 1.0
         elif scale == "group_std":
-            divisor = plain_std([rewards[p][other] for q, other in everywhere if q == p]) + 1e-4
+            divisor = plain_std([rewards[p][other] for q, other in everywhere if q == p], std) + std_eps
         else:
-            divisor = plain_std(list(centred.values())) + 1e-4
+            divisor = plain_std(list(centred.values()), std) + std_eps
         result[p][g] = value / divisor
     return result
 
 
-def plain_std(values):
+def plain_std(values, std):
     if len(values) < 2:
         return 0.0
     mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - (std == "sample")))
 
 
 def random_case(seed):
@@ -93,6 +93,18 @@ def test_mean_and_group_std():
     # mean 1/4; 0.75 / 0.5001 and −0.25 / 0.5001
     high, low = 0.75 / 0.5001, -0.25 / 0.5001
     assert advantages(ONE_OF_FOUR) == [pytest.approx([high, low, low, low], rel=1e-15)]
+
+
+def test_population_std_and_eps():
+    # √((0.75² + 3·0.25²) / 4) = √3 / 4
+    high, low = 0.75 / (math.sqrt(3) / 4 + 1e-8), -0.25 / (math.sqrt(3) / 4 + 1e-8)
+    for scale in ("group_std", "batch_std"):
+        found = advantages(ONE_OF_FOUR, scale=scale, std="population", std_eps=1e-8)
+        assert found == [pytest.approx([high, low, low, low], rel=1e-14)]
+    # eps 0.5 with the sample std 0.5: 0.75 / 1
+    assert advantages(ONE_OF_FOUR, std_eps=0.5) == [[0.75, -0.25, -0.25, -0.25]]
+    with pytest.raises(ValueError, match="unknown std 'mean': sample or population"):
+        advantages(ONE_OF_FOUR, std="mean")
 
 
 def test_mean_and_no_scale():
@@ -233,8 +245,9 @@ def test_no_spread_in_a_group_is_exactly_zero_beside_one_that_has_spread(baselin
 def test_agrees_with_plain_python(baseline, scale):
     for seed in range(60):
         rewards, valid, lengths = random_case(seed)
-        found = advantages(rewards, valid, lengths, baseline=baseline, scale=scale)
-        expected = plain_advantages(rewards, valid, lengths, baseline, scale)
+        kind = {"baseline": baseline, "scale": scale} | ({"std": "population", "std_eps": 0.01} if seed % 2 else {})
+        found = advantages(rewards, valid, lengths, **kind)
+        expected = plain_advantages(rewards, valid, lengths, **kind)
         for found_row, expected_row in zip(found, expected, strict=True):
             assert found_row == pytest.approx(expected_row, rel=1e-9, abs=1e-12), seed
 

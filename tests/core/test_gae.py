@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from grpo.core import gae, value_loss
+from grpo.core import gae, value_loss, whiten
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -47,6 +49,16 @@ def test_lambda_one_is_the_reward_to_come_less_the_value() -> None:
     advantages, returns = gae(rewards, values, gamma=1.0, lam=1.0)
     assert advantages[0].tolist() == pytest.approx([6.5, 9.0, -5.0])
     assert returns[0].tolist() == pytest.approx([7.0, 6.0, 4.0])
+
+
+def test_whitened_advantages_by_hand() -> None:
+    # Of 1, 3 and 8 the mean is 4, the squares 9 + 1 + 16 = 26: sample std √13, population std √(26 / 3).
+    advantages = torch.tensor([[1.0, 3.0, float("nan")], [8.0, 7.0, 7.0]], **DOUBLE)
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    for kind, deviation in (("sample", math.sqrt(13)), ("population", math.sqrt(26 / 3))):
+        found = whiten(advantages, mask, std=kind, std_eps=0.01)
+        assert found[mask].tolist() == pytest.approx([value / (deviation + 0.01) for value in (-3.0, -1.0, 4.0)])
+        assert found[~mask].tolist() == [0.0, 0.0, 0.0]
 
 
 def test_the_critics_loss_by_hand_and_where_its_gradient_ends() -> None:

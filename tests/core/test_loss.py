@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from grpo.config.presets import PRESETS
 from grpo.core import LossStatistics, denominator, policy_loss
 
-RATIOS = ("token", "sequence")
+RATIOS = ("token", "sequence", "product")
 AGGREGATES = ("sequence", "token", "constant")
 KL_KINDS = ("k1", "k2", "k3")
 CLIP_RANGES = ((0.2, 0.2), (0.2, 0.28), (3e-4, 4e-4), (1.0, 5.0))
@@ -78,7 +78,9 @@ def torch_loss(
 
 def plain_ratio(case: Case, i: int, t: int, ratio: str) -> float:
     differences = [a - b for a, b in zip(case.logp[i], case.old[i], strict=True)]
-    return math.exp(differences[t] if ratio == "token" else math.fsum(differences) / len(differences))
+    if ratio == "token":
+        return math.exp(differences[t])
+    return math.exp(math.fsum(differences) / (len(differences) if ratio == "sequence" else 1))
 
 
 def plain_kl(logp: float, ref: float, kl: str) -> tuple[float, float]:
@@ -111,7 +113,8 @@ def plain_loss(case: Case, divide_by: float, ratio, clip_low, clip_high, aggrega
 
 
 def plain_gradient(case: Case, divide_by: float, ratio, clip_low, clip_high, aggregate, beta, kl) -> list[list[float]]:
-    """Derived by hand: dρ/dlogp is ρ per token; per sequence each of its |o| tokens has ρ / |o| of every ρ in it."""
+    """Derived by hand: dρ/dlogp is ρ per token; per sequence each of its |o| tokens has ρ / |o| of every ρ in it; of a
+    product each has all of it."""
     gradient = []
     for i, length in enumerate(case.lengths):
         weight = 1 / length if aggregate == "sequence" else 1.0
@@ -121,6 +124,8 @@ def plain_gradient(case: Case, divide_by: float, ratio, clip_low, clip_high, agg
             by_ratio.append(0.0 if is_clipped(rho, advantage, clip_low, clip_high) else -rho * advantage)
         if ratio == "sequence":
             by_ratio = [math.fsum(by_ratio) / length] * length
+        elif ratio == "product":
+            by_ratio = [math.fsum(by_ratio)] * length
         by_kl = [plain_kl(a, b, kl)[1] for a, b in zip(case.logp[i], case.ref[i], strict=True)]
         gradient.append([weight * (a + beta * b) / divide_by for a, b in zip(by_ratio, by_kl, strict=True)])
     return gradient
@@ -206,6 +211,26 @@ def test_the_sequence_ratio_is_the_geometric_mean():
     assert float(statistics.clip_high) == 2.0
 
 
+def test_the_product_ratio_is_that_of_the_whole_completion():
+    # ρ of the row is 2 · 0.55 = 1.1. As one term per completion: −1.1 A, and dρ/dlogp is ρ for every token.
+    value, gradient, statistics = torch_loss(ratios([2.0, 0.55]), divide_by=1.0, ratio="product")
+    assert value == pytest.approx(-1.1, rel=1e-14)
+    assert gradient == [pytest.approx([-1.1, -1.1], rel=1e-14)]
+    assert float(statistics.clip_high) == 0.0
+    # 1.1^4 = 1.4641 > 1.2: clipped, although every token is inside the range.
+    value, gradient, statistics = torch_loss(ratios([1.1] * 4), divide_by=1.0, ratio="product")
+    assert (value, gradient) == (pytest.approx(-1.2, rel=1e-14), [[0.0] * 4])
+    assert float(statistics.clip_high) == 4.0
+
+
+def test_at_ratio_one_the_product_has_the_gradient_of_the_completions_log_probability():
+    """With the mean over tokens, −A · ∇ Σ logp: REINFORCE on whole completions."""
+    case = replace(random_case(3, same_advantage=True), old=random_case(3).logp)
+    _, gradient, _ = torch_loss(case, divide_by=1.0, ratio="product", aggregate="sequence")
+    for row, advantages in zip(gradient, case.advantages, strict=True):
+        assert row == pytest.approx([-advantage for advantage in advantages], rel=1e-14)
+
+
 def test_kl_is_added_with_its_weight():
     # One token, ρ = 1, A = 1, logp − ref = 0.5: k3 = e^−0.5 − 0.5; loss −1 + 0.04·k3; derivative −1 + 0.04(1 − e^−0.5).
     case = replace(ratios([1.0]), ref=[[-1.5]])
@@ -216,7 +241,7 @@ def test_kl_is_added_with_its_weight():
 
 def test_what_it_refuses():
     one = torch.ones(1, 1)
-    with pytest.raises(ValueError, match="unknown ratio 'group': token or sequence"):
+    with pytest.raises(ValueError, match="unknown ratio 'group': token, sequence or product"):
         policy_loss(one, one, one, one > 0, denominator=1.0, ratio="group")
     with pytest.raises(ValueError, match="unknown aggregate 'mean': sequence, token or constant"):
         policy_loss(one, one, one, one > 0, denominator=1.0, aggregate="mean")
@@ -274,7 +299,7 @@ def test_gradcheck(ratio, kl):
 # What must hold whatever the numbers.
 
 
-@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_at_ratio_one_the_derivative_is_minus_the_advantage(preset, ratio):
     """Before the denominator and the 1/|o| weight, at β = 0, whatever the preset: −A for every token."""

@@ -18,6 +18,13 @@ def test_normalised_together_and_summed_over_the_steps_to_come() -> None:
     assert second.tolist() == pytest.approx([0.0, 0.0, 0.0])
 
 
+def test_population_std_and_eps() -> None:
+    # Of 1, 0, 0.5 the population std is √(0.5 / 3).
+    z = 0.5 / (math.sqrt(0.5 / 3) + 0.01)
+    first, _ = process_advantages([[1.0, 0.0], [0.5]], [[1, 3], [2]], [4, 3], std="population", std_eps=0.01)
+    assert first.tolist() == pytest.approx([0.0, 0.0, -z, -z])
+
+
 def test_tokens_after_the_last_step_get_nothing_and_later_steps_count_for_earlier_tokens() -> None:
     # Rewards 1, 1, 0, 0: mean 0.5, std √(1/3).
     z = 0.5 / (math.sqrt(1 / 3) + 1e-4)

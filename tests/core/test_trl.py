@@ -212,4 +212,8 @@ def test_several_rewards_normalised_first_are_trls() -> None:
     summed = (each * weights).sum(dim=2)
     expected = (summed - summed.mean()) / (summed.std() + 1e-4)
     torch.testing.assert_close(parts_advantages(parts, weights), expected, rtol=1e-9, atol=1e-12)
+    each = (parts - parts.mean(dim=1, keepdim=True)) / (parts.std(dim=1, keepdim=True, correction=0) + 0.1)
+    summed = (each * weights).sum(dim=2)
+    population = parts_advantages(parts, weights, std="population", std_eps=0.1)
+    torch.testing.assert_close(population, summed / (summed.std(correction=0) + 0.1), rtol=1e-9, atol=1e-12)
     assert not torch.allclose(group_advantages((parts * weights).sum(dim=2)), expected, atol=0.1)

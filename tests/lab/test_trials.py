@@ -54,7 +54,7 @@ def page_token(client: TestClient) -> str:
         ({"arms": [{"label": "x", "settings": {"loss.surrogate": "os:system"}}]}, 'field "loss.surrogate"'),
         ({"arms": [{"label": "x", "settings": {"lr": 1.0}}]}, "must be between 1e-06 and 0.1"),
         ({"arms": [{"label": "x", "settings": {"group_size": 2.5}}]}, "expected a whole number"),
-        ({"arms": [{"label": "x", "settings": {"algorithm": "nonsense"}}]}, "no preset"),
+        ({"arms": [{"label": "x", "settings": {"algorithm": "nonsense"}}]}, "unknown preset"),
         ({"seeds": 0}, "field seeds"),
         ({"seeds": True}, "field seeds"),
         ({"steps": 10**9}, "field steps"),

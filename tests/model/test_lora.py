@@ -349,7 +349,7 @@ def test_bad_input_is_told_in_one_line(
     ):
         grpo.train(small(tmp_path, lora=Lora(rank=4, targets="q_proj,query")))
     assert not (tmp_path / "adapted").exists(), "nothing was begun"
-    with pytest.raises(GrpoError, match=r"field loss.refresh: with adapters the reference is the model without them"):
+    with pytest.raises(GrpoError, match=r"field loss.refresh: with LoRA the reference is the model without adapters"):
         grpo.train(small(tmp_path, loss=replace(Config().loss, refresh=10)))
     with pytest.raises(GrpoError, match=r"field lora.rank: must be 0 or more; got -1"):
         grpo.train(small(tmp_path, lora=Lora(rank=-1)))
@@ -416,10 +416,10 @@ def test_a_whole_model_is_not_resumed_with_another_shape_or_an_adapter(
 
 
 def test_what_does_nothing_is_said() -> None:
-    from grpo.config.rules import idle
+    from grpo.config.rules import warnings
 
-    assert list(idle(Config(lora=Lora(targets="q_proj")))) == ["lora.targets is set and does nothing: lora.rank is 0"]
-    assert list(idle(Config(lora=Lora(rank=4, targets="q_proj")))) == []
+    assert list(warnings(Config(lora=Lora(targets="q_proj")))) == ["lora.targets has no effect: lora.rank is 0"]
+    assert list(warnings(Config(lora=Lora(rank=4, targets="q_proj")))) == []
 
 
 def test_architectures_have_the_layers_that_are_adapted_by_default() -> None:

@@ -113,7 +113,7 @@ def test_paths_are_refused_as_paths(tmp_path: Path, name: str) -> None:
         lambda: Run.open(tmp_path, name),
         lambda: Run.create(tmp_path, name, kind="grpo", config={}),
     ):
-        with pytest.raises(GrpoError, match=r"^field run: .* is no name for a run;.* no folder"):
+        with pytest.raises(GrpoError, match=r"^field run: .* is not a valid run name;.* no folder"):
             use()
     assert list(tmp_path.iterdir()) == []
 

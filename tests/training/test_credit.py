@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -205,3 +206,23 @@ def test_advantages_over_values_are_scaled_over_all_tokens_of_the_step() -> None
     assert tokens.mean() == pytest.approx(0.0, abs=1e-6)
     assert tokens.std(ddof=1) == pytest.approx(1.0, abs=1e-3)
     assert groups[0].completions[3].advantages.tolist() == [0.0, 0.0]
+
+
+def test_the_kind_of_standard_deviation_reaches_every_way_of_crediting() -> None:
+    """Of two rewards 1 and 0 the sample std is √½, the population std ½."""
+    parts = [{"correct": 1.0}, {"correct": 0.0}]
+    made = [replace(completion(reward=p["correct"], parts=p), steps=((1, p["correct"]),)) for p in parts]
+    for kind, deviation in (("sample", math.sqrt(0.5)), ("population", 0.5)):
+        std = {"std": kind, "std_eps": 0.1}
+        expected = 0.5 / (deviation + 0.1)
+        for loss in ({}, {"baseline": "batch", "scale": "batch_std"}, {"credit": "process"}):
+            found = first_advantages(config(**{"scale": "group_std"} | loss | std), group(*made))
+            assert found == [pytest.approx([expected, -expected])]
+        # Normalised again over the batch: ±z with std z√2 (sample) or z (population).
+        twice = expected / (expected * 2 * deviation + 0.1)
+        found = first_advantages(config(scale="group_std", parts="normalise", **std), group(*made))
+        assert found == [pytest.approx([twice, -twice])]
+    # A critic's advantages 0.5 and −0.5, each for one token.
+    values = [replace(completion(1, reward=r), values=np.full(1, 0.5, np.float32)) for r in (1.0, 0.0)]
+    found = first_advantages(value_config(scale="batch_std", std="population", std_eps=0.1), group(*values))
+    assert found == [pytest.approx([0.5 / 0.6, -0.5 / 0.6])]

@@ -23,6 +23,10 @@ class Loss:
     the value a critic expected of every token."""
     scale: Literal["group_std", "batch_std", "none"] = "group_std"
     """What the difference is divided by: the standard deviation of its group, of the batch, or nothing."""
+    std: Literal["sample", "population"] = "sample"
+    """Standard deviation: sample divides by n - 1, population by n."""
+    std_eps: float = 1e-4
+    """Added to the standard deviation."""
     credit: Literal["outcome", "process"] = "outcome"
     """Reward for the whole completion, or for each of its steps, as the task marks them."""
     parts: Literal["sum", "normalise"] = "sum"
@@ -35,8 +39,8 @@ class Loss:
     """Leave completions that were cut at max_new_tokens out of the loss."""
     dynamic_sampling: float = 1.0
     """Replace groups without signal until dynamic_sampling x prompts_per_step groups were drawn; 1: off."""
-    ratio: Literal["token", "sequence"] = "token"
-    """Policy ratio of each token, or one for the whole completion (the geometric mean over its tokens)."""
+    ratio: Literal["token", "sequence", "product"] = "token"
+    """Policy ratio of each token, or one for the completion: the geometric mean (sequence) or the product."""
     surrogate: str = "clip"
     """How the ratio counts: clip, weight (of the gradient), gate (fading out), plain; or a function, module:name."""
     clip_low: float = 0.2
@@ -219,7 +223,7 @@ def check_preset(name: str, where: str) -> None:
     if name not in PRESETS:
         near = difflib.get_close_matches(name[:60], PRESETS, n=1)
         hint = f' did you mean "{near[0]}"?' if near else ""
-        raise GrpoError(f"{where}: no preset {shown(name)};{hint} known: {', '.join(PRESETS)}")
+        raise GrpoError(f"{where}: unknown preset {shown(name)};{hint} known: {', '.join(PRESETS)}")
 
 
 def load_surrogate(name: str) -> str | Callable[..., Any]:

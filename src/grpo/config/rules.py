@@ -1,4 +1,4 @@
-"""Rules for settings: the limits of a single one, and settings that contradict each other or have no effect."""
+"""Rules for settings: limits of a single field, combinations that are refused, combinations that get a warning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Limit:
-    """A rule for one value, and how it reads after "must be"."""
+    """A rule for one value, and its words after "must be"."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -37,6 +37,7 @@ _SETTINGS: Mapping[Limit, str] = {
     Limit("above 0", lambda value: value > 0): """
         lr temperature epochs grad_clip loss.clip_high loss.gate_up loss.gate_down lora.alpha critic.lr
         optimizer.grad_clip scoring.seconds scoring.memory_gb scoring.judge_seconds""",
+    Limit("at least 1e-12", lambda value: value >= 1e-12): "loss.std_eps",
     Limit("above 0 and at most 1", lambda value: 0 < value <= 1): "loss.clip_low",
     Limit("above 0 and below 1", lambda value: 0 < value < 1): "dataset.heldout_share",
     Limit("0 or more and below 1", lambda value: 0 <= value < 1): "optimizer.adam_beta1 optimizer.adam_beta2",
@@ -46,15 +47,15 @@ _SETTINGS: Mapping[Limit, str] = {
 }
 
 LIMITS: Mapping[str, Limit] = {path: limit for limit, paths in _SETTINGS.items() for path in paths.split()}
-"""By the path of the setting; those of `grpo train` and `grpo sft` alike."""
+"""By the field's path; for `grpo train` and `grpo sft`."""
 
 
 def contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """(setting, what is wrong with it)
+    """(field, why its value cannot work with the others)
 
     >>> from grpo.config import Config
     >>> list(contradictions(Config(loss=Loss(beta=0.0, refresh=10))))
-    [('loss.refresh', 'there is no reference to refresh while loss.beta is 0')]
+    [('loss.refresh', 'there is no reference model to refresh while loss.beta is 0; set it to 0')]
     """
     yield from _of_batch(config)
     loss = config.loss
@@ -62,41 +63,56 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
         for name, why in found:
             yield f"loss.{name}", why
     if config.lora.rank and loss.refresh:
-        why = "with adapters the reference is the model without them, which stays as it is; set it to 0"
-        yield "loss.refresh", why
+        yield "loss.refresh", "with LoRA the reference is the model without adapters, which never changes; set it to 0"
 
 
-def idle(config: Config) -> Iterator[str]:
-    """What was set otherwise than the preset has it and does nothing beside the other settings; one line each.
+def warnings(config: Config) -> Iterator[str]:
+    """One line for each setting that has no effect, or an effect that is rarely wanted.
 
-    >>> from dataclasses import replace
     >>> from grpo.config import Config
-    >>> list(idle(Config(algorithm="dr_grpo", loss=replace(PRESETS["dr_grpo"].settings, kl="k2"))))
-    ['loss.kl is set and does nothing: loss.beta is 0']
+    >>> list(warnings(Config(algorithm="dr_grpo", loss=Loss(kl="k2"))))
+    ['loss.kl has no effect: loss.beta is 0']
     """
+    for name, because in _without_effect(config):
+        yield f"{name} has no effect: {because}"
+    loss = config.loss
+    if loss.beta and loss.kl == "k1" and loss.kl_in == "loss":
+        yield (
+            'loss.kl "k1" in the loss has an expected gradient of zero, so it does not hold the policy near the '
+            'reference; use k2 or k3, or set loss.kl_in to "reward"'
+        )
+    if loss.ratio == "product":
+        yield (
+            'loss.ratio "product" multiplies the ratios of all tokens: its variance grows exponentially with the '
+            'length of a completion; use "token" or "sequence" unless completions are short'
+        )
+
+
+def _without_effect(config: Config) -> Iterator[tuple[str, str]]:
+    """(field that differs from its preset or default, why it has no effect)"""
     loss, preset = config.loss, PRESETS[config.algorithm].settings
-    for names, because in _idle_of_loss(loss, config.optimizer.epochs * config.optimizer.minibatches):
+    for names, because in _unused_in_loss(loss, config.optimizer.epochs * config.optimizer.minibatches):
         for name in names:
             if getattr(loss, name) != getattr(preset, name):
-                yield f"loss.{name} is set and does nothing: {because}"
-    for name in _set_in(config.lora):
+                yield f"loss.{name}", because
+    for name in _changed_in(config.lora):
         if not config.lora.rank:
-            yield f"lora.{name} is set and does nothing: lora.rank is 0"
-    for name in _set_in(config.critic):
+            yield f"lora.{name}", "lora.rank is 0"
+    for name in _changed_in(config.critic):
         if loss.baseline != "value":
-            yield f'critic.{name} is set and does nothing: loss.baseline is "{loss.baseline}"'
+            yield f"critic.{name}", f'loss.baseline is "{loss.baseline}"'
         elif name == "weight" and config.critic.model == "separate":
-            yield "critic.weight is set and does nothing: critic.model is separate"
+            yield "critic.weight", 'critic.model is "separate"'
 
 
-def _set_in(section: Lora | Critic) -> list[str]:
-    """What differs from its default."""
+def _changed_in(section: Lora | Critic) -> list[str]:
+    """Names of the fields that differ from their default."""
     default = type(section)()
     return [name for name, value in vars(section).items() if value != getattr(default, name)]
 
 
-def _idle_of_loss(loss: Loss, updates: int) -> Iterator[tuple[tuple[str, ...], str]]:
-    """(fields of the loss that do nothing, why)"""
+def _unused_in_loss(loss: Loss, updates: int) -> Iterator[tuple[tuple[str, ...], str]]:
+    """(unused fields of the loss, why)"""
     clips, gates = ("clip_low", "clip_high"), ("gate_up", "gate_down")
     if loss.surrogate in SURROGATES:
         others = {"clip": gates, "gate": clips}.get(loss.surrogate, (*clips, *gates))
@@ -108,6 +124,8 @@ def _idle_of_loss(loss: Loss, updates: int) -> Iterator[tuple[tuple[str, ...], s
         yield ("kl", "kl_in"), "loss.beta is 0"
     if loss.correction == "none":
         yield ("correction_cap",), 'loss.correction is "none"'
+    if loss.scale == "none":
+        yield ("std", "std_eps"), 'loss.scale is "none"'
 
 
 def _of_batch(config: Config) -> Iterator[tuple[str, str]]:
@@ -116,53 +134,65 @@ def _of_batch(config: Config) -> Iterator[tuple[str, str]]:
         if config.group_size == 1 and value in ("mean", "leave_one_out", "length_weighted", "group_std"):
             yield "group_size", f'must be at least 2 with {name} "{value}"; got 1'
         if config.group_size * config.prompts_per_step == 1 and value in ("batch", "batch_std"):
-            yield "group_size", f'one completion a step has no {name} "{value}"; ask for at least 2'
+            yield "group_size", f'must be at least 2 with {name} "{value}" and one prompt per step; got 1'
     if config.optimizer.minibatches > config.prompts_per_step:
-        prompts = f"prompts_per_step, which is {config.prompts_per_step}"
-        got = f"a minibatch holds whole groups; got {config.optimizer.minibatches}"
-        yield "optimizer.minibatches", f"must be at most {prompts}: {got}"
+        most = f"at most prompts_per_step, {config.prompts_per_step}, because a minibatch holds whole groups"
+        yield "optimizer.minibatches", f"must be {most}; got {config.optimizer.minibatches}"
 
 
 def _of_names(loss: Loss) -> Iterator[tuple[str, str]]:
     if loss.surrogate not in SURROGATES and not re.fullmatch(r"[\w.]+:\w+", loss.surrogate):
-        yield "surrogate", f"no {shown(loss.surrogate)}; use {', '.join(SURROGATES)}, or a function as module:name"
+        yield "surrogate", f"unknown surrogate {shown(loss.surrogate)}; use {', '.join(SURROGATES)}, or module:function"
     for part in filter(None, loss.weights.split(",")):
         if not re.fullmatch(r"\s*[\w.-]+\s*=\s*-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", part):
-            yield "weights", f"{shown(part)} is no weight; write correct=1,format=0.2"
+            yield "weights", f"{shown(part)} is not a weight; write correct=1,format=0.2"
 
 
 def _of_credit(loss: Loss) -> Iterator[tuple[str, str]]:
     if loss.baseline == "value" and loss.scale == "group_std":
-        yield "scale", 'loss.baseline "value" compares no groups; use "batch_std" or "none"'
+        yield (
+            "scale",
+            'does not go with loss.baseline "value", which does not compare groups; use "batch_std" or "none"',
+        )
     if loss.credit == "process" and loss.scale == "batch_std" and loss.baseline != "value":
-        yield "scale", 'loss.credit "process" normalises in the group; use "group_std" or "none"'
+        yield (
+            "scale",
+            'does not go with loss.credit "process", which normalises in each group; use "group_std" or "none"',
+        )
     if loss.credit == "process" and loss.baseline not in ("mean", "value"):
-        yield "baseline", 'loss.credit "process" takes the mean of all step rewards of the group, or a critic: "value"'
+        yield "baseline", 'must be "mean" or "value" with loss.credit "process"'
     if loss.credit == "process" and loss.baseline != "value" and loss.beta and loss.kl_in == "reward":
-        yield "kl_in", 'loss.credit "process" normalises the step rewards alone; use "loss"'
+        yield "kl_in", 'must be "loss" with loss.credit "process", which normalises only the step rewards'
     if loss.credit == "process" and (loss.weights or loss.overlong):
-        yield "credit", '"process" rewards steps, so loss.weights and loss.overlong have no part to change'
+        yield "credit", '"process" rewards steps, not parts; remove loss.weights and loss.overlong'
     if loss.parts == "normalise":
         if loss.credit == "process":
-            yield "parts", 'loss.credit "process" rewards steps, not parts; use "sum"'
+            yield "parts", 'must be "sum" with loss.credit "process", which rewards steps, not parts'
         if loss.baseline != "mean" or loss.scale != "group_std":
-            yield "parts", '"normalise" goes with loss.baseline "mean" and loss.scale "group_std"'
+            yield "parts", '"normalise" needs loss.baseline "mean" and loss.scale "group_std"'
         if loss.beta and loss.kl_in == "reward":
-            yield "parts", '"normalise" has no place for a KL divergence; set loss.kl_in to "loss"'
+            yield "parts", '"normalise" cannot subtract a KL divergence from the reward; set loss.kl_in to "loss"'
 
 
 def _of_update(loss: Loss, prompts_per_step: int) -> Iterator[tuple[str, str]]:
     if loss.kl == "k3_ratio" and loss.kl_in == "reward":
-        yield "kl", 'a reward has no policy ratio, and loss.kl_in is "reward"; use k1, k2 or k3'
+        yield (
+            "kl",
+            'k3_ratio needs a policy ratio, which a reward does not have (loss.kl_in is "reward"); use k1, k2 or k3',
+        )
     if loss.refresh and not loss.beta:
-        yield "refresh", "there is no reference to refresh while loss.beta is 0"
+        yield "refresh", "there is no reference model to refresh while loss.beta is 0; set it to 0"
     if loss.cap and loss.surrogate in ("gate", "plain"):
-        yield "cap", f'loss.surrogate "{loss.surrogate}" has none; set it to 0'
+        yield "cap", f'loss.surrogate "{loss.surrogate}" has no cap; set it to 0'
     if not loss.cap and loss.surrogate == "weight":
-        yield "surrogate", '"weight" needs a bound in loss.cap, such as 5'
+        yield "surrogate", '"weight" needs loss.cap, such as 5'
+    if loss.ratio == "product" and loss.aggregate != "sequence":
+        yield (
+            "ratio",
+            '"product" is one ratio for the completion; set loss.aggregate to "sequence", which counts it once',
+        )
     if loss.dynamic_sampling > 1 and loss.baseline in ("batch", "value"):
-        why = f'with loss.baseline "{loss.baseline}" every group has signal, so none is replaced; set it to 1'
-        yield "dynamic_sampling", why
+        yield "dynamic_sampling", f'must be 1 with loss.baseline "{loss.baseline}": every group has signal'
     if loss.dynamic_sampling > 1 and int(loss.dynamic_sampling * prompts_per_step) == prompts_per_step:
-        most = f"{loss.dynamic_sampling:g} x prompts_per_step, which is {prompts_per_step}"
-        yield "dynamic_sampling", f"{most}, has no room for one more group"
+        most = f"{loss.dynamic_sampling:g} x prompts_per_step, {prompts_per_step}"
+        yield "dynamic_sampling", f"{most}, leaves no room for one more group; raise it"

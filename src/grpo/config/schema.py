@@ -374,7 +374,7 @@ def check_run_name(name: str, where: str = "field run") -> None:
     """A run's name is also its folder's: one plain component, the same on every system."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         allowed = "up to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
-        raise GrpoError(f"{where}: {shown(name)} is no name for a run; use {allowed}, and no folder")
+        raise GrpoError(f"{where}: {shown(name)} is not a valid run name; use {allowed}, and no folder")
 
 
 def as_dict(config: Config | SftConfig) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""The mathematics of GRPO and its relatives: tensors in, tensors out, nothing imported but torch."""
+"""The formulas of GRPO and related algorithms: tensors in, tensors out. Imports only torch."""
 
 from grpo.core.advantage import group_advantages, parts_advantages
 from grpo.core.correction import sampler_correction
 from grpo.core.explain.signal import zero_signal_chance
 from grpo.core.explain.tokens import TokenTerms, token_loss, token_terms
-from grpo.core.gae import gae, value_loss
+from grpo.core.gae import gae, value_loss, whiten
 from grpo.core.kl import kl_estimate
 from grpo.core.loss import Limits, denominator, policy_loss
 from grpo.core.process import process_advantages
@@ -26,5 +26,6 @@ __all__ = [
     "token_loss",
     "token_terms",
     "value_loss",
+    "whiten",
     "zero_signal_chance",
 ]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from grpo.core.advantage import STD_EPS, subtracted
+
 
 def gae(
     rewards: torch.Tensor, values: torch.Tensor, gamma: float, lam: float, mask: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(advantages, returns), all [N, L]: A_t = δ_t + γλ A_{t+1} with δ_t = r_t + γ V_{t+1} − V_t; return = A + V.
 
-    `rewards` of a token is what follows it, `values` what was expected before it. After a completion's last token
-    nothing follows, so V is 0 there. `mask` is True where a row has a token.
+    `rewards` are received after a token, `values` are predicted before it. After the last token V is 0. `mask` is True
+    where a row has a token.
 
     Two tokens, reward 1 at the end, V = 0.5 throughout: δ = 0 (0.5 − 0.5), then 0.5 (1 − 0.5).
 
@@ -31,14 +33,30 @@ def gae(
     return advantages_NL, advantages_NL + values
 
 
+def whiten(
+    advantages: torch.Tensor, mask: torch.Tensor, *, std: str = "sample", std_eps: float = STD_EPS
+) -> torch.Tensor:
+    """Advantages [N, L] with mean 0 and standard deviation 1 over the tokens of the mask; 0 outside it.
+
+    >>> whiten(torch.tensor([[1.0, 3.0], [5.0, 9.0]]), torch.tensor([[True, True], [True, False]]))
+    tensor([[-1.0000,  0.0000],
+            [ 1.0000,  0.0000]])
+    """
+    advantages_N = advantages[mask]
+    if len(advantages_N) < 2:
+        return advantages
+    whitened = (advantages - advantages_N.mean()) / (advantages_N.std(correction=subtracted(std)) + std_eps)
+    return whitened.masked_fill(~mask, 0.0)
+
+
 def value_loss(
     values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor, *, clip: float
 ) -> torch.Tensor:
-    """Σ ½ max((V − R)², (V_clip − R)²) over all [N, L], with V_clip within `clip` of the value before the update. 0: no
-    clip.
+    """Σ ½ max((V − R)², (V_clip − R)²) over all [N, L]. V_clip is V, limited to within `clip` of the value before the
+    update if `clip` is above 0.
 
     >>> new, old, returns = torch.tensor([[0.5]]), torch.tensor([[0.0]]), torch.tensor([[1.0]])
-    >>> value_loss(new, old, returns, returns > 0, clip=0.2)                        # ½ (0.2 − 1)²: no gradient is left
+    >>> value_loss(new, old, returns, returns > 0, clip=0.2)                        # ½ (0.2 − 1)²; its gradient is 0
     tensor(0.3200)
     """
     mask = mask.bool()

@@ -158,14 +158,22 @@ def _given(tensor: torch.Tensor | None, otherwise: str) -> torch.Tensor:
 
 
 def policy_ratio(logp: torch.Tensor, old_logp: torch.Tensor, mask: torch.Tensor, ratio: str) -> torch.Tensor:
-    """ρ of every token; per sequence all its tokens have the same."""
+    """ρ of every token: its own (token), or one for all tokens of a completion: the geometric mean of theirs (sequence)
+    or their product, the ratio of the completion's probabilities (product).
+
+    >>> logp, mask = torch.tensor([[0.2, 0.4]]), torch.ones(1, 2, dtype=torch.bool)
+    >>> [policy_ratio(logp, 0 * logp, mask, kind).log() for kind in ("sequence", "product")]
+    [tensor([[0.3000, 0.3000]]), tensor([[0.6000, 0.6000]])]
+    """
     log_ratio_NL = logp - old_logp
     if ratio == "sequence":
         lengths_N1 = mask.sum(dim=1, keepdim=True).clamp(min=1)
         log_ratio_NL = (log_ratio_NL.sum(dim=1, keepdim=True) / lengths_N1).expand_as(log_ratio_NL)
+    elif ratio == "product":
+        log_ratio_NL = log_ratio_NL.sum(dim=1, keepdim=True).expand_as(log_ratio_NL)
     elif ratio != "token":
-        raise ValueError(f"unknown ratio {ratio!r}: token or sequence")
-    # e^80 still fits float32; beyond it the ratio would be inf, and inf times a clipped gradient of 0 is NaN.
+        raise ValueError(f"unknown ratio {ratio!r}: token, sequence or product")
+    # e^80 fits float32; a larger ratio would be inf, and inf times a clipped gradient of 0 is NaN.
     return log_ratio_NL.clamp(max=80.0).exp()
 
 

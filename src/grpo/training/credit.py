@@ -10,8 +10,15 @@ import torch
 
 from grpo.config import Config
 from grpo.config.presets import Loss
-from grpo.core import gae, group_advantages, kl_estimate, parts_advantages, process_advantages, reward_statistics
-from grpo.core.advantage import STD_FLOOR
+from grpo.core import (
+    gae,
+    group_advantages,
+    kl_estimate,
+    parts_advantages,
+    process_advantages,
+    reward_statistics,
+    whiten,
+)
 from grpo.errors import GrpoError
 from grpo.rewards.functions import parse
 from grpo.types import Completion, Group, changed
@@ -129,7 +136,15 @@ def _by_completion(groups: Sequence[Group], config: Config, valid_PG: torch.Tens
             kl_PG = torch.tensor([[float(kl_tokens(c, loss.kl).sum()) for c in g.completions] for g in groups])
             rewards_PG = rewards_PG - loss.beta * kl_PG
         lengths_PG = torch.tensor([[len(c) for c in g.completions] for g in groups])
-        advantages_PG = group_advantages(rewards_PG, valid_PG, lengths_PG, baseline=loss.baseline, scale=loss.scale)
+        advantages_PG = group_advantages(
+            rewards_PG,
+            valid_PG,
+            lengths_PG,
+            baseline=loss.baseline,
+            scale=loss.scale,
+            std=loss.std,
+            std_eps=loss.std_eps,
+        )
     values = iter(advantages_PG.flatten().tolist())
     return _each(groups, lambda c: changed(c, advantages=np.full(len(c), next(values), dtype=np.float32)))
 
@@ -147,7 +162,8 @@ def _by_part(groups: Sequence[Group], config: Config, valid_PG: torch.Tensor) ->
         return [np.nan if value is None else value for value in (*found, penalty if loss.overlong else None)]
 
     parts_PGK = torch.tensor([[row(completion) for completion in group.completions] for group in groups])
-    return parts_advantages(parts_PGK, torch.tensor([*map(weigh, names), 1.0]), valid_PG)
+    weights_K = torch.tensor([*map(weigh, names), 1.0])
+    return parts_advantages(parts_PGK, weights_K, valid_PG, std=loss.std, std_eps=loss.std_eps)
 
 
 def _by_step(group: Group, loss: Loss) -> Group:
@@ -158,6 +174,8 @@ def _by_step(group: Group, loss: Loss) -> Group:
         [[end for end, _ in completion.steps] for completion in scored],
         [len(completion) for completion in scored],
         scale=loss.scale,
+        std=loss.std,
+        std_eps=loss.std_eps,
     )
     values = iter(advantages)
 
@@ -187,10 +205,8 @@ def _by_value(groups: Sequence[Group], config: Config) -> tuple[list[Group], dic
     metrics = {"value_mean": float(expected.mean()) if len(expected) else 0.0}
     if len(found) > 1 and found.std() > 0:
         metrics["explained_variance"] = float(1 - (found - expected).var() / found.var())
-    if loss.scale == "batch_std" and len(found) > 1:
-        advantages_N = advantages_NL[scored_NL]
-        advantages_NL = (advantages_NL - advantages_N.mean()) / (advantages_N.std() + STD_FLOOR)
-        advantages_NL = advantages_NL.masked_fill(~scored_NL, 0.0)
+    if loss.scale == "batch_std":
+        advantages_NL = whiten(advantages_NL, scored_NL, std=loss.std, std_eps=loss.std_eps)
     rows = iter(zip(advantages_NL.numpy(), returns_NL.numpy(), strict=True))
 
     def credited(completion: Completion) -> Completion:

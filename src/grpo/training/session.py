@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 
 from grpo.config import Config
-from grpo.config.rules import idle
+from grpo.config.rules import warnings
 from grpo.config.schema import as_dict, resolve
 from grpo.errors import DiskFullError, GrpoError
 from grpo.model.critic import Critic, make_critic
@@ -99,7 +99,7 @@ class Session:
         engine = Engine(
             policy, config.system.max_concurrent_completions or (run.meta("rows_at_once") if run else None) or 0
         )
-        notes = [*idle(config), *preflight(config, scorer, policy, engine, run.path if run else None)]
+        notes = [*warnings(config), *preflight(config, scorer, policy, engine, run.path if run else None)]
         if run is None or lock is None:
             name = config.run or fresh_name(folder, f"{task.name}-{config.algorithm}")
             meta = {

@@ -11,7 +11,7 @@ import torch
 
 from grpo.config.presets import PRESETS, Loss
 from grpo.core import denominator, gae, group_advantages, token_terms
-from grpo.core.advantage import STD_FLOOR
+from grpo.core.advantage import STD_EPS
 from grpo.lab.chapters.query import Query, word
 from grpo.lab.tokens import loss_settings
 
@@ -58,10 +58,12 @@ def advantages_of(loss: Loss) -> list[torch.Tensor]:
             tokens[0, -1] = reward
         found = [gae(tokens, torch.full_like(tokens, VALUE), 1.0, 0.95)[0][0] for tokens in rewards]
         joined = torch.cat(found)
-        return [(tokens - joined.mean()) / (joined.std() + STD_FLOOR) for tokens in found]
+        return [(tokens - joined.mean()) / (joined.std() + STD_EPS) for tokens in found]
     rewards_PG = torch.tensor([REWARDS, OTHER_GROUP], dtype=torch.float64)
     lengths_PG = torch.tensor([LENGTHS, LENGTHS])
-    advantages_PG = group_advantages(rewards_PG, lengths_PG=lengths_PG, baseline=loss.baseline, scale=loss.scale)
+    advantages_PG = group_advantages(
+        rewards_PG, lengths_PG=lengths_PG, baseline=loss.baseline, scale=loss.scale, std=loss.std, std_eps=loss.std_eps
+    )
     return [advantages_PG[0, i].expand(length) for i, length in enumerate(LENGTHS)]
 
 

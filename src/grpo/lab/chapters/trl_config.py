@@ -49,10 +49,14 @@ def trl_fields(loss: Loss, beta: float) -> tuple[dict[str, Any], list[str]]:
     fields: dict[str, Any] = {
         "loss_type": {"weight": "cispo", "gate": "sapo"}.get(loss.surrogate, LOSS_TYPES[loss.aggregate]),
         "scale_rewards": SCALES[loss.scale],
-        "importance_sampling_level": loss.ratio,
+        "importance_sampling_level": "sequence" if loss.ratio == "product" else loss.ratio,
         "beta": beta,
     }
     missing = []
+    if loss.ratio == "product":
+        missing.append("ratio product: TRL takes the geometric mean over a completion's tokens")
+    if (loss.std, loss.std_eps) != ("sample", 1e-4):
+        missing.append(f"{loss.std} standard deviation plus {loss.std_eps:g}: TRL has the sample one plus 1e-4")
     if loss.surrogate == "clip":
         fields |= {"epsilon": loss.clip_low, "epsilon_high": loss.clip_high}
         fields |= {"delta": loss.cap} if loss.cap else {}

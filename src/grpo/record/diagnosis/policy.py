@@ -35,7 +35,7 @@ def kl_running_away(record: Record) -> Finding | None:
 
 def clipping(record: Record) -> Finding | None:
     share = mean(record.last("clip_low")) + mean(record.last("clip_high"))
-    most = 0.5 if record.setting("loss.ratio", "token") == "sequence" else 0.2
+    most = 0.5 if record.setting("loss.ratio", "token") != "token" else 0.2
     if share <= most:
         return None
     return record.found(
