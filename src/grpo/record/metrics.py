@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from grpo.tasks.traits import SUFFIX, TRAITS
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -42,7 +44,8 @@ METRICS: dict[str, Metric] = {
         "Above 0; near 0 means the task is solved, or out of reach.",
     ),
     "accuracy": Metric(
-        "Share of completions that earned the full reward.",
+        "Share of correct completions, by the task's `is_correct`; for a task without one, by a full reward of 1 from "
+        "its own check. Completions that could not be judged are left out; empty where none could.",
         SHARE,
         "Rises; between 0.1 and 0.9 there is most to learn from.",
     ),
@@ -231,22 +234,7 @@ METRICS: dict[str, Metric] = {
         "bytes",
         "Rises once, to about what was predicted (grpo plan), and stays.",
     ),
-    "worked_share": Metric(
-        "Share of completions that write out their work (the arithmetic task's trait `worked`, which earns no reward).",
-        SHARE,
-        "Rises if working helps: the reward pays for the result alone.",
-    ),
-    "strictly_right_share": Metric(
-        "Share of completions with the right answer in a form that leaves no doubt: in a box or tag, after #### or "
-        "“answer is”, or by itself (a trait of tasks that check answers).",
-        SHARE,
-        "At or below accuracy; far below means that the answers are right and hard to find.",
-    ),
-    "unparsed_share": Metric(
-        "Share of completions in which no answer could be read (a trait of tasks that check answers).",
-        SHARE,
-        "Falls to 0; high means that the format is not followed, or completions are cut off before their answer.",
-    ),
+    **{f"{name}{SUFFIX}": Metric(trait.definition, SHARE, trait.healthy) for name, trait in TRAITS.items()},
     "sft_loss": Metric(
         "Supervised fine-tuning: mean of −logp over the answer tokens.",
         "nats per token, 0 or more",
@@ -256,7 +244,8 @@ METRICS: dict[str, Metric] = {
 
 EVAL_METRICS: dict[str, Metric] = {
     "accuracy": Metric(
-        "Share of completions sampled for the held-out problems that earned the full reward.",
+        "Share of correct completions among those sampled for the held-out problems, judged as in training; empty "
+        "where none could be judged.",
         SHARE,
         "Rises, beyond its interval.",
     ),
@@ -274,11 +263,6 @@ EVAL_METRICS: dict[str, Metric] = {
         "the task's reward",
         "Rises; where rewards are graded it moves before accuracy does. Equals accuracy where they are 0 or 1.",
     ),
-    "worked_share": Metric(
-        "Share of the sampled held-out completions that write out their work (a trait; empty for tasks without it).",
-        SHARE,
-        "Rises if working helps.",
-    ),
     "length_mean": Metric(
         "Mean number of tokens in a sampled held-out completion, end token included.",
         "tokens",
@@ -292,11 +276,11 @@ TIMED_METRICS = frozenset(["tokens_per_second", "peak_memory"])
 
 
 def check_names(metrics: Mapping[str, float], listed: Mapping[str, Metric] = METRICS) -> None:
-    """Raise on a name that has no definition. A task's own traits need none: they are shares, named X_share.
+    """Raise on a name without a definition. A task's traits need none: they are named X_share.
 
     >>> check_names({"loss": 0.0, "rhymed_share": 0.5})
     """
-    unlisted = [name for name in metrics if name not in listed and not name.endswith("_share")]
+    unlisted = [name for name in metrics if name not in listed and not name.endswith(SUFFIX)]
     if unlisted:
         raise UnlistedMetricError(
             f"unlisted metric: {', '.join(unlisted)}; define it in the table in grpo/metrics.py, "
@@ -332,7 +316,8 @@ def markdown() -> str:
         "",
         "## Evaluation, one row per evaluation",
         "",
-        "On held-out problems. An evaluation at step s comes after s batches; at 0, before training.",
+        "On held-out problems. An evaluation at step s comes after s batches; at 0, before training. Traits are",
+        "recorded as in training.",
         "",
         *_rows(EVAL_METRICS),
     ]

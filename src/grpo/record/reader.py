@@ -17,6 +17,7 @@ from grpo.record.columns import decoded
 from grpo.record.lock import is_left_behind
 from grpo.record.metrics import EVAL_METRICS, check_names
 from grpo.record.records import Records
+from grpo.tasks.traits import trait_metrics
 
 SCHEMA_VERSION = 3
 BEFORE_CORRECT = 2
@@ -197,7 +198,7 @@ class RunReader:
             **{key: self.config.get(key) for key in SETTINGS},
             "completions": completions,
             "eval": evals,
-            "worked_share": evals[-1]["worked_share"] if evals else None,
+            **(trait_metrics(evals[-1]) if evals else {}),
             "seconds": sum(spans.values()),
             "spans": spans,
             "findings": findings,
@@ -226,13 +227,16 @@ class RunReader:
         return step
 
     def best_step(self, up_to: float = math.inf) -> int | None:
-        """Number of steps after which held-out accuracy was highest. Ties: the higher mean reward, then the earlier."""
+        """Number of steps after which held-out accuracy was highest. Ties: the higher mean reward, then the earlier.
+
+        A run without accuracy is ranked by its mean reward.
+        """
 
         def rank(row: dict[str, Any]) -> tuple[float, float, int]:
-            reward = row["reward_mean"]
-            return row["accuracy"], -math.inf if reward is None else reward, -row["step"]
+            accuracy, reward = (-math.inf if row[name] is None else row[name] for name in ("accuracy", "reward_mean"))
+            return accuracy, reward, -row["step"]
 
-        rows = [row for row in self.evals() if row["accuracy"] is not None and row["step"] <= up_to]
+        rows = [row for row in self.evals() if row["step"] <= up_to and max(rank(row)[:2]) > -math.inf]
         return max(rows, key=rank)["step"] if rows else None
 
     def meta(self, key: str) -> Any:

@@ -25,6 +25,7 @@ def command(arguments: list[str]) -> int:
     options = parse(EvalOptions, arguments, PROG, ("model",))
     policy, settings = load(options.model, options.runs)
     from grpo.rollout.builtin import Engine
+    from grpo.tasks.traits import label_of, trait_metrics
     from grpo.training.evaluation import evaluate
 
     scorer = find_scorer(options, settings, str(policy.device))
@@ -39,11 +40,13 @@ def command(arguments: list[str]) -> int:
         print(json.dumps({"model": options.model, "task": scorer.task.name, "problems": len(problems), **row}))
         return 0
     for kind, prefix in (("sampled", ""), ("greedy", "greedy_")):
+        if f"{prefix}accuracy" not in row:
+            continue  # the reward is not the task's, and the task has no is_correct
         low, high = row[f"{prefix}low"], row[f"{prefix}high"]
         print(f"{kind:8} {row[f'{prefix}accuracy']:6.1%}   95% interval {low:.1%} to {high:.1%}")
     if "reward_mean" in row:
         print(f"mean reward {row['reward_mean']:.3f}")
     print(f"mean length {row['length_mean']:.1f} tokens")
-    for name in (name for name in row if name.endswith("_share")):
-        print(f"{name.removesuffix('_share')} share {row[name]:.1%}")
+    for name, share in trait_metrics(row).items():
+        print(f"{label_of(name)} share {share:.1%}")
     return 0

@@ -18,10 +18,10 @@ from rich.text import Text
 from grpo.cli.terminal.printed import FAINT, group_lines, printable, telling
 from grpo.cli.terminal.progress import Progress
 from grpo.cli.terminal.report import (
-    accuracy_change,
     clock,
     describe,
     eval_changes,
+    headline,
     result,
     short_result,
     table_of_runs,
@@ -188,7 +188,7 @@ def _held_out(evals: Sequence[Mapping[str, Any]], asked: int) -> Text:
     step = evals[-1]["step"] if evals else 0
     when = "" if not evals else f"   after {step} steps" if step else "   before training"
     now = f"   asking {asked} problems" if asked else ""
-    return Text.assemble(("held out ", FAINT), (accuracy_change(evals) if evals else "", "bold"), (when + now, FAINT))
+    return Text.assemble(("held out ", FAINT), (headline(evals), "bold"), (when + now, FAINT))
 
 
 def _number_lines(progress: Progress, width: int) -> list[Text]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from grpo.tasks.traits import label_of, trait_metrics
+
 if TYPE_CHECKING:
     from grpo.config import Config, SftConfig
     from grpo.record.store import Run
@@ -33,7 +35,6 @@ TOKENS_PER_SECOND = Number("tokens/s", ("tokens_per_second",), "{:,.0f}")
 GRPO_NUMBERS = (
     Number("reward", ("reward_mean",), "{:.2f}"),
     Number("accuracy", ("accuracy",), "{:.0%}", top=1.0),
-    Number("worked", ("worked_share",), "{:.0%}", top=1.0),
     Number("length", ("length_mean",), "{:.1f}"),
     Number("zero signal", ("zero_signal_groups",), "{:.0%}", top=1.0),
     Number("entropy", ("entropy",), "{:.3f}"),
@@ -85,6 +86,7 @@ class Progress:
         self.started_at = self.stepped_at = time.monotonic()
         self.evals: list[dict[str, Any]] = run.evals()
         self.trends = {number: Trend() for number in (SFT_NUMBERS if run.kind == "sft" else GRPO_NUMBERS)}
+        self.traits: dict[Number, Trend] = {}
         for metrics in run.metrics():  # of a resumed run
             self._follow(metrics)
 
@@ -100,14 +102,18 @@ class Progress:
         self._follow(metrics)
 
     def _follow(self, metrics: Mapping[str, Any]) -> None:
-        for number, trend in self.trends.items():
+        for metric in trait_metrics(metrics):
+            self.traits.setdefault(Number(label_of(metric), (metric,), "{:.0%}", top=1.0), Trend())
+        for number, trend in (*self.trends.items(), *self.traits.items()):
             values = [metrics[name] for name in number.metrics if metrics.get(name) is not None]
             if len(values) == len(number.metrics):  # an update that was skipped has no gradient, clipping or entropy
                 trend.add(sum(values))
 
     def numbers(self) -> list[tuple[Number, Trend]]:
-        """Those the run has: a task without the trait has no worked share."""
-        return [(number, trend) for number, trend in self.trends.items() if trend.means or trend.unfinished]
+        """The numbers that the run has: reward and accuracy, the task's traits, the others."""
+        numbers = list(self.trends.items())
+        numbers[2:2] = self.traits.items()
+        return [(number, trend) for number, trend in numbers if trend.means or trend.unfinished]
 
     def seconds(self) -> float:
         return time.monotonic() - self.started_at

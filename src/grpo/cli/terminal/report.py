@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from grpo.cli.terminal.printed import printable
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.diagnosis import KINDS
+from grpo.tasks.traits import label_of, trait_metrics
 
 if TYPE_CHECKING:
     from grpo.record.store import Run
@@ -41,19 +42,28 @@ def change(rows: Sequence[Mapping[str, Any]], form: str) -> str:
 def accuracy_change(evals: Sequence[Mapping[str, Any]], kind: str = "") -> str:
     """`35.2% [31–39] → 92.0% [89–94]`: held-out accuracy with its 95% interval; kind "greedy_" for the greedy one."""
     names = (f"{kind}accuracy", f"{kind}low", f"{kind}high")
-    values = ({"share": row[names[0]], "low": 100 * row[names[1]], "high": 100 * row[names[2]]} for row in evals)
-    return change(list(values), "{share:.1%} [{low:.0f}–{high:.0f}]")
+    judged = [row for row in evals if row.get(names[0]) is not None]
+    values = [{"share": row[names[0]], "low": 100 * row[names[1]], "high": 100 * row[names[2]]} for row in judged]
+    return change(values, "{share:.1%} [{low:.0f}–{high:.0f}]") if values else ""
+
+
+def headline(evals: Sequence[Mapping[str, Any]]) -> str:
+    """Held-out accuracy, or the mean reward of a run without accuracy."""
+    rewards = [row for row in evals if row.get("reward_mean") is not None]
+    return accuracy_change(evals) or (f"reward {change(rewards, '{reward_mean:.3f}')}" if rewards else "")
 
 
 def eval_changes(evals: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """From the first evaluation to the last: accuracy of sampled and greedy answers, the mean reward where that is
-    another number, worked share, length."""
-    changes = {"sampled": accuracy_change(evals), "greedy": accuracy_change(evals, "greedy_")}
+    """From the first evaluation to the last: accuracy of sampled and greedy completions, the mean reward where it
+    differs from accuracy, traits, length."""
+    kinds = {"sampled": accuracy_change(evals), "greedy": accuracy_change(evals, "greedy_")}
+    changes = {label: text for label, text in kinds.items() if text}
     rewards = [row for row in evals if row.get("reward_mean") is not None]
-    if any(abs(row["reward_mean"] - row["accuracy"]) > 1e-6 for row in rewards):
+    if any(row.get("accuracy") is None or abs(row["reward_mean"] - row["accuracy"]) > 1e-6 for row in rewards):
         changes["reward"] = change(rewards, "{reward_mean:.3f}")
-    if evals[-1].get("worked_share") is not None:
-        changes["worked"] = change(evals, "{worked_share:.0%}")
+    for metric in trait_metrics(evals[-1]):
+        measured = [{"share": row[metric]} for row in evals if row.get(metric) is not None]
+        changes[label_of(metric)] = change(measured, "{share:.0%}")
     return changes | {"length": f"{change(evals, '{length_mean:.1f}')} tokens"}
 
 
@@ -71,7 +81,8 @@ def short_result(run: Run) -> list[str]:
     summary, evals, losses = run.summary(), run.evals(), _losses(run)
     lines = [f"{run.name} {summary['status']} after {summary['steps']} steps"]
     if evals:
-        lines.append(f"held out {accuracy_change(evals)}, greedy {accuracy_change(evals, 'greedy_')}")
+        greedy = accuracy_change(evals, "greedy_")
+        lines.append(f"held out {headline(evals)}{f', greedy {greedy}' if greedy else ''}")
     elif losses:
         lines.append(f"loss {losses}")
     resume = f"; go on: {_resume_command(run)}" if _can_resume(run, summary["status"]) else ""
