@@ -145,7 +145,7 @@ def measure(recipe: Path, steps: int = 3, shape: str = "", changes: list[str] | 
         "lora": config.lora.rank,
         "work": f"{config.prompts_per_step} x {config.group_size}, {prompt_tokens} + {config.max_new_tokens} tokens",
         "token_budget": budget,
-        "trained": sum(weight.numel() for _, weight in session.policy.trained()),
+        "trained": sum(weight.numel() for _, weight in session.policy.trainable()),
         "predicted": predicted.peak,
         "measured": measured,
         "ratio": round(predicted.peak / measured, 3),

@@ -1,9 +1,9 @@
 """The update alone, on a GPU: seconds, share of the peak rate, and memory, for a model with random weights.
 
 python benchmarks/update.py --shape qwen2.5-1.5b --prompts 32 --group 16 --prompt-len 128 --new 512 \
-    [--micro 16384] [--ways fused,forgetful,apart,stock] [--json]
+    [--micro 16384] [--ways fused,checkpointing,apart,stock] [--json]
 
-Ways: `fused`, the blocks of grpo.model.fused; `forgetful`, the same with activation checkpointing; `apart`, every
+Ways: `fused`, the blocks of grpo.model.fused; `checkpointing`, the same with gradient checkpointing; `apart`, every
 completion packed with a prompt of its own; `stock`, transformers' blocks under autocast. The share of the peak counts
 the operations of the model's products once forward and twice backward, whatever is computed again, against --peak
 TFLOP/s.
@@ -30,7 +30,7 @@ from grpo.model.policy import Policy
 from grpo.training.gradient import accumulate_gradients
 from grpo.types import Completion, Group, Problem
 
-WAYS = ("fused", "forgetful", "apart", "stock")
+WAYS = ("fused", "checkpointing", "apart", "stock")
 
 
 def random_groups(arguments: argparse.Namespace, vocabulary: int) -> list[Group]:
@@ -71,7 +71,7 @@ def operations(arguments: argparse.Namespace, apart: bool) -> float:
 
 def measure(way: str, arguments: argparse.Namespace) -> dict[str, float | str]:
     policy = random_policy(arguments.shape, "cuda", arguments.dtype)
-    policy.forgetful = way == "forgetful"
+    policy.gradient_checkpointing = way == "checkpointing"
     groups = random_groups(arguments, policy.model.config.vocab_size)
     if way == "apart":
         groups = [replace(group, completions=(one,)) for group in groups for one in group.completions]

@@ -22,6 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import grpo
 from grpo.config import SftConfig, System
+from grpo.model.files import save_model
 from grpo.model.load import load_policy
 from grpo.record.checkpoints import Checkpoints
 from grpo.rollout.builtin import Engine
@@ -64,7 +65,7 @@ def make(name: str, recipe: Recipe, into: Path) -> None:
         model = fine_tune(folder / "initial", folder / "pretrain.jsonl", recipe.pretrain_lr)
         model = fine_tune(model, folder / "finetune.jsonl", recipe.finetune_lr)
         policy = load_policy(str(model))
-        policy.save(into / name)
+        save_model(policy, into / name)
     parameters = sum(weight.numel() for weight in policy.model.parameters())
     print(f"{name}: {parameters:,} parameters", measure(policy, recipe))
 

@@ -124,7 +124,7 @@ def test_a_stretched_loss_leaves_both_the_very_same_gradients(
     config = ppo()
     expected = gradients()
     assert expected
-    monkeypatch.setattr(Policy, "stretch", lambda *_: 4096.0)
+    monkeypatch.setattr(Policy, "loss_scale", lambda *_: 4096.0)
     found = gradients()
     assert len(found) == len(expected)
     assert all(map(torch.equal, found, expected))

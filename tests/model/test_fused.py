@@ -28,7 +28,7 @@ pytest.importorskip("triton")
 from grpo.model.fused import kernels
 from grpo.model.fused.attention import attend, attend_backward
 from grpo.model.fused.block import add_rows
-from grpo.model.fused.head import chosen_logprobs
+from grpo.model.fused.head import token_logprobs
 from grpo.model.fused.weights import Linear
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -73,7 +73,7 @@ def test_norm(dtype: torch.dtype, bound: float) -> None:
     assert error(weight_grad, wide_weight.grad) < 3e-6
 
 
-def test_norm_deals_many_rows_out_to_few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_programs_accumulate_the_norm_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "PROGRAMS", 2)
     test_norm(torch.float32, 3e-6)
 
@@ -138,7 +138,7 @@ def test_rotation(prompt_tokens: int | None) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_chosen(temperature: float) -> None:
+def test_token_logprobs(temperature: float) -> None:
     R, V = 4, 5000
     logits, target = 4 * random(R, V), torch.tensor([0, 4999, 17, 4096], device=DEVICE)
     logits[3, 100] = -torch.inf
@@ -148,10 +148,10 @@ def test_chosen(temperature: float) -> None:
     entropy = -(logp.exp() * logp.masked_fill(logp == -torch.inf, 0.0)).sum(-1)
     grads = random(R, seed=1), random(R, seed=2)
     torch.autograd.backward([expected, entropy], [grad.double() for grad in grads])
-    found_logp, found_entropy, lse = kernels.chosen(logits, target, temperature)
+    found_logp, found_entropy, lse = kernels.token_logprobs(logits, target, temperature)
     assert error(found_logp, expected) < 1e-5
     assert error(found_entropy, entropy) < 1e-5
-    found = kernels.chosen_backward(logits, target, lse, found_entropy, *grads, temperature, torch.float32)
+    found = kernels.token_logprobs_backward(logits, target, lse, found_entropy, *grads, temperature, torch.float32)
     assert error(found, wide.grad.nan_to_num(0.0)) < 1e-5
 
 
@@ -160,7 +160,7 @@ def test_the_output_layer_by_hand() -> None:
     1 − ½ and 0 − ½, of weights times 0."""
     hidden = torch.zeros(2, 1, device=DEVICE, requires_grad=True)
     weight = torch.nn.Parameter(torch.tensor([[1.0], [0.0]], device=DEVICE))
-    logp, entropy = chosen_logprobs(hidden, weight.detach(), weight, torch.tensor([0, 1], device=DEVICE), 1.0)
+    logp, entropy = token_logprobs(hidden, weight.detach(), weight, torch.tensor([0, 1], device=DEVICE), 1.0)
     np.testing.assert_allclose(logp.tolist() + entropy.tolist(), np.log([0.5, 0.5, 2, 2]), rtol=1e-6)
     logp.sum().backward()
     assert hidden.grad.tolist() == [[0.5], [-0.5]]
@@ -220,16 +220,16 @@ def trains_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Policy, "fused_for", lambda self, layout: self.fused)
 
 
-@pytest.mark.parametrize(("name", "forgetful"), [*((name, False) for name in FUSED), ("qwen3", True)])
+@pytest.mark.parametrize(("name", "checkpointing"), [*((name, False) for name in FUSED), ("qwen3", True)])
 @pytest.mark.usefixtures("trains_anywhere")
-def test_gradients_equal_the_stock_models(name: str, forgetful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One micro-batch or several, blocks that keep or forget: the same gradient of every weight."""
+def test_gradients_equal_the_stock_models(name: str, checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One micro-batch or several, with and without gradient checkpointing: the same gradient of every weight."""
     monkeypatch.setattr("grpo.model.fused.head.rows_at_once", lambda vocabulary: 7)
     fused, stock = random_policy(name), random_policy(name)
     fused.model.to(DEVICE), stock.model.to(DEVICE)
     if DEVICE == "cuda":
         fused.compute = torch.bfloat16
-    fused.forgetful = forgetful
+    fused.gradient_checkpointing = checkpointing
     found_loss, found = loss_and_gradients(fused, 25)
     with monkeypatch.context() as patch:
         patch.setattr(Policy, "fused_for", lambda self, layout: None)
@@ -320,7 +320,7 @@ def test_gradients_of_maps_side_by_side_add_up_and_are_let_go() -> None:
     linear = Linear(maps, torch.float32)
 
     def learn(grad: float, x: list[float]) -> None:
-        linear.learn(torch.full((1, 3), grad), torch.tensor([x]))
+        linear.accumulate_grad(torch.full((1, 3), grad), torch.tensor([x]))
 
     learn(1.0, [1.0, 2.0])
     learn(2.0, [2.0, 5.0])
@@ -393,7 +393,7 @@ def test_where_the_fused_blocks_are_used(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(weights, "width", 64)
     monkeypatch.setattr(weights.layers[0], "window", batch.layout.segments.positions)
     assert policy.fused_for(batch.layout) is weights
-    policy.forgetful, policy.tokenizer = True, load_policy("nano").tokenizer
+    policy.gradient_checkpointing, policy.tokenizer = True, load_policy("nano").tokenizer
     assert assumptions(policy, []) == []
     assert "system.gradient_checkpointing does nothing" in assumptions(replace(policy, compute=None), [])[0]
     assert replace(policy, compute=None).fused_for(batch.layout) is None

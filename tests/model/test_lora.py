@@ -191,7 +191,7 @@ def test_switched_off_it_is_the_base_model_bit_for_bit(name: str) -> None:
     mask_NL = pack(groups, 10_000)[0].mask_NL
     found = np.concatenate([c.ref_logprobs for group in with_reference for c in group.completions])
     assert found.tolist() == expected[mask_NL].tolist()
-    assert len(adapted.trained()) == 2 * len(adapted_layers(adapted.model)), "they learn again afterwards"
+    assert len(adapted.trainable()) == 2 * len(adapted_layers(adapted.model)), "they learn again afterwards"
 
 
 def test_at_first_nothing_changes_and_only_the_adapter_learns() -> None:
@@ -201,7 +201,7 @@ def test_at_first_nothing_changes_and_only_the_adapter_learns() -> None:
     groups = sampled(base)
     assert torch.equal(trainer_logprobs(policy, groups), trainer_logprobs(base, groups))
     # 2 layers of maps 32→32, 32→16, 32→16, 32→32, 32→64, 32→64, 64→32, each with rank · (inputs + outputs).
-    assert sum(weight.numel() for _, weight in policy.trained()) == 2 * 4 * (64 + 48 + 48 + 64 + 96 + 96 + 96)
+    assert sum(weight.numel() for _, weight in policy.trainable()) == 2 * 4 * (64 + 48 + 48 + 64 + 96 + 96 + 96)
     optimizer = make_optimizer(policy, Optimizer(weight_decay=0.1))
     before = {name: weight.detach().clone() for name, weight in policy.model.named_parameters()}
     logprobs(policy, pack(groups, 10_000)[0], 0.8)[0].sum().backward()
@@ -209,8 +209,8 @@ def test_at_first_nothing_changes_and_only_the_adapter_learns() -> None:
     optimizer.step()
     for name, weight in policy.model.named_parameters():
         assert torch.equal(weight, before[name]) != ("lora_" in name), name
-    assert set(state_tensors(policy.trained(), optimizer)) == {
-        f"{kind}/{name}" for name, _ in policy.trained() for kind in ("step", "exp_avg", "exp_avg_sq")
+    assert set(state_tensors(policy.trainable(), optimizer)) == {
+        f"{kind}/{name}" for name, _ in policy.trainable() for kind in ("step", "exp_avg", "exp_avg_sq")
     }
 
 
@@ -256,7 +256,7 @@ def test_in_bfloat16_the_adapter_is_kept_in_float32() -> None:
     policy = random_policy("llama", torch.bfloat16)
     policy.name = "nano"
     adapt(policy, Lora(rank=4), seed=1)
-    assert {weight.dtype for _, weight in policy.trained()} == {torch.float32}
+    assert {weight.dtype for _, weight in policy.trainable()} == {torch.float32}
     assert policy.compute_dtype == policy.compute == torch.bfloat16
     groups = sampled(policy)
     [batch] = pack(groups, 10_000)
@@ -269,7 +269,7 @@ def test_a_critic_of_its_own_learns_adapters_too() -> None:
     critic = make_critic(Config(model="nano", algorithm="ppo", lora=Lora(rank=2)), policy)
     names = [name for name, _ in critic.named_parameters()]
     assert all("lora_" in name or name.startswith("head.") for name in names)
-    assert len(names) == len(policy.trained()) + 2
+    assert len(names) == len(policy.trainable()) + 2
     shared = make_critic(
         Config(model="nano", algorithm="ppo", lora=Lora(rank=2), critic=Critic(model="shared")), policy
     )

@@ -296,18 +296,18 @@ def test_what_a_gpu_keeps_by_hand() -> None:
     assert gpu.phases["rollout"] == 12 * shape.parameters + kept + 4 * 19 * (8 + 2 * 2)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_what_fused_blocks_keep_by_hand(recompute: bool) -> None:
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_what_fused_blocks_keep_by_hand(checkpointing: bool) -> None:
     """tiny in mixed precision, 2 × 10 + 8 × 30 = 260 tokens. A block keeps its input, 160 × 4 bytes; and unless it
     forgets, 160 × 4 between, 480 × 2 of queries, keys and values, 160 × 2 mixed, 5 × 4 sums, 2 × 4 scales, 864 × 2 of
     gate and up. At the ends 160 × 4 and 160 × 2; before the output layer 160 × 2 for each of the 240 trained."""
     shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
-    found = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True, recompute=recompute)
+    found = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True, gradient_checkpointing=checkpointing)
     inside = 640 + 960 + 320 + 20 + 8 + 1728
-    block = 640 if recompute else 640 + inside
+    block = 640 if checkpointing else 640 + inside
     assert found.components["activations"] == 260 * (3 * block + 640 + 320) + 240 * 320
     # Widest: the last block's backward pass, with the residual's gradient, twice narrow, and four gates.
-    assert found.components["logits"] == 260 * (640 + 640 + 3456 + inside * recompute)
+    assert found.components["logits"] == 260 * (640 + 640 + 3456 + inside * checkpointing)
 
 
 def test_planning_repeats_the_constants_of_the_code() -> None:

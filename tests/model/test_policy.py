@@ -14,6 +14,7 @@ import transformers
 from grpo.config.models import EMBEDDED
 from grpo.errors import GrpoError
 from grpo.model import policy as policy_module
+from grpo.model.files import save_model
 from grpo.model.hub import locate_model
 from grpo.model.load import load_policy
 from grpo.model.packing import pack
@@ -136,7 +137,7 @@ def test_saved_and_loaded_weights_are_the_same(tmp_path: Path) -> None:
     with torch.no_grad():
         for weight in policy.model.parameters():
             weight.add_(0.01)
-    policy.save(tmp_path / "saved")
+    save_model(policy, tmp_path / "saved")
     again = load_policy(str(tmp_path / "saved")).model.state_dict()
     assert all(torch.equal(tensor, again[name]) for name, tensor in policy.model.state_dict().items())
     stock = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")  # as anybody would load it
@@ -159,8 +160,8 @@ def test_logits_never_exist_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = run()
     rows: list[int] = []
-    product = policy_module.wide_product
-    monkeypatch.setattr(policy_module, "wide_product", lambda x, weight: rows.append(len(x)) or product(x, weight))
+    matmul = policy_module.matmul_fp32_out
+    monkeypatch.setattr(policy_module, "matmul_fp32_out", lambda x, weight: rows.append(len(x)) or matmul(x, weight))
     monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 5 * 48 + 7)
     chunked = run()
     assert max(rows) == 5

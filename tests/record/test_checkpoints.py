@@ -19,9 +19,10 @@ from safetensors.torch import load_file
 
 from grpo.config import Optimizer
 from grpo.errors import DiskFullError
+from grpo.model.files import write_model
 from grpo.model.load import load_policy
 from grpo.model.optimizer import make_optimizer, restore_state, state_tensors, take_step
-from grpo.model.policy import Policy, write_model
+from grpo.model.policy import Policy
 from grpo.model.tensorfile import Mirror
 from grpo.record.checkpoints import MANIFEST, Checkpoint, Checkpoints, Snapshot
 from grpo.training.session import take_snapshot
@@ -162,7 +163,7 @@ def test_a_model_and_its_optimizer_go_on_as_if_never_saved(tmp_path: Path) -> No
     left, right = policy.model.state_dict(), again.model.state_dict()
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
-    left, right = state_tensors(policy.trained(), optimizer), state_tensors(again.trained(), again_optimizer)
+    left, right = state_tensors(policy.trainable(), optimizer), state_tensors(again.trainable(), again_optimizer)
     assert left.keys() == right.keys()
     assert len(left) == 3 * len(list(policy.model.parameters()))
     assert all(torch.equal(left[name], right[name]) for name in left)
@@ -184,7 +185,7 @@ def test_what_is_written_in_the_background_is_what_was_there_when_save_was_calle
         assert training_went_on.wait(30)
         write_model(*arguments)
 
-    monkeypatch.setattr("grpo.model.policy.write_model", held)
+    monkeypatch.setattr("grpo.model.files.write_model", held)
     save_policy(background, 1, policy, optimizer)
     assert background.newest() is None, "save returned before anything was written"
     for seed in range(5):
@@ -213,7 +214,7 @@ def test_a_snapshot_is_taken_only_when_the_one_before_is_written(
         time.sleep(0.05)
         write_model(*arguments)
 
-    monkeypatch.setattr("grpo.model.policy.write_model", slowly)
+    monkeypatch.setattr("grpo.model.files.write_model", slowly)
     for step in (1, 2, 3):
         update(policy, optimizer, step)
         expected.append({name: weight.clone() for name, weight in policy.weights().items()})
@@ -337,7 +338,7 @@ def test_a_failing_save_leaves_the_one_before_and_raises_at_the_next(
 ) -> None:
     checkpoints = saved(tmp_path, 1)
     before = files(checkpoints.folder)
-    monkeypatch.setattr("grpo.model.policy.write_model", fails_halfway(error))
+    monkeypatch.setattr("grpo.model.files.write_model", fails_halfway(error))
     save(checkpoints, 2)
     with pytest.raises(type(error), match=str(error)):
         save(checkpoints, 3, 3)
@@ -354,7 +355,7 @@ def test_a_failing_save_leaves_the_one_before_and_raises_at_the_next(
 
 def test_a_failing_save_raises_at_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = saved(tmp_path, 1)
-    monkeypatch.setattr("grpo.model.policy.write_model", fails_halfway(PermissionError("not yours")))
+    monkeypatch.setattr("grpo.model.files.write_model", fails_halfway(PermissionError("not yours")))
     save(checkpoints, 2)
     with pytest.raises(PermissionError, match="not yours"):
         checkpoints.wait()
@@ -539,7 +540,7 @@ def test_too_little_space_is_seen_before_anything_is_written(tmp_path: Path, mon
 def test_a_disk_that_fills_up_during_the_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     checkpoints = saved(tmp_path, 1)
     with monkeypatch.context() as full:
-        full.setattr("grpo.model.policy.write_model", fails_halfway(OSError(number, os.strerror(number))))
+        full.setattr("grpo.model.files.write_model", fails_halfway(OSError(number, os.strerror(number))))
         save(checkpoints, 2)
         with pytest.raises(DiskFullError) as caught:
             checkpoints.wait()

@@ -32,10 +32,10 @@ from grpo.config.parse import leaves
 from grpo.config.schema import parse_train
 from grpo.errors import DiskFullError, GrpoError
 from grpo.kill_points import POINTS
+from grpo.model.files import write_model
 from grpo.model.hub import locate_model
 from grpo.model.load import load_policy
 from grpo.model.optimizer import make_optimizer, state_tensors, take_step
-from grpo.model.policy import write_model
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.events import Callback
 from grpo.record.lock import RunLock
@@ -300,7 +300,7 @@ def test_what_is_being_written_is_finished_before_the_run_is_free(
         time.sleep(0.5)
         write_model(*arguments)
 
-    monkeypatch.setattr("grpo.model.policy.write_model", slowly)
+    monkeypatch.setattr("grpo.model.files.write_model", slowly)
     with pytest.raises(GrpoError, match="callback Crash: on_step raised RuntimeError: a fault"):
         grpo.train(parse_train(command(tmp_path)[1:]), callbacks=[Crash()])
     assert os.listdir(tmp_path / "job" / "checkpoints") == ["step-000002"]
@@ -364,12 +364,13 @@ def test_an_update_with_a_gradient_that_is_not_finite_changes_nothing(value: flo
     gradients(1.0)
     assert take_step(policy, optimizer, lr=0.01, grad_clip=1.0) > 1
     before = [
-        tensor.clone() for tensor in (*policy.weights().values(), *state_tensors(policy.trained(), optimizer).values())
+        tensor.clone()
+        for tensor in (*policy.weights().values(), *state_tensors(policy.trainable(), optimizer).values())
     ]
     gradients(value)
     norm = take_step(policy, optimizer, lr=0.01, grad_clip=1.0)
     assert not torch.isfinite(torch.tensor(norm))
-    after = [*policy.weights().values(), *state_tensors(policy.trained(), optimizer).values()]
+    after = [*policy.weights().values(), *state_tensors(policy.trainable(), optimizer).values()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert policy.version == 1
     assert all(weight.grad is None for weight in policy.model.parameters())
@@ -836,7 +837,7 @@ def without_space(monkeypatch: pytest.MonkeyPatch, *, writes: set[int]) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write_model(*arguments)
 
-    monkeypatch.setattr("grpo.model.policy.write_model", write)
+    monkeypatch.setattr("grpo.model.files.write_model", write)
     monkeypatch.setattr("grpo.training.recorder.SECONDS_BETWEEN_TRIES", 0.01)
 
 

@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 from grpo.cli.main import main
 from grpo.config import Config
 from grpo.config import parse as flags
+from grpo.model.files import write_model
 from grpo.model.hub import locate_model
 from grpo.model.load import load_policy
-from grpo.model.policy import write_model
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.lock import RunLock
 from grpo.record.store import Run
@@ -407,7 +407,7 @@ def no_space_later(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write_model(*arguments)
 
-    monkeypatch.setattr("grpo.model.policy.write_model", write)
+    monkeypatch.setattr("grpo.model.files.write_model", write)
     return [*TRAIN, "--evaluation.every", "0"]
 
 

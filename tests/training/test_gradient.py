@@ -176,14 +176,14 @@ def test_every_setting_of_the_loss_reaches_it(monkeypatch: pytest.MonkeyPatch) -
 def test_a_stretched_loss_leaves_the_very_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, config, groups = random_policy("llama"), config_with(40, "dapo"), random_groups()
     expected = gradient(policy, groups, config)
-    monkeypatch.setattr(Policy, "stretch", lambda *_: 4096.0)
+    monkeypatch.setattr(Policy, "loss_scale", lambda *_: 4096.0)
     assert torch.equal(gradient(policy, groups, config), expected)
 
 
 def test_float16_holds_the_gradient_closer_than_bfloat16() -> None:
     policy, config, groups = random_policy("llama"), config_with(10_000, "dapo"), random_groups()
-    assert [replace(policy, compute=each).stretch(1000) for each in (None, torch.bfloat16)] == [1.0, 1.0]
-    assert replace(policy, compute=torch.float16).stretch(1000) == 1024.0
+    assert [replace(policy, compute=each).loss_scale(1000) for each in (None, torch.bfloat16)] == [1.0, 1.0]
+    assert replace(policy, compute=torch.float16).loss_scale(1000) == 1024.0
     exact = gradient(policy, groups, config)
     wide, fine = (
         (gradient(replace(policy, compute=each), groups, config) - exact).norm() / exact.norm()

@@ -152,10 +152,10 @@ def test_memory_that_runs_out_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     """Twenty rows of 5 + 3 tokens, and room for 100: 16384 is halved to 64. A wish to compute again what a CPU keeps
     reaches the policy, too."""
     monkeypatch.setattr("grpo.model.oom_retry.LEAST", 8)
-    forgetful = []
+    checkpointing = []
 
     def small(policy: Policy, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        forgetful.append(policy.forgetful)
+        checkpointing.append(policy.gradient_checkpointing)
         if len(batch.tokens_T) > 100:
             raise torch.OutOfMemoryError
         return logprobs(policy, batch, temperature)
@@ -166,7 +166,7 @@ def test_memory_that_runs_out_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     with grpo.sft(SftConfig(model="nano", data=data, steps=2, batch_size=20, system=system)) as run:
         told = [found["text"] for found in run.findings() if found["kind"] == "memory"]
     assert told == ["step 0: memory ran out; from here on micro-batches hold 64 tokens"]
-    assert set(forgetful) == {True}
+    assert set(checkpointing) == {True}
 
 
 def test_a_tasks_problems_are_asked_as_grpo_asks_them(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Matrix products whose result is wider than what goes in, without rounding on the way."""
+"""Matrix products with a wider result than their inputs, without rounding in between."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-def product(
+def matmul(
     a: torch.Tensor,
     b: torch.Tensor,
     *,
@@ -15,7 +15,7 @@ def product(
     dtype: torch.dtype | None = None,
     in_place: bool = False,
 ) -> torch.Tensor:
-    """a · b, added to `onto`; in its precision or in `dtype`, to which a GPU does not round on the way."""
+    """a · b, added to `onto`; in the precision of `onto`, or in `dtype`. A GPU does not round the product before."""
     wanted = onto.dtype if onto is not None else dtype or a.dtype
     if wanted == a.dtype:
         if onto is None:
@@ -31,16 +31,16 @@ def product(
     return torch.addmm(onto, a, b, out_dtype=wanted)
 
 
-def wide_product(hidden: torch.Tensor, weight_VC: torch.Tensor) -> torch.Tensor:
-    """hidden · weightᵀ, in float32 at least."""
+def matmul_fp32_out(hidden: torch.Tensor, weight_VC: torch.Tensor) -> torch.Tensor:
+    """hidden · weightᵀ in float32, or wider where the inputs are."""
     if hidden.is_cuda and hidden.dtype.itemsize == 2:
-        return _WideProduct.apply(hidden, weight_VC)
-    product = torch.nn.functional.linear(hidden, weight_VC)
-    return product if product.dtype == torch.float64 else product.float()
+        return _MatmulFp32Out.apply(hidden, weight_VC)
+    found = torch.nn.functional.linear(hidden, weight_VC)
+    return found if found.dtype == torch.float64 else found.float()
 
 
-class _WideProduct(torch.autograd.Function):
-    """16 bits in, float32 out: rounding a logit of 20 to bfloat16 would move its log-probability by up to 0.06."""
+class _MatmulFp32Out(torch.autograd.Function):
+    """16 bits in, float32 out: rounding a logit of 20 to bfloat16 changes its log-probability by up to 0.06."""
 
     @staticmethod
     def forward(ctx: Any, hidden_AC: torch.Tensor, weight_VC: torch.Tensor) -> torch.Tensor:
@@ -51,5 +51,5 @@ class _WideProduct(torch.autograd.Function):
     def backward(ctx: Any, grad_AV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         hidden_AC, weight_VC = ctx.saved_tensors
         grad_AV = grad_AV.to(hidden_AC.dtype)
-        # Under adapters the output layer is frozen: its gradient would be a third of its work, for nothing.
+        # With LoRA the output layer is frozen: its gradient would be a third of this function's work, unused.
         return grad_AV @ weight_VC, grad_AV.t() @ hidden_AC if ctx.needs_input_grad[1] else None

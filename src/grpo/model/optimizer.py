@@ -19,7 +19,7 @@ STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 def make_optimizer(policy: Policy, settings: Optimizer) -> torch.optim.AdamW:
-    return adamw((weight for _, weight in policy.trained()), settings)
+    return adamw((weight for _, weight in policy.trainable()), settings)
 
 
 def adamw(weights: Iterable[torch.nn.Parameter], settings: Optimizer) -> torch.optim.AdamW:
@@ -74,12 +74,12 @@ def state_tensors(
 def restore_state(policy: Policy, optimizer: torch.optim.AdamW, tensors: Mapping[str, torch.Tensor]) -> None:
     expected = {
         f"{kind}/{name}": () if kind == "step" else tuple(weight.shape)
-        for name, weight in policy.trained()
+        for name, weight in policy.trainable()
         for kind in STATE
     }
     # No state at all is right where no update was taken yet (every group was without signal).
     if tensors and {name: tuple(tensor.shape) for name, tensor in tensors.items()} != expected:
         raise GrpoError("the checkpoint's optimizer state does not belong to this model; start a new run")
     if tensors:
-        for name, weight in policy.trained():
+        for name, weight in policy.trainable():
             optimizer.state[weight] = {kind: tensors[f"{kind}/{name}"].to(weight.device) for kind in STATE}

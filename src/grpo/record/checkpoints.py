@@ -180,7 +180,7 @@ class Checkpoints:
         )
 
     def _write(self, step: int, snapshot: Snapshot) -> None:
-        from grpo.model.policy import write_model
+        from grpo.model.files import write_model
         from grpo.model.tensorfile import write_tensors
 
         aside, final = self._aside(step), self._final(step)

@@ -135,7 +135,7 @@ class Engine:
         lengths = [len(prompt) for prompt in prompts]
         room = Room(rows=P * G, prompts=P, columns=-(-max(lengths) // 64) * 64, new_tokens=L, group_size=G)
         held = self.graphs
-        stale = held is None or not held.places.hold(self.policy.model)
+        stale = held is None or not held.addresses.match(self.policy.model)
         if held is None or stale or not held.room.holds(room):
             wanted = room if held is None or stale or held.room.new_tokens != L else held.room.joined(room)
             self.graphs = held = None  # its memory is needed for the next

@@ -83,7 +83,7 @@ def accumulate_gradients(
     divide_by = denominator(lengths_N, config.loss.aggregate, config.max_new_tokens)
     tokens = int(lengths_N.sum())
     taking_part = trained(groups, config, critic)
-    stretch = policy.stretch(max(divide_by, tokens))
+    loss_scale = policy.loss_scale(max(divide_by, tokens))
 
     def accumulated(tokens_at_once: int) -> Gradient:
         # Sums stay on the GPU until the end: reading one would make the host wait, and then the GPU.
@@ -93,7 +93,7 @@ def accumulate_gradients(
         for batch in pack(taking_part, tokens_at_once, policy.device, padded=policy.padded):
             if critic is not None and not critic.shared:
                 error = critic.loss(batch, None, tokens=tokens, clip=config.critic.clip)
-                (stretch * error).backward()
+                (loss_scale * error).backward()
                 errors = errors + error.detach()
             loss, statistics, seen = _loss_of_micro_batch(policy, batch, config, divide_by, warming_up)
             if critic is not None and critic.shared:
@@ -101,7 +101,7 @@ def accumulate_gradients(
                 errors = errors + error.detach()
                 loss = loss + config.critic.weight * error
             if loss.requires_grad:
-                (stretch * loss).backward()
+                (loss_scale * loss).backward()
             if traces:
                 traces.see(islice(in_order, len(seen.logp_NL)), seen.logp_NL, seen.entropy_NL, divide_by)
             total = statistics if total is None else total + statistics
@@ -116,17 +116,17 @@ def accumulate_gradients(
             critic.optimizer.zero_grad(set_to_none=True)
 
     found = within_memory(policy, config.system.token_budget, accumulated, forget)
-    shrink(policy.model.parameters(), stretch)
+    unscale(policy.model.parameters(), loss_scale)
     if critic is not None:
-        shrink((weight for _, weight in critic.named_parameters()), stretch)
+        unscale((weight for _, weight in critic.named_parameters()), loss_scale)
     return found
 
 
-def shrink(weights: Iterable[torch.nn.Parameter], stretch: float) -> None:
+def unscale(weights: Iterable[torch.nn.Parameter], loss_scale: float) -> None:
     """Makes the gradient of a stretched loss that of the loss."""
     gradients = [weight.grad for weight in weights if weight.grad is not None]
-    if stretch != 1.0 and gradients:
-        torch._foreach_div_(gradients, stretch)
+    if loss_scale != 1.0 and gradients:
+        torch._foreach_div_(gradients, loss_scale)
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,7 +103,7 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
     folder = Path(config.system.runs).absolute()
     while not folder.exists():
         folder = folder.parent
-    weights = sum(weight.nbytes for _, weight in policy.trained())
+    weights = sum(weight.nbytes for _, weight in policy.trainable())
     completions = config.steps * config.prompts_per_step * config.group_size
     # Weights and Adam's two moments, a critic's too, and a reference that changes; times those kept, the best, and the
     # one being written.
@@ -181,7 +181,7 @@ def predicted_memory(
         PRECISIONS[pick_precision(config.system, device.type)],
         on_gpu=device.type == "cuda",
         lora=config.lora.rank,
-        recompute=config.system.gradient_checkpointing,
+        gradient_checkpointing=config.system.gradient_checkpointing,
     )
 
 
@@ -217,7 +217,7 @@ def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
             f"{policy.name} ({kind}) computes attention in a way of its own: it is sampled with transformers' generate "
             "and trained with each completion behind its own prompt, which is slower"
         )
-    if policy.forgetful and policy.fused_in_training is None:
+    if policy.gradient_checkpointing and policy.fused_in_training is None:
         notes.append(
             f"system.gradient_checkpointing does nothing for {policy.name} here: it is for models of Llama's blocks, "
             "on a GPU in 16 bits"

@@ -16,6 +16,7 @@ from grpo.config.schema import as_dict, resolve
 from grpo.errors import DiskFullError, GrpoError
 from grpo.model.critic import Critic, make_critic
 from grpo.model.device import little_to_collect, peak_memory, pick_device, placement, prepare_machine
+from grpo.model.files import model_files
 from grpo.model.load import load_policy
 from grpo.model.lora import adapt, freeze
 from grpo.model.lora import restore as restore_adapter
@@ -93,7 +94,7 @@ class Session:
             step_marks(task)
         policy, reference, critic, optimizer = _models(config, checkpoint)
         for network in (policy, critic.body if critic else policy):
-            network.forgetful = config.system.gradient_checkpointing
+            network.gradient_checkpointing = config.system.gradient_checkpointing
         policy.token_budget = kept_budget(run, config) or sizes.token_budget
         threads = prepare_machine(config.system, policy, run)
         engine = Engine(
@@ -232,7 +233,7 @@ class Session:
 
     def _check_weights(self, step: int) -> None:
         critic = [] if self.critic is None else [(f"critic.{name}", w) for name, w in self.critic.named_parameters()]
-        for name, weight in (*self.policy.trained(), *critic):
+        for name, weight in (*self.policy.trainable(), *critic):
             if not torch.isfinite(weight).all():
                 raise GrpoError(
                     f"weight {name} is not finite after {step} steps; older checkpoints are intact, lower lr"
@@ -274,13 +275,13 @@ def take_snapshot(
     beside: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
 ) -> Snapshot:
     """Copies weights and moments as they are now, and the tensors of files beside them."""
-    weights, moments, beside = policy.weights(), state_tensors(policy.trained(), optimizer), beside or {}
+    weights, moments, beside = policy.weights(), state_tensors(policy.trainable(), optimizer), beside or {}
     copies = mirror.copy(
         {**weights, **moments, **{name: t for tensors in beside.values() for name, t in tensors.items()}}
     )
     return Snapshot(
         weights={name: copies[name] for name in weights},
-        files=policy.files,
+        files=model_files(policy),
         optimizer_tensors={name: copies[name] for name in moments},
         beside={file: {name: copies[name] for name in tensors} for file, tensors in beside.items()},
         state=state,

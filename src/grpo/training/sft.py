@@ -36,7 +36,7 @@ from grpo.record.store import Run, fresh_name
 from grpo.rewards.pool.workers import refuse_while_scoring
 from grpo.tasks import Task, load_task
 from grpo.tasks.rows import Source, written_answers
-from grpo.training.gradient import shrink
+from grpo.training.gradient import unscale
 from grpo.training.session import recorded_ending, take_snapshot
 from grpo.training.stop import StopRequest
 from grpo.types import Completion, Group, Problem
@@ -49,7 +49,7 @@ def sft(config: SftConfig, *, callbacks: Sequence[Callback] = ()) -> Run:
     listening = with_loggers(callbacks, config.system.log)
     task = load_task(config.task, config.data, config.dataset) if config.task else None
     policy = load_policy(config.model, **placement(config.system))
-    policy.forgetful = config.system.gradient_checkpointing
+    policy.gradient_checkpointing = config.system.gradient_checkpointing
     prepare_machine(config.system, policy)
     batches, steps = batches_of(config, task, policy)
     warmup_steps = min(config.warmup_steps, steps // 10)  # a short run must not be all warm-up
@@ -150,17 +150,17 @@ def shuffled(rows: Sequence[Group], batch_size: int, seed: int) -> Iterator[list
 def accumulate_gradients(policy: Policy, groups: Sequence[Group], token_budget: int) -> tuple[float, int]:
     """Leaves the gradient of the mean −logp in the weights; returns that mean and the number of answer tokens."""
     tokens = sum(len(completion) for group in groups for completion in group.completions)
-    stretch = policy.stretch(tokens)
+    loss_scale = policy.loss_scale(tokens)
 
     def accumulated(tokens_at_once: int) -> float:
         total = torch.zeros((), device=policy.device)
         for batch in pack(groups, tokens_at_once, policy.device, padded=policy.padded):
             logp_NL, _ = policy_logprobs(policy, batch, temperature=1.0)
             loss = -logp_NL.sum() / tokens
-            (stretch * loss).backward()
+            (loss_scale * loss).backward()
             total += loss.detach()
         return float(total)
 
     loss = within_memory(policy, token_budget, accumulated, lambda: policy.model.zero_grad(set_to_none=True))
-    shrink(policy.model.parameters(), stretch)
+    unscale(policy.model.parameters(), loss_scale)
     return loss, tokens

@@ -47,9 +47,10 @@ def command(arguments: list[str]) -> int:
                 f"field adapter: {options.run} began from another adapter, {base}; leave it out, to merge both"
             )
         if base and not options.adapter:
+            from grpo.model.files import save_model
             from grpo.model.load import load_policy
 
-            load_policy(str(model)).save(target)
+            save_model(load_policy(str(model)), target)
         else:
             shutil.copytree(model, target, dirs_exist_ok=True)
     kind = "with peft, on the model it was trained on" if options.adapter else "as any Hugging Face model"

@@ -163,7 +163,7 @@ class _Asked:
             PRECISIONS[_precision(options)],
             on_gpu=options.device == "gpu",
             lora=options.lora,
-            recompute=options.gradient_checkpointing,
+            gradient_checkpointing=options.gradient_checkpointing,
             reward_model=self.reward_model,
         )
         return {

@@ -1,9 +1,9 @@
-"""Attention of packed groups, a prompt computed once for all its completions: forward and backward.
+"""Attention of packed groups, forward and backward. Each prompt is computed once for all its completions.
 
-Two calls of a kernel for rows of unequal length serve a whole micro-batch: every prompt and every completion sees
-itself, causally; and all completions of a group, one long row of queries, see their prompt. A softmax over both sets of
-keys is the two results, each weighed by its share of the sum. The backward pass of each call takes the joined result
-and the joined sum, which gives it the probabilities of the whole.
+Two calls of flash attention serve a whole micro-batch. In the first, every prompt and every completion attends to
+itself, causally. In the second, the completions of a group, as one long query sequence, attend to their prompt. The
+softmax over both sets of keys is the two results, each weighted by its share of the sum of exponentials. The backward
+pass of each call is given the joined result and the joined sum, so that its probabilities are those of the whole.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from grpo.model.fused import kernels
-from grpo.model.fused.segments import Rows, Segments
+from grpo.model.fused.segments import Segments, SequenceBounds
 
 Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -19,7 +19,7 @@ Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def attend(
     qkv_TE: torch.Tensor, segments: Segments, heads: int, key_heads: int, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(mixed values [T, H, D], logarithms of the softmax's sums [H, T])."""
+    """(attention output [T, H, D], log-sum-exp of the scores [H, T])."""
     q, k, v = _heads(qkv_TE, heads, key_heads)
     out_THD, lse_HT = _forward(q, k, v, segments.every, scale)
     if segments.groups:
@@ -38,7 +38,8 @@ def attend_backward(
     key_heads: int,
     scale: float,
 ) -> tuple[Grads, Grads | None]:
-    """Gradients of queries, keys, values; and what completions' queries, prompts' keys and values have besides."""
+    """(gradients of queries, keys and values from the first call; from the second: of the completions' queries and the
+    prompts' keys and values)."""
     q, k, v = _heads(qkv_TE, heads, key_heads)
     own = _backward(grad_THD, q, k, v, out_THD, lse_HT, segments.every, scale)
     if not segments.groups:
@@ -58,12 +59,22 @@ def _heads(qkv_TE: torch.Tensor, heads: int, key_heads: int) -> Grads:
 
 
 def _forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: Rows, scale: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: SequenceBounds, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if not q.is_cuda:
-        return _plain_forward(q, k, v, rows, scale)
+        return _plain_forward(q, k, v, bounds, scale)
     out, lse, *_ = torch.ops.aten._flash_attention_forward(
-        q, k, v, rows.queries, rows.keys, rows.longest_queries, rows.longest_keys, 0.0, rows.causal, False, scale=scale
+        q,
+        k,
+        v,
+        bounds.queries,
+        bounds.keys,
+        bounds.longest_queries,
+        bounds.longest_keys,
+        0.0,
+        bounds.causal,
+        False,
+        scale=scale,
     )
     return out, lse
 
@@ -75,19 +86,19 @@ def _backward(
     v: torch.Tensor,
     out: torch.Tensor,
     lse: torch.Tensor,
-    rows: Rows,
+    bounds: SequenceBounds,
     scale: float,
 ) -> Grads:
     if not q.is_cuda:
-        return _plain_backward(grad, q, k, v, out, lse, rows, scale)
+        return _plain_backward(grad, q, k, v, out, lse, bounds, scale)
     no_dropout = torch.zeros(2, dtype=torch.uint64, device=q.device)
     return torch.ops.aten._flash_attention_backward(
-        grad, q, k, v, out, lse, rows.queries, rows.keys, rows.longest_queries, rows.longest_keys, 0.0, rows.causal,
-        no_dropout, no_dropout, scale=scale,
+        grad, q, k, v, out, lse, bounds.queries, bounds.keys, bounds.longest_queries, bounds.longest_keys, 0.0,
+        bounds.causal, no_dropout, no_dropout, scale=scale,
     )  # fmt: skip
 
 
-# The same on a CPU, row by row in plain arithmetic: what the kernel is held to.
+# The same in plain torch, sequence by sequence: for tests without a GPU.
 
 
 def _weights(q_LHD: torch.Tensor, k_SHD: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
@@ -96,12 +107,12 @@ def _weights(q_LHD: torch.Tensor, k_SHD: torch.Tensor, scale: float, causal: boo
 
 
 def _plain_forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: Rows, scale: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: SequenceBounds, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     shared = q.shape[1] // k.shape[1]
     outs, sums = [], []
-    for queries, keys in rows:
-        score_HLS = _weights(q[queries], k[keys].repeat_interleave(shared, 1), scale, rows.causal)
+    for queries, keys in bounds:
+        score_HLS = _weights(q[queries], k[keys].repeat_interleave(shared, 1), scale, bounds.causal)
         sums.append(score_HLS.logsumexp(-1))
         outs.append(torch.einsum("hls,shd->lhd", score_HLS.softmax(-1), v[keys].repeat_interleave(shared, 1)))
     return torch.cat(outs), torch.cat(sums, dim=1)
@@ -114,7 +125,7 @@ def _plain_backward(
     v: torch.Tensor,
     out: torch.Tensor,
     lse: torch.Tensor,
-    rows: Rows,
+    bounds: SequenceBounds,
     scale: float,
 ) -> Grads:
     shared = q.shape[1] // k.shape[1]
@@ -123,9 +134,9 @@ def _plain_backward(
         torch.empty_like(k.contiguous()),
         torch.empty_like(v.contiguous()),
     )
-    for queries, keys in rows:
+    for queries, keys in bounds:
         wide_k, wide_v = (x[keys].repeat_interleave(shared, 1) for x in (k, v))
-        weight_HLS = (_weights(q[queries], wide_k, scale, rows.causal) - lse[:, queries, None]).exp()
+        weight_HLS = (_weights(q[queries], wide_k, scale, bounds.causal) - lse[:, queries, None]).exp()
         of_weight_HLS = torch.einsum("lhd,shd->hls", grad[queries], wide_v)
         mean_HL1 = (grad[queries] * out[queries]).sum(-1).t()[..., None]
         of_score_HLS = weight_HLS * (of_weight_HLS - mean_HL1) * scale

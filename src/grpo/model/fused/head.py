@@ -1,6 +1,6 @@
-"""The output layer: log-probabilities of given tokens and entropies, without ever holding all logits.
+"""The output layer: log-probabilities of given tokens, and entropies, without all logits in memory.
 
-Hidden states meet the output layer a chunk at a time; each chunk's logits are computed again in the backward pass.
+Logits are computed a chunk of tokens at a time, and again in the backward pass.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Any
 import torch
 
 from grpo.model.fused import kernels
-from grpo.model.matmul import product
+from grpo.model.matmul import matmul
 
 LOGITS_AT_ONCE = 2**26
-"""Most that exist at a time: 256 MiB in float32, and half of that for their gradient; more where a vocabulary is so
-large that there would be few rows, since every chunk adds to the whole of the weight's gradient."""
+"""Most logits in memory at a time, while a chunk has `FEWEST_ROWS` rows or more: 256 MiB in float32, and half of that
+for their gradient."""
 FEWEST_ROWS = 1024
+"""Fewest rows of a chunk, for large vocabularies: every chunk adds to the whole gradient of the weight."""
 
 
-def chosen_logprobs(
+def token_logprobs(
     hidden_AC: torch.Tensor, head_VC: torch.Tensor, weight_VC: torch.Tensor, target_A: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(log-probability of each target, entropy), [A]. `head_VC` is the working copy of `weight_VC`, which has the
-    gradient."""
+    """(log-probability of each target, entropy), [A]. `head_VC` is the working copy; `weight_VC` gets the gradient."""
     return _Head.apply(hidden_AC, head_VC, weight_VC, target_A, temperature)
 
 
@@ -42,7 +42,7 @@ class _Head(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows = rows_at_once(len(head_VC))
         parts = [
-            kernels.chosen(product(hidden, head_VC.t(), dtype=torch.float32), target, temperature)
+            kernels.token_logprobs(matmul(hidden, head_VC.t(), dtype=torch.float32), target, temperature)
             for hidden, target in zip(hidden_AC.split(rows), target_A.split(rows), strict=True)
         ]
         logp_A, entropy_A, lse_A = (torch.cat(values) for values in zip(*parts, strict=True))
@@ -55,21 +55,21 @@ class _Head(torch.autograd.Function):
         ctx: Any, logp_grad_A: torch.Tensor, entropy_grad_A: torch.Tensor
     ) -> tuple[torch.Tensor, None, None, None, None]:
         hidden_AC, head_VC, target_A, entropy_A, lse_A = ctx.saved_tensors
-        # Of a sum, every gradient is the same number, which autograd keeps once; the kernel reads one per row.
+        # The gradient of a sum is one number expanded; the kernel reads one number per row.
         logp_grad_A, entropy_grad_A = logp_grad_A.contiguous(), entropy_grad_A.contiguous()
         grad_AC, weight_VC = torch.empty_like(hidden_AC), ctx.weight_VC
         rows = rows_at_once(len(head_VC))
         parts = (x.split(rows) for x in (hidden_AC, target_A, lse_A, entropy_A, logp_grad_A, entropy_grad_A, grad_AC))
         for hidden, target, lse, entropy, logp_grad, entropy_grad, grad in zip(*parts, strict=True):
-            logits = product(hidden, head_VC.t(), dtype=torch.float32)
-            grad_RV = kernels.chosen_backward(
+            logits = matmul(hidden, head_VC.t(), dtype=torch.float32)
+            grad_RV = kernels.token_logprobs_backward(
                 logits, target, lse, entropy, logp_grad, entropy_grad, ctx.temperature, head_VC.dtype
             )
             del logits
             torch.mm(grad_RV, head_VC, out=grad)
             if weight_VC.requires_grad:
                 if weight_VC.grad is None:
-                    weight_VC.grad = product(grad_RV.t(), hidden, dtype=weight_VC.dtype)
+                    weight_VC.grad = matmul(grad_RV.t(), hidden, dtype=weight_VC.dtype)
                 else:
-                    product(grad_RV.t(), hidden, onto=weight_VC.grad, in_place=True)
+                    matmul(grad_RV.t(), hidden, onto=weight_VC.grad, in_place=True)
         return grad_AC, None, None, None, None

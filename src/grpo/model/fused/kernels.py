@@ -1,10 +1,10 @@
-"""Triton kernels between the products of training: norms, the gate, rotation, joined attention, the output layer.
+"""Triton kernels between the matrix products of training: norms, gate, rotation, joined attention, output layer.
 
-Each does in one pass over memory what autograd would do in several, and computes in float32 whatever it reads. Axis
-letters beyond types.py: C width of the residual, I of the feed-forward layer, E of queries, keys and values side by
-side, H query heads, K key heads, D head width, R rows of logits. `test_fused.py` holds every kernel to a float64
-reference, on a CPU through Triton's interpreter. Kernels are not compiled anew for numbers that differ between batches
-and change nothing else (`do_not_specialize`): a run's first steps would go to the compiler.
+Each makes one pass over memory where autograd makes several, and computes in float32. Axis letters in addition to
+types.py: C width of the residual, I of the feed-forward layer, E of queries, keys and values concatenated, H query
+heads, K key heads, D head width, R rows of logits. `tests/model/test_fused.py` compares every kernel with a float64
+reference, on a CPU through Triton's interpreter. `do_not_specialize` marks numbers that differ between batches, so that
+kernels are not recompiled for each value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 PROGRAMS = 1056
-"""Eight on each of an H200's processors: rows are dealt out to so many, which sum a norm's gradient on the way."""
+"""Number of programs, eight per processor of an H200; each accumulates a partial gradient of the norm's weight."""
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def _norm(x_ptr, weight_ptr, out_ptr, scale_ptr, eps, PER, STRIDE, C: tl.constex
 def norm(
     x_TC: torch.Tensor, weight_C: torch.Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The RMS norm of every row, and what each was multiplied by."""
+    """(RMS norm of every row, the row's scale)."""
     T, C = x_TC.shape
     out_TC, scale_T = x_TC.new_empty(T, C, dtype=dtype), x_TC.new_empty(T, dtype=torch.float32)
     _norm[(T,)](x_TC, weight_C, out_TC, scale_T, eps, 1, C, C=C, BLOCK=triton.next_power_of_2(C), num_warps=_warps(C))
@@ -43,7 +43,7 @@ def norm(
 def norm_heads(
     x_TE: torch.Tensor, weight_D: torch.Tensor, eps: float, heads: int, out_TE: torch.Tensor
 ) -> torch.Tensor:
-    """Into `out_TE`: the norm of each of the first `heads` heads of every row. Returns the scales [T · heads]."""
+    """Writes the norm of the first `heads` heads of every row to `out_TE`. Returns the scales [T · heads]."""
     (T, _), D = x_TE.shape, len(weight_D)
     scale = x_TE.new_empty(T * heads, dtype=torch.float32)
     _norm[(T * heads,)](
@@ -83,7 +83,7 @@ def _norm_backward(
 def norm_backward(
     grad_TC: torch.Tensor, x_TC: torch.Tensor, scale_T: torch.Tensor, weight_C: torch.Tensor, sum_TC: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adds the gradient of a norm's input to `sum_TC`, in place; returns the sum rounded, and the weight's gradient."""
+    """Adds the gradient of a norm's input to `sum_TC`, in place. Returns (the sum rounded, the weight's gradient)."""
     T, C = x_TC.shape
     narrow_TC, programs = torch.empty_like(grad_TC), min(T, PROGRAMS)
     parts = x_TC.new_empty(programs, C, dtype=torch.float32)
@@ -97,7 +97,7 @@ def norm_backward(
 def norm_heads_backward(
     grad_TE: torch.Tensor, x_TE: torch.Tensor, scale: torch.Tensor, weight_D: torch.Tensor, heads: int
 ) -> torch.Tensor:
-    """Turns the gradient of `norm_heads`' output into that of its input, in place; returns the weight's."""
+    """Replaces the gradient of `norm_heads`' output by that of its input, in place. Returns the weight's gradient."""
     rows, D = len(x_TE) * heads, len(weight_D)
     programs = min(rows, PROGRAMS)
     parts = x_TE.new_empty(programs, D, dtype=torch.float32)
@@ -124,7 +124,7 @@ def _gated(gate_up_ptr, out_ptr, WIDTH, BLOCK: tl.constexpr):
 
 
 def gated(gate_up_TJ: torch.Tensor) -> torch.Tensor:
-    """silu(gate) · up, both sides of one product."""
+    """silu(gate) · up; `gate_up_TJ` is both, concatenated."""
     T, width = gate_up_TJ.shape[0], gate_up_TJ.shape[1] // 2
     out_TI = gate_up_TJ.new_empty(T, width)
     _gated[(T, triton.cdiv(width, 1024))](gate_up_TJ, out_TI, width, BLOCK=1024, num_warps=4)
@@ -132,7 +132,7 @@ def gated(gate_up_TJ: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit
-def _gate_backward(grad_ptr, gate_up_ptr, both_ptr, product_ptr, WIDTH, BLOCK: tl.constexpr):
+def _gate_backward(grad_ptr, gate_up_ptr, both_ptr, gated_ptr, WIDTH, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -145,15 +145,15 @@ def _gate_backward(grad_ptr, gate_up_ptr, both_ptr, product_ptr, WIDTH, BLOCK: t
     kept = both_ptr.dtype.element_ty
     tl.store(both_ptr + place, (grad * up * (sigmoid + silu * (1.0 - sigmoid))).to(kept), inside)
     tl.store(both_ptr + place + WIDTH, (grad * silu).to(kept), inside)
-    tl.store(product_ptr + row * WIDTH + column, (silu * up).to(kept), inside)
+    tl.store(gated_ptr + row * WIDTH + column, (silu * up).to(kept), inside)
 
 
 def gate_backward(grad_TI: torch.Tensor, gate_up_TJ: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradient of gate and up side by side, and silu(gate) · up, computed again."""
+    """(gradient of gate and up concatenated, silu(gate) · up recomputed)."""
     T, width = grad_TI.shape
-    both_TJ, product_TI = torch.empty_like(gate_up_TJ), torch.empty_like(grad_TI)
-    _gate_backward[(T, triton.cdiv(width, 1024))](grad_TI, gate_up_TJ, both_TJ, product_TI, width, BLOCK=1024)
-    return both_TJ, product_TI
+    both_TJ, gated_TI = torch.empty_like(gate_up_TJ), torch.empty_like(grad_TI)
+    _gate_backward[(T, triton.cdiv(width, 1024))](grad_TI, gate_up_TJ, both_TJ, gated_TI, width, BLOCK=1024)
+    return both_TJ, gated_TI
 
 
 @triton.jit(do_not_specialize_on_alignment=["position_ptr"])
@@ -181,7 +181,7 @@ def rotate(
     heads: int,
     key_heads: int,
 ) -> None:
-    """Turns queries and keys by their position, in place."""
+    """Rotary embedding of queries and keys, in place."""
     T, E = qkv_TE.shape
     D = E // (heads + 2 * key_heads)
     _rotate[(T,)](
@@ -211,7 +211,7 @@ def _rotate_back(
     high = tl.load(q_ptr + q + D // 2, is_q, 0.0).to(tl.float32) + tl.load(k_ptr + k + D // 2, is_k, 0.0).to(tl.float32)
     high += tl.load(v_ptr + v + D // 2, is_v, 0.0).to(tl.float32)
     if MORE:
-        # Completions' queries also met their prompt; prompts' keys and values also met their completions.
+        # Second attention call: completions' queries, and prompts' keys and values.
         in_prompt = head * 0 + row < prompt_tokens
         q, is_q = q - prompt_tokens * H * D, is_q & ~in_prompt
         is_k, is_v = is_k & in_prompt, is_v & in_prompt
@@ -236,9 +236,9 @@ def rotate_back(
     rotation: tuple[torch.Tensor, torch.Tensor],
     positions_T: torch.Tensor,
 ) -> torch.Tensor:
-    """Gradients of rotated queries, keys and values, [T, heads, D] each, as one of what was rotated, [T, E].
+    """Gradient before rotation, [T, E], of gradients of rotated queries, keys and values, [T, heads, D] each.
 
-    `more`: what completions' queries, and prompts' keys and values, have besides.
+    `more`: gradients from the second attention call, of completions' queries and prompts' keys and values; added.
     """
     (T, H, D), K = grads[0].shape, grads[1].shape[1]
     out_TE = grads[0].new_empty(T, (H + 2 * K) * D)
@@ -273,7 +273,7 @@ def _join(
 
 
 def join(out_THD: torch.Tensor, lse_HT: torch.Tensor, more_UHD: torch.Tensor, more_lse_HU: torch.Tensor) -> None:
-    """Attention of the last U rows to two sets of keys as to one, in place; `lse`: logarithms of the sums."""
+    """Joins attention of the last U rows to two sets of keys, in place; `lse`: log-sum-exp of the scores."""
     (T, H, D), U = out_THD.shape, len(more_UHD)
     _join[(U,)](
         out_THD, lse_HT, more_UHD, more_lse_HU, T, U, T - U,
@@ -282,13 +282,15 @@ def join(out_THD: torch.Tensor, lse_HT: torch.Tensor, more_UHD: torch.Tensor, mo
 
 
 @triton.jit(do_not_specialize_on_alignment=["target_ptr", "logp_ptr", "entropy_ptr", "lse_ptr"])
-def _chosen(logits_ptr, target_ptr, logp_ptr, entropy_ptr, lse_ptr, cool, V, BLOCK: tl.constexpr):
+def _token_logprobs(
+    logits_ptr, target_ptr, logp_ptr, entropy_ptr, lse_ptr, inverse_temperature, V, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     top = tl.full([BLOCK], float("-inf"), tl.float32)
     mass, mean = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for first in range(0, V, BLOCK):
         column = first + tl.arange(0, BLOCK)
-        logit = tl.load(logits_ptr + row * V + column, column < V, float("-inf")) * cool
+        logit = tl.load(logits_ptr + row * V + column, column < V, float("-inf")) * inverse_temperature
         new_top = tl.maximum(top, logit)
         safe = tl.where(new_top == float("-inf"), 0.0, new_top)
         keep, weight = tl.exp(top - safe), tl.exp(logit - safe)
@@ -300,40 +302,41 @@ def _chosen(logits_ptr, target_ptr, logp_ptr, entropy_ptr, lse_ptr, cool, V, BLO
     total = tl.sum(mass * keep, axis=0)
     lse = highest + tl.log(total)
     target = tl.load(target_ptr + row)
-    tl.store(logp_ptr + row, tl.load(logits_ptr + row * V + target) * cool - lse)
+    tl.store(logp_ptr + row, tl.load(logits_ptr + row * V + target) * inverse_temperature - lse)
     tl.store(entropy_ptr + row, lse - tl.sum(mean * keep, axis=0) / total)
     tl.store(lse_ptr + row, lse)
 
 
-def chosen(
+def token_logprobs(
     logits_RV: torch.Tensor, target_R: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(log-probability of each row's target, entropy, logarithm of the sum), all [R]."""
+    """(log-probability of each row's target, entropy, log-sum-exp), all [R]."""
     (R, V) = logits_RV.shape
     logp_R, entropy_R, lse_R = (logits_RV.new_empty(R) for _ in range(3))
-    _chosen[(R,)](logits_RV, target_R, logp_R, entropy_R, lse_R, 1 / temperature, V, BLOCK=4096, num_warps=8)
+    _token_logprobs[(R,)](logits_RV, target_R, logp_R, entropy_R, lse_R, 1 / temperature, V, BLOCK=4096, num_warps=8)
     return logp_R, entropy_R, lse_R
 
 
 @triton.jit(
     do_not_specialize_on_alignment=["target_ptr", "lse_ptr", "entropy_ptr", "logp_grad_ptr", "entropy_grad_ptr"]
 )
-def _chosen_backward(
-    logits_ptr, target_ptr, lse_ptr, entropy_ptr, logp_grad_ptr, entropy_grad_ptr, out_ptr, cool, V, BLOCK: tl.constexpr
+def _token_logprobs_backward(
+    logits_ptr, target_ptr, lse_ptr, entropy_ptr, logp_grad_ptr, entropy_grad_ptr, out_ptr, inverse_temperature, V,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < V
-    logp = tl.load(logits_ptr + row * V + column, inside, float("-inf")) * cool - tl.load(lse_ptr + row)
+    logp = tl.load(logits_ptr + row * V + column, inside, float("-inf")) * inverse_temperature - tl.load(lse_ptr + row)
     probability = tl.exp(logp)
     grad, entropy_grad = tl.load(logp_grad_ptr + row), tl.load(entropy_grad_ptr + row)
     of_entropy = probability * tl.where(probability > 0, logp + tl.load(entropy_ptr + row), 0.0)
     is_target = tl.where(column == tl.load(target_ptr + row), 1.0, 0.0)
-    found = (grad * (is_target - probability) - entropy_grad * of_entropy) * cool
+    found = (grad * (is_target - probability) - entropy_grad * of_entropy) * inverse_temperature
     tl.store(out_ptr + row * V + column, found.to(out_ptr.dtype.element_ty), inside)
 
 
-def chosen_backward(
+def token_logprobs_backward(
     logits_RV: torch.Tensor,
     target_R: torch.Tensor,
     lse_R: torch.Tensor,
@@ -346,7 +349,7 @@ def chosen_backward(
     """Gradient of the logits, in `dtype`."""
     R, V = logits_RV.shape
     out_RV = torch.empty_like(logits_RV, dtype=dtype)
-    _chosen_backward[(R, triton.cdiv(V, 4096))](
+    _token_logprobs_backward[(R, triton.cdiv(V, 4096))](
         logits_RV, target_R, lse_R, entropy_R, logp_grad_R, entropy_grad_R, out_RV, 1 / temperature, V, BLOCK=4096,
         num_warps=8,
     )  # fmt: skip

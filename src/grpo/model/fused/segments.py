@@ -1,4 +1,4 @@
-"""Who sees whom in a packed micro-batch, as rows of unequal length."""
+"""Who attends to whom in a packed micro-batch, as bounds for attention over sequences of unequal length."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import torch
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Where queries and the keys they see start and end, row by row, int32 [rows + 1]; `causal`: both are the same."""
+class SequenceBounds:
+    """Cumulative lengths (cu_seqlens) of query sequences, and of the key sequences that each attends to."""
 
     queries: torch.Tensor
+    """int32 [sequences + 1]."""
     keys: torch.Tensor
+    """int32 [sequences + 1]."""
     longest_queries: int
     longest_keys: int
     causal: bool
+    """Whether each query sequence attends to itself, causally."""
 
     def __iter__(self) -> Iterator[tuple[slice, slice]]:
         ends = zip(self.queries.tolist(), self.keys.tolist(), strict=True)
@@ -30,21 +33,21 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """A micro-batch, all prompts first, then all completions, group after group."""
+    """A packed micro-batch: all prompts first, then all completions, group after group."""
 
-    every: Rows
-    """Each prompt and each completion, itself."""
-    groups: Rows | None
-    """Each group's completions, and their prompt; None where there are prompts alone."""
+    every: SequenceBounds
+    """Each prompt and each completion attends to itself."""
+    groups: SequenceBounds | None
+    """The completions of a group, as one query sequence, attend to their prompt; None without completions."""
     prompt_tokens: int
     positions: int
-    """Of the longest prompt with its longest completion."""
+    """Length of the longest prompt and completion together."""
 
     @classmethod
     def of(
         cls, prompt_length_P: np.ndarray, length_N: np.ndarray, counts: Sequence[int], device: str | torch.device
     ) -> Self:
-        """`counts`: completions of each prompt."""
+        """`counts`: number of completions of each prompt."""
         group_length_P = np.add.reduceat(length_N, np.cumsum([0, *counts[:-1]]))
 
         def ends(lengths: np.ndarray) -> torch.Tensor:
@@ -54,8 +57,10 @@ class Segments:
         itself, longest = ends(every), int(every.max())
         longest_group, longest_prompt = int(group_length_P.max()), int(prompt_length_P.max())
         return cls(
-            every=Rows(itself, itself, longest, longest, causal=True),
-            groups=Rows(ends(group_length_P), ends(prompt_length_P), longest_group, longest_prompt, causal=False),
+            every=SequenceBounds(itself, itself, longest, longest, causal=True),
+            groups=SequenceBounds(
+                ends(group_length_P), ends(prompt_length_P), longest_group, longest_prompt, causal=False
+            ),
             prompt_tokens=int(prompt_length_P.sum()),
             positions=int((np.repeat(prompt_length_P, counts) + length_N).max()),
         )

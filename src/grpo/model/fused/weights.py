@@ -1,8 +1,8 @@
-"""The working copy of a model's weights: in the precision of computation, maps of the same input side by side.
+"""The working copy of a model's weights, in the precision of computation, with linear maps of one input concatenated.
 
-One product serves where the stock model runs three (queries, keys, values) or two (gate and up). Training keeps the
-model's own weights, mostly float32, and brings the copy up to date when they have changed; gradients go straight to
-them, in their own precision, however many micro-batches there are.
+One matrix product replaces three (queries, keys, values) or two (gate and up) of the stock model. Training updates the
+model's own weights, usually float32; the copy is refreshed when they have changed. Gradients are added to the model's
+own weights, in their precision, for any number of micro-batches.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from torch.nn.functional import linear
 
 from grpo.model.lora import factor_weights, factors, is_adapted
-from grpo.model.matmul import product
+from grpo.model.matmul import matmul
 
 BLOCKS = {"LlamaDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer", "MistralDecoderLayer"}
-"""Decoder layers that compute exactly what is computed here."""
+"""Decoder layers that compute what `Layer` computes."""
 FIXED_ROTATIONS = {"default", "linear", "llama3", "yarn"}
 """Rotary embeddings that do not depend on the longest position of the batch."""
 
@@ -31,34 +31,35 @@ def can_be_fused(model: Any) -> bool:
 
 
 def has_fixed_rotation(model: Any) -> bool:
-    """Whether a position is turned alike in every batch, so that one table serves all; true of models without any."""
+    """Whether the rotary angles of a position are the same in every batch, so that one table serves all. True without
+    rotary embeddings."""
     rotary = getattr(model.base_model, "rotary_emb", None)
     return getattr(rotary, "rope_type", "default") in FIXED_ROTATIONS
 
 
-def can_flash(width: int, device: torch.device) -> bool:
-    """Whether flash attention for rows of unequal length takes heads of this width there: from Ampere on."""
+def supports_flash_attention(width: int, device: torch.device) -> bool:
+    """Whether flash attention over sequences of unequal length supports heads of this width: from Ampere on."""
     return width % 8 == 0 and width <= 256 and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 class Linear:
-    """Linear maps of one input, as one, with their adapters."""
+    """Linear maps of one input as one map, with their LoRA adapters."""
 
     def __init__(self, modules: Sequence[Any], dtype: torch.dtype):
         self.modules, self.sizes = modules, [len(module.weight) for module in modules]
-        self.learns = any(module.weight.requires_grad for module in modules)
+        self.trainable = any(module.weight.requires_grad for module in modules)
         self.weight = torch.cat([module.weight.detach() for module in modules]).to(dtype)
         biased = modules[0].bias is not None
         self.bias = torch.cat([module.bias.detach() for module in modules]).to(dtype) if biased else None
         self.adapter = Adapter(modules, dtype) if any(map(is_adapted, modules)) else None
-        self.copied = self.learns or modules[0].weight.dtype != dtype
+        self.copied = self.trainable or modules[0].weight.dtype != dtype
         if not self.copied:
-            # Frozen weights need no copy: the model's own are laid side by side, once.
+            # Frozen weights need no copy: the model's own become views of the concatenation.
             for own, part in self._parts():
                 own.data = part
 
     def _parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Every weight and bias of the maps, and its place here."""
+        """Every weight and bias of the model, and the part of the concatenation that copies it."""
         yield from zip([module.weight for module in self.modules], self.weight.split(self.sizes), strict=True)
         if self.bias is not None:
             yield from zip([module.bias for module in self.modules], self.bias.split(self.sizes), strict=True)
@@ -73,25 +74,25 @@ class Linear:
 
     def __call__(self, x_TC: torch.Tensor) -> torch.Tensor:
         out_TE = linear(x_TC, self.weight, self.bias)
-        return self.adapter.onto(out_TE, x_TC) if self.adapter else out_TE
+        return self.adapter.add_to(out_TE, x_TC) if self.adapter else out_TE
 
-    def onto(self, sum_TC: torch.Tensor, x_TI: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
-        """sum + map(x), without rounding the map's result on the way to a wider sum."""
-        total_TC = product(x_TI, self.weight.t(), onto=sum_TC, in_place=in_place)
+    def add_to(self, sum_TC: torch.Tensor, x_TI: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
+        """sum + map(x); the map's result is not rounded before it is added to a wider sum."""
+        total_TC = matmul(x_TI, self.weight.t(), onto=sum_TC, in_place=in_place)
         if self.bias is not None:
             total_TC += self.bias
-        return self.adapter.onto(total_TC, x_TI) if self.adapter else total_TC
+        return self.adapter.add_to(total_TC, x_TI) if self.adapter else total_TC
 
-    def back(self, grad_TE: torch.Tensor) -> torch.Tensor:
+    def input_grad(self, grad_TE: torch.Tensor) -> torch.Tensor:
         """Gradient of the input."""
         grad_TC = grad_TE @ self.weight
-        return self.adapter.back_onto(grad_TC, grad_TE) if self.adapter else grad_TC
+        return self.adapter.add_input_grad(grad_TC, grad_TE) if self.adapter else grad_TC
 
-    def learn(self, grad_TE: torch.Tensor, x_TC: torch.Tensor) -> None:
-        """Adds the gradient of the weights to theirs."""
+    def accumulate_grad(self, grad_TE: torch.Tensor, x_TC: torch.Tensor) -> None:
+        """Adds the gradient of the weights and biases to their `.grad`."""
         if self.adapter:
-            self.adapter.learn(grad_TE, x_TC)
-        if not self.learns:
+            self.adapter.accumulate_grad(grad_TE, x_TC)
+        if not self.trainable:
             return
         self._add_to_weights(grad_TE, x_TC)
         if self.bias is not None:
@@ -101,9 +102,9 @@ class Linear:
 
     def _add_to_weights(self, grad_TE: torch.Tensor, x_TC: torch.Tensor) -> None:
         if (whole_EC := self._gradient()) is not None:
-            product(grad_TE.t(), x_TC, onto=whole_EC, in_place=True)
+            matmul(grad_TE.t(), x_TC, onto=whole_EC, in_place=True)
             return
-        whole_EC = product(grad_TE.t(), x_TC, dtype=self.modules[0].weight.dtype)
+        whole_EC = matmul(grad_TE.t(), x_TC, dtype=self.modules[0].weight.dtype)
         for module, part in zip(self.modules, whole_EC.split(self.sizes), strict=True):
             if module.weight.grad is None:
                 module.weight.grad = part
@@ -111,8 +112,10 @@ class Linear:
                 module.weight.grad += part
 
     def _gradient(self) -> torch.Tensor | None:
-        """Of the maps side by side, where theirs are parts of one. They alone hold it: once they are set to None, its
-        memory is free for the next rollout."""
+        """The concatenated gradient of which the maps' gradients are views; None if they are not.
+
+        Only those views hold it: once `.grad` is None, its memory is free for the next rollout.
+        """
         first = self.modules[0].weight.grad
         whole_EC = None if first is None else first._base
         if first is None or whole_EC is None or whole_EC.shape != self.weight.shape:
@@ -122,10 +125,10 @@ class Linear:
 
 
 class Adapter:
-    """The adapters of maps of one input, as one: [R, C], and [E, R] with a block for each map, its scale included.
+    """The LoRA adapters of maps of one input as one: A [R, C], and B [E, R] block-diagonal, with its scale.
 
-    They are not added to the maps' weights: in bfloat16 the sum would lose nearly all of what they say, which at first
-    is far less than the last bit of a weight. They stay two thin products beside the wide one.
+    They are not merged into the weights: in bfloat16 an adapter's change is at first far smaller than the last bit of a
+    weight and would be rounded away. They stay two small matrix products.
     """
 
     def __init__(self, modules: Sequence[Any], dtype: torch.dtype):
@@ -147,17 +150,17 @@ class Adapter:
     def off(self) -> bool:
         return next(module for module in self.modules if is_adapted(module)).disable_adapters
 
-    def onto(self, sum_TE: torch.Tensor, x_TC: torch.Tensor) -> torch.Tensor:
-        return sum_TE if self.off else product(linear(x_TC, self.down_RC), self.up_ER.t(), onto=sum_TE, in_place=True)
+    def add_to(self, sum_TE: torch.Tensor, x_TC: torch.Tensor) -> torch.Tensor:
+        return sum_TE if self.off else matmul(linear(x_TC, self.down_RC), self.up_ER.t(), onto=sum_TE, in_place=True)
 
-    def back_onto(self, sum_TC: torch.Tensor, grad_TE: torch.Tensor) -> torch.Tensor:
+    def add_input_grad(self, sum_TC: torch.Tensor, grad_TE: torch.Tensor) -> torch.Tensor:
         return sum_TC if self.off else sum_TC.addmm_(grad_TE @ self.up_ER, self.down_RC)
 
-    def learn(self, grad_TE: torch.Tensor, x_TC: torch.Tensor) -> None:
+    def accumulate_grad(self, grad_TE: torch.Tensor, x_TC: torch.Tensor) -> None:
         if self.off:
             return
-        up_grad_ER = product(grad_TE.t(), linear(x_TC, self.down_RC), dtype=torch.float32)
-        down_grad_RC = product((grad_TE @ self.up_ER).t(), x_TC, dtype=torch.float32)
+        up_grad_ER = matmul(grad_TE.t(), linear(x_TC, self.down_RC), dtype=torch.float32)
+        down_grad_RC = matmul((grad_TE @ self.up_ER).t(), x_TC, dtype=torch.float32)
         row = column = 0
         for module in self.modules:
             end = row + len(module.weight)
@@ -171,7 +174,7 @@ class Adapter:
 
 
 class Layer:
-    """One block's maps, norms and settings."""
+    """The linear maps, norms and settings of one block."""
 
     def __init__(self, layer: Any, dtype: torch.dtype):
         attention, mlp = layer.self_attn, layer.mlp
@@ -179,9 +182,9 @@ class Layer:
         self.out = Linear([attention.o_proj], dtype)
         self.gate_up = Linear([mlp.gate_proj, mlp.up_proj], dtype)
         self.down = Linear([mlp.down_proj], dtype)
-        self.before, self.after = layer.input_layernorm, layer.post_attention_layernorm
+        self.attention_norm, self.mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self.scale: float = attention.scaling
-        # Qwen decides by layer, Mistral for all layers at once, Llama never.
+        # The sliding window: per layer in Qwen, one for all layers in Mistral, none in Llama.
         for_all = getattr(attention.config, "sliding_window", None)
         self.window: int | None = getattr(attention, "sliding_window", for_all)
         q_norm = getattr(attention, "q_norm", None)
@@ -199,22 +202,22 @@ class Layer:
             maps.refresh()
 
 
-class Places:
-    """Where a model's weights are: captured graphs and working copies of a model whose weights move are worthless."""
+class WeightAddresses:
+    """Memory addresses of a model's weights. CUDA graphs and working copies are valid only while they stay the same."""
 
     def __init__(self, model: Any):
         self.model = model
         self.parameters = list(model.parameters())
         self.addresses = self._addresses()
-        # To walk through all modules takes several times as long as to look at what each of them holds.
+        # Comparing these tables is several times faster than walking through all modules again.
         tables = (table for module in model.modules() for table in (module._modules, module._parameters) if table)
         self.members = [(table, list(table.values())) for table in tables]
 
     def _addresses(self) -> list[int]:
         return [weight.data_ptr() for weight in self.parameters]
 
-    def hold(self, model: Any) -> bool:
-        """Whether this is that model, with the same modules (an adapter would be a new one) and weights, not moved."""
+    def match(self, model: Any) -> bool:
+        """Whether this is the same model, with the same modules (LoRA adds some) and weights at the same addresses."""
         if model is not self.model or self._addresses() != self.addresses:
             return False
         return all(
@@ -224,7 +227,7 @@ class Places:
 
 
 class Weights:
-    """The whole model's."""
+    """The working copy of the whole model."""
 
     def __init__(self, model: Any, dtype: torch.dtype):
         self.model, self.body, self.dtype = model, model.base_model, dtype
@@ -234,14 +237,14 @@ class Weights:
         self.width: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.layers = [Layer(layer, dtype) for layer in self.body.layers]
         output = model.get_output_embeddings().weight
-        self.head = output.detach().to(dtype, copy=output.requires_grad)  # a frozen one is read where it is
+        self.head = output.detach().to(dtype, copy=output.requires_grad)  # a frozen one is not copied
         self.head_version = output._version
-        self.places = Places(model)
+        self.addresses = WeightAddresses(model)
         self.stamp = self._stamp()
         self._rotation: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def refresh(self) -> None:
-        """Brings the copy up to date, if the model's weights have changed since."""
+        """Updates the copy if the model's weights have changed."""
         if (now := self._stamp()) == self.stamp:
             return
         for layer in self.layers:
@@ -252,15 +255,15 @@ class Weights:
         self.head_version, self.stamp = output._version, now
 
     def _stamp(self) -> tuple[int, ...]:
-        """Every write in place counts a tensor's version up; for the fused optimizer's, `grpo.model.optimizer` does."""
-        return tuple(weight._version for weight in self.places.parameters)
+        """Versions of all weights. Writes in place increment them; for the fused optimizer `model.optimizer` does."""
+        return tuple(weight._version for weight in self.addresses.parameters)
 
     def rotation(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines of at least so many positions, [positions, D / 2], by the stock model's own rule."""
+        """Cosines and sines of at least `positions` positions, [positions, D / 2], from the stock model's module."""
         if self._rotation is None or len(self._rotation[0]) < positions:
             like = self.body.embed_tokens.weight[:1].detach()
-            room = 1 << max(positions - 1, 1).bit_length()
-            cos_1MD, sin_1MD = self.body.rotary_emb(like, torch.arange(room, device=like.device)[None])
+            size = 1 << max(positions - 1, 1).bit_length()
+            cos_1MD, sin_1MD = self.body.rotary_emb(like, torch.arange(size, device=like.device)[None])
             half = cos_1MD.shape[-1] // 2
             self._rotation = cos_1MD[0, :, :half].contiguous(), sin_1MD[0, :, :half].contiguous()
         return self._rotation

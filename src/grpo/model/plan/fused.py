@@ -10,9 +10,9 @@ LOGITS_AT_ONCE, FEWEST_ROWS = 2**26, 1024
 """Of `grpo.model.fused.head`, repeated so that planning imports no torch; a test holds them equal."""
 
 
-def kept(shape: Shape, batch: MicroBatch, size: int, sums: int, recompute: bool) -> int:
+def kept(shape: Shape, batch: MicroBatch, size: int, sums: int, gradient_checkpointing: bool) -> int:
     """Between forward and backward. `size`: bytes of a number in products; `sums`: in the residual."""
-    block = sums * shape.hidden + (0 if recompute else _inside(shape, size, sums))
+    block = sums * shape.hidden + (0 if gradient_checkpointing else _inside(shape, size, sums))
     ends = (sums + size) * shape.hidden
     return batch.tokens * (shape.layers * block + ends) + batch.trained_tokens * size * shape.hidden
 
@@ -26,13 +26,13 @@ def _inside(shape: Shape, size: int, sums: int) -> int:
     return size * E + mixed + sums * shape.hidden + 2 * FLOAT32 + 2 * size * shape.intermediate + heads
 
 
-def widest(shape: Shape, batch: MicroBatch, size: int, sums: int, recompute: bool) -> int:
+def widest(shape: Shape, batch: MicroBatch, size: int, sums: int, gradient_checkpointing: bool) -> int:
     """Beside all that is kept: a chunk of logits with its gradient, or the last block's backward pass."""
     rows = max(FEWEST_ROWS, LOGITS_AT_ONCE // shape.vocabulary)
     head = (FLOAT32 + size) * min(rows, batch.trained_tokens) * shape.vocabulary
     # The residual's gradient and its rounded copy, a norm, and the gate's: product, and both sides.
     block = (sums + 2 * size) * shape.hidden + 4 * size * shape.intermediate
-    again = _inside(shape, size, sums) if recompute else 0
+    again = _inside(shape, size, sums) if gradient_checkpointing else 0
     return max(head + 2 * batch.trained_tokens * size * shape.hidden, batch.tokens * (block + again))
 
 

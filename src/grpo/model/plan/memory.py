@@ -70,7 +70,7 @@ def memory_of(
     *,
     on_gpu: bool = False,
     lora: int = 0,
-    recompute: bool = False,
+    gradient_checkpointing: bool = False,
     stock: bool = False,
     reward_model: Shape | None = None,
 ) -> Memory:
@@ -102,7 +102,7 @@ def memory_of(
     earlier = batch.count > 1
     table = 0 if lora else precision.gradients * shape.embedding
     if through_fused:
-        activations, logits, forward, update = _fused(shape, batch, precision, gradients, recompute)
+        activations, logits, forward, update = _fused(shape, batch, precision, gradients, gradient_checkpointing)
     else:
         activations, logits, forward, update = _stock(shape, batch, precision, gradients, table, lora)
     scored = needs.reference or needs.critic or work.epochs * work.minibatches > 1
@@ -145,12 +145,12 @@ def _working_copy(shape: Shape, precision: Precision, on_gpu: bool, lora: int) -
 
 
 def _fused(
-    shape: Shape, batch: MicroBatch, precision: Precision, gradients: int, recompute: bool
+    shape: Shape, batch: MicroBatch, precision: Precision, gradients: int, gradient_checkpointing: bool
 ) -> tuple[int, int, int, int]:
     """(activations, logits, a forward pass alone, the update's worst moment) through `grpo.model.fused`."""
     size, sums = precision.values, precision.sums
-    activations = fused.kept(shape, batch, size, sums, recompute)
-    logits = fused.widest(shape, batch, size, sums, recompute)
+    activations = fused.kept(shape, batch, size, sums, gradient_checkpointing)
+    logits = fused.widest(shape, batch, size, sums, gradient_checkpointing)
     # One micro-batch's gradients come as its activations go; several have those of the ones before.
     update = max(activations + logits + gradients * (batch.count > 1), gradients)
     return activations, logits, fused.passing(shape, batch, size, sums), update

@@ -23,8 +23,8 @@ def decoded(weights: Weights, token_B: torch.Tensor, attend: Attend) -> torch.Te
 
     residual_BC = embedding(token_B, weights.body.embed_tokens.weight)
     for index, layer in enumerate(weights.layers):
-        mixed_BE = attend(index, layer.qkv(normed(residual_BC, layer.before)), layer)
-        layer.out.onto(residual_BC, mixed_BE, in_place=True)
-        gate_up_BJ = layer.gate_up(normed(residual_BC, layer.after))
-        layer.down.onto(residual_BC, gated(gate_up_BJ), in_place=True)
+        mixed_BE = attend(index, layer.qkv(normed(residual_BC, layer.attention_norm)), layer)
+        layer.out.add_to(residual_BC, mixed_BE, in_place=True)
+        gate_up_BJ = layer.gate_up(normed(residual_BC, layer.mlp_norm))
+        layer.down.add_to(residual_BC, gated(gate_up_BJ), in_place=True)
     return normed(residual_BC, weights.body.norm)

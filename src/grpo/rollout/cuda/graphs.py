@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from grpo.model.fused.weights import Layer, Places
-from grpo.model.matmul import wide_product
+from grpo.model.fused.weights import Layer, WeightAddresses
+from grpo.model.matmul import matmul_fp32_out
 from grpo.model.packing import pack_prompts
 from grpo.model.policy import Policy
 from grpo.rollout.cuda import kernels
@@ -76,7 +76,7 @@ class GraphDecoding:
         self.sampling_scratch = floats(S, vocabulary_parts), floats(S, vocabulary_parts)
         self.every_row = torch.arange(S, dtype=torch.int32, device=device)
         self.fused = policy.fused
-        self.places = Places(policy.model)  # which the working copy may have moved
+        self.addresses = WeightAddresses(policy.model)  # which the working copy may have moved
         self.rotation = self.fused.rotation(room.columns + L) if self.fused else None
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self.pool: Any = None
@@ -162,7 +162,9 @@ class GraphDecoding:
             )
             return out_PHQD.transpose(1, 2).reshape(P * Q, -1)
 
-        self.logits_PV[first : first + P] = wide_product(decoded(self.fused, tokens_T, attend)[last_P], self.fused.head)
+        self.logits_PV[first : first + P] = matmul_fp32_out(
+            decoded(self.fused, tokens_T, attend)[last_P], self.fused.head
+        )
 
     def _prefill_stock(self, prompts: Sequence[np.ndarray], first: int) -> None:
         into = _Prompts(self.prompt_layers, first)
@@ -272,7 +274,7 @@ class GraphDecoding:
         """Reads every row's token, samples the next, and closes up: a count of rows holds all that go from then on."""
         if self.fused:
             hidden_BC = decoded(self.fused, self.rows.token_B[:batch], self.attend_packed)
-            logits_BV = wide_product(hidden_BC, self.fused.head)
+            logits_BV = matmul_fp32_out(hidden_BC, self.fused.head)
         else:
             token_B1 = self.rows.token_B[:batch].long()[:, None]
             position_B1 = (self.rows.first_B[:batch] + self.rows.time).long()[:, None]

@@ -63,7 +63,7 @@ def _of_a_layer(decoding: GraphDecoding, weights: Weights) -> Sequence[Work]:
     column_Q = torch.zeros(2, dtype=torch.int32, device=residual_BC.device)
     prompt_tokens = SimpleNamespace(slot_B=column_Q, first_B=column_Q, time=column_Q)
     works: list[Work] = [
-        partial(norm, residual_BC, layer.before.weight, layer.before.variance_epsilon, weights.dtype),
+        partial(norm, residual_BC, layer.attention_norm.weight, layer.attention_norm.variance_epsilon, weights.dtype),
         partial(gated, zeros(1, len(layer.gate_up.weight))),
         partial(kernels.rotate_and_store, few_BE[:2], prompts, rotation, prompt_tokens, heads, layer.norms),
     ]
