@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from grpo.rewards.functions import OwnReward, Spec
+from grpo.rewards.functions import FunctionReward, Spec
 from grpo.rewards.pool.confine import Limits
-from grpo.rewards.pool.invoke import Answers
+from grpo.rewards.pool.invoke import Request
 from grpo.rewards.pool.workers import Workers
 from grpo.tasks.checkers.sandbox import _bubble, run_program
 from grpo.types import Problem
@@ -52,13 +52,13 @@ def main() -> None:
         file = Path(folder, "mine.py")
         file.write_text(REWARD)
         start = time.perf_counter()
-        workers = Workers([OwnReward(Spec(str(file), "f", 1.0))], Limits())
+        workers = Workers([FunctionReward(Spec(str(file), "f", 1.0))], Limits())
         workers.ready()
         print(f"{'workers, until ready (in the background)':44} {1e3 * (time.perf_counter() - start):7.1f} ms")
-        groups = [Answers(Problem("p", "?", ""), ("a",) * 8)] * 16
+        groups = [Request(Problem("p", "?", ""), ("a",) * 8)] * 16
         workers.start(groups)()
         told("128 completions by the workers", seconds(lambda: workers.start(groups)()))
-        crash = [Answers(Problem("p", "?", ""), ("exit",))]
+        crash = [Request(Problem("p", "?", ""), ("exit",))]
         told("one completion that ends its worker", seconds(lambda: workers.start(crash)()))
         workers.close()
 

@@ -178,7 +178,7 @@ def test_what_a_run_cannot_have_is_told_before_it_is_made(tmp_path: Path, monkey
     for changed, message in (
         (
             replace(config, task="unmarked", loss=replace(config.loss, credit="process")),
-            r'field loss.credit: "process" needs a task that marks steps, and task arithmetic:easy has no method steps',
+            r'field loss.credit: "process" needs a task with the method steps; task arithmetic:easy has none',
         ),
         (
             replace(config, loss=replace(config.loss, surrogate="no_such_module:f")),

@@ -232,7 +232,7 @@ def test_what_a_task_notices_is_noticed_whatever_pays() -> None:
 def test_a_class_is_no_function(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("class Judge:\n    def __call__(self, problem, text):\n        return 0.5\n")
     named = f"{tmp_path / 'mine.py'}:Judge"
-    with pytest.raises(GrpoError, match=r"is a class; name an object of it, such as .*mine.py:Judge\(\)"):
+    with pytest.raises(GrpoError, match=r"is a class; name an object, such as .*mine.py:Judge\(\)"):
         scored(named, group_of("42"))
     assert [c.reward for c in scored(f"{named}()", group_of("42"))] == [0.5]
 
@@ -249,7 +249,7 @@ def test_a_script_that_trains_when_it_is_imported_is_refused(tmp_path: Path) -> 
 
 
 def test_two_of_one_name_are_refused() -> None:
-    with pytest.raises(GrpoError, match="field reward: two are called f; give one of them another name"):
+    with pytest.raises(GrpoError, match="field reward: two rewards are named f; rename one"):
         Scorer(Arithmetic(), "a.py:f, b.py:f*2")
 
 
@@ -398,5 +398,5 @@ def test_a_file_that_is_not_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([*TRAIN, "--reward", "absent.py:f"]) == 2
-    assert capsys.readouterr().err == "grpo: reward absent.py:f: there is no file absent.py\n"
+    assert capsys.readouterr().err == "grpo: reward absent.py:f: file absent.py does not exist\n"
     assert not Path("runs/job").exists()

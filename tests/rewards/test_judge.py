@@ -147,7 +147,7 @@ def test_errors_that_stay_leave_a_completion_unscored(server: Server) -> None:
 def test_no_server_at_all() -> None:
     with Server() as closed:
         pass
-    with pytest.raises(GrpoError, match=r"field reward: judge at .*Connection.*; start it, mend the address"):
+    with pytest.raises(GrpoError, match=r"field reward: judge at .*Connection.*; start the server"):
         graded(closed, {"x": ["1"]}, judge_retries=0)
     [done] = graded(closed, {"x": ["1"]}, judge_model="grader", judge_retries=0)
     assert done.reward is None
@@ -155,7 +155,7 @@ def test_no_server_at_all() -> None:
 
 
 def test_a_refusal_stops_the_run(server: Server) -> None:
-    with pytest.raises(GrpoError, match="refuses with status 401: no"):
+    with pytest.raises(GrpoError, match="refused with status 401: no"):
         graded(server, {"x": [401]})
     assert len(server.asked) == 1
 
@@ -167,7 +167,7 @@ def test_a_judge_that_mostly_fails_stops_the_run(server: Server) -> None:
 
 
 def test_the_budget_is_kept(server: Server) -> None:
-    with pytest.raises(GrpoError, match=r"all 3 requests of scoring.judge_budget are spent"):
+    with pytest.raises(GrpoError, match=r"field scoring.judge_budget: all 3 requests are used up"):
         graded(server, {"x": [500]}, judge_model="grader", judge_budget=3, judge_retries=9)
     assert len(server.asked) == 3
 
@@ -189,14 +189,14 @@ def test_a_prompt_of_ones_own(server: Server, tmp_path: Path) -> None:
     # What a completion writes is not filled in.
     assert server.asked[0]["messages"][0]["content"] == '{"grade": <{answer}> against 42}'
     file.write_text("nothing to grade")
-    with pytest.raises(GrpoError, match=r"prompt\.txt has no {completion} in it"):
+    with pytest.raises(GrpoError, match=r"prompt\.txt lacks {completion}"):
         graded(server, {"x": ["1"]}, judge_prompt=str(file))
     with pytest.raises(GrpoError, match=r"field scoring.judge_prompt: absent.txt cannot be read"):
         graded(server, {"x": ["1"]}, judge_prompt="absent.txt")
 
 
 def test_what_is_no_address_is_refused() -> None:
-    with pytest.raises(GrpoError, match="judge:ftp://x is no address"):
+    with pytest.raises(GrpoError, match="judge:ftp://x is not a valid address"):
         Scorer(Arithmetic(), "judge:ftp://x")
 
 

@@ -85,7 +85,7 @@ def test_one_logit_is_the_reward(folder: Path, at_once: int, monkeypatch: pytest
 
 def test_of_several_labels_one_is_named(tmp_path: Path) -> None:
     several = make(tmp_path / "moods", ["bad", "fair", "good"])
-    with pytest.raises(GrpoError, match=r"has the labels bad, fair, good; name the one that pays: model:.*moods#bad"):
+    with pytest.raises(GrpoError, match=r"has the labels bad, fair, good; name the one to reward: model:.*moods#bad"):
         ModelReward(str(several))
     reward = ModelReward(f"{several}#good")
     texts = ["6*7=" + text for text in TEXTS]
@@ -110,8 +110,8 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path, folder: Path) -> None:
     (broken / "model.safetensors").write_bytes(b"short")
     with pytest.raises(GrpoError, match="field reward: cannot load the reward model"):
         ModelReward(str(broken))
-    # A language model has no classifier's head: random numbers would be paid.
-    with pytest.raises(GrpoError, match=r"lacks 1 weights, the first is score.weight"):
+    # A language model has no classifier's head: random numbers would be the reward.
+    with pytest.raises(GrpoError, match=r"is not a reward model: 1 weights are missing: score.weight"):
         ModelReward(str(Path(locate_model("nano"))))
 
 

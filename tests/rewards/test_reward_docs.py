@@ -13,9 +13,9 @@ from grpo.config import parse as flags
 from grpo.config.schema import parse_train
 from grpo.errors import GrpoError
 from grpo.record.metrics import METRICS
-from grpo.rewards.functions import OwnReward, Spec, parse
-from grpo.rewards.pool.confine import OTHERS_TO_COME, Limits
-from grpo.rewards.pool.invoke import Answers
+from grpo.rewards.functions import FunctionReward, Spec, parse
+from grpo.rewards.pool.confine import OTHER_PROCESSES, Limits
+from grpo.rewards.pool.invoke import Request
 from grpo.rewards.scoring import RECENT
 from grpo.tasks.checkers.sandbox import ProgramLimits, require
 from grpo.types import Problem
@@ -51,7 +51,7 @@ def test_numbers_on_the_pages() -> None:
     assert f"{limits.output >> 10} KB" in SANDBOX
     assert f"{limits.seconds:g} seconds by the clock" in SANDBOX
     assert f"limited to {Limits().processes};" in OWN
-    assert f"{Limits().processes} for each worker, and {OTHERS_TO_COME} for" in OWN
+    assert f"{Limits().processes} for each worker, and {OTHER_PROCESSES} for" in OWN
     assert f"of the last {RECENT} completions" in OWN
     assert {"failures", "timeouts", "crashes"} <= METRICS.keys()
 
@@ -60,9 +60,9 @@ def test_the_functions_shown_agree(tmp_path: Path) -> None:
     [code] = blocks(OWN, "python")
     (tmp_path / "mine.py").write_text(code)
     for name in ("close", "close_as_in_trl"):
-        reward = OwnReward(Spec(str(tmp_path / "mine.py"), name, 1.0))
+        reward = FunctionReward(Spec(str(tmp_path / "mine.py"), name, 1.0))
         reward.load()
-        found = reward(Answers(Problem("p", "6*7=", "42"), ("42 ", "41")))
+        found = reward(Request(Problem("p", "6*7=", "42"), ("42 ", "41")))
         assert [dict(outcome.parts) for outcome in found] == [{name: 1.0}, {name: 0.0}]
 
 

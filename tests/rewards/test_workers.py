@@ -21,10 +21,10 @@ import torch
 from grpo.config import Scoring
 from grpo.errors import GrpoError
 from grpo.rewards import Scorer
-from grpo.rewards.functions import OwnReward, Spec
+from grpo.rewards.functions import FunctionReward, Spec
 from grpo.rewards.pool import worker
 from grpo.rewards.pool.confine import Limits, descendants
-from grpo.rewards.pool.invoke import Answers, Outcome, as_number
+from grpo.rewards.pool.invoke import Outcome, Request, as_number
 from grpo.rewards.pool.workers import Workers
 from grpo.types import Completion, Group, Problem
 
@@ -33,8 +33,8 @@ PROBLEM = Problem("p", "say something", "")
 SECONDS = 2.0
 
 
-def reward(name: str) -> OwnReward:
-    return OwnReward(Spec(UNRULY, name, 1.0))
+def reward(name: str) -> FunctionReward:
+    return FunctionReward(Spec(UNRULY, name, 1.0))
 
 
 @pytest.fixture(scope="module", params=["unruly", "batch"])
@@ -47,7 +47,7 @@ def workers(request: pytest.FixtureRequest) -> Iterator[Workers]:
 
 
 def outcomes(workers: Workers, *texts: str) -> list[Outcome]:
-    [[rows]] = workers.start([Answers(PROBLEM, texts)])()
+    [[rows]] = workers.start([Request(PROBLEM, texts)])()
     return rows
 
 
@@ -65,7 +65,7 @@ def value(outcome: Outcome) -> float | None:
         ("quit", "crash", "SystemExit: 4"),
         ("allocate", "crash", "MemoryError"),
         ("print", "timeout", "no result after 2 s"),
-        ("segfault", "crash", "its process was ended by SIGSEGV"),
+        ("segfault", "crash", "its process was killed by SIGSEGV"),
     ],
 )
 def test_what_goes_wrong_costs_one_completion(workers: Workers, text: str, fault: str, why: str) -> None:
@@ -88,7 +88,7 @@ def test_every_completion_gets_its_own_outcome(workers: Workers) -> None:
     """Whatever mixture of faults the groups hold, and however often workers are replaced meanwhile."""
     expected = {"a": (1.0, ""), "bb": (2.0, ""), "none": (None, ""), "raise": ("failure",), "exit": ("crash",)}
     rng = random.Random(7)
-    groups = [Answers(PROBLEM, tuple(rng.choices(list(expected), k=rng.randrange(6)))) for _ in range(60)]
+    groups = [Request(PROBLEM, tuple(rng.choices(list(expected), k=rng.randrange(6)))) for _ in range(60)]
     [found] = workers.start(groups)()
     for answers, rows in zip(groups, found, strict=True):
         told = [(row.fault,) if row.fault else (value(row), "") for row in rows]
@@ -100,7 +100,7 @@ def test_quick_calls_share_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[list[int]] = []
 
     class Line:
-        jobs: ClassVar[list[bytes]] = [pickle.dumps((0, Answers(PROBLEM, ("a", "raise", "bb", "ccc", "d")), False))]
+        jobs: ClassVar[list[bytes]] = [pickle.dumps((0, Request(PROBLEM, ("a", "raise", "bb", "ccc", "d")), False))]
 
         def recv_bytes(self) -> bytes:
             if not self.jobs:
@@ -153,16 +153,16 @@ def test_the_dead_do_not_count_as_processes(workers: Workers) -> None:
 def test_the_others_go_on_while_one_hangs() -> None:
     pool = Workers([reward("unruly")], Limits(seconds=3600, workers=2))
     try:
-        pool.start([Answers(PROBLEM, ("sleep",))])
-        others = pool.start([Answers(PROBLEM, ("a", "bb"))] * 50)
+        pool.start([Request(PROBLEM, ("sleep",))])
+        others = pool.start([Request(PROBLEM, ("a", "bb"))] * 50)
         assert [[value(row) for row in rows] for rows in others()[0]] == [[1.0, 2.0]] * 50
     finally:
         pool.close()
 
 
 def test_batches_overlap_and_come_back_in_any_order(workers: Workers) -> None:
-    first = workers.start([Answers(PROBLEM, ("a",))])
-    second = workers.start([Answers(PROBLEM, ("ab", "abc")), Answers(PROBLEM, ())])
+    first = workers.start([Request(PROBLEM, ("a",))])
+    second = workers.start([Request(PROBLEM, ("ab", "abc")), Request(PROBLEM, ())])
     assert [[value(row) for row in rows] for rows in second()[0]] == [[2.0, 3.0], []]
     assert value(first()[0][0][0]) == 1.0
 
@@ -170,24 +170,24 @@ def test_batches_overlap_and_come_back_in_any_order(workers: Workers) -> None:
 def test_a_large_batch_does_not_block(workers: Workers) -> None:
     """More than any socket holds, in both directions."""
     long = "x" * 100_000
-    finish = workers.start([Answers(PROBLEM, (long, "raise"))] * 40)
-    another = workers.start([Answers(PROBLEM, (long,))] * 40)
+    finish = workers.start([Request(PROBLEM, (long, "raise"))] * 40)
+    another = workers.start([Request(PROBLEM, (long,))] * 40)
     assert [value(rows[0]) for rows in finish()[0]] == [100_000.0] * 40
     assert [value(rows[0]) for rows in another()[0]] == [100_000.0] * 40
 
 
-def test_a_killed_foreman_is_replaced() -> None:
+def test_a_killed_supervisor_is_replaced() -> None:
     pool = Workers([reward("unruly")], Limits(seconds=5.0, workers=1))
     try:
         pool.ready()
-        finish = pool.start([Answers(PROBLEM, ("abc",))])
+        finish = pool.start([Request(PROBLEM, ("abc",))])
         os.kill(pool.process.pid, signal.SIGKILL)
         assert value(finish()[0][0][0]) == 3.0
     finally:
         pool.close()
 
 
-def test_a_reward_that_kills_the_foreman_stops_the_run() -> None:
+def test_a_reward_that_kills_the_supervisor_stops_the_run() -> None:
     pool = Workers([reward("patricide")], Limits(seconds=5.0, workers=1))
     try:
         with pytest.raises(GrpoError, match="the process that scores patricide was killed twice"):
@@ -198,13 +198,13 @@ def test_a_reward_that_kills_the_foreman_stops_the_run() -> None:
 
 def test_nothing_outlives_a_killed_trainer(tmp_path: Path) -> None:
     program = f"""
-from grpo.rewards.pool.invoke import Answers
+from grpo.rewards.pool.invoke import Request
 from grpo.rewards.pool.confine import Limits
-from grpo.rewards.functions import OwnReward, Spec
+from grpo.rewards.functions import FunctionReward, Spec
 from grpo.rewards.pool.workers import Workers
 from grpo.types import Problem
-workers = Workers([OwnReward(Spec({UNRULY!r}, "unruly", 1.0))], Limits(seconds=3600, workers=2))
-workers.start([Answers(Problem("p", "", ""), ("orphanpid",)), Answers(Problem("p", "", ""), ("sleep",))])
+workers = Workers([FunctionReward(Spec({UNRULY!r}, "unruly", 1.0))], Limits(seconds=3600, workers=2))
+workers.start([Request(Problem("p", "", ""), ("orphanpid",)), Request(Problem("p", "", ""), ("sleep",))])
 print(workers.process.pid, flush=True)
 input()
 """
@@ -212,9 +212,9 @@ input()
         [sys.executable, "-c", program], cwd=tmp_path, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert trainer.stdout is not None
-    foreman = int(trainer.stdout.readline())
+    supervisor = int(trainer.stdout.readline())
     wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
-    everyone = [foreman, *descendants(foreman)]
+    everyone = [supervisor, *descendants(supervisor)]
     assert int((tmp_path / "pid").read_text()) in everyone
     trainer.kill()
     trainer.communicate()
@@ -251,9 +251,9 @@ def test_no_torch_and_none_of_the_trainers_threads_come_along(tmp_path: Path) ->
         "def threads(problem, text):\n    return float(len(os.listdir('/proc/self/task')))\n"
     )
     names = ("torch_loaded", "threads")
-    pool = Workers([OwnReward(Spec(str(tmp_path / "look.py"), name, 1.0)) for name in names], Limits(workers=1))
+    pool = Workers([FunctionReward(Spec(str(tmp_path / "look.py"), name, 1.0)) for name in names], Limits(workers=1))
     try:
-        loaded, threads = (rows[0][0] for rows in pool.start([Answers(PROBLEM, ("",))])())
+        loaded, threads = (rows[0][0] for rows in pool.start([Request(PROBLEM, ("",))])())
         assert (value(loaded), value(threads)) == (0.0, 1.0)
     finally:
         pool.close()
@@ -273,7 +273,7 @@ def test_no_torch_and_none_of_the_trainers_threads_come_along(tmp_path: Path) ->
 def test_what_cannot_be_loaded_is_told(tmp_path: Path, code: str, says: str) -> None:
     file = tmp_path / "mine.py"
     file.write_text(code)
-    pool = Workers([OwnReward(Spec(str(file), "f", 1.0))], Limits(workers=1))
+    pool = Workers([FunctionReward(Spec(str(file), "f", 1.0))], Limits(workers=1))
     try:
         with pytest.raises(GrpoError) as told:
             pool.ready()

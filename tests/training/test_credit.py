@@ -157,7 +157,7 @@ def test_a_task_without_steps_is_refused() -> None:
         name = "plain"
 
     with pytest.raises(
-        GrpoError, match=r'field loss.credit: "process" needs a task that marks steps, and task plain has no'
+        GrpoError, match=r'field loss.credit: "process" needs a task with the method steps; task plain has none'
     ):
         step_marks(Plain())  # type: ignore[arg-type]
 

@@ -1,8 +1,8 @@
-"""People's own reward functions: which ones, how they are loaded, how they are called.
+"""Reward functions: parses the field `reward`, loads the functions and calls them.
 
-Both ways of writing one work unchanged:
+A function has one of two signatures:
 
-    def reward(completions, answer, **columns): ...     # TRL's: lists in, a list out; async too
+    def reward(completions, answer, **columns): ...     # as in TRL: lists in, a list out; may be async
     def reward(problem, text): ...                      # one completion in, a number out
 """
 
@@ -23,7 +23,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from grpo.errors import GrpoError
-from grpo.rewards.pool.invoke import Answers, Outcome
+from grpo.rewards.pool.invoke import Outcome, Request
 from grpo.types import chat
 
 
@@ -37,18 +37,18 @@ name='get_soft_overlong_punishment(48, 16)', weight=1.0)]
     """
 
     source: str
-    """A file, a module, or one of the words task, model and judge."""
+    """A file, a module, or task, model or judge."""
     name: str
     weight: float
     number: int = field(default=1, repr=False)
-    """Among the judges, or the reward models of one name."""
+    """Counts the judges, and the reward models of one name."""
 
     def __str__(self) -> str:
         return f"{self.source}:{self.name}" if self.name else self.source
 
     @property
     def part(self) -> str:
-        """What its values are recorded under; the task's have names of their own."""
+        """The name its values are recorded under; a task names its parts itself."""
         if self.source not in ("model", "judge"):
             return self.name.partition("(")[0] or "task"
         name = Path(self.name.partition("#")[0]).name if self.source == "model" else "judge"
@@ -77,23 +77,23 @@ def _spec(entry: str) -> Spec:
         try:
             entry, weight = found[1], float(found[2])
         except ValueError:
-            raise GrpoError(f"field reward: {found[2]!r} in {entry!r} is no weight; write NAME*0.5") from None
+            raise GrpoError(f"field reward: {found[2]!r} in {entry!r} is not a valid weight; write NAME*0.5") from None
     if entry == "task":
         return Spec("task", "", weight)
     source, colon, name = entry.partition(":")
     if not colon or not source or not name:
         known = "file.py:function, module:function, model:ID, judge:URL or task"
-        raise GrpoError(f"field reward: {entry!r} is none of {known}")
+        raise GrpoError(f"field reward: {entry!r} is not a valid reward; write {known}")
     if source not in ("model", "judge") and not re.fullmatch(r"[A-Za-z_]\w*(\(.*\))?", name, re.DOTALL):
-        raise GrpoError(f"field reward: {name!r} in {entry!r} is no name of a function")
+        raise GrpoError(f"field reward: {name!r} in {entry!r} is not a valid name of a function")
     return Spec(source, name, weight)
 
 
-class OwnReward:
-    """A function from a file or a module. Only its name travels; each process loads it for itself."""
+class FunctionReward:
+    """A function from a file or a module. Only its name is sent to the supervisor, which imports it."""
 
     batched = True
-    """Until the function is loaded, and shows its parameters."""
+    """Known once the function is loaded."""
 
     def __init__(self, spec: Spec):
         self.spec, self.name = spec, spec.part
@@ -103,25 +103,25 @@ class OwnReward:
         self.parameters = inspect.signature(self.function).parameters
         self.batched = takes_lists(self.parameters, str(self.spec))
         self.other_form: bool | None = None
-        """Whether it reads messages where rows are texts, or the reverse; None until a call has gone through."""
+        """Whether it takes messages where rows are texts, or the reverse; None until a call has succeeded."""
 
-    def __call__(self, answers: Answers) -> list[Outcome]:
+    def __call__(self, request: Request) -> list[Outcome]:
         if not self.batched:
-            return [Outcome({self.name: self._value(answers.problem, text)}) for text in answers.texts]
-        values = self._values(answers)
+            return [Outcome({self.name: self._value(request.problem, text)}) for text in request.texts]
+        values = self._values(request)
         if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
             raise GrpoError(f"returned {values!r:.200}; return a list with a number for each completion")
         return [Outcome({self.name: value}) for value in values]
 
-    def _values(self, answers: Answers) -> Any:
-        """Texts or messages as the row has them. A function that cannot read these gets the others: `text.strip()`
-        fails on a list of messages, and `completion[0]["content"]` on a text."""
+    def _values(self, request: Request) -> Any:
+        """Passes texts or messages, whichever the row has. If the function fails on these, passes the other form:
+        `text.strip()` fails on a list of messages, and `completion[0]["content"]` on a text."""
         errors = []
         for other_form in (False, True) if self.other_form is None else (self.other_form,):
-            arguments = trl_arguments(answers, messages=answers.problem.conversational != other_form)
+            arguments = trl_arguments(request, messages=request.problem.conversational != other_form)
             try:
                 values = self._value(**self._accepted(arguments))
-            except (TypeError, AttributeError) as error:  # a border: people's code
+            except (TypeError, AttributeError) as error:  # border: people's code
                 errors.append(error)
             else:
                 self.other_form = other_form
@@ -142,22 +142,22 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
-def trl_arguments(answers: Answers, *, messages: bool) -> dict[str, Any]:
-    """What TRL's trainer hands to a reward function, with prompts and completions as lists of messages or as texts."""
-    problem, count = answers.problem, len(answers.texts)
+def trl_arguments(request: Request, *, messages: bool) -> dict[str, Any]:
+    """The keyword arguments of TRL's trainer, with prompts and completions as lists of messages or as texts."""
+    problem, count = request.problem, len(request.texts)
     columns = {"answer": problem.answer, "solution": problem.answer, **problem.columns}
     columns = {name: value for name, value in columns.items() if name not in ("prompt", "completion", "completion_ids")}
     if messages:
         prompt: Any = [dict(message) for message in problem.messages or chat(problem.prompt)]
-        completions: Any = [[{"role": "assistant", "content": text}] for text in answers.texts]
+        completions: Any = [[{"role": "assistant", "content": text}] for text in request.texts]
     else:
-        prompt, completions = problem.prompt, list(answers.texts)
+        prompt, completions = problem.prompt, list(request.texts)
     return {
         "prompts": [prompt] * count,
         "completions": completions,
-        "completion_ids": [list(tokens) for tokens in answers.tokens] or [[]] * count,
+        "completion_ids": [list(tokens) for tokens in request.tokens] or [[]] * count,
         **{name: [value] * count for name, value in columns.items()},
-        "trainer_state": SimpleNamespace(global_step=answers.step),
+        "trainer_state": SimpleNamespace(global_step=request.step),
         "log_extra": lambda column, values: None,
         "log_metric": lambda name, value: None,
     }
@@ -177,7 +177,7 @@ def takes_lists(parameters: Mapping[str, inspect.Parameter], spec: str) -> bool:
 
 
 def load_function(spec: Spec) -> Callable[..., Any]:
-    """The function; for `name(arguments)`, what name returns when called with them."""
+    """The function, or for `name(arguments)` the function that this call returns."""
     name, parenthesis, arguments = spec.name.partition("(")
     module = load_module(spec)
     found = getattr(module, name, None)
@@ -185,7 +185,7 @@ def load_function(spec: Spec) -> Callable[..., Any]:
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
         raise GrpoError(f"reward {spec}: {spec.source} has no function {name}; it has {', '.join(functions) or 'none'}")
     if not parenthesis and inspect.isclass(found):
-        raise GrpoError(f"reward {spec}: is a class; name an object of it, such as {spec.source}:{name}()")
+        raise GrpoError(f"reward {spec}: is a class; name an object, such as {spec.source}:{name}()")
     if not parenthesis:
         return found
     try:
@@ -197,7 +197,7 @@ def load_function(spec: Spec) -> Callable[..., Any]:
     except GrpoError as error:
         raise GrpoError(f"reward {spec}: {error}") from None
     except Exception as error:  # border: people's code
-        raise GrpoError(f"reward {spec}: cannot be made: {type(error).__name__}: {error}") from error
+        raise GrpoError(f"reward {spec}: the call failed: {type(error).__name__}: {error}") from error
 
 
 def load_module(spec: Spec) -> ModuleType:
@@ -207,8 +207,8 @@ def load_module(spec: Spec) -> ModuleType:
             return importlib.import_module(source)
         path = Path(source).resolve()
         if not path.is_file():
-            raise GrpoError(f"reward {spec}: there is no file {source}")
-        sys.path.insert(0, str(path.parent))  # it may import its neighbours
+            raise GrpoError(f"reward {spec}: file {source} does not exist")
+        sys.path.insert(0, str(path.parent))  # it may import files beside it
         found = importlib.util.spec_from_file_location(f"reward_{path.stem}", path)
         assert found is not None
         assert found.loader is not None
@@ -230,7 +230,7 @@ def _place(error: BaseException, source: str) -> str:
 
 
 def sources(specs: Sequence[Spec]) -> list[bytes]:
-    """The files that hold the functions, to tell whether they are the same when a run goes on."""
+    """Contents of the files that hold the functions: a resumed run must have the same."""
     found = []
     for spec in specs:
         if spec.source in ("task", "model", "judge"):
@@ -243,6 +243,6 @@ def sources(specs: Sequence[Spec]) -> list[bytes]:
 def _origin(module: str) -> str | None:
     try:
         spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):  # told when it is loaded
+    except (ImportError, ValueError):  # loading reports it
         return None
     return spec.origin if spec else None

@@ -1,4 +1,4 @@
-"""A reward model: any Hugging Face sequence classifier reads (prompt, completion) and its one logit is the reward."""
+"""Reward models: the logit that a Hugging Face sequence classifier gives to a prompt and its completion."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from safetensors import SafetensorError
 
 from grpo.errors import GrpoError
 from grpo.model.hub.quiet import quiet_transformers
-from grpo.rewards.pool.invoke import Answers, Outcome, checked
+from grpo.rewards.pool.invoke import Outcome, Request, validated
 
-TOKENS_AT_ONCE = 16384
+TOKENS_PER_BATCH = 16384
 """Padding included."""
 
 
 class ModelReward:
-    """Runs on the trainer's device, in its process; `name` is a folder or a Hugging Face id.
-
-    With several labels, `owner/name#label` pays the probability of that label.
-    """
+    """Runs in the trainer's process and on its device. `name` is a folder or a Hugging Face id; with several labels,
+    `owner/name#label` rewards the probability of that label."""
 
     def __init__(self, name: str, device: str = "cpu", part: str = ""):
         source, _, label = name.partition("#")
@@ -37,15 +35,15 @@ class ModelReward:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise GrpoError(f"field reward: cannot load the reward model {source!r}: {reason}") from error
         if missing := sorted(report["missing_keys"]):
-            # transformers would fill these with random numbers and go on.
+            # transformers would fill these with random numbers.
             raise GrpoError(
-                f"field reward: {source} lacks {len(missing)} weights, the first is {missing[0]}; it is no reward model"
+                f"field reward: {source} is not a reward model: {len(missing)} weights are missing: {missing[0]}, …"
             )
         self.part = part or Path(source).name
         self.label = self._label(source, label)
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
-        # Decoders are read at their last token that is no padding.
+        # A decoder's logit is read at the last token before the padding.
         self.model.config.pad_token_id = self.tokenizer.pad_token_id
         self.tokenizer.padding_side, self.tokenizer.truncation_side = "right", "left"
         self.model.eval().to(device)
@@ -57,20 +55,20 @@ class ModelReward:
         if label not in names:
             example = f"model:{source}#{next(iter(names))}"
             raise GrpoError(
-                f"field reward: {source} has the labels {', '.join(names)}; name the one that pays: {example}"
+                f"field reward: {source} has the labels {', '.join(names)}; name the one to reward: {example}"
             )
         return names[label]
 
-    def start(self, asked: Sequence[Answers]) -> Callable[[], list[list[Outcome]]]:
-        return lambda: self._outcomes(asked)
+    def start(self, requests: Sequence[Request]) -> Callable[[], list[list[Outcome]]]:
+        return lambda: self._outcomes(requests)
 
-    def _outcomes(self, asked: Sequence[Answers]) -> list[list[Outcome]]:
-        values = iter(self.rewards([self.text(answers, text) for answers in asked for text in answers.texts]))
-        return [[checked(Outcome({self.part: next(values)})) for _ in answers.texts] for answers in asked]
+    def _outcomes(self, requests: Sequence[Request]) -> list[list[Outcome]]:
+        values = iter(self.rewards([self.text(request, text) for request in requests for text in request.texts]))
+        return [[validated(Outcome({self.part: next(values)})) for _ in request.texts] for request in requests]
 
-    def text(self, answers: Answers, completion: str) -> str:
-        """A conversation goes through the reward model's own chat template where it has one."""
-        problem = answers.problem
+    def text(self, request: Request, completion: str) -> str:
+        """Prompt and completion; a conversation is formatted by the reward model's chat template where it has one."""
+        problem = request.problem
         if problem.messages and self.tokenizer.chat_template:
             messages = [*map(dict, problem.messages), {"role": "assistant", "content": completion}]
             return self.tokenizer.apply_chat_template(messages, tokenize=False)
@@ -78,7 +76,7 @@ class ModelReward:
 
     @torch.inference_mode()
     def rewards(self, texts: Sequence[str]) -> list[float]:
-        """In batches of texts of about the same length."""
+        """Rewards, computed in batches of texts of similar length."""
         limit = getattr(self.model.config, "max_position_embeddings", None)
         rows = self.tokenizer(
             list(texts), add_special_tokens=False, truncation=limit is not None, max_length=limit, padding=False
@@ -86,7 +84,7 @@ class ModelReward:
         order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
         values = [0.0] * len(rows)
         while order:
-            count = max(1, TOKENS_AT_ONCE // max(1, len(rows[order[0]])))
+            count = max(1, TOKENS_PER_BATCH // max(1, len(rows[order[0]])))
             together, order = order[:count], order[count:]
             for row, value in zip(together, self._batch([rows[row] for row in together]), strict=True):
                 values[row] = value

@@ -12,39 +12,39 @@ import numpy as np
 
 from grpo.config import Scoring
 from grpo.errors import GrpoError
-from grpo.rewards.functions import OwnReward, Spec, parse
+from grpo.rewards.functions import FunctionReward, Spec, parse
 from grpo.rewards.judge import Judge
 from grpo.rewards.pool.confine import Limits
-from grpo.rewards.pool.invoke import Answers, Outcome, Reward, TaskReward, call_each
+from grpo.rewards.pool.invoke import Outcome, Request, Reward, TaskReward, invoke_each
 from grpo.rewards.pool.workers import Workers
 from grpo.tasks.protocol import ChecksCorrectness, HasTraits, Task, is_trusted
 from grpo.types import Completion, Group, Problem, changed
 
 RECENT = 500
-"""Completions among which a reward's faults are counted."""
-FEW = 100
-"""Fewer than this are taken for this many: one fault in the first step is not a tenth."""
+"""Completions over which the share of a reward's faults is taken."""
+MIN_RECENT = 100
+"""Least denominator of that share: one fault in the first step must not stop the run."""
 
 Outcomes = list[list[Outcome]]
 """Of one reward, by group and completion."""
-Start = Callable[[Sequence[Answers]], Callable[[], Outcomes]]
-"""Begins to score; what it returns waits for the outcomes."""
+Start = Callable[[Sequence[Request]], Callable[[], Outcomes]]
+"""Starts to score; the function it returns waits for the outcomes."""
 
 
 @dataclass(frozen=True)
-class Weighted:
-    """A reward of the run and what it counts for."""
+class WeightedReward:
+    """A reward of the run and its weight."""
 
     title: str
     weight: float
     start: Start | None = None
-    """None: the workers do it, for all their rewards at once."""
-    here: bool = False
-    """It takes the trainer's own time, so it begins only when somebody waits, and with all groups."""
+    """None: the workers compute it, together with their other rewards."""
+    in_process: bool = False
+    """Computed by the trainer's process: starts when the outcomes are collected, with all groups at once."""
     is_task: bool = False
-    """Whether this is the task's own check, which also says what is correct."""
+    """The task's own checker, which also decides what is correct."""
     counts: bool = True
-    """Whether it is part of the reward. A task that is not still checks what is correct."""
+    """Part of the reward. A task's checker that is not still decides what is correct."""
 
 
 class Scorer:
@@ -60,13 +60,13 @@ class Scorer:
     def __init__(self, task: Task, reward: str = "", scoring: Scoring | None = None, device: str = "cpu"):
         self.task, self.scoring, self.device = task, scoring or Scoring(), device
         self.specs = parse(reward) or [Spec("task", "", 1.0)]
-        _refuse_namesakes(self.specs)
+        _refuse_duplicate_names(self.specs)
         self.rewards_task = any(spec.source == "task" for spec in self.specs)
-        """Whether the task's own check is part of the reward."""
+        """Whether the task's own checker is part of the reward."""
         self.checks_golds = [spec.source for spec in self.specs] == ["task"]
         """Whether every gold answer must be correct."""
         self.has_verdict = isinstance(task, ChecksCorrectness)
-        """Whether the task says what is correct; otherwise a full reward of its own check counts as correct."""
+        """Whether the task says what is correct; otherwise the full reward of its checker counts as correct."""
         self.notes: list[str] = []
         """What a person should know about how this run is scored."""
         self.workers: Workers | None = None
@@ -87,7 +87,7 @@ class Scorer:
             judge.close()
 
     def ready(self) -> None:
-        """Raises where a reward cannot be loaded."""
+        """Waits until the rewards are loaded. Raises GrpoError where one cannot be."""
         if self.workers:
             self.workers.ready()
 
@@ -107,11 +107,11 @@ class Scorer:
         groups = [Group(problem, empty, (Completion(text, empty, empty, "stop"),), 0) for problem, text in pairs]
         return [group.completions[0] for group in self.score(groups)]
 
-    def note_faults(self, title: str, outcomes: Outcomes) -> None:
-        """Stops the run where a reward fails too often to learn from."""
+    def count_faults(self, title: str, outcomes: Outcomes) -> None:
+        """Counts the faults of a reward. Raises GrpoError when their share exceeds scoring.most_failures."""
         recent = self.recent.setdefault(title, deque(maxlen=RECENT))
         recent.extend(bool(outcome.fault) for rows in outcomes for outcome in rows)
-        if sum(recent) > self.scoring.most_failures * max(len(recent), FEW):
+        if sum(recent) > self.scoring.most_failures * max(len(recent), MIN_RECENT):
             last = next(outcome for rows in reversed(outcomes) for outcome in reversed(rows) if outcome.fault)
             raise GrpoError(
                 f"{title}: failed on {sum(recent)} of the last {len(recent)} completions, more than "
@@ -119,7 +119,7 @@ class Scorer:
                 f"{error_line(last.why)}; fix it, or raise the limit"
             )
 
-    def _start(self) -> list[Weighted]:
+    def _start(self) -> list[WeightedReward]:
         isolated: list[Reward] = []
         rewards = []
         for spec in self.specs:
@@ -127,16 +127,16 @@ class Scorer:
                 from grpo.rewards.model import ModelReward
 
                 model = ModelReward(spec.name, self.device, spec.part)
-                rewards.append(Weighted(f"reward {spec}", spec.weight, model.start, True))
+                rewards.append(WeightedReward(f"reward {spec}", spec.weight, model.start, True))
             elif spec.source == "judge":
                 judge = Judge(spec.name, self.scoring, spec.part)
                 self.judges.append(judge)
-                rewards.append(Weighted(f"reward {spec}", spec.weight, judge.start))
+                rewards.append(WeightedReward(f"reward {spec}", spec.weight, judge.start))
             elif spec.source == "task":
                 rewards.append(self._task_check(spec.weight, isolated))
             else:
-                rewards.append(Weighted(f"reward {spec}", spec.weight))
-                isolated.append(OwnReward(spec))
+                rewards.append(WeightedReward(f"reward {spec}", spec.weight))
+                isolated.append(FunctionReward(spec))
         if not self.rewards_task and (self.has_verdict or (is_trusted(self.task) and isinstance(self.task, HasTraits))):
             rewards.append(self._task_check(0.0, isolated))
         if isolated:
@@ -145,24 +145,24 @@ class Scorer:
             self.workers = Workers(isolated, limits)
         return rewards
 
-    def _task_check(self, weight: float, isolated: list[Reward]) -> Weighted:
-        """The task's own check, in this process or with the `isolated` rewards."""
+    def _task_check(self, weight: float, isolated: list[Reward]) -> WeightedReward:
+        """The task's checker, in this process or with the `isolated` rewards."""
         reward = TaskReward(self.task, rewards=self.rewards_task)
-        here = self._in_this_process(reward)
-        if here is None:
+        start = self._in_this_process(reward)
+        if start is None:
             isolated.append(reward)
-        return Weighted(reward.name, weight, here, here is not None, is_task=True, counts=self.rewards_task)
+        return WeightedReward(reward.name, weight, start, start is not None, is_task=True, counts=self.rewards_task)
 
     def _in_this_process(self, reward: TaskReward) -> Start | None:
-        """For a task that is trusted, or cannot go elsewhere."""
+        """Computes it in the trainer's process, for a task that is trusted or cannot be pickled; else None."""
         if not is_trusted(self.task):
             why = _bound_here(self.task)
             if not why:
                 return None
             self.notes.append(
-                f"task {self.task.name} is scored in the trainer's process, where nothing ends a call that hangs: {why}"
+                f"task {self.task.name} is scored in the trainer's process, where a call that hangs is not ended: {why}"
             )
-        return lambda asked: lambda: [call_each(reward, answers) for answers in asked]
+        return lambda requests: lambda: [invoke_each(reward, request) for request in requests]
 
 
 class Pending:
@@ -171,15 +171,15 @@ class Pending:
     def __init__(self, scorer: Scorer):
         self.scorer = scorer
         self.groups: list[Group] = []
-        self.asked: list[Answers] = []
+        self.requests: list[Request] = []
         self.waits: list[Callable[[], list[Outcomes | None]]] = []
-        """For what goes on elsewhere, of the groups that were added together: outcomes by reward."""
+        """One for each call of `add`: waits for workers and judges, and returns their outcomes by reward."""
 
     def add(self, groups: Sequence[Group]) -> None:
-        """Begins with these too."""
+        """Starts to score these groups too."""
         workers, rewards = self.scorer.workers, self.scorer.rewards
-        asked = [
-            Answers(
+        requests = [
+            Request(
                 group.problem,
                 tuple(completion.text for completion in group.completions),
                 tuple(tuple(completion.tokens.tolist()) for completion in group.completions) if workers else (),
@@ -187,8 +187,8 @@ class Pending:
             )
             for group in groups
         ]
-        by_workers = workers.start(asked) if workers else list
-        others = [each.start(asked) if each.start and not each.here else None for each in rewards]
+        by_workers = workers.start(requests) if workers else list
+        others = [each.start(requests) if each.start and not each.in_process else None for each in rewards]
 
         def wait() -> list[Outcomes | None]:
             judged = [None if finish is None else finish() for finish in others]
@@ -196,21 +196,21 @@ class Pending:
             return [next(from_workers) if each.start is None else judged[i] for i, each in enumerate(rewards)]
 
         self.groups += groups
-        self.asked += asked
+        self.requests += requests
         self.waits.append(wait)
 
     def collect(self) -> list[Group]:
-        """Waits until all are scored."""
+        """Waits until all groups are scored."""
         rewards, has_verdict = self.scorer.rewards, self.scorer.has_verdict
-        here = [each.start(self.asked)() if each.start and each.here else None for each in rewards]
+        local = [each.start(self.requests)() if each.start and each.in_process else None for each in rewards]
         parts = [wait() for wait in self.waits]
         outcomes = [
             [rows for part in parts for rows in part[i] or ()] if found is None else found
-            for i, found in enumerate(here)
+            for i, found in enumerate(local)
         ]
         for weighted, by_group in zip(rewards, outcomes, strict=True):
             _refuse_mistakes(weighted.title, self.groups, by_group)
-            self.scorer.note_faults(weighted.title, by_group)
+            self.scorer.count_faults(weighted.title, by_group)
 
         def scored(group: Group, by_reward: Sequence[Sequence[Outcome]]) -> Group:
             rows = zip(group.completions, zip(*by_reward, strict=True), strict=True)
@@ -223,7 +223,7 @@ class Pending:
 
 
 def _scored(
-    completion: Completion, rewards: Sequence[Weighted], outcomes: Sequence[Outcome], has_verdict: bool
+    completion: Completion, rewards: Sequence[WeightedReward], outcomes: Sequence[Outcome], has_verdict: bool
 ) -> Completion:
     parts: dict[str, float | None] = {}
     traits: dict[str, float] = {}
@@ -246,7 +246,7 @@ def _scored(
 
 
 def _correct(outcome: Outcome, has_verdict: bool) -> bool | None:
-    """The task's verdict; for a task without one, whether its own check gave the full reward of 1."""
+    """The task's verdict; for a task without one, whether its checker gave the full reward of 1."""
     if outcome.fault:
         return None if outcome.fault == "failure" else False
     if has_verdict:
@@ -255,12 +255,12 @@ def _correct(outcome: Outcome, has_verdict: bool) -> bool | None:
     return sum(values) >= 1.0 if values else None
 
 
-def _refuse_namesakes(specs: Sequence[Spec]) -> None:
+def _refuse_duplicate_names(specs: Sequence[Spec]) -> None:
     """Values are recorded by the function's name."""
     names = [spec.name.partition("(")[0] for spec in specs if spec.source not in ("model", "judge")]
     for name in names:
         if names.count(name) > 1:
-            raise GrpoError(f"field reward: two are called {name or 'task'}; give one of them another name")
+            raise GrpoError(f"field reward: two rewards are named {name or 'task'}; rename one")
 
 
 def _refuse_mistakes(title: str, groups: Sequence[Group], outcomes: Outcomes) -> None:
@@ -271,18 +271,18 @@ def _refuse_mistakes(title: str, groups: Sequence[Group], outcomes: Outcomes) ->
 
 
 def error_line(why: str) -> str:
-    """The error of a traceback, with the place it was raised at."""
+    """The last line of a traceback, with the place that raised it."""
     before = why.partition("\nprinted: ")[0].strip().splitlines() or [""]
     places = [line.strip() for line in before if line.strip().startswith("File ")]
     return f"{before[-1]} ({places[-1]})" if places else before[-1]
 
 
 def _bound_here(task: Task) -> str:
-    """Why a task cannot travel to another process; empty where it can."""
+    """Why a task cannot be sent to a worker process; empty where it can."""
     if type(task).__module__ == "__main__":
         return f"its class {type(task).__qualname__} is part of the program that runs; move it to a file of its own"
     try:
         pickle.dumps(task)
-    except Exception as error:  # noqa: BLE001  border: people's classes, which may raise anything when they are packed
+    except Exception as error:  # noqa: BLE001  border: people's classes, which may raise anything when they are pickled
         return f"it cannot be sent to a worker ({type(error).__name__}: {error})"
     return ""

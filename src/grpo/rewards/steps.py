@@ -1,4 +1,4 @@
-"""Rewards for the steps of a completion, where the task marks them: from places in the text to places of tokens."""
+"""Rewards for the steps of a completion: maps the ends of steps in the text to tokens."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ Decode = Callable[[list[np.ndarray]], list[str]]
 
 
 def step_marks(task: Task) -> Callable[[Problem, str], Sequence[tuple[int, float]]]:
-    """The task's own method; refused where it has none."""
+    """The task's method `steps`. Raises GrpoError where it has none."""
     if not isinstance(task, HasSteps):
-        raise GrpoError(
-            f'field loss.credit: "process" needs a task that marks steps, and task {task.name} has no method steps'
-        )
+        raise GrpoError(f'field loss.credit: "process" needs a task with the method steps; task {task.name} has none')
     return task.steps
 
 
 def score_steps(task: Task, groups: Sequence[Group], decode: Decode) -> list[Group]:
-    """Every completion with its steps. `decode` turns rows of tokens into texts."""
+    """+ (token, reward) of each step. `decode` turns rows of tokens into texts."""
     marks = step_marks(task)
 
     def with_steps(group: Group, completion: Completion) -> Completion:
@@ -34,7 +32,7 @@ def score_steps(task: Task, groups: Sequence[Group], decode: Decode) -> list[Gro
         for _, reward in marked:
             if not isinstance(reward, int | float) or not math.isfinite(reward):
                 raise GrpoError(
-                    f"task {task.name}, problem {group.problem.id}: a step earned {reward!r}; return a finite number"
+                    f"task {task.name}, problem {group.problem.id}: step reward {reward!r} is not a finite number"
                 )
         places = last_tokens(completion, [end for end, _ in marked], decode)
         return changed(
@@ -48,7 +46,7 @@ def score_steps(task: Task, groups: Sequence[Group], decode: Decode) -> list[Gro
 
 
 def last_tokens(completion: Completion, ends: Sequence[int], decode: Decode) -> list[int]:
-    """The token with which each part of the text is complete; the end of the text is the last token, end token too.
+    """The token that completes the text up to each end; the end of the text maps to the last token (the end token).
 
     >>> done = Completion("12,3", np.array([0, 1, 2, 9]), np.zeros(4), "stop")
     >>> pieces = {0: "12", 1: ",", 2: "3", 9: ""}

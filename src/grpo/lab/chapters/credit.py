@@ -9,7 +9,7 @@ from grpo.core import gae, group_advantages, process_advantages
 from grpo.lab.chapters.attribution import presets, steps, tokens, true_value
 from grpo.lab.chapters.gaming import careless, gamed, near, near_as_in_trl, reward_calls, strategies
 from grpo.model.critic import Critic
-from grpo.rewards.pool.invoke import call
+from grpo.rewards.pool.invoke import invoke
 from grpo.rewards.steps import score_steps
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.tasks.gameable import close_and_brief, exact
@@ -37,7 +37,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "near": near,
     "near_as_in_trl": near_as_in_trl,
     "careless": careless,
-    "call": call,
+    "invoke": invoke,
 }
 LIGHT_CRITIC = {"algorithm": "ppo", "critic.model": "shared", "critic.lr": 3e-3, "loss.credit": "process"}
 """One more output of the policy's network, and rewards for every step."""

@@ -11,8 +11,8 @@ import torch
 from grpo.core import group_advantages
 from grpo.errors import GrpoError
 from grpo.lab.chapters.query import Query, text
-from grpo.rewards.functions import OwnReward, Spec
-from grpo.rewards.pool.invoke import Answers, Outcome, call
+from grpo.rewards.functions import FunctionReward, Spec
+from grpo.rewards.pool.invoke import Outcome, Request, invoke
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.tasks.checkers.answers import check
 from grpo.tasks.gameable import close_and_brief, exact
@@ -115,9 +115,9 @@ def reward_calls(query: Query) -> dict[str, Any]:
 
 
 def _told(function: Callable[..., Any], line: str) -> dict[str, Any]:
-    reward = OwnReward(Spec(__name__, function.__name__, 1.0))
+    reward = FunctionReward(Spec(__name__, function.__name__, 1.0))
     reward.load()
-    [outcome] = call(reward, Answers(Problem("typed", QUESTION, GOLD), (line,)))
+    [outcome] = invoke(reward, Request(Problem("typed", QUESTION, GOLD), (line,)))
     return {"value": outcome.parts.get(function.__name__), "fault": outcome.fault, "why": _last_line(outcome)}
 
 

@@ -1,1 +1,1 @@
-"""Worker processes that run reward functions, and can be killed."""
+"""Worker processes that call reward functions and can be killed."""

@@ -1,4 +1,4 @@
-"""What a worker may use, set by itself before it runs people's code."""
+"""Resource limits that a worker sets for itself before it runs people's code."""
 
 from __future__ import annotations
 
@@ -11,63 +11,63 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo.tasks.checkers.sandbox import FIRST_LENT_USER
+from grpo.tasks.checkers.sandbox import FIRST_UNUSED_UID
 
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 1, 24, 36
 CAP_SYS_ADMIN, CAP_SYS_RESOURCE = 21, 24
 CAPABILITY_VERSION = 0x20080522
-OTHERS_TO_COME = 256
+OTHER_PROCESSES = 256
 LINUX = sys.platform == "linux"
 
 
 @dataclass(frozen=True)
 class Limits:
     seconds: float = 10.0
-    """Longest one call may take."""
+    """Time limit of one call."""
     memory: int = 2 << 30
-    """Bytes that a worker may take on top of what it began with."""
+    """Bytes that a worker may allocate in addition to those it started with."""
     processes: int = 64
-    """Processes and threads that a worker and all its children may have at once."""
+    """Processes and threads of a worker and all its children at one time."""
     workers: int = 0
-    """How many work at the same time; 0: one per core, at most 16."""
+    """Worker processes; 0: one per core, at most 16."""
 
 
 def confine(limits: Limits) -> None:
-    """For this process and all it starts. On other systems than Linux, time alone is limited: by the foreman."""
+    """Limits this process and all it starts. On systems other than Linux only the supervisor's time limit holds."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if not LINUX:
         return
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _limit(resource.RLIMIT_AS, _address_space() + limits.memory)
     if os.geteuid() == 0:
-        _count_apart()
+        _use_separate_uid()
         _limit(resource.RLIMIT_NPROC, limits.processes)
     else:
-        # Every process of this user counts, those of the other workers too, and those the user starts later.
-        _limit(resource.RLIMIT_NPROC, _threads_of_user() + limits.processes * limits.workers + OTHERS_TO_COME)
+        # The kernel counts all processes of this user: other workers, and what the user starts later.
+        _limit(resource.RLIMIT_NPROC, _threads_of_user() + limits.processes * limits.workers + OTHER_PROCESSES)
 
 
 def adopt_orphans() -> None:
-    """Children of children that end become this process's own, so that it can find and end them."""
+    """Makes orphaned grandchildren children of this process, so that it can find and kill them."""
     if LINUX:
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def descendants(pid: int) -> list[int]:
-    """Children, their children and so on; empty where the system does not tell."""
+    """Children, their children and so on; empty where there is no /proc."""
     found = []
-    with suppress(OSError):  # it may end while we look
+    with suppress(OSError):  # the process may end meanwhile
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
                 found += [child, *descendants(child)]
     return found
 
 
-def _count_apart() -> None:
-    """The kernel does not limit how many processes root has. So the real user becomes one nobody has, whose processes
-    are counted apart, and the capabilities that lift the limit go; the effective user, who opens files, stays."""
-    with suppress(OSError):  # in a container without the right to change users, its own limit has to do
-        os.setresuid(FIRST_LENT_USER + os.getpid(), 0, 0)
+def _use_separate_uid() -> None:
+    """Changes the real user to an unused one, because the kernel does not limit the processes of root, and drops the
+    capabilities that lift the limit. The effective user, who opens files, stays root."""
+    with suppress(OSError):  # a container without the right to change users has a limit of its own
+        os.setresuid(FIRST_UNUSED_UID + os.getpid(), 0, 0)
     libc, header, sets = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
     libc.capget(header, sets)
     for capability in (CAP_SYS_ADMIN, CAP_SYS_RESOURCE):
@@ -88,15 +88,15 @@ def _limit(kind: int, most: int) -> None:
 
 
 def _address_space() -> int:
-    """Bytes of it in use."""
+    """Bytes of address space in use."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def _threads_of_user() -> int:
-    """How many this user has in all: the limit counts every one, not only those of a worker."""
+    """Threads of all processes of this user: the kernel's limit counts every one."""
     count = 0
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it may end while we look
+        with suppress(OSError):  # the process may end meanwhile
             if process.stat().st_uid == os.getuid():
                 count += len(os.listdir(process / "task"))
     return count

@@ -1,4 +1,4 @@
-"""One call of a reward: what it is given, what comes of it, and what is made of a call that goes wrong."""
+"""One call of a reward: its request, its outcomes, and the classification of errors."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from grpo.tasks.protocol import ChecksCorrectness, HasTraits, Task
 from grpo.types import Problem
 
 Fault = Literal["", "timeout", "crash", "failure", "mistake"]
-LONGEST_WHY = 4000
-"""Characters kept of what went wrong: the end of a traceback tells most."""
+MAX_REASON = 4000
+"""Characters kept of an error: the end of a traceback."""
 
 
 @dataclass(frozen=True)
-class Answers:
-    """A problem and completions of it: what a reward is called with.
+class Request:
+    """A problem and completions to score.
 
-    >>> Answers(Problem("p", "6*7=", "42"), ("42", "41", "")).only([1]).texts
+    >>> Request(Problem("p", "6*7=", "42"), ("42", "41", "")).only([1]).texts
     ('41',)
     """
 
@@ -33,45 +33,45 @@ class Answers:
     tokens: tuple[tuple[int, ...], ...] = ()
     """Of each completion; empty where they are not known."""
     step: int = 0
-    """Optimizer steps the policy had taken."""
+    """Optimizer steps of the policy that sampled them."""
 
-    def only(self, rows: Sequence[int]) -> Answers:
+    def only(self, rows: Sequence[int]) -> Request:
         tokens = tuple(self.tokens[row] for row in rows) if self.tokens else ()
         return replace(self, texts=tuple(self.texts[row] for row in rows), tokens=tokens)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of scoring one completion."""
+    """The score of one completion, or what went wrong."""
 
     parts: Mapping[str, float | None] = field(default_factory=dict)
     traits: Mapping[str, float] = field(default_factory=dict)
     correct: bool | None = None
     """The task's verdict; None where it has none, or this is not the task."""
     fault: Fault = ""
-    """timeout and crash are put down to the completion, which scores 0; failure to the function, and the completion
-    stays unscored; a mistake in what the function returns stops the run."""
+    """timeout, crash: attributed to the completion, which scores 0. failure: an error of the function; the completion
+    stays unscored. mistake: an invalid return value, which stops the run."""
     why: str = ""
 
 
 class Reward(Protocol):
-    """Travels to the workers by pickle and is loaded there."""
+    """A reward that runs in worker processes: sent there as a pickle, then loaded."""
 
     name: str
     batched: bool
-    """Called once with all completions of a problem, and one by one only where that fails."""
+    """Called once with all completions of a problem, and one by one if that call fails."""
 
     def load(self) -> None:
-        """Imports what the calls need. Raises GrpoError where that cannot be done."""
+        """Imports everything that calls need. Raises GrpoError where that fails."""
         ...
 
-    def __call__(self, answers: Answers) -> list[Outcome]:
-        """One outcome for each completion; whatever it raises is dealt with by the caller."""
+    def __call__(self, request: Request) -> list[Outcome]:
+        """One outcome for each completion. May raise anything: `invoke` handles it."""
         ...
 
 
 class TaskReward:
-    """The task's own check: reward by part, traits, and whether the answer is correct."""
+    """The task's own checker: reward by part, traits, and whether the answer is correct."""
 
     batched = False
 
@@ -81,41 +81,41 @@ class TaskReward:
 
     def load(self) -> None: ...
 
-    def __call__(self, answers: Answers) -> list[Outcome]:
-        task, problem = self.task, answers.problem
+    def __call__(self, request: Request) -> list[Outcome]:
+        task, problem = self.task, request.problem
         score = task.score if self.rewards else lambda problem, text: {}
         traits = task.traits if isinstance(task, HasTraits) else lambda problem, text: {}
         is_correct = task.is_correct if isinstance(task, ChecksCorrectness) else lambda problem, text: None
         return [
-            Outcome(score(problem, text), traits(problem, text), is_correct(problem, text)) for text in answers.texts
+            Outcome(score(problem, text), traits(problem, text), is_correct(problem, text)) for text in request.texts
         ]
 
 
-def call(reward: Reward, answers: Answers) -> list[Outcome]:
-    """One outcome for each completion, whatever happens short of the end of the process."""
-    count = len(answers.texts)
+def invoke(reward: Reward, request: Request) -> list[Outcome]:
+    """Calls the reward and returns one outcome for each completion. Only the end of the process gets past it."""
+    count = len(request.texts)
     try:
-        outcomes = reward(answers)
+        outcomes = reward(request)
     except KeyboardInterrupt:
         raise
-    except GrpoError as error:  # already says what is wrong and what to do
+    except GrpoError as error:  # its message already says what is wrong and what to do
         return [Outcome(fault="mistake", why=str(error))] * count
     except BaseException as error:  # noqa: BLE001  border: people's code, and libraries that time out with a BaseException
         fault = _fault(error)
         why = "".join(traceback.format_exception(error)) if fault == "failure" else f"{type(error).__name__}: {error}"
-        return [Outcome(fault=fault, why=why[-LONGEST_WHY:])] * count
+        return [Outcome(fault=fault, why=why[-MAX_REASON:])] * count
     if len(outcomes) != count:
         why = f"returned {len(outcomes)} values for {count} completions; return one for each"
         return [Outcome(fault="mistake", why=why)] * count
-    return [checked(outcome) for outcome in outcomes]
+    return [validated(outcome) for outcome in outcomes]
 
 
-def call_each(reward: Reward, answers: Answers) -> list[Outcome]:
-    """All at once if that goes well, else one by one."""
-    outcomes = call(reward, answers)
+def invoke_each(reward: Reward, request: Request) -> list[Outcome]:
+    """One call for all completions; if that fails, one call for each."""
+    outcomes = invoke(reward, request)
     if not any(outcome.fault for outcome in outcomes):
         return outcomes
-    return [outcome for row in range(len(answers.texts)) for outcome in call(reward, answers.only([row]))]
+    return [outcome for row in range(len(request.texts)) for outcome in invoke(reward, request.only([row]))]
 
 
 def exhausted(error: BaseException) -> bool:
@@ -130,7 +130,7 @@ def _fault(error: BaseException) -> Fault:
     return "crash" if exhausted(error) or isinstance(error, SystemExit) else "failure"
 
 
-def checked(outcome: Outcome) -> Outcome:
+def validated(outcome: Outcome) -> Outcome:
     """The outcome with plain numbers; a mistake where a value is not valid."""
     numbers = (*outcome.parts.values(), *outcome.traits.values())
     if type(outcome.correct) in (bool, NoneType) and all(type(one) is float and math.isfinite(one) for one in numbers):
@@ -151,7 +151,7 @@ def checked(outcome: Outcome) -> Outcome:
 
 
 def as_number(value: Any) -> float | None:
-    """A finite number, of Python, numpy or torch; None for everything else.
+    """A finite number of Python, numpy or torch as a float; None for anything else.
 
     >>> as_number(True), as_number(0.5), as_number("1"), as_number(float("nan")), as_number([1.0])
     (1.0, 0.5, None, None, None)

@@ -1,8 +1,8 @@
-"""The process that keeps the workers: `python -m grpo.rewards.pool.supervisor FD`, started by `workers.Workers`.
+"""The supervisor of the worker processes: `python -m grpo.rewards.pool.supervisor FD`, started by `workers.Workers`.
 
-It loads the rewards once and forks workers that have them loaded, so a worker that had to be killed is replaced in
-milliseconds. It is a fresh interpreter: no torch, no CUDA and none of the trainer's threads come along. It ends, and
-everything under it with it, when the trainer's end of the connection closes, however the trainer ended.
+It loads the rewards once and forks workers that have them loaded, so a killed worker is replaced in milliseconds. It is
+a new interpreter, without torch, CUDA and the trainer's threads. When the trainer's end of the connection closes, for
+any reason, the supervisor ends with everything under it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from typing import Any
 
 from grpo.errors import GrpoError
 from grpo.rewards.pool.confine import LINUX, Limits, adopt_orphans, descendants
-from grpo.rewards.pool.invoke import Answers, Fault, Outcome, Reward
-from grpo.rewards.pool.worker import PLACE_BYTES, work
+from grpo.rewards.pool.invoke import Fault, Outcome, Request, Reward
+from grpo.rewards.pool.worker import ROW_BYTES, work
 
 SECONDS_TO_LOAD = 300
-SECONDS_TO_BURIAL = 0.1
-"""How long what has ended may count as a process while a call goes on: a call may run many programs."""
+SECONDS_BETWEEN_REAPS = 0.1
+"""An ended process counts against a worker's limit until it is reaped, and one call may run many programs."""
 KEPT_OUTPUT = 1000
-"""Bytes of what a call printed that are told if it goes wrong; the rest is read and dropped."""
+"""Last bytes of a call's output that are reported if it goes wrong; the rest is read and dropped."""
 
 
 @dataclass(eq=False)
 class Batch:
-    """Outcomes by reward, group and completion, filled in as they come."""
+    """Outcomes by reward, group and completion; None where one is missing."""
 
     outcomes: list[list[list[Outcome | None]]]
-    left: int
-    asked_for: bool = False
+    missing: int
+    requested: bool = False
+    """The trainer waits for it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Job:
     reward: int
     group: int
     rows: tuple[int, ...]
-    answers: Answers
+    request: Request
     together: bool
     """In a single call."""
 
@@ -62,25 +63,25 @@ class Worker:
     pid: int
     connection: Connection
     output: int
-    """Where its stdout and stderr can be read."""
+    """File descriptor of its stdout and stderr."""
     ended: int
-    """Becomes readable when the process ends; -1 where the system has no such thing."""
-    place: mmap.mmap
-    """Shared with it: which row of its job it is at."""
+    """File descriptor that becomes readable when the process ends; -1 where the system has none."""
+    current_row: mmap.mmap
+    """Memory shared with the worker: the row of its current call."""
     job: Job | None = None
-    todo: list[int] = field(default_factory=list)
+    remaining: list[int] = field(default_factory=list)
     """Rows of the job without an outcome."""
     deadline: float = 0.0
-    said: bytes = b""
+    printed: bytes = b""
 
-    def at(self) -> int:
-        """The row that it was called for last, of those without an outcome."""
-        place = int.from_bytes(self.place[:], "little")
+    def failed_row(self) -> int:
+        """The row of the last call, of those without an outcome."""
+        row = int.from_bytes(self.current_row[:], "little")
         rows = self.job.rows if self.job else ()
-        return rows[place] if place < len(rows) and rows[place] in self.todo else self.todo[0]
+        return rows[row] if row < len(rows) and rows[row] in self.remaining else self.remaining[0]
 
 
-class Foreman:
+class Supervisor:
     def __init__(self, trainer: Connection, rewards: Sequence[Reward], limits: Limits):
         self.trainer, self.rewards, self.limits = trainer, rewards, limits
         self.batches: dict[int, Batch] = {}
@@ -90,138 +91,138 @@ class Foreman:
         self.selector.register(trainer, selectors.EVENT_READ, None)
 
     def run(self) -> None:
-        """Until the trainer's end closes."""
+        """Runs until the trainer's end of the connection closes."""
         while True:
-            self.hand_out()
-            self._bury()
-            for key, _ in self.selector.select(self._patience()):
+            self.assign_jobs()
+            self._reap()
+            for key, _ in self.selector.select(self._seconds_to_wait()):
                 if key.data is None:
                     try:
-                        self.listen()
+                        self.receive()
                     except (EOFError, ConnectionError):  # the trainer has ended
-                        return self.dismiss()
+                        return self.end_workers()
                 elif key.data in self.workers:
-                    self.attend(key.data, key.fd)
+                    self.read(key.data, key.fd)
             for worker in [worker for worker in self.workers if worker.job and worker.deadline <= time.monotonic()]:
-                self.attend(worker, worker.output)
-                self.attend(worker, worker.connection.fileno())
+                self.read(worker, worker.output)
+                self.read(worker, worker.connection.fileno())
                 if worker.job and worker.deadline <= time.monotonic():
-                    self.lose(worker, "timeout", f"no result after {self.limits.seconds:g} s")
+                    self.fail(worker, "timeout", f"no result after {self.limits.seconds:g} s")
 
-    def listen(self) -> None:
-        number, groups = self.trainer.recv()
-        if groups is None:
-            self.batches[number].asked_for = True
+    def receive(self) -> None:
+        number, requests = self.trainer.recv()
+        if requests is None:
+            self.batches[number].requested = True
         else:
             outcomes: list[list[list[Outcome | None]]] = [
-                [[None] * len(answers.texts) for answers in groups] for _ in self.rewards
+                [[None] * len(request.texts) for request in requests] for _ in self.rewards
             ]
             self.batches[number] = Batch(outcomes, sum(len(rows) for reward in outcomes for rows in reward))
             for i, reward in enumerate(self.rewards):
-                for group, answers in enumerate(groups):
-                    if answers.texts:
-                        rows = tuple(range(len(answers.texts)))
-                        self.queue.append(Job(number, i, group, rows, answers, reward.batched))
+                for group, request in enumerate(requests):
+                    if request.texts:
+                        rows = tuple(range(len(request.texts)))
+                        self.queue.append(Job(number, i, group, rows, request, reward.batched))
         self._deliver(number)
 
-    def hand_out(self) -> None:
+    def assign_jobs(self) -> None:
         idle = [worker for worker in self.workers if worker.job is None]
         while self.queue:
             if not idle and len(self.workers) < self.limits.workers:
-                idle.append(self.hire())
+                idle.append(self.start_worker())
             if not idle:
                 return
             worker, job = idle.pop(), self.queue.popleft()
-            worker.job, worker.todo, worker.said = job, list(job.rows), b""
+            worker.job, worker.remaining, worker.printed = job, list(job.rows), b""
             worker.deadline = time.monotonic() + self.limits.seconds
             try:
-                worker.connection.send_bytes(pickle.dumps((job.reward, job.answers.only(job.rows), job.together)))
-            except OSError:  # it ended while it had nothing to do: not this job's doing
+                worker.connection.send_bytes(pickle.dumps((job.reward, job.request.only(job.rows), job.together)))
+            except OSError:  # it ended while idle: not the fault of this job
                 self.queue.appendleft(job)
                 worker.job = None
-                self.discharge(worker)
+                self.end_worker(worker)
 
-    def hire(self) -> Worker:
+    def start_worker(self) -> Worker:
         """Forks a worker."""
         ours, theirs = Pipe()
         readable, writable = os.pipe()
-        place = mmap.mmap(-1, PLACE_BYTES)
+        current_row = mmap.mmap(-1, ROW_BYTES)
         pid = _fork()
         if pid == 0:
             for fd in (self.trainer.fileno(), ours.fileno(), readable, *self._descriptors()):
                 os.close(fd)
             for other in self.workers:
-                other.place.close()
-            work(theirs, writable, self.rewards, self.limits, place)
+                other.current_row.close()
+            work(theirs, writable, self.rewards, self.limits, current_row)
         theirs.close()
         os.close(writable)
         os.set_blocking(readable, False)
         ended = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
-        worker = Worker(pid, ours, readable, ended, place)
+        worker = Worker(pid, ours, readable, ended, current_row)
         for fd in (ours.fileno(), readable, ended):
             if fd >= 0:
                 self.selector.register(fd, selectors.EVENT_READ, worker)
         self.workers.append(worker)
         return worker
 
-    def attend(self, worker: Worker, fd: int) -> None:
-        """Something can be read, or the worker has ended."""
+    def read(self, worker: Worker, fd: int) -> None:
+        """Reads output or messages of a worker, or notices its end."""
         if fd == worker.output:
             with suppress(BlockingIOError):
-                said = os.read(worker.output, 1 << 16)
-                worker.said = (worker.said + said)[-KEPT_OUTPUT:]
-                if not said:  # all its ends are closed, and would be told to be so for ever
-                    self._ignore(worker.output)
+                printed = os.read(worker.output, 1 << 16)
+                worker.printed = (worker.printed + printed)[-KEPT_OUTPUT:]
+                if not printed:  # all writers have closed it: it would be readable for ever
+                    self._unregister(worker.output)
             return
         try:
             while worker in self.workers and worker.connection.poll():
-                self.note(worker, json.loads(worker.connection.recv_bytes()))
-        except (EOFError, OSError, ValueError):  # it has closed its end, or what is left of it writes nonsense
-            return self.lose(worker, "crash", "")
+                self.handle(worker, json.loads(worker.connection.recv_bytes()))
+        except (EOFError, OSError, ValueError):  # it has closed its end, or a remaining child writes to it
+            return self.fail(worker, "crash", "")
         if fd == worker.ended and worker in self.workers:
-            self.lose(worker, "crash", "")
+            self.fail(worker, "crash", "")
 
-    def note(self, worker: Worker, message: dict[str, Any]) -> None:
-        """A worker's message: outcomes of some rows, or that a call for several rows went wrong."""
+    def handle(self, worker: Worker, message: dict[str, Any]) -> None:
+        """A message of a worker: outcomes of some rows, or that a call for several rows failed."""
         job = worker.job
         if job is None:
             return
-        if message["apart"]:
+        if message["retry_each"]:
             worker.job = None
-            self._apart(job)
-        for place, outcome in message["outcomes"]:
-            told = Outcome(**outcome)
-            if told.fault:
-                self.attend(worker, worker.output)
-            self._fill(job, job.rows[place], _with_output(told, worker.said))
-            worker.todo.remove(job.rows[place])
-        worker.deadline, worker.said = time.monotonic() + self.limits.seconds, b""
-        if not worker.todo:
+            self._retry_each(job)
+        for row, fields in message["outcomes"]:
+            outcome = Outcome(**fields)
+            if outcome.fault:
+                self.read(worker, worker.output)
+            self._fill(job, job.rows[row], _with_output(outcome, worker.printed))
+            worker.remaining.remove(job.rows[row])
+        worker.deadline, worker.printed = time.monotonic() + self.limits.seconds, b""
+        if not worker.remaining:
             worker.job = None
         if message["last"]:
             job, worker.job = worker.job, None
-            self.discharge(worker)
+            self.end_worker(worker)
             if job:
-                self._later(job, worker.todo)
+                self._queue_rest(job, worker.remaining)
 
-    def lose(self, worker: Worker, fault: Fault, why: str) -> None:
-        """The worker hangs or has ended. Its call scores 0, or is tried again completion by completion."""
-        self.attend(worker, worker.output)
-        row = worker.at() if worker.job else -1
+    def fail(self, worker: Worker, fault: Fault, why: str) -> None:
+        """Ends a worker that hangs or has ended. Its call scores 0, or is made again completion by completion."""
+        self.read(worker, worker.output)
+        row = worker.failed_row() if worker.job else -1
         job, worker.job = worker.job, None
-        status = self.discharge(worker)
+        status = self.end_worker(worker)
         if job is None:
             return
         if job.together and len(job.rows) > 1:
-            return self._apart(job)
-        outcome = Outcome(fault=fault, why=why or _ending(status))
-        self._fill(job, row, _with_output(outcome, worker.said))
-        self._later(job, [other for other in worker.todo if other != row])
+            return self._retry_each(job)
+        outcome = Outcome(fault=fault, why=why or _exit_reason(status))
+        self._fill(job, row, _with_output(outcome, worker.printed))
+        self._queue_rest(job, [other for other in worker.remaining if other != row])
 
-    def discharge(self, worker: Worker) -> int:
-        """Ends a worker and everything it started; its wait status."""
+    def end_worker(self, worker: Worker) -> int:
+        """Kills a worker and everything it started; returns its wait status."""
         for fd in (worker.connection.fileno(), worker.output, worker.ended):
-            self._ignore(fd)
+            self._unregister(fd)
         self.workers.remove(worker)
         below = descendants(worker.pid)
         with suppress(ProcessLookupError):
@@ -231,77 +232,77 @@ class Foreman:
                 os.kill(pid, signal.SIGKILL)
         status = os.waitpid(worker.pid, 0)[1]
         worker.connection.close()
-        worker.place.close()
+        worker.current_row.close()
         os.close(worker.output)
         if worker.ended >= 0:
             os.close(worker.ended)
         self._end_orphans()
         return status
 
-    def dismiss(self) -> None:
+    def end_workers(self) -> None:
         for worker in list(self.workers):
-            self.discharge(worker)
+            self.end_worker(worker)
 
     def _end_orphans(self) -> None:
-        """What a worker's children left behind has become our child."""
+        """Kills processes whose parents have ended: they have become children of this one."""
         for _ in range(100):
-            ours = {worker.pid for worker in self.workers}
-            known = {pid for worker in ours for pid in (worker, *descendants(worker))}
-            strays = [pid for pid in descendants(os.getpid()) if pid not in known]
-            for pid in strays:
+            workers = {worker.pid for worker in self.workers}
+            known = {pid for worker in workers for pid in (worker, *descendants(worker))}
+            orphans = [pid for pid in descendants(os.getpid()) if pid not in known]
+            for pid in orphans:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for pid in strays:
+            for pid in orphans:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
-            if not strays:
+            if not orphans:
                 return
 
-    def _bury(self) -> None:
-        """Waits for what a worker's children left behind and has ended, as every program in a sandbox does: until then
-        it counts among the processes the worker may have."""
+    def _reap(self) -> None:
+        """Reaps orphans that have ended, as every program in a sandbox does. Until then they count as processes of the
+        worker."""
         workers = {worker.pid for worker in self.workers}
-        with suppress(ChildProcessError):  # there is none
+        with suppress(ChildProcessError):  # no children
             while LINUX and (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
                 if dead.si_pid in workers:
                     return
                 os.waitpid(dead.si_pid, 0)
 
-    def _ignore(self, fd: int) -> None:
+    def _unregister(self, fd: int) -> None:
         if fd >= 0 and fd in self.selector.get_map():
             self.selector.unregister(fd)
 
-    def _patience(self) -> float | None:
+    def _seconds_to_wait(self) -> float | None:
         deadlines = [worker.deadline for worker in self.workers if worker.job]
-        return max(0.0, min(SECONDS_TO_BURIAL, min(deadlines) - time.monotonic())) if deadlines else None
+        return max(0.0, min(SECONDS_BETWEEN_REAPS, min(deadlines) - time.monotonic())) if deadlines else None
 
     def _descriptors(self) -> list[int]:
         return [fd for w in self.workers for fd in (w.connection.fileno(), w.output, w.ended) if fd >= 0]
 
-    def _apart(self, job: Job) -> None:
+    def _retry_each(self, job: Job) -> None:
         for row in job.rows:
-            self.queue.append(Job(job.batch, job.reward, job.group, (row,), job.answers, True))
+            self.queue.append(Job(job.batch, job.reward, job.group, (row,), job.request, True))
 
-    def _later(self, job: Job, rows: Sequence[int]) -> None:
+    def _queue_rest(self, job: Job, rows: Sequence[int]) -> None:
         if rows:
-            self.queue.append(Job(job.batch, job.reward, job.group, tuple(rows), job.answers, job.together))
+            self.queue.append(Job(job.batch, job.reward, job.group, tuple(rows), job.request, job.together))
 
     def _fill(self, job: Job, row: int, outcome: Outcome) -> None:
         batch = self.batches[job.batch]
         batch.outcomes[job.reward][job.group][row] = outcome
-        batch.left -= 1
+        batch.missing -= 1
         self._deliver(job.batch)
 
     def _deliver(self, number: int) -> None:
-        """Only when asked: then the trainer listens, and neither waits for the other to read."""
+        """Sends a complete batch once the trainer waits for it: sending earlier could block both ends."""
         batch = self.batches[number]
-        if batch.asked_for and not batch.left:
+        if batch.requested and not batch.missing:
             del self.batches[number]
             self.trainer.send(batch.outcomes)
 
 
 def _fork() -> int:
-    """Again after a moment where the machine has no process to give."""
+    """Forks; tries again for 5 s where the machine is out of processes."""
     for attempt in range(100):
         try:
             return os.fork()
@@ -312,35 +313,35 @@ def _fork() -> int:
     raise AssertionError
 
 
-def _ending(status: int) -> str:
+def _exit_reason(status: int) -> str:
     if os.WIFSIGNALED(status):
-        return f"its process was ended by {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"its process was killed by {signal.Signals(os.WTERMSIG(status)).name}"
     return f"its process exited with {os.waitstatus_to_exitcode(status)}"
 
 
-def _with_output(outcome: Outcome, said: bytes) -> Outcome:
-    if not outcome.fault or outcome.fault == "mistake" or not said:
+def _with_output(outcome: Outcome, printed: bytes) -> Outcome:
+    if not outcome.fault or outcome.fault == "mistake" or not printed:
         return outcome
-    return Outcome(fault=outcome.fault, why=f"{outcome.why}\nprinted: …{said.decode(errors='replace')}")
+    return Outcome(fault=outcome.fault, why=f"{outcome.why}\nprinted: …{printed.decode(errors='replace')}")
 
 
 def main() -> None:
     trainer = Connection(int(sys.argv[1]))
     adopt_orphans()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(SECONDS_TO_LOAD)  # loading that never ends ends this process
-    path, packed, limits = trainer.recv()
+    signal.alarm(SECONDS_TO_LOAD)  # a reward that never finishes loading ends this process
+    path, pickled, limits = trainer.recv()
     sys.path[:] = path
     try:
-        rewards = pickle.loads(packed)
+        rewards = pickle.loads(pickled)
         for reward in rewards:
             reward.load()
     except GrpoError as error:
         return trainer.send(str(error))
     signal.alarm(0)
     trainer.send("")
-    gc.freeze()  # so that collecting garbage does not copy the pages that workers share
-    Foreman(trainer, rewards, limits).run()
+    gc.freeze()  # garbage collection would copy the pages that workers share
+    Supervisor(trainer, rewards, limits).run()
 
 
 if __name__ == "__main__":

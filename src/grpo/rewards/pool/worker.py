@@ -1,4 +1,4 @@
-"""What a worker does: confines itself, then calls rewards until the foreman is gone."""
+"""A worker process: confines itself, then calls rewards until the supervisor is gone."""
 
 from __future__ import annotations
 
@@ -14,46 +14,50 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from grpo.rewards.pool.confine import Limits, confine
-from grpo.rewards.pool.invoke import Reward, call
+from grpo.rewards.pool.invoke import Reward, invoke
 
 SECONDS_BETWEEN_MESSAGES = 0.005
-"""A message costs more than a quick call: what comes of several goes into one."""
-PLACE_BYTES = 4
+"""A message costs more than a quick call: the outcomes of several calls share one."""
+ROW_BYTES = 4
 
 
 def work(
-    foreman: Connection, output: int, rewards: Sequence[Reward], limits: Limits, place: mmap.mmap | bytearray
+    supervisor: Connection,
+    output: int,
+    rewards: Sequence[Reward],
+    limits: Limits,
+    current_row: mmap.mmap | bytearray,
 ) -> None:
-    """In a worker: job after job; never returns. `place` is where the foreman finds the row that is being called for,
-    should the worker not live to tell."""
-    os.setsid()  # a group of its own, to be killed as one
+    """Runs one job after another; never returns. `current_row` is memory shared with the supervisor: it names the row
+    of the current call, in case the worker ends before it can report."""
+    os.setsid()  # a process group that can be killed as one
     os.dup2(output, 1)
     os.dup2(output, 2)
     confine(limits)
-    me = os.getpid()
+    pid = os.getpid()
     with suppress(EOFError, OSError):
         while True:
-            reward, answers, together = pickle.loads(foreman.recv_bytes())
-            count = len(answers.texts)
-            told: list[tuple[int, dict[str, object]]] = []
-            said_at = time.monotonic()
+            reward, request, together = pickle.loads(supervisor.recv_bytes())
+            count = len(request.texts)
+            unsent: list[tuple[int, dict[str, object]]] = []
+            sent_at = time.monotonic()
             for rows in [list(range(count))] if together else [[row] for row in range(count)]:
-                place[:] = rows[0].to_bytes(PLACE_BYTES, "little")
-                # The same completion gets the same reward in whichever process, even where the function throws dice.
-                random.seed(answers.problem.id)
-                outcomes = call(rewards[reward], answers.only(rows))
-                with suppress(OSError, ValueError, AttributeError):  # it is people's to close or replace
+                current_row[:] = rows[0].to_bytes(ROW_BYTES, "little")
+                # A function that uses `random` gives a completion the same reward in every process.
+                random.seed(request.problem.id)
+                outcomes = invoke(rewards[reward], request.only(rows))
+                with suppress(OSError, ValueError, AttributeError):  # the function may have closed or replaced it
                     sys.stdout.flush()
-                if os.getpid() != me:  # a child that the function forked and forgot to end
+                if os.getpid() != pid:  # a child that the function forked and did not end
                     os._exit(0)
                 faults = {outcome.fault for outcome in outcomes} - {"", "mistake"}
-                apart = bool(faults) and count > 1 and together
-                last = "crash" in faults  # out of memory or processes: a fresh one goes on
-                told += [] if apart else [(row, vars(one)) for row, one in zip(rows, outcomes, strict=True)]
-                soon = time.monotonic() < said_at + SECONDS_BETWEEN_MESSAGES
+                retry_each = bool(faults) and count > 1 and together
+                last = "crash" in faults  # out of memory or processes: a new worker continues
+                unsent += [] if retry_each else [(row, vars(one)) for row, one in zip(rows, outcomes, strict=True)]
+                soon = time.monotonic() < sent_at + SECONDS_BETWEEN_MESSAGES
                 if soon and not faults and rows[-1] < count - 1:
                     continue
-                message = {"outcomes": told, "apart": apart, "last": last}
-                foreman.send_bytes(json.dumps(message).encode())
-                told, said_at = [], time.monotonic()
+                message = {"outcomes": unsent, "retry_each": retry_each, "last": last}
+                supervisor.send_bytes(json.dumps(message).encode())
+                unsent, sent_at = [], time.monotonic()
     os._exit(0)

@@ -1,13 +1,14 @@
-"""Rewards in processes that can be killed, seen from the trainer.
+"""The worker processes, as the trainer uses them.
 
-A call that hangs, exits, forks without end or eats all memory costs one completion. The processes are kept by a
-foreman, a process of its own, so scoring goes on while the trainer does something else.
+A call that hangs, exits, forks without end or uses up all memory costs one completion. A supervisor process keeps the
+workers, so scoring continues while the trainer does something else.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -21,19 +22,17 @@ from typing import IO
 
 from grpo.errors import GrpoError
 from grpo.rewards.pool.confine import Limits
-from grpo.rewards.pool.invoke import Answers, Outcome, Reward
+from grpo.rewards.pool.invoke import Outcome, Request, Reward
 
-MOST_WORKERS = 16
+MAX_WORKERS = 16
 SECONDS_TO_END = 10.0
-
-
 SCORING = "GRPO_SCORING"
-"""Set in the environment of processes that score."""
+"""Environment variable of the supervisor and its workers."""
 
 
 def refuse_while_scoring() -> None:
-    """A script with a reward in it is imported by the processes that score. One that trains at its top level would
-    train there too, in ever more processes."""
+    """Refuses to train in a supervisor: it imports the file of a reward, and a file that trains at its top level would
+    start a supervisor of its own, and so on."""
     if SCORING in os.environ:
         raise GrpoError(
             "field reward: the file of a reward or task trains when it is imported; put that under "
@@ -42,13 +41,13 @@ def refuse_while_scoring() -> None:
 
 
 class Workers:
-    """Starts at once and loads in the background; `ready` waits for it.
+    """A pool of workers. It starts at once and loads in the background; `ready` waits for it.
 
     >>> from grpo.rewards.pool.invoke import TaskReward
     >>> from grpo.tasks import load_task
     >>> workers = Workers([TaskReward(load_task("arithmetic"))], Limits(workers=1))
     >>> from grpo.types import Problem
-    >>> finish = workers.start([Answers(Problem("p", "6*7=", "42"), ("42", "41"))])
+    >>> finish = workers.start([Request(Problem("p", "6*7=", "42"), ("42", "41"))])
     >>> [[[outcome.parts for outcome in rows] for rows in groups] for groups in finish()]
     [[[{'correct': 1.0}, {'correct': 0.0}]]]
     >>> workers.close()
@@ -56,36 +55,36 @@ class Workers:
 
     def __init__(self, rewards: Sequence[Reward], limits: Limits):
         self.names = [reward.name for reward in rewards]
-        self.packed = pickle.dumps(list(rewards))
-        self.limits = replace(limits, workers=limits.workers or min(os.cpu_count() or 1, MOST_WORKERS))
+        self.pickled = pickle.dumps(list(rewards))
+        self.limits = replace(limits, workers=limits.workers or min(os.cpu_count() or 1, MAX_WORKERS))
         self.numbers = count()
-        self.under_way: dict[int, Sequence[Answers]] = {}
+        self.in_flight: dict[int, Sequence[Request]] = {}
         self._spawn()
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
-        surroundings = {
+        environment = {
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            # Checkers that walk through sets would give other results in every process.
+            # The order of sets, and so some results, would differ between processes.
             "PYTHONHASHSEED": "0",
             "OMP_NUM_THREADS": "1",
             SCORING: "1",
         }
-        self.complaints = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
+        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
         self.process = subprocess.Popen(
             [sys.executable, "-m", "grpo.rewards.pool.supervisor", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
-            env={**os.environ, **surroundings},
+            env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=self.complaints,
-            start_new_session=True,  # Ctrl-C is for the trainer, which then finishes its step
+            stderr=self.stderr,
+            start_new_session=True,  # Ctrl-C reaches only the trainer, which then finishes its step
         )
         theirs.close()
         self.connection = Connection(ours.detach())
         self.loaded = False
-        self._end = weakref.finalize(self, _end, self.connection, self.process, self.complaints)
-        self.connection.send((sys.path, self.packed, self.limits))
+        self._end = weakref.finalize(self, _end, self.connection, self.process, self.stderr)
+        self.connection.send((sys.path, self.pickled, self.limits))
 
     def ready(self) -> None:
         """Raises where a reward cannot be loaded."""
@@ -95,64 +94,64 @@ class Workers:
             problem = self.connection.recv()
         except (EOFError, ConnectionError):
             code = self.process.wait()
-            what = "took too long" if code == -14 else f"ended its process with {code}"
+            what = "took too long" if code == -signal.SIGALRM else f"ended its process with {code}"
             problem = f"field reward: loading {', '.join(self.names)} {what}; import the file by hand to see why"
         if problem:
             raise GrpoError(problem)
         self.loaded = True
 
-    def start(self, groups: Sequence[Answers]) -> Callable[[], list[list[list[Outcome]]]]:
-        """Begins to score; what is returned waits for the outcomes, by reward, group and completion."""
+    def start(self, requests: Sequence[Request]) -> Callable[[], list[list[list[Outcome]]]]:
+        """Starts to score. The function returned waits for the outcomes, by reward, request and completion."""
         self.ready()
         number = next(self.numbers)
-        self.under_way[number] = groups
+        self.in_flight[number] = requests
         try:
-            self.connection.send((number, groups))
+            self.connection.send((number, requests))
         except OSError:
-            self._again()
+            self._restart()
         return lambda: self._finish(number)
 
     def _finish(self, number: int) -> list[list[list[Outcome]]]:
         try:
-            outcomes = self._ask(number)
-        except (EOFError, OSError):  # the foreman was killed: for want of memory, perhaps
-            self._again()
+            outcomes = self._wait_for(number)
+        except (EOFError, OSError):  # the supervisor was killed, perhaps because memory ran out
+            self._restart()
             try:
-                outcomes = self._ask(number)
+                outcomes = self._wait_for(number)
             except (EOFError, OSError):
                 raise GrpoError(
-                    f"field reward: the process that scores {', '.join(self.names)} was killed twice, perhaps for want "
-                    f"of memory{self._last_complaint()}; lower scoring.workers or scoring.memory_gb"
+                    f"field reward: the process that scores {', '.join(self.names)} was killed twice, perhaps because "
+                    f"memory ran out{self._last_error()}; lower scoring.workers or scoring.memory_gb"
                 ) from None
-        del self.under_way[number]
+        del self.in_flight[number]
         return outcomes
 
-    def _ask(self, number: int) -> list[list[list[Outcome]]]:
+    def _wait_for(self, number: int) -> list[list[list[Outcome]]]:
         self.connection.send((number, None))
         return self.connection.recv()
 
-    def _last_complaint(self) -> str:
-        self.complaints.seek(0)
-        lines = self.complaints.read().decode(errors="replace").strip().splitlines()
+    def _last_error(self) -> str:
+        self.stderr.seek(0)
+        lines = self.stderr.read().decode(errors="replace").strip().splitlines()
         return f" ({lines[-1]})" if lines else ""
 
-    def _again(self) -> None:
+    def _restart(self) -> None:
         self.close()
         self._spawn()
         self.ready()
-        for number, groups in self.under_way.items():
-            self.connection.send((number, groups))
+        for number, requests in self.in_flight.items():
+            self.connection.send((number, requests))
 
     def close(self) -> None:
-        """Ends the foreman and everything under it."""
+        """Ends the supervisor and everything under it."""
         self._end()
 
 
-def _end(connection: Connection, process: subprocess.Popen[bytes], complaints: IO[bytes]) -> None:
+def _end(connection: Connection, process: subprocess.Popen[bytes], stderr: IO[bytes]) -> None:
     connection.close()
     try:
         process.wait(SECONDS_TO_END)
-    except subprocess.TimeoutExpired:  # still loading, for instance
+    except subprocess.TimeoutExpired:  # it may still be loading
         process.kill()
         process.wait()
-    complaints.close()
+    stderr.close()

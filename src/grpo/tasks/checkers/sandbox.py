@@ -21,7 +21,7 @@ from typing import Any, Literal
 from grpo.errors import GrpoError
 
 NOBODY = 65534
-FIRST_LENT_USER = 2_000_000_000
+FIRST_UNUSED_UID = 2_000_000_000
 INSTALL = "install it (Debian, Ubuntu: apt install bubblewrap; Fedora: dnf install bubblewrap)"
 ALWAYS = [
     *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
@@ -158,7 +158,7 @@ def _as_nobody() -> dict[str, Any]:
     """Root runs bubblewrap as a user who owns nothing. Others keep their user id: the sandbox hides their files."""
     if os.geteuid() != 0:
         return {}
-    return {"user": os.getuid() or FIRST_LENT_USER + os.getpid(), "group": NOBODY, "extra_groups": []}
+    return {"user": os.getuid() or FIRST_UNUSED_UID + os.getpid(), "group": NOBODY, "extra_groups": []}
 
 
 def _memory_file(text: str) -> int:

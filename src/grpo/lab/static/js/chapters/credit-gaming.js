@@ -69,5 +69,5 @@ export function Api() {
     <pre class="listing" tabIndex="0" role="group" aria-label="Commands"><code>grpo train --reward mine.py:near
 grpo train --reward "mine.py:near*0.5, task"        # several, weighted
 grpo train --reward judge:URL   # a language model that grades</code></pre>
-    <${Code} slug="credit" source="call" title="One guarded call" />`;
+    <${Code} slug="credit" source="invoke" title="One guarded call" />`;
 }
