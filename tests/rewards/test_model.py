@@ -71,7 +71,7 @@ def group() -> Group:
 @pytest.mark.parametrize("at_once", [16384, 10])
 def test_one_logit_is_the_reward(folder: Path, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the batches: padding and order change nothing."""
-    monkeypatch.setattr(reward_model, "TOKENS_AT_ONCE", at_once)
+    monkeypatch.setattr(reward_model, "TOKENS_PER_BATCH", at_once)
     with Scorer(Arithmetic(), f"model:{folder}*0.5, task") as scorer:
         [done] = scorer.score([group()])
     expected = [float(alone(folder, "6*7=" + text)[0]) for text in TEXTS]
