@@ -13,7 +13,9 @@ import pytest
 import grpo
 from grpo.cli.terminal.report import result
 from grpo.config import Config, Evaluation, System
-from grpo.record.diagnosis import KINDS, Record, diagnose, news
+from grpo.record.diagnosis import KINDS, Finding, History, diagnose
+from grpo.record.diagnosis.causes import EXPLAINS, ranked
+from grpo.record.diagnosis.monitor import Monitor
 from grpo.record.store import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -60,122 +62,122 @@ def groups(rewards: Sequence[Sequence[float]], texts: Sequence[str] = (), **part
 MIXED = [[1.0, 0.0, 0.0, 1.0]] * 6
 
 
-def kinds(record: Record) -> list[str]:
+def kinds(record: History) -> list[str]:
     return [finding.kind for finding in diagnose(record)]
 
 
 def test_nothing_is_said_of_a_sound_run() -> None:
-    assert diagnose(Record(steps(80), groups=groups(MIXED))) == []
-    assert diagnose(Record(steps(9, truncated=1.0), groups=groups([[0.0] * 4] * 4))) == [], "too little to judge"
+    assert diagnose(History(steps(80), groups=groups(MIXED))) == []
+    assert diagnose(History(steps(9, truncated=1.0), groups=groups([[0.0] * 4] * 4))) == [], "too little to judge"
 
 
 @pytest.mark.parametrize("length", [10, 20, 40, 80, 120])
 def test_the_default_run_is_healthy_at_every_length(length: int) -> None:
     rows = HEALTHY["steps"][:length]
     evals = [row for row in HEALTHY["evals"] if row["step"] <= length]
-    assert diagnose(Record(rows, evals, config=HEALTHY["config"])) == []
+    assert diagnose(History(rows, evals, config=HEALTHY["config"])) == []
 
 
-PLANTED: dict[str, tuple[Record, str, float, tuple[str, ...]]] = {
+PLANTED: dict[str, tuple[History, str, float, tuple[str, ...]]] = {
     "cut": (
-        Record(steps(20, truncated=lambda step: 0.1 if step < 10 else 0.4), config={"max_new_tokens": 48}),
+        History(steps(20, truncated=lambda step: 0.1 if step < 10 else 0.4), config={"max_new_tokens": 48}),
         "truncated",
         0.4,
         ("after 20 steps", "40% of the completions", "max_new_tokens (48)"),
     ),
     "out of reach": (
-        Record(steps(20), groups=groups([[0.0] * 4] * 3 + [[1.0, 0.0, 0.0, 0.0]])),
+        History(steps(20), groups=groups([[0.0] * 4] * 3 + [[1.0, 0.0, 0.0, 0.0]])),
         "all_wrong",
         0.75,
         ("75% of the groups have no right answer", "grpo sft"),
     ),
     "solved": (
-        Record(steps(20), groups=groups([[1.0] * 4] * 19 + [[1.0, 0.0, 1.0, 1.0]])),
+        History(steps(20), groups=groups([[1.0] * 4] * 19 + [[1.0, 0.0, 1.0, 1.0]])),
         "all_right",
         0.95,
         ("95% of the groups are all right",),
     ),
     "graded too coarsely": (
-        Record(steps(20, zero_signal_groups=0.95)),
+        History(steps(20, zero_signal_groups=0.95)),
         "no_signal",
         0.95,
         ("95% of the groups have equal rewards",),
     ),
     "not scored": (
-        Record(steps(20, unscored=0.75, zero_signal_groups=1.0), groups=groups([[None] * 4] * 4)),
-        "no_signal",
+        History(steps(20, unscored=0.75, zero_signal_groups=1.0), groups=groups([[None] * 4] * 4)),
+        "unscored",
         0.75,
         ("75% of the completions have no reward", "returned None"),
     ),
     "no exploration left": (
-        Record(steps(30, entropy=lambda step: 0.5 if step < 15 else 0.01)),
+        History(steps(30, entropy=lambda step: 0.5 if step < 15 else 0.01)),
         "entropy_collapse",
         0.01,
         ("from 0.5 to 0.01 nats", "--loss.entropy"),
     ),
     "shorter for nothing": (
-        Record(steps(30, length_mean=lambda step: 20.0 if step < 15 else 8.0, reward_mean=0.3)),
+        History(steps(30, length_mean=lambda step: 20.0 if step < 15 else 8.0, reward_mean=0.3)),
         "length_collapse",
         8.0,
         ("from 20.0 to 8.0 tokens",),
     ),
     "longer for nothing": (
-        Record(steps(30, length_mean=lambda step: 20.0 if step < 15 else 44.0, reward_mean=0.3)),
+        History(steps(30, length_mean=lambda step: 20.0 if step < 15 else 44.0, reward_mean=0.3)),
         "length_growth",
         44.0,
         ("from 20.0 to 44.0 tokens", "dr_grpo"),
     ),
-    "far from the reference": (Record(steps(20, kl=2.5)), "kl", 2.5, ("2.5 nats per token", "--loss.beta")),
+    "far from the reference": (History(steps(20, kl=2.5)), "kl", 2.5, ("2.5 nats per token", "--loss.beta")),
     "clipped": (
-        Record(steps(20, clip_low=0.1, clip_high=0.15)),
+        History(steps(20, clip_low=0.1, clip_high=0.15)),
         "clipped",
         0.25,
         ("25% of the tokens are clipped", "--optimizer.epochs"),
     ),
     "far from the old policy": (
-        Record(steps(20, ratio_max=lambda step: 12.0 + step if step in (11, 14, 18) else 2.0)),
+        History(steps(20, ratio_max=lambda step: 12.0 + step if step in (11, 14, 18) else 2.0)),
         "ratios",
         30.0,
         ("in 3 of the last 10 steps", "up to 30 times"),
     ),
     "two models": (
-        Record(steps(20, sampler_gap=0.2)),
+        History(steps(20, sampler_gap=0.2)),
         "sampler_gap",
         0.2,
-        ("disagree by 0.2 nats per token", "--loss.correction token"),
+        ("differ by 0.2 nats per token", "--loss.correction token"),
     ),
     "the same again": (
-        Record(steps(20), groups=groups([[0.0] * 8] + [[1.0, 0.0] * 4] * 2, texts=["It is 7.", "it is 7"] * 4)),
+        History(steps(20), groups=groups([[0.0] * 8] + [[1.0, 0.0] * 4] * 2, texts=["It is 7.", "it is 7"] * 4)),
         "duplicates",
         1 / 8,
-        ("only 12% differ", "temperature"),
+        ("only 12% of the wrong completions", "temperature"),
     ),
     "format is easy": (
-        Record(steps(20), groups=groups([[1.0, 0.2, 0.2, 1.0]] * 4, format=[0.2], correct=[0.8, 0.0])),
+        History(steps(20), groups=groups([[1.0, 0.2, 0.2, 1.0]] * 4, format=[0.2], correct=[0.8, 0.0])),
         "saturated_part",
         1.0,
         ("part format is 0.2 for 100%", "--loss.weights"),
     ),
     "no progress": (
-        Record(steps(60, reward_mean=lambda step: 0.3 + 0.05 * (-1) ** step)),
+        History(steps(60, reward_mean=lambda step: 0.3 + 0.05 * (-1) ** step)),
         "reward_flat",
         0.3,
-        ("0.300 then and 0.300 now", "raise lr"),
+        ("0.300 at first, 0.300 now", "raise lr"),
     ),
     "collapse": (
-        Record(steps(60, reward_mean=lambda step: 0.6 if step < 40 else 0.2)),
+        History(steps(60, reward_mean=lambda step: 0.6 if step < 40 else 0.2)),
         "reward_fall",
         0.2,
-        ("the reward is 0.20 and was 0.60 after 10 steps", "lower lr"),
+        ("the reward has fallen to 0.20 from 0.60 (after 10 steps)", "lower lr"),
     ),
     "spike": (
-        Record(steps(40, grad_norm=lambda step: 30.0 if step == 34 else 1.5)),
+        History(steps(40, grad_norm=lambda step: 30.0 if step == 34 else 1.5)),
         "spike",
         20.0,
-        ("after 35 steps", "jumped to 30, usually 1.5"),
+        ("after 35 steps", "jumped to 30; its median before was 1.5"),
     ),
     "hacking": (
-        Record(
+        History(
             steps(60),
             [
                 {"step": 0, "accuracy": 0.30, "low": 0.26, "high": 0.34},
@@ -206,36 +208,147 @@ def test_a_planted_fault_is_found_with_its_number(name: str) -> None:
 
 def test_what_excuses() -> None:
     calm = {"entropy": lambda step: 0.5 if step < 15 else 0.01}
-    assert kinds(Record(steps(30, accuracy=0.95, **calm))) == [], "solved: nothing to explore"
+    assert kinds(History(steps(30, accuracy=0.95, **calm))) == [], "solved: nothing to explore"
     short = {"length_mean": lambda step: 20.0 if step < 15 else 8.0}
-    assert kinds(Record(steps(30, **short))) == [], "shorter and better"
+    assert kinds(History(steps(30, **short))) == [], "shorter and better"
     clipped = {"clip_high": 0.4}
-    assert kinds(Record(steps(20, **clipped), config={"loss": {"ratio": "sequence"}})) == [], "GSPO clips more"
-    assert kinds(Record(steps(20), groups=groups(MIXED, correct=[1.0, 0.0], format=[0.0, 1.0]))) == []
+    assert kinds(History(steps(20, **clipped), config={"loss": {"ratio": "sequence"}})) == [], "GSPO clips more"
+    assert kinds(History(steps(20), groups=groups(MIXED, correct=[1.0, 0.0], format=[0.0, 1.0]))) == []
     corrected = {"loss": {"correction": "token"}}
-    assert kinds(Record(steps(20, sampler_gap=0.2), config=corrected)) == [], "weighed in"
-    assert kinds(Record(steps(20, zero_signal_groups=0.95, accuracy=0.95))) == [], "solved: nothing to learn"
-    assert kinds(Record(steps(20, ratio_max=lambda step: 50.0 if step > 17 else 2.0))) == [], "two odd steps"
+    assert kinds(History(steps(20, sampler_gap=0.2), config=corrected)) == [], "weighed in"
+    assert kinds(History(steps(20, zero_signal_groups=0.95, accuracy=0.95))) == [], "solved: nothing to learn"
+    assert kinds(History(steps(20, ratio_max=lambda step: 50.0 if step > 17 else 2.0))) == [], "two odd steps"
     evals = [
         {"step": 0, "accuracy": 0.5, "low": 0.4, "high": 0.6},
         {"step": 60, "accuracy": 0.45, "low": 0.35, "high": 0.55},
     ]
-    assert kinds(Record(steps(60), evals)) == [], "within luck"
-    lucky = Record(steps(60, reward_mean=lambda step: 0.01 if step == 20 else 0.0))
+    assert kinds(History(steps(60), evals)) == [], "within luck"
+    lucky = History(steps(60, reward_mean=lambda step: 0.01 if step == 20 else 0.0))
     assert "reward_fall" not in kinds(lucky), "one right answer, and then none again"
 
 
 def test_partial_rewards_teach_though_nothing_is_right() -> None:
-    assert kinds(Record(steps(20), groups=groups([[0.5, 0.2, 0.0, 0.1]] * 4))) == []
-    assert kinds(Record(steps(20), groups=groups([[0.5] * 4] * 4))) == ["all_wrong"]
+    assert kinds(History(steps(20), groups=groups([[0.5, 0.2, 0.0, 0.1]] * 4))) == []
+    assert kinds(History(steps(20), groups=groups([[0.5] * 4] * 4))) == ["all_wrong"]
 
 
-def test_told_again_only_when_it_has_changed() -> None:
+def test_a_finding_is_reported_again_only_when_it_has_changed() -> None:
     record, *_ = PLANTED["cut"]
     [finding] = diagnose(record)
     assert finding.is_news_after(None)
     assert not finding.is_news_after(replace(finding, value=0.3))
     assert finding.is_news_after(replace(finding, value=0.25))
+    assert finding.is_news_after(replace(finding, cause="length_growth")), "its cause is another"
+
+
+# Causes and consequences
+
+
+def collapse(step: int) -> float:
+    """Mean reward of a run whose learning rate is too high: 37% for four steps, then nothing."""
+    return 0.37 if step < 4 else 0.0
+
+
+NOTHING_RIGHT = groups([[0.0] * 4] * 4, texts=["0"])
+COLLAPSED = {
+    "reward_mean": collapse,
+    "accuracy": collapse,
+    "reward_std": lambda step: 0.48 if step < 4 else 0.0,
+    "zero_signal_groups": lambda step: 0.1 if step < 4 else 1.0,
+}
+
+
+@pytest.mark.parametrize("length", [10, 20, 60, 90])
+def test_a_collapse_is_the_cause_from_the_first_diagnosis_on(length: int) -> None:
+    """The reward fell to 0 after four steps: the advice is a lower lr, never easier problems."""
+    first, *others = diagnose(History(steps(length, **COLLAPSED), groups=NOTHING_RIGHT))
+    assert (first.kind, first.cause) == ("reward_fall", "")
+    assert "from 0.37" in first.text
+    assert first.text.endswith("lower lr, and start again from an earlier checkpoint")
+    assert {"all_wrong", "duplicates"} <= {finding.kind for finding in others}
+    for finding in others:
+        assert finding.cause == "reward_fall"
+        assert finding.text.endswith("; probably a consequence of reward_fall")
+        assert finding.advice not in finding.text
+
+
+def test_without_an_earlier_reward_wrong_answers_are_no_collapse() -> None:
+    never = {"reward_mean": 0.0, "accuracy": 0.0, "reward_std": 0.0, "zero_signal_groups": 1.0}
+    [first, *_] = diagnose(History(steps(20, **never), groups=NOTHING_RIGHT))
+    assert first.kind == "all_wrong"
+    assert "use easier problems" in first.text
+
+
+@pytest.mark.parametrize(("prompts", "found"), [(16, True), (1, False)])
+def test_three_bad_steps_are_a_fall_only_beyond_chance(prompts: int, found: bool) -> None:
+    """0.4 to 0.1 with standard deviation 0.49: two standard errors are 0.2 with 16 prompts a step, 0.8 with one."""
+    noisy = {"reward_mean": lambda step: 0.4 if step < 7 else 0.1, "reward_std": 0.49, "zero_signal_groups": 0.5}
+    record = History(steps(10, **noisy), config={"prompts_per_step": prompts})
+    assert ("reward_fall" in kinds(record)) == found
+
+
+def finding_of(kind: str) -> Finding:
+    return Finding(kind, 59, 1.0, kind, f"advice on {kind}", 59)
+
+
+def test_every_chain_of_causes_ends() -> None:
+    order = list(EXPLAINS)
+    for cause, consequences in EXPLAINS.items():
+        for kind in consequences:
+            assert order.index(kind) > order.index(cause), f"{cause} explains {kind}"
+
+
+def test_no_two_causes_give_contradictory_advice() -> None:
+    """Raising lr is advised only where nothing asks for a lower one, or says that there is nothing to learn from."""
+    advised = {finding.kind: finding.advice for record, *_ in PLANTED.values() for finding in diagnose(record)}
+    lower = {kind for kind, advice in advised.items() if "lower lr" in advice}
+    assert lower == {"reward_fall", "spike", "ratios", "clipped", "kl", "entropy_collapse", "duplicates"}
+    [higher] = [kind for kind, advice in advised.items() if "raise lr" in advice]
+    for kind in lower | {"all_wrong", "unscored", "truncated", "no_signal"}:
+        first, second = ranked([finding_of(higher), finding_of(kind)])
+        assert (first.kind, second.kind, second.cause) == (kind, higher, kind)
+        assert "advice on" not in second.text
+    first, second = ranked([finding_of("truncated"), finding_of("length_growth")])
+    assert (first.kind, second.cause) == ("length_growth", "length_growth"), "a higher limit would be more padding"
+
+
+def test_consequences_stand_under_their_cause() -> None:
+    found = ranked([finding_of(kind) for kind in ("all_wrong", "saturated_part", "truncated", "sampler_gap", "kl")])
+    assert [(finding.kind, finding.cause) for finding in found] == [
+        ("sampler_gap", ""),
+        ("kl", "sampler_gap"),
+        ("truncated", ""),
+        ("all_wrong", "truncated"),
+        ("saturated_part", ""),
+    ]
+
+
+def test_a_running_trainer_reads_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    real = Run.metrics
+
+    def metrics(self: Run, since: int = 0) -> Any:
+        rows = real(self, since)
+        read.extend(row["step"] for row in rows)
+        return rows
+
+    monkeypatch.setattr(Run, "metrics", metrics)
+    with Run.create(tmp_path, "long", kind="grpo", config={}) as run:
+        monitor, reported = Monitor(run), []
+        for row in steps(80, kl=lambda step: 1.0 if step > 30 else 0.0, truncated=0.5):
+            step = row.pop("step")
+            run.record(step, [], row, {})
+            if (step + 1) % 10 == 0:
+                for finding in monitor.news(step):
+                    reported.append((finding.kind, finding.step))
+                    run.add_finding(finding.kind, finding.text, step)
+        assert read == list(range(80))
+        # KL over the last ten steps: 0.9 after 40 steps, then 1.0, which is no news.
+        assert reported == [("truncated", 9), ("kl", 39)]
+        read.clear()
+        resumed = Monitor(run)
+        assert resumed.news(79) == [], "a resumed run repeats nothing"
+        assert len(resumed.history.last_rows) == 80
 
 
 # Real runs
@@ -268,7 +381,7 @@ def test_a_resumed_run_does_not_repeat_its_findings(tmp_path: Path) -> None:
         share = sum(value for _, value in run.series("truncated")) / 10
         [finding] = [finding for finding in diagnose(run) if finding.kind == "truncated"]
         assert finding.value == pytest.approx(share)
-        assert news(run, 9) == [], "asked again of the same step"
+        assert Monitor(run).news(9) == [], "already reported"
         assert any("cut at max_new_tokens (5)" in line for line in result(run, 100))
         assert run.summary()["findings"] == run.findings()
     with grpo.train(settings(tmp_path, max_new_tokens=5, steps=20, resume=True)) as run:
@@ -276,11 +389,16 @@ def test_a_resumed_run_does_not_repeat_its_findings(tmp_path: Path) -> None:
         assert told(run)[: len(first)] == first
 
 
-def test_a_ruinous_learning_rate_is_noticed(tmp_path: Path) -> None:
-    with grpo.train(settings(tmp_path, steps=30, lr=0.03)) as run:
-        assert {kind for kind, _ in told(run)} & {"reward_fall", "kl", "spike", "all_wrong", "truncated"}
+def test_a_ruinous_learning_rate_is_the_first_finding(tmp_path: Path) -> None:
+    """It takes nano from 44% to next to nothing within ten steps."""
+    with grpo.train(settings(tmp_path, steps=10, lr=0.01, prompts_per_step=8)) as run:
         rewards = [value for _, value in run.series("reward_mean")]
-        assert sum(rewards[-5:]) < sum(rewards[:5])
+        assert rewards[0] > 0.3
+        assert max(rewards[-5:]) < 0.1
+        assert told(run)[0] == ("reward_fall", 9)
+        assert not [row for row in run.findings() if "easier" in row["text"]]
+        lines = [line for line in result(run, 100) if line.startswith("findings")]
+        assert "the reward has fallen to 0.0" in lines[0]
 
 
 def test_a_healthy_run_is_left_in_peace(tmp_path: Path) -> None:
@@ -292,4 +410,7 @@ def test_every_finding_is_documented() -> None:
     page = (DOCS / "diagnosis.md").read_text()
     documented = [line.split("|")[1].strip().strip("`") for line in page.splitlines() if line.startswith("| `")]
     assert documented == list(KINDS)
+    for kind in KINDS:
+        causes = ", ".join(cause for cause in KINDS if kind in EXPLAINS[cause])
+        assert not causes or f"| {kind} | {causes} |\n" in page
     assert {finding.kind for record, *_ in PLANTED.values() for finding in diagnose(record)} == set(KINDS)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
-from grpo.record.diagnosis import Finding, diagnose
+from grpo.record.diagnosis import Finding, diagnose, explained
 from grpo.record.store import Run
 
 COMPLETIONS = {
@@ -30,8 +29,12 @@ def findings(run: Run) -> dict[str, list[dict[str, Any]]]:
     now = diagnose(run)
     said = {finding.text for finding in now}
     return {
-        "now": [asdict(finding) | evidence(finding) for finding in now],
-        "noted": [row | _groups(row["step"]) for row in run.findings() if row["text"] not in said],
+        "now": [finding.as_dict() | evidence(finding) for finding in now],
+        "noted": [
+            row | _groups(row["step"])
+            for row in run.findings()
+            if row["text"] not in said and not explained(row["kind"], [finding.kind for finding in now])
+        ],
     }
 
 

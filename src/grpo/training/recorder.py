@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from grpo.config import Config
 from grpo.errors import DiskFullError, GrpoError
-from grpo.record.diagnosis import EVERY, news
+from grpo.record.diagnosis.monitor import EVERY, Monitor
 from grpo.record.events import Callback
 from grpo.record.store import Run
 from grpo.rewards import error_line
@@ -36,6 +36,7 @@ Written = TypeVar("Written")
 class Recorder:
     def __init__(self, run: Run, callbacks: Callback, config: Config, stop: StopRequest, *, nonfinite_steps: int = 0):
         self.run, self.callbacks, self.config, self.stop = run, callbacks, config, stop
+        self.monitor = Monitor(run)
         self.nonfinite_steps = nonfinite_steps
         """How many steps in a row, up to now, had a gradient that was not finite."""
         self.told_faults: set[str] = set()
@@ -91,7 +92,7 @@ class Recorder:
         self.run.add_finding(kind, text, step)
 
     def diagnose(self, step: int) -> None:
-        for finding in news(self.run, step):
+        for finding in self.monitor.news(step):
             self.warn(finding.kind, finding.text, step)
 
     def with_space(self, write: Callable[[], Written]) -> Written:

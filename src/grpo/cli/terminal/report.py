@@ -15,7 +15,7 @@ from rich.cells import cell_len
 
 from grpo.cli.terminal.printed import printable
 from grpo.record.checkpoints import Checkpoints
-from grpo.record.diagnosis import KINDS
+from grpo.record.diagnosis import KINDS, diagnose, explained
 from grpo.tasks.traits import label_of, trait_metrics
 
 if TYPE_CHECKING:
@@ -128,9 +128,16 @@ def _examples(run: Run, width: int) -> list[list[str]]:
 
 
 def _findings(run: Run) -> list[str]:
-    """What was found wrong with the run, the latest word on each kind."""
-    latest = {row["kind"]: row["text"] for row in run.findings() if row["kind"] in KINDS}
-    return [_labelled("" if i else "findings", printable(text, 500)) for i, text in enumerate(latest.values())]
+    """Findings as the record stands, probable causes first; then earlier ones that these do not explain."""
+    now = diagnose(run)
+    kinds = [finding.kind for finding in now]
+    earlier = {
+        row["kind"]: row["text"]
+        for row in run.findings()
+        if row["kind"] in KINDS and row["kind"] not in kinds and not explained(row["kind"], kinds)
+    }
+    texts = [f"{'  ' if finding.cause else ''}{finding.text}" for finding in now] + [*earlier.values()]
+    return [_labelled("" if i else "findings", printable(text, 500)) for i, text in enumerate(texts)]
 
 
 def _right(probe: Mapping[str, Any]) -> int:

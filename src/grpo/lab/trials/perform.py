@@ -10,7 +10,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ def perform(trial: Trial, folder: Path, tell: Callable[[dict[str, Any]], None]) 
             place = {"arm": arm, "seed": seed}
             teller = _Teller(place, trial.metrics, tell)
             with grpo.train(trial.config(arm, seed=seed, folder=folder), callbacks=[teller]) as run:
-                found = [asdict(finding) for finding in diagnose(run)]
+                found = [finding.as_dict() for finding in diagnose(run)]
                 evals = run.evals()
                 probes = [
                     {"step": row["step"], "prompt": row["prompt"], "answer": row["answer"], "samples": row["samples"]}

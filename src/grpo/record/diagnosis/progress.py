@@ -4,62 +4,81 @@ from __future__ import annotations
 
 from statistics import fmean, stdev
 
-from grpo.record.diagnosis.record import WINDOW, Finding, Record, mean
+from grpo.record.diagnosis.history import LONG_WINDOW, SAMPLED_STEPS, WINDOW, Finding, History, mean
 
 LEAST_REWARD = 0.02
-"""What lies below is a lucky answer or two, and nothing to fall from."""
+"""A lower mean reward is a lucky answer or two; a fall from there is no finding."""
+LEAST_REWARD_SHORT = 0.1
+"""The same for a mean over three steps."""
 
 
-def reward_hacking(record: Record) -> Finding | None:
-    """Held-out accuracy has fallen beyond its interval since its best, and the training reward has not."""
-    evals = [row for row in record.evals if row.get("accuracy") is not None]
+def reward_hacking(history: History) -> Finding | None:
+    """Held-out accuracy has fallen from its best by more than its interval, and the training reward has not."""
+    evals = [row for row in history.evals if row.get("accuracy") is not None]
     if len(evals) < 2:
         return None
     best, latest = max(evals, key=lambda row: row["accuracy"]), evals[-1]
-    near = [row for row in record.steps if abs(row["step"] - best["step"]) <= WINDOW // 2]
-    around = [row["reward_mean"] for row in near if row.get("reward_mean") is not None]
-    if best["low"] <= latest["high"] or not around or mean(record.last("reward_mean")) <= fmean(around):
+    near = history.rewards[max(0, best["step"] - WINDOW // 2) : best["step"] + WINDOW // 2 + 1]
+    around, now = [reward for reward in near if reward is not None], mean(history.last("reward_mean"))
+    if best["low"] <= latest["high"] or not around or now <= fmean(around):
         return None
-    return record.found(
+    return history.found(
         "reward_hacking",
         latest["accuracy"],
         f"held-out accuracy has fallen from {best['accuracy']:.0%} (after {best['step']} steps) to "
-        f"{latest['accuracy']:.0%} while the training reward rose from {fmean(around):.2f} to "
-        f"{mean(record.last('reward_mean')):.2f}: the reward pays for something else than the task; read the groups "
-        "with the highest reward, and keep the best checkpoint (grpo export --best)",
+        f"{latest['accuracy']:.0%} while the training reward rose from {fmean(around):.2f} to {now:.2f} (the reward "
+        "measures something else than the task)",
+        "read the groups with the highest reward, and keep the best checkpoint (grpo export --best)",
     )
 
 
-def reward_flat(record: Record) -> Finding | None:
-    stretch = 20
-    if len(record.steps) < 3 * stretch or record.is_solved:
+def reward_flat(history: History) -> Finding | None:
+    if len(history) < 3 * LONG_WINDOW or history.is_solved:
         return None
-    before, now = record.first("reward_mean", stretch), record.last("reward_mean", stretch)
-    if min(len(before), len(now)) < stretch:
+    before, now = history.first("reward_mean", LONG_WINDOW), history.last("reward_mean", LONG_WINDOW)
+    if min(len(before), len(now)) < LONG_WINDOW:
         return None
-    error = ((stdev(before) ** 2 + stdev(now) ** 2) / stretch) ** 0.5
+    error = ((stdev(before) ** 2 + stdev(now) ** 2) / LONG_WINDOW) ** 0.5
     if abs(fmean(now) - fmean(before)) > 2 * error:
         return None
-    return record.found(
+    return history.found(
         "reward_flat",
         fmean(now),
-        f"the reward has not moved, {fmean(before):.3f} then and {fmean(now):.3f} now: raise lr, look whether groups "
-        "have unequal rewards (zero_signal_groups), and read a few completions",
+        f"the reward has not moved ({fmean(before):.3f} at first, {fmean(now):.3f} now)",
+        "raise lr, check whether groups have unequal rewards (zero_signal_groups), and read a few completions",
     )
 
 
-def reward_fall(record: Record) -> Finding | None:
-    rewards = record.first("reward_mean", len(record.steps))
-    if len(rewards) < len(record.steps):
+def reward_fall(history: History) -> Finding | None:
+    """The mean of three steps is a quarter of its best or less, beyond chance or with no signal left; or the mean of
+    ten steps is half its best or less."""
+    if None in history.rewards:
         return None
-    means = [fmean(rewards[i : i + WINDOW]) for i in range(len(rewards) - WINDOW + 1)]
-    best = max(range(len(means)), key=lambda i: means[i])
-    if means[best] < LEAST_REWARD or means[-1] > 0.5 * means[best]:
+    best, now = history.best, mean(history.last("reward_mean"))
+    short, newest = history.best_short, mean(history.last("reward_mean", SAMPLED_STEPS))
+    assert best.mean is not None
+    assert short.mean is not None
+    if short.mean >= LEAST_REWARD_SHORT and newest <= 0.25 * short.mean and _beyond_chance(history):
+        fell_to, fell_from, after = newest, short.mean, short.after
+    elif best.mean >= LEAST_REWARD and now <= 0.5 * best.mean:
+        fell_to, fell_from, after = now, best.mean, best.after
+    else:
         return None
-    after = record.steps[best + WINDOW - 1]["step"] + 1
-    return record.found(
+    return history.found(
         "reward_fall",
-        means[-1],
-        f"the reward is {means[-1]:.2f} and was {means[best]:.2f} after {after} steps: the learning rate is too high; "
-        "lower lr and start again from before",
+        fell_to,
+        f"the reward has fallen to {fell_to:.2f} from {fell_from:.2f} (after {after} steps), probably because lr is "
+        "too high",
+        "lower lr, and start again from an earlier checkpoint",
     )
+
+
+def _beyond_chance(history: History) -> bool:
+    """Whether the last three steps are two standard errors below the best three, or have no signal left. The error
+    takes completions of a prompt to be all alike, the worst case."""
+    if mean(history.last("zero_signal_groups", SAMPLED_STEPS)) >= 0.9:
+        return True
+    prompts = SAMPLED_STEPS * history.setting("prompts_per_step", 1)
+    error = max(history.first("reward_std"), default=0.0) * (2 / prompts) ** 0.5
+    fallen = (history.best_short.mean or 0.0) - mean(history.last("reward_mean", SAMPLED_STEPS))
+    return 0 < 2 * error < fallen

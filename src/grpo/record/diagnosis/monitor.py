@@ -1,0 +1,52 @@
+"""Follows the record of a run while it trains and reports each finding once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grpo.record.diagnosis import diagnose
+from grpo.record.diagnosis.causes import KINDS
+from grpo.record.diagnosis.history import Finding, History
+
+if TYPE_CHECKING:
+    from grpo.record.store import Run
+
+EVERY = 10
+"""Steps between two diagnoses."""
+
+
+class Monitor:
+    """Reads each recorded step once. Findings are a function of the record, so a resumed run neither loses nor repeats
+    any."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.history = History(config=run.config)
+        self.reported: dict[str, dict[int, Finding | None]] = {kind: {} for kind in KINDS}
+        """By kind and step; None: reported before the run was resumed, and not yet derived from the record again."""
+        for row in run.findings():
+            if row["kind"] in KINDS and row["step"] is not None:
+                self.reported[row["kind"]][row["step"]] = None
+
+    def news(self, step: int) -> list[Finding]:
+        """Findings after this step that were not reported before, or have changed since. They count as reported."""
+        self.history.extend(self.run, step)
+        fresh = [finding for finding in diagnose(self.history) if self._is_news(finding, step)]
+        for finding in fresh:
+            self.reported[finding.kind][step] = finding
+        return fresh
+
+    def _is_news(self, finding: Finding, step: int) -> bool:
+        reported = self.reported[finding.kind]
+        earlier = max((known for known in reported if known <= step), default=None)
+        if earlier is None:
+            return True
+        if earlier == step:  # the step was made again after a kill
+            return False
+        before = reported[earlier] or self._as_of(earlier, finding.kind)
+        reported[earlier] = before
+        return finding.is_news_after(before)
+
+    def _as_of(self, step: int, kind: str) -> Finding | None:
+        found = diagnose(History.of(self.run, step))
+        return next((finding for finding in found if finding.kind == kind), None)
