@@ -15,7 +15,7 @@ import grpo
 from grpo.cli.commands.compare import split
 from grpo.cli.compare import queue
 from grpo.cli.compare.arms import Job, make_jobs, settled_name
-from grpo.cli.compare.outcome import Finished, differences, in_words, operations, phase_shares, read
+from grpo.cli.compare.outcome import Finished, differences, in_words, operations, phase_shares, read, summarise
 from grpo.cli.compare.queue import is_finished, run_all
 from grpo.cli.compare.student import incomplete_beta, mean_interval, paired_interval, t_quantile
 from grpo.cli.main import main
@@ -104,6 +104,19 @@ def test_equal_differences_are_not_believed_beyond_what_the_problems_resolve() -
     """0.4 points in each of three seeds: without spread, and yet two problems of 500."""
     [sentence] = in_words(arms(one=[0.904, 0.914, 0.924], other=[0.900, 0.910, 0.920]))
     assert "No difference" in sentence
+
+
+def test_runs_without_accuracy_are_compared_by_their_held_out_reward() -> None:
+    """Differences 5, 5.2, 4.8: mean 5, deviation 0.2, error 0.2/√3, times 4.30265. A reward may exceed 1."""
+    found = {
+        name: [run(i + 1, value, measure="reward_mean") for i, value in enumerate(values)]
+        for name, values in {"good": [7.0, 7.2, 6.9], "bad": [2.0, 2.0, 2.1]}.items()
+    }
+    half = 4.30265 * 0.2 / math.sqrt(3)
+    assert in_words(found) == [
+        f"good is better than bad by 5.000 of held-out reward [{5 - half:.3f} to {5 + half:.3f}], beyond luck."
+    ]
+    assert summarise(found)["good"]["held_out"].high > 1
 
 
 def test_intervals_of_all_pairs_hold_together() -> None:
@@ -237,7 +250,7 @@ def test_a_comparison_goes_on_where_it_stopped(
     assert json.loads(capsys.readouterr().out) == first
     assert list(first["arms"]) == ["grpo", "dr_grpo"]
     found = [read(job) for job in jobs]
-    assert first["arms"]["grpo"]["accuracy"]["mean"] == pytest.approx((found[0].accuracy + found[2].accuracy) / 2)
+    assert first["arms"]["grpo"]["accuracy"]["mean"] == pytest.approx((found[0].held_out + found[2].held_out) / 2)
     assert found[0].problems == 20
     assert len(found[0].rewards) == 2
     assert found[0].tokens[-1] == sum(found[0].tokens[i] - (found[0].tokens[i - 1] if i else 0) for i in range(2))

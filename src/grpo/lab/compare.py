@@ -91,7 +91,11 @@ def band(curves: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, floa
 def evals(run: Run, by: str) -> list[dict[str, Any]]:
     at = positions(run, by)
     keys = ("step", "accuracy", "low", "high")
-    return [{"x": at.get(row["step"] - 1, 0.0), **{key: row[key] for key in keys}} for row in run.evals()]
+    return [
+        {"x": at.get(row["step"] - 1, 0.0), **{key: row[key] for key in keys}}
+        for row in run.evals()
+        if row["accuracy"] is not None
+    ]
 
 
 def shared_probes(runs: Sequence[tuple[str, Run]]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.cli.compare.arms import Job, make_jobs, settled_name
-from grpo.cli.compare.outcome import Finished, differences, in_words, read, summarise
+from grpo.cli.compare.outcome import Finished, differences, in_words, measure_of, read, summarise
 from grpo.cli.compare.picture import check_matplotlib, draw
 from grpo.cli.compare.progress import Watch
 from grpo.cli.compare.queue import jobs_at_once, run_all
@@ -101,10 +101,11 @@ def as_json(arms: dict[str, list[Finished]], jobs: Sequence[Job], picture: Path 
         return {"mean": found.mean} | {name: end if math.isfinite(end) else None for name, end in ends.items()}
 
     measured = summarise(arms)
+    names = {"held_out": "accuracy" if measure_of(arms) == "accuracy" else "held_out_reward"}
     rows = {
         arm: {
-            **{name: interval(found) for name, found in measured[arm].items()},
-            "accuracy_by_seed": {run.seed: run.accuracy for run in runs},
+            **{names.get(name, name): interval(found) for name, found in measured[arm].items()},
+            f"{names['held_out']}_by_seed": {run.seed: run.held_out for run in runs},
             "runs": [job.name for job in jobs if job.arm == arm],
         }
         for arm, runs in arms.items()
@@ -123,12 +124,14 @@ def show(arms: dict[str, list[Finished]], picture: Path | None) -> None:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
-    for heading in ("held-out accuracy", "reward at the end", "tokens", "seconds", "GiB at peak", "10¹² operations"):
+    judged = measure_of(arms) == "accuracy"
+    held_out = "held-out accuracy" if judged else "held-out reward"
+    for heading in (held_out, "reward at the end", "tokens", "seconds", "GiB at peak", "10¹² operations"):
         table.add_column(heading, justify="right")
     for arm, found in summarise(arms).items():
         table.add_row(
             arm,
-            _with_interval(found["accuracy"], "{:.1%}"),
+            _with_interval(found["held_out"], "{:.1%}" if judged else "{:.3f}"),
             _with_interval(found["reward"], "{:.3f}"),
             f"{found['tokens'].mean:,.0f}",
             f"{found['seconds'].mean:.0f}",

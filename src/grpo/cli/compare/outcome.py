@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations
 from statistics import fmean
+from typing import Literal
 
 from grpo.cli.compare.arms import Job
 from grpo.cli.compare.student import Interval, mean_interval, paired_interval
@@ -15,6 +16,7 @@ from grpo.errors import GrpoError
 from grpo.model.plan import Work, find_shape, flops, needs
 from grpo.record.store import Run
 
+Measure = Literal["accuracy", "reward_mean"]
 LAST_SHARE = 0.1
 """The end of a run over which its training reward is averaged."""
 
@@ -30,16 +32,19 @@ class Finished:
     seconds: Sequence[float]
     """Spent in training so far, evaluations not counted."""
     evals: Sequence[tuple[int, float]]
-    """(steps taken, held-out accuracy)."""
+    """(steps taken, held-out accuracy); the mean reward instead where the run has no accuracy."""
     problems: int
     """Asked in an evaluation."""
     memory: float
     """Bytes at the worst moment."""
     operations: float
     """Predicted from the lengths that came and the groups that were trained on, all steps together."""
+    measure: Measure = "accuracy"
+    """What `evals` holds."""
 
     @property
-    def accuracy(self) -> float:
+    def held_out(self) -> float:
+        """At the end."""
         return self.evals[-1][1]
 
     @property
@@ -54,12 +59,14 @@ def read(job: Job) -> Finished:
         seconds: dict[int, float] = {}
         for span in run.spans():
             seconds[span["step"]] = seconds.get(span["step"], 0.0) + span["seconds"]
+        measure: Measure = "accuracy" if all(row["accuracy"] is not None for row in evals) else "reward_mean"
         return Finished(
             seed=job.seed,
             rewards=rewards_of(rows),
             tokens=list(accumulate(row["tokens"] for row in rows)),
             seconds=list(accumulate(seconds[row["step"]] for row in rows)),
-            evals=[(row["step"], row["accuracy"]) for row in evals],
+            evals=[(row["step"], row[measure] or 0.0) for row in evals],
+            measure=measure,
             problems=len(run.eval_groups(evals[-1]["step"])),
             memory=max(row["peak_memory"] for row in rows),
             operations=operations(job, run, rows),
@@ -114,7 +121,7 @@ def phase_shares(row: Mapping[str, float], config: Config) -> dict[str, float]:
 
 
 MEASURES: Mapping[str, Callable[[Finished], float]] = {
-    "accuracy": lambda run: run.accuracy,
+    "held_out": lambda run: run.held_out,
     "reward": lambda run: run.reward,
     "tokens": lambda run: run.tokens[-1],
     "seconds": lambda run: run.seconds[-1],
@@ -129,10 +136,16 @@ def summarise(arms: Mapping[str, Sequence[Finished]]) -> dict[str, dict[str, Int
         arm: {name: mean_interval([measure(run) for run in runs]) for name, measure in MEASURES.items()}
         for arm, runs in arms.items()
     }
-    for rows in found.values():
-        if math.isfinite(rows["accuracy"].low):
-            rows["accuracy"] = within(rows["accuracy"], 0.0, 1.0)
+    if measure_of(arms) == "accuracy":
+        for rows in found.values():
+            if math.isfinite(rows["held_out"].low):
+                rows["held_out"] = within(rows["held_out"], 0.0, 1.0)
     return found
+
+
+def measure_of(arms: Mapping[str, Sequence[Finished]]) -> Measure:
+    """What the arms are compared by: all have the same task and rewards."""
+    return next(run.measure for runs in arms.values() for run in runs)
 
 
 def within(found: Interval, least: float, most: float) -> Interval:
@@ -142,7 +155,7 @@ def within(found: Interval, least: float, most: float) -> Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """Held-out accuracy of one arm against another's, seed by seed."""
+    """Held-out accuracy (or reward) of one arm minus another's, seed by seed."""
 
     better: str
     worse: str
@@ -159,8 +172,11 @@ def differences(arms: Mapping[str, Sequence[Finished]]) -> list[Difference]:
     level = 1 - 0.05 / max(1, len(pairs))
     found = []
     for pair in pairs:
-        better, worse = sorted(pair, key=lambda arm: fmean(run.accuracy for run in arms[arm]), reverse=True)
-        ours, theirs = ([run.accuracy for run in arms[arm]] for arm in (better, worse))
+        better, worse = sorted(pair, key=lambda arm: fmean(run.held_out for run in arms[arm]), reverse=True)
+        ours, theirs = ([run.held_out for run in arms[arm]] for arm in (better, worse))
+        if measure_of(arms) != "accuracy":
+            found.append(Difference(better, worse, paired_interval(ours, theirs, level)))
+            continue
         problems = arms[better][0].problems
         # Three seeds may agree by chance more closely than so many problems can measure at all.
         luck = sum(share * (1 - share) / problems for share in (fmean(ours), fmean(theirs))) / len(ours)
@@ -170,15 +186,20 @@ def differences(arms: Mapping[str, Sequence[Finished]]) -> list[Difference]:
 
 
 def in_words(arms: Mapping[str, Sequence[Finished]]) -> list[str]:
-    """Plain sentences on held-out accuracy."""
+    """Plain sentences on held-out accuracy, or on the held-out reward of runs without accuracy."""
     seeds = min(len(runs) for runs in arms.values())
     if seeds < 2:
         return ["One seed each: what differs here may be luck, and nothing can be told; add seeds (--seeds 3)."]
-    found = differences(arms)
+    found, judged = differences(arms), measure_of(arms) == "accuracy"
+    form, what = ("{:.1%}", "held-out problems") if judged else ("{:.3f}", "held-out reward")
+
+    def interval(each: Difference) -> str:
+        return f"[{form.format(each.interval.low)} to {form.format(each.interval.high)}]"
+
     clear, unclear = ([each for each in found if each.is_clear == side] for side in (True, False))
     sentences = [
-        f"{each.better} is better than {each.worse} by {each.interval.mean:.1%} of held-out problems "
-        f"[{each.interval.low:.1%} to {each.interval.high:.1%}], beyond luck."
+        f"{each.better} is better than {each.worse} by {form.format(each.interval.mean)} of {what} {interval(each)}, "
+        "beyond luck."
         for each in sorted(clear, key=lambda each: -each.interval.mean)
     ]
     if unclear:
@@ -186,6 +207,6 @@ def in_words(arms: Mapping[str, Sequence[Finished]]) -> list[str]:
         rest = "No difference" if not clear else f"No other difference ({len(unclear)} pairs)"
         sentences.append(
             f"{rest} can be told from luck with {seeds} seeds; the largest of them is {widest.better} over "
-            f"{widest.worse}, {widest.interval.mean:.1%} [{widest.interval.low:.1%} to {widest.interval.high:.1%}]."
+            f"{widest.worse}, {form.format(widest.interval.mean)} {interval(widest)}."
         )
     return sentences

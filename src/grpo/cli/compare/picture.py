@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo.cli.compare.outcome import Finished, summarise
+from grpo.cli.compare.outcome import Finished, measure_of, summarise
 from grpo.cli.compare.student import t_quantile
 from grpo.errors import GrpoError
 
@@ -40,7 +40,7 @@ def draw(arms: Mapping[str, Sequence[Finished]], file: Path, title: str) -> None
     _curves(by_second, "seconds of training", arms, colours, lambda run: (np.array(run.seconds), _smooth(run.rewards)))
     by_step.set_ylabel("reward")
     _curves(held_out, "steps", arms, colours, lambda run: tuple(np.array(run.evals, dtype=float).T))
-    held_out.set_ylabel("held-out accuracy")
+    held_out.set_ylabel("held-out accuracy" if measure_of(arms) == "accuracy" else "held-out reward")
     held_out.legend(fontsize=8)
     for axes, measure, unit, label in (
         (memory, "memory", 2**30, "GiB at peak"),

@@ -117,11 +117,11 @@ def _examples(run: Run, width: int) -> list[list[str]]:
         return []
     pairs = zip(by_step[min(by_step)], by_step[max(by_step)], strict=False)
     examples = []
-    for before, after in sorted(pairs, key=lambda pair: _right(pair[0]) - _right(pair[1]))[:2]:
+    for before, after in sorted(pairs, key=lambda pair: _outcome(pair[0])[0] - _outcome(pair[1])[0])[:2]:
         lines = [f"{printable(before['prompt'], max(10, width - 30))}   answer {printable(before['answer'], 18)}"]
         for label, probe in (("before", before), ("after", after))[: len(by_step)]:
             [(text, count)] = Counter(sample["text"] for sample in probe["samples"]).most_common(1)
-            told = f"{_right(probe)} of {len(probe['samples'])} right   {f'×{count} ' if count > 1 else ''}"
+            told = f"{_outcome(probe)[1]}   {f'×{count} ' if count > 1 else ''}"
             lines.append(_labelled(label, told + printable(text, max(10, width - 11 - len(told)))))
         examples.append(lines)
     return examples
@@ -140,8 +140,14 @@ def _findings(run: Run) -> list[str]:
     return [_labelled("" if i else "findings", printable(text, 500)) for i, text in enumerate(texts)]
 
 
-def _right(probe: Mapping[str, Any]) -> int:
-    return sum(bool(sample["correct"]) for sample in probe["samples"])
+def _outcome(probe: Mapping[str, Any]) -> tuple[float, str]:
+    """How many samples are correct, or their mean reward where nobody can say; and the same in words."""
+    samples = probe["samples"]
+    if all(sample["correct"] is None for sample in samples):
+        reward = sum(sample["reward"] or 0.0 for sample in samples) / len(samples)
+        return reward, f"reward {reward:.2f}"
+    right = sum(bool(sample["correct"]) for sample in samples)
+    return right, f"{right} of {len(samples)} right"
 
 
 def _whereabouts(run: Run, summary: Mapping[str, Any]) -> list[str]:

@@ -98,8 +98,8 @@ def band(curves: Sequence[Mapping[str, Sequence[float]]]) -> list[dict[str, floa
 
 def accuracy_of(evals: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, Any] | None:
     """Held-out accuracy before and after, mean and sample standard deviation over the seeds that ended."""
-    if not evals:
-        return None
+    if not evals or any(row.get("accuracy") is None for rows in evals for row in rows):
+        return None  # a task that cannot say what is correct, trained by another reward
     ends = {"before": [rows[0]["accuracy"] for rows in evals], "after": [rows[-1]["accuracy"] for rows in evals]}
     return {
         when: {"mean": fmean(values), "std": stdev(values) if len(values) > 1 else None, "seeds": values}

@@ -10,8 +10,9 @@ const FIRST = ["reward_mean", "zero_signal_groups", "gradient_tokens", "loss", "
 
 export function Overview({ url, about, version, base }) {
   const series = useApi(`${url}/series?points=240`, version);
-  const last = about.evals.at(-1);
-  const first = about.evals[0];
+  const judged = about.evals.filter((row) => row.accuracy !== null);
+  const last = judged.at(-1);
+  const first = judged[0];
   const training = Object.values(about.seconds).reduce((sum, value) => sum + value, 0);
   return html`
     <dl class="stats">
@@ -20,7 +21,7 @@ export function Overview({ url, about, version, base }) {
       <${Stat} label="Steps" value=${number(about.steps)} note=${about.steps_asked > about.steps ? `of ${number(about.steps_asked)}` : ""} />
       <${Stat} label="Training time" value=${seconds(training)} />
     </dl>
-    ${about.evals.length > 0 && html`<${Accuracy} about=${about} series=${series.data?.series?.accuracy} />`}
+    ${judged.length > 0 && html`<${Accuracy} evals=${judged} about=${about} series=${series.data?.series?.accuracy} />`}
     <${Fetched} state=${series} height="60rem">${({ series: found, width }) => {
       const names = Object.keys(found);
       const first = [...FIRST.filter((name) => names.includes(name)), ...names.filter((name) => name.endsWith("_share"))];
@@ -41,8 +42,8 @@ function More({ count, children }) {
   return html`<details class="more" open=${open} onToggle=${(event) => setQuery({ all: event.currentTarget.open ? 1 : undefined })}><summary class="small">${count} more numbers, among them clipping, ratios and speed</summary>${open && children()}</details>`;
 }
 
-function Accuracy({ about, series }) {
-  const evals = about.evals.map((row) => ({ ...row, x: row.step }));
+function Accuracy({ evals: judged, about, series }) {
+  const evals = judged.map((row) => ({ ...row, x: row.step }));
   const training = series ? series.step.map((step, i) => ({ x: step + 1, y: series.mean[i] })) : [];
   const greedy = evals.some((row) => row.greedy_accuracy !== null);
   return html`<${Card} title="Right answers" note="On problems that are never trained on, with their 95% interval; faint, on the problems of each step.">
