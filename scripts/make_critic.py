@@ -1,8 +1,8 @@
-"""Makes the critic that the lab's chapter on credit reads values off: `nano` as it ships, judged token by token.
+"""Trains the critic that the lab's chapter on credit shows: values of the embedded model `nano`, token by token.
 
     python scripts/make_critic.py        about a minute on one CPU core
 
-A PPO run in which only the critic ever learns: its warm-up lasts as long as the run.
+A PPO run in which only the critic learns: its warm-up lasts as long as the run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
             prompts_per_step=32,
             max_new_tokens=LONGEST,
             checkpoint_every=0,
-            # Without a reference: a value is the reward still to come, and nothing is taken off it.
+            # No KL penalty: a value is the expected reward still to come.
             loss=replace(PRESETS["ppo"].settings, beta=0.0),
             critic=Critic(lr=1e-3, lam=1.0, warmup_steps=STEPS),
             optimizer=Optimizer(schedule="cosine"),

@@ -73,14 +73,14 @@ def picture(run: Run) -> str:
 
 
 def smooth(points: Points, window: int = 5) -> list[tuple[float, float]]:
-    """Mean over the last few steps: one batch is 128 completions, and noisy."""
+    """Mean over the last `window` steps; single batches are noisy."""
     values = [value for _, value in points]
     means = [sum(values[max(0, i + 1 - window) : i + 1]) / min(window, i + 1) for i in range(len(values))]
     return [(step, mean) for (step, _), mean in zip(points, means, strict=True)]
 
 
 def labels(left: float, wanted: dict[str, tuple[float, str]]) -> list[str]:
-    """Names at the ends of the lines, moved apart where they would overlap."""
+    """Labels at the ends of the lines, moved apart if they would overlap."""
     placed, last = [], -1e9
     for name, (height, colour) in sorted(wanted.items(), key=lambda item: item[1]):
         last = max(height, last + 18)

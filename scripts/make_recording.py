@@ -1,8 +1,8 @@
-"""Makes the run that ships with the lab: `tiny` learns arithmetic, every completion and some tokens recorded.
+"""Records the run that ships with the lab: `tiny` learns arithmetic, with every completion and some tokens.
 
     python scripts/make_recording.py        about three minutes on one CPU core
 
-Eight updates on each batch instead of one: only then do ratios leave 1, and clipping is there to be seen.
+Each batch has eight updates instead of one, so that ratios leave 1 and clipping becomes visible.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def main() -> None:
     size = (into / "run.db").stat().st_size
     print(f"{into / 'run.db'}: {size:,} bytes")
     if size > MOST_BYTES:
-        raise SystemExit(f"more than {MOST_BYTES:,} bytes; take fewer steps")
+        raise SystemExit(f"the recording is larger than {MOST_BYTES:,} bytes; record fewer steps")
 
 
 def pack(source: Path, target: Path) -> None:
-    """One file without a log beside it, so that it can be read where nothing can be written."""
+    """Write one file without a write-ahead log, so that it opens in a read-only folder."""
     db = sqlite3.connect(source)
     db.execute("UPDATE meta SET value = json_set(value, '$.system.runs', 'runs') WHERE key = 'config'")
     db.execute("UPDATE meta SET value = json_array('grpo', 'train') WHERE key = 'command'")

@@ -1,10 +1,10 @@
-"""Makes the embedded models `tiny` and `nano`: random weights, pretraining, fine-tuning, on generated problems.
+"""Trains the embedded models `tiny` and `nano` from random weights: pretraining and fine-tuning on generated problems.
 
     python scripts/make_tiny.py            # both, into src/grpo/model/hub; deterministic on one machine
     python scripts/make_tiny.py --only nano --into /tmp/models
 
-Pretraining shows mostly worked answers, so the network learns to calculate. Fine-tuning then shows the direct answer
-more often than the worked one: a model that can do the work but seldom bothers. Then each style is measured.
+Pretraining uses mostly worked answers, so the network learns to calculate. Fine-tuning then uses more direct answers
+than worked ones, so the model can calculate but usually guesses. Finally the accuracy of each style is measured.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def initial_model(recipe: Recipe) -> LlamaForCausalLM:
 
 
 def write_rows(path: Path, recipe: Recipe, count: int, worked_share: float, step: int) -> None:
-    """Training problems only: the held-out ones are never shown."""
+    """Write rows of training problems; held-out problems never appear."""
     problems = load_task(recipe.task).draw(step, count, seed=0)
     style = random.Random(f"style/{step}")
     with path.open("w") as rows:
@@ -117,7 +117,7 @@ def fine_tune(model: Path, rows: Path, lr: float) -> Path:
 
 
 def measure(policy, recipe: Recipe) -> dict[str, float]:
-    """Held-out accuracy at temperature 1 of each style, and how often the model works."""
+    """Held-out accuracy of each style at temperature 1, and the share of worked answers."""
     task, engine = load_task(recipe.task), Engine(policy)
     problems = task.heldout()
     sampling = Sampling(seed=0, temperature=1.0, max_new_tokens=48)

@@ -1,7 +1,7 @@
-"""Records the trials that ship with the lab: those that its chapters name, by the function that trains them on a page.
+"""Records the trials that ship with the lab, with the function that trains them in a chapter.
 
-python scripts/record_trials.py              those that are not there, or were asked for differently
-python scripts/record_trials.py NAME ...     these, whether or not they are there
+python scripts/record_trials.py              missing trials, and those whose settings have changed
+python scripts/record_trials.py NAME ...     these trials
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
     trials = all_trials()
     wanted = sys.argv[1:] or [name for name in trials if is_stale(name, Trial.of(trials[name], rewards()))]
     if unknown := set(wanted) - set(trials):
-        raise SystemExit(f"no chapter has a trial {', '.join(sorted(unknown))}; there are {', '.join(trials)}")
+        raise SystemExit(f"no chapter has the trial {', '.join(sorted(unknown))}; available: {', '.join(trials)}")
     for name in wanted:
         trial = Trial.of(trials[name], rewards())
         outcome, begun = Outcome(trial), time.process_time()

@@ -1,9 +1,9 @@
-"""The lab's front-end libraries, exactly as their packages publish them: check them, or fetch them again.
+"""Checks or fetches the lab's front-end libraries, unchanged from their published packages.
 
-    python scripts/vendor.py           every file is there and has the hash in its manifest
-    python scripts/vendor.py --fetch   take the versions below from the npm registry again (this alone needs npm)
+    python scripts/vendor.py           check that every file exists and has the hash in its manifest
+    python scripts/vendor.py --fetch   fetch the versions below from the npm registry again (needs npm)
 
-Nothing is built or changed on the way, so a file here can be compared with the published package byte by byte.
+Files are not built or changed, so each equals the published file byte by byte.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ def main() -> int:
         for folder, packages in PACKAGES.items():
             fetch(folder, packages)
     problems = [problem for folder in PACKAGES for problem in check(folder)]
-    print("\n".join(problems) or "every vendored file is as its manifest says")
+    print("\n".join(problems) or "every vendored file matches its manifest")
     return 1 if problems else 0
 
 
 def check(folder: Path) -> list[str]:
-    """What is missing, changed or not listed."""
+    """Files that are missing, changed or not listed in the manifest."""
     manifest = json.loads((folder / "manifest.json").read_text())
     listed = {f"{name}/{file}": digest for name, about in manifest.items() for file, digest in about["files"].items()}
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {"manifest.json"}
     problems = [f"{folder / path}: missing" for path in sorted(listed.keys() - found)]
     problems += [f"{folder / path}: not in the manifest" for path in sorted(found - listed.keys())]
     changed = (path for path in sorted(listed.keys() & found) if sha256(folder / path) != listed[path])
-    return [*problems, *(f"{folder / path}: is not the published file" for path in changed)]
+    return [*problems, *(f"{folder / path}: differs from the published file" for path in changed)]
 
 
 def fetch(folder: Path, packages: tuple[Package, ...]) -> None:
@@ -90,7 +90,7 @@ def fetch(folder: Path, packages: tuple[Package, ...]) -> None:
 
 
 def as_list(answer: list[dict[str, str]] | dict[str, dict[str, str]]) -> list[dict[str, str]]:
-    """npm has answered in both shapes."""
+    """Versions of npm print either a list or a dict."""
     return answer if isinstance(answer, list) else list(answer.values())
 
 
