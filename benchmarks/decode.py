@@ -50,34 +50,34 @@ def main() -> None:
         print("\n".join([*(f"{rows:>6} rows {time:.4f} ms" for rows, time in spent.items()), machine]))
 
 
-def milliseconds(policy: Any, batches: list[int]) -> dict[int, float]:
+def milliseconds(policy: Any, sizes: list[int]) -> dict[int, float]:
     from grpo.rollout.cuda.graphs import GraphDecoding
-    from grpo.rollout.cuda.slots import Room
+    from grpo.rollout.cuda.slots import Capacity
 
-    held = GraphDecoding(policy, Room(PROMPTS * GROUP, PROMPTS, PROMPT_TOKENS, NEW_TOKENS, GROUP))
+    held = GraphDecoding(policy, Capacity(PROMPTS * GROUP, PROMPTS, PROMPT_TOKENS, NEW_TOKENS, GROUP))
     prompts = np.random.default_rng(0).integers(10, policy.model.config.vocab_size, (PROMPTS, PROMPT_TOKENS))
     held.prefill(list(prompts))
-    held.cool.fill_(1.0)
-    held.results.noise_SL.uniform_()
+    held.sampler.inverse_temperature.fill_(1.0)
+    held.sampler.results.noise_SL.uniform_()
     spent = {}
-    for batch in batches:
-        leave_rows(held.rows, batch)
-        spent[batch] = round(replayed(held, held._graph(batch)), 4)
+    for size in sizes:
+        leave_rows(held.batch, size)
+        spent[size] = round(replayed(held, held._graph(size)), 4)
     return spent
 
 
-def leave_rows(rows: Any, batch: int) -> None:
-    """As many rows of all, evenly spread over the prompts."""
-    rows.begin([PROMPT_TOKENS] * PROMPTS, GROUP)
-    rows.going_B.zero_()
-    rows.going_B[torch.linspace(0, PROMPTS * GROUP - 1, batch).round().long()] = 1
-    rows.close_up(PROMPTS * GROUP)
+def leave_rows(batch: Any, count: int) -> None:
+    """Leaves `count` active rows, evenly spread over the prompts."""
+    batch.start([PROMPT_TOKENS] * PROMPTS, GROUP)
+    batch.active_B.zero_()
+    batch.active_B[torch.linspace(0, PROMPTS * GROUP - 1, count).round().long()] = 1
+    batch.compact(PROMPTS * GROUP)
 
 
 def replayed(held: Any, graph: torch.cuda.CUDAGraph) -> float:
     times = []
     for _ in range(ROUNDS):
-        held.rows.time.fill_(NEW_TOKENS // 2)
+        held.batch.time.fill_(NEW_TOKENS // 2)
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         for _ in range(REPLAYS):

@@ -266,8 +266,8 @@ def stop_at_random(work: argparse.Namespace) -> None:
             if self.last_S is None:
                 spare = [-1]  # the slot of finished rows
                 self.last_S = torch.tensor([*(stops - 1), *spare], dtype=torch.int32, device=self.policy.device)
-            going_B = self.rows.going_B[: len(source_B)]
-            going_B.mul_(self.last_S.index_select(0, self.rows.slot_B[: len(source_B)]) > self.rows.time)
+            batch, size = self.batch, len(source_B)
+            batch.active_B[:size].mul_(self.last_S.index_select(0, batch.slot_B[:size]) > batch.time)
 
         def run(self, *arguments: Any) -> tuple[Any, Any, Any]:
             tokens_SL, logp_SL, length_S = super().run(*arguments)

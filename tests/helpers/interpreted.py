@@ -6,32 +6,33 @@ from functools import partial
 from types import SimpleNamespace
 
 from grpo.rollout.cuda.graphs import GraphDecoding
-from grpo.rollout.cuda.warmup import rehearsals
+from grpo.rollout.cuda.warmup import kernel_launches
 
 
 class InterpretedDecoding(GraphDecoding):
-    """Does the work again instead of replaying a graph, so that it works without a GPU."""
+    """Runs each step instead of replaying a graph, so that no GPU is needed."""
 
-    batches: list[int]
+    sizes: list[int]
+    """Batch sizes of the steps run."""
 
-    def _rehearse(self):
-        """The interpreter compiles nothing; that its works run, and leave nothing behind, can be seen all the same."""
-        for work in rehearsals(self):
-            work()
+    def _compile_kernels(self):
+        """The interpreter compiles nothing; the launches must still run and leave nothing behind."""
+        for launch in kernel_launches(self):
+            launch()
 
-    def _graph(self, batch: int):
-        self.batches = [*getattr(self, "batches", []), batch]
-        return SimpleNamespace(replay=partial(self._replay, batch))
+    def _graph(self, size: int):
+        self.sizes = [*getattr(self, "sizes", []), size]
+        return SimpleNamespace(replay=partial(self._replay, size))
 
-    def _replay(self, batch: int) -> None:
-        """The host hears of the token before."""
-        before = int(self.rows.count)
-        self._step(batch)
-        self.going.fill_(before)
+    def _replay(self, size: int) -> None:
+        """The host reads the count of the token before."""
+        before = int(self.batch.count)
+        self._step(size)
+        self.active.fill_(before)
 
     def _capture(self, work):
         """A replay reads the tensors that the work was captured with."""
         return SimpleNamespace(replay=work)
 
-    def _moment(self):
+    def _recorded_event(self):
         return SimpleNamespace(synchronize=lambda: None)

@@ -21,7 +21,7 @@ from helpers.policies import random_policy
 pytest.importorskip("triton")
 
 from grpo.rollout.cuda import kernels
-from grpo.rollout.cuda.slots import Room, Rows
+from grpo.rollout.cuda.slots import Capacity, DecodeBatch
 from grpo.rollout.noise import philox
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -39,7 +39,7 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float(gap) if torch.isfinite(gap) else float("inf")
 
 
-def rows_of(
+def batch_of(
     first: list[int], slots: list[int], starts: list[int], lengths: list[int], time: int, group_size: int, prompt=()
 ):
     integers = lambda values: torch.tensor(values, dtype=torch.int32, device=DEVICE)  # noqa: E731
@@ -64,7 +64,7 @@ def test_rotate_and_store(dtype: torch.dtype, bound: float, normed: bool) -> Non
     rotation = angle.cos().to(dtype).to(DEVICE), angle.sin().to(dtype).to(DEVICE)
     own = tuple(torch.full((4, K, 5, D), 7.0, dtype=dtype, device=DEVICE) for _ in "kv")
     norms = (random(D, dtype=dtype, seed=3), random(D, dtype=dtype, seed=4), 1e-6) if normed else None
-    kernels.rotate_and_store(qkv, own, rotation, rows_of([3, 6], [2, 0], [], [], time, 1), H, norms)
+    kernels.rotate_and_store(qkv, own, rotation, batch_of([3, 6], [2, 0], [], [], time, 1), H, norms)
     turned = given.clone()
     if norms:
         scale = (given.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()
@@ -92,9 +92,9 @@ def test_attention(dtype: torch.dtype, bound: float, window: int | None) -> None
     own = tuple(random(5, K, L, D, dtype=dtype, seed=seed) for seed in (3, 4))
     q = random(3, H * D, dtype=dtype, seed=5)
     slots = [4, 1, 0]
-    rows = rows_of([lengths[p] for p in prompt_of], slots, starts, lengths, time, group_size=2)
+    batch = batch_of([lengths[p] for p in prompt_of], slots, starts, lengths, time, group_size=2)
     scratch = tuple(torch.full((2, 3, H, *rest), float("nan"), device=DEVICE) for rest in ((D,), (), ()))
-    out = kernels.attention(q, own, prompts, rows, scratch, H, 0.3, window)
+    out = kernels.attention(q, own, prompts, batch, scratch, H, 0.3, window)
     expected = torch.empty(3, H, D, dtype=torch.float64)
     for row, (prompt, slot) in enumerate(zip(prompt_of, slots, strict=True)):
         for head in range(H):
@@ -121,13 +121,13 @@ def test_one_kernel_does_what_three_do(dtype: torch.dtype, bound: float, normed:
     angle = torch.arange(150.0)[:, None] * torch.rand(D // 2, generator=torch.Generator().manual_seed(1))
     rotation = angle.cos().to(dtype).to(DEVICE), angle.sin().to(dtype).to(DEVICE)
     norms = (random(D, dtype=dtype, seed=3), random(D, dtype=dtype, seed=4), 1e-6) if normed else None
-    rows = rows_of([lengths[p] for p in prompt_of], slots, starts, lengths, time, group_size=2, prompt=prompt_of)
+    batch = batch_of([lengths[p] for p in prompt_of], slots, starts, lengths, time, group_size=2, prompt=prompt_of)
     own = [tuple(random(5, K, L, D, dtype=dtype, seed=seed) for seed in (3, 4)) for _ in "ab"]
     scratch = tuple(torch.zeros(1, 3, H, *rest, device=DEVICE) for rest in ((D,), (), ()))
     apart = qkv.clone()
-    kernels.rotate_and_store(apart, own[0], rotation, rows, H, norms)
-    expected = kernels.attention(apart, own[0], prompts, rows, scratch, H, 0.3, window)
-    found = kernels.whole_attention(qkv, own[1], prompts, rotation, rows, H, 0.3, window, norms)
+    kernels.rotate_and_store(apart, own[0], rotation, batch, H, norms)
+    expected = kernels.attention(apart, own[0], prompts, batch, scratch, H, 0.3, window)
+    found = kernels.whole_attention(qkv, own[1], prompts, rotation, batch, H, 0.3, window, norms)
     assert error(found, expected) < bound
     for a, b in zip(*own, strict=True):
         assert error(a, b) < bound / 100
@@ -159,11 +159,11 @@ def test_sampled_tokens(temperature: float) -> None:
     expected, expected_logp = sample_token(logits[source.long()], noise[:, 1], temperature)
     ends = expected[5:6].int()
     slots = torch.randperm(B, generator=torch.Generator().manual_seed(0)).int().to(DEVICE)
-    going = torch.ones(B, dtype=torch.int32, device=DEVICE)
-    going[3] = 0
+    active = torch.ones(B, dtype=torch.int32, device=DEVICE)
+    active[3] = 0
     by_slot = torch.empty_like(noise)
     by_slot[slots.long()] = noise
-    rows = SimpleNamespace(slot_B=slots, going_B=going, token_B=integers(B), time=integers(1) + 1)
+    batch = SimpleNamespace(slot_B=slots, active_B=active, token_B=integers(B), time=integers(1) + 1)
     results = SimpleNamespace(
         noise_SL=by_slot,
         tokens_SL=integers(B, L) - 1,
@@ -172,9 +172,9 @@ def test_sampled_tokens(temperature: float) -> None:
         ends=ends,
     )
     scratch = torch.empty(B, 3, device=DEVICE), torch.empty(B, 3, device=DEVICE)
-    cool = torch.tensor([1 / temperature if temperature else 0.0], device=DEVICE)
-    kernels.sample_tokens(logits, source, rows, results, cool, scratch)
-    assert rows.token_B.tolist() == expected.tolist()
+    inverse_temperature = torch.tensor([1 / temperature if temperature else 0.0], device=DEVICE)
+    kernels.sample_tokens(logits, source, batch, results, inverse_temperature, scratch)
+    assert batch.token_B.tolist() == expected.tolist()
     places = slots.long()
     wrote = torch.ones(B, dtype=torch.bool, device=DEVICE)
     wrote[3] = False
@@ -183,42 +183,40 @@ def test_sampled_tokens(temperature: float) -> None:
     torch.testing.assert_close(results.logp_SL[places, 1][wrote], expected_logp[wrote], atol=1e-5, rtol=1e-5)
     ended = (expected == ends[0]) & wrote
     assert torch.equal(results.length_S[places], torch.where(ended, 2, L).int())
-    assert torch.equal(going == 0, ended | ~wrote)
+    assert torch.equal(active == 0, ended | ~wrote)
 
 
 @pytest.mark.parametrize("rows_at_once", [4, 16])
-def test_rows_that_go_close_up(rows_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_moves_active_rows_to_the_front(rows_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four prompts of three rows in a batch of eleven: the first loses one row, the second all, the third two."""
     monkeypatch.setattr("grpo.rollout.cuda.kernels.compaction.ROWS_AT_ONCE", rows_at_once)
-    rows = Rows(Room(rows=13, prompts=5, columns=64, new_tokens=4, group_size=3), torch.device(DEVICE))
-    rows.begin([20, 21, 22, 23], group_size=3)
-    assert rows.start_P.tolist() == [0, 3, 6, 9, 12, 12]
-    rows.token_B.copy_(torch.arange(100, 113))
-    rows.going_B[12:] = 0
-    rows.close_up(13)
-    assert (rows.count.item(), rows.slot_B.tolist()) == (12, [*range(12), 13])
-    rows.going_B[[1, 3, 4, 5, 6, 8]] = 0
-    rows.close_up(12)
-    assert rows.count.item() == 6
-    assert rows.slot_B[:12].tolist() == [0, 2, 7, 9, 10, 11] + 6 * [13], (
-        "finished rows share the slot behind all others"
-    )
-    assert rows.token_B[:12].tolist() == [100, 102, 107, 109, 110, 111] + 6 * [0]
-    assert rows.prompt_B[:12].tolist() == [0, 0, 2, 3, 3, 3] + 6 * [5]
-    assert rows.first_B[:12].tolist() == [20, 20, 22, 23, 23, 23] + 6 * [0]
-    assert rows.going_B[:12].tolist() == 6 * [1] + 6 * [0]
-    assert rows.start_P.tolist() == [0, 2, 2, 3, 6, 6]
-    rows.going_B[:6] = 0
-    rows.close_up(6)
-    assert rows.count.item() == 0
-    assert rows.start_P.tolist() == 6 * [0]
+    batch = DecodeBatch(Capacity(rows=13, prompts=5, columns=64, new_tokens=4, group_size=3), torch.device(DEVICE))
+    batch.start([20, 21, 22, 23], group_size=3)
+    assert batch.start_P.tolist() == [0, 3, 6, 9, 12, 12]
+    batch.token_B.copy_(torch.arange(100, 113))
+    batch.active_B[12:] = 0
+    batch.compact(13)
+    assert (batch.count.item(), batch.slot_B.tolist()) == (12, [*range(12), 13])
+    batch.active_B[[1, 3, 4, 5, 6, 8]] = 0
+    batch.compact(12)
+    assert batch.count.item() == 6
+    assert batch.slot_B[:12].tolist() == [0, 2, 7, 9, 10, 11] + 6 * [13], "finished rows share the last slot"
+    assert batch.token_B[:12].tolist() == [100, 102, 107, 109, 110, 111] + 6 * [0]
+    assert batch.prompt_B[:12].tolist() == [0, 0, 2, 3, 3, 3] + 6 * [5]
+    assert batch.first_B[:12].tolist() == [20, 20, 22, 23, 23, 23] + 6 * [0]
+    assert batch.active_B[:12].tolist() == 6 * [1] + 6 * [0]
+    assert batch.start_P.tolist() == [0, 2, 2, 3, 6, 6]
+    batch.active_B[:6] = 0
+    batch.compact(6)
+    assert batch.count.item() == 0
+    assert batch.start_P.tolist() == 6 * [0]
 
 
 def test_batch_sizes() -> None:
-    room = Room(rows=1000, prompts=1, columns=64, new_tokens=4, group_size=1000)
-    sizes = sorted({room.batch_for(rows) for rows in range(1, 1001)})
+    capacity = Capacity(rows=1000, prompts=1, columns=64, new_tokens=4, group_size=1000)
+    sizes = sorted({capacity.batch_size(rows) for rows in range(1, 1001)})
     assert sizes == [8, 16, 32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1000]
-    assert all(room.batch_for(rows) >= rows for rows in range(1, 1001))
+    assert all(capacity.batch_size(rows) >= rows for rows in range(1, 1001))
 
 
 @pytest.mark.parametrize("one_program", [True, False])
@@ -259,7 +257,7 @@ def test_graph_decoding_equals_the_plain_engine(
             np.testing.assert_allclose(c.logprobs, d.logprobs, atol=1e-4)
     assert isinstance(engine.graphs, InterpretedDecoding)
     assert (engine.graphs.fused is not None) == fused
-    assert engine.graphs.batches[0] == 8 > engine.graphs.batches[-1], "finished rows leave the batch"
+    assert engine.graphs.sizes[0] == 8 > engine.graphs.sizes[-1], "finished rows leave the batch"
 
 
 @pytest.mark.parametrize(("at_a_time", "captured"), [(32768, [(2, 16, 0)]), (16, [(1, 16, 0), (1, 16, 1)])])
@@ -267,7 +265,7 @@ def test_prompts_of_a_size_are_read_by_one_graph(
     at_a_time: int, captured: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step asks others; the first of a size compiles, the second is captured, the third replayed."""
-    monkeypatch.setattr("grpo.rollout.cuda.graphs.PREFILL_TOKENS", at_a_time)
+    monkeypatch.setattr("grpo.rollout.cuda.prefill.PREFILL_TOKENS", at_a_time)
     policy = random_policy("llama")
     policy.model.to(DEVICE)
     monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
@@ -285,7 +283,9 @@ def test_prompts_of_a_size_are_read_by_one_graph(
         for a, b in zip(expected, found, strict=True):
             assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
     assert isinstance(engine.graphs, InterpretedDecoding)
-    assert list(engine.graphs.prefills) == captured, "a size asked for once is not captured"
+    assert [(s.prompts, s.columns, s.first) for s in engine.graphs.prefill.graphs] == captured, (
+        "a size asked for once is not captured"
+    )
 
 
 def test_one_set_of_graphs_serves_every_temperature(monkeypatch: pytest.MonkeyPatch) -> None:

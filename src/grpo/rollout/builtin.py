@@ -129,17 +129,19 @@ class Engine:
 
     def _decode_on_graphs(self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float) -> Sampled:
         from grpo.rollout.cuda.graphs import GraphDecoding
-        from grpo.rollout.cuda.slots import Room
+        from grpo.rollout.cuda.slots import Capacity
 
         P, G, L = noise_PGL.shape
         lengths = [len(prompt) for prompt in prompts]
-        room = Room(rows=P * G, prompts=P, columns=-(-max(lengths) // 64) * 64, new_tokens=L, group_size=G)
+        needed = Capacity(rows=P * G, prompts=P, columns=-(-max(lengths) // 64) * 64, new_tokens=L, group_size=G)
         held = self.graphs
-        stale = held is None or not held.addresses.match(self.policy.model)
-        if held is None or stale or not held.room.holds(room):
-            wanted = room if held is None or stale or held.room.new_tokens != L else held.room.joined(room)
-            self.graphs = held = None  # its memory is needed for the next
-            self.graphs = held = GraphDecoding(self.policy, wanted)
+        if held is not None and not held.addresses.match(self.policy.model):
+            held = None
+        if held is None or not held.capacity.holds(needed):
+            if held is not None and held.capacity.new_tokens == L:
+                needed = held.capacity.joined(needed)
+            self.graphs = held = None  # frees its memory for the next
+            self.graphs = held = GraphDecoding(self.policy, needed)
         held.refresh()
         return held.run(lengths, held.prefill(prompts), noise_PGL, temperature)
 

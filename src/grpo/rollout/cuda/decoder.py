@@ -1,4 +1,4 @@
-"""The stock model's arithmetic with a third of its kernels, for models built of Llama's blocks: one token per row."""
+"""One decoding step of a Llama model, one token per row, with a third of the stock model's kernels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from grpo.model.fused.kernels import gated, norm
 from grpo.model.fused.weights import Layer, Weights
 
 Attend = Callable[[int, torch.Tensor, Layer], torch.Tensor]
-"""(layer, queries keys and values [B, E], its settings) -> mixed values [B, heads * D]."""
+"""(layer number, queries, keys and values [B, E], layer) -> attention output [B, heads * D]."""
 
 
 def decoded(weights: Weights, token_B: torch.Tensor, attend: Attend) -> torch.Tensor:
-    """Last hidden states [B, C], in the precision of computation. The residual is kept in the weights' own."""
+    """Last hidden states [B, C], in the precision of computation. The residual has the precision of the weights."""
 
     def normed(residual_BC: torch.Tensor, by: Any) -> torch.Tensor:
         return norm(residual_BC, by.weight, by.variance_epsilon, weights.dtype)[0]

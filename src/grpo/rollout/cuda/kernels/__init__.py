@@ -1,30 +1,38 @@
 """Triton kernels of decoding on a GPU. Each rounds where the stock model rounds, so that sampler and trainer agree.
 
-Axis letters beyond types.py: B rows being decoded, H query heads, K key heads, R query heads per key head, D head
-width, Q prompt columns, I width of the feed-forward layer. A row is one completion in flight; it has a slot, where its
-own keys and values live, and a prompt, whose keys and values it shares with its siblings.
+Axis letters in addition to types.py: B rows being decoded, H query heads, K key heads, R query heads per key head,
+D head width, Q prompt columns, I width of the feed-forward layer. A row is a completion being decoded. It has a slot,
+which holds its own keys and values, and a prompt, whose keys and values it shares with the other rows of its group.
 
-`tests/rollout/test_kernels.py` holds every kernel to a float64 reference, on a CPU through Triton's interpreter.
+`tests/rollout/test_kernels.py` compares every kernel with a float64 reference, on a CPU through Triton's interpreter.
 """
 
 from grpo.rollout.cuda.kernels.compaction import compact
 from grpo.rollout.cuda.kernels.one_program import fits_one_program, whole_attention
-from grpo.rollout.cuda.kernels.rotation import rotate_and_store
+from grpo.rollout.cuda.kernels.rotation import Rotation, rotate_and_store
 from grpo.rollout.cuda.kernels.sampling import LOGITS_PER_PROGRAM, pick, sample_tokens, weigh
-from grpo.rollout.cuda.kernels.shared_prompt import PROMPT_KEYS_PER_PROGRAM, attention, see_own, see_prompts
+from grpo.rollout.cuda.kernels.shared_prompt import (
+    PROMPT_KEYS_PER_PROGRAM,
+    KeyValues,
+    attend_to_own,
+    attend_to_prompts,
+    attention,
+)
 from grpo.rollout.cuda.kernels.uniforms import uniforms
 
 __all__ = [
     "LOGITS_PER_PROGRAM",
     "PROMPT_KEYS_PER_PROGRAM",
+    "KeyValues",
+    "Rotation",
+    "attend_to_own",
+    "attend_to_prompts",
     "attention",
     "compact",
     "fits_one_program",
     "pick",
     "rotate_and_store",
     "sample_tokens",
-    "see_own",
-    "see_prompts",
     "uniforms",
     "weigh",
     "whole_attention",

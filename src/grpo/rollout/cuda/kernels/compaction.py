@@ -1,44 +1,47 @@
-"""Rows that go on move to the front of the batch."""
+"""Compaction: active rows move to the front of the batch."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import triton
 import triton.language as tl
+
+if TYPE_CHECKING:
+    from grpo.rollout.cuda.slots import DecodeBatch
 
 ROWS_AT_ONCE = 1024
 
 
 @triton.jit(do_not_specialize=["batch", "prompts", "spare"])
 def _compact(
-    slot_ptr, first_ptr, prompt_ptr, token_ptr, going_ptr, start_ptr, before_ptr, count_ptr, batch, prompts, spare,
+    slot_ptr, first_ptr, prompt_ptr, token_ptr, active_ptr, start_ptr, before_ptr, count_ptr, batch, prompts, spare,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     count = 0
     for begin in range(0, batch, BLOCK):
         row = begin + tl.arange(0, BLOCK)
         inside = row < batch
-        going = tl.load(going_ptr + row, inside, 0)
+        active = tl.load(active_ptr + row, inside, 0)
         slot, first = tl.load(slot_ptr + row, inside, 0), tl.load(first_ptr + row, inside, 0)
         prompt, token = tl.load(prompt_ptr + row, inside, 0), tl.load(token_ptr + row, inside, 0)
-        place = count + tl.cumsum(going, 0) - going
-        # Rows move forward alone: nothing is written to where another row of these, or a later one, is yet to be read.
+        place = count + tl.cumsum(active, 0) - active
+        # Rows only move forward: no place is written before it was read.
         tl.debug_barrier()
-        goes = going != 0
-        tl.store(slot_ptr + place, slot, goes)
-        tl.store(first_ptr + place, first, goes)
-        tl.store(prompt_ptr + place, prompt, goes)
-        tl.store(token_ptr + place, token, goes)
+        is_active = active != 0
+        tl.store(slot_ptr + place, slot, is_active)
+        tl.store(first_ptr + place, first, is_active)
+        tl.store(prompt_ptr + place, prompt, is_active)
+        tl.store(token_ptr + place, token, is_active)
         tl.store(before_ptr + row, place, inside)
-        count += tl.sum(going)
+        count += tl.sum(active)
     tl.store(before_ptr + batch, count)
     tl.store(count_ptr, count)
     tl.debug_barrier()
     for begin in range(0, batch, BLOCK):
         row = begin + tl.arange(0, BLOCK)
         inside, left = row < batch, (row >= count) & (row < batch)
-        tl.store(going_ptr + row, (row < count).to(tl.int32), inside)
+        tl.store(active_ptr + row, (row < count).to(tl.int32), inside)
         tl.store(slot_ptr + row, tl.zeros([BLOCK], tl.int32) + spare, left)
         tl.store(prompt_ptr + row, tl.zeros([BLOCK], tl.int32) + prompts, left)
         tl.store(first_ptr + row, tl.zeros([BLOCK], tl.int32), left)
@@ -50,12 +53,12 @@ def _compact(
         tl.store(start_ptr + prompt, tl.load(before_ptr + start, inside, 0), inside)
 
 
-def compact(rows: Any, batch: int) -> None:
-    """The going ones of the first `batch` rows come first, in their order; `rows.count` is how many they are.
+def compact(batch: DecodeBatch, size: int) -> None:
+    """Moves the active ones of the first `size` rows to the front, in order; `batch.count` becomes their number.
 
-    The places behind them belong to no prompt and share the spare slot: whatever they compute, nobody reads it.
+    The rows after them belong to no prompt and share the spare slot; their results are never read.
     """
     _compact[(1,)](
-        rows.slot_B, rows.first_B, rows.prompt_B, rows.token_B, rows.going_B, rows.start_P, rows.before_B, rows.count,
-        batch, len(rows.length_P), len(rows.slot_B), BLOCK=ROWS_AT_ONCE, num_warps=8,
+        batch.slot_B, batch.first_B, batch.prompt_B, batch.token_B, batch.active_B, batch.start_P, batch.before_B,
+        batch.count, size, len(batch.length_P), len(batch.slot_B), BLOCK=ROWS_AT_ONCE, num_warps=8,
     )  # fmt: skip

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 
-from grpo.rollout.cuda.kernels.rotation import _turned, _weighed
-from grpo.rollout.cuda.kernels.shared_prompt import KEYS_AT_ONCE, PROMPT_KEYS_PER_PROGRAM
+from grpo.rollout.cuda.kernels.rotation import Norms, Rotation, _rotated, _weighed
+from grpo.rollout.cuda.kernels.shared_prompt import KEYS_AT_ONCE, PROMPT_KEYS_PER_PROGRAM, KeyValues
+
+if TYPE_CHECKING:
+    from grpo.rollout.cuda.slots import DecodeBatch
 
 MOST_PROMPT_KEYS = 2**23
-"""Numbers in the keys of a prompt, times the rows, each of which reads them for itself: 682 rows of SmolLM2-135M with
-prompts of 64 tokens. With 1,024 rows it takes as long as attention that reads a prompt once, in three kernels."""
+"""Most key numbers read (rows × those of a prompt): 682 rows of SmolLM2-135M with prompts of 64 tokens. With 1,024 rows
+this takes as long as three kernels that read a prompt once for its group."""
 
 
 @triton.jit
 def _normed(low, high, norm_ptr, column, inside, eps, dtype: tl.constexpr, D: tl.constexpr, axis: tl.constexpr):
-    """A head's two halves through the norm that some models give queries and keys."""
+    """RMS norm of a head, given as two halves: some models normalise queries and keys."""
     square = tl.sum(low * low, axis=axis) + tl.sum(high * high, axis=axis)
     scale = tl.rsqrt(square / D + eps)
     if axis == 1:
@@ -28,11 +31,11 @@ def _normed(low, high, norm_ptr, column, inside, eps, dtype: tl.constexpr, D: tl
 
 
 @triton.jit
-def _see_keys(
+def _attend_to_keys(
     q_low, q_high, top, mass, out_low, out_high, k_ptr, v_ptr, start, end, oldest, column, inside, scale,
     D: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One more stretch of keys, [start, end), of which those before `oldest` are out of the window."""
+    """Adds attention to keys [start, end); keys before `oldest` are outside the window."""
     for first in range(start, end, KEYS):
         key = first + tl.arange(0, KEYS)
         exists = (key < end)[:, None] & inside[None, :]
@@ -64,7 +67,7 @@ def _whole_attention(
     R: tl.constexpr = H // K
     time, slot = tl.load(time_ptr), tl.load(slot_ptr + row).to(tl.int64)
     position = tl.load(first_ptr + row) + time
-    # A finished row belongs to no prompt; whatever it reads, nobody reads it.
+    # A finished row belongs to no prompt; its result is never read.
     prompt = tl.minimum(tl.load(prompt_ptr + row), prompts - 1).to(tl.int64)
     length = tl.load(length_ptr + prompt)
     query, column = tl.arange(0, QUERIES), tl.arange(0, HALF)
@@ -85,8 +88,8 @@ def _whole_attention(
         k_low, k_high = _normed(k_low, k_high, k_norm_ptr, column, inside, eps, dtype, D, 0)
     cos = tl.load(cos_ptr + position * (D // 2) + column, inside, 0.0)
     sin = tl.load(sin_ptr + position * (D // 2) + column, inside, 0.0).to(tl.float32)
-    q_low, q_high = _turned(q_low, q_high, cos.to(tl.float32)[None, :], sin[None, :], cos.dtype)
-    k_low, k_high = _turned(k_low, k_high, cos.to(tl.float32), sin, cos.dtype)
+    q_low, q_high = _rotated(q_low, q_high, cos.to(tl.float32)[None, :], sin[None, :], cos.dtype)
+    k_low, k_high = _rotated(k_low, k_high, cos.to(tl.float32), sin, cos.dtype)
     q_low, q_high, k_low, k_high = q_low.to(dtype), q_high.to(dtype), k_low.to(dtype), k_high.to(dtype)
     own, shared = (slot * K + key_head) * new_tokens * D, (prompt * K + key_head) * columns * D
     k_own, v_own = k_own_ptr + own, v_own_ptr + own
@@ -94,7 +97,7 @@ def _whole_attention(
     tl.store(k_own + time * D + D // 2 + column, k_high, inside)
     tl.store(v_own + time * D + column, v_low, inside)
     tl.store(v_own + time * D + D // 2 + column, v_high, inside)
-    # The row's newest key is at hand; the stretches hold the older ones.
+    # The row's newest key is in registers; the cache holds the older ones.
     top = tl.sum(q_low.to(tl.float32) * k_low.to(tl.float32)[None, :], axis=1)
     top = (top + tl.sum(q_high.to(tl.float32) * k_high.to(tl.float32)[None, :], axis=1)) * scale
     mass = tl.full([QUERIES], 1.0, tl.float32)
@@ -102,11 +105,11 @@ def _whole_attention(
     out_high = tl.zeros([QUERIES, HALF], tl.float32) + v_high.to(tl.float32)[None, :]
     oldest = tl.maximum(0, position - window + 1) if WINDOW else 0
     oldest_own = tl.maximum(0, oldest - length) if WINDOW else 0
-    top, mass, out_low, out_high = _see_keys(
+    top, mass, out_low, out_high = _attend_to_keys(
         q_low, q_high, top, mass, out_low, out_high, k_prompt_ptr + shared, v_prompt_ptr + shared,
         oldest // KEYS * KEYS, length, oldest, column, inside, scale, D, KEYS, PRECISION,
     )  # fmt: skip
-    top, mass, out_low, out_high = _see_keys(
+    top, mass, out_low, out_high = _attend_to_keys(
         q_low, q_high, top, mass, out_low, out_high, k_own, v_own,
         oldest_own // KEYS * KEYS, time, oldest_own, column, inside, scale, D, KEYS, PRECISION,
     )  # fmt: skip
@@ -116,31 +119,30 @@ def _whole_attention(
 
 
 def fits_one_program(rows: int, prompt_PKQD: torch.Tensor) -> bool:
-    """Few rows with short prompts are better served by one program each that does everything: what they lack is not
-    bandwidth but time to start kernels."""
+    """Whether one program per row is faster: for few rows with short prompts, launches take more time than reading."""
     short = prompt_PKQD.shape[2] <= 2 * PROMPT_KEYS_PER_PROGRAM
     return short and rows * prompt_PKQD[0].numel() <= MOST_PROMPT_KEYS
 
 
 def whole_attention(
     qkv_BE: torch.Tensor,
-    own: tuple[torch.Tensor, torch.Tensor],
-    prompts: tuple[torch.Tensor, torch.Tensor],
-    rotation: tuple[torch.Tensor, torch.Tensor],
-    rows: Any,
+    own: KeyValues,
+    prompts: KeyValues,
+    rotation: Rotation,
+    batch: DecodeBatch,
     heads: int,
     scale: float,
     window: int | None,
-    norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
+    norms: Norms | None = None,
 ) -> torch.Tensor:
-    """`rotate_and_store` and `attention` in one kernel, each row reading its prompt for itself."""
+    """`rotate_and_store` and `attention` in one kernel; each row reads its prompt."""
     P, K, columns, D = prompts[0].shape
     q_norm_D, k_norm_D, eps = norms or (qkv_BE, qkv_BE, 0.0)
     out_BE = qkv_BE.new_empty(len(qkv_BE), heads * D)
     _whole_attention[(len(qkv_BE), K)](
         qkv_BE, *own, *prompts, out_BE, *rotation, q_norm_D, k_norm_D,
-        rows.slot_B, rows.first_B, rows.prompt_B, rows.length_P, rows.time, eps, P, columns, own[0].shape[2], scale,
-        window or 0, H=heads, K=K, D=D, HALF=max(16, triton.next_power_of_2(D // 2)),
+        batch.slot_B, batch.first_B, batch.prompt_B, batch.length_P, batch.time, eps, P, columns, own[0].shape[2],
+        scale, window or 0, H=heads, K=K, D=D, HALF=max(16, triton.next_power_of_2(D // 2)),
         QUERIES=max(16, triton.next_power_of_2(heads // K)), KEYS=KEYS_AT_ONCE, NORM=norms is not None,
         WINDOW=window is not None, PRECISION="ieee" if qkv_BE.dtype == torch.float32 else "tf32",
         num_warps=2 if D <= 64 else 4, num_stages=2,

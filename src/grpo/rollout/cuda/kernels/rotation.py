@@ -1,17 +1,31 @@
-"""Queries and keys turned by their position, and put where they are kept."""
+"""Rotary embedding of queries and keys; keys and values are stored in the cache."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import torch
 import triton
 import triton.language as tl
 
+Rotation = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines by position, [positions, D / 2]."""
+Norms = tuple[torch.Tensor, torch.Tensor, float]
+"""Weights of the norms of queries and keys, and epsilon."""
+
+
+class Positions(Protocol):
+    """Slot and position (first + time) of each row's token: `slots.DecodeBatch`, or `prefill.TokenPositions`."""
+
+    slot_B: torch.Tensor
+    first_B: torch.Tensor
+    time: torch.Tensor
+    """One number for all rows, or one per row."""
+
 
 @triton.jit
-def _turned(low, high, cos, sin, kept: tl.constexpr):
-    """Each product is rounded before the sum, as in the stock model; left alone, the compiler would fuse the two."""
+def _rotated(low, high, cos, sin, kept: tl.constexpr):
+    """Each product is rounded before the sum, as in the stock model; otherwise the compiler would fuse the two."""
     low_cos, high_sin = (low * cos).to(kept).to(tl.float32), (high * sin).to(kept).to(tl.float32)
     high_cos, low_sin = (high * cos).to(kept).to(tl.float32), (low * sin).to(kept).to(tl.float32)
     return (low_cos - high_sin).to(kept), (high_cos + low_sin).to(kept)
@@ -19,7 +33,7 @@ def _turned(low, high, cos, sin, kept: tl.constexpr):
 
 @triton.jit
 def _weighed(weight_ptr, inside, normal, dtype: tl.constexpr):
-    """Weight of a norm times its input brought to length 1, rounded as the stock model's norm rounds."""
+    """A norm's weight times its normalised input, rounded as the stock model rounds."""
     weight = tl.load(weight_ptr, inside, 0.0)
     return (weight.to(tl.float32) * normal.to(dtype).to(tl.float32)).to(weight.dtype).to(tl.float32)
 
@@ -52,15 +66,15 @@ def _rotate_and_store(
         wide_high = _weighed(norm_ptr + D // 2, in_half, wide_high * scale, dtype)
     cos = tl.load(cos_ptr + position * (D // 2) + column, in_half, 0.0)
     sin = tl.load(sin_ptr + position * (D // 2) + column, in_half, 0.0)
-    turned_low, turned_high = _turned(wide_low, wide_high, cos.to(tl.float32), sin.to(tl.float32), cos.dtype)
-    turned_low, turned_high = turned_low.to(dtype), turned_high.to(dtype)
-    tl.store(place, turned_low, inside & (head < H))
-    tl.store(place + D // 2, turned_high, inside & (head < H))
+    rotated_low, rotated_high = _rotated(wide_low, wide_high, cos.to(tl.float32), sin.to(tl.float32), cos.dtype)
+    rotated_low, rotated_high = rotated_low.to(dtype), rotated_high.to(dtype)
+    tl.store(place, rotated_low, inside & (head < H))
+    tl.store(place + D // 2, rotated_high, inside & (head < H))
     own = slot * K * new_tokens * D + time * D + column
     is_key = inside & (head >= H) & (head < H + K)
     key_place = k_own_ptr + own + (head - H) * new_tokens * D
-    tl.store(key_place, turned_low, is_key)
-    tl.store(key_place + D // 2, turned_high, is_key)
+    tl.store(key_place, rotated_low, is_key)
+    tl.store(key_place + D // 2, rotated_high, is_key)
     is_value = inside & (head >= H + K)
     value_place = v_own_ptr + own + (head - H - K) * new_tokens * D
     tl.store(value_place, low, is_value)
@@ -69,18 +83,19 @@ def _rotate_and_store(
 
 def rotate_and_store(
     qkv_BE: torch.Tensor,
-    own: tuple[torch.Tensor, torch.Tensor],
-    rotation: tuple[torch.Tensor, torch.Tensor],
-    rows: Any,
+    cached: tuple[torch.Tensor, torch.Tensor],
+    rotation: Rotation,
+    positions: Positions,
     heads: int,
-    norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
+    norms: Norms | None = None,
 ) -> None:
-    """Turns queries and keys by their position, queries in place, and puts keys and values into the rows' slots."""
-    k_SKLD, v_SKLD = own
+    """Rotates queries in place, and stores rotated keys, and values, in the rows' slots of `cached`."""
+    k_SKLD, v_SKLD = cached
     _, K, new_tokens, D = k_SKLD.shape
     q_norm_D, k_norm_D, eps = norms or (qkv_BE, qkv_BE, 0.0)
     _rotate_and_store[(len(qkv_BE),)](
-        qkv_BE, k_SKLD, v_SKLD, *rotation, rows.slot_B, rows.first_B, rows.time, q_norm_D, k_norm_D, eps, new_tokens,
+        qkv_BE, k_SKLD, v_SKLD, *rotation, positions.slot_B, positions.first_B, positions.time,
+        q_norm_D, k_norm_D, eps, new_tokens,
         H=heads, K=K, D=D, HEADS=triton.next_power_of_2(heads + 2 * K), HALF=triton.next_power_of_2(D // 2),
-        NORM=norms is not None, TIME_OF_EACH=len(rows.time) > 1, num_warps=4,
+        NORM=norms is not None, TIME_OF_EACH=len(positions.time) > 1, num_warps=4,
     )  # fmt: skip

@@ -1,22 +1,25 @@
-"""Attention of one query per row over its own keys and a prompt it shares: two kernels, each prompt read once."""
+"""Attention of one query per row over a shared prompt and the row's own keys: two kernels, each prompt read once."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 import triton.language as tl
 
+if TYPE_CHECKING:
+    from grpo.rollout.cuda.slots import DecodeBatch
+
 KEYS_AT_ONCE = 64
 QUERIES_AT_ONCE = 64
 PROMPT_KEYS_PER_PROGRAM = 256
-"""A longer prompt is read by several programs, whose parts are joined afterwards."""
+"""A longer prompt is split among several programs, whose results are joined afterwards."""
 
-Keys = tuple[torch.Tensor, torch.Tensor]
-"""And values."""
+KeyValues = tuple[torch.Tensor, torch.Tensor]
+"""Key and value tensors."""
 Scratch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Of each part of a prompt: values mixed for each row and head, their greatest score, and their mass."""
+"""Per part of a prompt, row and head: attention output, greatest score, and sum of exponentials."""
 
 
 @triton.jit(do_not_specialize=["rows", "columns", "window", "blocks"])
@@ -64,7 +67,7 @@ def _prompt_attention(
             seen = seen & (position[:, None] - key[None, :] < window)
         score = tl.where(seen, score, float("-inf"))
         new_top = tl.maximum(top, tl.max(score, axis=1))
-        # A row that sees nothing yet has no top to subtract.
+        # A row that has attended to no key yet has no greatest score to subtract.
         safe_top = tl.where(new_top == float("-inf"), 0.0, new_top)
         weight = tl.exp(score - safe_top[:, None])
         keep = tl.exp(top - safe_top)
@@ -136,51 +139,57 @@ def _own_attention(
 
 def attention(
     q_BE: torch.Tensor,
-    own: Keys,
-    prompts: Keys,
-    rows: Any,
+    own: KeyValues,
+    prompts: KeyValues,
+    batch: DecodeBatch,
     scratch: Scratch,
     heads: int,
     scale: float,
     window: int | None,
 ) -> torch.Tensor:
-    """One query per row and head against its group's prompt, read once for all siblings, and the row's own keys.
+    """Attention of one query per row and head to its prompt, read once for the group, and to the row's own keys.
 
-    Rows of one prompt stand side by side, from `rows.start_P` on. The first heads * D columns of q_BE are the queries.
+    Rows of one prompt are adjacent, from `batch.start_P` on. The first heads * D columns of q_BE are the queries.
     """
-    see_prompts(q_BE, prompts, rows, scratch, heads, scale, window)
-    return see_own(q_BE, own, prompts[0].shape[2], rows, scratch, heads, scale, window)
+    attend_to_prompts(q_BE, prompts, batch, scratch, heads, scale, window)
+    return attend_to_own(q_BE, own, prompts[0].shape[2], batch, scratch, heads, scale, window)
 
 
-def see_prompts(
-    q_BE: torch.Tensor, prompts: Keys, rows: Any, scratch: Scratch, heads: int, scale: float, window: int | None
+def attend_to_prompts(
+    q_BE: torch.Tensor,
+    prompts: KeyValues,
+    batch: DecodeBatch,
+    scratch: Scratch,
+    heads: int,
+    scale: float,
+    window: int | None,
 ) -> None:
-    """Into `scratch`: what each part of a prompt gives its rows."""
+    """Writes to `scratch` the attention of the rows to each part of their prompt."""
     P, K, columns, D = prompts[0].shape
-    blocks = triton.cdiv(min(rows.group_size, len(q_BE)) * (heads // K), QUERIES_AT_ONCE)
+    blocks = triton.cdiv(min(batch.group_size, len(q_BE)) * (heads // K), QUERIES_AT_ONCE)
     _prompt_attention[(P * blocks, K, triton.cdiv(columns, PROMPT_KEYS_PER_PROGRAM))](
-        q_BE, *prompts, *scratch, rows.start_P, rows.length_P, rows.first_B, rows.time,
+        q_BE, *prompts, *scratch, batch.start_P, batch.length_P, batch.first_B, batch.time,
         q_BE.stride(0), scratch[0].shape[1], columns, scale, window or 0, blocks,
         QUERIES=QUERIES_AT_ONCE, PER_PROGRAM=PROMPT_KEYS_PER_PROGRAM,
         num_warps=4, num_stages=2, **_settings(q_BE, heads, K, D, window),
     )  # fmt: skip
 
 
-def see_own(
+def attend_to_own(
     q_BE: torch.Tensor,
-    own: Keys,
+    own: KeyValues,
     columns: int,
-    rows: Any,
+    batch: DecodeBatch,
     scratch: Scratch,
     heads: int,
     scale: float,
     window: int | None,
 ) -> torch.Tensor:
-    """What a row's own keys give it, joined with what `see_prompts` left of a prompt's `columns`."""
+    """Attention to a row's own keys, joined with the result of `attend_to_prompts` for prompts of `columns` tokens."""
     _, K, new_tokens, D = own[0].shape
     out_BE = q_BE.new_empty(len(q_BE), heads * D)
     _own_attention[(len(q_BE), K)](
-        q_BE, *own, *scratch, out_BE, rows.slot_B, rows.first_B, rows.time,
+        q_BE, *own, *scratch, out_BE, batch.slot_B, batch.first_B, batch.time,
         q_BE.stride(0), scratch[0].shape[1], new_tokens, scale, window or 0,
         QUERIES=max(16, triton.next_power_of_2(heads // K)), PARTS=triton.cdiv(columns, PROMPT_KEYS_PER_PROGRAM),
         num_warps=2 if D <= 64 else 4, num_stages=3, **_settings(q_BE, heads, K, D, window),
@@ -196,6 +205,6 @@ def _settings(q_BE: torch.Tensor, heads: int, key_heads: int, width: int, window
         "WIDTH": max(16, triton.next_power_of_2(width)),
         "KEYS": KEYS_AT_ONCE,
         "WINDOW": window is not None,
-        # float32 policies are for comparison, and tf32 would spoil it.
+        # float32 policies are compared with others; tf32 would make them inexact.
         "PRECISION": "ieee" if q_BE.dtype == torch.float32 else "tf32",
     }

@@ -1,4 +1,4 @@
-"""The noise of a batch in one kernel; `grpo.rollout.noise` says what it is."""
+"""The sampling noise of `grpo.rollout.noise` in one kernel."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def _uniforms(words_ptr, out_ptr, problems, group_size, positions, BLOCK: tl.con
     problem = tl.load(words_ptr + row // group_size)
     step = tl.load(words_ptr + problems)
     key = tl.load(words_ptr + problems + 1).to(tl.uint64) | (tl.load(words_ptr + problems + 2).to(tl.uint64) << 32)
-    nothing = position * 0
+    zero = position * 0
     word, _, _, _ = tl.philox(
         key,
-        nothing.to(tl.uint32) + step.to(tl.uint32),
-        nothing.to(tl.uint32) + problem.to(tl.uint32),
-        nothing.to(tl.uint32) + (row % group_size).to(tl.uint32),
+        zero.to(tl.uint32) + step.to(tl.uint32),
+        zero.to(tl.uint32) + problem.to(tl.uint32),
+        zero.to(tl.uint32) + (row % group_size).to(tl.uint32),
         position.to(tl.uint32),
     )
-    # 24 bits fill a float32 exactly, so that every device makes the same number of them.
+    # A float32 holds 24 bits exactly, so every device makes the same number.
     place = out_ptr + row.to(tl.int64) * positions + position
     tl.store(place, (word >> 8).to(tl.float32) * 5.9604644775390625e-08, position < positions)
 
@@ -30,7 +30,7 @@ def _uniforms(words_ptr, out_ptr, problems, group_size, positions, BLOCK: tl.con
 def uniforms(
     problem_words: list[int], step: int, key: tuple[int, int], group_size: int, positions: int, device: torch.device
 ) -> torch.Tensor:
-    """float32 [P, G, positions]; the words are of 32 bits."""
+    """Uniforms as float32 [P, G, positions] from 32-bit words."""
     P = len(problem_words)
     words = torch.tensor([*problem_words, step, *key], device=device)
     out_PGL = torch.empty(P, group_size, positions, device=device)

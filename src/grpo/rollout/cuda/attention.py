@@ -1,0 +1,53 @@
+"""Attention of a decoding step on a GPU: one query per row, over its prompt's keys and its own."""
+
+from __future__ import annotations
+
+import torch
+
+from grpo.model.fused.weights import Layer
+from grpo.rollout.cuda import kernels
+from grpo.rollout.cuda.kernels import Rotation
+from grpo.rollout.cuda.kv_cache import KvCache
+from grpo.rollout.cuda.slots import DecodeBatch
+
+
+class DecodeAttention:
+    """Implements `attention.Layout` for stock models, and `decoder.Attend` for fused ones."""
+
+    def __init__(self, cache: KvCache, batch: DecodeBatch, rotation: Rotation | None):
+        self.cache, self.batch, self.rotation = cache, batch, rotation
+
+    def fused(self, index: int, qkv_BE: torch.Tensor, layer: Layer) -> torch.Tensor:
+        """Rotates queries and keys, stores keys and values, and attends."""
+        assert self.rotation is not None
+        cache, batch = self.cache, self.batch
+        own, prompts = cache.own[index], cache.prompts[index]
+        if kernels.fits_one_program(len(qkv_BE), prompts[0]):
+            return kernels.whole_attention(
+                qkv_BE, own, prompts, self.rotation, batch, cache.heads, layer.scale, layer.window, layer.norms
+            )
+        kernels.rotate_and_store(qkv_BE, own, self.rotation, batch, cache.heads, layer.norms)
+        return self._attention(index, qkv_BE, layer.scale, layer.window)
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float | None,
+        window: int | None,
+    ) -> torch.Tensor:
+        """For a stock model, which has rotated queries and keys."""
+        B, heads, _, width = query.shape
+        slot_B, time_B = self.batch.slot_B[:B].long(), self.batch.time.long().expand(B)
+        for cached, values in zip(self.cache.own[layer], (key, value), strict=True):
+            cached[slot_B, :, time_B] = values[:, :, 0]
+        scale = width**-0.5 if scaling is None else scaling
+        return self._attention(layer, query.reshape(B, -1).contiguous(), scale, window).view(B, 1, heads, width)
+
+    def _attention(self, layer: int, q_BE: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
+        cache = self.cache
+        return kernels.attention(
+            q_BE, cache.own[layer], cache.prompts[layer], self.batch, cache.scratch, cache.heads, scale, window
+        )
