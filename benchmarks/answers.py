@@ -17,7 +17,7 @@ from pathlib import Path
 from math_verify import parse, verify
 from trl.rewards import accuracy_reward
 
-from grpo.cli.task_check import FORMS, rephrased
+from grpo.cli.trial_answers import FORMS, in_form
 from grpo.tasks import load_task
 from grpo.tasks.checkers.answers import check
 
@@ -57,7 +57,7 @@ def main() -> None:
     print(f"{len(problems)} golds of {Path(sys.argv[1]).name}: share of each form that scores 1\n")
     seconds, asked, rows = dict.fromkeys(CHECKERS, 0.0), 0, []
     for form in FORMS:
-        pairs = [(problem.answer.replace(",", ""), text) for problem, text in rephrased(problems, form)]
+        pairs = [(problem.answer.replace(",", ""), text) for problem, text in in_form(problems, form)]
         shares = []
         for name, judge in CHECKERS.items():
             start = time.perf_counter()
@@ -65,7 +65,7 @@ def main() -> None:
             seconds[name] += time.perf_counter() - start
             shares.append(f"{right / len(pairs):.1%}")
         asked += len(pairs)
-        rows.append((f"`{rephrased([problems[0]], form)[0][1]}`", *shares))
+        rows.append((f"`{in_form([problems[0]], form)[0][1]}`", *shares))
     rows.append(("milliseconds each", *(f"{1e3 * spent / asked:.2f}" for spent in seconds.values())))
     table(rows)
     print("cases, and how many are judged rightly\n")

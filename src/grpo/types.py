@@ -127,11 +127,6 @@ def changed(completion: Completion, **fields: Any) -> Completion:
     return copy
 
 
-def is_right(reward: float | None) -> bool:
-    """A completion counts as right when it earned the full reward of 1."""
-    return reward is not None and reward >= 1.0
-
-
 @dataclass(frozen=True, eq=False)
 class Group:
     """A problem and its completions: the unit of sampling, credit and packing.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from grpo.cli.commands.check import ProgressLine
 from grpo.cli.main import main
-from grpo.cli.task_check import FORMS, check_task, lines, rephrased, zero_signal_share
+from grpo.cli.task_check import Count, check_task, lines, zero_signal_share
+from grpo.cli.trial_answers import FORMS, in_form
 from grpo.rewards import Scorer
 from grpo.tasks import load_task
-from grpo.types import Problem
+from grpo.tasks.code import Code
+from grpo.types import Completion, Problem
 
 GSM8K = "".join(
     json.dumps({"question": f"What is {n} + {n}?", "answer": f"{n}+{n} = <<{n}+{n}={2 * n}>>{2 * n}\n#### {2 * n:,}"})
@@ -53,7 +57,7 @@ def test_strict_pays_for_no_nonsense(rows: Path) -> None:
 
 def test_forms_say_what_they_should() -> None:
     problems = [Problem("p", "q", "-1,234"), Problem("p", "q", "Paris"), Problem("p", "q", "0.5")]
-    texts = {form: [text for _, text in rephrased(problems, form)] for form in FORMS}
+    texts = {form: [text for _, text in in_form(problems, form)] for form in FORMS}
     assert texts["dollars"] == ["The answer is $-1,234."]
     assert texts["label"] == ["**Answer:** −1,234", "**Answer:** Paris", "**Answer:** 0.5"]
     assert texts["LaTeX thousands"] == ["$-1{,}234$"]
@@ -75,15 +79,15 @@ def test_junk_that_pays_is_listed_and_exits_with_1(tmp_path: Path, capsys: pytes
         "from grpo.types import Problem\n"
         "class Generous:\n"
         "    name = 'generous'\n"
-        "    def draw(self, step, count, seed): return [Problem(f'{step}/{i}', 'q', 'a') for i in range(count)]\n"
+        "    def draw(self, step, count, seed): return [Problem(f'{step}/{i}', f'q{i}', 'a') for i in range(count)]\n"
         "    def heldout(self): return [Problem('h', 'q', 'a')]\n"
         "    def score(self, problem, text): return {'correct': float('!' in text or text == 'a')}\n"
     )
     assert main(["check", str(path), "--problems", "10"]) == 1
     out = capsys.readouterr().out
     assert "generous: 10 of 10 golds pass" in out
-    assert "junk: 10 of 90 texts that say nothing earn full marks" in out
-    assert "PAID h: !!!" in out
+    assert "junk: 10 of 90 texts without an answer earn the full reward" in out
+    assert "REWARDED h: !!!" in out
 
 
 def test_a_model_is_sampled_and_its_groups_counted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,6 +111,65 @@ def test_zero_signal_share_is_the_mean_over_all_groups_that_could_be_drawn() -> 
         assert zero_signal_share([sum(each) for each in answers], 6, size) == pytest.approx(counted)
 
 
+class CountingScorer(Scorer):
+    """Counts the texts; scores those of `code` without a sandbox."""
+
+    texts = 0
+
+    def score_texts(self, pairs: Iterable[tuple[Problem, str]]) -> list[Completion]:
+        pairs = list(pairs)
+        self.texts += len(pairs)
+        return super().score_texts(pairs)
+
+
+def test_code_is_tried_in_a_fenced_block_and_every_problem_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of twenty problems, drawn a thousand times: the gold, 9 junk texts, 7 tricks, a sentence and a fenced block."""
+    monkeypatch.setattr("grpo.tasks.code.require", lambda: None)
+    monkeypatch.setattr("grpo.tasks.code.passes_calls", lambda program, function, tests: "def " in program)
+    monkeypatch.setattr("grpo.tasks.code.passes_runs", lambda program, tests: "print" in program)
+    monkeypatch.setattr(Code, "trusted", True, raising=False)
+    reports: list[tuple[int, int]] = []
+    with CountingScorer(Code()) as scorer:
+        found = check_task(scorer, report=lambda done, count: reports.append((done, count)))
+    assert found.golds == Count(20, 20)
+    assert found.forms["fenced block"] == Count(20, 20)
+    assert set(found.forms) == {"bare", "sentence", "fenced block"}
+    assert scorer.texts - 1 <= 20 * (1 + 9 + 7 + 2) + 20, "the first one starts the workers"
+    assert [done for done, _ in reports] == [*range(64, scorer.texts - 1, 64), scorer.texts - 1]
+    assert {count for _, count in reports} == {scorer.texts - 1}
+
+
+def test_progress_is_a_line_in_a_log_and_only_where_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 1.0, 2.5, 3.0, 9.0])
+    monkeypatch.setattr("grpo.cli.commands.check.time.monotonic", lambda: next(clock))
+    line = ProgressLine()
+    for done in (64, 128, 192, 200):
+        line(done, 200)
+    assert capsys.readouterr().err.splitlines() == [
+        "grpo check: 128 of 200 answers scored",
+        "grpo check: 200 of 200 answers scored",
+    ]
+
+
+def test_wrong_answers_with_the_full_reward_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "gamed.py"
+    path.write_text(
+        "from grpo.types import Problem\n"
+        "class Gamed:\n"
+        "    name, trusted = 'gamed', True\n"
+        "    def draw(self, step, count, seed): return [Problem(f'{step}/{i}', f'q{i}', '7') for i in range(count)]\n"
+        "    def heldout(self): return [Problem('h', 'q', '7')]\n"
+        "    def score(self, problem, text): return {'correct': float('7' in text)}\n"
+        "    def is_correct(self, problem, text): return text.strip(' .').endswith('7')\n"
+    )
+    assert main(["check", str(path), "--problems", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "answers earn the full reward and are wrong by is_correct:" in out
+    assert "WRONG h: 0 1 2 3 4 5 6 7 8 9 (every digit)" in out
+
+
 def test_check_without_anything_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check"]) == 2
     assert "grpo check TASK, or grpo check --data FILE" in capsys.readouterr().err
@@ -116,5 +179,5 @@ def test_a_task_whose_golds_stand_alone_says_so(monkeypatch: pytest.MonkeyPatch)
     task = load_task("arithmetic")
     monkeypatch.setattr(type(task), "score", lambda _, problem, text: {"correct": float(text == problem.answer)})
     told = "\n".join(lines(check_task(Scorer(task), problems=20, samples=0)))
-    assert "golds score as they stand, and in none of the forms in which people wrap an answer" in told
+    assert "golds are accepted as they are, and in no other form" in told
     assert "sentence" not in told

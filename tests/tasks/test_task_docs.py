@@ -12,7 +12,7 @@ import pytest
 
 from grpo.cli.commands.check import CheckOptions
 from grpo.cli.main import main
-from grpo.cli.task_check import FORMS
+from grpo.cli.trial_answers import FORMS
 from grpo.config import Config, Dataset, Scoring, SftConfig
 from grpo.config import parse as flags
 from grpo.config.schema import parse_sft, parse_train
@@ -39,7 +39,7 @@ def test_the_task_shown_is_short_and_runs(tmp_path: Path, capsys: pytest.Capture
     assert drawn == task.draw(3, 16, seed=1) != task.draw(4, 16, seed=1)
     assert not {problem.prompt for problem in task.heldout()} & {problem.prompt for problem in drawn}
     assert main(["check", str(tmp_path / "mytask.py"), "--problems", "20"]) == 0
-    assert "backwards: 20 of 20 golds pass their own check" in capsys.readouterr().out
+    assert "backwards: 8 of 8 golds pass their own check" in capsys.readouterr().out
 
 
 def test_the_reward_shown_pays_by_part() -> None:

@@ -1,8 +1,10 @@
-"""`grpo check`: a task, before anything is trained on it."""
+"""`grpo check`: checks a task before training."""
 
 from __future__ import annotations
 
 import json
+import sys
+import time
 from dataclasses import dataclass, field
 
 from grpo.cli.commands.model import load
@@ -11,47 +13,65 @@ from grpo.config import Dataset
 from grpo.errors import GrpoError
 
 PROG = "grpo check"
+SECONDS_BETWEEN_LINES = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """Look at a task before training on it. Exits with 1 where a gold fails its own check, or junk passes it."""
+    """Check a task before training on it. Exits with 1 if a gold fails its own check or junk earns the full reward."""
 
     task: str = ""
-    """Name or file.py; also the first argument. Empty: to answer the rows of data."""
+    """Name or file.py; also the first argument. Empty: the rows of data."""
     data: str = ""
     """Rows: a file or a Hugging Face dataset."""
     problems: int = 0
-    """How many are looked at; 0: every row, or 1000 of a task without end."""
+    """Problems to check; 0: every row, or 1000 of an endless task. Equal problems are checked once."""
     samples: int = 12
-    """Completions that are shown."""
+    """Answers to show."""
     model: str = ""
     """A model or the name of a run, to measure its pass rate; empty: none."""
     model_problems: int = 32
-    """How many problems the model is asked."""
+    """Problems sampled from the model."""
     group_size: int = 8
-    """Completions of each."""
+    """Completions per problem."""
     max_new_tokens: int = 0
-    """0: as in the run, or 48."""
+    """Longest completion; 0: as in the run, or 48."""
     temperature: float = 1.0
     seed: int = 1
     runs: str = "runs"
-    """Folder that holds the runs."""
+    """Folder of the runs."""
     json: bool = False
     """Print JSON."""
     dataset: Dataset = field(default_factory=Dataset)
 
 
+class ProgressLine:
+    """Shows on stderr how many answers are scored: at once in a terminal, every few seconds in a log."""
+
+    def __init__(self) -> None:
+        self.live = sys.stderr.isatty()
+        self.shown_at = time.monotonic()
+
+    def __call__(self, done: int, count: int) -> None:
+        now = time.monotonic()
+        if self.live:
+            print(f"\r{done} of {count} answers scored", end="\n" if done == count else "", file=sys.stderr, flush=True)
+        elif now >= self.shown_at + SECONDS_BETWEEN_LINES:
+            self.shown_at = now
+            print(f"grpo check: {done} of {count} answers scored", file=sys.stderr, flush=True)
+
+
 def command(arguments: list[str]) -> int:
     options = parse(CheckOptions, arguments, PROG, ("task",), least={**LEAST, "problems": 0})
     if not options.task and not options.data:
-        raise GrpoError("field task: which one? grpo check TASK, or grpo check --data FILE")
+        raise GrpoError("field task: missing; grpo check TASK, or grpo check --data FILE")
     from grpo.cli.task_check import check_task, check_with_model, lines
     from grpo.rewards import Scorer
     from grpo.tasks import load_task
 
     with Scorer(load_task(options.task or "data", options.data, options.dataset)) as scorer:
-        found = check_task(scorer, problems=options.problems, seed=options.seed, samples=options.samples)
+        report = ProgressLine()
+        found = check_task(scorer, problems=options.problems, seed=options.seed, samples=options.samples, report=report)
         if options.model:
             policy, settings = load(options.model, options.runs)
             found.model, sampled = check_with_model(

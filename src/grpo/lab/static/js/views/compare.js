@@ -85,5 +85,5 @@ function SidebySide({ data }) {
 function Last({ moment }) {
   const right = moment.samples.filter((sample) => sample.correct).length;
   const best = [...moment.samples].sort((a, b) => b.reward - a.reward)[0];
-  return html`<span class="num small">${right} of ${moment.samples.length} right, after ${number(moment.step)} steps</span><br /><${Reward} value=${best.reward} /> <${Untrusted} text=${best.text.slice(0, 200)} />`;
+  return html`<span class="num small">${moment.samples.every((sample) => sample.correct === null) ? "" : `${right} of ${moment.samples.length} right, `}after ${number(moment.step)} steps</span><br /><${Reward} value=${best.reward} /> <${Untrusted} text=${best.text.slice(0, 200)} />`;
 }

@@ -55,7 +55,7 @@ function Probes({ url, step, query, version }) {
       <div class="probe-list" role="group" aria-label="Pinned problems">${probes.map((probe) => html`<button type="button" class="probe ${probe === chosen ? "chosen" : ""}" aria-pressed=${probe === chosen} onClick=${() => setQuery({ probe: probe.index })}>
         <${Untrusted} text=${probe.prompt} class="clip" />
         <span class="probe-history" aria-hidden="true">${probe.evaluations.map((moment, i) => html`<i class="reward-${rewardStep(share(moment))} ${i === place ? "now" : ""}"></i>`)}</span>
-        <span class="tiny faint num">${percent(share(probe.evaluations[0]))} → ${percent(share(probe.evaluations.at(-1)))} right</span>
+        <span class="tiny faint num">${isJudged(probe.evaluations[0]) ? `${percent(share(probe.evaluations[0]))} → ${percent(share(probe.evaluations.at(-1)))} right` : `reward ${share(probe.evaluations[0]).toFixed(2)} → ${share(probe.evaluations.at(-1)).toFixed(2)}`}</span>
       </button>`)}</div>
       <div class="probe-columns"><div><h3>Before training</h3><${Samples} moment=${moments[0]} /></div><div><h3>After ${now.step} steps</h3><${Samples} moment=${now} /></div></div>
       <p class="small soft">Answer: <${Untrusted} text=${chosen.answer} /></p>
@@ -63,7 +63,10 @@ function Probes({ url, step, query, version }) {
   }}<//>`;
 }
 
-const share = (moment) => moment.samples.filter((sample) => sample.correct).length / moment.samples.length;
+const isJudged = (moment) => moment.samples.some((sample) => sample.correct !== null);
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+// The share of right answers, or the mean reward where nobody can say what is right.
+const share = (moment) => mean(moment.samples.map((sample) => (isJudged(moment) ? Number(sample.correct) : sample.reward ?? 0)));
 
 function Samples({ moment }) {
   const counted = new Map();
