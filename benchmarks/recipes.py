@@ -28,8 +28,8 @@ import torch
 from plan import peak_on_cpu
 from shapes import SHAPES, NoTokenizer, random_policy
 
+import grpo.training.networks
 import grpo.training.preflight
-import grpo.training.session
 from grpo.config import Config
 from grpo.config.schema import parse_train
 from grpo.model.device import pick_device
@@ -88,10 +88,10 @@ def random_weights(shape: str, prompt_tokens: int) -> Iterator[str]:
         precision = "mixed" if compute is not None else str(dtype).removeprefix("torch.")
         return replace(random_policy(shape, device, precision), tokenizer=Numbers(), name=name)
 
-    loaded, disk = grpo.training.session.load_policy, grpo.training.preflight.check_disk
+    loaded, disk = grpo.training.networks.load_policy, grpo.training.preflight.check_disk
     task = type("Noise", (Noise,), {"prompt_tokens": prompt_tokens // 2})
     TASKS["noise"] = lambda variant="": task()
-    grpo.training.session.load_policy, grpo.training.preflight.check_disk = (
+    grpo.training.networks.load_policy, grpo.training.preflight.check_disk = (
         load,
         lambda *_: None,
     )  # no checkpoint is written
@@ -100,7 +100,7 @@ def random_weights(shape: str, prompt_tokens: int) -> Iterator[str]:
             (Path(folder) / "config.json").write_text(SHAPES[shape].to_json_string())
             yield folder
     finally:
-        grpo.training.session.load_policy, grpo.training.preflight.check_disk = loaded, disk
+        grpo.training.networks.load_policy, grpo.training.preflight.check_disk = loaded, disk
         del TASKS["noise"]
 
 

@@ -228,5 +228,7 @@ def test_a_run_cannot_get_a_critic_halfway(tmp_path: Path) -> None:
         resume=True,
         checkpoints=Checkpoints(allow_change=True),
     )
-    with pytest.raises(GrpoError, match=r"field loss.baseline: the run began without a critic, and cannot get one"):
+    with pytest.raises(
+        GrpoError, match=r"field loss.baseline: the run began without a critic, so it has none to resume"
+    ):
         grpo.train(ppo)

@@ -353,7 +353,7 @@ def test_bad_input_is_told_in_one_line(
         grpo.train(small(tmp_path, loss=replace(Config().loss, refresh=10)))
     with pytest.raises(GrpoError, match=r"field lora.rank: must be 0 or more; got -1"):
         grpo.train(small(tmp_path, lora=Lora(rank=-1)))
-    with pytest.raises(GrpoError, match=r"would not go on as it began: lora.rank was 4, is 8"):
+    with pytest.raises(GrpoError, match=r"began with other inputs: lora.rank was 4, is 8"):
         grpo.train(small(trained, resume=True, lora=Lora(rank=8)))
     checkpoint = Checkpoints(trained / "adapted").newest()
     assert checkpoint is not None

@@ -25,7 +25,7 @@ from grpo.model.optimizer import make_optimizer, restore_state, state_tensors, t
 from grpo.model.policy import Policy
 from grpo.model.tensorfile import Mirror
 from grpo.record.checkpoints import MANIFEST, Checkpoint, Checkpoints, Snapshot
-from grpo.training.session import take_snapshot
+from grpo.training.training_run import take_snapshot
 
 FILES = [
     "manifest.json",

@@ -305,7 +305,7 @@ def test_a_resumed_run_must_learn_from_the_same_rows(tmp_path: Path, monkeypatch
     assert main(command) == 0
     write(path, [*ROWS[:-1], {**ROWS[-1], "gold": "0"}])
     assert main([*command, "--steps", "2"]) == 2
-    assert "job would not go on as it began: data was '" in capsys.readouterr().err
+    assert "job began with other inputs: data was '" in capsys.readouterr().err
     write(path, ROWS)
     assert main([*command, "--steps", "2"]) == 0
 

@@ -98,7 +98,10 @@ def assert_resumed(run: Path, expected: dict[str, Any]) -> None:
     assert_same(run, expected)
     assert status(run) == "finished"
     for kind, _, text in findings(run):
-        assert (kind, text) == ("damaged", f"{run.name} has no whole checkpoint: it is made again from the beginning")
+        assert (kind, text) == (
+            "damaged",
+            f"{run.name} has no complete checkpoint: it starts again from the first step",
+        )
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -582,9 +585,9 @@ def test_a_resume_that_would_change_the_run_is_refused_unless_accepted(
     argv = [*MINE, "--steps", "3", *flags]
     assert main(argv) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"grpo: field resume: job would not go on as it began: {says}")
+    assert line.startswith(f"grpo: field resume: job began with other inputs: {says}")
     assert line.endswith("; restore that, start another (--run OTHER), or accept it (--checkpoints.allow-change)")
-    differences = line.removeprefix("grpo: field resume: job would not go on as it began: ")
+    differences = line.removeprefix("grpo: field resume: job began with other inputs: ")
     differences = differences.removesuffix(
         "; restore that, start another (--run OTHER), or accept it (--checkpoints.allow-change)"
     )
@@ -620,7 +623,7 @@ def test_more_steps_are_no_change(again: Path, whole: Whole) -> None:
 def test_fewer_steps_than_taken_are_refused(again: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = tree(again / "runs")
     assert main([*MINE, "--steps", "1"]) == 2
-    assert capsys.readouterr().err == ("grpo: field steps: job has taken 2 steps already; ask for more than that\n")
+    assert capsys.readouterr().err == ("grpo: field steps: job has already taken 2 steps; ask for more\n")
     assert tree(again / "runs") == before
 
 
@@ -682,7 +685,7 @@ def test_without_a_whole_checkpoint_the_run_is_made_again(
         f"set aside as damaged-{name}"
         for name in kept
     ]
-    assert last == "grpo: job has no whole checkpoint: it is made again from the beginning"
+    assert last == "grpo: job has no complete checkpoint: it starts again from the first step"
     assert [kind for kind, _, _ in findings(run)] == ["damaged"] * (len(kept) + 1)
     assert_same(run, whole())
 

@@ -545,17 +545,17 @@ FAULTS |= {
     ),
     "34 another setting": Fault(
         after_a_run(lambda _: None, "--temperature", "0.9"),
-        ("field resume: job would not go on as it began: temperature was 1.0, is 0.9;", "--checkpoints.allow-change"),
+        ("field resume: job began with other inputs: temperature was 1.0, is 0.9;", "--checkpoints.allow-change"),
         steps=6,
     ),
     "34 fewer steps": Fault(
-        after_a_run(lambda _: None, "--steps", "5"), ("field steps: job has taken 6 steps already",), steps=6
+        after_a_run(lambda _: None, "--steps", "5"), ("field steps: job has already taken 6 steps",), steps=6
     ),
     "34 not asked to go on": Fault(
         after_a_run(lambda _: None, "--no-resume"), ("field run: job exists", "--resume", "--run OTHER"), steps=6
     ),
     "35 other problems": Fault(
-        after_a_run(other_problems), ("field resume: job would not go on as it began: problems was '",), steps=6
+        after_a_run(other_problems), ("field resume: job began with other inputs: problems was '",), steps=6
     ),
     "36 two trainers": Fault(
         after_a_run(another_trainer),

@@ -95,7 +95,7 @@ def test_resume_forgets_steps_after_the_checkpoint_and_makes_them_again(tmp_path
 
 def test_resume_starts_a_run_that_does_not_exist_and_refuses_another_experiment(tmp_path: Path) -> None:
     grpo.train(small(tmp_path, run="job", steps=1, resume=True)).close()
-    with pytest.raises(GrpoError, match=r"field resume: job would not go on as it began: lr was 3e-05, is 0.5;"):
+    with pytest.raises(GrpoError, match=r"field resume: job began with other inputs: lr was 3e-05, is 0.5;"):
         grpo.train(small(tmp_path, run="job", steps=2, resume=True, lr=0.5))
     with pytest.raises(GrpoError, match="field resume: which run"):
         grpo.train(small(tmp_path, resume=True))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
+import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +14,21 @@ import torch
 
 import grpo
 from grpo.cli.terminal.report import describe
-from grpo.config import Dataset, SftConfig, System
+from grpo.config import Config, Dataset, SftConfig, System
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy
 from grpo.model.policy import Policy, logprobs
 from grpo.record.checkpoints import Checkpoints
+from grpo.record.store import Run
 from grpo.tasks import load_task
-from grpo.tasks.rows import Source
-from grpo.training.sft import accumulate_gradients, batches_of, read_rows, shuffled
-from grpo.types import Batch
+from grpo.tasks.rows import Source, written_answers
+from grpo.training.sft import accumulate_gradients, make_batches, shuffled_batch, with_answers
+from grpo.types import Batch, Group
+from helpers.trainer import Orders, Trainer, assert_same, contents
+
+
+def read_rows(source: Source, policy: Policy) -> list[Group]:
+    return with_answers(written_answers(source), policy)
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> Path:
@@ -76,8 +84,7 @@ def test_every_row_once_per_epoch_in_a_keyed_order(tmp_path: Path) -> None:
     rows = read_rows(Source(str(write(tmp_path / "rows.jsonl", ROWS[:10]))), load_policy("nano"))
 
     def order(seed: int) -> list[str]:
-        batches = islice(shuffled(rows, 4, seed), 5)
-        return [row.problem.prompt for batch in batches for row in batch]
+        return [row.problem.prompt for step in range(5) for row in shuffled_batch(rows, step, 4, seed)]
 
     first = order(1)
     assert sorted(first[:10]) == sorted(first[10:]) == sorted(row["prompt"] for row in ROWS[:10])
@@ -172,9 +179,9 @@ def test_memory_that_runs_out_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_tasks_problems_are_asked_as_grpo_asks_them(tmp_path: Path) -> None:
     policy, task = load_policy("nano"), load_task("arithmetic")
     config = SftConfig(model="nano", task="arithmetic", steps=2, batch_size=3, seed=5)
-    batches, steps = batches_of(config, task, policy)
-    assert steps == 2
-    for step, batch in enumerate(islice(batches, 2)):
+    batch_of = make_batches(config, task, [], policy)
+    for step in range(2):
+        batch = batch_of(step)
         problems = task.draw(step, 3, 5)
         assert [group.problem for group in batch] == problems
         for group, problem in zip(batch, problems, strict=True):
@@ -206,3 +213,73 @@ def test_a_task_is_learned_from_its_golds(tmp_path: Path) -> None:
 def test_rows_must_come_from_somewhere_and_end(settings: dict[str, str], message: str) -> None:
     with pytest.raises(GrpoError, match=message):
         grpo.sft(SftConfig(model="nano", **settings))
+
+
+SETTINGS = (
+    "--steps 6 --batch-size 8 --warmup-steps 2 --checkpoint-every 2 --system.threads 1 --system.device cpu --quiet"
+)
+KILL_POINTS = (
+    "update.stepped:4",
+    "record.written:5",
+    "record.committed:3",
+    "checkpoint.model:2",
+    "checkpoint.renamed:1",
+)
+
+
+def sft_command(folder: Path, run: str, *source: str) -> list[str]:
+    return ["sft", "nano", *source, *SETTINGS.split(), "--system.runs", str(folder), "--run", run, "--resume"]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[tuple[str, ...], dict[str, Any]]]:
+    """By name: arguments that say where answers come from, and what an uninterrupted run leaves."""
+    folder = tmp_path_factory.mktemp("whole")
+    data = str(write(folder / "rows.jsonl", ROWS[:20]))  # 8 rows a step: epochs end inside batches
+    found = {}
+    for name, arguments in {"rows": (data,), "task": ("--task", "arithmetic")}.items():
+        trainer = Trainer(sft_command(folder, name, *arguments), folder)
+        assert trainer.ended() == 0, trainer.said()
+        found[name] = arguments, contents(folder / name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "place"), [*(("rows", place) for place in KILL_POINTS), ("task", "update.stepped:4")]
+)
+def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, sources: dict[str, Any], source: str, place: str) -> None:
+    arguments, expected = sources[source]
+    argv = sft_command(tmp_path, "job", *arguments)
+    point, _, count = place.partition(":")
+    assert Trainer(argv, tmp_path, Orders(kill_at=point, count=int(count))).ended() == -signal.SIGKILL
+    again = Trainer(argv, tmp_path)
+    assert again.ended() == 0, again.said()
+    assert_same(tmp_path / "job", expected)
+    with Run.open(tmp_path, "job", readonly=True) as run:
+        assert run.status == "finished"
+        assert run.findings() == []
+
+
+def test_a_resume_may_train_longer_but_not_on_other_rows(tmp_path: Path) -> None:
+    data = write(tmp_path / "rows.jsonl", ROWS[:20])
+    config = SftConfig(
+        model="nano",
+        data=str(data),
+        batch_size=10,
+        schedule="constant",
+        run="job",
+        resume=True,
+        system=System(runs=str(tmp_path)),
+    )
+    grpo.sft(config).close()
+    with grpo.sft(replace(config, epochs=2)) as run:
+        assert run.last_step() == 3
+    with pytest.raises(GrpoError, match=r"field run: job exists in"):
+        grpo.sft(replace(config, resume=False))
+    with pytest.raises(GrpoError, match=r"field resume: job began with other inputs: lr was 0.001, is 0.5;"):
+        grpo.sft(replace(config, lr=0.5))
+    write(data, ROWS[1:21])
+    with pytest.raises(GrpoError, match=r"field resume: job began with other inputs: data was '\w+', is '\w+';"):
+        grpo.sft(replace(config, epochs=3))
+    with pytest.raises(GrpoError, match=r"field run: job is a run of grpo sft, not of grpo train; choose another name"):
+        grpo.train(Config(model="nano", run="job", resume=True, system=System(runs=str(tmp_path))))

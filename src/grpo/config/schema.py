@@ -271,9 +271,12 @@ class SftConfig:
     """The same seed gives the same run."""
     run: str = ""
     """Name of the run; empty: a fresh one."""
+    resume: bool = False
+    """Resume the run of that name from its last checkpoint; start it if it does not exist."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0: only at the end."""
     dataset: Dataset = field(default_factory=Dataset)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
     system: System = field(default_factory=System)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a run depends on, in short: a resumed run must depend on the same."""
+"""Fingerprints of everything that decides a run's numbers. A run resumes only where they are the same."""
 
 from __future__ import annotations
 
@@ -6,46 +6,73 @@ import hashlib
 import inspect
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from grpo.config import Config
+from grpo.config import Config, SftConfig
 from grpo.config.presets import surrogate_source
 from grpo.model.hub import locate_model
 from grpo.model.hub.folder import adapter_base
 from grpo.rewards.functions import parse, sources
 from grpo.tasks.protocol import Task, fingerprint_of
+from grpo.types import Problem
+
+PACKAGE = Path(__file__).parents[1]
+ROOMS = ("config", "core", "model", "rewards", "rollout", "tasks", "training")
+"""Rooms whose code decides the numbers, beside the modules at the root. Record, lab and command line only show them."""
 
 
 def fingerprints(config: Config, task: Task) -> dict[str, str]:
-    """Hashes of model, problems and code, and the versions of what computes."""
-    surrogate, data = config.loss.surrogate, fingerprint_of(task)
-    computing = ("torch", "transformers", "numpy", *(("peft",) if config.lora.rank else ()))
-    versions = {name: _version(name) for name in computing}
+    """Hashes of a GRPO run's model, problems and code, and versions of the libraries that compute."""
+    surrogate = config.loss.surrogate
     return {
         "model": model_fingerprint(config.model),
-        "problems": problems_fingerprint(task, config.seed),
-        **({"data": data} if data is not None else {}),
-        "task code": _digest([_source(task)]),
+        **task_fingerprints(task, config.seed),
         **({"reward code": _digest(sources(parse(config.reward)))} if config.reward else {}),
         **({"surrogate code": _digest([surrogate_source(surrogate)])} if ":" in surrogate else {}),
-        "grpo code": _digest(path.read_bytes() for path in sorted(Path(__file__).parents[1].rglob("*.py"))),
+        **code_fingerprints(*(("peft",) if config.lora.rank else ())),
+    }
+
+
+def sft_fingerprints(config: SftConfig, task: Task | None, rows: Sequence[Problem]) -> dict[str, str]:
+    """The same for supervised fine-tuning, on a task's gold answers or on rows."""
+    return {
+        "model": model_fingerprint(config.model),
+        **({"data": problems_fingerprint(rows)} if task is None else task_fingerprints(task, config.seed)),
+        **code_fingerprints(),
+    }
+
+
+def task_fingerprints(task: Task, seed: int) -> dict[str, str]:
+    """Of the held-out problems and the first training problems, of all rows where there are rows, and of the code."""
+    data = fingerprint_of(task)
+    return {
+        "problems": problems_fingerprint([*task.heldout(), *task.draw(0, 8, seed)]),
+        **({"data": data} if data is not None else {}),
+        "task code": _digest([_source(task)]),
+    }
+
+
+def code_fingerprints(*extras: str) -> dict[str, str]:
+    """Of grpo's own code, and the versions of Python, torch, transformers, numpy and the `extras`."""
+    files = [*PACKAGE.glob("*.py"), *(file for room in ROOMS for file in (PACKAGE / room).rglob("*.py"))]
+    return {
+        "grpo code": _digest(file.read_bytes() for file in sorted(files)),
         "python": platform.python_version(),
-        **versions,
+        **{name: _version(name) for name in ("torch", "transformers", "numpy", *extras)},
     }
 
 
 def _version(name: str) -> str:
     try:
         return metadata.version(name)
-    except metadata.PackageNotFoundError:  # an extra that is not installed, which whoever needs it tells better
+    except metadata.PackageNotFoundError:  # whoever imports the missing extra reports it better
         return ""
 
 
 def model_fingerprint(name: str) -> str:
-    """Of a folder's weights and settings, and of the model that an adapter is for; a Hugging Face id stands for
-    itself."""
+    """Hash of a folder's weights and settings, and of an adapter's base model; a Hugging Face id stands for itself."""
     folder = Path(locate_model(name))
     if not folder.is_dir():
         return name
@@ -59,16 +86,14 @@ def model_fingerprint(name: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def problems_fingerprint(task: Task, seed: int) -> str:
-    """Of the held-out problems and the first ones to train on."""
-    problems = [*task.heldout(), *task.draw(0, 8, seed)]
+def problems_fingerprint(problems: Iterable[Problem]) -> str:
     return _digest(json.dumps([problem.id, problem.prompt, problem.answer]).encode() for problem in problems)
 
 
 def _source(task: Task) -> bytes:
     try:
         return Path(inspect.getfile(type(task))).read_bytes()
-    except (TypeError, OSError):  # a class typed at a prompt has no file
+    except (TypeError, OSError):  # a class defined at a prompt has no file
         return b""
 
 

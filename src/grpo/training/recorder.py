@@ -14,7 +14,7 @@ from concurrent import futures
 from contextlib import suppress
 from typing import TypeVar
 
-from grpo.config import Config
+from grpo.config import Config, SftConfig
 from grpo.errors import DiskFullError, GrpoError
 from grpo.record.diagnosis.monitor import EVERY, Monitor
 from grpo.record.events import Callback
@@ -34,7 +34,9 @@ Written = TypeVar("Written")
 
 
 class Recorder:
-    def __init__(self, run: Run, callbacks: Callback, config: Config, stop: StopRequest, *, nonfinite_steps: int = 0):
+    def __init__(
+        self, run: Run, callbacks: Callback, config: Config | SftConfig, stop: StopRequest, *, nonfinite_steps: int = 0
+    ):
         self.run, self.callbacks, self.config, self.stop = run, callbacks, config, stop
         self.monitor = Monitor(run)
         self.nonfinite_steps = nonfinite_steps
@@ -127,7 +129,7 @@ class Recorder:
         self._keep_budget(step, token_budget)
         self.callbacks.on_step(step, metrics, groups)
         self._watch_nonfinite(step, groups, metrics)
-        if (step + 1) % EVERY == 0:
+        if self.run.kind == "grpo" and (step + 1) % EVERY == 0:
             self.diagnose(step)
 
     def _tell_faults(self, step: int, groups: Sequence[Group]) -> None:
@@ -150,10 +152,8 @@ class Recorder:
     def _watch_nonfinite(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         self.nonfinite_steps = self.nonfinite_steps + 1 if metrics.get("skipped_updates") else 0
         if self.nonfinite_steps:
-            problems = ", ".join(group.problem.id for group in groups)
-            self.warn(
-                "nonfinite", f"step {step}: the gradient was not finite, no update taken; problems {problems}", step
-            )
+            problems = f"; problems {', '.join(group.problem.id for group in groups)}" if groups else ""
+            self.warn("nonfinite", f"step {step}: the gradient was not finite, no update taken{problems}", step)
         if self.nonfinite_steps >= MOST_NONFINITE_STEPS:
             raise GrpoError(
                 f"field lr: {MOST_NONFINITE_STEPS} steps in a row had a gradient that was not finite, the last is step "

@@ -1,4 +1,4 @@
-"""Going on with a run: which one it is, from which checkpoint, and whether it would still be the same run."""
+"""Resuming a run: which one, from which checkpoint, and whether its inputs are still the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo.config import Config
+from grpo.config import Config, SftConfig
 from grpo.config.parse import flat
 from grpo.config.schema import as_dict
 from grpo.errors import GrpoError
@@ -15,69 +15,76 @@ from grpo.record.events import Callback
 from grpo.record.store import Run
 
 FREE_TO_CHANGE = (
-    *("steps", "run", "resume", "checkpoint_every", "evaluation", "checkpoints"),
+    *("steps", "epochs", "run", "resume", "checkpoint_every", "evaluation", "checkpoints"),
     *("system.runs", "system.token_groups", "system.quiet", "system.log", "scoring.workers"),
 )
-"""Settings, and sections, that a resumed run may have otherwise than it began with; all others would make it another
-experiment."""
+"""Settings and sections that a resumed run may change. `epochs` is that of supervised fine-tuning: it sets `steps`."""
+COMMANDS = {"grpo": "grpo train", "sft": "grpo sft"}
+"""By kind of run."""
 
 
-def existing_run(config: Config, folder: Path) -> Run | None:
-    """The run to go on with; None when a new one is to be made."""
+def existing_run(config: Config | SftConfig, kind: str) -> Run | None:
+    """The run to resume; None where a new run must be created."""
+    folder = Path(config.system.runs)
     if config.resume and not config.run:
-        raise GrpoError("field resume: which run? name it with --run NAME")
+        raise GrpoError("field resume: no run is named; name it with --run NAME")
     if not config.run or not (folder / config.run).exists():
         return None
     if not config.resume:
         raise GrpoError(
-            f"field run: {config.run} exists in {folder}; go on with it (--resume) or choose another name (--run OTHER)"
+            f"field run: {config.run} exists in {folder}; resume it (--resume) or choose another name (--run OTHER)"
         )
     run = Run.open(folder, config.run)
-    if run.kind != "grpo":
+    if run.kind != kind:
         run.close()
         raise GrpoError(
-            f"field run: {config.run} is a run of supervised fine-tuning; choose another name (--run OTHER)"
+            f"field run: {config.run} is a run of {COMMANDS[run.kind]}, not of {COMMANDS[kind]}; choose another name "
+            "(--run OTHER)"
         )
     return run
 
 
-def checkpoint_to_resume(run: Run, config: Config, prints: Mapping[str, str], callbacks: Callback) -> Checkpoint | None:
-    """The checkpoint to resume from; None: from the beginning. Refuses what would make it another run."""
+def checkpoint_to_resume(
+    run: Run, config: Config | SftConfig, fingerprints: Mapping[str, str], callbacks: Callback
+) -> Checkpoint | None:
+    """The checkpoint to resume from; None: start again from the first step. Refuses changed settings and inputs."""
 
     def report(damage: str) -> None:
         callbacks.on_warning(damage)
         run.add_finding("damaged", damage)
 
     changes = [
-        *_changed(_decisive(run.config), _decisive(as_dict(config))),
-        *_changed(run.meta("fingerprints"), prints),
+        *_changed(_fixed_settings(run.config), _fixed_settings(as_dict(config))),
+        *_changed(run.meta("fingerprints") or {}, fingerprints),
     ]
     if changes and not config.checkpoints.allow_change:
         raise GrpoError(
-            f"field resume: {run.name} would not go on as it began: {'; '.join(changes)}; restore that, start another "
-            "(--run OTHER), or accept it (--checkpoints.allow-change)"
+            f"field resume: {run.name} began with other inputs: {'; '.join(changes)}; restore them, start another run "
+            "(--run OTHER), or accept the change (--checkpoints.allow-change)"
         )
     for change in changes:
         run.add_finding("changed", change)
-    # A power cut may take the record's last steps, but not a checkpoint taken after them: it would leave a gap.
+    # After a power cut the record may lack steps that an fsynced checkpoint has; using it would leave a gap.
     last_step = run.last_step()
     recorded_steps = 0 if last_step is None else last_step + 1
     checkpoint = Checkpoints(run.path).newest_whole(report, up_to=recorded_steps)
     if checkpoint is None and last_step is not None:
-        report(f"{run.name} has no whole checkpoint: it is made again from the beginning")
+        report(f"{run.name} has no complete checkpoint: it starts again from the first step")
     if checkpoint and checkpoint.step > config.steps:
-        raise GrpoError(f"field steps: {run.name} has taken {checkpoint.step} steps already; ask for more than that")
+        raise GrpoError(f"field steps: {run.name} has already taken {checkpoint.step} steps; ask for more")
     return checkpoint
 
 
-def kept_budget(run: Run | None, config: Config) -> int | None:
-    """Tokens per micro-batch as the record has them, which memory may have halved; unless others are asked for now."""
-    asked_before = run and run.config["system"].get("token_budget")
-    return run.meta("token_budget") if run and asked_before == config.system.token_budget else None
+def kept_budget(run: Run | None, config: Config | SftConfig) -> int | None:
+    """The recorded tokens per micro-batch, which an out-of-memory error may have halved; None where the setting
+    changed."""
+    if run is None or run.config["system"].get("token_budget") != config.system.token_budget:
+        return None
+    return run.meta("token_budget")
 
 
-def _decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that make the run what it is, by path."""
+def _fixed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a resume must not change, by path."""
     return {
         path: value
         for path, value in flat(settings)

@@ -1,118 +1,141 @@
-"""Supervised fine-tuning: the stage before GRPO, on the same packing, record and callbacks.
+"""Supervised fine-tuning: the stage before GRPO, with the same packing, record, checkpoints and callbacks.
 
-Rows are read and asked as `grpo train --data` does it, or are a task's problems with their gold answers; the loss is
-the mean −logp of the answer's tokens, end token included.
+It trains on the rows of a file, with prompts as in `grpo train --data`, or on a task's problems and gold answers. The
+loss is the mean −logp of the answer's tokens, end token included.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from itertools import count, islice
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import torch
 
-from grpo.config import Optimizer, SftConfig
-from grpo.config.schema import as_dict, validate
+from grpo.config import SftConfig
+from grpo.config.schema import validate
 from grpo.errors import GrpoError
-from grpo.model.device import placement, prepare_machine
-from grpo.model.load import load_policy
+from grpo.model.device import prepare_machine
 from grpo.model.oom_retry import within_memory
-from grpo.model.optimizer import make_optimizer, take_step
+from grpo.model.optimizer import take_step
 from grpo.model.packing import pack
 from grpo.model.policy import Policy
 from grpo.model.policy import logprobs as policy_logprobs
 from grpo.model.schedule import learning_rate
-from grpo.model.tensorfile import Mirror
-from grpo.record.checkpoints import Checkpoints
 from grpo.record.events import Callback
-from grpo.record.lock import RunLock
 from grpo.record.loggers import with_loggers
-from grpo.record.store import Run, fresh_name
+from grpo.record.store import Run
 from grpo.rewards.pool.workers import refuse_while_scoring
 from grpo.tasks import Task, load_task
 from grpo.tasks.rows import Source, written_answers
-from grpo.training.gradient import unscale
-from grpo.training.session import recorded_ending, take_snapshot
-from grpo.training.stop import StopRequest
+from grpo.training.fingerprint import sft_fingerprints
+from grpo.training.gradient import shrink
+from grpo.training.networks import load_for_sft
+from grpo.training.open_run import create_run, reopen_run
+from grpo.training.resume import kept_budget
+from grpo.training.training_run import TrainingRun
 from grpo.types import Completion, Group, Problem
+
+Batches = Callable[[int], list[Group]]
+"""The batch of a step: a function of the step, so that a resumed run trains on the same batches."""
 
 
 def sft(config: SftConfig, *, callbacks: Sequence[Callback] = ()) -> Run:
-    """Fine-tunes `config.model` on `config.data`; the run's last checkpoint holds the model."""
-    refuse_while_scoring()
-    validate(config)
-    listening = with_loggers(callbacks, config.system.log)
-    task = load_task(config.task, config.data, config.dataset) if config.task else None
-    policy = load_policy(config.model, **placement(config.system))
-    policy.gradient_checkpointing = config.system.gradient_checkpointing
-    prepare_machine(config.system, policy)
-    batches, steps = batches_of(config, task, policy)
-    warmup_steps = min(config.warmup_steps, steps // 10)  # a short run must not be all warm-up
-    optimizer = make_optimizer(policy, Optimizer(adam_beta2=0.98, weight_decay=config.weight_decay))
-    folder = Path(config.system.runs)
-    name = config.run or fresh_name(folder, "sft")
-    run = Run.create(folder, name, kind="sft", config=as_dict(config) | {"steps": steps})
-
-    checkpoints, mirror = Checkpoints(run.path), Mirror()
-
-    def report_checkpoints() -> None:
-        for written in checkpoints.written():
-            listening.on_checkpoint(written.step, written.path)
-
-    def checkpoint(step: int) -> None:
-        checkpoints.wait()
-        report_checkpoints()  # before a newer one replaces them
-        state = {"policy_version": policy.version}
-        checkpoints.save(step, lambda: take_snapshot(policy, optimizer, mirror, state))
-
-    with closing(RunLock(run.path)), recorded_ending(run, listening, StopRequest(listening)) as stop:
-        listening.on_start(run, config, 0)
-        for step, batch_rows in enumerate(islice(batches, steps)):
-            start = time.perf_counter()
-            lr = learning_rate(config.lr, step, steps=steps, warmup_steps=warmup_steps, schedule=config.schedule)
-            budget = policy.token_budget
-            loss, tokens = accumulate_gradients(policy, batch_rows, config.system.token_budget)
-            if policy.token_budget != budget:
-                told = f"step {step}: memory ran out; from here on micro-batches hold {policy.token_budget} tokens"
-                listening.on_warning(told)
-                run.add_finding("memory", told, step)
-            norm = take_step(policy, optimizer, lr=lr, grad_clip=config.grad_clip)
-            metrics = {"sft_loss": loss, "tokens": float(tokens), "lr": lr, "grad_norm": norm}
-            run.record(step, [], metrics, {"update": time.perf_counter() - start})
-            listening.on_step(step, metrics, [])
-            report_checkpoints()
-            if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:
-                checkpoint(step + 1)
-            if stop.requested:
-                break
-        checkpoint(step + 1)
-        checkpoints.wait()
-        report_checkpoints()
-    return run
+    """Fine-tune `config.model` on written answers; the run's last checkpoint holds the model."""
+    session = SftSession.start(config, callbacks)
+    with session.recorded():
+        loop(session)
+    return session.run
 
 
-def batches_of(config: SftConfig, task: Task | None, policy: Policy) -> tuple[Iterator[list[Group]], int]:
-    """Endless batches of a file's rows or a task's problems, and how many of them are asked for."""
+def loop(session: SftSession) -> None:
+    config, policy = session.config, session.policy
+    warmup_steps = min(config.warmup_steps, config.steps // 10)  # a short run must not be all warm-up
+    for step in range(session.first_step, config.steps):
+        start = time.perf_counter()
+        lr = learning_rate(config.lr, step, steps=config.steps, warmup_steps=warmup_steps, schedule=config.schedule)
+        loss, tokens = accumulate_gradients(policy, session.batches(step), config.system.token_budget)
+        norm = take_step(policy, session.optimizer, lr=lr, grad_clip=config.grad_clip)
+        skipped = float(not math.isfinite(norm))
+        metrics = {"sft_loss": loss, "tokens": float(tokens), "lr": lr, "grad_norm": norm, "skipped_updates": skipped}
+        session.record(step, [], metrics, {"update": time.perf_counter() - start})
+        if session.stop.requested:
+            return session.checkpoint(step + 1, last=True)
+        if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:
+            session.checkpoint(step + 1)
+    session.checkpoint(config.steps, last=True)
+
+
+@dataclass(eq=False, kw_only=True)
+class SftSession(TrainingRun):
+    config: SftConfig
+    batches: Batches
+
+    @classmethod
+    def start(cls, config: SftConfig, callbacks: Sequence[Callback] = ()) -> Self:
+        """Start the run, or resume it from its last complete checkpoint. A failure releases what was taken."""
+        refuse_while_scoring()
+        validate(config)
+        listening = with_loggers(callbacks, config.system.log)
+        task = load_task(config.task, config.data, config.dataset) if config.task else None
+        rows = [] if task else written_answers(Source(config.data, config.dataset))
+        config = replace(config, steps=config.steps or math.ceil(config.epochs * len(rows) / config.batch_size))
+        prints = sft_fingerprints(config, task, rows)
+        with ExitStack() as undo:
+            opened = reopen_run(config, "sft", prints, listening, undo)
+            run, checkpoint = (opened.run, opened.checkpoint) if opened else (None, None)
+            networks = load_for_sft(config, checkpoint)
+            networks.policy.token_budget = kept_budget(run, config) or 0
+            threads = prepare_machine(config.system, networks.policy, run)
+            batches = make_batches(config, task, rows, networks.policy)
+            if opened is None:
+                opened = create_run(config, "sft", "sft", {"fingerprints": prints, "threads": threads}, undo)
+            session = cls(
+                config=config,
+                opened=opened,
+                policy=networks.policy,
+                optimizer=networks.optimizer,
+                callbacks=listening,
+                batches=batches,
+            )
+            undo.pop_all()
+        return session
+
+
+def make_batches(config: SftConfig, task: Task | None, rows: Sequence[Problem], policy: Policy) -> Batches:
+    """Batches of the task's training problems with their gold answers, or of the rows."""
     if task is not None:
-        return golds(task, config, policy), config.steps
-    rows = read_rows(Source(config.data, config.dataset), policy)
-    steps = config.steps or math.ceil(config.epochs * len(rows) / config.batch_size)
-    return shuffled(rows, config.batch_size, config.seed), steps
+        return lambda step: with_answers(task.draw(step, config.batch_size, config.seed), policy)
+    groups = with_answers(rows, policy)
+    return lambda step: shuffled_batch(groups, step, config.batch_size, config.seed)
 
 
-def golds(task: Task, config: SftConfig, policy: Policy) -> Iterator[list[Group]]:
-    """Endless batches of a task's training problems with their gold answers."""
-    for step in count():
-        yield with_answers(task.draw(step, config.batch_size, config.seed), policy)
+def shuffled_batch(rows: Sequence[Group], step: int, batch_size: int, seed: int) -> list[Group]:
+    """The batch of this step: epochs follow one another, each with every row once in its own order."""
+    places = range(step * batch_size, (step + 1) * batch_size)
+    return [rows[epoch_order(len(rows), seed, place // len(rows))[place % len(rows)]] for place in places]
+
+
+@lru_cache(maxsize=2)
+def epoch_order(rows: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(rows)
+
+
+def with_answers(problems: Sequence[Problem], policy: Policy) -> list[Group]:
+    """Each problem, with the prompt that GRPO gives it, as a group of one completion: the written answer."""
+    answers = policy.tokenizer([problem.answer for problem in problems], add_special_tokens=False)["input_ids"]
+    return [
+        answered(problem, policy.prompt_tokens(problem), answer, policy)
+        for problem, answer in zip(problems, answers, strict=True)
+    ]
 
 
 def answered(problem: Problem, prompt: Sequence[int], answer: Sequence[int], policy: Policy) -> Group:
-    """A group of one completion: the written answer."""
     tokens = np.array([*answer, policy.tokenizer.eos_token_id], dtype=np.int64)
     limit = getattr(policy.model.config, "max_position_embeddings", None)
     if limit and len(prompt) + len(tokens) > limit:
@@ -123,32 +146,8 @@ def answered(problem: Problem, prompt: Sequence[int], answer: Sequence[int], pol
     return Group(problem, np.array(prompt, dtype=np.int64), (completion,), policy_version=0)
 
 
-def read_rows(source: Source, policy: Policy) -> list[Group]:
-    return with_answers(written_answers(source), policy)
-
-
-def with_answers(problems: Sequence[Problem], policy: Policy) -> list[Group]:
-    """Each problem, asked as GRPO will ask it, with its answer."""
-    answers = policy.tokenizer([problem.answer for problem in problems], add_special_tokens=False)["input_ids"]
-    return [
-        answered(problem, policy.prompt_tokens(problem), answer, policy)
-        for problem, answer in zip(problems, answers, strict=True)
-    ]
-
-
-def shuffled(rows: Sequence[Group], batch_size: int, seed: int) -> Iterator[list[Group]]:
-    """Endless batches, every row once per epoch, in an order keyed by (seed, epoch)."""
-    epoch, waiting = 0, np.zeros(0, dtype=np.int64)
-    while True:
-        while len(waiting) < batch_size:
-            waiting = np.concatenate([waiting, np.random.default_rng([seed, epoch]).permutation(len(rows))])
-            epoch += 1
-        chosen, waiting = waiting[:batch_size], waiting[batch_size:]
-        yield [rows[i] for i in chosen]
-
-
 def accumulate_gradients(policy: Policy, groups: Sequence[Group], token_budget: int) -> tuple[float, int]:
-    """Leaves the gradient of the mean −logp in the weights; returns that mean and the number of answer tokens."""
+    """Leave the gradient of the mean −logp in the weights; return that mean and the number of answer tokens."""
     tokens = sum(len(completion) for group in groups for completion in group.completions)
     loss_scale = policy.loss_scale(tokens)
 

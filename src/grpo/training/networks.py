@@ -1,0 +1,92 @@
+"""The networks of a run and their optimizer, as first loaded or as a checkpoint left them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from grpo.config import Config, Optimizer, SftConfig
+from grpo.errors import GrpoError
+from grpo.model.critic import Critic, make_critic
+from grpo.model.device import placement
+from grpo.model.load import load_policy
+from grpo.model.lora import adapt, freeze
+from grpo.model.lora import restore as restore_adapter
+from grpo.model.optimizer import make_optimizer, restore_state
+from grpo.model.policy import Policy
+from grpo.record.checkpoints import Checkpoint
+from grpo.training.preflight import check_shape
+
+
+@dataclass(frozen=True, eq=False)
+class Networks:
+    policy: Policy
+    optimizer: torch.optim.AdamW
+    reference: Policy | None = None
+    """The model the run began with, or the last refresh; None without a KL term."""
+    critic: Critic | None = None
+
+
+def load_networks(config: Config, checkpoint: Checkpoint | None) -> Networks:
+    """Policy and optimizer, with the reference and critic that the loss needs."""
+    whole = None if config.lora.rank else checkpoint
+    policy = load_trainable(config, whole)
+    if config.lora.rank:
+        adapt(policy, config.lora, config.seed)
+        if checkpoint:
+            restore_adapter(policy.model, checkpoint.model)
+    reference = None
+    if config.loss.beta and config.lora.rank:
+        reference = policy  # with its adapter switched off
+    elif config.loss.beta:
+        reference = load_policy(config.model, **placement(config.system))
+        freeze(reference)
+    optimizer = make_optimizer(policy, config.optimizer)
+    critic = make_critic(config, policy) if config.loss.baseline == "value" else None
+    if critic is not None:
+        critic.body.gradient_checkpointing = config.system.gradient_checkpointing
+    networks = Networks(policy, optimizer, reference, critic)
+    if checkpoint:
+        restore_policy(policy, optimizer, checkpoint, config.model)
+        _restore_others(networks, config, checkpoint)
+    return networks
+
+
+def load_for_sft(config: SftConfig, checkpoint: Checkpoint | None) -> Networks:
+    policy = load_trainable(config, checkpoint)
+    optimizer = make_optimizer(policy, Optimizer(adam_beta2=0.98, weight_decay=config.weight_decay))
+    if checkpoint:
+        restore_policy(policy, optimizer, checkpoint, config.model)
+    return Networks(policy, optimizer)
+
+
+def load_trainable(config: Config | SftConfig, checkpoint: Checkpoint | None) -> Policy:
+    """The policy with the weights of the checkpoint, or else of the model."""
+    if checkpoint:
+        check_shape(config.model, checkpoint.model)
+    policy = load_policy(str(checkpoint.model) if checkpoint else config.model, **placement(config.system))
+    policy.gradient_checkpointing = config.system.gradient_checkpointing
+    return policy
+
+
+def restore_policy(policy: Policy, optimizer: torch.optim.AdamW, checkpoint: Checkpoint, model: str) -> None:
+    """Name, number of updates and AdamW's moments; the weights are loaded with the policy."""
+    policy.name, policy.version = model, checkpoint.state["policy_version"]
+    restore_state(policy, optimizer, checkpoint.tensors("optimizer"))
+
+
+def _restore_others(networks: Networks, config: Config, checkpoint: Checkpoint) -> None:
+    if networks.critic is not None:
+        if not checkpoint.has("critic"):
+            raise GrpoError(
+                "field loss.baseline: the run began without a critic, so it has none to resume; start another run"
+            )
+        networks.critic.restore(checkpoint.tensors("critic"))
+    # Without a refresh before the checkpoint, the reference is still the model the run began with.
+    if networks.reference is not None and config.loss.refresh and checkpoint.has("reference"):
+        refreshed = checkpoint.tensors("reference")
+        # The file holds tied weights once, under their first name.
+        networks.reference.model.load_state_dict(
+            {name.removeprefix("reference/"): tensor for name, tensor in refreshed.items()}, strict=False
+        )

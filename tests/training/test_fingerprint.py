@@ -1,0 +1,57 @@
+"""A resume is refused where code that decides the numbers changed, and only there."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import grpo
+from grpo.errors import GrpoError
+from grpo.training import fingerprint
+from grpo.training.fingerprint import ROOMS, code_fingerprints
+from helpers.runs import small
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of grpo's own files, which the fingerprint reads."""
+    copy = tmp_path / "package"
+    shutil.copytree(fingerprint.PACKAGE, copy, ignore=shutil.ignore_patterns("*.safetensors", "*.db", "__pycache__"))
+    monkeypatch.setattr(fingerprint, "PACKAGE", copy)
+    return copy
+
+
+def edit(file: Path) -> None:
+    file.write_text(file.read_text() + "\n# edited\n")
+
+
+def test_every_room_is_hashed_or_left_out_on_purpose(package: Path) -> None:
+    rooms = {path.name for path in package.iterdir() if (path / "__init__.py").exists()}
+    assert rooms == {*ROOMS, "record", "lab", "cli"}
+
+
+def test_a_resume_survives_edits_of_pages_and_is_refused_after_edits_of_the_core(tmp_path: Path, package: Path) -> None:
+    config = small(tmp_path / "runs", run="job", resume=True, steps=1)
+    grpo.train(config).close()
+    for file in ("lab/server.py", "lab/static/js/app.js", "cli/main.py", "record/diagnosis/policy.py"):
+        (package / file).parent.mkdir(parents=True, exist_ok=True)
+        (package / file).touch()
+        edit(package / file)
+    with grpo.train(replace(config, steps=2)) as run:
+        assert run.last_step() == 1
+        assert run.findings() == []
+    edit(package / "core/advantage.py")
+    with pytest.raises(
+        GrpoError, match=r"field resume: job began with other inputs: grpo code was '\w{16}', is '\w{16}'"
+    ):
+        grpo.train(replace(config, steps=3))
+
+
+@pytest.mark.parametrize("file", ["types.py", *(f"{room}/__init__.py" for room in ROOMS)])
+def test_every_room_that_decides_the_numbers_counts(package: Path, file: str) -> None:
+    before = code_fingerprints()["grpo code"]
+    edit(package / file)
+    assert code_fingerprints()["grpo code"] != before

@@ -1,0 +1,62 @@
+"""Starting a run: what a failed start leaves behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import grpo
+from grpo.config import SftConfig, System
+from grpo.record.lock import RunLock
+from grpo.record.store import Run, list_runs
+from grpo.training.session import Session
+from helpers.runs import small
+
+
+def fail(*_: Any, **__: Any) -> None:
+    raise OSError("a later step fails")
+
+
+def assert_failed_and_free(folder: Path, name: str) -> None:
+    RunLock(folder / name).close()
+    with Run.open(folder, name, readonly=True) as run:
+        assert run.status == "failed"
+        assert run.last_step() is None
+
+
+def test_a_failure_after_the_run_was_created_leaves_it_failed_and_unlocked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo.training.training_run.Checkpoints", fail)
+    with pytest.raises(OSError, match="a later step fails"):
+        Session.start(small(tmp_path, run="job"))
+    assert_failed_and_free(tmp_path, "job")
+    monkeypatch.undo()
+    with grpo.train(small(tmp_path, run="job", resume=True)) as run:
+        assert (run.status, run.last_step()) == ("finished", 2)
+
+
+def test_a_run_that_cannot_be_locked_is_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.training.open_run.RunLock", fail)
+    with pytest.raises(OSError, match="a later step fails"):
+        Session.start(small(tmp_path, run="job"))
+    assert_failed_and_free(tmp_path, "job")
+
+
+def test_a_failure_before_the_run_is_created_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.training.session.preflight", fail)
+    with pytest.raises(OSError, match="a later step fails"):
+        Session.start(small(tmp_path, run="job"))
+    assert list_runs(tmp_path) == []
+
+
+def test_a_failed_start_of_fine_tuning_leaves_it_failed_and_unlocked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo.training.training_run.Checkpoints", fail)
+    config = SftConfig(model="nano", task="arithmetic", steps=1, run="job", system=System(runs=str(tmp_path)))
+    with pytest.raises(OSError, match="a later step fails"):
+        grpo.sft(config)
+    assert_failed_and_free(tmp_path, "job")
