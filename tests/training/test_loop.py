@@ -97,7 +97,7 @@ def test_resume_starts_a_run_that_does_not_exist_and_refuses_another_experiment(
     grpo.train(small(tmp_path, run="job", steps=1, resume=True)).close()
     with pytest.raises(GrpoError, match=r"field resume: job began with other inputs: lr was 3e-05, is 0.5;"):
         grpo.train(small(tmp_path, run="job", steps=2, resume=True, lr=0.5))
-    with pytest.raises(GrpoError, match="field resume: which run"):
+    with pytest.raises(GrpoError, match="field resume: no run is named"):
         grpo.train(small(tmp_path, resume=True))
     with pytest.raises(GrpoError, match=r"field run: job exists .*--resume.*--run OTHER"):
         grpo.train(small(tmp_path, run="job"))

@@ -34,7 +34,7 @@ from grpo.rewards.pool.workers import refuse_while_scoring
 from grpo.tasks import Task, load_task
 from grpo.tasks.rows import Source, written_answers
 from grpo.training.fingerprint import sft_fingerprints
-from grpo.training.gradient import shrink
+from grpo.training.gradient import unscale
 from grpo.training.networks import load_for_sft
 from grpo.training.open_run import create_run, reopen_run
 from grpo.training.resume import kept_budget
