@@ -104,7 +104,7 @@ class Trainer:
 
     def __init__(self, argv: list[str], folder: Path, orders: Orders | None = None):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["trainer"])
+        context.set_forkserver_preload(["helpers.trainer"])
         surroundings = {
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "OMP_NUM_THREADS": "1",

@@ -238,7 +238,7 @@ def test_killed_writers_of_the_record_lose_nothing(tmp_path: Path) -> None:
 @pytest.fixture
 def paused_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a trainer that paused is called by when it goes on, here without a pause."""
-    from trainer import Paused
+    from helpers.trainer import Paused
 
     monkeypatch.setitem(TASKS, "paused", lambda _: Paused(Orders(), Path()))
 
