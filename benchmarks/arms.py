@@ -217,7 +217,7 @@ def ours(work: Work, rows: Rows) -> None:
     from grpo.config.presets import Loss
     from grpo.model.plan.shape import find_shape
     from grpo.record.events import Callback
-    from grpo.training.gradient import trained
+    from grpo.training.gradient import contributing
 
     budget = {"token_budget": work.token_budget} if work.token_budget else {}
     divergence = {"beta": work.beta, "kl": "k3_ratio"} if work.beta else {"beta": 0.0}  # as TRL estimates it
@@ -232,7 +232,7 @@ def ours(work: Work, rows: Rows) -> None:
         def on_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Any]) -> None:
             sampled, taken = (
                 [(len(group.prompt_tokens), [len(done) for done in group.completions]) for group in some]
-                for some in (groups, trained(groups, self.config))
+                for some in (groups, contributing(groups, self.config))
             )
             passes = 3 + (1 if work.beta else 0)
             made = {"rollout": operations(shape, sampled), "update": passes * operations(shape, taken)}

@@ -25,6 +25,7 @@ def measure(rows=slice(None), *, loss=-0.25, kl=KL, entropy=ENTROPY) -> LossStat
         RATIO[rows],
         ADVANTAGES[rows],
         MASK[rows],
+        parts={"policy_loss": torch.tensor(loss, dtype=torch.float64)},
         held=held(RATIO[rows], ADVANTAGES[rows]),
         kl_NL=None if kl is None else kl[rows],
         entropy_NL=None if entropy is None else entropy[rows],
@@ -35,9 +36,10 @@ def test_by_hand():
     # Four tokens: (ρ 1.5, A 2), (0.5, 2), (1, 0), (0.5, −1); everything else is padding.
     expected = {
         "loss": -0.25,
+        "policy_loss": -0.25,
         "gradient_tokens": 3 / 4,  # all but the one with A = 0
-        "clip_high": 1 / 4,  # ρ 1.5 with A 2
-        "clip_low": 1 / 4,  # ρ 0.5 with A −1; ρ 0.5 with A 2 keeps its gradient
+        "clip_high": 1 / 3,  # of the three tokens with A ≠ 0: ρ 1.5 with A 2
+        "clip_low": 1 / 3,  # ρ 0.5 with A −1; ρ 0.5 with A 2 keeps its gradient
         "capped": 0.0,
         "kl": 1.0 / 4,  # 0.1 + 0.2 + 0.3 + 0.4
         "entropy": 10.0 / 4,
@@ -73,6 +75,7 @@ def test_no_tokens_at_all():
         torch.ones(1, 2),
         torch.ones(1, 2),
         torch.zeros(1, 2, dtype=torch.bool),
+        parts={"policy_loss": torch.zeros(())},
         held=held(torch.ones(1, 2), torch.ones(1, 2)),
         kl_NL=torch.ones(1, 2),
         entropy_NL=torch.ones(1, 2),

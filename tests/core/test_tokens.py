@@ -70,8 +70,9 @@ def test_parts_agree_with_the_whole(settings: dict) -> None:
         torch.testing.assert_close(term.push, -gradient, atol=1e-14, rtol=1e-12)
     metrics = statistics.metrics()
     clips = torch.cat([term.clip for term in terms])
-    assert float((clips > 0).double().mean()) == pytest.approx(metrics["clip_high"])
-    assert float((clips < 0).double().mean()) == pytest.approx(metrics["clip_low"])
+    with_signal = metrics["gradient_tokens"]  # shares of clipped tokens are of the tokens with an advantage
+    assert float((clips > 0).double().mean()) == pytest.approx(metrics["clip_high"] * with_signal)
+    assert float((clips < 0).double().mean()) == pytest.approx(metrics["clip_low"] * with_signal)
     ratios = torch.cat([term.ratio for term in terms])
     assert (ratios.min().item(), ratios.max().item()) == pytest.approx((metrics["ratio_min"], metrics["ratio_max"]))
     kls = torch.cat([term.kl for term in terms if term.kl is not None])

@@ -39,7 +39,7 @@ def test_unlisted_name_raises_and_says_where_to_list_it() -> None:
         check_names({"loss": 0.0, "los": 0.0})
     assert isinstance(caught.value, UnlistedMetricError)
     assert str(caught.value).startswith("unlisted metric: los;")
-    assert "grpo/metrics.py" in str(caught.value)
+    assert "grpo/record/metrics.py" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

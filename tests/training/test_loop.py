@@ -23,7 +23,7 @@ from grpo.record.store import Run
 from grpo.tasks import TASKS
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.training.annotations import add_old_logprobs
-from grpo.training.loop import accumulate_gradients, credit, minibatches, trained, update
+from grpo.training.loop import accumulate_gradients, contributing, credit, minibatches, update
 from grpo.training.session import Session
 from grpo.types import Problem
 from helpers.groups import annotated, random_groups
@@ -217,7 +217,7 @@ def test_old_logprobs_come_from_the_policy_before_the_first_update() -> None:
     policy = random_policy("phi")
     config = Config(algorithm="dr_grpo", optimizer=Optimizer(minibatches=2))
     groups = add_old_logprobs(random_groups(), policy, config)
-    [batch] = grpo.model.packing.pack(trained(groups, config), 10_000)
+    [batch] = grpo.model.packing.pack(contributing(groups, config), 10_000)
     expected, _ = grpo.model.policy.logprobs(policy, batch, 1.0)
     torch.testing.assert_close(batch.old_logp_NL, expected.detach(), atol=1e-5, rtol=1e-5)
     single = add_old_logprobs(random_groups(), policy, replace(config, optimizer=Optimizer()))

@@ -1,7 +1,7 @@
-"""Importance weights for completions that came from a sampler other than the trainer's own policy.
+"""Importance weights for a sampler whose probabilities differ from the trainer's (truncated importance sampling).
 
-Where an engine computes in another precision, or with kernels of its own, it samples from a slightly different policy.
-w = exp(old − sampler) undoes that, and is bounded because its variance is not (truncated importance sampling).
+An engine in another precision, or with other kernels, samples from a slightly different policy. w = exp(old − sampler)
+corrects for that; a cap bounds its variance.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import torch
 def sampler_correction(
     old_logp: torch.Tensor, sampler_logp: torch.Tensor, mask: torch.Tensor, kind: str, cap: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(weight of each token [N, L], which tokens the cap reached).
+    """(weight of each token, which weights exceeded `cap`), both [N, L].
 
-    token: one weight each; sequence: that of the whole completion, the product over its tokens. Above `cap` a weight is
-    cut to it; with token_mask and sequence_mask it is 0 instead, and what it weighs is left out.
+    token: one weight per token; sequence: one per completion, the product over its tokens. A weight above `cap` is set
+    to `cap`, or to 0 with token_mask and sequence_mask.
 
     >>> old, sampler = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-2.0, -1.0]])
     >>> sampler_correction(old, sampler, old < 0, "token", 2.0)[0].tolist()             # e^1 is above 2

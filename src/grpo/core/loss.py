@@ -1,11 +1,11 @@
-"""The policy loss, per token: PPO's clip (arXiv 1707.06347 eq. 7), as GRPO uses it (arXiv 2402.03300 eq. 3), and kin.
+"""The policy loss per token: PPO's clip (arXiv 1707.06347 eq. 7) as GRPO uses it (arXiv 2402.03300 eq. 3), and others.
 
-    ρ = exp(logp − old)                    per token, or per sequence: exp(mean over its tokens) (GSPO, 2507.18071)
-    ℓ = w · surrogate(ρ, A) + β KL − η H   w corrects for a sampler that differs; H is the entropy
+    ρ = exp(logp − old)                    per token, or per completion: exp of the mean (GSPO, 2507.18071) or sum
+    ℓ = w · surrogate(ρ, A) + β KL − η H   w: importance weight for the sampler; H: entropy
     loss = Σ weight · ℓ / denominator      weight is 1/|o| for "sequence", else 1
 
-The denominator is computed once per optimizer step over all its micro-batches and handed in, so how the work is
-split or packed never changes a gradient. At ρ = 1, β = η = 0 the derivative of Σ ℓ by every logp is exactly −A.
+The denominator is computed once per optimizer step, over all its micro-batches, so the way a step is split or packed
+never changes its gradient. At ρ = 1, β = η = 0 the derivative of Σ ℓ by every logp is −A (ratio product: −A·|o|).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grpo.core.statistics import LossStatistics
 
 
 def denominator(lengths_N: torch.Tensor, aggregate: str, max_new_tokens: int) -> float:
-    """What the summed loss of one optimizer step is divided by; zero-signal completions count, masks never shrink it.
+    """Divisor of the summed loss of one optimizer step; completions without signal and masked ones count.
 
     sequence (GRPO): completions. token (DAPO): their tokens. constant (Dr. GRPO): completions × max_new_tokens.
 
@@ -39,7 +39,7 @@ def denominator(lengths_N: torch.Tensor, aggregate: str, max_new_tokens: int) ->
 
 @dataclass(frozen=True)
 class Limits:
-    """How far a ratio may count: each surrogate reads its own."""
+    """Limits of the ratio; each surrogate reads its own."""
 
     clip_low: float = 0.2
     clip_high: float = 0.2
@@ -62,19 +62,19 @@ def clip(ratio: torch.Tensor, logp: torch.Tensor, advantages: torch.Tensor, limi
 
 
 def weight(ratio: torch.Tensor, logp: torch.Tensor, advantages: torch.Tensor, limits: Limits) -> torch.Tensor:
-    """−sg[min(ρ, c)]·A·logp: the ratio only weighs the gradient, so no token loses its own (CISPO, 2506.13585)."""
+    """−sg[min(ρ, c)]·A·logp: the ratio weights the gradient, and every token keeps one (CISPO, 2506.13585)."""
     return -(ratio.clamp(max=limits.cap) if limits.cap else ratio).detach() * advantages * logp
 
 
 def gate(ratio: torch.Tensor, logp: torch.Tensor, advantages: torch.Tensor, limits: Limits) -> torch.Tensor:
-    """−(4/τ)·σ(τ(ρ − 1))·A: fades out smoothly on both sides, sooner for A < 0 (SAPO, 2511.20347)."""
+    """−(4/τ)·σ(τ(ρ − 1))·A: the gradient falls smoothly on both sides, faster for A < 0 (SAPO, 2511.20347)."""
     up, down = (advantages.new_tensor(value) for value in (limits.gate_up, limits.gate_down))
     slope = torch.where(advantages > 0, up, down)
     return -4 / slope * torch.sigmoid(slope * (ratio - 1)) * advantages
 
 
 def plain(ratio: torch.Tensor, logp: torch.Tensor, advantages: torch.Tensor, limits: Limits) -> torch.Tensor:
-    """−ρA: REINFORCE, weighted where the policy has moved since sampling."""
+    """−ρA: REINFORCE with importance weights."""
     return -ratio * advantages
 
 
@@ -105,10 +105,10 @@ def policy_loss(
     correction_cap: float = 2.0,
     sampler_logp: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, LossStatistics]:
-    """Loss of one micro-batch (its share of the optimizer step's loss) and the sums behind its metrics.
+    """(loss of one micro-batch, its statistics). The losses of a step's micro-batches add up to the step's loss.
 
     All tensors are [N, L]: a row per completion, `mask` True where it has a token; `advantages` may also be [N], one
-    per completion. Without a weight, `ref_logp` and `entropy` are only measured.
+    per completion. At weight 0 `ref_logp` and `entropy` are only measured.
 
     One completion of two tokens, A = 1: the first has ρ = e^0.5 > 1.2 and is clipped, the second has ρ = 1.
 
@@ -117,8 +117,7 @@ def policy_loss(
     >>> loss, statistics = policy_loss(logp, old, ones, ones > 0, denominator=1.0)
     >>> loss.item()                                                # −(1.2 + 1.0) / 2
     -1.1
-    >>> loss.backward()
-    >>> logp.grad.tolist()                                         # the clipped token has no gradient left
+    >>> torch.autograd.grad(loss, logp)[0].tolist()                # the clipped token has gradient 0
     [[0.0, -0.5]]
     >>> statistics.metrics()["clip_high"]
     0.5
@@ -126,34 +125,37 @@ def policy_loss(
     mask = mask.bool()
     if advantages.dim() == 1:
         advantages = advantages[:, None].expand_as(logp)
-    # Padding may hold anything, NaN included, and 0 · NaN is NaN in a backward pass: it must not enter at all.
+    # Padding may be NaN, and 0 · NaN is NaN in a backward pass, so it is replaced before any arithmetic.
     logp, old_logp, advantages = (x.masked_fill(~mask, 0.0) for x in (logp, old_logp, advantages))
     ratio_NL = policy_ratio(logp, old_logp, mask, ratio)
     limits = Limits(clip_low, clip_high, cap, gate_up, gate_down)
     compute = SURROGATES[surrogate] if isinstance(surrogate, str) else surrogate
-    loss_NL = compute(ratio_NL, logp, advantages, limits)
+    policy_NL = compute(ratio_NL, logp, advantages, limits)
     limited_NL = kl_NL = None
     if correction != "none":
         sampler_logp = _given(sampler_logp, "a correction needs sampler_logp")
         weights_NL, limited_NL = sampler_correction(old_logp, sampler_logp, mask, correction, correction_cap)
-        loss_NL = loss_NL * weights_NL
+        policy_NL = policy_NL * weights_NL
     if ref_logp is not None:
         kl_NL = kl_term(logp, ref_logp.masked_fill(~mask, 0.0), ratio_NL, kl)
+    loss_NL, parts_NL = policy_NL, {"policy_loss": policy_NL}
     if beta:
-        loss_NL = loss_NL + beta * _given(kl_NL, "beta > 0 needs ref_logp")
+        parts_NL["kl_loss"] = beta * _given(kl_NL, "beta > 0 needs ref_logp")
+        loss_NL = loss_NL + parts_NL["kl_loss"]
     if entropy_weight:
-        bonus_NL = _given(entropy, "entropy_weight > 0 needs entropy").masked_fill(~mask, 0.0)
-        loss_NL = loss_NL - entropy_weight * bonus_NL
+        entropy_NL = _given(entropy, "entropy_weight > 0 needs entropy").masked_fill(~mask, 0.0)
+        parts_NL["entropy_bonus"] = entropy_weight * entropy_NL
+        loss_NL = loss_NL - parts_NL["entropy_bonus"]
     loss = weighted_sum(loss_NL, mask, aggregate) / denominator
+    parts = {name: weighted_sum(part_NL.detach(), mask, aggregate) / denominator for name, part_NL in parts_NL.items()}
     held = held_back(ratio_NL.detach(), advantages, surrogate, limits)
-    return loss, LossStatistics.measure(
-        loss, ratio_NL, advantages, mask, held=held, corrected_NL=limited_NL, kl_NL=kl_NL, entropy_NL=entropy
-    )
+    measured = {"corrected_NL": limited_NL, "kl_NL": kl_NL, "entropy_NL": entropy}
+    return loss, LossStatistics.measure(loss, ratio_NL, advantages, mask, parts=parts, held=held, **measured)
 
 
-def _given(tensor: torch.Tensor | None, otherwise: str) -> torch.Tensor:
+def _given(tensor: torch.Tensor | None, message: str) -> torch.Tensor:
     if tensor is None:
-        raise ValueError(otherwise)
+        raise ValueError(message)
     return tensor
 
 
@@ -178,6 +180,7 @@ def policy_ratio(logp: torch.Tensor, old_logp: torch.Tensor, mask: torch.Tensor,
 
 
 def weighted_sum(loss_NL: torch.Tensor, mask: torch.Tensor, aggregate: str) -> torch.Tensor:
+    """Σ weight · ℓ over the tokens of the mask."""
     if aggregate == "sequence":
         loss_NL = loss_NL / mask.sum(dim=1, keepdim=True).clamp(min=1)
     elif aggregate not in ("token", "constant"):
@@ -188,7 +191,7 @@ def weighted_sum(loss_NL: torch.Tensor, mask: torch.Tensor, aggregate: str) -> t
 def held_back(
     ratio: torch.Tensor, advantages: torch.Tensor, surrogate: str | Surrogate, limits: Limits
 ) -> dict[str, torch.Tensor]:
-    """Which tokens lost gradient to the lower clip, to the upper clip, and to the cap."""
+    """Tokens that the lower clip, the upper clip and the cap leave with less gradient."""
     nowhere = torch.zeros_like(ratio, dtype=torch.bool)
     low, high, capped = nowhere, nowhere, nowhere
     if surrogate == "clip":

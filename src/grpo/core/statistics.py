@@ -1,4 +1,4 @@
-"""What one step looked like: sums that add up over micro-batches, and the metrics made of them."""
+"""Sums and counts of the loss that add up over micro-batches, and the metrics computed from them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,39 @@ from typing import Any
 
 import torch
 
+SIGNAL_SHARES = ("clip_low", "clip_high", "capped", "corrected")
+"""Metrics that are shares of the tokens with a non-zero advantage."""
+
 
 @dataclass(frozen=True, eq=False)
 class LossStatistics:
-    """Counts and sums over the tokens of one micro-batch; `+` joins micro-batches.
+    """Counts and sums over the tokens of one micro-batch; `+` adds micro-batches.
 
-    Scalars stay tensors on their device until `metrics()`, so that measuring never makes the device wait.
+    Values stay tensors on their device until `metrics()`, so that no micro-batch waits for the device.
+    loss = policy_loss + kl_loss − entropy_bonus.
     """
 
     loss: torch.Tensor
+    policy_loss: torch.Tensor
+    """The surrogate's share of the loss."""
+    kl_loss: torch.Tensor | None
+    """The share of β·KL; None at β = 0."""
+    entropy_bonus: torch.Tensor | None
+    """What the entropy takes off the loss; None without one."""
     tokens: torch.Tensor
     gradient_tokens: torch.Tensor
-    """Tokens with a non-zero advantage."""
+    """Tokens with a non-zero advantage: the four counts below are among these."""
     clip_low: torch.Tensor
     clip_high: torch.Tensor
-    """Tokens whose gradient the clip took away; a ratio outside the range with A on the other side is not clipped."""
+    """Tokens whose gradient is 0 because of the clip; a ratio outside the range with A of the other sign is not."""
     capped: torch.Tensor
-    """Tokens whose ratio went beyond the cap, where there is one."""
+    """Tokens with a ratio above the cap."""
     corrected: torch.Tensor | None
-    """Tokens whose importance weight for a differing sampler was cut or left out."""
+    """Tokens whose importance weight was above correction_cap; None without a correction."""
     kl: torch.Tensor | None
+    """None without a reference."""
     entropy: torch.Tensor | None
-    """None where it was not measured: a 0 would claim that the policy has not moved."""
+    """None if it was not computed."""
     ratio_min: torch.Tensor
     ratio_max: torch.Tensor
 
@@ -42,17 +53,22 @@ class LossStatistics:
         advantages_NL: torch.Tensor,
         mask_NL: torch.Tensor,
         *,
+        parts: Mapping[str, torch.Tensor],
         held: Mapping[str, torch.Tensor],
         corrected_NL: torch.Tensor | None = None,
         kl_NL: torch.Tensor | None,
         entropy_NL: torch.Tensor | None,
     ) -> LossStatistics:
+        signal_NL = mask_NL & (advantages_NL != 0)
         return cls(
             loss=loss.detach(),
+            policy_loss=parts["policy_loss"],
+            kl_loss=parts.get("kl_loss"),
+            entropy_bonus=parts.get("entropy_bonus"),
             tokens=mask_NL.sum(),
-            gradient_tokens=(mask_NL & (advantages_NL != 0)).sum(),
-            **{name: (mask_NL & held_NL).sum() for name, held_NL in held.items()},
-            corrected=None if corrected_NL is None else (mask_NL & corrected_NL).sum(),
+            gradient_tokens=signal_NL.sum(),
+            **{name: (signal_NL & held_NL).sum() for name, held_NL in held.items()},
+            corrected=None if corrected_NL is None else (signal_NL & corrected_NL).sum(),
             kl=None if kl_NL is None else kl_NL.masked_fill(~mask_NL, 0.0).sum(),
             entropy=None if entropy_NL is None else entropy_NL.masked_fill(~mask_NL, 0.0).sum(),
             ratio_min=ratio_NL.masked_fill(~mask_NL, torch.inf).amin(),
@@ -70,18 +86,18 @@ class LossStatistics:
         return self.metrics()[metric]
 
     def metrics(self) -> dict[str, float]:
-        tokens = max(float(self.tokens), 1.0)
-        per_token = ("gradient_tokens", "clip_low", "clip_high", "capped", "corrected", "kl", "entropy")
-        measured = {name: getattr(self, name) for name in per_token if getattr(self, name) is not None}
-        shares = {name: float(total) / tokens for name, total in measured.items()}
-        return {name: float(getattr(self, name)) for name in ("loss", "ratio_min", "ratio_max")} | shares
+        """Losses as they are, SIGNAL_SHARES per token with a non-zero advantage, the rest per token."""
+        divisors = dict.fromkeys(("gradient_tokens", "kl", "entropy"), max(float(self.tokens), 1.0))
+        divisors |= dict.fromkeys(SIGNAL_SHARES, max(float(self.gradient_tokens), 1.0))
+        divisors |= dict.fromkeys(("loss", "policy_loss", "kl_loss", "entropy_bonus", "ratio_min", "ratio_max"), 1.0)
+        measured = {name: getattr(self, name) for name in divisors if getattr(self, name) is not None}
+        return {name: float(value) / divisors[name] for name, value in measured.items()}
 
 
 def reward_statistics(
     rewards_PG: torch.Tensor, advantages_PG: torch.Tensor, valid_PG: torch.Tensor
 ) -> dict[str, float]:
-    """Mean and std of the valid rewards, NaN where there is none; std of their advantages; share of groups that teach
-    nothing.
+    """Mean and std of the valid rewards, NaN without any; std of their advantages; share of groups without signal.
 
     >>> rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
     >>> reward_statistics(rewards, torch.tensor([[0.7, -0.7], [0.0, 0.0]]), torch.ones(2, 2) > 0)["zero_signal_groups"]

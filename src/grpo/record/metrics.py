@@ -1,4 +1,4 @@
-"""Every number a run records, defined once. docs/metrics.md is this table printed: `python -m grpo.record.metrics`."""
+"""The definition of every metric. docs/metrics.md is generated from this table: `python -m grpo.record.metrics`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Metric:
     definition: str
     unit: str
     healthy: str
-    """What a sound run looks like, and what a departure means."""
+    """Values of a healthy run, and what other values mean."""
 
 
 class UnlistedMetricError(KeyError):
-    """A number without a definition is not recorded."""
+    """Raised for a metric without a definition."""
 
     def __str__(self) -> str:  # KeyError would print the message quoted
         return str(self.args[0])
@@ -50,40 +50,40 @@ METRICS: dict[str, Metric] = {
         "Rises; between 0.1 and 0.9 there is most to learn from.",
     ),
     "unscored": Metric(
-        "Share of completions without a reward: no part applied, or the checker failed; they are not trained on.",
+        "Share of completions without a reward, because no part applied or the checker failed; not trained on.",
         SHARE,
         "0, unless the task leaves completions unscored on purpose.",
     ),
     "timeouts": Metric(
-        "Share of completions whose check ran out of time and was killed; they scored 0.",
+        "Share of completions whose checker timed out and was killed; they scored 0.",
         SHARE,
-        "0, or near it; a rise means that the policy learns to write what is slow to check.",
+        "0, or near it; a rise means that the policy learns to write completions that are slow to check.",
     ),
     "crashes": Metric(
-        "Share of completions whose check ended its process or ran out of memory or processes; they scored 0.",
+        "Share of completions whose checker ended its process or ran out of memory or processes; they scored 0.",
         SHARE,
         "0, or near it.",
     ),
     "failures": Metric(
         "Share of completions on which a reward function raised an error; they are unscored.",
         SHARE,
-        "0; the record tells for each completion why.",
+        "0; the record holds the error of each completion.",
     ),
     "advantage_std": Metric(
         "Sample standard deviation of the advantages over the step's scored completions.",
         "none",
-        "With rewards scaled by their group: just below 1, and lower as groups lose their signal.",
+        "With loss.scale group_std: just below 1, and lower as groups lose their signal.",
     ),
     "zero_signal_groups": Metric(
-        "Share of groups whose advantages are all exactly 0, because their rewards are equal: they teach nothing.",
+        "Share of groups without signal: all their advantages are exactly 0, because their rewards are equal.",
         SHARE,
         "Below about 0.5; if higher, change the difficulty or sample more per group.",
     ),
     "groups_drawn": Metric(
-        "Dynamic sampling: groups sampled in this step, those discarded for want of signal included.",
+        "Dynamic sampling: groups sampled in this step, including those replaced because they had no signal.",
         "count",
-        "prompts_per_step while most problems teach; at its limit (dynamic_sampling × prompts_per_step) the task is "
-        "too easy or too hard.",
+        "prompts_per_step while most groups have signal; at its limit (dynamic_sampling × prompts_per_step) the task "
+        "is too easy or too hard.",
     ),
     "groups_kept": Metric(
         "Dynamic sampling: groups with signal, which the step trains on and records.",
@@ -91,14 +91,14 @@ METRICS: dict[str, Metric] = {
         "prompts_per_step; fewer when the limit was reached.",
     ),
     "gradient_tokens": Metric(
-        "Share of the scored tokens that carried gradient: their advantage is not 0 and no mask leaves them out.",
+        "Share of all scored tokens of the step that have a non-zero advantage and are not masked; 0 without signal.",
         SHARE,
-        "High; what is missing was sampled in vain (see zero_signal_groups).",
+        "High; the other tokens were sampled for nothing (see zero_signal_groups).",
     ),
     "length_mean": Metric(
         "Mean number of tokens in a completion, end token included.",
         "tokens",
-        "Changes slowly; growth without reward is padding.",
+        "Changes slowly; growth without a higher reward is padding.",
     ),
     "length_max": Metric(
         "Tokens in the longest completion of the step.",
@@ -108,98 +108,115 @@ METRICS: dict[str, Metric] = {
     "truncated": Metric(
         "Share of completions that ended at the length limit instead of an end token.",
         SHARE,
-        "Below about 0.1; if higher, raise the limit or expect lost rewards.",
+        "Below about 0.1; if higher, raise max_new_tokens.",
     ),
     "overlong_penalty": Metric(
-        "Mean of what completions near the length limit lost of their reward (overlong).",
+        "Mean penalty of loss.overlong, subtracted from the rewards of completions near the length limit.",
         "the task's reward",
-        "Near 0; if it grows, completions press against the limit.",
+        "Near 0; if it grows, completions get close to the limit.",
     ),
     "kl_penalty": Metric(
-        "Mean of what the KL divergence took off a completion's reward: β times its sum over the tokens.",
+        "Mean KL penalty of a completion, subtracted from its reward: β times the sum over its tokens.",
         "the task's reward",
         "Well below the spread of the rewards.",
     ),
     "loss": Metric(
-        "What was minimised: the mean of −min(ρA, clip(ρ)A) + β·KL, or the surrogate's own form, with ρ = exp(logp − "
-        "old logp). With one update per batch ρ is exactly 1, so the first term is the mean of −A, and with a group "
-        "baseline A sums to 0 in a group: the value sits near 0 (plus β·KL) although its gradient, the mean of "
-        "−A·∇logp, does not.",
+        "The minimised loss: policy_loss + kl_loss − entropy_bonus. With one update per batch ρ is exactly 1, so "
+        "policy_loss is the mean of −A, which is near 0 because A sums to 0 in a group; its gradient, the mean of "
+        "−A·∇logp, is not 0.",
         "none",
         "Near 0 with one update per batch. It does not measure progress: watch reward_mean, accuracy and grad_norm.",
     ),
+    "policy_loss": Metric(
+        "The surrogate's part of the loss: the mean of −min(ρA, clip(ρ)A), or of another surrogate, as loss.aggregate "
+        "averages it.",
+        "none",
+        "As loss.",
+    ),
+    "kl_loss": Metric(
+        "The part of β·KL in the loss, as loss.aggregate averages it; empty where β is 0 or the KL is in the reward.",
+        "none, 0 or more (k1 may be negative)",
+        "Small beside reward differences; if it grows, the policy moves away from the reference.",
+    ),
+    "entropy_bonus": Metric(
+        "The entropy's part of the loss, which is subtracted: loss.entropy times the entropy, as loss.aggregate "
+        "averages it; empty where loss.entropy is 0.",
+        "none, 0 or more",
+        "Falls slowly with the entropy.",
+    ),
     "kl": Metric(
-        "Mean per-token estimate of the distance to the reference model, by the loss's own estimator; k3, the usual "
-        "one, is exp(ref − logp) − (ref − logp) − 1.",
-        "nats per token, 0 or more (k1 may fall below)",
-        "Grows slowly from 0; a sudden rise means the policy is running away.",
+        "Mean over contributing tokens of the estimate of KL(policy ‖ reference) that loss.kl names; k3, the default, "
+        "is exp(ref − logp) − (ref − logp) − 1.",
+        "nats per token, 0 or more (k1 may be negative)",
+        "Grows slowly from 0; after a sudden rise the policy may collapse.",
     ),
     "entropy": Metric(
-        "Mean over trained tokens of the entropy of the policy's next-token distribution: −Σ p·log p. Trained are "
-        "those that have a gradient: where neither β nor the entropy counts, not those of groups without signal.",
+        "Mean over contributing tokens of the entropy of the policy's next-token distribution: −Σ p·log p.",
         "nats per token, 0 to log(vocabulary)",
-        "Falls slowly; a fast fall to 0 ends exploration, a rise means the policy is coming apart.",
+        "Falls slowly; a fast fall to 0 ends exploration, a rise means that completions become random.",
     ),
     "clip_low": Metric(
-        "Share of tokens held by the lower clip, ρ < 1 − clip_low with A < 0: counted only where the clip removes "
-        "gradient.",
+        "Share of the tokens with a non-zero advantage whose gradient the lower clip removes: ρ < 1 − clip_low and "
+        "A < 0.",
         SHARE,
         "0 with one update per batch; otherwise below about 0.1.",
     ),
     "clip_high": Metric(
-        "Share of tokens held by the upper clip, ρ > 1 + clip_high with A > 0: counted only where the clip removes "
-        "gradient.",
+        "Share of the tokens with a non-zero advantage whose gradient the upper clip removes: ρ > 1 + clip_high and "
+        "A > 0.",
         SHARE,
         "0 with one update per batch; otherwise below about 0.1.",
     ),
     "capped": Metric(
-        "Share of tokens whose ratio went beyond the cap: ρ > cap, and with surrogate clip A < 0.",
+        "Share of the tokens with a non-zero advantage whose ratio is above loss.cap, with surrogate clip only where "
+        "A < 0.",
         SHARE,
         "0 with one update per batch; otherwise below about 0.05.",
     ),
     "corrected": Metric(
-        "Share of tokens whose importance weight exp(trainer logp − sampler logp) exceeded correction_cap: it was cut, "
-        "or left out.",
+        "Share of the tokens with a non-zero advantage whose importance weight exp(trainer logp − sampler logp) "
+        "exceeds correction_cap.",
         SHARE,
         "0 with the built-in engine; otherwise below about 0.05.",
     ),
     "ratio_min": Metric(
-        "Smallest ratio ρ = exp(logp − old logp) of the step.",
+        "Smallest ratio ρ = exp(logp − old logp) of the contributing tokens of the step.",
         "ratio, above 0",
         "1 with one update per batch; otherwise above about 0.1.",
     ),
     "ratio_max": Metric(
-        "Largest ratio ρ = exp(logp − old logp) of the step.",
+        "Largest ratio ρ = exp(logp − old logp) of the contributing tokens of the step.",
         "ratio, above 0",
         "1 with one update per batch; otherwise below about 10.",
     ),
     "sampler_gap": Metric(
-        "Mean over trained tokens of |sampler logp − trainer logp|, before the first update on the batch.",
+        "Mean over contributing tokens of |sampler logp − trainer logp|, before the first update on the batch.",
         NATS,
         "Below 1e-4 in float32, about 1e-2 in bfloat16; if larger, sampler and trainer disagree and ρ is wrong.",
     ),
     "grad_norm": Metric(
         "L2 norm of the whole gradient before it is clipped; the mean where a step takes several updates.",
         "none, 0 or more",
-        "Steady; spikes come before a collapse, 0 means nothing was learned.",
+        "Steady; spikes come before a collapse, 0 means that nothing was learned.",
     ),
     "value_loss": Metric(
-        "Mean over trained tokens of half the critic's squared error, at the clip's worse end where there is one.",
+        "Mean over tokens of half the critic's squared error; with critic.clip, the larger of the clipped and "
+        "unclipped error.",
         "the task's reward, squared",
         "Falls, then follows the policy.",
     ),
     "value_mean": Metric(
-        "Mean of the reward the critic expected, over tokens, before the updates.",
+        "Mean over tokens of the critic's values before the updates.",
         "the task's reward",
-        "Near the mean reward still to come.",
+        "Near the mean of the rewards still to come.",
     ),
     "explained_variance": Metric(
-        "1 − var(return − value) / var(return) over tokens, before the updates: how much of what came the critic knew.",
+        "1 − var(return − value) / var(return) over tokens, before the updates: how well the critic predicts returns.",
         "share, at most 1",
-        "Rises above 0 within the critic's warm-up; below 0 it is worse than a constant.",
+        "Rises above 0 within the critic's warm-up; below 0 the critic is worse than a constant.",
     ),
     "critic_grad_norm": Metric(
-        "L2 norm of the gradient of the critic's own weights before it is clipped.",
+        "L2 norm of the gradient of the critic's weights before it is clipped.",
         "none, 0 or more",
         "Steady.",
     ),
@@ -209,30 +226,30 @@ METRICS: dict[str, Metric] = {
         "Follows its schedule.",
     ),
     "skipped_updates": Metric(
-        "Optimizer steps left out because the gradient was not finite; three steps in a row with one stop the run.",
+        "Optimizer steps skipped because the gradient was not finite; the run stops after three such steps in a row.",
         "count",
         "0; otherwise the learning rate is too high, or the model's numbers overflow.",
     ),
     "updates": Metric(
-        "Optimizer steps taken in this step; an update is skipped when no token carries gradient.",
+        "Optimizer steps taken in this step; a minibatch without a gradient takes none.",
         "count",
         "epochs × minibatches.",
     ),
     "tokens": Metric(
-        "Completion tokens sampled in this step, those of replaced groups included; in supervised fine-tuning, the "
+        "Completion tokens sampled in this step, including those of replaced groups; in supervised fine-tuning, the "
         "answer tokens trained on.",
         "tokens",
         "prompts per step × group size × length_mean; with dynamic sampling up to dynamic_sampling times that.",
     ),
     "tokens_per_second": Metric(
-        "tokens divided by the seconds spent sampling; where groups are replaced, their scoring is in the seconds.",
+        "tokens divided by the seconds of the rollout, which include scoring where groups are replaced.",
         "tokens per second",
         "Steady; it falls as completions grow.",
     ),
     "peak_memory": Metric(
-        "Most memory in use at a time since the program began: of tensors on a GPU, of the whole process on a CPU.",
+        "Peak memory since the program began: of tensors on a GPU, of the whole process on a CPU.",
         "bytes",
-        "Rises once, to about what was predicted (grpo plan), and stays.",
+        "Rises once, to about the prediction of grpo plan, and stays.",
     ),
     **{f"{name}{SUFFIX}": Metric(trait.definition, SHARE, trait.healthy) for name, trait in TRAITS.items()},
     "sft_loss": Metric(
@@ -272,7 +289,7 @@ EVAL_METRICS: dict[str, Metric] = {
 
 
 TIMED_METRICS = frozenset(["tokens_per_second", "peak_memory"])
-"""Those that measure the machine: a run made again has the same numbers but for these."""
+"""Metrics that measure the machine. All others are the same when a run is repeated."""
 
 
 def check_names(metrics: Mapping[str, float], listed: Mapping[str, Metric] = METRICS) -> None:
@@ -283,8 +300,8 @@ def check_names(metrics: Mapping[str, float], listed: Mapping[str, Metric] = MET
     unlisted = [name for name in metrics if name not in listed and not name.endswith(SUFFIX)]
     if unlisted:
         raise UnlistedMetricError(
-            f"unlisted metric: {', '.join(unlisted)}; define it in the table in grpo/metrics.py, "
-            "then write docs/metrics.md again (python -m grpo.record.metrics)"
+            f"unlisted metric: {', '.join(unlisted)}; define it in the table in grpo/record/metrics.py, "
+            "then generate docs/metrics.md again (python -m grpo.record.metrics)"
         )
 
 
@@ -304,9 +321,10 @@ def markdown() -> str:
         "Generated from the table in `src/grpo/record/metrics.py` by `python -m grpo.record.metrics`. Edit the table,",
         "not this page.",
         "",
-        "ρ is the policy's probability of a token over its probability before the first update on the batch, A the",
-        "token's advantage, β the KL coefficient. The hints say where to look first; they are no limits.",
-        "A number that was not finite is recorded as empty.",
+        "ρ is the policy's probability of a token divided by its probability before the first update on the batch,",
+        "A the token's advantage, β the KL coefficient. Contributing tokens are those of completions with a gradient:",
+        "all where β, the entropy or a critic counts, otherwise those with signal. Masked completions never",
+        "contribute. The healthy values are hints, not limits. A number that is not finite is recorded as empty.",
         "",
         "## Training, one row per step",
         "",

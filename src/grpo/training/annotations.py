@@ -21,7 +21,7 @@ from grpo.model.oom_retry import within_memory
 from grpo.model.packing import pack
 from grpo.model.policy import Policy, logprobs
 from grpo.training.dynamic_sampling import replaces_groups
-from grpo.training.gradient import trained
+from grpo.training.gradient import contributing
 from grpo.types import Batch, Group, changed
 
 Read = Callable[[Batch], torch.Tensor]
@@ -111,7 +111,7 @@ def add_old_logprobs(groups: Sequence[Group], policy: Policy, config: Config) ->
     """+ log-probs before the first of several updates, for completions with a gradient that lack them."""
     if not has_several_updates(config):
         return list(groups)
-    needed = trained([group for group in groups if group.completions[0].old_logprobs is None], config)
+    needed = contributing([group for group in groups if group.completions[0].old_logprobs is None], config)
     found = annotate(
         needed, _logp(policy, config), "old_logprobs", policy=policy, token_budget=config.system.token_budget
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from grpo.config import Config
 from grpo.tasks import Task
 from grpo.training.credit import credit
-from grpo.training.gradient import trained
+from grpo.training.gradient import contributing
 from grpo.types import Group, Problem
 
 if TYPE_CHECKING:
@@ -67,4 +67,4 @@ def with_signal(groups: Sequence[Group], config: Config) -> list[Group]:
     do masked completions."""
     by_reward = replace(config, loss=replace(config.loss, beta=0.0, entropy=0.0))
     credited, _ = credit(groups, by_reward)
-    return [group for group, tested in zip(groups, credited, strict=True) if trained([tested], by_reward)]
+    return [group for group, tested in zip(groups, credited, strict=True) if contributing([tested], by_reward)]

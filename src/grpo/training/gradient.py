@@ -1,10 +1,13 @@
-"""The gradient of one optimizer step: which completions take part, and their loss, micro-batch by micro-batch."""
+"""The gradient of one optimizer step: its contributing completions, and their loss, micro-batch by micro-batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import islice
+from operator import add
+from statistics import fmean as mean
 
 import numpy as np
 import torch
@@ -12,6 +15,7 @@ import torch
 from grpo.config import Config
 from grpo.config.presets import Loss, load_surrogate
 from grpo.core import LossStatistics, denominator, policy_loss
+from grpo.core.statistics import SIGNAL_SHARES
 from grpo.model.critic import Critic
 from grpo.model.oom_retry import within_memory
 from grpo.model.packing import pack
@@ -22,7 +26,7 @@ from grpo.types import Batch, Completion, Group
 
 
 def minibatches(groups: Sequence[Group], config: Config, step: int) -> Iterator[list[Group]]:
-    """Whole groups, in an order keyed by (seed, step, epoch); completions nobody could score are left out."""
+    """The groups of each optimizer step, without unscored completions, in an order keyed by (seed, step, epoch)."""
     scored = [replace(g, completions=tuple(c for c in g.completions if c.reward is not None)) for g in groups]
     scored = [group for group in scored if group.completions]
     for epoch in range(config.optimizer.epochs):
@@ -34,37 +38,60 @@ def minibatches(groups: Sequence[Group], config: Config, step: int) -> Iterator[
                 yield [scored[i] for i in part]
 
 
-def trained(groups: Sequence[Group], config: Config, critic: Critic | None = None) -> list[Group]:
-    """What has a gradient: the rest costs no computation, and counts in the denominator alone.
+def contributing(groups: Sequence[Group], config: Config, critic: Critic | None = None) -> list[Group]:
+    """Groups with only the completions that have a gradient. The others are not computed; the denominator counts them.
 
-    Without signal, a completion still has the gradient of a KL or entropy term, and still teaches a critic.
+    A completion without signal has a gradient if the loss has a KL or entropy term, or if there is a critic.
     """
     loss = config.loss
-    all_teach = bool(loss_beta(loss) or loss.entropy or critic)
+    needs_no_signal = bool(loss_beta(loss) or loss.entropy or critic)
 
-    def counts(completion: Completion) -> bool:
-        if loss.mask_truncated and completion.finish == "length":
+    def contributes(completion: Completion) -> bool:
+        if is_masked(completion, loss):
             return False
-        return all_teach or (completion.advantages is not None and bool(completion.advantages.any()))
+        return needs_no_signal or (completion.advantages is not None and bool(completion.advantages.any()))
 
-    kept = [replace(group, completions=tuple(filter(counts, group.completions))) for group in groups]
+    kept = [replace(group, completions=tuple(filter(contributes, group.completions))) for group in groups]
     return [group for group in kept if group.completions]
+
+
+def is_masked(completion: Completion, loss: Loss) -> bool:
+    """Whether `loss.mask_truncated` leaves the completion out of the loss."""
+    return loss.mask_truncated and completion.finish == "length"
+
+
+def gradient_token_share(groups: Sequence[Group], loss: Loss) -> float:
+    """Share of the scored tokens that have a non-zero advantage and are not masked; 0 without scored tokens."""
+    scored = [done for group in groups for done in group.completions if done.reward is not None]
+    tokens = sum(map(len, scored))
+    with_signal = sum(
+        int(np.count_nonzero(done.advantages))
+        for done in scored
+        if done.advantages is not None and not is_masked(done, loss)
+    )
+    return with_signal / tokens if tokens else 0.0
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """What is known of a gradient that lies in the weights."""
+    """Measurements of the gradient that `accumulate_gradients` left in the weights."""
 
     statistics: LossStatistics
     gap: float
     """Mean |sampler logp − trainer logp|."""
-    carrying: float
-    """Share of the scored tokens with an advantage that takes part."""
     value_loss: float | None
 
     def metrics(self) -> dict[str, float]:
         critic = {} if self.value_loss is None else {"value_loss": self.value_loss}
-        return self.statistics.metrics() | {"gradient_tokens": self.carrying} | critic
+        return self.statistics.metrics() | critic
+
+
+def over_updates(gradients: Sequence[Gradient]) -> dict[str, float]:
+    """Metrics of a step: means over its updates; shares and extremes over the tokens of all updates."""
+    rows = [gradient.metrics() for gradient in gradients]
+    metrics = {name: mean(row[name] for row in rows) for name in rows[0]}
+    together = reduce(add, (gradient.statistics for gradient in gradients)).metrics()
+    return metrics | {name: together[name] for name in (*SIGNAL_SHARES, "ratio_min", "ratio_max") if name in together}
 
 
 def accumulate_gradients(
@@ -77,45 +104,44 @@ def accumulate_gradients(
 ) -> Gradient:
     """Leaves the gradient of one optimizer step in the weights, micro-batch by micro-batch.
 
-    While the critic warms up, only its own weights get one. `traces` is shown every token.
+    While the critic warms up, only the critic's weights get one. `traces` collects the values of every token.
     """
     lengths_N = torch.tensor([len(completion) for group in groups for completion in group.completions])
     divide_by = denominator(lengths_N, config.loss.aggregate, config.max_new_tokens)
     tokens = int(lengths_N.sum())
-    taking_part = trained(groups, config, critic)
+    kept = contributing(groups, config, critic)
     loss_scale = policy.loss_scale(max(divide_by, tokens))
 
-    def accumulated(tokens_at_once: int) -> Gradient:
-        # Sums stay on the GPU until the end: reading one would make the host wait, and then the GPU.
-        nothing = torch.zeros((), device=policy.device)
-        total, gap, errors = None, nothing, nothing
-        in_order = (completion for group in taking_part for completion in group.completions)
-        for batch in pack(taking_part, tokens_at_once, policy.device, padded=policy.padded):
+    def accumulate(token_budget: int) -> Gradient:
+        # Sums stay on the GPU until the end: reading one earlier would make host and GPU wait for each other.
+        zero = torch.zeros((), device=policy.device)
+        total, gap, errors = None, zero, zero
+        in_order = (completion for group in kept for completion in group.completions)
+        for batch in pack(kept, token_budget, policy.device, padded=policy.padded):
             if critic is not None and not critic.shared:
                 error = critic.loss(batch, None, tokens=tokens, clip=config.critic.clip)
                 (loss_scale * error).backward()
                 errors = errors + error.detach()
-            loss, statistics, seen = _loss_of_micro_batch(policy, batch, config, divide_by, warming_up)
+            loss, statistics, forward = _loss_of_micro_batch(policy, batch, config, divide_by, warming_up)
             if critic is not None and critic.shared:
-                error = critic.loss(batch, seen.hidden_AC, tokens=tokens, clip=config.critic.clip)
+                error = critic.loss(batch, forward.hidden_AC, tokens=tokens, clip=config.critic.clip)
                 errors = errors + error.detach()
                 loss = loss + config.critic.weight * error
             if loss.requires_grad:
                 (loss_scale * loss).backward()
             if traces:
-                traces.see(islice(in_order, len(seen.logp_NL)), seen.logp_NL, seen.entropy_NL, divide_by)
+                traces.see(islice(in_order, len(forward.logp_NL)), forward.logp_NL, forward.entropy_NL, divide_by)
             total = statistics if total is None else total + statistics
-            gap = gap + seen.gap
+            gap = gap + forward.gap
         assert total is not None
-        carrying = float(total.gradient_tokens) / tokens
-        return Gradient(total, float(gap) / float(total.tokens), carrying, float(errors) if critic else None)
+        return Gradient(total, float(gap) / float(total.tokens), float(errors) if critic else None)
 
-    def forget() -> None:
+    def discard_gradients() -> None:
         policy.model.zero_grad(set_to_none=True)
         if critic is not None:
             critic.optimizer.zero_grad(set_to_none=True)
 
-    found = within_memory(policy, config.system.token_budget, accumulated, forget)
+    found = within_memory(policy, config.system.token_budget, accumulate, discard_gradients)
     unscale(policy.model.parameters(), loss_scale)
     if critic is not None:
         unscale((weight for _, weight in critic.named_parameters()), loss_scale)
@@ -123,15 +149,15 @@ def accumulate_gradients(
 
 
 def unscale(weights: Iterable[torch.nn.Parameter], loss_scale: float) -> None:
-    """Makes the gradient of a stretched loss that of the loss."""
+    """Divides the gradients by the loss scale."""
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     if loss_scale != 1.0 and gradients:
         torch._foreach_div_(gradients, loss_scale)
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """A micro-batch's forward pass."""
+class ForwardResult:
+    """Values from the forward pass of a micro-batch."""
 
     hidden_AC: torch.Tensor
     logp_NL: torch.Tensor
@@ -142,7 +168,7 @@ class Seen:
 
 def _loss_of_micro_batch(
     policy: Policy, batch: Batch, config: Config, divide_by: float, warming_up: bool
-) -> tuple[torch.Tensor, LossStatistics, Seen]:
+) -> tuple[torch.Tensor, LossStatistics, ForwardResult]:
     with torch.set_grad_enabled(not warming_up):
         hidden_AC = predicting_states(policy, batch)
         logp_NL, entropy_NL = logprobs(
@@ -151,7 +177,7 @@ def _loss_of_micro_batch(
         old_logp_NL = logp_NL.detach() if batch.old_logp_NL is None else batch.old_logp_NL
         loss, statistics = loss_of(batch, logp_NL, old_logp_NL, entropy_NL, config.loss, divide_by)
     gap = (old_logp_NL - batch.sampler_logp_NL).abs().sum()
-    return loss, statistics, Seen(hidden_AC, logp_NL, entropy_NL, gap)
+    return loss, statistics, ForwardResult(hidden_AC, logp_NL, entropy_NL, gap)
 
 
 def loss_of(
@@ -162,7 +188,7 @@ def loss_of(
     loss: Loss,
     divide_by: float,
 ) -> tuple[torch.Tensor, LossStatistics]:
-    """The core's loss with the settings of the config."""
+    """`core.policy_loss` with the settings of the config."""
     return policy_loss(
         logp_NL,
         old_logp_NL,

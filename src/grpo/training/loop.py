@@ -26,7 +26,13 @@ from grpo.training.annotations import Annotations, add_old_logprobs
 from grpo.training.credit import credit
 from grpo.training.dynamic_sampling import replace_without_signal
 from grpo.training.evaluation import trait_shares
-from grpo.training.gradient import accumulate_gradients, minibatches, trained
+from grpo.training.gradient import (
+    accumulate_gradients,
+    contributing,
+    gradient_token_share,
+    minibatches,
+    over_updates,
+)
 from grpo.training.session import Session
 from grpo.types import Group
 
@@ -113,7 +119,7 @@ def update(
     gradients, norms, critic_norms, skipped = [], [], [], 0
     for minibatch in minibatches(groups, config, step):
         # Without a gradient, Adam's momentum would still move the weights.
-        if not trained(minibatch, config, critic):
+        if not contributing(minibatch, config, critic):
             continue
         found = accumulate_gradients(policy, minibatch, config, critic, warming_up, traces)
         if critic is not None:
@@ -129,20 +135,14 @@ def update(
         gradients.append(found)
     metrics = {"lr": lr, "updates": float(len(norms)), "skipped_updates": float(skipped)}
     if gradients:
-        metrics |= over_updates([gradient.metrics() for gradient in gradients])
+        metrics |= over_updates(gradients)
         # Before the first update, sampler and trainer have the same weights: their gap is numerical.
         metrics["sampler_gap"] = gradients[0].gap
+    metrics["gradient_tokens"] = gradient_token_share(groups, config.loss)
     if norms:
         metrics["grad_norm"] = mean(norms)
     if critic_norms:
         metrics["critic_grad_norm"] = mean(critic_norms)
-    return metrics
-
-
-def over_updates(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    metrics = {name: mean(row[name] for row in rows) for name in rows[0]}
-    metrics["ratio_min"] = min(row["ratio_min"] for row in rows)
-    metrics["ratio_max"] = max(row["ratio_max"] for row in rows)
     return metrics
 
 
