@@ -193,6 +193,30 @@ PLANTED: dict[str, tuple[History, str, float, tuple[str, ...]]] = {
 }
 
 
+def judged(rewards: Sequence[float], right: int) -> list[Any]:
+    """One group whose first `right` completions are correct, whatever they earn."""
+    [group] = groups([rewards])
+    for place, done in enumerate(group["completions"]):
+        done["correct"] = place < right
+    return [group]
+
+
+def test_wrong_completions_that_earn_more_are_reward_hacking() -> None:
+    """Right: 0.6 and 0.8, mean 0.7; wrong: 0.9 and 1.0, mean 0.95, gap 0.25. Both have 8 values and a variance of
+    0.08/7 and 0.02/7, so the standard error is √(0.1/7/8) = 0.0423."""
+    gamed = judged([0.6, 0.8] * 4 + [0.9, 1.0] * 4, right=8)
+    [finding] = [each for each in diagnose(History(steps(20), groups=gamed)) if each.kind == "reward_hacking"]
+    assert finding.value == pytest.approx(0.25)
+    assert "wrong completions earn 0.95 on average and right ones 0.70" in finding.text
+    close = judged([0.6, 0.8] * 4 + [0.7, 0.8] * 4, right=8)  # gap 0.05, under twice the error
+    few = judged([0.6, 0.8] * 3 + [0.9, 1.0] * 5, right=6)
+    unknown = groups([[0.6, 0.8] * 4 + [0.9, 1.0] * 4])
+    for done in unknown[0]["completions"]:
+        done["correct"] = None
+    for found in (close, few, unknown):
+        assert "reward_hacking" not in kinds(History(steps(20), groups=found))
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found_with_its_number(name: str) -> None:
     record, kind, value, fragments = PLANTED[name]

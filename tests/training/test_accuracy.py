@@ -75,3 +75,21 @@ def test_a_run_that_nobody_can_judge_has_a_reward_and_no_accuracy(capsys: pytest
     assert row["reward_mean"] > 0
     assert main(["eval", "job", "--problems", "5"]) == 0
     assert capsys.readouterr().out.startswith("mean reward 0.")
+
+
+def test_a_gamed_reward_is_found_where_the_task_says_what_is_correct() -> None:
+    """`gameable` accepts any answer within 10: its reward rises while the answers get worse, as `is_correct` sees."""
+    Path("honest.py").write_text(
+        "from grpo.tasks.gameable import Gameable, exact\n"
+        "class Honest(Gameable):\n"
+        "    def is_correct(self, problem, text): return exact(problem, text) == 1.0\n"
+    )
+    flags = (
+        "--model nano --task honest.py --system.device cpu --steps 20 --prompts-per-step 8 --group-size 16 --lr 3e-4 "
+        "--evaluation.problems 100 --run gamed --quiet"
+    )
+    assert main(["train", *flags.split()]) == 0
+    with Run.open(Path("runs"), "gamed", readonly=True) as run:
+        assert "reward_hacking" in {finding["kind"] for finding in run.findings()}
+        before, after = run.evals()
+    assert after["accuracy"] < before["low"]

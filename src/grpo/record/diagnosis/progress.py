@@ -12,7 +12,35 @@ LEAST_REWARD_SHORT = 0.1
 """The same for a mean over three steps."""
 
 
+LEAST_JUDGED = 8
+"""Right completions, and wrong ones, whose rewards are compared."""
+
+
 def reward_hacking(history: History) -> Finding | None:
+    """The reward and `correct` disagree: accuracy falls while the reward rises, or wrong completions earn more."""
+    return accuracy_fell(history) or wrong_earn_more(history)
+
+
+def wrong_earn_more(history: History) -> Finding | None:
+    """Wrong completions have a higher mean reward than right ones, by two standard errors."""
+    scored = [done for group in history.groups for done in group["completions"] if done["reward"] is not None]
+    wrong, right = ([done["reward"] for done in scored if done["correct"] is verdict] for verdict in (False, True))
+    if min(len(wrong), len(right)) < LEAST_JUDGED:
+        return None
+    error = (stdev(wrong) ** 2 / len(wrong) + stdev(right) ** 2 / len(right)) ** 0.5
+    gap = fmean(wrong) - fmean(right)
+    if gap <= 2 * error:
+        return None
+    return history.found(
+        "reward_hacking",
+        gap,
+        f"wrong completions earn {fmean(wrong):.2f} on average and right ones {fmean(right):.2f} (the reward measures "
+        "something else than the task)",
+        "read the wrong completions with the highest reward, and change the reward",
+    )
+
+
+def accuracy_fell(history: History) -> Finding | None:
     """Held-out accuracy has fallen from its best by more than its interval, and the training reward has not."""
     evals = [row for row in history.evals if row.get("accuracy") is not None]
     if len(evals) < 2:
