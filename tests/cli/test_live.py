@@ -12,10 +12,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from grpo.cli.terminal.live import LinesView, LiveView, pick_view, print_group, print_run, print_runs
-from grpo.cli.terminal.printed import advantage_colour, group_lines, printable, rows_best_first, telling
-from grpo.cli.terminal.progress import Trend
-from grpo.cli.terminal.report import eval_changes
+from grpo.cli.terminal.group import advantage_colour, best_first, group_lines, instructive, print_group, printable
+from grpo.cli.terminal.live import LinesView, LiveView, Trend, pick_view
+from grpo.cli.terminal.report import eval_changes, print_run, print_runs
 from grpo.config import Config, Evaluation, SftConfig
 from grpo.config.schema import Loss, as_dict
 from grpo.record.events import Terminal
@@ -178,13 +177,11 @@ def test_a_long_evaluation_says_what_it_does(run: Run, live: LiveView, capsys: p
     lines = LinesView(quiet=False)
     lines.on_start(run, CONFIG, 0)
     lines.on_evaluation_start(0, 500)
-    assert lines.silence is not None
-    lines.silence.function(*lines.silence.args)
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "held out after 0 steps: asking 500 problems, sampled and greedy …"
-    ]
+    assert lines.notice is not None
+    lines.notice.function(*lines.notice.args)
+    assert capsys.readouterr().out.splitlines()[1:] == ["held out after 0 steps: evaluating 500 problems …"]
     lines.on_evaluation(0, BEFORE)
-    assert lines.silence.finished.is_set()  # nothing is said any more
+    assert lines.notice.finished.is_set()  # nothing is said any more
     live.on_start(run, CONFIG, 0)
 
     def held_out() -> str:
@@ -194,11 +191,11 @@ def test_a_long_evaluation_says_what_it_does(run: Run, live: LiveView, capsys: p
         return line.strip()
 
     live.on_evaluation_start(0, 500)
-    assert held_out() == "held out    asking 500 problems"
+    assert held_out() == "held out    evaluating 500 problems"
     live.on_evaluation(0, BEFORE)
     assert held_out() == "held out 35.2% [31–40]   before training"
     live.on_evaluation_start(20, 500)
-    assert held_out() == "held out 35.2% [31–40]   before training   asking 500 problems"
+    assert held_out() == "held out 35.2% [31–40]   before training   evaluating 500 problems"
 
 
 def test_lines_come_after_ten_seconds_when_steps_are_slow(
@@ -418,7 +415,7 @@ def test_quiet_prints_at_most_three_lines(run: Run, status: str, capsys: pytest.
     assert lines[0] == f"sums-001 {status} after 40 steps"
     after = {"finished": " → 92.0% [89–94], greedy 40.0% [36–44] → 95.4% [93–97]", "stopped": ", greedy 40.0% [36–44]"}
     assert lines[1] == f"held out 35.2% [31–40]{after[status]}"
-    resume = "; go on: grpo train … --run sums-001 --resume" if status == "stopped" else ""
+    resume = "; resume: grpo train … --run sums-001 --resume" if status == "stopped" else ""
     assert lines[2:] == [f"{run.path}{resume}"]
 
 
@@ -473,7 +470,7 @@ def test_a_narrow_encoding_gets_escapes(run: Run, monkeypatch: pytest.MonkeyPatc
 
 def test_rows_are_merged_and_the_best_come_first() -> None:
     unscored = completion("odd", None, 0.0)
-    rows = rows_best_first(replace(mixed(), completions=(unscored, *mixed().completions)))
+    rows = best_first(replace(mixed(), completions=(unscored, *mixed().completions)))
     assert [(row.text, row.reward, count) for row, count in rows] == [
         ("260", 1.0, 2),
         (WORKED, 1.0, 1),
@@ -485,10 +482,10 @@ def test_rows_are_merged_and_the_best_come_first() -> None:
 
 def test_a_group_with_unequal_rewards_is_preferred() -> None:
     first, second = equal(), mixed()
-    assert telling([first, second]) is second
-    assert telling([first, equal()]) is first
+    assert instructive([first, second]) is second
+    assert instructive([first, equal()]) is first
     unscored = group("1+1=", "2", completion("2", 1.0, 0.0), completion("?", None, 0.0))
-    assert telling([unscored, second]) is second
+    assert instructive([unscored, second]) is second
 
 
 def test_of_many_different_completions_the_best_and_the_worst_are_shown() -> None:
@@ -523,7 +520,7 @@ def test_trend_is_bounded_and_spans_the_run() -> None:
         trend.add(float(value))
     trend.add(float("nan"))
     assert len(trend.means) < 128
-    assert len(trend.unfinished) < trend.stretch
+    assert len(trend.pending) < trend.steps_per_mean
     assert trend.blocks(8, top=0.0) == "▁▂▃▄▅▆▇█"
     halves = Trend()
     for value in (0.0, 0.5, 1.0, -1.0):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from grpo.cli.terminal.printed import printable
+from grpo.cli.terminal.group import printable
 from grpo.cli.trial_answers import ALL_FORMS, Answer, in_form, junk_for, tricks_for
 from grpo.rewards import Scorer
 from grpo.tasks import Task

@@ -25,7 +25,7 @@ class RunsOptions:
 
 def command(arguments: list[str]) -> int:
     options = parse(RunsOptions, arguments, PROG, ("name",))
-    from grpo.cli.terminal.live import print_run, print_runs
+    from grpo.cli.terminal.report import print_run, print_runs
     from grpo.record.store import Run, list_runs
 
     if options.name:

@@ -47,7 +47,7 @@ def command(arguments: list[str]) -> int:
     arguments = ["--count" if argument == "-n" else argument for argument in arguments]
     options = parse(SampleOptions, arguments, PROG, ("model", "prompt"))
     policy, settings = load(options.model, options.runs)
-    from grpo.cli.terminal.live import print_group
+    from grpo.cli.terminal.group import print_group
     from grpo.rollout.builtin import Engine
     from grpo.tasks.protocol import RecognisesPrompts
     from grpo.training.credit import credit

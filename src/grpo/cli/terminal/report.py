@@ -1,8 +1,8 @@
-"""A run in words: accuracies with their intervals, and at the end what came of it all."""
+"""Reports of runs: accuracies with their intervals, examples, findings, times; and the list of runs."""
 
 from __future__ import annotations
 
-import os
+import io
 import shlex
 import shutil
 import sys
@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from grpo.cli.terminal.printed import printable
+from grpo.cli.terminal.group import PLAIN_WIDTH, printable, write_line
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.diagnosis import KINDS, diagnose, explained
 from grpo.tasks.traits import label_of, trait_metrics
@@ -22,10 +25,12 @@ if TYPE_CHECKING:
     from grpo.record.store import Run
 
 PHASES = ("rollout", "reward", "update", "record")
+LISTED = ("name", "status", "model", "task", "algorithm", "steps", "reward_mean", "created")
+UNLIMITED = 1000
 
 
 def describe(run: Run) -> str:
-    """What is trained on what, in a few words."""
+    """Model, task, algorithm and batch in a few words."""
     config = run.config
     if run.kind == "sft":
         return printable(f"{config['model']} · {config.get('task') or Path(config['data']).name} · sft", 60)
@@ -68,16 +73,16 @@ def eval_changes(evals: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def result(run: Run, width: int) -> list[str]:
-    """How the run stands or ended: before and after, examples, time by phase, where it is and what to type next."""
+    """The run before and after training, examples, findings, seconds by phase, its folder and the next commands."""
     summary = run.summary()
     title = f"{run.name} {summary['status']} after {summary['steps']} steps ({describe(run)})"
-    paragraphs = [[title], _measured(run), *_examples(run, width), _findings(run), _whereabouts(run, summary)]
+    paragraphs = [[title], _measured(run), *_examples(run, width), _findings(run), _next_commands(run, summary)]
     lines = [line for paragraph in paragraphs if paragraph for line in ["", *paragraph]]
     return lines[1:]
 
 
 def short_result(run: Run) -> list[str]:
-    """The same in three lines."""
+    """The result in three lines."""
     summary, evals, losses = run.summary(), run.evals(), _losses(run)
     lines = [f"{run.name} {summary['status']} after {summary['steps']} steps"]
     if evals:
@@ -85,7 +90,7 @@ def short_result(run: Run) -> list[str]:
         lines.append(f"held out {headline(evals)}{f', greedy {greedy}' if greedy else ''}")
     elif losses:
         lines.append(f"loss {losses}")
-    resume = f"; go on: {_resume_command(run)}" if _can_resume(run, summary["status"]) else ""
+    resume = f"; resume: {_resume_command(run)}" if _can_resume(run, summary["status"]) else ""
     return [*lines, f"{printable(str(run.path), 500)}{resume}"]
 
 
@@ -109,7 +114,7 @@ def _labelled(label: str, text: str) -> str:
 
 
 def _examples(run: Run, width: int) -> list[list[str]]:
-    """Two pinned problems before and after: those that gained most, so from wrong to right where one went that way."""
+    """Two pinned problems before and after: those that gained the most right answers."""
     by_step: dict[int, list[dict[str, Any]]] = {}
     for probe in run.probes():
         by_step.setdefault(probe["step"], []).append(probe)
@@ -121,8 +126,8 @@ def _examples(run: Run, width: int) -> list[list[str]]:
         lines = [f"{printable(before['prompt'], max(10, width - 30))}   answer {printable(before['answer'], 18)}"]
         for label, probe in (("before", before), ("after", after))[: len(by_step)]:
             [(text, count)] = Counter(sample["text"] for sample in probe["samples"]).most_common(1)
-            told = f"{_outcome(probe)[1]}   {f'×{count} ' if count > 1 else ''}"
-            lines.append(_labelled(label, told + printable(text, max(10, width - 11 - len(told)))))
+            outcome = f"{_outcome(probe)[1]}   {f'×{count} ' if count > 1 else ''}"
+            lines.append(_labelled(label, outcome + printable(text, max(10, width - 11 - len(outcome)))))
         examples.append(lines)
     return examples
 
@@ -150,8 +155,8 @@ def _outcome(probe: Mapping[str, Any]) -> tuple[float, str]:
     return right, f"{right} of {len(samples)} right"
 
 
-def _whereabouts(run: Run, summary: Mapping[str, Any]) -> list[str]:
-    """How long it took, where it is, and what to type next."""
+def _next_commands(run: Run, summary: Mapping[str, Any]) -> list[str]:
+    """Seconds by phase, memory, the run's folder, and the next commands."""
     lines, spans = [], summary["spans"]
     if spans:
         in_order = sorted(spans, key=lambda name: PHASES.index(name) if name in PHASES else len(PHASES))
@@ -173,7 +178,7 @@ def _whereabouts(run: Run, summary: Mapping[str, Any]) -> list[str]:
 
 
 def _memory(run: Run) -> str:
-    """Measured, beside what was predicted before anything was loaded."""
+    """Peak memory, and the prediction made before the model was loaded."""
     peaks, about = run.series("peak_memory"), run.meta("memory")
     if not peaks or not about:
         return ""
@@ -184,11 +189,11 @@ def _memory(run: Run) -> str:
 
 
 def _quoted_prompt(run: Run) -> str:
-    """A pinned problem's prompt as a word for the shell; a stand-in where none is short and plain."""
+    """A pinned problem's prompt as a word for the shell; PROMPT if none is short and plain."""
     prompts = (probe["prompt"] for probe in run.probes())
     plain = (text for text in prompts if len(text) <= 60 and text.isprintable() and not text.startswith("-"))
     prompt = next(plain, "PROMPT")
-    # Within double quotes a shell would still run what these begin.
+    # Within double quotes a shell would still expand these.
     return shlex.quote(prompt) if set(prompt) & set('"$`\\!') else f'"{prompt}"'
 
 
@@ -197,11 +202,11 @@ def _can_resume(run: Run, status: str) -> bool:
 
 
 def _resume_command(run: Run) -> str:
-    """The command that made the run, with its name and --resume; … stands for what a program set, not a person."""
+    """The command that made the run, with its name and --resume; … stands for settings made in Python."""
     _, *words = run.meta("command")
     if words[:1] != ["train"]:
         return f"{_program()} train … --run {run.name} --resume"
-    # Only what stands behind --run is the run's name: a model may be called the same.
+    # Only the word after --run is the run's name: a model may have the same name.
     typed = [
         word
         for before, word in zip(["", *words], words, strict=False)
@@ -211,7 +216,7 @@ def _resume_command(run: Run) -> str:
 
 
 def _program() -> str:
-    """How to call this program from here: `make train` starts a grpo that is not on the path."""
+    """How this program is called: `make train` starts a grpo that is not on the path."""
     return sys.argv[0] if Path(sys.argv[0]).name == "grpo" and not shutil.which("grpo") else "grpo"
 
 
@@ -229,27 +234,31 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def write_line(line: str) -> None:
-    """Plain, and at once, so that a log can be followed; a narrow encoding gets escapes instead of an error."""
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-    except BrokenPipeError:  # a border: the reader, `head` for instance, has left; that is no reason to end a run
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+def print_run(run: Run) -> None:
+    write_line("\n".join(result(run, PLAIN_WIDTH)))
+
+
+def print_runs(rows: Sequence[Mapping[str, Any]], folder: str) -> None:
+    none = [f"no runs in {printable(folder, 200)} yet; make one with: grpo train"]
+    write_line("\n".join(table_of_runs(rows) if rows else none))
 
 
 def table_of_runs(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line per run, from the rows of `grpo.record.store.list_runs`."""
-    columns = ("name", "status", "model", "task", "algorithm", "steps", "reward_mean", "created")
-
-    def cells(row: Mapping[str, Any]) -> list[str]:
+    """One line per run, from the rows of `grpo.record.store.list_runs`. A narrow terminal wraps lines; none is cut."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    longest = max(cell_len(row["name"]) for row in rows)
+    for column in LISTED:
+        table.add_column(column.replace("_mean", ""), no_wrap=True)
+    unreadable = []
+    for row in rows:
         if row["status"] == "unreadable":
-            return [row["name"], printable(f"unreadable: {row['problem']}", 90)]
-        shown = {**row, "reward_mean": "" if row["reward_mean"] is None else f"{row['reward_mean']:.2f}"}
-        shown["created"] = str(row["created"])[:16].replace("T", " ")
-        return ["" if shown[column] is None else printable(str(shown[column]), 40) for column in columns]
-
-    table = [[column.replace("_mean", "") for column in columns], *map(cells, rows)]
-    whole = [row for row in table if len(row) == len(columns)]
-    widths = [max(cell_len(row[i]) for row in whole) for i in range(len(columns))]
-    return ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, widths, strict=False)).rstrip() for row in table]
+            unreadable.append(f"{row['name']:<{longest}}  {printable('unreadable: ' + row['problem'], 90)}")
+            continue
+        reward = "" if row["reward_mean"] is None else f"{row['reward_mean']:.2f}"
+        shown = {**row, "reward_mean": reward, "created": str(row["created"])[:16].replace("T", " ")}
+        cells = ("" if shown[column] is None else printable(str(shown[column]), 40) for column in LISTED)
+        table.add_row(*map(Text, cells))
+    console = Console(file=io.StringIO(), width=UNLIMITED, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return [*(line.rstrip() for line in captured.get().splitlines()), *unreadable]

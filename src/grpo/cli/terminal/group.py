@@ -1,28 +1,34 @@
-"""Groups to read, in a terminal or a log.
+"""Prints a group of completions, in a terminal or a log.
 
-Prompts and completions are untrusted: they are shown through `printable` only, and reach rich as text, never as markup.
+Prompts and completions are untrusted: they are printed through `printable` only, and reach rich as text, never as
+markup.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
 from rich.text import Text
 
 from grpo.config.parse import one_line
 from grpo.types import Completion, Group
 
 FAINT = "dim"
-"""Style of what is neither a number nor a text of the run; without a colour, it suits dark and light terminals."""
+"""Style of labels. It has no colour, so it suits dark and light terminals."""
+PLAIN_WIDTH = 100
+"""Width of what is printed to a log."""
 ABOVE, LEVEL, BELOW = (0x2F, 0x7F, 0xD0), (0x8A, 0x8A, 0x8A), (0xD9, 0x6B, 0x0B)
 
 
 def advantage_colour(advantage: float) -> str:
-    """Blue above the baseline, orange below, grey at 0: told apart by colour-blind eyes, on dark and on light ground.
+    """Blue above the baseline, orange below, grey at 0: distinct for colour-blind readers, on dark and light terminals.
 
     >>> advantage_colour(0.0), advantage_colour(9.0), advantage_colour(-9.0)
     ('#8a8a8a', '#2f7fd0', '#d96b0b')
@@ -33,12 +39,12 @@ def advantage_colour(advantage: float) -> str:
 
 
 def printable(text: str, width: int) -> str:
-    r"""Untrusted text as one line of at most `width` cells. What is too long loses its middle: answers come last.
+    r"""Untrusted text as one line of at most `width` cells. A longer one loses its middle, because answers come last.
 
     >>> printable("so\n\x1b[31m42", 80), printable("one, two, three, four, 42", 15)
     ('so⏎\\x1b[31m42', 'one, two,…r, 42')
     """
-    if len(text) > 2 * width:  # of a very long text, nothing but its ends can be seen
+    if len(text) > 2 * width:  # only the ends of a very long text are shown
         text = text[:width] + text[-width:]
     line = one_line(text.replace("\r\n", "\n").replace("\n", "⏎"), most=20 * width)
     if cell_len(line) <= width:
@@ -48,32 +54,32 @@ def printable(text: str, width: int) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class DistinctCompletion:
     """Equal completions of a group."""
 
     text: str
     reward: float | None
     advantage: float | None
-    """Mean over the tokens; None where the completion is unscored and so left out of the update."""
+    """Mean over the tokens; None for an unscored completion, which is not trained on."""
 
 
-def telling(groups: Sequence[Group]) -> Group:
-    """The first group that teaches something: with unequal rewards, if there is one."""
+def instructive(groups: Sequence[Group]) -> Group:
+    """The first group with unequal rewards, if there is one; else the first."""
     rewards = ({done.reward for done in group.completions if done.reward is not None} for group in groups)
     mixed = (group for group, different in zip(groups, rewards, strict=True) if len(different) > 1)
     return next(mixed, groups[0])
 
 
-def rows_best_first(group: Group) -> list[tuple[Row, int]]:
-    """Each different completion with how often it came."""
+def best_first(group: Group) -> list[tuple[DistinctCompletion, int]]:
+    """Each distinct completion and its count, the highest advantage first."""
 
-    def row(done: Completion) -> Row:
+    def row(done: Completion) -> DistinctCompletion:
         if done.reward is None or done.advantages is None:
-            return Row(done.text, done.reward, None)
+            return DistinctCompletion(done.text, done.reward, None)
         # Rounded, because a mean over more tokens can differ in its last bit.
-        return Row(done.text, done.reward, round(float(done.advantages.mean()), 4))
+        return DistinctCompletion(done.text, done.reward, round(float(done.advantages.mean()), 4))
 
-    def rank(counted: tuple[Row, int]) -> tuple[float, float, int]:
+    def rank(counted: tuple[DistinctCompletion, int]) -> tuple[float, float, int]:
         row, count = counted
         unknown = -math.inf
         return (
@@ -86,8 +92,8 @@ def rows_best_first(group: Group) -> list[tuple[Row, int]]:
 
 
 def group_lines(group: Group, width: int, most: int) -> list[Text]:
-    """The prompt over its completions, the best first; of more than `most` different ones, the middle is left out."""
-    rows = rows_best_first(group)
+    """The prompt above its completions, the best first. Of more than `most` distinct ones, the middle is left out."""
+    rows = best_first(group)
     answer = printable(group.problem.answer, width // 4)
     answer = f"   answer {answer}" if answer else ""
     room = max(10, width - 24)
@@ -107,3 +113,23 @@ def group_lines(group: Group, width: int, most: int) -> list[Text]:
         between = Text(f"{'':24}… {worst - best} more", FAINT)
         lines[best:worst] = [between]
     return lines
+
+
+def print_group(group: Group) -> None:
+    """All completions of a group, in colour if there is a terminal."""
+    console = Console()
+    lines = group_lines(group, console.width if sys.stdout.isatty() else PLAIN_WIDTH, most=len(group.completions))
+    for line in lines:
+        if sys.stdout.isatty():
+            console.print(line, soft_wrap=True)
+        else:
+            write_line(line.plain)
+
+
+def write_line(line: str) -> None:
+    """Print at once, so that a log can be followed. Characters that the encoding lacks are escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except BrokenPipeError:  # border: the reader, `head` for instance, has left; the run continues
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
