@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from grpo.cli.main import main
-from grpo.cli.terminal import printed
+from grpo.cli.terminal import group
 from grpo.lab.server import STATIC, make_app
 
 HOME = "http://127.0.0.1:8765"
@@ -148,5 +148,5 @@ def test_scripts_make_no_markup() -> None:
 
 def test_the_advantage_scale_is_the_terminals() -> None:
     style = (STATIC / "css/system.css").read_text()
-    for name, colour in (("above", printed.ABOVE), ("level", printed.LEVEL), ("below", printed.BELOW)):
+    for name, colour in (("above", group.ABOVE), ("level", group.LEVEL), ("below", group.BELOW)):
         assert f"--{name}: #{''.join(f'{part:02x}' for part in colour)};" in style
