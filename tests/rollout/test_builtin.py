@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from grpo.errors import GrpoError
-from grpo.model.attention import DecodeCache, PromptCache
 from grpo.model.packing import pack, pack_prompts
 from grpo.model.policy import Policy, logprobs
 from grpo.rollout.builtin import Engine
-from grpo.rollout.cpu.kv_cache import SharedPromptCache
-from grpo.rollout.cpu.linear import Block, packed
+from grpo.rollout.cpu.kv_cache import DecodeCache, PromptCache, SharedPromptCache
+from grpo.rollout.cpu.linear import Block, reordered_weights
 from grpo.rollout.noise import sampling_noise
 from grpo.rollout.protocol import Sampling
 from grpo.rollout.sampling import sample_token
@@ -183,19 +182,19 @@ def test_each_prompt_token_is_computed_once_per_group_and_finished_rows_leave() 
     assert sum(length - 1 for length in lengths) <= fed < 24 * max(length - 1 for length in lengths)
 
 
-def test_laid_out_weights_compute_the_same(architecture: str) -> None:
+def test_reordered_weights_compute_the_same(architecture: str) -> None:
     policy = random_policy(architecture)
     tokens = torch.arange(12).reshape(1, 12)
     tokens_T, positions_T, layout, _ = pack_prompts([tokens[0].numpy()], "cpu", PromptCache())
     plain = policy.logits(policy.hidden(tokens_T[None], positions_T[None], layout))
-    with torch.no_grad(), packed(policy.model, 12):
+    with torch.no_grad(), reordered_weights(policy.model, 12):
         again = policy.logits(policy.hidden(tokens_T[None], positions_T[None], layout))
         assert not torch.equal(plain, torch.zeros_like(plain))
         torch.testing.assert_close(again, plain.detach(), atol=1e-4, rtol=1e-4)
     assert all("forward" not in vars(module) for module in policy.model.modules()), "the model is as it was"
 
 
-def test_large_models_are_sampled_with_laid_out_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_models_are_sampled_with_reordered_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = random_policy("llama")
     before = sample(policy)
     monkeypatch.setattr("grpo.rollout.cpu.linear.SMALL_MODEL", 10)

@@ -1,7 +1,7 @@
-"""The one attention function models run through: packed groups in training, cached decoding in rollout.
+"""The attention function of all packed models: packed groups in training, cached decoding in rollout.
 
-It is registered with transformers under the name "grpo"; the stock model computes queries, keys and values and hands
-them over together with a layout, which says who attends to whom. Axis letters beyond types.py: Q tokens of the longest
+It is registered with transformers under the name "grpo". The stock model computes queries, keys and values, and passes
+them on with a layout, which defines who attends to whom. Axis letters in addition to types.py: Q tokens of the longest
 prompt, H heads, D head width, S keys (prompt and own).
 """
 
@@ -20,7 +20,7 @@ NAME = "grpo"
 
 
 class Layout(Protocol):
-    """Who attends to whom, and where keys and values are kept."""
+    """Who attends to whom, and where keys and values are stored."""
 
     def attend(
         self,
@@ -46,21 +46,21 @@ def attend(
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention contract: heads-first [1, H, T, D] in, [1, T, H, D] out; the mask is the layout's."""
-    # Computing in less than the weights' precision, rotation leaves queries and keys wider than values.
+    # Under autocast, rotation leaves queries and keys in float32 and values in 16 bits.
     query, key = query.to(value.dtype), key.to(value.dtype)
     return layout.attend(module.layer_idx, query, key, value, scaling, sliding_window), None
 
 
-# No mask function is registered under this name, so transformers builds no mask of its own.
+# No mask function is registered under this name, so transformers builds no mask.
 AttentionInterface.register(NAME, attend)
 
 
 @dataclass(frozen=True, eq=False)
 class PackedLayout:
-    """[prompt 1]…[prompt P][c1]…[cN] in one row: a prompt sees itself, a completion sees its prompt and itself.
+    """[prompt 1]…[prompt P][c1]…[cN] in one row. A prompt attends to itself, a completion to its prompt and itself.
 
-    The linear layers run on the packed row, without padding. Only here, inside attention, rows are laid out as grids
-    of prompts [P, Q] and completions [N, L] so that one fused call serves all groups.
+    Linear layers run on the packed row, without padding. Only attention lays tokens out as grids of prompts [P, Q] and
+    completions [N, L], so that one fused call serves all groups.
     """
 
     prompt_places_PQ: torch.Tensor
@@ -70,11 +70,11 @@ class PackedLayout:
     """Index into T of each completion token; 0 beyond its end."""
     prompt_of_N: torch.Tensor
     restore_T: torch.Tensor
-    """Where each packed token's output stands in the two grids, flattened one after the other."""
+    """Index of each packed token's output in the two grids, flattened and concatenated."""
     cache: PromptStore | None = None
-    """Given every layer's prompt keys and values where rollout wants them."""
+    """Stores the prompts' keys and values of every layer, in prefill."""
     segments: Segments | None = None
-    """The same as rows of unequal length, for the kernels of a GPU."""
+    """The same as sequences of unequal length, for flash attention."""
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
     def attend(
@@ -126,12 +126,12 @@ class PackedLayout:
         return (distance_QQ >= 0) & (distance_QQ < window)
 
     def _completion_mask(self, window: int | None) -> torch.Tensor:
-        """bool [N, 1, L, S]; made once per layout and shared by all layers."""
+        """bool [N, 1, L, S]; made once per layout for all layers."""
         if window not in self.masks:
             (N, L), Q = self.places_NL.shape, self.prompt_places_PQ.shape[1]
             prompt_length_N11 = self.prompt_lengths_P[self.prompt_of_N][:, None, None]
             place_Q, place_L = (torch.arange(n, device=self.places_NL.device) for n in (Q, L))
-            # Positions count on from the prompt's end, wherever the grid puts it.
+            # A completion's positions start at its prompt's length, whatever the grid's columns.
             key_position_N1S = torch.cat([place_Q.expand(N, 1, Q), prompt_length_N11 + place_L], dim=2)
             query_position_NL1 = prompt_length_N11 + place_L[:, None]
             in_prompt_N1Q = place_Q < prompt_length_N11
@@ -145,92 +145,13 @@ class PackedLayout:
 
 
 class PromptStore(Protocol):
-    """Takes the keys and values that prefill computes, once per prompt."""
+    """Stores the keys and values that prefill computes for each prompt."""
 
     def store(self, layer: int, k_PHQD: torch.Tensor, v_PHQD: torch.Tensor, lengths_P: torch.Tensor) -> None: ...
 
 
-class PromptCache:
-    """Keys and values of each prompt, computed once per group: per layer [P, H, Q, D], aligned at the prompt's end."""
-
-    def __init__(self) -> None:
-        self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def store(self, layer: int, k_PHQD: torch.Tensor, v_PHQD: torch.Tensor, lengths_P: torch.Tensor) -> None:
-        Q = k_PHQD.shape[2]
-        # Ends aligned, the first sampled token of every row has the same column, whatever its prompt's length.
-        shift_P1 = (Q - lengths_P)[:, None]
-        column_PQ = (torch.arange(Q, device=k_PHQD.device) - shift_P1) % Q
-        index = column_PQ[:, None, :, None].expand_as(k_PHQD)
-        self.layers[layer] = (k_PHQD.gather(2, index), v_PHQD.gather(2, index))
-
-
-class DecodeCache:
-    """Keys and values of the rows being sampled: prompt columns [0, Q), then one column per sampled token."""
-
-    def __init__(self, prompts: PromptCache, lengths_P: torch.Tensor, prompt_of_N: torch.Tensor, max_new_tokens: int):
-        self.used = next(iter(prompts.layers.values()))[0].shape[2]
-        self.layers = {}
-        for layer, (k_PHQD, v_PHQD) in prompts.layers.items():
-            _, H, Q, D = k_PHQD.shape
-            k_NHSD = k_PHQD.new_empty(len(prompt_of_N), H, Q + max_new_tokens, D)
-            v_NHSD = torch.empty_like(k_NHSD)
-            k_NHSD[:, :, :Q] = k_PHQD[prompt_of_N]
-            v_NHSD[:, :, :Q] = v_PHQD[prompt_of_N]
-            self.layers[layer] = (k_NHSD, v_NHSD)
-        self.first_N = (self.used - lengths_P)[prompt_of_N]
-        """The first column of each row that holds a token; columns before it are padding."""
-        self.padded = bool((self.first_N > 0).any())
-        self.masks: dict[int | None, torch.Tensor | None] = {}
-
-    def grow(self) -> None:
-        """Opens the column of the next token; call once per decoding step, before the model runs."""
-        self.used += 1
-        self.masks = {}
-
-    def keep(self, rows: torch.Tensor) -> None:
-        """Drops all rows but these: finished completions leave the batch."""
-        self.layers = {layer: (k[rows], v[rows]) for layer, (k, v) in self.layers.items()}
-        self.first_N = self.first_N[rows]
-        self.padded = bool((self.first_N > 0).any())
-
-    def attend(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scaling: float | None,
-        window: int | None,
-    ) -> torch.Tensor:
-        k_NHSD, v_NHSD = self.layers[layer]
-        k_NHSD[:, :, self.used - 1] = key[:, :, 0]
-        v_NHSD[:, :, self.used - 1] = value[:, :, 0]
-        N, heads, _, width = query.shape
-        # The query heads that share a key head stand where a longer query would: no key is copied for them.
-        out = F.scaled_dot_product_attention(
-            query.reshape(N, k_NHSD.shape[1], -1, width),
-            k_NHSD[:, :, : self.used],
-            v_NHSD[:, :, : self.used],
-            attn_mask=self._mask(window),
-            scale=scaling,
-        )
-        return out.reshape(N, 1, heads, width)
-
-    def _mask(self, window: int | None) -> torch.Tensor | None:
-        if window is not None and self.used <= window:
-            window = None
-        if window is None and not self.padded:
-            return None
-        if window not in self.masks:
-            first_N = self.first_N if window is None else self.first_N.clamp(min=self.used - window)
-            column_S = torch.arange(self.used, device=first_N.device)
-            self.masks[window] = (column_S >= first_N[:, None])[:, None, None]
-        return self.masks[window]
-
-
 def _grid(x_TC: torch.Tensor, places: torch.Tensor, width: int) -> torch.Tensor:
-    """Packed rows laid out as [rows, heads, columns, width]. (embedding, because its backward is the fast gather.)"""
+    """Packed tokens laid out as [rows, heads, columns, width]; by `embedding`, whose backward pass is fast."""
     return F.embedding(places, x_TC).unflatten(-1, (-1, width)).transpose(1, 2)
 
 

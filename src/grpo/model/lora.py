@@ -104,7 +104,7 @@ def whole_layers(model: Any) -> list[Any]:
     return [module for module in plain if module not in inside]
 
 
-def folded_weight(layer: Any) -> torch.Tensor:
+def merged_weight(layer: Any) -> torch.Tensor:
     """The weight that a linear layer amounts to, with what an adapter adds."""
     if not is_adapted(layer):
         return layer.weight.detach()

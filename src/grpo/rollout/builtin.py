@@ -13,12 +13,11 @@ import numpy as np
 import torch
 
 from grpo.errors import GrpoError
-from grpo.model.attention import DecodeCache, PromptCache
 from grpo.model.device import free_memory
 from grpo.model.fused.weights import has_fixed_rotation
 from grpo.model.packing import pack_prompts
 from grpo.model.policy import Policy
-from grpo.rollout.cpu.kv_cache import SharedPromptCache
+from grpo.rollout.cpu.kv_cache import DecodeCache, PromptCache, SharedPromptCache
 from grpo.rollout.cpu.linear import sampling_layers
 from grpo.rollout.hf_generate import sample_with_generate
 from grpo.rollout.noise import sampling_noise

@@ -1,24 +1,106 @@
-"""Decoding on a CPU with each prompt's keys and values there once for all of its group, and read once a token.
+"""KV caches of decoding: where each prompt's keys and values are shared by its group.
 
-Axis letters beyond types.py: Q tokens of the longest prompt, H key heads, R query heads that share a key head, D head
-width, S tokens sampled so far, J places for completions in a group.
+`PromptCache` holds each prompt's keys and values once. `SharedPromptCache` reads them once per token for the whole
+group; `DecodeCache` copies them to every row, for 16-bit precisions. A GPU has its own
+cache (`rollout/cuda/kv_cache.py`).
+
+Axis letters in addition to types.py: Q tokens of the longest prompt, H key heads, R query heads that share a key head,
+D head width, S keys (prompt and own) or own tokens sampled so far, J places for completions in a group.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
-from grpo.model.attention import PromptCache
+
+class PromptCache:
+    """Keys and values of each prompt, computed once per group: per layer [P, H, Q, D], aligned at the end."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def store(self, layer: int, k_PHQD: torch.Tensor, v_PHQD: torch.Tensor, lengths_P: torch.Tensor) -> None:
+        Q = k_PHQD.shape[2]
+        # With aligned ends, the first sampled token of every row has the same column.
+        shift_P1 = (Q - lengths_P)[:, None]
+        column_PQ = (torch.arange(Q, device=k_PHQD.device) - shift_P1) % Q
+        index = column_PQ[:, None, :, None].expand_as(k_PHQD)
+        self.layers[layer] = (k_PHQD.gather(2, index), v_PHQD.gather(2, index))
+
+
+class DecodeCache:
+    """Keys and values of every row: a copy of its prompt's in columns [0, Q), then one column per sampled token."""
+
+    def __init__(self, prompts: PromptCache, lengths_P: torch.Tensor, prompt_of_N: torch.Tensor, max_new_tokens: int):
+        self.used = next(iter(prompts.layers.values()))[0].shape[2]
+        self.layers = {}
+        for layer, (k_PHQD, v_PHQD) in prompts.layers.items():
+            _, H, Q, D = k_PHQD.shape
+            k_NHSD = k_PHQD.new_empty(len(prompt_of_N), H, Q + max_new_tokens, D)
+            v_NHSD = torch.empty_like(k_NHSD)
+            k_NHSD[:, :, :Q] = k_PHQD[prompt_of_N]
+            v_NHSD[:, :, :Q] = v_PHQD[prompt_of_N]
+            self.layers[layer] = (k_NHSD, v_NHSD)
+        self.first_N = (self.used - lengths_P)[prompt_of_N]
+        """First column of each row that holds a token; the columns before it are padding."""
+        self.padded = bool((self.first_N > 0).any())
+        self.masks: dict[int | None, torch.Tensor | None] = {}
+
+    def grow(self) -> None:
+        """Adds a column for the next token. Call once per decoding step, before the model runs."""
+        self.used += 1
+        self.masks = {}
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Keeps only these rows: finished completions leave the batch."""
+        self.layers = {layer: (k[rows], v[rows]) for layer, (k, v) in self.layers.items()}
+        self.first_N = self.first_N[rows]
+        self.padded = bool((self.first_N > 0).any())
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float | None,
+        window: int | None,
+    ) -> torch.Tensor:
+        k_NHSD, v_NHSD = self.layers[layer]
+        k_NHSD[:, :, self.used - 1] = key[:, :, 0]
+        v_NHSD[:, :, self.used - 1] = value[:, :, 0]
+        N, heads, _, width = query.shape
+        # Query heads that share a key head are laid out as one longer query, so that no key is copied.
+        out = F.scaled_dot_product_attention(
+            query.reshape(N, k_NHSD.shape[1], -1, width),
+            k_NHSD[:, :, : self.used],
+            v_NHSD[:, :, : self.used],
+            attn_mask=self._mask(window),
+            scale=scaling,
+        )
+        return out.reshape(N, 1, heads, width)
+
+    def _mask(self, window: int | None) -> torch.Tensor | None:
+        if window is not None and self.used <= window:
+            window = None
+        if window is None and not self.padded:
+            return None
+        if window not in self.masks:
+            first_N = self.first_N if window is None else self.first_N.clamp(min=self.used - window)
+            column_S = torch.arange(self.used, device=first_N.device)
+            self.masks[window] = (column_S >= first_N[:, None])[:, None, None]
+        return self.masks[window]
 
 
 class SharedPromptCache:
-    """What `attention.DecodeCache` is, in plain products: for float32, where nothing is lost to rounding.
+    """Keys and values of the rows, with each prompt's once for its group: for float32 and float64.
 
-    Rows stand in a grid of groups and places, [P, J]; as rows leave, it shrinks to what the fullest group needs.
+    Rows stand in a grid of groups and places, [P, J]. As rows leave, it shrinks to the size of the fullest group.
     """
 
     def __init__(self, prompts: PromptCache, lengths_P: torch.Tensor, prompt_of_N: torch.Tensor, max_new_tokens: int):
-        """The rows of a group one after another, all groups of one size."""
+        """`prompt_of_N`: the rows of a group are adjacent, all groups have the same size."""
         self.prompts, self.lengths_P = prompts.layers, lengths_P
         P, J = len(lengths_P), len(prompt_of_N) // len(lengths_P)
         self.shape = P, J
@@ -28,19 +110,19 @@ class SharedPromptCache:
             k_PHJSD = k_PHQD.new_empty(P, H, J, max_new_tokens, D)
             self.own[layer] = (k_PHJSD, torch.empty_like(k_PHJSD))
         self.used = 0
-        """Own tokens so far."""
+        """Own tokens of every row."""
         self.row_at_PJ: torch.Tensor | None = None
-        """Which row stands at each place, any where none does; None: they stand there one after another."""
+        """Row at each place (any row at an empty place); None: row i is at place i."""
         self.place_of_N: torch.Tensor | None = None
         self.masks: dict[int | None, torch.Tensor | None] = {}
 
     def grow(self) -> None:
-        """Makes room for the next token; call once per decoding step, before the model runs."""
+        """Adds a column for the next token. Call once per decoding step, before the model runs."""
         self.used += 1
         self.masks = {}
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Drops all rows but these: finished completions leave the batch, and groups that have none left."""
+        """Keeps only these rows: finished completions leave the batch, and so do groups without rows."""
         (_, J), device = self.shape, rows.device
         place_N = rows if self.place_of_N is None else self.place_of_N[rows]
         groups, group_N, counts = torch.unique_consecutive(place_N // J, return_inverse=True, return_counts=True)
@@ -75,7 +157,7 @@ class SharedPromptCache:
         scaling: float | None,
         window: int | None,
     ) -> torch.Tensor:
-        """query [N, H * R, 1, D], key and value [N, H, 1, D]; the mixed values [N, 1, H * R, D]."""
+        """query [N, H * R, 1, D], key and value [N, H, 1, D]; returns [N, 1, H * R, D]."""
         (P, J), (k_PHJSD, v_PHJSD) = self.shape, self.own[layer]
         H, D = key.shape[1], key.shape[3]
         q_PHJRD = self._grid(query).view(P, J, H, -1, D).transpose(1, 2)
@@ -90,7 +172,7 @@ class SharedPromptCache:
         own_k, own_v = (x_PHJSD.view(P * H * J, -1, D)[:, : self.used] for x_PHJSD in self.own[layer])
         prompt_k, prompt_v = (x_PHQD.view(P * H, -1, D) for x_PHQD in self.prompts[layer])
         Q = prompt_k.shape[1]
-        # The queries of a group that share a key head are one longer query: a prompt's keys are read once for all.
+        # The queries of a group that share a key head are one longer query: a prompt's keys are read once per group.
         q = q_PHJRD.contiguous().view(P * H, J * R, D)
         prompt_scores = torch.bmm(q, prompt_k.transpose(1, 2))
         own_scores = torch.bmm(q.view(P * H * J, R, D), own_k.transpose(1, 2))
@@ -107,13 +189,13 @@ class SharedPromptCache:
         return x_NH1D if self.row_at_PJ is None else x_NH1D[self.row_at_PJ]
 
     def _mask(self, window: int | None, Q: int) -> torch.Tensor | None:
-        """True where nothing is to be seen: before a prompt's beginning or the window's; None where all is seen."""
+        """True where a row may not attend: before its prompt's start or the window's. None: nowhere."""
         if window not in self.masks:
-            # Prompts end in the same column, own tokens follow: a column is as far from the newest one in all rows.
+            # Prompts end in the same column and own tokens follow: a column has the same distance in all rows.
             column_S = torch.arange(Q + self.used, device=self.lengths_P.device)
             first_P1 = (Q - self.lengths_P)[:, None]
             if window is not None:
                 first_P1 = first_P1.clamp(min=Q + self.used - window)
-            hidden = column_S < first_P1
-            self.masks[window] = hidden[:, None, None] if bool(hidden.any()) else None
+            masked = column_S < first_P1
+            self.masks[window] = masked[:, None, None] if bool(masked.any()) else None
         return self.masks[window]
