@@ -47,9 +47,7 @@ def test_a_private_operator_exists_with_these_arguments(name: str) -> None:
     path = OVERLOADS.get(name, name).removeprefix("torch.").split(".")
     operator = torch
     for part in path:
-        assert hasattr(operator, part), (
-            f"{name} is not in torch {torch.__version__}: bound torch in pyproject.toml"
-        )
+        assert hasattr(operator, part), f"{name} is not in torch {torch.__version__}: bound torch in pyproject.toml"
         operator = getattr(operator, part)
     if isinstance(operator, torch._ops.OpOverloadPacket):
         operator = operator.default
