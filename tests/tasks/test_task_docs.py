@@ -1,4 +1,4 @@
-"""docs/tasks.md and docs/rewards.md against the code: the task shown runs, flags and names exist, tables are whole."""
+"""docs/tasks.md and docs/rewards.md against the code: the task shown runs, flags and names exist, tables are complete."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_the_task_shown_is_short_and_runs(tmp_path: Path, capsys: pytest.Capture
     assert "backwards: 8 of 8 golds pass their own check" in capsys.readouterr().out
 
 
-def test_the_reward_shown_pays_by_part() -> None:
+def test_the_reward_shown_returns_its_parts() -> None:
     names: dict = {}
     exec(python_block(REWARDS_PAGE), names)
-    paid = names["score"](Problem("p", "q", "42"), "<think>6*7</think><answer>42</answer>")
-    assert paid == {"correct": 1.0, "tags": 0.2, "short": 0.1}
+    parts = names["score"](Problem("p", "q", "42"), "<think>6*7</think><answer>42</answer>")
+    assert parts == {"correct": 1.0, "tags": 0.2, "short": 0.1}
 
 
-def test_the_reward_command_shown_pays_for_tags_too() -> None:
+def test_the_reward_command_shown_rewards_tags_too() -> None:
     [command] = re.findall(r"^grpo train (.*--reward .*)$", REWARDS_PAGE, re.MULTILINE)
     config = parse_train(shlex.split(command))
     nothing = np.zeros(0)
@@ -72,9 +72,9 @@ def test_flags_and_names_exist(page: str) -> None:
         assert (DOCS / target).is_file(), target
 
 
-def test_every_task_and_setting_is_told() -> None:
-    told = set(re.findall(r"`([a-z_0-9]+)(?::\w+)?[`,]", TASKS_PAGE))
-    assert set(TASKS) <= told, "a task nobody is told of"
+def test_every_task_and_setting_is_documented() -> None:
+    documented = set(re.findall(r"`([a-z_0-9]+)(?::\w+)?[`,]", TASKS_PAGE))
+    assert set(TASKS) <= documented
     settings = {f"dataset.{name}" for name in flags.leaves(Dataset)}
     assert settings <= {name.replace("-", "_") for name in re.findall(r"--(dataset\.\w+)", TASKS_PAGE)}
 
@@ -88,7 +88,7 @@ def test_commands_shown_parse() -> None:
     parse_sft(shlex.split(command))
 
 
-def test_the_table_of_forms_is_whole() -> None:
+def test_the_table_of_forms_is_complete() -> None:
     rows = re.findall(r"^\| `.+` \| ([\d.]+)% \| ([\d.]+)% \| ([\d.]+)% \|$", REWARDS_PAGE, re.MULTILINE)
     assert len(rows) == len(FORMS)
     assert {row[0] for row in rows} == {"100.0"}
