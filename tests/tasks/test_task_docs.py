@@ -1,4 +1,4 @@
-"""docs/tasks.md and docs/rewards.md against the code: the task shown runs, flags and names exist, tables are complete."""
+"""docs/tasks.md and docs/rewards.md against the code: the task runs, flags and names exist, tables are complete."""
 
 from __future__ import annotations
 
