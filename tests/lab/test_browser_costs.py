@@ -27,7 +27,7 @@ def test_sliders_by_keyboard_and_numbers_of_the_planner(chromium: Any, classroom
     assert visit.number("saved") == pytest.approx(found["saved"], abs=5e-4)
     page.locator("input[name=size]").first.press("ArrowRight")
     page.wait_for_url("**size=7.5*")
-    page.get_by_text("weights alone", exact=True).click()
+    page.get_by_text("weights only", exact=True).click()
     page.wait_for_url("**count=weights*")
     found = answer("costs", "memory", {"size": "7.5", "count": "weights"})
     wanted = f"{found['rows'][0]['total'] / GIB:.1f} GiB"

@@ -31,7 +31,7 @@ def test_tokens_steps_and_checks(chromium: Any, classroom: Lab) -> None:
     assert visit.number("distinct-dr_grpo") == distinct["dr_grpo"] == 1
     assert visit.number("distinct-ppo") == distinct["ppo"]
 
-    page.get_by_role("radio", name="every step").check()
+    page.get_by_role("radio", name="process").check()
     page.wait_for_url("**mode=process*")
     first = page.locator(".step-rows li").first
     first.locator(".mark").first.press("Enter")
@@ -44,7 +44,7 @@ def test_tokens_steps_and_checks(chromium: Any, classroom: Lab) -> None:
     assert [float(text.replace("−", "-")) for text in shown] == pytest.approx(pushes, abs=5e-3)
 
     row = answer("credit", "strategies", {})["rows"][2]
-    page.get_by_role("button", name="wrong on the way, right at the end").click()
+    page.get_by_role("button", name="right with wrong working").click()
     page.wait_for_url("**look=lucky*")
     assert visit.number("strategy-advantage") == pytest.approx(row["advantage"], abs=5e-3)
     assert page.locator(".missed").count() == 0, "the guesses were right"

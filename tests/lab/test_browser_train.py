@@ -34,11 +34,11 @@ def test_runs_and_the_clinic(chromium: Any, classroom: Lab) -> None:
     visit.await_number("drift-end", f"{end:.3f}")
 
     page.get_by_role("button", name="Patient 4").click()
-    page.get_by_role("button", name="the reward pays for the wrong thing").click()
+    page.get_by_role("button", name="the reward rewards the wrong thing").click()
     page.locator("[data-number=no-finding]").wait_for()
     page.get_by_role("button", name="Patient 1").click()
     page.get_by_role("button", name="learning rate far too high").click()
-    page.get_by_text("So it is.").wait_for()
+    page.get_by_text("Correct:").wait_for()
     page.get_by_text("reward fall").first.wait_for()
     visit.settle()
     assert faults(visit) == []

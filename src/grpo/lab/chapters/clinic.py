@@ -1,4 +1,4 @@
-"""Runs with something wrong with them, for the reader to find out what; and what is said to help, tried."""
+"""The clinic: runs with one wrong setting each, and runs with the advised remedies."""
 
 from __future__ import annotations
 
@@ -14,70 +14,70 @@ METRICS = ["reward_mean", "entropy", "kl", "length_mean", "zero_signal_groups", 
 
 @dataclass(frozen=True)
 class Patient:
-    """The first arm is the sick one; the others are remedies."""
+    """A faulty run and its remedies: the first arm of the trial has the fault, the others are remedies."""
 
     trial: str
     symptom: str
     cause: str
     kinds: tuple[str, ...]
-    """Findings, any of which names it; none: the record cannot show it."""
+    """Findings that name the cause; empty if the record cannot show it."""
     lesson: str
 
 
 PATIENTS: tuple[Patient, ...] = (
     Patient(
         "patient-1",
-        "The reward jumps to nothing within a few steps and never comes back.",
+        "The reward falls to 0 within a few steps and stays there.",
         "lr",
         ("reward_fall", "kl"),
-        "One advises a lower learning rate or a larger group. The lower rate mends it; four times the answers do not.",
+        "The usual advice is a lower learning rate or a larger group. The lower rate fixes it; the larger group does not.",
     ),
     Patient(
         "patient-2",
-        "The reward rises a little in the first steps, and then stays where it is.",
+        "The reward rises a little in the first steps and then stays flat.",
         "beta",
         ("reward_flat",),
-        "The pull back to the reference outweighs the reward. Ten times the learning rate, which looks like a remedy, "
-        "breaks it; a weaker pull lets it learn.",
+        "The KL penalty outweighs the reward. A ten times higher learning rate looks like a remedy but breaks the run; "
+        "a weaker penalty lets it learn.",
     ),
     Patient(
         "patient-3",
-        "All answers to a prompt look the same, right or wrong.",
+        "All answers to a prompt are the same, right or wrong.",
         "temperature",
         ("entropy_collapse", "no_signal"),
-        "Sampled this coldly, siblings agree: soon no group has anything to compare, and learning stops where it is, "
-        "ten times as far from the reference. The advised entropy bonus leaves every group without signal too; a "
-        "temperature of 1 keeps a quarter of them teaching to the end.",
+        "At this low temperature all answers of a group agree: soon no group has signal, and learning stops, ten times "
+        "as far from the reference. The advised entropy bonus also leaves every group without signal. At "
+        "temperature 1 a quarter of the groups have signal to the end.",
     ),
     Patient(
         "patient-4",
-        "The reward is high and still rises. Somebody who reads the answers is not happy.",
+        "The reward is high and still rises, but the answers are poor.",
         "reward",
         (),
-        "No finding: held-out problems are paid by the same reward, so every number that is paid looks well. Only what "
-        "is not paid for shows it, here the share of truly right answers. A stronger pull to the reference slows it "
-        "down; a reward that means what it says ends it.",
+        "There is no finding: held-out problems are scored by the same reward, so every number looks good. Only a "
+        "separate measurement shows the fault, here the share of exactly right answers. A stronger KL penalty slows "
+        "it down; a corrected reward fixes it.",
     ),
     Patient(
         "patient-5",
-        "Nothing happens at all. The gradient's norm is 0.",
+        "Nothing changes. The gradient norm is 0.",
         "hard",
         ("all_wrong",),
-        "No answer is ever right, so no answer is better than its siblings.",
+        "No answer is ever right, so all advantages are 0.",
     ),
     Patient(
         "patient-6",
         "Answers stop in the middle.",
         "short",
         ("truncated",),
-        "The limit is shorter than an answer; the end is never reached, and working it out does not fit.",
+        "The limit is shorter than an answer with working, so answers are truncated.",
     ),
 )
 CAUSES = {
     "lr": "learning rate far too high",
     "beta": "KL penalty far too strong",
-    "temperature": "sampling too cold",
-    "reward": "the reward pays for the wrong thing",
+    "temperature": "sampling temperature too low",
+    "reward": "the reward rewards the wrong thing",
     "hard": "problems too hard",
     "short": "length limit too short",
 }
@@ -107,7 +107,7 @@ TRIALS: dict[str, dict[str, Any]] = {
         "arms": [
             {"label": "patient 4", "settings": {"task": "gameable"}},
             {"label": "with β = 0.5", "settings": {"task": "gameable", "loss.beta": 0.5}},
-            {"label": "with a reward that means it", "settings": {"task": "gameable:mended"}},
+            {"label": "with a corrected reward", "settings": {"task": "gameable:mended"}},
         ],
         "metrics": ["reward_mean", "right_share", "worked_share", "length_mean"],
     },
@@ -121,8 +121,8 @@ TRIALS: dict[str, dict[str, Any]] = {
     "patient-6": {
         "arms": [
             {"label": "patient 6", "settings": {"max_new_tokens": 3}},
-            {"label": "with room for 8 tokens", "settings": {"max_new_tokens": 8}},
-            {"label": "with room for 32", "settings": {}},
+            {"label": "with at most 8 tokens", "settings": {"max_new_tokens": 8}},
+            {"label": "with at most 32 tokens", "settings": {}},
         ],
     },
 }
@@ -131,12 +131,12 @@ for _trial in TRIALS.values():
 
 
 def clinic(query: Query) -> list[dict[str, Any]]:
-    """Who is waiting, and what ails them all may have."""
+    """The faulty runs with their symptoms, and all possible causes."""
     return [{"trial": each.trial, "symptom": each.symptom, "causes": CAUSES} for each in PATIENTS]
 
 
 def diagnosis(query: Query) -> dict[str, Any]:
-    """What was planted in a patient, what `record.diagnosis` found in the recorded runs, and what each remedy did."""
+    """The wrong setting of a run, the findings of `record.diagnosis`, and the result of each remedy."""
     asked = query.get("patient", "")
     patient = next((each for each in PATIENTS if each.trial == asked), None)
     if patient is None:

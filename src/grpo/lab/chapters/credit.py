@@ -47,8 +47,8 @@ TRIALS: dict[str, dict[str, Any]] = {
             {"label": "gameable", "settings": {"task": "gameable"}},
             {"label": "gameable, β = 0.5", "settings": {"task": "gameable", "loss.beta": 0.5}},
             {"label": "gameable, β = 2", "settings": {"task": "gameable", "loss.beta": 2.0}},
-            {"label": "mended", "settings": {"task": "gameable:mended"}},
-            {"label": "mended, β = 2", "settings": {"task": "gameable:mended", "loss.beta": 2.0}},
+            {"label": "corrected", "settings": {"task": "gameable:mended"}},
+            {"label": "corrected, β = 2", "settings": {"task": "gameable:mended", "loss.beta": 2.0}},
         ],
         "seeds": 3,
         "steps": 60,
@@ -57,8 +57,8 @@ TRIALS: dict[str, dict[str, Any]] = {
     "outcome-and-process": {
         "arms": [
             {"label": "outcome", "settings": {}},
-            {"label": "every step", "settings": {"loss.credit": "process"}},
-            {"label": "every step, light critic", "settings": LIGHT_CRITIC},
+            {"label": "process", "settings": {"loss.credit": "process"}},
+            {"label": "process, small critic", "settings": LIGHT_CRITIC},
         ],
         "seeds": 3,
         "steps": 60,

@@ -1,4 +1,4 @@
-"""Every knob: what this program sets it to, where that number comes from, and what others report."""
+"""The main settings: their defaults, where these come from, and values reported elsewhere."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ KNOBS: tuple[dict[str, Any], ...] = (
     {
         "setting": "group_size",
         "symbol": "G",
-        "effect": "More answers: a better baseline and fewer groups without signal; costs in proportion.",
-        "from": "Chosen here for one CPU core; half of what R1 reports.",
+        "effect": "A larger group has a better baseline and more often a signal; its cost is proportional.",
+        "from": "Chosen here for one CPU core; half of R1's reported value.",
         "reported": [("64", DEEPSEEKMATH), ("16", R1), ("8, from 4 to 16", TUTORIAL)],
     },
     {
         "setting": "loss.clip_high",
         "symbol": "ε",
-        "effect": "How far a token may move within a batch and still be pushed; no effect at one update per batch.",
-        "from": "PPO's usual value, arXiv:1707.06347; DeepSeekMath names none.",
+        "effect": "Limit on a token's ratio, beyond which it gets no gradient; no effect with one update per batch.",
+        "from": "PPO's usual value, arXiv:1707.06347; DeepSeekMath gives none.",
         "reported": [("10", R1), ("0.2, from 0.1 to 0.3", TUTORIAL)],
     },
     {
         "setting": "loss.beta",
         "symbol": "β",
-        "effect": "Pull back to the starting model: less drift, slower gains.",
+        "effect": "Weight of the KL penalty: less drift, slower gains.",
         "from": DEEPSEEKMATH,
         "reported": [("0.04", DEEPSEEKMATH), ("0.001", R1), ("0.1, from 0.01 to 0.5", TUTORIAL)],
     },
     {
         "setting": "optimizer.epochs",
         "symbol": "μ",
-        "effect": "Passes over a batch. More than one makes ratios leave 1; then ε matters.",
+        "effect": "Epochs over a batch. With more than one, ratios leave 1 and ε matters.",
         "from": DEEPSEEKMATH,
         "reported": [("1", DEEPSEEKMATH), ("4, from 2 to 6", TUTORIAL)],
     },
     {
         "setting": "lr",
         "symbol": "η",
-        "effect": "Too low: nothing happens. Too high: the policy falls apart in a few steps.",
-        "from": "Found here, for models of a million weights; large models take a tenth or less.",
+        "effect": "Too low: no learning. Too high: the policy collapses in a few steps.",
+        "from": "Tuned here for models of a million weights; large models use a tenth or less.",
         "reported": [("1e-6", DEEPSEEKMATH), ("3e-6", R1), ("5e-6, from 1e-6 to 1e-5", TUTORIAL)],
     },
     {
         "setting": "prompts_per_step",
         "symbol": "B",
-        "effect": "Prompts of a step, each with G answers: B × G completions make one batch.",
+        "effect": "Prompts per step, each with G answers: B × G completions make one batch.",
         "from": "Chosen here; 16 × 8 completions fill one CPU core for a tenth of a second.",
         "reported": [("a batch of 1,024", DEEPSEEKMATH), ("32", R1), ("16, from 8 to 64", TUTORIAL)],
     },
@@ -63,7 +63,7 @@ KNOBS: tuple[dict[str, Any], ...] = (
 
 
 def hyperparameters(query: Query) -> list[dict[str, Any]]:
-    """The defaults as the config holds them, beside what is reported elsewhere."""
+    """The config's defaults and values reported elsewhere."""
     config = Config()
     return [
         {
@@ -77,7 +77,7 @@ def hyperparameters(query: Query) -> list[dict[str, Any]]:
 
 
 def presets(query: Query) -> list[dict[str, Any]]:
-    """The presets' own numbers, read from the table that training reads."""
+    """The settings of each preset, from the table that training reads."""
     rows = []
     for name, preset in PRESETS.items():
         loss = preset.settings
@@ -110,9 +110,9 @@ def loss_value(query: Query) -> dict[str, Any]:
 TAIL = 20
 RULES: tuple[tuple[str, str, str, str, str], ...] = (
     ("A larger group is more stable but slower", "dashboard", "G 32", "zero_signal_groups", "groups without signal"),
-    ("A smaller ε makes updates cautious", "dashboard", "ε 0.02", "clip_high", "tokens clipped from above"),
+    ("A smaller ε makes updates smaller", "dashboard", "ε 0.02", "clip_high", "tokens clipped above"),
     ("A larger β stays closer to the reference", "dashboard", "β 0.5", "kl", "KL"),
-    ("More passes use samples better, and may overfit", "updates", "4 passes", "reward_mean", "reward"),
+    ("More epochs use samples better, and may overfit", "updates", "4 epochs", "reward_mean", "reward"),
 )
 
 
@@ -152,15 +152,15 @@ CLAIMS: tuple[tuple[str, str, str], ...] = (
     (
         "advantage_std",
         "should be about 1",
-        "Only while every group has signal: one without spread has advantage 0.",
+        "Only while every group has signal: a group with equal rewards has advantages of 0.",
     ),
-    ("kl", "should stay bounded", "Bounded by what? With β it levels off; without, it grows as long as there is gain."),
-    ("clip_high", "0.1 to 0.3", "No target. With one update per batch the ratio is 1 and nothing is ever clipped."),
+    ("kl", "should stay bounded", "With β it levels off; without, it grows while the reward can rise."),
+    ("clip_high", "0.1 to 0.3", "Not a target. With one update per batch the ratio is 1 and nothing is clipped."),
 )
 
 
 def metric_ranges(query: Query) -> list[dict[str, Any]]:
-    """What is claimed of four metrics, what the table of metrics says, and what sound runs measured."""
+    """Four metrics: a tutorial's claim, the healthy range of the metrics table, and measured values."""
     rows = []
     for name, claim, comment in CLAIMS:
         measured = []

@@ -1,4 +1,4 @@
-"""Notation and prerequisites: every symbol with its name in the code, and small things to know beforehand."""
+"""Notation and prerequisites: every symbol with its name in the code, and four basics."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Symbol:
     spoken: str
     meaning: str
     code: str
-    """Name in the source of the function."""
+    """Its name in that function's source."""
     where: str
-    """module:function that has it."""
+    """The function, as module:name."""
     chapter: str
 
 
@@ -37,30 +37,30 @@ SYMBOLS: tuple[Symbol, ...] = (
            "grpo.core:group_advantages", "advantage"),
     Symbol("A_i", "A i", "Advantage: how much better than its group.", "centred_PG", "grpo.core:group_advantages",
            "advantage"),
-    Symbol("\\pi_\\theta", "pi theta", "The policy: the model that is trained, with weights θ.", "logp",
+    Symbol("\\pi_\\theta", "pi theta", "The policy: the model in training, with weights θ.", "logp",
            "grpo.core:policy_loss", "loss"),
     Symbol("\\pi_{\\text{old}}", "pi old", "The policy that sampled the batch.", "old_logp", "grpo.core:policy_loss",
            "loss"),
-    Symbol("\\pi_{\\text{ref}}", "pi ref", "The reference: the model as training began.", "ref_logp",
+    Symbol("\\pi_{\\text{ref}}", "pi ref", "The reference: the model before training.", "ref_logp",
            "grpo.core:policy_loss", "loss"),
     Symbol("\\rho", "rho", "Ratio of new to old probability of a token.", "ratio", "grpo.core:policy_loss", "loss"),
     Symbol("\\varepsilon", "epsilon", "Clip range: 1 ± ε.", "clip_high", "grpo.core:policy_loss", "loss"),
-    Symbol("\\beta", "beta", "Weight of the KL divergence.", "beta", "grpo.core:policy_loss", "loss"),
+    Symbol("\\beta", "beta", "Coefficient of the KL penalty.", "beta", "grpo.core:policy_loss", "loss"),
     Symbol("\\mathrm{KL}", "K L", "Divergence of the policy from the reference, in nats.", "kind",
            "grpo.core:kl_estimate", "loss"),
-    Symbol("V_\\phi", "V phi", "A critic's guess at what is still to be earned.", "values", "grpo.core:gae", "credit"),
-    Symbol("\\gamma,\\lambda", "gamma, lambda", "Discount, and trust in far rewards, of GAE.", "gamma",
+    Symbol("V_\\phi", "V phi", "A critic's prediction of the final reward.", "values", "grpo.core:gae", "credit"),
+    Symbol("\\gamma,\\lambda", "gamma, lambda", "GAE's discount, and its weight of later TD errors.", "gamma",
            "grpo.core:gae", "credit"),
     Symbol("\\eta", "eta", "Learning rate.", "lr", "grpo.config:Config", "train"),
-    Symbol("p", "p", "How often the model is right on a prompt.", "pass_rate", "grpo.core:zero_signal_chance", "group"),
+    Symbol("p", "p", "Probability of a right answer to a prompt.", "pass_rate", "grpo.core:zero_signal_chance", "group"),
 )  # fmt: skip
 AXES: tuple[tuple[str, str], ...] = (
     ("P", "prompts"),
     ("G", "answers of a group"),
     ("N", "completions of a batch, all groups together"),
     ("L", "tokens of a completion"),
-    ("T", "tokens of a batch, one after another"),
-    ("V", "vocabulary, or the answers of a policy small enough to list"),
+    ("T", "tokens of a batch in one packed row"),
+    ("V", "vocabulary, or the answers of a tabular policy"),
     ("K", "parts of a reward"),
 )
 
@@ -85,7 +85,7 @@ def softmax(query: Query) -> dict[str, Any]:
 
 
 def sequence(query: Query) -> dict[str, Any]:
-    """The probability of a text is the product of its tokens': a sum of logarithms."""
+    """The probability of a text: the product of its tokens' probabilities, as a sum of logarithms."""
     chances = numbers(query, "p", (0.9, 0.5, 0.8, 0.95), 0.01, 1, least=1, most=8)
     logs = torch.tensor(chances, dtype=torch.float64).log()
     return {"p": chances, "logs": logs.tolist(), "sum": logs.sum().item(), "product": logs.sum().exp().item()}

@@ -55,7 +55,7 @@ TRIALS: dict[str, dict[str, Any]] = {
             {"label": "β = 0.0001", "settings": {"loss.beta": 0.0001}},
             {"label": "β = 0.04", "settings": {"loss.beta": 0.04}},
             {"label": "β = 0.3", "settings": {"loss.beta": 0.3}},
-            {"label": "β = 0.3, reference renewed every 40", "settings": {"loss.beta": 0.3, "loss.refresh": 40}},
+            {"label": "β = 0.3, reference replaced every 40 steps", "settings": {"loss.beta": 0.3, "loss.refresh": 40}},
         ],
         "seeds": 3,
         "steps": 200,
@@ -64,8 +64,8 @@ TRIALS: dict[str, dict[str, Any]] = {
     "updates": {
         "arms": [
             {"label": "1 update per batch", "settings": {}},
-            {"label": "4 passes", "settings": {"optimizer.epochs": 4}},
-            {"label": "2 passes of 4 minibatches", "settings": {"optimizer.epochs": 2, "optimizer.minibatches": 4}},
+            {"label": "4 epochs", "settings": {"optimizer.epochs": 4}},
+            {"label": "2 epochs of 4 minibatches", "settings": {"optimizer.epochs": 2, "optimizer.minibatches": 4}},
         ],
         "seeds": 3,
         "steps": 60,

@@ -147,8 +147,8 @@ TRIALS: dict[str, dict[str, Any]] = {
     },
     "never-shown": {
         "arms": [
-            {"label": "a task it was shown", "settings": {"task": "arithmetic:easy"}},
-            {"label": "a task it never saw", "settings": {"task": "arithmetic"}},
+            {"label": "a task in its training data", "settings": {"task": "arithmetic:easy"}},
+            {"label": "a task not in its training data", "settings": {"task": "arithmetic"}},
         ],
         "seeds": 2,
         "steps": 40,

@@ -1,4 +1,4 @@
-// Answers of the server. While a new one is on its way the last stays, so that nothing jumps.
+// Requests to the server. While a new answer loads, the last one stays visible.
 import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 
@@ -8,11 +8,11 @@ const MOST_KEPT = 80;
 export async function get(url, signal) {
   const answer = await fetch(url, { signal, headers: { Accept: "application/json" } });
   const body = await answer.json();
-  if (!answer.ok) throw new Error(body.error || `the server answered ${answer.status}`);
+  if (!answer.ok) throw new Error(body.error || `the server returned status ${answer.status}`);
   return body;
 }
 
-// `version` changes when a live run has grown: then the same address has another answer.
+// `version` changes when a live run has grown: then the same URL has a new answer.
 export function useApi(url, version = 0) {
   const [state, setState] = useState({ url: null, data: undefined, error: null });
   const key = `${version} ${url}`;
@@ -39,9 +39,9 @@ export function useApi(url, version = 0) {
   return { data: state.data, error: state.error, loading: !state.error && state.url !== url };
 }
 
-const UNREACHABLE = new Error("The lab does not answer. Is `grpo lab` still running? It can be started again at any time.");
+const UNREACHABLE = new Error("The lab does not answer. Start `grpo lab` again and reload this page.");
 
-// The head of a run that is training: which step is the last, and whether it goes on.
+// The live state of a run: its last step and status.
 export function useLive(run, active) {
   const [head, setHead] = useState(null);
   useEffect(() => {
@@ -53,7 +53,7 @@ export function useLive(run, active) {
     source.onmessage = (event) => {
       latest = JSON.parse(event.data);
       if (latest.status !== "running") source.close();
-      // At most one redraw a second, whatever the pace of training.
+      // At most one redraw a second.
       timer ??= setTimeout(() => {
         timer = null;
         setHead(latest);

@@ -1,4 +1,4 @@
-// The shell: header, and the view that the address names.
+// The app: header, and the page for the current address.
 import { render } from "preact";
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
@@ -38,7 +38,7 @@ function Page({ path, query }) {
   if (parts[0] === "learn" && parts.length === 2 && chapterOf(parts[1])) return html`<${ChapterPage} slug=${parts[1]} query=${query} />`;
   if (parts[0] === "compare") return html`<${Compare} query=${query} />`;
   if (parts[0] === "metrics") return html`<${Metrics} />`;
-  return html`<main class="page narrow" id="main"><h1>There is nothing here</h1><p class="soft">This address names no page of the lab. <${Link} to="/runs">All runs<//></p></main>`;
+  return html`<main class="page narrow" id="main"><h1>Page not found</h1><p class="soft">The lab has no page at this address. <${Link} to="/runs">All runs<//></p></main>`;
 }
 
 function App() {

@@ -1,4 +1,4 @@
-// Observable Plot in a frame of fixed height, with the same numbers as a table for those who do not see it.
+// Observable Plot in a frame of fixed height, with the same numbers as a table for screen readers.
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { number } from "./format.js";
@@ -24,7 +24,7 @@ export function Chart({ label, height = 180, build, deps, table, onPick, legend 
     ready.then((Plot) => {
       if (!drawn || !box.current) return;
       const options = build(Plot, width);
-      // A label has a line of its own, clear of the ticks.
+      // An axis label needs its own line, clear of the ticks.
       const [above, below] = [options.y?.label ? 24 : 10, options.x?.label ? 35 : 28];
       const svg = Plot.plot({ width, height, marginLeft: 44, marginRight: 18, marginTop: above, marginBottom: below, ...options });
       // A group with a name and no role confuses screen readers; the frame carries the name.
@@ -51,7 +51,7 @@ export function Chart({ label, height = 180, build, deps, table, onPick, legend 
   </figure>`;
 }
 
-// At most so many rows, evenly spread: who needs all has the record.
+// At most MOST_TABLE_ROWS rows, evenly spaced.
 function DataTable({ columns, rows, label }) {
   const [open, setOpen] = useState(false);
   const stride = Math.max(1, Math.ceil(rows.length / MOST_TABLE_ROWS));

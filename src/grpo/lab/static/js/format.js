@@ -1,4 +1,4 @@
-// Numbers as people read them. A true minus sign; enough digits to compare, none to admire.
+// Formatting of numbers, with a true minus sign and few digits.
 const minus = (text) => text.replaceAll("-", "−");
 
 export function number(value, digits = 3) {
@@ -15,7 +15,7 @@ export function signed(value, digits = 2) {
   return value > 0 ? `+${text}` : text;
 }
 
-// All digits the engine gave, for worked examples.
+// Six significant digits, for worked examples.
 export const exact = (value, digits = 6) => (value === null ? "–" : minus(String(Number(value.toPrecision(digits)))));
 
 export const percent = (value, digits = 0) =>

@@ -1,4 +1,4 @@
-// Where the reader is: the whole state of a view is in the address, so that any view can be linked.
+// The route: the whole state of a view is in the address, so that any view can be linked.
 import { signal } from "@preact/signals";
 import { html } from "htm/preact";
 
@@ -23,7 +23,7 @@ export function go(to, { replace = false } = {}) {
   if (pathChanges) scrollTo(0, 0);
 }
 
-// Changes some of the state; undefined takes a name out of the address. Sliders replace, so that Back leaves them at once.
+// Changes parts of the state; undefined removes a name from the address. Sliders replace the history entry.
 export function setQuery(changes, options = { replace: true }) {
   const query = { ...Object.fromEntries(route.value.query), ...changes };
   go(address(route.value.path, query), options);

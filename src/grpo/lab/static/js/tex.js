@@ -1,4 +1,4 @@
-// Mathematics. KaTeX builds the nodes itself (no markup passes through the page) and adds MathML for screen readers.
+// Formulas. KaTeX builds the nodes (no markup passes through the page) and adds MathML for screen readers.
 import { html } from "htm/preact";
 import { useEffect, useRef } from "preact/hooks";
 

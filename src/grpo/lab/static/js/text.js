@@ -1,5 +1,5 @@
-// Untrusted text. It reaches the page as text nodes only; what would not be seen, or would turn the line round, is
-// shown by its code instead.
+// Untrusted text. It reaches the page only as text nodes; invisible and direction-changing characters are
+// shown as their code.
 import { html } from "htm/preact";
 
 // eslint-disable-next-line no-control-regex

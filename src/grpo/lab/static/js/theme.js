@@ -1,3 +1,3 @@
-// Before the first paint, so that a chosen theme never flashes the other one.
+// Runs before the first paint, so that the chosen theme applies at once.
 const chosen = localStorage.getItem("theme");
 if (chosen) document.documentElement.dataset.theme = chosen;

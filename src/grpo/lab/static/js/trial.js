@@ -1,4 +1,4 @@
-// Training while one looks. A recorded outcome shows at once; the reader can train it again, and cancel.
+// A trial: training runs with a live view. The recorded outcome shows at once; the reader can train it again and cancel.
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { definitions, useApi } from "./api.js";
@@ -13,14 +13,14 @@ const pageToken = document.querySelector("meta[name=page-token]").content;
 async function post(url, body) {
   const answer = await fetch(url, { method: "POST", headers: { "Content-Type": "application/json", "X-Page-Token": pageToken }, body: JSON.stringify(body ?? {}) });
   const text = await answer.text();
-  let told = null;
+  let body = null;
   try {
-    told = JSON.parse(text);
+    body = JSON.parse(text);
   } catch {
-    told = { error: text };
+    body = { error: text };
   }
-  if (!answer.ok) throw Object.assign(new Error(told.error), { running: told.running });
-  return told;
+  if (!answer.ok) throw Object.assign(new Error(body.error), { running: body.running });
+  return body;
 }
 
 // The trial that this page shows: started here, or found running when the page was loaded.
@@ -65,7 +65,7 @@ function useTrial(name) {
 const same = (a, b) => JSON.stringify(shape(a)) === JSON.stringify(shape(b));
 const shape = ({ arms, seeds, steps }) => [arms.map(({ label, settings }) => [label, Object.entries(settings).map(([key, value]) => [key, String(value)]).sort()]), seeds, steps];
 
-// `name` is that of a chapter's trial; arms, seeds, steps and metrics, where given, are asked for instead of its own.
+// `name` is a chapter's trial; arms, seeds, steps and metrics, where given, override its settings.
 export function Trial({ name, arms, seeds, steps, metrics, charts = true, note, children }) {
   const known = useApi(name && `/api/trials/named/${name}`);
   const { state, refused, start, cancel } = useTrial(name);
@@ -79,13 +79,13 @@ export function Trial({ name, arms, seeds, steps, metrics, charts = true, note, 
   const fits = outcome && same(outcome.trial, asked);
   return html`<div class="trial" data-trial=${name} data-status=${state?.status ?? (recorded ? "recorded" : "none")}>
     <div class="trial-bar">
-      ${running ? html`<button type="button" onClick=${() => cancel()}>Cancel</button>` : html`<button type="button" class="primary" onClick=${() => start(asked)}>${recorded || state ? "Train it again, here" : "Train it"}</button>`}
+      ${running ? html`<button type="button" onClick=${() => cancel()}>Cancel</button>` : html`<button type="button" class="primary" onClick=${() => start(asked)}>${recorded || state ? "Train again on this machine" : "Train on this machine"}</button>`}
       <p class="small soft" role="status">${words(state, recorded, live)}${note && !running ? html` ${note}` : null}</p>
     </div>
     ${running && html`<progress max=${state.asked} value=${state.done} aria-label="Steps trained"></progress>`}
     ${state?.error && html`<${Failed} error=${new Error(state.error)} />`}
-    ${refused && html`<div class="refused" role="alert"><p>${refused.message}.</p>${refused.running && html`<button type="button" onClick=${() => cancel(refused.running.id)}>Cancel that one</button>`}</div>`}
-    ${outcome && !fits && html`<p class="small warn">${live ? "What follows was trained with other settings than those now chosen." : "What follows is the recorded trial, with settings of its own; train to see yours."}</p>`}
+    ${refused && html`<div class="refused" role="alert"><p>${refused.message}.</p>${refused.running && html`<button type="button" onClick=${() => cancel(refused.running.id)}>Cancel the running trial</button>`}</div>`}
+    ${outcome && !fits && html`<p class="small warn">${live ? "The results below were trained with other settings than those now chosen." : "The results below are the recorded trial with its own settings; train to see yours."}</p>`}
     ${outcome && charts && html`<${Outcome} outcome=${outcome} name=${name ?? "trial"} />`}
     ${outcome && children && children(outcome, { live, fits })}
   </div>`;
@@ -93,9 +93,9 @@ export function Trial({ name, arms, seeds, steps, metrics, charts = true, note, 
 
 function words(state, recorded, live) {
   if (state?.status === "running") return state.done ? `Training on this machine: ${state.done} of ${state.asked} steps.` : "Starting the trainer…";
-  if (state?.status === "cancelled") return live ? "Cancelled; what was trained until then stays." : "Cancelled.";
-  if (state?.status === "finished") return "Trained just now, on this machine.";
-  if (recorded) return `Recorded with this very code (torch ${recorded.versions.torch}); it took ${seconds(recorded.seconds)}.`;
+  if (state?.status === "cancelled") return live ? "Cancelled; the results so far are kept." : "Cancelled.";
+  if (state?.status === "finished") return "Trained on this machine.";
+  if (recorded) return `Recorded run (torch ${recorded.versions.torch}); training took ${seconds(recorded.seconds)}.`;
   return "Nothing recorded yet.";
 }
 
@@ -115,7 +115,7 @@ export function Curves({ outcome, metric, by }) {
   const seeds = outcome.arms.flatMap((arm, place) => arm.curves[metric].flatMap((curve) => curve.value.map((value, at) => ({ x: curve[by][at], y: value, arm: place, run: `${place} ${curve.seed}` }))));
   const bands = outcome.arms.flatMap((arm, place) => arm.bands[metric].map((point) => ({ ...point, x: point[by], arm: place })));
   const colour = (point) => COLOURS[point.arm];
-  // A band may reach beyond anything that was measured; the axis need not.
+  // A band can reach beyond the measured values; the axis is limited to them.
   const lowest = seeds.reduce((least, point) => Math.min(least, point.y), Infinity);
   const highest = seeds.reduce((most, point) => Math.max(most, point.y), 0);
   const span = by === "step" ? { domain: [1, Math.max(2, outcome.trial.steps)] } : {};

@@ -1,4 +1,4 @@
-// Chapter 6: what it takes, who is related to whom, and where it ends.
+// Chapter 6: costs, relatives and limits.
 import { html } from "htm/preact";
 import { useStyle } from "../lesson.js";
 import { Adopters, Claims, Defaults, Family, FamilyCode, Results } from "./costs-family.js";

@@ -1,11 +1,11 @@
-// ε, β and G trained for real; every knob with its default and where it comes from.
+// Training runs over ε, β and G; every setting with its default and source.
 import { html } from "htm/preact";
 import { among, Choice, Code, Fetched, Only, Reported, Slider, Table, Trial, param, useAnswer } from "../lesson.js";
 import { exact, number, percent } from "../format.js";
 
 const SIZES = [2, 4, 8, 16, 32, 64];
 
-// The reader's own setting trains beside the default; every arm samples as many answers a step.
+// The reader's settings train next to the default; every arm samples the same number of answers a step.
 export function Dashboard() {
   const [eps, beta, size, epochs] = [param("eps", 0.2), param("kb", 0.04), among(SIZES, param("size", 2), 2), Number(param("epochs", "2"))];
   const changed = eps !== 0.2 || beta !== 0.04 || size !== 8 || epochs !== 2;
@@ -13,36 +13,36 @@ export function Dashboard() {
   const arms = changed ? [{ label: "ε 0.2, β 0.04, G 8", settings: { "optimizer.epochs": 2 } }, { label: `yours: ε ${number(eps, 2)}, β ${number(beta, 2)}, G ${size}`, settings }] : undefined;
   return html`<div class="play" role="group" aria-label="Knobs"><div class="knobs">
       <${Slider} name="eps" label="ε, clip range" min=${0.02} max=${1} step=${0.02} value=${0.2} show=${(value) => number(value, 2)} />
-      <${Slider} name="kb" label="β, pull to the reference" min=${0} max=${1} step=${0.02} value=${0.04} show=${(value) => number(value, 2)} />
-      <${Slider} name="size" label="G, answers to a prompt" min=${0} max=${5} step=${1} value=${2} show=${(place) => `${among(SIZES, place, 2)} (${128 / among(SIZES, place, 2)} prompts)`} />
-      <${Choice} name="epochs" label="passes over a batch" value="2" options=${[["1", "1"], ["2", "2"], ["4", "4"]]} /></div>
-      <p class="small soft">${changed ? "Train to see yours beside the default, three seeds each." : "Below: the default and four single changes, as recorded. Move a knob, then train your own beside the default."} With one pass ε does nothing.</p></div>
-    <${Trial} name="dashboard" arms=${arms}>${(outcome, { live, fits }) => (live || !fits ? null : html`<p>Read the table: at the same number of answers, 16 prompts with 8 each end higher than 4 prompts with 32 each. A larger group knows its baseline better and sees fewer problems. A tenth of ε changes little here, because few ratios leave the range anyway; β at 0.5 costs more than anything else.</p>`)}<//>`;
+      <${Slider} name="kb" label="β, KL coefficient" min=${0} max=${1} step=${0.02} value=${0.04} show=${(value) => number(value, 2)} />
+      <${Slider} name="size" label="G, answers per prompt" min=${0} max=${5} step=${1} value=${2} show=${(place) => `${among(SIZES, place, 2)} (${128 / among(SIZES, place, 2)} prompts)`} />
+      <${Choice} name="epochs" label="epochs per batch" value="2" options=${[["1", "1"], ["2", "2"], ["4", "4"]]} /></div>
+      <p class="small soft">${changed ? "Press the button to train your settings and the default, three seeds each." : "Below are recorded runs: the default and four single changes. Move a slider, then train your own settings next to the default."} With one epoch ε has no effect.</p></div>
+    <${Trial} name="dashboard" arms=${arms}>${(outcome, { live, fits }) => (live || !fits ? null : html`<p>At the same number of answers, 16 prompts with 8 answers each end higher than 4 prompts with 32 each. A larger group has a more accurate baseline but sees fewer problems. A ten times smaller ε changes little here, because few ratios leave the range. β = 0.5 lowers accuracy most.</p>`)}<//>`;
 }
 
 export function MetricRanges() {
   const state = useAnswer("train", "ranges", {});
   const show = (name, value) => (name === "reward_mean" || name.startsWith("clip") ? percent(value, 1) : number(value, 3));
-  return html`<${Fetched} state=${state} height="20rem">${(rows) => html`<${Table} label="Four metrics, what is claimed and what was measured" head=${["metric", "a tutorial says", "measured, first → last step", "healthy"]} rows=${rows.map((row) => [row.metric.replaceAll("_", " "), html`${row.claim}${row.comment && html`<br /><span class="small soft">${row.comment}</span>`}`, html`<ul class="plain">${row.measured.map((each) => html`<li><span class="num">${show(row.metric, each.first)} → <b>${show(row.metric, each.last)}</b></span> <span class="tiny faint">${each.arm}</span></li>`)}</ul>`, html`<span class="small">${row.healthy}</span>`])} foot="Means over three seeds of the trial above. The last column is the table of metrics that every run page shows." />`}<//>`;
+  return html`<${Fetched} state=${state} height="20rem">${(rows) => html`<${Table} label="Four metrics: claimed and measured ranges" head=${["metric", "tutorial", "measured, first → last step", "healthy"]} rows=${rows.map((row) => [row.metric.replaceAll("_", " "), html`${row.claim}${row.comment && html`<br /><span class="small soft">${row.comment}</span>`}`, html`<ul class="plain">${row.measured.map((each) => html`<li><span class="num">${show(row.metric, each.first)} → <b>${show(row.metric, each.last)}</b></span> <span class="tiny faint">${each.arm}</span></li>`)}</ul>`, html`<span class="small">${row.healthy}</span>`])} foot="Means over three seeds of the trial above. The last column comes from the table of metrics, as on every run's page." />`}<//>`;
 }
 
 export function Hyperparameters() {
   const state = useAnswer("train", "hyperparameters", {});
-  return html`<p>The defaults below are read from the program as it is. Beside them, what others report; they do not agree, because no number fits every model.</p>
-    <${Fetched} state=${state} height="24rem">${(rows) => html`<${Table} label="Hyperparameters with their defaults and origins" head=${["setting", "default here", "comes from", "what it does", "elsewhere"]} rows=${rows.map((row) => [html`<code>${row.flag}</code> <span class="faint">${row.symbol}</span>`, html`<b class="num" data-number=${`default-${row.setting.replaceAll(".", "-")}`}>${exact(row.default)}</b>`, html`<span class="small">${row.from}</span>`, html`<span class="small">${row.effect}</span>`, html`<ul class="plain">${row.reported.map((each) => html`<li><${Reported} source=${each.source}>${each.value}<//></li>`)}</ul>`])} />`}<//>
-    <p class="small soft">The tutorial's column is headed “DeepSeek default”. G = 8, β = 0.1, four epochs and 5e-6 are in neither of DeepSeek's papers: DeepSeekMath reports 64, 0.04, one and 1e-6.</p>
+  return html`<p>The defaults are read from the code. Reported values elsewhere differ, because no number fits every model.</p>
+    <${Fetched} state=${state} height="24rem">${(rows) => html`<${Table} label="Hyperparameters with their defaults and origins" head=${["setting", "default here", "source", "effect", "reported elsewhere"]} rows=${rows.map((row) => [html`<code>${row.flag}</code> <span class="faint">${row.symbol}</span>`, html`<b class="num" data-number=${`default-${row.setting.replaceAll(".", "-")}`}>${exact(row.default)}</b>`, html`<span class="small">${row.from}</span>`, html`<span class="small">${row.effect}</span>`, html`<ul class="plain">${row.reported.map((each) => html`<li><${Reported} source=${each.source}>${each.value}<//></li>`)}</ul>`])} />`}<//>
+    <p class="small soft">The tutorial calls its values “DeepSeek default”. G = 8, β = 0.1, four epochs and 5e-6 are in neither of DeepSeek's papers; DeepSeekMath reports 64, 0.04, one and 1e-6.</p>
     <${Only} depth="code"><${Presets} /><${Code} slug="train" source="hyperparameters" /><//>`;
 }
 
 function Presets() {
   const state = useAnswer("train", "presets", {});
-  return html`<${Fetched} state=${state} height="20rem">${(rows) => html`<${Table} label="Presets" head=${["--algorithm", "baseline", "scale", "ratio counts", "clip", "β", "paper"]} rows=${rows.map((row) => [html`<code>${row.name}</code>`, row.baseline, row.scale, row.surrogate, row.surrogate === "clip" ? row.clip.map((value) => exact(value)).join(" / ") : "–", exact(row.beta), html`<span class="tiny paper">${row.paper}</span>`])} />`}<//>`;
+  return html`<${Fetched} state=${state} height="20rem">${(rows) => html`<${Table} label="Presets" head=${["--algorithm", "baseline", "scale", "surrogate", "clip", "β", "paper"]} rows=${rows.map((row) => [html`<code>${row.name}</code>`, row.baseline, row.scale, row.surrogate, row.surrogate === "clip" ? row.clip.map((value) => exact(value)).join(" / ") : "–", exact(row.beta), html`<span class="tiny paper">${row.paper}</span>`])} />`}<//>`;
 }
 
-// Four rules of thumb, each beside what the recorded arms did.
+// Four rules of thumb and the recorded runs that test them.
 export function Tips() {
   const state = useAnswer("train", "rules", {});
   const show = (metric, value) => (metric === "kl" ? number(value, 3) : percent(value, 1));
   return html`<h3>Four rules of thumb, measured</h3>
-    <${Fetched} state=${state} height="16rem">${(rows) => html`<${Table} label="Rules of thumb beside measurements" head=${["rule", "changed", "measured", "whole run", "last 20 steps", "reward moves by", "held out"]} rows=${rows.map(({ rule, metric, words, base, changed }) => [rule, changed.label, words, ...[(arm) => show(metric, arm.whole), (arm) => show(metric, arm.late), (arm) => number(arm.jump, 3), (arm) => percent(arm.accuracy, 1)].map((of) => html`<span class="num">${of(base)} → <b>${of(changed)}</b></span>`)])} foot="Default → changed, three seeds each. “Moves by” is the change of the reward from step to step over the last 20. G 32 has four prompts a step instead of sixteen: the same number of answers." />`}<//>`;
+    <${Fetched} state=${state} height="16rem">${(rows) => html`<${Table} label="Rules of thumb and measurements" head=${["rule", "changed", "metric", "whole run", "last 20 steps", "change of reward per step", "held-out accuracy"]} rows=${rows.map(({ rule, metric, words, base, changed }) => [rule, changed.label, words, ...[(arm) => show(metric, arm.whole), (arm) => show(metric, arm.late), (arm) => number(arm.jump, 3), (arm) => percent(arm.accuracy, 1)].map((of) => html`<span class="num">${of(base)} → <b>${of(changed)}</b></span>`)])} foot="Default → changed, three seeds each. The change of reward per step is over the last 20 steps. G 32 has four prompts a step instead of sixteen: the same number of answers." />`}<//>`;
 }

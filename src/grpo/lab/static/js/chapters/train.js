@@ -1,4 +1,4 @@
-// Chapter 7: real runs, several seeds each; knobs, comparisons, and a clinic.
+// Chapter 7: training runs with several seeds each; settings, comparisons, and a clinic.
 import { html } from "htm/preact";
 import { Clinic, SymptomTable } from "./train-clinic.js";
 import { Convergence, Drift, Drifted, Smoothness } from "./train-compare.js";
@@ -9,29 +9,29 @@ import { number, percent } from "../format.js";
 
 export function Chapter() {
   return html`
-    <${Section} title="PPO and GRPO, side by side" lead="It is said that GRPO trains more smoothly, because a critic is noisy while it learns. Both, on the same model and task, with five seeds each: the line is the mean, the band one standard deviation.">
+    <${Section} title="PPO and GRPO, side by side" lead="GRPO is said to train more smoothly, because PPO's critic is noisy at first. Here both train the same model on the same task, with five seeds each. The line is the mean, the band one standard deviation.">
       <${Trial} name="ppo-and-grpo" /><${Smoothness} />
-      <${Only} depth="code"><${Code} slug="train" source="perform" title="perform, which trained this" /><${Code} slug="train" source="smoothness" /><//>
+      <${Only} depth="code"><${Code} slug="train" source="perform" title="perform: the function that trained these runs" /><${Code} slug="train" source="smoothness" /><//>
     <//>
-    <${Section} title="Tune it yourself" lead="Three knobs, trained for real: how far an update may go (ε), how strong the pull back is (β), how many answers there are to a prompt (G). Every arm samples 128 answers a step, so that more per prompt means fewer prompts."><${Dashboard} /><//>
-    <${Section} title="One update or several" lead="Sampling is dear, so it is tempting to learn from a batch more than once. Only then do ratios leave 1, and only then does clipping do anything.">
+    <${Section} title="Tune it yourself" lead="Three settings: the clip range (ε), the KL coefficient (β) and the answers per prompt (G). Every arm samples 128 answers a step, so a larger G means fewer prompts."><${Dashboard} /><//>
+    <${Section} title="One update or several" lead="Sampling is expensive, so it is tempting to train on a batch more than once. Only then do ratios leave 1 and the clip takes effect.">
       <${OneUpdate} /><${Trial} name="updates" /><//>
-    <${Section} title="How far it drifts" lead="Nothing holds the policy near the model it began as, except β. Two hundred steps."><${Drift} /><${Trial} name="kl-over-beta" /><${Drifted} /><//>
-    <${Section} title="Where it ends" depth="math code"><${Convergence} /><//>
-    <${Section} title="What to watch" lead="Four numbers that a tutorial gives ranges for, beside what sound runs measured."><${MetricRanges} /><//>
-    <${Section} title="The clinic" lead="Six runs with one thing wrong with each. Look at the curves, say what it is, and see what the record shows."><${Clinic} /><//>
-    <${Section} title="What is said to help"><${SymptomTable} /><//>
-    <${Section} title="Every knob, and where its number comes from"><${Hyperparameters} /><${Tips} /><//>
-    <${Section} title="Mistakes in a listing" depth="code" lead="A tutorial's GRPO trainer, in Python and in Rust, looks right at first sight. Seven things to learn from it, in our words; what can be run is run beside the engine."><${Listings} /><//>`;
+    <${Section} title="How far the policy drifts" lead="Only β keeps the policy near the starting model. Here are 200 steps."><${Drift} /><${Trial} name="kl-over-beta" /><${Drifted} /><//>
+    <${Section} title="Convergence" depth="math code"><${Convergence} /><//>
+    <${Section} title="Metrics to watch" lead="Four metrics with the ranges that a tutorial gives, and their values in healthy runs."><${MetricRanges} /><//>
+    <${Section} title="The clinic" lead="Six runs, each with one wrong setting. Look at the curves, choose the cause, and compare with the diagnosis of the record."><${Clinic} /><//>
+    <${Section} title="Common advice, tested"><${SymptomTable} /><//>
+    <${Section} title="Every setting and the source of its default"><${Hyperparameters} /><${Tips} /><//>
+    <${Section} title="Errors in a published trainer" depth="code" lead="A tutorial's GRPO trainer, in Python and in Rust, looks right at first sight. It has seven errors. Those that can be run are run here, next to this trainer's functions."><${Listings} /><//>`;
 }
 
-// With one update per batch the loss says nothing of progress: predict, then look at what was trained.
+// With one update per batch the loss does not show progress: predict, then see the recorded runs.
 function OneUpdate() {
-  return html`<${Question} name="loss_value" ask="One update per batch, sixty steps, reward up from a third to nine tenths. What did the loss do?" options=${[["falls", "It fell, of course"], ["zero", "It stayed near 0"], ["rises", "It rose"]]}>${(picked) => html`<${LossValue} picked=${picked} />`}<//>`;
+  return html`<${Question} name="loss_value" ask="One update per batch, sixty steps, and the reward rises from a third to nine tenths. How did the loss change?" options=${[["falls", "It fell"], ["zero", "It stayed near 0"], ["rises", "It rose"]]}>${(picked) => html`<${LossValue} picked=${picked} />`}<//>`;
 }
 
 function LossValue({ picked }) {
   const state = useAnswer("train", "loss_value", {});
   return html`<${Fetched} state=${state} height="8rem">${({ one, several }) => html`<${Verdict} picked=${picked} right=${one.loss < 0.1 ? "zero" : "falls"}>
-    <p>The reward went from ${percent(one.reward[0])} to ${percent(one.reward[1])}; the loss was never further from 0 than <b data-number="most-loss">${number(one.loss, 3)}</b>. With one update the ratio is exactly 1, so the loss is minus the mean advantage, which is 0, plus β times the KL. Its gradient is not 0, and that is what trains. The largest ratio was ${number(one.ratio, 4)} and the share clipped ${percent(one.clipped)}; with four passes they reached ${number(several.ratio, 1)} and ${percent(several.clipped, 1)}. A clip share of “0.1 to 0.3” is nobody's target.</p><//>`}<//>`;
+    <p>The reward went from ${percent(one.reward[0])} to ${percent(one.reward[1])}; the largest |loss| was <b data-number="most-loss">${number(one.loss, 3)}</b>. With one update the ratio is exactly 1, so the loss is minus the mean advantage, which is 0, plus β times the KL. Its gradient is not 0; the gradient is what trains. The largest ratio was ${number(one.ratio, 4)} and the clip fraction ${percent(one.clipped)}; with four epochs they reached ${number(several.ratio, 1)} and ${percent(several.clipped, 1)}. A clip fraction of “0.1 to 0.3” is not a target.</p><//>`}<//>`;
 }

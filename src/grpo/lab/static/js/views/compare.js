@@ -1,4 +1,4 @@
-// Runs beside each other.
+// Comparison of runs.
 import { html } from "htm/preact";
 import { definitions, useApi } from "../api.js";
 import { Chart } from "../chart.js";
@@ -18,11 +18,11 @@ export function Compare({ query }) {
   const state = useApi(chosen.length ? address("/api/compare", { runs: chosen.join(","), metric, by, points: 200 }) : null);
   const turn = (id) => setQuery({ runs: (chosen.includes(id) ? chosen.filter((other) => other !== id) : [...chosen, id]).join(",") });
   return html`<main class="page" id="main">
-    <div class="page-head"><div><h1>Compare</h1><p class="soft">Runs that differ by their seed alone are drawn as one, with a band.</p></div></div>
+    <div class="page-head"><div><h1>Compare</h1><p class="soft">Runs that differ only in their seed are drawn as one curve with a band.</p></div></div>
     <${Fetched} state=${runs} height="4rem">${({ runs: all }) => html`<div class="row chips" role="group" aria-label="Runs">${all.filter((run) => !run.problem).map((run) => html`<button type="button" class="chip ${chosen.includes(run.id) ? "chosen" : ""}" aria-pressed=${chosen.includes(run.id)} onClick=${() => turn(run.id)}>${run.name}</button>`)}</div>`}<//>
     ${chosen.length
       ? html`<${Fetched} state=${state} height="50rem">${(data) => html`<${Comparison} data=${data} metric=${metric} by=${by} />`}<//>`
-      : html`<${Empty} title="Choose the runs">Two or more, above. One alone works too.<//>`}
+      : html`<${Empty} title="Choose runs">Select one or more runs above.<//>`}
   </main>`;
 }
 
@@ -69,14 +69,14 @@ function Differences({ data }) {
     ${data.differences.length
       ? html`<div class="scroll" tabIndex="0" role="group" aria-label="Settings that differ"><table><thead><tr><th scope="col">setting</th>${runs.map((run) => html`<th scope="col"><${Link} to=${`/runs/${encodeURIComponent(run)}`}>${run.replace(/^~/, "")}<//></th>`)}</tr></thead>
         <tbody>${data.differences.map((row) => html`<tr><th scope="row"><code>${row.name}</code></th>${runs.map((run) => html`<td class="mono num">${row.values[run] === undefined || row.values[run] === null || row.values[run] === "" ? "–" : String(row.values[run])}</td>`)}</tr>`)}</tbody></table></div>`
-      : html`<p class="soft">None: these runs were configured alike.</p>`}
+      : html`<p class="soft">None: all settings are equal.</p>`}
   <//>`;
 }
 
 function SidebySide({ data }) {
   const runs = Object.keys(data.curves);
   if (!data.probes.length) return null;
-  return html`<${Card} title="The same problem, side by side" note="Pinned problems that all of these runs were asked, at their last evaluation.">
+  return html`<${Card} title="The same problem, side by side" note="Pinned problems that all of these runs share, at their last evaluation.">
     <div class="scroll" tabIndex="0" role="group" aria-label="Pinned problems side by side"><table class="side"><thead><tr><th scope="col">problem</th>${runs.map((run) => html`<th scope="col">${run.replace(/^~/, "")}</th>`)}</tr></thead>
       <tbody>${data.probes.map((probe) => html`<tr><th scope="row"><${Untrusted} text=${probe.prompt.slice(0, 200)} /><br /><span class="faint">answer <${Untrusted} text=${probe.answer} /></span></th>${runs.map((run) => html`<td><${Last} moment=${probe.runs[run].at(-1)} /></td>`)}</tr>`)}</tbody></table></div>
   <//>`;

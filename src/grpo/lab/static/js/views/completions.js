@@ -1,4 +1,4 @@
-// Every completion of the run, by text, reward, advantage and how it ended.
+// Search of all completions of a run, by text, reward, advantage and finish reason.
 import { html } from "htm/preact";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { get } from "../api.js";
@@ -13,7 +13,7 @@ const FILTERS = [
   ["above", "advantage above 0"],
   ["below", "below 0"],
   ["level", "exactly 0"],
-  ["cut", "cut off"],
+  ["cut", "truncated"],
   ["unscored", "unscored"],
 ];
 
@@ -61,12 +61,12 @@ export function Completions({ url, query, base }) {
     ${waiting && !found.rows.length
       ? html`<${Loading} height="70vh" />`
       : !found.rows.length && found.next === null
-        ? html`<${Empty} title="Nothing matches">No completion of this run is like that. Take a filter away, or search for less.<//>`
-        : html`<p class="small soft" role="status">${number(found.rows.length)} shown${found.next === null ? ", all there are" : ", more as you scroll"}</p>
+        ? html`<${Empty} title="Nothing matches">No completion of this run matches. Remove a filter or shorten the search text.<//>`
+        : html`<p class="small soft" role="status">${number(found.rows.length)} shown${found.next === null ? ", all loaded" : ", scroll for more"}</p>
           <${VirtualList} rows=${found.rows} rowHeight=${58} onEnd=${onEnd} height="calc(100vh - 300px)" label="Completions"
             render=${(row) => html`<${Link} key=${`${row.step}/${row.group_index}/${row.sample_index}`} class="hit" to=${address(`${base}/groups`, { step: row.step, group: row.group_index, sample: row.sample_index })}>
               <span class="num faint small">${row.step}</span><${Advantage} value=${row.advantage} /><${Reward} value=${row.reward} />
               <span class="hit-text"><${Untrusted} text=${row.prompt} class="clip soft" /><${Untrusted} text=${row.text} class="clip" /></span>
-              <span class="num faint small">${row.length}${row.finish === "length" ? " cut" : ""}</span>
+              <span class="num faint small">${row.length}${row.finish === "length" ? " truncated" : ""}</span>
             <//>`} />`}`;
 }

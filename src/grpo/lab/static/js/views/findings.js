@@ -1,4 +1,4 @@
-// What somebody should look at, with the place to look.
+// Possible problems of a run, with links to the evidence.
 import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { Card, Empty, Fetched } from "../parts.js";
@@ -6,11 +6,11 @@ import { address, Link } from "../route.js";
 
 export function Findings({ url, version, base }) {
   const state = useApi(`${url}/findings`, version);
-  return html`<p class="view-lead">What the record gives reason to look at, and what the run noted on the way. Each leads to its evidence.</p>
+  return html`<p class="view-lead">Possible problems, from the record and from the run itself. Each links to its evidence.</p>
     <${Fetched} state=${state} height="20rem">${({ now, noted }) => html`
-      ${now.length > 0 && html`<${Card} title="As the record stands"><${List} findings=${now} base=${base} /><//>`}
-      ${noted.length > 0 && html`<${Card} title="Noted by the run"><${List} findings=${noted} base=${base} /><//>`}
-      ${!now.length && !noted.length && html`<${Empty} title="Nothing to report">No number that was not finite, no difference on resume, no sign of trouble in rewards, lengths, entropy or KL.<//>`}`}<//>`;
+      ${now.length > 0 && html`<${Card} title="Found in the record"><${List} findings=${now} base=${base} /><//>`}
+      ${noted.length > 0 && html`<${Card} title="Reported by the run"><${List} findings=${noted} base=${base} /><//>`}
+      ${!now.length && !noted.length && html`<${Empty} title="No findings">All numbers are finite, resumes matched, and rewards, lengths, entropy and KL look healthy.<//>`}`}<//>`;
 }
 
 function List({ findings, base }) {

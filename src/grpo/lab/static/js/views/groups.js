@@ -1,4 +1,4 @@
-// The unit of GRPO: one problem, its completions, and how each did against its siblings.
+// The groups of a step: one problem, its completions, their rewards and advantages.
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
 import { useApi } from "../api.js";
@@ -9,14 +9,14 @@ import { braced, Tex, value } from "../tex.js";
 import { Untrusted } from "../text.js";
 
 export const KINDS = {
-  mixed: ["mixed", "some better than others: this group teaches"],
-  all_right: ["all right", "all earned the full reward: nothing to tell them apart"],
-  all_wrong: ["all wrong", "all earned the same, less than the full reward: nothing to tell them apart"],
-  cut_off: ["all cut off", "all ran into the length limit and earned the same"],
-  unscored: ["unscored", "nobody could score them"],
+  mixed: ["mixed", "rewards differ: this group has signal"],
+  all_right: ["all right", "all have the full reward: no signal"],
+  all_wrong: ["all wrong", "all have the same reward, below the full reward: no signal"],
+  cut_off: ["all truncated", "all reached the length limit and have the same reward: no signal"],
+  unscored: ["unscored", "scoring failed for all of them"],
 };
 
-// Where a view begins when the address names no step: at the newest while a run goes on, else where most is to be seen.
+// The step to show if the address has none: the newest of a running run, else the most informative one.
 export function chosenStep(about, query) {
   const named = Number.parseInt(query.get("step"), 10);
   if (Number.isInteger(named)) return Math.max(0, Math.min(named, about.steps - 1));
@@ -73,12 +73,12 @@ export function GroupDetail({ url, step, index, about, base, focus }) {
         const named = same.some((done) => String(done.sample) === focus);
         return same.length < 3 || named ? same.map(row) : html`${row(same[0])}<${Same} key=${`same ${same[0].sample}`} rest=${same.slice(1)} row=${row} />`;
       })}</ol>
-      <p class="small"><${Link} to=${address(`${base}/whatif`, { step, group: index })}>What if the baseline, scale or rewards were others?<//></p>
+      <p class="small"><${Link} to=${address(`${base}/whatif`, { step, group: index })}>Try another baseline, scale or reward weights<//></p>
     <//>`;
   }}<//>`;
 }
 
-// Neighbours in the order by advantage that say and earned the same.
+// Neighbouring completions with the same text and reward, in order of advantage.
 function alike(completions) {
   const runs = [];
   for (const done of completions) {
@@ -92,7 +92,7 @@ function alike(completions) {
 function Same({ rest, row }) {
   const [open, setOpen] = useState(false);
   return html`${open && rest.map(row)}
-    <li class="same"><button type="button" class="small" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "Fold" : `and ${rest.length} more that are the same`}</button></li>`;
+    <li class="same"><button type="button" class="small" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "Hide the same ones" : `and ${rest.length} more that are the same`}</button></li>`;
 }
 
 function Completion({ done, group, top, most, about, base, focused }) {
@@ -101,19 +101,19 @@ function Completion({ done, group, top, most, about, base, focused }) {
   const [whole, setWhole] = useState(false);
   const parts = Object.entries(done.parts);
   return html`<li class="completion ${focused ? "focused" : ""}">
-    <button type="button" class="completion-advantage" aria-expanded=${open} aria-label=${`Advantage ${signed(done.advantage)}; how it is made`} onClick=${() => setOpen(!open)}>
+    <button type="button" class="completion-advantage" aria-expanded=${open} aria-label=${`Advantage ${signed(done.advantage)}; show how it is computed`} onClick=${() => setOpen(!open)}>
       <${Advantage} value=${done.advantage} />
       <span class="bar" aria-hidden="true"><i class=${advantageClass(done.advantage)} style=${{ width: `${(50 * Math.abs(done.advantage ?? 0)) / most}%`, [done.advantage >= 0 ? "left" : "right"]: "50%" }}></i></span>
     </button>
     <div class="completion-body">
       <${Untrusted} text=${long && !whole ? `${done.text.slice(0, 400)} … ${done.text.slice(-200)}` : done.text} />
-      ${long && html`<button type="button" class="small" onClick=${() => setWhole(!whole)}>${whole ? "Shorten" : `All ${number(done.text.length)} characters`}</button>`}
+      ${long && html`<button type="button" class="small" onClick=${() => setWhole(!whole)}>${whole ? "Shorten" : `Show all ${number(done.text.length)} characters`}</button>`}
       <p class="facts small soft">
         <span>reward <${Reward} value=${done.reward} top=${top} /></span>
         ${parts.length > 1 && parts.map(([name, part]) => html`<span>${name} <b class="num">${part === null ? "does not apply" : number(part, 2)}</b></span>`)}
-        ${done.extracted !== null && html`<span>read as <${Untrusted} text=${done.extracted} /> ${done.right === null ? null : done.right ? "✓" : html`<span class="bad">✗</span>`}</span>`}
+        ${done.extracted !== null && html`<span>extracted <${Untrusted} text=${done.extracted} /> ${done.right === null ? null : done.right ? "✓" : html`<span class="bad">✗</span>`}</span>`}
         <span class="num">${plural(done.length, "token")}</span>
-        ${done.finish === "length" && html`<span class="warn">cut off</span>`}
+        ${done.finish === "length" && html`<span class="warn">truncated</span>`}
         ${Object.entries(done.traits).map(([name, trait]) => trait > 0 && html`<span>${name}</span>`)}
         ${group.traced && html`<${Link} to=${address(`${base}/tokens`, { step: group.step, group: group.index, sample: done.sample })}>tokens<//>`}
       </p>
@@ -122,15 +122,15 @@ function Completion({ done, group, top, most, about, base, focused }) {
   </li>`;
 }
 
-// The recorded advantage in the numbers that made it.
+// The calculation of the recorded advantage.
 function HowMade({ done, group, about }) {
   const { reward_mean: mean, reward_std: std } = group.statistics;
   const { baseline, scale, parts, credit, weights, overlong, beta, kl_in } = about.config.loss;
-  if (done.reward === null) return html`<p class="small soft worked">Nobody could score it, so it is left out of the baseline and of the loss.</p>`;
-  if (group.kind !== "mixed") return html`<p class="small soft worked">All rewards of the group are equal, so its advantages are exactly 0 and it teaches nothing.</p>`;
-  if (baseline === "value") return html`<p class="small soft worked">Made token by token, against what the critic expected; this is their mean.</p>`;
-  if (credit === "process") return html`<p class="small soft worked">Made token by token from the rewards of the steps; this is their mean.</p>`;
-  if (parts === "normalise" || weights || overlong || (beta && kl_in === "reward")) return html`<p class="small soft worked">Made by <code>grpo.training.credit</code> from the reward's parts, with their weights and penalties: baseline <code>${baseline}</code>, scale <code>${scale}</code>.</p>`;
-  if (baseline !== "mean" || scale !== "group_std") return html`<p class="small soft worked">Made with baseline <code>${baseline}</code> and scale <code>${scale}</code> by <code>grpo.core.group_advantages</code>.</p>`;
+  if (done.reward === null) return html`<p class="small soft worked">Scoring failed, so this completion is excluded from the baseline and from the loss.</p>`;
+  if (group.kind !== "mixed") return html`<p class="small soft worked">All rewards of the group are equal, so its advantages are exactly 0 and it has no signal.</p>`;
+  if (baseline === "value") return html`<p class="small soft worked">Computed per token from the critic's values; this is the mean over tokens.</p>`;
+  if (credit === "process") return html`<p class="small soft worked">Computed per token from the process rewards; this is the mean over tokens.</p>`;
+  if (parts === "normalise" || weights || overlong || (beta && kl_in === "reward")) return html`<p class="small soft worked">Computed by <code>grpo.training.credit</code> from the parts of the reward, with weights and penalties: baseline <code>${baseline}</code>, scale <code>${scale}</code>.</p>`;
+  if (baseline !== "mean" || scale !== "group_std") return html`<p class="small soft worked">Computed by <code>grpo.core.group_advantages</code> with baseline <code>${baseline}</code> and scale <code>${scale}</code>.</p>`;
   return html`<div class="worked"><${Tex} block>${`A=\\frac{r-\\text{mean}}{\\text{std}+10^{-4}}=\\frac{${value(done.reward)}-${braced(mean)}}{${value(std)}+10^{-4}}=${value(done.advantage)}`}<//></div>`;
 }

@@ -1,4 +1,4 @@
-// Every number a run records, defined.
+// Definitions of all recorded metrics.
 import { html } from "htm/preact";
 import { definitions } from "../api.js";
 import { Loading } from "../parts.js";
@@ -6,7 +6,7 @@ import { Loading } from "../parts.js";
 export function Metrics() {
   const tables = definitions.value;
   return html`<main class="page narrow" id="main">
-    <div class="page-head"><div><h1>Metrics</h1><p class="soft">Every number a run records, from the table that the trainer itself records by.</p></div></div>
+    <div class="page-head"><div><h1>Metrics</h1><p class="soft">Every metric that a run records, from the trainer's own table.</p></div></div>
     ${tables
       ? [["Training, one row per step", "training"], ["Evaluation, on held-out problems", "evaluation"]].map(
           ([title, key]) => html`<h2 class="section-title">${title}</h2>

@@ -1,4 +1,4 @@
-// How the run went: held-out accuracy first, then every recorded number with its definition.
+// Overview of a run: held-out accuracy first, then every recorded metric with its definition.
 import { html } from "htm/preact";
 import { definitions, useApi } from "../api.js";
 import { Chart } from "../chart.js";
@@ -27,26 +27,26 @@ export function Overview({ url, about, version, base }) {
       const first = [...FIRST.filter((name) => names.includes(name)), ...names.filter((name) => name.endsWith("_share"))];
       const rest = names.filter((name) => !first.includes(name) && name !== "accuracy");
       const card = (name) => html`<${MetricCard} key=${name} name=${name} points=${found[name]} base=${base} width=${width} />`;
-      if (!names.length) return html`<${Empty} title="No step yet">The first one appears here as soon as it is recorded.<//>`;
-      return html`${width > 1 && html`<p class="small soft">Each point is the mean over ${width} steps; the band is how far the steps ranged.</p>`}
-        <h2 class="visually-hidden">Recorded numbers</h2>
+      if (!names.length) return html`<${Empty} title="No step yet">The first step appears here when it is recorded.<//>`;
+      return html`${width > 1 && html`<p class="small soft">Each point is the mean over ${width} steps; the band is their range.</p>`}
+        <h2 class="visually-hidden">Recorded metrics</h2>
         <div class="metrics">${first.map(card)}</div>
         <${More} count=${rest.length}>${() => html`<div class="metrics">${rest.map(card)}</div>`}<//>`;
     }}<//>
     <${Configuration} about=${about} />`;
 }
 
-// Drawn when it is opened, and open when the address says so.
+// Drawn when opened; the address keeps whether it is open.
 function More({ count, children }) {
   const open = route.value.query.get("all") === "1";
-  return html`<details class="more" open=${open} onToggle=${(event) => setQuery({ all: event.currentTarget.open ? 1 : undefined })}><summary class="small">${count} more numbers, among them clipping, ratios and speed</summary>${open && children()}</details>`;
+  return html`<details class="more" open=${open} onToggle=${(event) => setQuery({ all: event.currentTarget.open ? 1 : undefined })}><summary class="small">${count} more metrics: clipping, ratios, speed and others</summary>${open && children()}</details>`;
 }
 
 function Accuracy({ evals: judged, about, series }) {
   const evals = judged.map((row) => ({ ...row, x: row.step }));
   const training = series ? series.step.map((step, i) => ({ x: step + 1, y: series.mean[i] })) : [];
   const greedy = evals.some((row) => row.greedy_accuracy !== null);
-  return html`<${Card} title="Right answers" note="On problems that are never trained on, with their 95% interval; faint, on the problems of each step.">
+  return html`<${Card} title="Accuracy" note="On held-out problems, with 95% intervals. Faint: on each step's training problems.">
     <${Chart} label=${`Held-out accuracy, from ${percent(evals[0].accuracy, 1)} to ${percent(evals.at(-1).accuracy, 1)}`} height=${260} deps=${[JSON.stringify(evals), training.length]}
       legend=${[["held out, sampled", "var(--c1)"], ...(greedy ? [["held out, greedy", "var(--c3)"]] : []), ["training batch", "var(--line-strong)"]]}
       build=${(Plot) => ({
@@ -65,7 +65,7 @@ function Accuracy({ evals: judged, about, series }) {
   <//>`;
 }
 
-const WHY_LOSS = "It sits near 0 on a healthy run: advantages sum to 0 in a group, so the loss does too, although its gradient does not. It does not measure progress.";
+const WHY_LOSS = "The loss stays near 0 in a healthy run: advantages sum to 0 within a group, so the loss does too. Its gradient does not. The loss does not measure progress.";
 
 function MetricCard({ name, points, base, width }) {
   const metric = definitions.value?.training?.[name];
@@ -97,7 +97,7 @@ function MetricCard({ name, points, base, width }) {
 function Configuration({ about }) {
   const sections = Object.entries(about.config).filter(([, value]) => value && typeof value === "object");
   const top = Object.entries(about.config).filter(([, value]) => typeof value !== "object");
-  return html`<details class="card fold"><summary><h2>Configuration</h2><span class="soft small">as it ran, every field</span></summary>
+  return html`<details class="card fold"><summary><h2>Configuration</h2><span class="soft small">every field of this run</span></summary>
     <div class="config">${[["", top], ...sections.map(([name, value]) => [name, Object.entries(value)])].map(
       ([name, rows]) => html`<div><h3>${name || "top level"}</h3><table><tbody>${rows.map(([key, value]) => html`<tr><th scope="row">${key}</th><td class="mono">${typeof value === "string" ? value || "–" : JSON.stringify(value)}</td></tr>`)}</tbody></table></div>`,
     )}

@@ -1,4 +1,4 @@
-// The run again, step by step: its curves, the pinned problems, and a group of each step.
+// Replay of a run step by step: its curves, the pinned problems, and a group of each step.
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { useApi } from "../api.js";
@@ -31,7 +31,7 @@ export function Replay({ url, about, query, base, version }) {
       <span class="small soft"><kbd>←</kbd> <kbd>→</kbd> move by one step</span></div>
     <${Fetched} state=${series} height="9rem">${({ series: found, width }) => html`<div class="minis">${SHOWN.filter(([name]) => found[name]).map(([name, label]) => html`<${Mini} name=${name} label=${label} points=${found[name]} step=${step} width=${width} />`)}</div>`}<//>
     <${Probes} url=${url} step=${step} query=${query} version=${version} />
-    <${TellingGroup} url=${url} step=${step} about=${about} base=${base} />`;
+    <${ExampleGroup} url=${url} step=${step} about=${about} base=${base} />`;
 }
 
 function Mini({ name, label, points, step, width }) {
@@ -46,12 +46,12 @@ function Mini({ name, label, points, step, width }) {
 function Probes({ url, step, query, version }) {
   const state = useApi(`${url}/probes`, version);
   return html`<${Fetched} state=${state} height="20rem">${(probes) => {
-    if (!probes.length) return html`<${Empty} title="No pinned problem"><code>--evaluation.probes N</code> keeps the completions of N problems at each evaluation.<//>`;
+    if (!probes.length) return html`<${Empty} title="No pinned problem">Train with <code>--evaluation.probes N</code> to record the completions of N problems at each evaluation.<//>`;
     const chosen = probes[Number(query.get("probe") ?? 0)] ?? probes[0];
     const moments = chosen.evaluations;
     const place = Math.max(0, moments.findLastIndex((moment) => moment.step <= step));
     const now = moments[place];
-    return html`<${Card} title="Pinned problems" note=${`The same problems with the same noise at every evaluation; what changes is the policy. Here: after ${now.step} steps.`}>
+    return html`<${Card} title="Pinned problems" note=${`The same problems with the same random numbers at every evaluation; only the policy changes. Now: after ${now.step} steps.`}>
       <div class="probe-list" role="group" aria-label="Pinned problems">${probes.map((probe) => html`<button type="button" class="probe ${probe === chosen ? "chosen" : ""}" aria-pressed=${probe === chosen} onClick=${() => setQuery({ probe: probe.index })}>
         <${Untrusted} text=${probe.prompt} class="clip" />
         <span class="probe-history" aria-hidden="true">${probe.evaluations.map((moment, i) => html`<i class="reward-${rewardStep(share(moment))} ${i === place ? "now" : ""}"></i>`)}</span>
@@ -78,7 +78,7 @@ function Samples({ moment }) {
   return html`<ul class="probe-samples">${rows.map((sample) => html`<li><${Reward} value=${sample.reward} /><span class="faint small num">×${sample.count}</span><${Untrusted} text=${sample.text.slice(0, 600)} /></li>`)}</ul>`;
 }
 
-function TellingGroup({ url, step, about, base }) {
+function ExampleGroup({ url, step, about, base }) {
   const state = useApi(`${url}/steps/${step}`);
   return html`<${Fetched} state=${state} height="24rem">${(data) => {
     const group = data.groups.find((one) => one.kind === "mixed") ?? data.groups[0];

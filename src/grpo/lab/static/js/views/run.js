@@ -66,5 +66,5 @@ export function RunPage({ id, view, query }) {
 }
 
 function Waiting({ about }) {
-  return html`<div class="empty"><h2>Waiting for the first step</h2><p class="soft">${about.status === "running" ? "The run has begun; this page fills by itself when its first step is recorded." : "This run recorded no step."}</p></div>`;
+  return html`<div class="empty"><h2>Waiting for the first step</h2><p class="soft">${about.status === "running" ? "The run has started; this page updates when its first step is recorded." : "This run recorded no step."}</p></div>`;
 }

@@ -1,4 +1,4 @@
-// All runs, newest first; the shipped recording last.
+// All runs, newest first; the recorded example last.
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { useApi } from "../api.js";
@@ -12,7 +12,7 @@ export function Status({ run }) {
   return html`<span class="status status-${silent ? "silent" : run.status}">${text}</span>`;
 }
 
-// Held-out accuracy first and last, on a line from 0 to 1.
+// First and last held-out accuracy, on a line from 0 to 1.
 function Progress({ accuracy }) {
   if (!accuracy?.length) return html`<span class="faint">–</span>`;
   const [before, after] = accuracy;
@@ -34,9 +34,9 @@ export function Runs() {
   const turn = (id) => setChosen(chosen.includes(id) ? chosen.filter((other) => other !== id) : [...chosen, id]);
   return html`<main class="page" id="main">
     <div class="page-head">
-      <div><h1>Runs</h1><p class="soft">Every update of every run, and why it happened. New here? <${Link} to="/learn">From a first run to why it worked<//>, in seven steps.</p></div>
+      <div><h1>Runs</h1><p class="soft">Every update of every run. New here? <${Link} to="/learn">From a first run to why it worked<//>, in seven steps.</p></div>
       <button type="button" disabled=${chosen.length < 2} onClick=${() => go(address("/compare", { runs: chosen.join(",") }))}>
-        Compare${chosen.length > 1 ? ` ${chosen.length} runs` : " the ticked"}
+        Compare${chosen.length > 1 ? ` ${chosen.length} runs` : " selected runs"}
       </button>
     </div>
     <${Fetched} state=${state} height="20rem">${({ runs, folder }) => {
@@ -47,7 +47,7 @@ export function Runs() {
           ? html`<${Table} runs=${own} chosen=${chosen} turn=${turn} label="Your runs" />`
           : html`<${Empty} title="No run here yet"><p>Runs in <code>${folder}</code> appear here while they train. Start one in another terminal:</p><pre class="command">grpo train</pre></${Empty}>`}
         ${examples.length > 0 && html`<h2 class="section-title">Example</h2>
-          <p class="soft small">Recorded once and shipped with the lab, so that every view has something to show.</p>
+          <p class="soft small">A recorded run that ships with the lab.</p>
           <${Table} runs=${examples} chosen=${chosen} turn=${turn} label="Example runs" />`}`;
     }}<//>
   </main>`;
@@ -55,7 +55,7 @@ export function Runs() {
 
 function Table({ runs, chosen, turn, label }) {
   return html`<div class="scroll" tabIndex="0" role="group" aria-label=${label}><table class="runs-table">
-    <thead><tr><th scope="col"><span class="visually-hidden">Compare</span></th><th scope="col">Run</th><th scope="col">Status</th><th scope="col">Model and task</th><th scope="col">Algorithm</th><th scope="col" class="right">Steps</th><th scope="col" class="right">Reward</th><th scope="col">Held-out accuracy</th><th scope="col">Begun</th></tr></thead>
+    <thead><tr><th scope="col"><span class="visually-hidden">Compare</span></th><th scope="col">Run</th><th scope="col">Status</th><th scope="col">Model and task</th><th scope="col">Algorithm</th><th scope="col" class="right">Steps</th><th scope="col" class="right">Reward</th><th scope="col">Held-out accuracy</th><th scope="col">Started</th></tr></thead>
     <tbody>${runs.map((run) =>
       run.problem
         ? html`<tr class="unreadable"><td></td><td><b>${run.name}</b></td><td>${html`<${Status} run=${run} />`}</td><td colspan="6" class="small soft">${run.problem}</td></tr>`

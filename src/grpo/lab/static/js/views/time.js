@@ -1,4 +1,4 @@
-// Where the time went: each phase of every step, and what lies between the steps.
+// Time by phase of every step, and between steps.
 import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { Chart } from "../chart.js";
@@ -9,9 +9,9 @@ import { chosenStep } from "./groups.js";
 
 const PHASES = {
   rollout: ["rollout", "var(--c1)", "sampling the completions"],
-  reward: ["reward", "var(--c4)", "scoring them"],
+  reward: ["reward", "var(--c4)", "scoring the completions"],
   update: ["update", "var(--c3)", "log-probabilities, loss, gradient, optimizer"],
-  record: ["record", "var(--c2)", "writing the step down"],
+  record: ["record", "var(--c2)", "writing the record"],
   between: ["between steps", "var(--c6)", "evaluations, checkpoints, waiting"],
 };
 const about = (name) => PHASES[name] ?? [name, "var(--c5)", ""];
@@ -26,7 +26,7 @@ export function Time({ url, version, about: run, query }) {
     const all = Object.values(totals).reduce((a, b) => a + b, 0);
     return html`
       <dl class="stats">${names.map((name) => html`<${Stat} label=${about(name)[0]} value=${percent(totals[name] / all)} note=${seconds(run.seconds[name] ?? totals[name])} hint=${about(name)[2]} />`)}</dl>
-      <${Card} title="Seconds of each step by phase" note=${`${width > 1 ? `Means over ${width} steps. ` : ""}A click shows one step below.`}>
+      <${Card} title="Seconds of each step by phase" note=${`${width > 1 ? `Means over ${width} steps. ` : ""}Click to show one step below.`}>
         <${Chart} label="Seconds by phase over the steps" height=${260} deps=${[rows.length, rows.at(-1)?.step]} onPick=${(at) => setQuery({ step: at })}
           legend=${names.map((name) => [about(name)[0], about(name)[1], "square"])}
           build=${(Plot) => ({ x: { label: "step" }, y: { label: null, grid: true, tickFormat: (v) => `${number(v, 1)} s` }, marks: [Plot.rectY(rows, { x1: (row) => row.step - width / 2, x2: (row) => row.step + width / 2, y: "seconds", fill: (row) => about(row.name)[1], order: names, z: "name", inset: width > 1 || rows.length < 900 ? 0.3 : 0, title: (row) => `step ${row.step}: ${about(row.name)[0]} ${seconds(row.seconds)}` }), Plot.ruleX([step], { stroke: "var(--ink)", strokeOpacity: 0.5 })] })}

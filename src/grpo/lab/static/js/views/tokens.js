@@ -1,4 +1,4 @@
-// The token lens: every token of a group, coloured by what the update saw of it; one token's loss worked out.
+// The token lens: every token of a group, coloured by a value of the update; one token's loss step by step.
 import { html } from "htm/preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { useApi } from "../api.js";
@@ -8,21 +8,21 @@ import { route, setQuery } from "../route.js";
 import { braced, Tex, value } from "../tex.js";
 import { Untrusted, visible } from "../text.js";
 
-// name, what it shows, which colours, how a value reads, least full strength.
+// name, definition, colour scale, format of a value, smallest value of full strength.
 export const LENSES = {
-  push: ["Push", "Advantage times weight: which way, and how hard, the update pushes the token's log-probability (−∂loss/∂logp).", "diverging", (v) => signed(v, 4), 1e-9],
-  ratio: ["Ratio", "ρ = exp(logp − old): how far the policy has moved on this token since it was sampled. 1 before the first update.", "around-one", (v) => exact(v, 4), 0.05],
-  clip: ["Clip", "Where the clip took the gradient away: above 1 + ε with A > 0, or below 1 − ε with A < 0.", "around-zero", (v) => (v > 0 ? "clipped above" : v < 0 ? "clipped below" : "not clipped"), 1],
-  kl: ["KL", "Distance to the reference model on this token, by the run's own estimate.", "sequential", (v) => exact(v, 3), 0.01],
-  entropy: ["Entropy", "How open the choice was: 0 where the policy saw one way to go on.", "sequential", (v) => `${exact(v, 3)} nats`, 0.3],
-  gap: ["Sampler gap", "Trainer's minus sampler's log-probability before the first update: they should agree.", "sequential", (v) => `${exact(v, 2)} nats`, 1e-4],
-  probability: ["Probability", "What the sampler gave this token.", "sequential", (v) => percent(v, 1), 1],
+  push: ["Push", "The update's push on the token's log-probability: −∂loss/∂logp, advantage times weight.", "diverging", (v) => signed(v, 4), 1e-9],
+  ratio: ["Ratio", "ρ = exp(logp − old): the token's probability now, divided by its probability before the first update.", "around-one", (v) => exact(v, 4), 0.05],
+  clip: ["Clip", "Tokens whose gradient the clip sets to 0: above 1 + ε with A > 0, or below 1 − ε with A < 0.", "around-zero", (v) => (v > 0 ? "clipped above" : v < 0 ? "clipped below" : "not clipped"), 1],
+  kl: ["KL", "Distance from the reference model on this token, by the run's KL estimate.", "sequential", (v) => exact(v, 3), 0.01],
+  entropy: ["Entropy", "Entropy of the policy at this token: 0 if one token has all the probability.", "sequential", (v) => `${exact(v, 3)} nats`, 0.3],
+  gap: ["Sampler gap", "The trainer's minus the sampler's log-probability before the first update; should be near 0.", "sequential", (v) => `${exact(v, 2)} nats`, 1e-4],
+  probability: ["Probability", "The sampler's probability of this token.", "sequential", (v) => percent(v, 1), 1],
 };
 
 export function Tokens({ url, about, query, base }) {
   const traced = about.traced_steps;
   if (!traced.length) {
-    return html`<${Empty} title="No token was recorded"><p>Train with <code>--system.token_groups 1</code> or more to keep the tokens of that many groups per step.</p><//>`;
+    return html`<${Empty} title="No tokens recorded"><p>Train with <code>--system.token_groups N</code> to record the tokens of N groups per step.</p><//>`;
   }
   const wanted = query.get("step") === null ? (about.status === "running" ? about.steps - 1 : about.telling_step) : Number(query.get("step"));
   const step = traced.reduce((near, other) => (Math.abs(other - wanted) < Math.abs(near - wanted) ? other : near), traced[0]);
@@ -66,8 +66,8 @@ function Lens({ url, completions, done, query }) {
     return html`<div class="lens">
       <${Card}>
         <div class="row"><${Segmented} label="Lens" value=${key} onChange=${(lens) => setQuery({ lens })} options=${offered.map(([name, [text]]) => [name, text])} /></div>
-        <p class="small soft lens-about">${LENSES[key][1]}${key === "ratio" && data.updates === 1 ? " This run takes one update per batch, so it is 1 everywhere." : ""}</p>
-        ${!shown.trained && html`<p class="small warn">No update was taken on this completion, so only what the sampler saw is known.</p>`}
+        <p class="small soft lens-about">${LENSES[key][1]}${key === "ratio" && data.updates === 1 ? " With one update per batch it is 1 everywhere." : ""}</p>
+        ${!shown.trained && html`<p class="small warn">This completion was not trained on, so only the sampler's values are recorded.</p>`}
         <ol class="lens-rows">${completions.map((one) => {
           const row = data.rows.find((other) => other.sample === one.sample && other.values[key]);
           return html`<li key=${one.sample} class="lens-row ${one.sample === done.sample ? "chosen" : ""}">
@@ -78,15 +78,15 @@ function Lens({ url, completions, done, query }) {
         <${Scale} lens=${key} most=${most} />
       <//>
       ${chosen === null
-        ? html`<${Empty} title="Choose a token">Its loss is worked out here, with the numbers of this very update.<//>`
+        ? html`<${Empty} title="Choose a token">Its loss is computed here step by step, with the numbers of this update.<//>`
         : shown.trained
           ? html`<${Worked} url=${`${url}/${shown.sample}/${chosen}`} />`
-          : html`<${Empty} title="Nothing to work out">No update was taken on this completion.<//>`}
+          : html`<${Empty} title="No loss">This completion was not trained on.<//>`}
     </div>`;
   }}<//>`;
 }
 
-// How strong and which colour: the only thing computed here, and it is paint.
+// Colour class and strength of a value.
 function paint(lens, value, most) {
   const colours = LENSES[lens][2];
   if (colours === "diverging") return [value > 0 ? "above" : value < 0 ? "below" : "level", Math.abs(value) / most];
@@ -129,14 +129,14 @@ export function TokenText({ row, lens, most, chosen }) {
 export function Scale({ lens, most }) {
   const [name, , colours, read] = LENSES[lens];
   if (colours === "around-one" || colours === "around-zero") {
-    return html`<p class="scale small soft"><i class="key square less-key"></i>${lens === "clip" ? "clipped below" : "less likely than when sampled"} <i class="key square more-key"></i>${lens === "clip" ? "clipped above" : "more likely"}</p>`;
+    return html`<p class="scale small soft"><i class="key square less-key"></i>${lens === "clip" ? "clipped below" : "less likely than before"} <i class="key square more-key"></i>${lens === "clip" ? "clipped above" : "more likely"}</p>`;
   }
   return html`<p class="scale small soft num"><span>${colours === "sequential" ? "0" : read(-most)}</span><i class="ramp ramp-${colours}" aria-hidden="true"></i><span>${read(most)}</span><span class="visually-hidden">scale of ${name}</span></p>`;
 }
 
-const WITHOUT_CLIP = { weight: "the ratio only weighs the gradient.", gate: "the gradient fades out smoothly as the ratio leaves 1.", plain: "the ratio counts as it is." };
+const WITHOUT_CLIP = { weight: "the ratio only weights the gradient.", gate: "the gradient falls smoothly as the ratio leaves 1.", plain: "the ratio is used unchanged." };
 
-// What a token earns, by the surrogate's formula in grpo.core.loss.
+// The surrogate's formula, as in grpo.core.loss.
 function earned(token) {
   if (token.surrogate_kind === "weight") return `-\\text{sg}[${token.cap ? `\\min(\\rho,${value(token.cap, 3)})` : "\\rho"}]\\,A\\log p`;
   if (token.surrogate_kind === "gate") return `-\\tfrac{4}{\\tau}\\,\\sigma(\\tau(\\rho-1))A,\\quad\\tau=${value(token.gate, 3)}`;
@@ -150,27 +150,27 @@ export function Worked({ url }) {
   return html`<${Fetched} state=${state} height="30rem">${(token) => html`<${Card} class="worked-card" title=${html`Token ${token.position + 1} of ${token.length}`}>
       <p class="worked-token"><bdi class="untrusted" dir="ltr">${visible(token.piece || "·")}</bdi></p>
       <ol class="worked-steps">
-        <li><h3>How far has the policy moved?</h3>
+        <li><h3>Ratio</h3>
           <${Tex} block>${token.ratio_kind === "token" ? `\\rho=e^{\\log p-\\log p_{\\text{old}}}=e^{${value(token.logp)}-${braced(token.old)}}=${value(token.ratio, 5)}` : `\\rho=\\exp\\!\\big(\\text{mean}(\\log p-\\log p_{\\text{old}})\\big)=${value(token.ratio, 5)}`}<//></li>
-        <li><h3>Does the clip hold it?</h3>
-          ${token.limits === null ? html`<p class="small soft">No clip: ${WITHOUT_CLIP[token.surrogate_kind] ?? html`the run's own surrogate, <code>${token.surrogate_kind}</code>.`}${token.surrogate_kind === "weight" && token.cap > 0 && html` Its cap is ${exact(token.cap, 3)}.`}</p>` : html`
+        <li><h3>Clip</h3>
+          ${token.limits === null ? html`<p class="small soft">No clip: ${WITHOUT_CLIP[token.surrogate_kind] ?? html`the surrogate is <code>${token.surrogate_kind}</code>.`}${token.surrogate_kind === "weight" && token.cap > 0 && html` Its cap is ${exact(token.cap, 3)}.`}</p>` : html`
           <${Tex} block>${`\\text{clip}(\\rho,${value(token.limits[0], 3)},${value(token.limits[1], 3)})=${value(token.clipped_ratio, 5)}`}<//>
-          <p class="small soft">${token.clip > 0 && token.advantage < 0 ? `Yes, its cap of ${exact(token.cap, 3)} does: it gets no gradient.` : token.clip > 0 ? "Yes, above: it is likely enough already, and gets no gradient." : token.clip < 0 ? "Yes, below: it is unlikely enough already, and gets no gradient." : "No: its gradient counts in full."}</p>`}</li>
-        <li><h3>What does it earn?</h3>
+          <p class="small soft">${token.clip > 0 && token.advantage < 0 ? `Capped at ${exact(token.cap, 3)}: no gradient.` : token.clip > 0 ? "Clipped above: no gradient." : token.clip < 0 ? "Clipped below: no gradient." : "Not clipped: full gradient."}</p>`}</li>
+        <li><h3>Surrogate</h3>
           <${Tex} block>${`${earned(token)},\\quad A=${value(token.advantage)}`}<//>
           <${Tex} block>${`=${value(token.surrogate, 5)}`}<//></li>
-        ${token.kl !== null && html`<li><h3>How far from the reference?</h3>
+        ${token.kl !== null && html`<li><h3>KL penalty</h3>
           <${Tex} block>${`\\beta\\,\\text{KL}_{${token.kl_kind}}=${value(token.beta, 3)}\\cdot${value(token.kl, 4)}`}<//>
-          ${token.kl_in === "reward" && html`<p class="small soft">The distance was taken off the reward, and is no part of the loss.</p>`}</li>`}
-        <li><h3>Its share of the loss</h3>
+          ${token.kl_in === "reward" && html`<p class="small soft">The KL penalty was subtracted from the reward and is not part of the loss.</p>`}</li>`}
+        <li><h3>Share of the loss</h3>
           <${Tex} block>${`\\frac{w}{D}\\big(${value(token.surrogate, 4)}${token.kl !== null && token.beta ? `+${value(token.beta, 3)}\\cdot${value(token.kl, 3)}` : ""}\\big)`}<//>
           <p class="small soft">w = ${token.aggregate === "sequence" ? `1/${token.length}, one over the completion's tokens` : "1"}; D = ${number(token.denominator)}</p>
           <p class="result num" data-number="share">${exact(token.share)}</p>
-          ${token.left_out.length > 0 && html`<p class="small soft">Not in it: ${token.left_out.join(" and ")}.</p>`}</li>
-        <li><h3>So its log-probability is pushed by</h3>
+          ${token.left_out.length > 0 && html`<p class="small soft">Not included: ${token.left_out.join(" and ")}.</p>`}</li>
+        <li><h3>Push on the log-probability</h3>
           <p class="result num" data-number="push">${signed(token.push, 6)}</p>
           <p class="small soft">−∂loss/∂logp, by autograd through <code>grpo.core.policy_loss</code></p></li>
       </ol>
-      <dl class="facts small"><div><dt>sampler</dt><dd class="num">${percent(Math.exp(token.sampler), 1)}</dd></div><div><dt>before</dt><dd class="num">${percent(Math.exp(token.old), 1)}</dd></div><div><dt>at this update</dt><dd class="num">${percent(Math.exp(token.logp), 1)}</dd></div>${token.entropy !== null && html`<div><dt>entropy</dt><dd class="num">${exact(token.entropy, 3)} nats</dd></div>`}</dl>
+      <dl class="facts small"><div><dt>sampler</dt><dd class="num">${percent(Math.exp(token.sampler), 1)}</dd></div><div><dt>before the update</dt><dd class="num">${percent(Math.exp(token.old), 1)}</dd></div><div><dt>at this update</dt><dd class="num">${percent(Math.exp(token.logp), 1)}</dd></div>${token.entropy !== null && html`<div><dt>entropy</dt><dd class="num">${exact(token.entropy, 3)} nats</dd></div>`}</dl>
     <//>`}<//>`;
 }

@@ -1,4 +1,4 @@
-// One recorded step under other settings: the same completions, other advantages, by the engine's own functions.
+// A recorded step with other settings: the same completions, advantages recomputed by the trainer's functions.
 import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { number, percent, signed } from "../format.js";
@@ -8,19 +8,19 @@ import { Untrusted } from "../text.js";
 import { chosenStep } from "./groups.js";
 
 const WORDS = {
-  baseline: { mean: "group mean", leave_one_out: "mean of the others", batch: "batch mean", length_weighted: "by length", value: "critic" },
+  baseline: { mean: "group mean", leave_one_out: "mean of the others", batch: "batch mean", length_weighted: "length-weighted mean", value: "critic" },
   scale: { group_std: "group std", batch_std: "batch std", none: "nothing" },
   aggregate: { sequence: "completions", token: "tokens", constant: "constant" },
-  ratio: { token: "each token", sequence: "completion" },
-  surrogate: { clip: "clipped", weight: "as a weight", gate: "fading", plain: "plainly" },
+  ratio: { token: "token", sequence: "completion" },
+  surrogate: { clip: "clip", weight: "weight", gate: "soft gate", plain: "no clip" },
   kl: { k1: "k1", k2: "k2", k3: "k3", k3_ratio: "k3 · ρ" },
   kl_in: { loss: "the loss", reward: "the reward" },
 };
-const TITLES = { baseline: "Compare a reward with", scale: "divide by", aggregate: "average over", ratio: "ratio of", surrogate: "the ratio counts", kl: "KL estimate", kl_in: "KL is part of" };
+const TITLES = { baseline: "baseline", scale: "divide by", aggregate: "average over", ratio: "ratio per", surrogate: "surrogate", kl: "KL estimate", kl_in: "KL penalty in" };
 // name, title, range, tick; for which surrogates.
 const NUMBERS = [
-  ["clip_low", "ε below", 0, 1, 0.01, ["clip"]], ["clip_high", "ε above", 0, 1, 0.01, ["clip"]], ["cap", "largest ratio (0: any)", 0, 20, 0.5, ["clip", "weight"]],
-  ["gate_up", "τ above", 0.05, 5, 0.05, ["gate"]], ["gate_down", "τ below", 0.05, 5, 0.05, ["gate"]], ["beta", "β", 0, 0.5, 0.005], ["overlong", "length penalty over the last", 0, 1, 0.05],
+  ["clip_low", "ε below", 0, 1, 0.01, ["clip"]], ["clip_high", "ε above", 0, 1, 0.01, ["clip"]], ["cap", "largest ratio (0: no cap)", 0, 20, 0.5, ["clip", "weight"]],
+  ["gate_up", "τ above", 0.05, 5, 0.05, ["gate"]], ["gate_down", "τ below", 0.05, 5, 0.05, ["gate"]], ["beta", "β", 0, 0.5, 0.005], ["overlong", "length penalty over the last share", 0, 1, 0.05],
 ];
 const MEASURED = [
   ["zero_signal_groups", percent], ["advantage_std", number], ["reward_mean", number], ["gradient_tokens", percent],
@@ -32,14 +32,14 @@ export function WhatIf({ url, about, query }) {
   const asked = Object.fromEntries([...query].filter(([name]) => name in WORDS || name.startsWith("weight.") || NUMBERS.some(([key]) => key === name)));
   const state = useApi(address(`${url}/steps/${step}/whatif`, asked));
   const clear = Object.fromEntries(Object.keys(asked).map((name) => [name, undefined]));
-  return html`<p class="view-lead">The completions and rewards of a recorded step stay; the advantages and weights are worked out again by <code>grpo.training.credit</code> and <code>grpo.core</code>. Nothing is trained.</p>
+  return html`<p class="view-lead">Completions and rewards are those of a recorded step. <code>grpo.training.credit</code> and <code>grpo.core</code> recompute advantages and loss with other settings. Nothing is trained.</p>
     <${StepBar} step=${step} last=${about.steps - 1} />
     <${Fetched} state=${state} height="60vh">${(answer) => {
-      // Controls show what is asked, at once; the numbers follow when they are there.
+      // Controls follow the address at once; the numbers follow when they arrive.
       const data = { ...answer, settings: { ...answer.recorded_settings, ...asked }, weights: Object.fromEntries(answer.parts.map((part) => [part, Number(asked[`weight.${part}`] ?? answer.recorded_weights[part] ?? 1)])) };
       for (const [name] of NUMBERS) data.settings[name] = Number(data.settings[name]);
       return html`<div class="whatif">
-      <${Card} class="controls" title="Settings" actions=${html`<button type="button" disabled=${!Object.keys(asked).length} onClick=${() => setQuery(clear)}>As it ran</button>`}>
+      <${Card} class="controls" title="Settings" actions=${html`<button type="button" disabled=${!Object.keys(asked).length} onClick=${() => setQuery(clear)}>Reset to the run's settings</button>`}>
         <div class="row presets" role="group" aria-label="Presets">${Object.entries(data.presets).map(([name, preset]) => html`<button type="button" class="chip" onClick=${() => setQuery({ ...clear, ...changes(preset, data.recorded_settings) })}>${name}</button>`)}</div>
         ${Object.entries(TITLES).map(([name, title]) => html`<div class="setting"><span class="small soft">${title}${differs(data, name)}</span>
           <${Segmented} label=${title} value=${data.settings[name]} onChange=${(choice) => setQuery({ [name]: choice === data.recorded_settings[name] ? undefined : choice })} options=${data.choices[name].map((key) => [key, WORDS[name][key] ?? key])} /></div>`)}
@@ -48,14 +48,14 @@ export function WhatIf({ url, about, query }) {
       <//>
       <div>
         ${data.notes.map((note) => html`<p class="small warn">${note}</p>`)}
-        <${Card} title="The step" note="As it ran, and as it would have been.">
-          <table class="before-after"><thead><tr><th scope="col"><span class="visually-hidden">metric</span></th><th scope="col" class="right">as it ran</th><th scope="col" class="right">what if</th></tr></thead><tbody>
+        <${Card} title="The step" note="With the run's settings and with the changed ones.">
+          <table class="before-after"><thead><tr><th scope="col"><span class="visually-hidden">metric</span></th><th scope="col" class="right">run</th><th scope="col" class="right">what if</th></tr></thead><tbody>
             ${MEASURED.map(([name, read]) => html`<${Row} name=${name} read=${read} before=${data.statistics.before[name]} now=${data.statistics.now[name]} />`)}
-            ${data.traced.now && html`<tr><th colspan="3" scope="rowgroup" class="rowgroup">over the tokens that were recorded</th></tr>`}
+            ${data.traced.now && html`<tr><th colspan="3" scope="rowgroup" class="rowgroup">over recorded tokens</th></tr>`}
             ${data.traced.now && TRACED.map(([name, read]) => html`<${Row} name=${name} read=${read} before=${data.traced.before[name]} now=${data.traced.now[name]} />`)}
           </tbody></table>
         <//>
-        <${Card} title="Each completion" note="Under each: its advantage as recorded, and as it would be. The bars are the push on each of its tokens at ratio 1; grey, as it ran.">
+        <${Card} title="Each completion" note="Below each bar: the recorded advantage and the new one. A bar is the push on each token at ratio 1; grey is the run's.">
           <${Pushes} groups=${data.groups} />
         <//>
       </div>
