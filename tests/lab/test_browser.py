@@ -181,7 +181,7 @@ def test_what_if_is_the_engines(visit: Visit) -> None:
 def test_an_algorithm_is_shown_as_what_it_is(visit: Visit) -> None:
     visit.go("/runs/cispo/tokens?step=1&token=2")
     text = visit.page.locator(".worked-steps").inner_text()
-    assert "No clip: the ratio only weighs the gradient. Its cap is 5" in " ".join(text.split())
+    assert "No clip: the ratio only weights the gradient. Its cap is 5" in " ".join(text.split())
     assert visit.page.get_by_role("radio", name="Clip").count() == 0
     visit.go("/runs/ppo/whatif?step=1")
     assert "Advantages from a critic's values cannot be worked out again" in visit.page.locator("main").inner_text()

@@ -15,13 +15,13 @@ def test_a_trial_starts_streams_and_is_cancelled(chromium: Any, classroom: Lab) 
     visit = open_page(chromium, classroom, "/learn/train")
     page = visit.page
     trial = page.locator(".trial").first
-    trial.get_by_role("button", name="Train it").click()
+    trial.get_by_role("button", name="Train").click()
     trial.get_by_text("Training on this machine").wait_for()
     assert float(trial.locator("progress").get_attribute("value")) >= 1
 
     other = open_page(chromium, classroom, "/learn/train")
     asked = other.page.locator(".trial").nth(1)
-    asked.get_by_role("button", name="Train it").click()
+    asked.get_by_role("button", name="Train").click()
     refusal = asked.get_by_role("alert")
     refusal.wait_for()
     assert "One runs at a time; wait for it, or cancel it" in refusal.inner_text()

@@ -1,4 +1,4 @@
-// The parts that chapters are made of. Whatever the reader sets is in the address; whatever is computed, the server computes.
+// Components of chapters. The address holds all settings of the reader; the server computes all numbers.
 import { createContext } from "preact";
 import { html } from "htm/preact";
 import { useContext, useEffect, useState } from "preact/hooks";
@@ -18,7 +18,7 @@ const Depth = createContext("intuition");
 export const useDepth = () => useContext(Depth);
 const depthOf = (query) => (DEPTHS.some(([key]) => key === query.get("depth")) ? query.get("depth") : "intuition");
 
-// The frame of a chapter: where one is, how deep, and where to go on.
+// The frame of a chapter: its number, depth, and links to other chapters.
 export function Lesson({ slug, depth, children }) {
   const about = chapterOf(slug);
   const place = CHAPTERS.indexOf(about);
@@ -26,7 +26,7 @@ export function Lesson({ slug, depth, children }) {
   return html`<main class="lesson" id="main">
     <${ChapterList} here=${slug} depth=${depth} />
     <header class="lesson-head">
-      <p class="lesson-number">${about.number ? `Chapter ${about.number}` : "Beside the chapters"}</p>
+      <p class="lesson-number">${about.number ? `Chapter ${about.number}` : "Reference"}</p>
       <h1>${about.title}</h1>
       <p class="lesson-lead">${about.lead}</p>
       <${Segmented} label="Depth" options=${DEPTHS} value=${depth} onChange=${(key) => setQuery({ depth: key === "intuition" ? undefined : key })} />
@@ -35,7 +35,7 @@ export function Lesson({ slug, depth, children }) {
     <footer class="lesson-foot">
       <nav aria-label="See also"><h2>See also</h2><ul>${seeAlso(slug).map(([to, why]) => html`<li><${Link} to=${chapterAddress(to, depth)}>${why}<//> <span class="soft small">${chapterOf(to).title === why ? "" : chapterOf(to).title}</span></li>`)}</ul></nav>
       <nav class="turn" aria-label="Chapters in order">
-        ${before ? html`<${Link} to=${chapterAddress(before.slug, depth)} rel="prev"><span class="small soft">Before</span>${before.title}<//>` : html`<${Link} to="/learn"><span class="small soft">Back to</span>All chapters<//>`}
+        ${before ? html`<${Link} to=${chapterAddress(before.slug, depth)} rel="prev"><span class="small soft">Previous</span>${before.title}<//>` : html`<${Link} to="/learn"><span class="small soft">Back to</span>All chapters<//>`}
         ${after ? html`<${Link} to=${chapterAddress(after.slug, depth)} rel="next"><span class="small soft">Next</span>${after.title}<//>` : html`<${Link} to="/runs" rel="next"><span class="small soft">Next</span>Your own runs<//>`}
       </nav>
     </footer>
@@ -69,19 +69,19 @@ export function Only({ depth, children }) {
   return depth.split(" ").includes(useDepth()) ? children : null;
 }
 
-// What is played with stands in a frame of its own.
+// The frame of an interactive part.
 export function Play({ label, children }) {
   return html`<div class="play" role="group" aria-label=${label}>${children}</div>`;
 }
 
-// The value that the address has for a name; a number where the default is one.
+// The value of a name in the address; a number if the default is one.
 export function param(name, otherwise) {
   const text = route.value.query.get(name);
   if (text === null) return otherwise;
   return typeof otherwise === "number" ? (Number.isFinite(Number(text)) ? Number(text) : otherwise) : text;
 }
 
-// What stands at a place of a list that a slider goes through; an address may name a place that is not there.
+// The entry of a list at a slider's position; the default if the address has an invalid position.
 export const among = (list, place, otherwise) => list[place] ?? list[otherwise];
 
 // A native range: arrow keys, Home and End move it. The address keeps its value, unless it is the default.
@@ -98,7 +98,7 @@ export function Choice({ name, label, options, value, quiet = false }) {
     <${Segmented} label=${label} options=${options} value=${now} onChange=${(key) => setQuery({ [name]: key === value ? undefined : key })} /></div>`;
 }
 
-// One line of the reader's own text, kept in the address.
+// A text field; the address keeps its value.
 export function TextField({ name, label, value, most = 400, rows = 1 }) {
   const now = param(name, value);
   const set = (event) => setQuery({ [name]: event.target.value === value ? undefined : event.target.value });
@@ -106,9 +106,9 @@ export function TextField({ name, label, value, most = 400, rows = 1 }) {
     ${rows > 1 ? html`<textarea name=${name} rows=${rows} maxlength=${most} spellcheck=${false} onInput=${set}>${now}</textarea>` : html`<input type="text" name=${name} maxlength=${most} spellcheck=${false} value=${now} onInput=${set} />`}</label>`;
 }
 
-const REST = 40; // ms without a change before the server is asked
+const REST = 40; // ms without a change before a request
 
-// The server's answer to a question of a chapter; the last one stays while the next is on its way.
+// The server's answer to a chapter's query; the last one stays while the next one loads.
 export function useAnswer(slug, key, params = {}) {
   const wanted = address(`/api/chapters/${slug}/${key}`, params);
   const [url, setUrl] = useState(wanted);
@@ -126,7 +126,7 @@ export function Equation({ tex, spoken }) {
   return html`<div class="equation scroll" tabIndex="0" role="group" aria-label="Formula"><div role="img" aria-label=${spoken}><${Tex} block>${tex}<//></div></div>`;
 }
 
-// The source of the very function that answered.
+// The source of the function that computed the answer.
 export function Code({ slug, source, open = false, title }) {
   const [shown, setShown] = useState(open);
   return html`<details class="code" open=${open} onToggle=${(event) => event.currentTarget.open && setShown(true)}>
@@ -146,7 +146,7 @@ function dedent(text) {
   return text.split("\n").map((line) => line.slice(indent)).join("\n").trimEnd();
 }
 
-// Predict, then run: what is computed shows only after a guess. `children` is a function of the guess.
+// Predict, then compute: the answer shows only after a guess. `children` is a function of the guess.
 export function Question({ name, ask, options, children }) {
   const picked = param(name, "");
   return html`<div class="question">
@@ -154,27 +154,27 @@ export function Question({ name, ask, options, children }) {
     <div class="question-options" role="group" aria-labelledby=${`ask-${name}`}>${options.map(
       ([key, text]) => html`<button type="button" class=${picked === key ? "picked" : ""} aria-pressed=${picked === key} onClick=${() => setQuery({ [name]: key })}>${text}</button>`,
     )}</div>
-    ${picked ? html`<div class="question-answer" role="status">${children(picked)}</div>` : html`<p class="small faint">Choose, and it is computed.</p>`}
+    ${picked ? html`<div class="question-answer" role="status">${children(picked)}</div>` : html`<p class="small faint">Choose an answer to run the computation.</p>`}
   </div>`;
 }
 
-// Whether the guess was right, once it is known.
+// Whether the guess was right.
 export function Verdict({ picked, right, children }) {
-  return html`<div class="verdict"><p><b class=${picked === right ? "good" : "missed"}>${picked === right ? "As you said." : "Not quite."}</b></p>${children}</div>`;
+  return html`<div class="verdict"><p><b class=${picked === right ? "good" : "missed"}>${picked === right ? "Correct." : "Not quite."}</b></p>${children}</div>`;
 }
 
-// A claim one hears, and a button that runs it.
+// A common claim, and a button that runs the computation about it.
 export function Misconception({ name, claim, children }) {
   const open = param(name, "") === "run";
   return html`<div class="misconception">
-    <p class="small soft">One hears</p>
+    <p class="small soft">A common claim</p>
     <p class="claim">“${claim}”</p>
-    <button type="button" aria-expanded=${open} onClick=${() => setQuery({ [name]: open ? undefined : "run" })}>${open ? "Put it away" : "Run it"}</button>
+    <button type="button" aria-expanded=${open} onClick=${() => setQuery({ [name]: open ? undefined : "run" })}>${open ? "Hide the result" : "Check it"}</button>
     ${open && html`<div class="refutation" role="status">${children}</div>`}
   </div>`;
 }
 
-// A figure that others report and nobody here measured.
+// A number reported by others and not measured here.
 export function Reported({ source, children }) {
   return html`<span class="reported">${children} <span class="reported-source">reported: ${source}</span></span>`;
 }
@@ -187,17 +187,17 @@ export function Table({ label, head, rows, foot }) {
   </table></div>${foot && html`<p class="small soft">${foot}</p>`}`;
 }
 
-// An idea in everyday terms.
+// An analogy.
 export function Analogy({ title, children }) {
   return html`<aside class="analogy" aria-label=${title}><h3>${title}</h3>${children}</aside>`;
 }
 
-// Numbers side by side, each with what it is.
+// Labelled numbers in a row.
 export function Numbers({ items }) {
   return html`<dl class="stats">${items.map(([label, value, note, key]) => html`<div class="stat"><dt>${label}</dt><dd><span class="stat-value num" data-number=${key}>${typeof value === "number" ? number(value) : value}</span>${note && html` <span class="soft small">${note}</span>`}</dd></div>`)}</dl>`;
 }
 
-// A chapter's own style sheet, once.
+// Loads a chapter's style sheet once.
 export function useStyle(href) {
   useEffect(() => {
     if (document.querySelector(`link[href="${href}"]`)) return;
@@ -206,20 +206,20 @@ export function useStyle(href) {
   }, [href]);
 }
 
-// A chapter is fetched when it is opened.
+// Loads a chapter's module when it is opened.
 export function ChapterPage({ slug, query }) {
   const [found, setFound] = useState({ slug: null });
   useEffect(() => {
     let here = true;
     import(`./chapters/${slug}.js`).then(
       ({ Chapter }) => here && setFound({ slug, Chapter }),
-      () => here && setFound({ slug, error: new Error("This chapter could not be loaded. Is `grpo lab` still running?") }),
+      () => here && setFound({ slug, error: new Error("This chapter could not be loaded. Start `grpo lab` again and reload this page.") }),
     );
     return () => (here = false);
   }, [slug]);
   useEffect(() => {
     if (found.slug !== slug || !location.hash) return;
-    // Once for where it is, and once more when what stands above it has been filled in.
+    // Once at first, and once more after the content above has loaded.
     const show = () => document.getElementById(location.hash.slice(1))?.scrollIntoView();
     const timers = [setTimeout(show, 50), setTimeout(show, 800)];
     return () => timers.forEach(clearTimeout);

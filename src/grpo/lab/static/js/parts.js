@@ -1,17 +1,17 @@
-// The parts that views are made of.
+// Components of views.
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { definitions } from "./api.js";
 import { signed } from "./format.js";
 import { setQuery } from "./route.js";
 
-// States of anything that is fetched. Each is as tall as what it stands for.
+// States of fetched content. Each has the height of the content, so that nothing jumps.
 export function Loading({ height = "12rem", label = "Loading" }) {
   return html`<div class="loading" role="status" style=${{ minHeight: height }}><span class="visually-hidden">${label}</span></div>`;
 }
 
 export function Failed({ error }) {
-  return html`<div class="failed" role="alert"><h2>That did not work</h2><p>${error.message}</p></div>`;
+  return html`<div class="failed" role="alert"><h2>Error</h2><p>${error.message}</p></div>`;
 }
 
 export function Empty({ title, children }) {
@@ -80,7 +80,7 @@ export function Segmented({ label, options, value, onChange }) {
   </div>`;
 }
 
-// The colour of an advantage: the sign gives the hue, its size how strong. The same rule as in the terminal.
+// The colour of an advantage: its sign gives the hue, its size the strength, as in the terminal.
 export function advantageClass(value) {
   return value > 0 ? "above" : value < 0 ? "below" : "level";
 }
@@ -102,7 +102,7 @@ export function Reward({ value, top = 1 }) {
   return html`<span class="reward num reward-${rewardStep(value, top)}">${Number.isInteger(value) ? value.toFixed(0) : value.toFixed(2)}</span>`;
 }
 
-// Which step is looked at: previous, next, a slider, and the arrow keys anywhere on the page.
+// Choice of a step: previous, next, a slider, and the arrow keys anywhere on the page.
 export function StepBar({ step, last, following, marks = [], label = "Step" }) {
   const show = (to) => setQuery({ step: Math.max(0, Math.min(last, to)), group: undefined, sample: undefined, token: undefined });
   useEffect(() => {
@@ -124,7 +124,7 @@ export function StepBar({ step, last, following, marks = [], label = "Step" }) {
   </div>`;
 }
 
-// A list of any length in which only the rows in sight exist.
+// A list of any length that renders only the visible rows.
 export function VirtualList({ rows, rowHeight, render, onEnd, height = "70vh", label }) {
   const box = useRef(null);
   const [top, setTop] = useState(0);

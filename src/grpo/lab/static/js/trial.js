@@ -13,14 +13,14 @@ const pageToken = document.querySelector("meta[name=page-token]").content;
 async function post(url, body) {
   const answer = await fetch(url, { method: "POST", headers: { "Content-Type": "application/json", "X-Page-Token": pageToken }, body: JSON.stringify(body ?? {}) });
   const text = await answer.text();
-  let body = null;
+  let reply = null;
   try {
-    body = JSON.parse(text);
+    reply = JSON.parse(text);
   } catch {
-    body = { error: text };
+    reply = { error: text };
   }
-  if (!answer.ok) throw Object.assign(new Error(body.error), { running: body.running });
-  return body;
+  if (!answer.ok) throw Object.assign(new Error(reply.error), { running: reply.running });
+  return reply;
 }
 
 // The trial that this page shows: started here, or found running when the page was loaded.

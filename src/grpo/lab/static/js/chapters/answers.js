@@ -1,4 +1,4 @@
-// Completions as chapters show them: what was said, what it earned, how it stands beside its siblings.
+// Completions in chapters: text, reward and advantage.
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { param } from "../lesson.js";
@@ -6,7 +6,7 @@ import { Advantage, advantageClass, Reward, strength } from "../parts.js";
 import { setQuery } from "../route.js";
 import { visible } from "../text.js";
 
-// The problem that is asked: three numbers of two digits, which is what `nano` knows. `seed` says which noise.
+// The problem: a sum of three two-digit numbers, the task of `nano`. `seed` selects the random numbers.
 export function Asked({ prompt, promptName = "prompt", seedName = "seed" }) {
   const seed = param(seedName ?? "", 1);
   const pick = () => 10 + Math.floor(90 * Math.random());
@@ -19,7 +19,7 @@ export function Asked({ prompt, promptName = "prompt", seedName = "seed" }) {
   </div>`;
 }
 
-// Tokens as small tiles; `values`, where there are some, colour them like advantages: the sign is also said by a mark.
+// Tokens as small tiles; `values`, where given, colour them like advantages.
 export function Tokens({ tokens, values, unit = 1, chosen, onChoose, label }) {
   return html`<span class="glyphs" role=${onChoose ? "group" : undefined} aria-label=${onChoose ? label : undefined}>${tokens.map((token, place) => {
     const value = values?.[place];
@@ -31,7 +31,7 @@ export function Tokens({ tokens, values, unit = 1, chosen, onChoose, label }) {
   })}</span>`;
 }
 
-// One line each: advantage, text, reward, and what else there is. `head` names the four.
+// One line per answer: advantage, text, reward and an optional fourth column. `head` has their titles.
 export function Answers({ rows, most = 12, label, head }) {
   const [all, setAll] = useState(false);
   const shown = all ? rows : rows.slice(0, most);
@@ -43,10 +43,10 @@ export function Answers({ rows, most = 12, label, head }) {
       ${row.more && html`<span class="answer-more num small">${row.more}</span>`}
     </li>`,
   )}</ol>
-  ${rows.length > most && html`<button type="button" class="small" aria-expanded=${all} onClick=${() => setAll(!all)}>${all ? "Fewer" : `All ${rows.length}`}</button>`}</div>`;
+  ${rows.length > most && html`<button type="button" class="small" aria-expanded=${all} onClick=${() => setAll(!all)}>${all ? "Show fewer" : `Show all ${rows.length}`}</button>`}</div>`;
 }
 
-// Moves a value of the address by one every so often, until the last.
+// Steps a value of the address by one at an interval, up to the last.
 export function usePlaying(name, now, last, pause) {
   const [playing, setPlaying] = useState(false);
   useEffect(() => {
@@ -63,10 +63,10 @@ export function usePlaying(name, now, last, pause) {
 }
 
 export function PlayButton({ playing, toggle, again }) {
-  return html`<button type="button" class="primary" aria-pressed=${playing} onClick=${toggle}>${playing ? "❚❚ Pause" : again ? "↺ Again" : "▶ Play"}</button>`;
+  return html`<button type="button" class="primary" aria-pressed=${playing} onClick=${toggle}>${playing ? "❚❚ Pause" : again ? "↺ Play again" : "▶ Play"}</button>`;
 }
 
-// A bar whose length is a share of the largest.
+// A bar; `share` is its length relative to the longest.
 export function Bar({ share, kind = "" }) {
   return html`<span class="lab-bar ${kind}" aria-hidden="true"><i style=${{ width: `${Math.max(0, Math.min(1, share)) * 100}%` }}></i></span>`;
 }
