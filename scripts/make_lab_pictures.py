@@ -1,6 +1,6 @@
-"""Takes docs/images/lab-*.png from what ships with the lab: python scripts/make_lab_pictures.py [NAME ...]
+"""Takes docs/images/lab-*.png from the recordings of the lab: python scripts/make_lab_pictures.py [NAME ...]
 
-Needs Chromium, as `make test-lab` does, whose visitor does the work.
+Needs Chromium, as `make test-lab` does; uses the browser helper of the tests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests/lab"))
+sys.path.insert(0, str(ROOT / "tests"))
 
 from helpers.visit import CHROMIUM, Lab, Visit, serving  # noqa: E402
 
@@ -28,11 +28,11 @@ PICTURES = {
     "overview": (f"{RUN}/overview", "dark", 1280, 860, ""),
     "phone": (f"{RUN}/groups?step=4&group=3", "dark", 390, 844, ""),
     "learn": ("/learn", "light", 1000, 1100, ""),
-    "advantage": ("/learn/advantage", "light", 1000, 800, "Build your own group"),
+    "advantage": ("/learn/advantage", "light", 1000, 800, "Build a group"),
     "loss": ("/learn/loss", "light", 1000, 850, "Every token gets a push"),
     "train": ("/learn/train", "light", 1000, 900, "PPO and GRPO, side by side"),
 }
-"""Address, theme, width and height in points, and the heading the picture begins with where it is not the page's."""
+"""Address, theme, width and height in points, and the heading at the top of the picture (empty: the page's top)."""
 SHARPNESS = 1.25
 
 
@@ -45,7 +45,7 @@ def take(chromium: Any, lab: Lab, name: str) -> None:
     if heading:
         top = visit.page.get_by_role("heading", name=heading, exact=True).bounding_box()["y"]
         visit.page.mouse.wheel(0, top - 24)
-    visit.page.wait_for_timeout(500)  # what fades in has faded in
+    visit.page.wait_for_timeout(500)  # until all fades have ended
     visit.page.screenshot(path=ROOT / f"docs/images/lab-{name}.png")
     context.close()
 

@@ -21,7 +21,12 @@ def test_the_newcomers_path(chromium: Any, classroom: Lab) -> None:
     assert visit.number("story-after") == pytest.approx(story["accuracy"][1], abs=0.005)
     assert page.locator(".chapters a").count() == 8
     assert faults(visit) == []
-    for link in ("Overview of the recorded run", "This group", "Push on the tokens of the first step", "The same problems"):
+    for link in (
+        "Overview of the recorded run",
+        "This group",
+        "Push on the tokens of the first step",
+        "The same problems",
+    ):
         page.get_by_role("link", name=link).first.click()
         page.wait_for_url("**/runs/**")
         visit.settle()

@@ -30,7 +30,7 @@ PATIENTS: tuple[Patient, ...] = (
         "The reward falls to 0 within a few steps and stays there.",
         "lr",
         ("reward_fall", "kl"),
-        "The usual advice is a lower learning rate or a larger group. The lower rate fixes it; the larger group does not.",
+        "The usual advice is a lower learning rate or a larger group. Only the lower learning rate fixes it.",
     ),
     Patient(
         "patient-2",

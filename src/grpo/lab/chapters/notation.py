@@ -52,7 +52,7 @@ SYMBOLS: tuple[Symbol, ...] = (
     Symbol("\\gamma,\\lambda", "gamma, lambda", "GAE's discount, and its weight of later TD errors.", "gamma",
            "grpo.core:gae", "credit"),
     Symbol("\\eta", "eta", "Learning rate.", "lr", "grpo.config:Config", "train"),
-    Symbol("p", "p", "Probability of a right answer to a prompt.", "pass_rate", "grpo.core:zero_signal_chance", "group"),
+    Symbol("p", "p", "Probability of a right answer.", "pass_rate", "grpo.core:zero_signal_chance", "group"),
 )  # fmt: skip
 AXES: tuple[tuple[str, str], ...] = (
     ("P", "prompts"),
