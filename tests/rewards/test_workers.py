@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -312,13 +313,27 @@ def test_a_task_that_is_not_trusted_is_scored_in_workers() -> None:
         assert pending.collect()[0].completions[0].reward == 2.0
 
 
-def test_a_task_that_cannot_travel_is_scored_here_and_says_so() -> None:
+def test_a_task_class_of_a_script_is_scored_in_workers() -> None:
     class Local(Hanging):
-        pass
+        """Cannot be imported by another process: it is sent by value."""
 
-    with Scorer(Local()) as scorer:  # type: ignore[arg-type]
+        def score(self, problem: Problem, text: str) -> dict[str, float | None]:
+            return {"elsewhere": float(os.getpid() != trainer)}
+
+    trainer = os.getpid()
+    with Scorer(Local(), scoring=Scoring(workers=1)) as scorer:  # type: ignore[arg-type]
+        [group] = scorer.score([group_of("abc")])
+        assert group.completions[0].reward == 1.0
+        assert scorer.notes == []
+
+
+def test_a_task_that_cannot_be_pickled_is_scored_here_and_says_so() -> None:
+    task = Hanging()
+    task.lock = threading.Lock()  # type: ignore[attr-defined]
+    with Scorer(task) as scorer:  # type: ignore[arg-type]
         [group] = scorer.score([group_of("abc")])
         assert group.completions[0].reward == 3.0
         [note] = scorer.notes
         assert note.startswith("task hanging is scored in the trainer's process")
+        assert "cannot pickle '_thread.lock' object" in note
         assert scorer.workers is None

@@ -24,6 +24,7 @@ from typing import Any
 
 from grpo.errors import GrpoError
 from grpo.rewards.pool.invoke import Outcome, Request
+from grpo.tasks.handed_over import refuse_recorded
 from grpo.types import chat
 
 
@@ -37,7 +38,7 @@ name='get_soft_overlong_punishment(48, 16)', weight=1.0)]
     """
 
     source: str
-    """A file, a module, or task, model or judge."""
+    """A file, a module, python for a function handed over, or task, model or judge."""
     name: str
     weight: float
     number: int = field(default=1, repr=False)
@@ -90,16 +91,16 @@ def _spec(entry: str) -> Spec:
 
 
 class FunctionReward:
-    """A function from a file or a module. Only its name is sent to the supervisor, which imports it."""
+    """A function. For one from a file or a module, only its name is sent to the supervisor, which imports it."""
 
     batched = True
     """Known once the function is loaded."""
 
-    def __init__(self, spec: Spec):
-        self.spec, self.name = spec, spec.part
+    def __init__(self, spec: Spec, function: Callable[..., Any] | None = None):
+        self.spec, self.name, self.function = spec, spec.part, function
 
     def load(self) -> None:
-        self.function = load_function(self.spec)
+        self.function = self.function or load_function(self.spec)
         self.parameters = inspect.signature(self.function).parameters
         self.batched = takes_lists(self.parameters, str(self.spec))
         self.other_form: bool | None = None
@@ -129,6 +130,7 @@ class FunctionReward:
         raise errors[0]
 
     def _value(self, *arguments: Any, **named: Any) -> Any:
+        assert self.function is not None
         result = self.function(*arguments, **named)
         return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
 
@@ -178,6 +180,7 @@ def takes_lists(parameters: Mapping[str, inspect.Parameter], spec: str) -> bool:
 
 def load_function(spec: Spec) -> Callable[..., Any]:
     """The function, or for `name(arguments)` the function that this call returns."""
+    refuse_recorded("reward", str(spec), "name another with --reward, such as --reward task")
     name, parenthesis, arguments = spec.name.partition("(")
     module = load_module(spec)
     found = getattr(module, name, None)
@@ -233,7 +236,7 @@ def sources(specs: Sequence[Spec]) -> list[bytes]:
     """Contents of the files that hold the functions: a resumed run must have the same."""
     found = []
     for spec in specs:
-        if spec.source in ("task", "model", "judge"):
+        if spec.source in ("python", "task", "model", "judge"):
             continue
         path = spec.source if spec.source.endswith(".py") else _origin(spec.source)
         found.append(Path(path).read_bytes() if path and Path(path).is_file() else b"")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from grpo.rewards.functions import FunctionReward, Spec, parse
 from grpo.rewards.judge import Judge
 from grpo.rewards.pool.confine import Limits
 from grpo.rewards.pool.invoke import Outcome, Request, Reward, TaskReward, invoke_each
-from grpo.rewards.pool.workers import Workers
+from grpo.rewards.pool.workers import Workers, pickled
 from grpo.tasks.protocol import ChecksCorrectness, HasTraits, Task, is_trusted
 from grpo.types import Completion, Group, Problem, changed
 
@@ -57,8 +56,17 @@ class Scorer:
     (1.0, True, {'correct': 1.0}, [])
     """
 
-    def __init__(self, task: Task, reward: str = "", scoring: Scoring | None = None, device: str = "cpu"):
+    def __init__(
+        self,
+        task: Task,
+        reward: str = "",
+        scoring: Scoring | None = None,
+        device: str = "cpu",
+        functions: Mapping[str, Callable[..., Any]] | None = None,
+    ):
+        """`functions`: those that `reward` names as `python:NAME`."""
         self.task, self.scoring, self.device = task, scoring or Scoring(), device
+        self.functions = functions or {}
         self.specs = parse(reward) or [Spec("task", "", 1.0)]
         _refuse_duplicate_names(self.specs)
         self.rewards_task = any(spec.source == "task" for spec in self.specs)
@@ -136,7 +144,8 @@ class Scorer:
                 rewards.append(self._task_check(spec.weight, isolated))
             else:
                 rewards.append(WeightedReward(f"reward {spec}", spec.weight))
-                isolated.append(FunctionReward(spec))
+                function = self.functions.get(spec.name) if spec.source == "python" else None
+                isolated.append(FunctionReward(spec, function))
         if not self.rewards_task and (self.has_verdict or (is_trusted(self.task) and isinstance(self.task, HasTraits))):
             rewards.append(self._task_check(0.0, isolated))
         if isolated:
@@ -156,7 +165,7 @@ class Scorer:
     def _in_this_process(self, reward: TaskReward) -> Start | None:
         """Computes it in the trainer's process, for a task that is trusted or cannot be pickled; else None."""
         if not is_trusted(self.task):
-            why = _bound_here(self.task)
+            why = _why_not_sent(reward)
             if not why:
                 return None
             self.notes.append(
@@ -277,12 +286,10 @@ def error_line(why: str) -> str:
     return f"{before[-1]} ({places[-1]})" if places else before[-1]
 
 
-def _bound_here(task: Task) -> str:
-    """Why a task cannot be sent to a worker process; empty where it can."""
-    if type(task).__module__ == "__main__":
-        return f"its class {type(task).__qualname__} is part of the program that runs; move it to a file of its own"
+def _why_not_sent(reward: Reward) -> str:
+    """Why a reward cannot be sent to a worker process; empty where it can."""
     try:
-        pickle.dumps(task)
-    except Exception as error:  # noqa: BLE001  border: people's classes, which may raise anything when they are pickled
-        return f"it cannot be sent to a worker ({type(error).__name__}: {error})"
+        pickled(reward)
+    except GrpoError as error:
+        return str(error)
     return ""

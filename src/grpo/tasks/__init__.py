@@ -14,10 +14,11 @@ from typing import Any
 
 from grpo.config import Dataset
 from grpo.errors import GrpoError
+from grpo.tasks.handed_over import Rows, refuse_recorded
 from grpo.tasks.protocol import REQUIRED, Task
 from grpo.tasks.rows import Source
 
-__all__ = ["TASKS", "Task", "load_file", "load_task"]
+__all__ = ["TASKS", "Task", "load_file", "load_task", "take_task"]
 
 
 TASKS: dict[str, str | Callable[..., Task]] = {
@@ -35,11 +36,14 @@ TASKS: dict[str, str | Callable[..., Task]] = {
 after the colon (`arithmetic:easy`), and `source`, the rows of `--data`."""
 
 
-def load_task(name: str, data: str = "", dataset: Dataset | None = None) -> Task:
-    """A task by name, or out of a Python file: `mytask.py`, or `mytask.py:Name` where it defines several."""
+def load_task(name: str, data: str = "", dataset: Dataset | None = None, rows: Rows | None = None) -> Task:
+    """A task by name, or from a Python file: `mytask.py`, or `mytask.py:Name` where it defines several. `rows` are rows
+    handed over in Python, which `data` only names."""
+    source = Source(data, dataset or Dataset(), rows)
+    refuse_recorded("task", name, "name another with --task")
     base, _, variant = name.partition(":")
     if base.endswith(".py"):
-        return _own_task(Path(base), variant, data, dataset)
+        return _own_task(Path(base), variant, source)
     if base not in TASKS:
         near = difflib.get_close_matches(base, TASKS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -50,16 +54,28 @@ def load_task(name: str, data: str = "", dataset: Dataset | None = None) -> Task
     if isinstance(maker, str):
         module, _, inner = maker.partition(":")
         maker = getattr(importlib.import_module(module), inner)
-    return _made(maker, base, variant, data, dataset)
+    return _made(maker, base, variant, source)
 
 
-def _made(maker: Any, name: str, variant: str, data: str, dataset: Dataset | None) -> Task:
-    source = Source(data, dataset or Dataset())
+def take_task(task: Any, source: Source) -> Task:
+    """A task handed over in Python: an object, or a class that is called like that of a task's file."""
+    if isinstance(task, type):
+        task = _made(task, task.__name__, "", source)
+    elif source.data:
+        raise GrpoError("field data: the task handed over has its own problems; leave data out, or hand over its class")
+    if missing := [part for part in REQUIRED if not hasattr(task, part)]:
+        raise GrpoError(
+            f"field task: an object of type {type(task).__name__} lacks {', '.join(missing)}; see docs/tasks.md"
+        )
+    return task
+
+
+def _made(maker: Any, name: str, variant: str, source: Source) -> Task:
     wanted = inspect.signature(maker).parameters
     # Any other parameter that must be given is the variant, whatever it is called.
     variants = [each for each in wanted.values() if each.name == "variant" or each.default is each.empty]
     takes_variant = any(each.name != "source" for each in variants)
-    if data and "source" not in wanted:
+    if source.data and "source" not in wanted:
         raise GrpoError(f"field data: the task {name} makes its own problems; leave --data out, or choose another task")
     if variant and not takes_variant:
         raise GrpoError(f"field task: {name} has no variants; leave out :{variant}")
@@ -67,7 +83,7 @@ def _made(maker: Any, name: str, variant: str, data: str, dataset: Dataset | Non
     return maker(*[variant] if takes_variant else (), **named)
 
 
-def _own_task(path: Path, name: str, data: str, dataset: Dataset | None) -> Task:
+def _own_task(path: Path, name: str, source: Source) -> Task:
     module = load_file(path, "task")
     if name and not hasattr(module, name):
         raise GrpoError(f"field task: {path} defines no {name}")
@@ -78,7 +94,7 @@ def _own_task(path: Path, name: str, data: str, dataset: Dataset | None) -> Task
             f"field task: {path} {which}; give it one class with {', '.join(REQUIRED)}, or name it: {path}:NAME"
         )
     [task] = found
-    task = _made(task, str(path), "", data, dataset) if isinstance(task, type) else task
+    task = _made(task, str(path), "", source) if isinstance(task, type) else task
     if missing := [part for part in REQUIRED if not hasattr(task, part)]:
         raise GrpoError(f"field task: the task in {path} lacks {', '.join(missing)}; see docs/tasks.md")
     return task

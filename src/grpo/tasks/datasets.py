@@ -38,7 +38,8 @@ class DataTask:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the rows: a worker that scores does not need them."""
-        return {name: value for name, value in vars(self).items() if name != "sides"}
+        state = {name: value for name, value in vars(self).items() if name != "sides"}
+        return {**state, "source": replace(self.source, rows=None)}
 
     def usual(self, source: Source) -> Source:
         """The source, or the task's own dataset where none was named."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from grpo.config import Dataset
 from grpo.errors import GrpoError
+from grpo.tasks.handed_over import Rows, refuse_recorded
 from grpo.types import Problem, chat
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "instruction", "input")
@@ -31,6 +32,18 @@ class Source:
 
     data: str = ""
     settings: Dataset = field(default_factory=Dataset)
+    rows: Rows | None = None
+    """Rows handed over in Python; `data` is then only their name."""
+
+    def read(self, split: str) -> list[DataRow]:
+        """All rows of a split."""
+        if self.rows is None:
+            return read_rows(self.data, split, self.settings.subset)
+        if "" in self.rows:
+            return [DataRow(f"data[{i}]", row) for i, row in enumerate(self.rows[""])]
+        if split not in self.rows:
+            raise GrpoError(f"field dataset.split: data has no split {split!r}; it has {', '.join(self.rows)}")
+        return [DataRow(f"data[{split!r}][{i}]", row) for i, row in enumerate(self.rows[split])]
 
     def or_else(self, data: str, **settings: Any) -> Source:
         """This source, or the given one where this names no data."""
@@ -65,7 +78,7 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
     """Read and split the rows. `template` is the default template; `gold` extracts the answer from its column."""
     settings = source.settings
     build = Builder(settings, template, gold)
-    rows = read_rows(source.data, settings.split, settings.subset)
+    rows = source.read(settings.split)
     problems = build.all(rows)
     if settings.heldout:
         other = settings.heldout if Path(settings.heldout).suffix else source.data
@@ -75,12 +88,15 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
                 f"field dataset.heldout: {source.data} has the training rows; name another file, or leave the field "
                 "empty to hold out a share of the rows (dataset.heldout_share)"
             )
-        if other == source.data and Path(source.data).is_file():
+        without_splits = Path(source.data).is_file() if source.rows is None else "" in source.rows
+        if other == source.data and without_splits:
+            kind = "a file" if source.rows is None else "a list"
             raise GrpoError(
-                f"field dataset.heldout: {settings.heldout!r} is a split, but {source.data} is a file without splits; "
+                f"field dataset.heldout: {settings.heldout!r} is a split, but {source.data} is {kind} without splits; "
                 "name a file of held-out rows"
             )
-        return Problems(problems, build.all(read_rows(other, split, settings.subset)))
+        rows = source.read(split) if other == source.data else read_rows(other, split, settings.subset)
+        return Problems(problems, build.all(rows))
     share = settings.heldout_share
     train = [problem for problem in problems if not _held_out(problem, share)]
     heldout = [problem for problem in problems if _held_out(problem, share)]
@@ -96,7 +112,7 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
 def written_answers(source: Source) -> list[Problem]:
     """All rows as problems whose answer is the full written text, for supervised fine-tuning."""
     settings = source.settings
-    rows = [_prompt_and_answer(row) for row in read_rows(source.data, settings.split, settings.subset)]
+    rows = [_prompt_and_answer(row) for row in source.read(settings.split)]
     return Builder(settings, "{prompt}", str, WRITTEN_COLUMNS).all(rows)
 
 
@@ -140,9 +156,10 @@ class Builder:
         for name in [named] if named else usual:
             if name in row.columns:
                 return name
+        file = re.sub(r":\d+$|\[\d+\]$", "", row.place)
         wanted = f"no column {named!r}" if named else f"no column named {', '.join(usual)}"
         raise GrpoError(
-            f"field dataset.{use}: {wanted} in {row.place.rpartition(':')[0]}, which has {', '.join(row.columns)}; "
+            f"field dataset.{use}: {wanted} in {file}, which has {', '.join(row.columns)}; "
             f"name one with --dataset.{use}"
         )
 
@@ -226,6 +243,7 @@ def _shown(value: Any) -> str:
 
 def read_rows(data: str, split: str = "train", subset: str = "") -> list[DataRow]:
     """All rows of a file or dataset."""
+    refuse_recorded("data", data, "name a file with --data")
     path = Path(data)
     if path.is_file():
         reader = READERS.get(path.suffix.lower())

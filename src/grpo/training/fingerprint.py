@@ -16,6 +16,8 @@ from grpo.model.hub import locate_model
 from grpo.model.hub.folder import adapter_base
 from grpo.rewards.functions import parse, sources
 from grpo.tasks.protocol import Task, fingerprint_of
+from grpo.training.bytecode import describe
+from grpo.training.inputs import Inputs
 from grpo.types import Problem
 
 PACKAGE = Path(__file__).parents[1]
@@ -23,13 +25,15 @@ ROOMS = ("config", "core", "model", "rewards", "rollout", "tasks", "training")
 """Rooms whose code decides the numbers, beside the modules at the root. Record, lab and command line only show them."""
 
 
-def fingerprints(config: Config, task: Task) -> dict[str, str]:
+def fingerprints(config: Config, task: Task, inputs: Inputs | None = None) -> dict[str, str]:
     """Hashes of a GRPO run's model, problems and code, and versions of the libraries that compute."""
-    surrogate = config.loss.surrogate
+    surrogate, inputs = config.loss.surrogate, inputs or Inputs()
+    functions = [describe(function).encode() for function in inputs.functions.values()]
     return {
         "model": model_fingerprint(config.model),
         **task_fingerprints(task, config.seed),
-        **({"reward code": _digest(sources(parse(config.reward)))} if config.reward else {}),
+        **({"task code": _digest([describe(inputs.task).encode()])} if inputs.task is not None else {}),
+        **({"reward code": _digest([*sources(parse(config.reward)), *functions])} if config.reward else {}),
         **({"surrogate code": _digest([surrogate_source(surrogate)])} if ":" in surrogate else {}),
         **code_fingerprints(*(("peft",) if config.lora.rank else ())),
     }

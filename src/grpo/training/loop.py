@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from statistics import fmean as mean
+from typing import Any
 
 import torch
 
@@ -22,6 +23,7 @@ from grpo.model.schedule import learning_rate
 from grpo.record.events import Callback
 from grpo.record.store import Run
 from grpo.record.trace import Traces
+from grpo.rewards.handed_over import Reward
 from grpo.training.annotations import Annotations, add_old_logprobs
 from grpo.training.credit import credit
 from grpo.training.dynamic_sampling import replace_without_signal
@@ -33,16 +35,30 @@ from grpo.training.gradient import (
     minibatches,
     over_updates,
 )
+from grpo.training.inputs import Inputs
 from grpo.training.session import Session
 from grpo.types import Group
 
 
-def train(config: Config, *, callbacks: Sequence[Callback] = ()) -> Run:
+def train(
+    config: Config,
+    *,
+    task: Any = None,
+    reward: Reward | Sequence[Reward] | None = None,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
     """Train as `config` says and return the run, which holds everything that happened.
+
+    Objects may be handed over in place of the config's texts. `task`: an object or class with the methods of
+    docs/tasks.md. `reward`: a function of (problem, text) or of (completions, **columns), or a list of functions, texts
+    and tuples (function, weight); functions run in worker processes. `data`: a list of dicts, a `datasets.Dataset`, or
+    a mapping from splits to either.
 
     `callbacks` are instances of `grpo.Callback` subclasses. Without any, only warnings are printed.
     """
-    session = Session.start(config, callbacks)
+    config, inputs = Inputs.take(config, task, reward, data)
+    session = Session.start(config, callbacks, inputs)
     with session.recorded():
         loop(session)
     return session.run

@@ -22,9 +22,10 @@ from grpo.rewards.pool.workers import refuse_while_scoring
 from grpo.rewards.steps import score_steps, step_marks
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
-from grpo.tasks import Task, load_task
+from grpo.tasks import Task
 from grpo.training.evaluation import evaluate
 from grpo.training.fingerprint import fingerprints
+from grpo.training.inputs import Inputs
 from grpo.training.networks import Networks, load_networks
 from grpo.training.open_run import OpenRun, create_run, reopen_run
 from grpo.training.preflight import check_memory, preflight
@@ -43,19 +44,20 @@ class Session(TrainingRun):
     critic: Critic | None
 
     @classmethod
-    def start(cls, config: Config, callbacks: Sequence[Callback] = ()) -> Self:
+    def start(cls, config: Config, callbacks: Sequence[Callback] = (), inputs: Inputs | None = None) -> Self:
         """Start the run, or resume it from its last complete checkpoint.
 
         Everything is validated before the run is created. A failure in between releases what was taken.
         """
         refuse_while_scoring()
-        config = resolve(config)
+        config, inputs = resolve(config), inputs or Inputs()
         listening = with_loggers(callbacks, config.system.log)
         with ExitStack() as undo:
-            task = load_task(config.task, config.data, config.dataset)
+            task = inputs.load_task(config)
             # Its workers import reward functions while the model is loaded here.
-            scorer = undo.enter_context(Scorer(task, config.reward, config.scoring, pick_device(config.system)))
-            prints = fingerprints(config, task)
+            device = pick_device(config.system)
+            scorer = undo.enter_context(Scorer(task, config.reward, config.scoring, device, inputs.functions))
+            prints = fingerprints(config, task, inputs)
             opened = reopen_run(config, "grpo", prints, listening, undo)
             prepared = prepare(config, scorer, opened)
             if opened is None:

@@ -325,6 +325,18 @@ def _with_output(outcome: Outcome, printed: bytes) -> Outcome:
     return Outcome(fault=outcome.fault, why=f"{outcome.why}\nprinted: …{printed.decode(errors='replace')}")
 
 
+def _loaded(name: str, content: bytes) -> Reward:
+    try:
+        reward: Reward = pickle.loads(content)
+        reward.load()
+    except GrpoError:
+        raise
+    except Exception as error:  # border: people's code, which the pickle imports and calls
+        reason = f"{type(error).__name__}: {error}"
+        raise GrpoError(f"{name}: cannot be loaded in a worker process ({reason})") from error
+    return reward
+
+
 def main() -> None:
     trainer = Connection(int(sys.argv[1]))
     adopt_orphans()
@@ -333,9 +345,7 @@ def main() -> None:
     path, pickled, limits = trainer.recv()
     sys.path[:] = path
     try:
-        rewards = pickle.loads(pickled)
-        for reward in rewards:
-            reward.load()
+        rewards = [_loaded(name, content) for name, content in pickled]
     except GrpoError as error:
         return trainer.send(str(error))
     signal.alarm(0)

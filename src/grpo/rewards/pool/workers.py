@@ -7,7 +7,6 @@ workers, so scoring continues while the trainer does something else.
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -19,6 +18,8 @@ from dataclasses import replace
 from itertools import count
 from multiprocessing.connection import Connection
 from typing import IO
+
+import cloudpickle
 
 from grpo.errors import GrpoError
 from grpo.rewards.pool.confine import Limits
@@ -40,6 +41,17 @@ def refuse_while_scoring() -> None:
         )
 
 
+def pickled(reward: Reward) -> bytes:
+    """A pickle that holds functions and classes of a script or notebook by value."""
+    try:
+        return cloudpickle.dumps(reward)
+    except Exception as error:  # border: people's objects, which may raise anything when they are pickled
+        raise GrpoError(
+            f"{reward.name}: cannot be sent to a worker process ({type(error).__name__}: {error}); refer only to "
+            "objects that can be pickled, or create them in the function"
+        ) from error
+
+
 class Workers:
     """A pool of workers. It starts at once and loads in the background; `ready` waits for it.
 
@@ -55,7 +67,7 @@ class Workers:
 
     def __init__(self, rewards: Sequence[Reward], limits: Limits):
         self.names = [reward.name for reward in rewards]
-        self.pickled = pickle.dumps(list(rewards))
+        self.pickled = [(reward.name, pickled(reward)) for reward in rewards]
         self.limits = replace(limits, workers=limits.workers or min(os.cpu_count() or 1, MAX_WORKERS))
         self.numbers = count()
         self.in_flight: dict[int, Sequence[Request]] = {}

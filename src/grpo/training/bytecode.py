@@ -1,0 +1,59 @@
+"""A description of Python code that is the same in every process: a resumed run must be handed the same code.
+
+Pickles differ between processes, and the source of a lambda is the whole statement around it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+
+def describe(value: Any, module: str = "", seen: frozenset[int] = frozenset()) -> str:
+    """Bytecode and constants of a function or of an object's methods, and the values they refer to. Code of another
+    module than the first one stands for itself by name.
+
+    >>> describe(lambda text: len(text) / 10) == describe(lambda text: len(text) / 10)
+    True
+    >>> describe(lambda text: len(text) / 10) == describe(lambda text: len(text) / 11)
+    False
+    """
+    if isinstance(value, str | bytes | int | float | complex | None):
+        return repr(value)
+    if id(value) in seen:
+        return "..."
+    seen = seen | {id(value)}
+
+    def inner(*values: Any) -> str:
+        return ", ".join(describe(each, module, seen) for each in values)
+
+    if isinstance(value, list | tuple):
+        return f"{type(value).__name__}({inner(*value)})"
+    if isinstance(value, set | frozenset):
+        return f"set({', '.join(sorted(map(inner, value)))})"
+    if isinstance(value, Mapping):
+        return f"dict({inner(*(item for pair in value.items() for item in pair))})"
+    if isinstance(value, CodeType):
+        return f"code({inner(value.co_code, value.co_names, value.co_varnames, value.co_consts)})"
+    if isinstance(value, partial):
+        return f"partial({inner(value.func, value.args, value.keywords)})"
+    if isinstance(value, MethodType):
+        return f"method({inner(value.__func__, value.__self__)})"
+    name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+    home = getattr(value if isinstance(value, type) else type(value), "__module__", "")
+    if isinstance(value, FunctionType):
+        module = module or value.__module__
+        if value.__module__ != module:
+            return name
+        known = inspect.getclosurevars(value)
+        parts = (value.__code__, value.__defaults__, value.__kwdefaults__, known.nonlocals, known.globals)
+        return f"function({inner(*parts)})"
+    module = module or home
+    if home != module:
+        return name
+    if isinstance(value, type):
+        return f"class {name}({inner({key: each for key, each in vars(value).items() if not key.startswith('__')})})"
+    return f"object({inner(type(value), getattr(value, '__dict__', None))})"

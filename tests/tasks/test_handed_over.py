@@ -1,0 +1,93 @@
+"""Rows and tasks handed over as Python objects."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from grpo.config import Dataset
+from grpo.errors import GrpoError
+from grpo.tasks import load_task, take_task
+from grpo.tasks.handed_over import name_of_rows, take_rows
+from grpo.tasks.rows import Source
+
+ROWS = [{"prompt": f"{n}+1=", "answer": n + 1} for n in range(60)]
+
+
+def ids(data: Any, **settings: Any) -> tuple[set[str], set[str]]:
+    rows = take_rows(data)
+    task = load_task("data", name_of_rows(rows), Dataset(**settings), rows)
+    held_out = {problem.id for problem in task.heldout()}
+    return {problem.id for problem in task.problems()} - held_out, held_out  # type: ignore[attr-defined]
+
+
+def test_rows_are_named_by_their_index() -> None:
+    train, held_out = ids(ROWS)
+    assert train | held_out == {f"data[{i}]" for i in range(60)}
+    assert train
+    assert held_out
+
+
+def test_a_dataset_and_its_splits() -> None:
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_list(ROWS)
+    assert ids(table) == ids(ROWS)
+    splits = datasets.DatasetDict({"train": table, "test": datasets.Dataset.from_list(ROWS[:3])})
+    train, held_out = ids(splits, heldout="test")
+    assert len(train) == 60
+    assert held_out == {"data['test'][0]", "data['test'][1]", "data['test'][2]"}
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "says"),
+    [
+        ([], {}, "field data: data has no rows"),
+        (7, {}, "field data: data is of type int; give a list of dicts"),
+        ([ROWS[0], "6*7="], {}, r"field data: data\[1\] is of type str; give a dict"),
+        ({"train": ROWS}, {"split": "valid"}, "field dataset.split: data has no split 'valid'; it has train"),
+        (ROWS, {"heldout": "test"}, "field dataset.heldout: 'test' is a split, but python:60 rows is a list without"),
+        ([{"ask": "6*7="}], {}, "field dataset.prompt: no column named prompt, .* in data, which has ask"),
+        ([{"prompt": "", "answer": 1}], {}, r'data\[0\]: column "prompt"'),
+    ],
+)
+def test_what_is_not_rows_is_refused(data: Any, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(GrpoError, match=says):
+        ids(data, **settings)
+
+
+def test_rows_are_not_sent_to_the_workers() -> None:
+    rows = take_rows([*ROWS, {"prompt": "needle?", "answer": "needle"}])
+    task = load_task("data", name_of_rows(rows), Dataset(), rows)
+    assert b"needle" not in pickle.dumps(task)
+
+
+def test_names_of_another_process_are_refused() -> None:
+    with pytest.raises(GrpoError, match="field data: 60 rows was handed over in Python and is not stored; name a file"):
+        load_task("data", "python:60 rows")
+    with pytest.raises(GrpoError, match="field task: Mine was handed over in Python and is not stored; name another"):
+        load_task("python:Mine")
+
+
+class Rowed:
+    name = "rowed"
+
+    def __init__(self, source: Source):
+        self.rows = source.read("train")
+
+    def draw(self, step: int, count: int, seed: int) -> list[Any]:
+        return []
+
+    heldout = score = draw
+
+
+def test_a_class_takes_the_rows_and_an_object_has_its_own() -> None:
+    rows = take_rows(ROWS)
+    task = take_task(Rowed, Source("python:60 rows", rows=rows))
+    assert len(task.rows) == 60  # type: ignore[attr-defined]
+    assert take_task(task, Source()) is task
+    with pytest.raises(GrpoError, match="field data: the task handed over has its own problems"):
+        take_task(task, Source("python:60 rows", rows=rows))
+    with pytest.raises(GrpoError, match="field task: an object of type int lacks name, draw, heldout, score"):
+        take_task(3, Source())

@@ -1,0 +1,110 @@
+"""`grpo.train` with objects in place of the config's texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import grpo
+from grpo.cli.main import main
+from grpo.rewards.handed_over import take_rewards
+from grpo.tasks.arithmetic import Arithmetic
+from grpo.training.bytecode import describe
+from helpers.runs import small
+
+DATA = [{"prompt": f"{a}+{a + 1}+{a + 2}=", "answer": 3 * a + 3} for a in range(10, 90)]
+
+
+def rewards_of(run: grpo.Run) -> list[tuple[str, float]]:
+    rows = run.completions(step=0)
+    assert len(rows) == 16
+    return [(row["text"], row["reward"]) for row in rows]
+
+
+def test_a_lambda_and_a_list_of_dicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with grpo.train(
+        small(tmp_path, steps=1, run="handed"), reward=lambda problem, text: len(text) / 8, data=DATA
+    ) as run:
+        assert (run.config["reward"], run.config["data"]) == ("python:lambda", "python:80 rows")
+        assert run.config["task"] == "data"
+        assert all(reward == len(text) / 8 for text, reward in rewards_of(run))
+    assert main(["eval", "handed", "--runs", str(tmp_path)]) == 2
+    assert "field data: 80 rows was handed over in Python and is not stored" in capsys.readouterr().err
+
+
+def test_a_task_object(tmp_path: Path) -> None:
+    class Sevens(Arithmetic):
+        trusted = False
+
+        def score(self, problem: grpo.Problem, text: str) -> dict[str, float | None]:
+            return {"sevens": float(text.count("7"))}
+
+        def is_correct(self, problem: grpo.Problem, text: str) -> bool:
+            return True
+
+    with grpo.train(small(tmp_path, steps=1), task=Sevens("easy")) as run:
+        assert run.config["task"] == "python:arithmetic:easy"
+        assert all(reward == text.count("7") for text, reward in rewards_of(run))
+
+
+def by_length(per: float) -> Callable[[grpo.Problem, str], float]:
+    return lambda problem, text: len(text) / per
+
+
+def test_a_resume_must_be_handed_the_same(tmp_path: Path) -> None:
+    config = small(tmp_path, steps=2, run="mine", resume=True)
+    with grpo.train(config, reward=by_length(8), data=DATA) as run:
+        assert run.last_step() == 1
+    longer = small(tmp_path, steps=3, run="mine", resume=True)
+    with pytest.raises(grpo.GrpoError, match="mine would not go on as it began: reward code was"):
+        grpo.train(longer, reward=by_length(9), data=DATA)
+    with pytest.raises(grpo.GrpoError, match="data was 'python:80 rows', is 'python:79 rows'"):
+        grpo.train(longer, reward=by_length(8), data=DATA[1:])
+    with grpo.train(longer, reward=by_length(8), data=DATA) as run:
+        assert run.last_step() == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "handed", "field"),
+    [
+        ({"reward": "task"}, {"reward": by_length(8)}, "reward"),
+        ({"data": "rows.jsonl"}, {"data": DATA}, "data"),
+        ({"task": "arithmetic"}, {"task": Arithmetic()}, "task"),
+    ],
+)
+def test_both_are_refused(tmp_path: Path, settings: dict[str, Any], handed: dict[str, Any], field: str) -> None:
+    with pytest.raises(grpo.GrpoError, match=f"^field {field}: set in the config and handed over; give one of them$"):
+        grpo.train(small(tmp_path, **settings), **handed)
+
+
+def test_texts_mean_what_they_mean_in_the_config(tmp_path: Path) -> None:
+    with grpo.train(small(tmp_path, steps=1), task="arithmetic:easy", reward="task") as run:
+        assert (run.config["task"], run.config["reward"]) == ("arithmetic:easy", "task")
+
+
+HELP = 3
+
+
+def helper(text: str) -> int:
+    return len(text) + HELP
+
+
+def test_code_is_described_by_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def counts(problem: grpo.Problem, text: str) -> float:
+        return helper(text) * (text in {"a", "b", "c"})
+
+    before = describe(counts)
+    assert describe(counts) == before
+    assert describe(by_length(8)) == describe(by_length(8))
+    assert describe(by_length(8)) != describe(by_length(9)), "values of the closure"
+    monkeypatch.setattr(f"{__name__}.HELP", 4)
+    assert describe(counts) != before, "globals of a function that it calls"
+
+
+def test_names_of_functions_are_those_of_the_record() -> None:
+    text, functions = take_rewards([by_length(8), (by_length(9), 2)])
+    assert text == "python:lambda, python:lambda_2*2.0"
+    assert list(functions) == ["lambda", "lambda_2"]
