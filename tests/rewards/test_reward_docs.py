@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,9 @@ from grpo.rewards.functions import FunctionReward, Spec, parse
 from grpo.rewards.pool.confine import OTHER_PROCESSES, Limits
 from grpo.rewards.pool.invoke import Request
 from grpo.rewards.scoring import RECENT
+from grpo.tasks.arithmetic import Arithmetic
 from grpo.tasks.checkers.sandbox import ProgramLimits, require
+from grpo.training.inputs import Inputs
 from grpo.types import Problem
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -57,13 +61,38 @@ def test_numbers_on_the_pages() -> None:
 
 
 def test_the_functions_shown_agree(tmp_path: Path) -> None:
-    [code] = blocks(OWN, "python")
+    code, _ = blocks(OWN, "python")
     (tmp_path / "mine.py").write_text(code)
     for name in ("close", "close_as_in_trl"):
         reward = FunctionReward(Spec(str(tmp_path / "mine.py"), name, 1.0))
         reward.load()
         found = reward(Request(Problem("p", "6*7=", "42"), ("42 ", "41")))
         assert [dict(outcome.parts) for outcome in found] == [{name: 1.0}, {name: 0.0}]
+
+
+def test_what_is_shown_handed_over_is_taken() -> None:
+    _, code = blocks(OWN, "python")
+    taken: list[Config] = []
+
+    def train(config: Config, **handed: Any) -> None:
+        taken.append(Inputs.take(config, **handed)[0])
+
+    names = {
+        "grpo": SimpleNamespace(train=train),
+        "config": Config(),
+        "close": len,
+        "brief": len,
+        "datasets": SimpleNamespace(load_dataset=lambda name: {"train": [{"prompt": "6*7=", "answer": "42"}]}),
+        "Backwards": Arithmetic,
+    }
+    exec(code, names)
+    assert [config.reward for config in taken] == [
+        "python:lambda",
+        "python:len, python:len_2*0.2, mine.py:polite*0.1, task",
+        "",
+    ]
+    assert [config.data for config in taken] == ["python:2 rows", "python:1 rows", ""]
+    assert taken[2].task == "python:arithmetic"
 
 
 def test_the_program_shown_runs() -> None:
