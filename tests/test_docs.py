@@ -197,7 +197,7 @@ def test_the_commands_of_a_page_parse(page):
 
 ROOT = DOCS.parent
 PAGES = [ROOT / "README.md", ROOT / "benchmarks/results.md", *sorted(DOCS.glob("*.md"))]
-READERS_FILES = {"mine.py", "mytask.py", "rewards.py", "script.py"}
+READERS_FILES = {"file.py", "mine.py", "mytask.py", "rewards.py", "script.py"}
 READERS_RECIPES = {"recipes/mine.toml", "recipes/other.toml"}
 
 

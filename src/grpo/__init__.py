@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from grpo.config import SftConfig as SftConfig
     from grpo.errors import GrpoError as GrpoError
     from grpo.record.events import Callback as Callback
+    from grpo.record.records import Records as Records
     from grpo.record.store import Run as Run
     from grpo.training.loop import train as train
     from grpo.training.sft import sft as sft
@@ -30,6 +31,7 @@ __all__ = [
     "Group",
     "GrpoError",
     "Problem",
+    "Records",
     "Run",
     "SftConfig",
     "sft",
@@ -44,6 +46,7 @@ _HOMES = {
     "Group": "types",
     "GrpoError": "errors",
     "Problem": "types",
+    "Records": "record.records",
     "Run": "record.store",
     "SftConfig": "config",
     "sft": "training.sft",
@@ -52,7 +55,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Names are fetched when asked for, so that `grpo --help` and the record never wait for torch."""
+    """Import a public name at its first use, so that `grpo --help` and the record do not import torch."""
     if name in _HOMES:
         return getattr(import_module(f"grpo.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'grpo' has no attribute {name!r}")
