@@ -248,7 +248,7 @@ def test_sampling_leaves_the_weights_alone() -> None:
 
 def test_prompts_that_cannot_be_sampled_are_named() -> None:
     policy = random_policy("llama")
-    with pytest.raises(GrpoError, match="problem empty: its prompt has no tokens"):
+    with pytest.raises(GrpoError, match="problem empty: the prompt has no tokens"):
         sample(policy, [Problem("empty", "", "")])
     with pytest.raises(
         GrpoError, match=r"problem long: 250 prompt tokens and max_new_tokens 16 exceed the 256 positions"

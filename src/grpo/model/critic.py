@@ -1,4 +1,4 @@
-"""The critic: what reward is still to come, token by token. PPO's baseline, where GRPO has the group."""
+"""The critic: predicts the reward still to come at every token. It is PPO's baseline; GRPO uses the group instead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grpo.types import Batch
 
 @dataclass(eq=False)
 class Critic:
-    """A network with one output. Shared, it reads the policy's hidden states and owns the output layer alone."""
+    """A network with one output. A shared critic reads the policy's hidden states and owns only its output layer."""
 
     body: Policy
     head: torch.nn.Linear
@@ -27,7 +27,7 @@ class Critic:
     shared: bool
 
     def values(self, batch: Batch, hidden_AC: torch.Tensor | None = None) -> torch.Tensor:
-        """Expected before each completion token, [N, L]: read at the state that predicts it."""
+        """Value before each completion token, [N, L], from the hidden state that predicts the token."""
         hidden_AC = predicting_states(self.body, batch) if hidden_AC is None else hidden_AC
         values_A = self.head(hidden_AC.to(self.head.weight.dtype))[:, 0]
         return torch.zeros_like(batch.sampler_logp_NL, dtype=values_A.dtype).masked_scatter(batch.mask_NL, values_A)
@@ -46,7 +46,7 @@ class Critic:
         yield from ((f"head.{name}", weight) for name, weight in self.head.named_parameters())
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Weights and Adam's state, by name: what a checkpoint holds."""
+        """Weights and Adam's state by name, for a checkpoint."""
         weights = {name: weight.detach() for name, weight in self.named_parameters()}
         named = weights | state_tensors(self.named_parameters(), self.optimizer)
         return {f"critic/{name}": tensor for name, tensor in named.items()}
@@ -55,7 +55,7 @@ class Critic:
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         for name, weight in self.named_parameters():
             if f"critic/{name}" not in tensors:
-                raise GrpoError("the checkpoint's critic does not belong to this model; start a new run")
+                raise GrpoError("field resume: the checkpoint's critic is of another model; start a new run")
             weight.copy_(tensors[f"critic/{name}"])
             if f"critic/step/{name}" in tensors:
                 self.optimizer.state[weight] = {
@@ -64,11 +64,11 @@ class Critic:
 
 
 def make_critic(config: Config, policy: Policy) -> Critic:
-    """As large as the policy and with the run's first weights, or on the policy's own; the value is 0 at first."""
+    """A copy of the run's first model, or an output layer on the policy (shared). Values start at 0."""
     shared = config.critic.model == "shared"
     dtype, device = policy.model.dtype, policy.device
     body = policy if shared else load_policy(config.model, device=str(device), dtype=dtype, compute=policy.compute)
-    # Values are sums of small differences: the output layer keeps float32 where the network has less.
+    # Values add up small differences, so the output layer is in float32 or wider.
     head = torch.nn.Linear(
         body.model.config.hidden_size, 1, device=device, dtype=torch.promote_types(dtype, torch.float32)
     )
@@ -76,6 +76,6 @@ def make_critic(config: Config, policy: Policy) -> Critic:
     torch.nn.init.zeros_(head.bias)
     if config.lora.rank and not shared:
         adapt(body, config.lora, config.seed)
-    trained = [] if shared else [weight for weight in body.model.base_model.parameters() if weight.requires_grad]
-    owned = [*trained, *head.parameters()]
+    trainable = [] if shared else [weight for weight in body.model.base_model.parameters() if weight.requires_grad]
+    owned = [*trainable, *head.parameters()]
     return Critic(body, head, adamw(owned, config.optimizer), shared)

@@ -1,4 +1,4 @@
-"""The machine a run is on: device, precision, threads, memory."""
+"""The machine of a run: device, precision, threads, memory."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ if TYPE_CHECKING:
     from grpo.record.store import Run
 
 SMALL_MODEL = 5_000_000
-"""Parameters below which a second thread gains a fifth on an idle machine, and on a busy one loses tenfold: threads
-that wait for one another spin."""
+"""Parameters below which one thread is used: a second makes an idle machine a fifth faster and a busy one ten times
+slower, because waiting threads spin."""
 
 
 def prepare_machine(system: System, policy: Policy, run: Run | None = None) -> int:
-    """Sets determinism and threads, and returns their number. A resumed run gets as many as it began with, because they
-    decide the last bits."""
+    """Sets determinism and the number of threads, and returns that number.
+
+    A resumed run gets as many threads as it began with: their number changes the last bits.
+    """
     parameters = sum(weight.numel() for weight in policy.model.parameters())
     fitting = 1 if parameters < SMALL_MODEL else os.cpu_count() or 1
     torch.set_num_threads(system.threads or (run.meta("threads") if run else None) or fitting)
     if policy.compute_dtype == torch.float16:
-        # Partial sums of a product would be rounded to float16 before they are added.
+        # Otherwise partial sums of a matrix product are rounded to float16 before they are added.
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     if system.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -42,11 +44,13 @@ def prepare_machine(system: System, policy: Policy, run: Run | None = None) -> i
 
 
 @contextmanager
-def little_to_collect(device: torch.device) -> Iterator[None]:
-    """Meanwhile Python looks for garbage among new objects alone. Those there are by now, some 400,000, stay
-    anyway; to go through them takes 0.2 s, every thirty steps or so."""
+def frozen_garbage_collector(device: torch.device) -> Iterator[None]:
+    """Freezes existing objects, so that the garbage collector scans only new ones.
+
+    There are about 400,000; scanning them takes 0.2 s, about every thirty steps.
+    """
     if device.type == "cuda":
-        gc.collect()  # its memory is too precious to be held by what nobody needs
+        gc.collect()  # unreachable tensors may hold GPU memory
     gc.freeze()
     try:
         yield
@@ -57,15 +61,15 @@ def little_to_collect(device: torch.device) -> Iterator[None]:
 def pick_device(system: System) -> str:
     if system.device != "auto":
         if not re.fullmatch(r"cpu|cuda(:\d+)?", system.device):
-            raise GrpoError(f"field system.device: no device {system.device!r}; use auto, cpu, cuda or cuda:1")
+            raise GrpoError(f"field system.device: {system.device!r} is not a device; use auto, cpu, cuda or cuda:1")
         if system.device.startswith("cuda") and not torch.cuda.is_available():
-            raise GrpoError(f"field system.device: {system.device} asked for and there is no GPU; use cpu or auto")
+            raise GrpoError(f"field system.device: {system.device} needs a GPU and there is none; use cpu or auto")
         return system.device
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes this process could take now; where the system does not tell, all there are."""
+    """Free bytes; where the system does not report them, all bytes."""
     if device.type == "cuda":
         held_idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + held_idle
@@ -77,7 +81,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def peak_memory(device: torch.device) -> float:
-    """Bytes at the worst moment so far: of tensors on a GPU; on a CPU of the whole process, the program included."""
+    """Peak bytes so far: of tensors on a GPU, of the whole process on a CPU."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     unit = 1 if sys.platform == "darwin" else 1024
@@ -85,7 +89,7 @@ def peak_memory(device: torch.device) -> float:
 
 
 def placement(system: System) -> dict[str, Any]:
-    """Where a model is put, and in which precision it is kept and computes."""
+    """Device of a model, precision of its weights, and precision of computation."""
     device = pick_device(system)
     chosen = pick_precision(system, device)
     return {

@@ -1,4 +1,8 @@
-"""Tokens per micro-batch: as asked for, or found from free memory; halved where that was not enough."""
+"""What happens when GPU memory runs out: the work is undone and repeated with half the tokens per micro-batch.
+
+The smaller budget stays for the rest of the run and is recorded with it. No step is lost, and the gradient is the same:
+it does not depend on how a batch is split. Below `LEAST` tokens the run ends with an error that names the remedies.
+"""
 
 from __future__ import annotations
 
@@ -14,34 +18,35 @@ if TYPE_CHECKING:
 
 BY_DEFAULT = 16384
 MOST, LEAST = 65536, 1024
-"""Beyond the most, a GPU gains nothing; below the least, something else is wrong."""
+"""Above `MOST` a GPU is no faster; below `LEAST` something else fills the memory."""
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-def tokens_at_once(policy: Policy, asked: int) -> int:
-    return policy.token_budget or asked or BY_DEFAULT
+def tokens_at_once(policy: Policy, configured: int) -> int:
+    """Tokens per micro-batch: the reduced budget, the configured one, or the default."""
+    return policy.token_budget or configured or BY_DEFAULT
 
 
 def within_memory(
-    policy: Policy, asked: int, work: Callable[[int], Found], undo: Callable[[], None] = lambda: None
-) -> Found:
-    """`work(tokens at once)`; when the GPU's memory runs out, undone and done again with half as many, from then on.
+    policy: Policy, configured: int, work: Callable[[int], Result], undo: Callable[[], None] = lambda: None
+) -> Result:
+    """The result of `work(tokens per micro-batch)`.
 
-    Work whose result does not depend on how it is split loses nothing by it.
+    When memory runs out, calls `undo`, halves the policy's token budget, and repeats the work.
     """
     while True:
-        tokens = tokens_at_once(policy, asked)
+        tokens = tokens_at_once(policy, configured)
         try:
             return work(tokens)
-        except torch.OutOfMemoryError as error:  # border: how much memory others leave is not ours to know
+        except torch.OutOfMemoryError as error:  # border: other processes use the GPU's memory too
             if tokens <= LEAST:
                 raise GrpoError(
                     f"field system.token_budget: out of memory on {policy.device} even with {tokens} tokens per "
-                    "micro-batch; turn on --system.gradient_checkpointing, shorten completions, or train adapters "
-                    "(see grpo plan)"
+                    "micro-batch; turn on --system.gradient_checkpointing, shorten completions, or train with "
+                    "--lora.rank (see grpo plan)"
                 ) from error
-        # Outside the handler: the error's traceback would keep every tensor of the failed attempt.
+        # Outside the handler: the error's traceback holds the tensors of the failed attempt.
         undo()
         torch.cuda.empty_cache()
         policy.token_budget = max(LEAST, tokens // 2)

@@ -1,4 +1,4 @@
-"""AdamW on a network's weights, and its state as named tensors that a checkpoint can hold."""
+"""AdamW on a network's weights, and its state as named tensors for a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grpo.kill_points import point
 from grpo.model.policy import Policy
 
 STATE = ("step", "exp_avg", "exp_avg_sq")
-"""What Adam keeps of every weight."""
+"""Adam's state of every weight."""
 
 
 def make_optimizer(policy: Policy, settings: Optimizer) -> torch.optim.AdamW:
@@ -23,7 +23,7 @@ def make_optimizer(policy: Policy, settings: Optimizer) -> torch.optim.AdamW:
 
 
 def adamw(weights: Iterable[torch.nn.Parameter], settings: Optimizer) -> torch.optim.AdamW:
-    """The learning rate is set at every step, from the schedule."""
+    """An optimizer without a learning rate: the schedule sets it at every step."""
     optimizer = torch.optim.AdamW(
         weights,
         lr=0.0,
@@ -31,26 +31,26 @@ def adamw(weights: Iterable[torch.nn.Parameter], settings: Optimizer) -> torch.o
         weight_decay=settings.weight_decay,
         fused=True,
     )
-    optimizer.register_step_post_hook(_count_up)
+    optimizer.register_step_post_hook(_increment_versions)
     return optimizer
 
 
-def _count_up(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Fused updates do not count the weights' versions up, by which working copies (`model.fused.weights`) know."""
+def _increment_versions(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Increments the weights' versions, as fused updates do not; working copies (`model.fused.weights`) read them."""
     increment_version(weight for group in optimizer.param_groups for weight in group["params"])
 
 
 def take_step(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_clip: float) -> float:
-    """Of the policy: `descend`, counted in its version where an update was taken."""
+    """`descend` for the policy; increments its version if an update was made."""
     norm = descend(optimizer, lr=lr, grad_clip=grad_clip)
     policy.version += math.isfinite(norm)
     return norm
 
 
 def descend(optimizer: torch.optim.AdamW, *, lr: float, grad_clip: float) -> float:
-    """One update with the gradients at hand; returns their norm before clipping.
+    """One update with the present gradients. Returns their norm before clipping.
 
-    Where that is not finite no update is taken: weights and moments stay as they are.
+    If the norm is not finite, no update is made: weights and optimizer state stay as they are.
     """
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     norm = float(torch.nn.utils.clip_grad_norm_(weights, grad_clip))
@@ -77,9 +77,9 @@ def restore_state(policy: Policy, optimizer: torch.optim.AdamW, tensors: Mapping
         for name, weight in policy.trainable()
         for kind in STATE
     }
-    # No state at all is right where no update was taken yet (every group was without signal).
+    # A checkpoint before the first update has no state (no group had signal).
     if tensors and {name: tuple(tensor.shape) for name, tensor in tensors.items()} != expected:
-        raise GrpoError("the checkpoint's optimizer state does not belong to this model; start a new run")
+        raise GrpoError("field resume: the checkpoint's optimizer state is of another model; start a new run")
     if tensors:
         for name, weight in policy.trainable():
             optimizer.state[weight] = {kind: tensors[f"{kind}/{name}"].to(weight.device) for kind in STATE}

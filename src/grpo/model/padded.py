@@ -1,7 +1,7 @@
-"""Models that the one attention function cannot serve: every completion stands alone, behind a prompt of its own.
+"""Padded models: each completion is a row of its own, [prompt][completion][padding], through the stock model.
 
-They compute attention in a way of their own (Gemma 2 caps its scores, Bloom adds a slope, Mamba has none), so the stock
-model runs on padded rows. It costs the prompt once per completion, and padding; the numbers are the same.
+They cannot use our attention function: Gemma 2 caps its scores, Bloom adds a slope, Mamba has no attention. The prompt
+is computed once per completion, and padding is computed too; the results are the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def can_be_packed(model_class: Any, config: Any) -> bool:
 
 
 def predicting_states(body: Any, batch: Batch) -> torch.Tensor:
-    """The hidden state that predicts each trained token, [A, C], from rows [prompt][completion][padding]."""
+    """The hidden state that predicts each completion token, [A, C]."""
     layout = batch.layout
     lengths_N = layout.prompt_lengths_P[layout.prompt_of_N]
     places_NS, exists_NS = _rows(batch, lengths_N)
@@ -36,7 +36,7 @@ def predicting_states(body: Any, batch: Batch) -> torch.Tensor:
 
 
 def _rows(batch: Batch, lengths_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Index into T of every token of every row, and whether there is one."""
+    """Index into T of every token of every row; and a mask, False for padding."""
     layout = batch.layout
     (_, L), Q = layout.places_NL.shape, layout.prompt_places_PQ.shape[1]
     column_S = torch.arange(Q + L, device=lengths_N.device)

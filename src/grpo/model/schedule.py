@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step alone, so that a resumed run needs no scheduler state."""
+"""The learning rate as a function of the step only, so that a resumed run needs no scheduler state."""
 
 from __future__ import annotations
 

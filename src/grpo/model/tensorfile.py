@@ -1,7 +1,7 @@
-"""Named tensors into a safetensors file, without copying them and without holding up other threads.
+"""Writes named tensors to a safetensors file without copying them and without blocking other threads.
 
 The format: 8 bytes with the header's length, the header as JSON (name -> dtype, shape, offsets), then the raw numbers.
-The library's own writer makes a Python bytes object of every tensor first, which stops all other Python threads.
+The library's writer makes a Python bytes object of every tensor first, which blocks all other Python threads.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ DTYPES = {
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Tensors in main memory; on the disk, and synced, when this returns."""
+    """Writes tensors in main memory, and syncs the file to disk."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
         start, end = end, end + tensor.nbytes
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # the numbers begin at a multiple of 8
+    text += b" " * (-len(text) % 8)  # the numbers start at a multiple of 8
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for tensor in tensors.values():
-            # As bytes, because numpy has no bfloat16. `write` lets other threads run.
+            # As bytes: numpy has no bfloat16. `write` releases Python's lock.
             file.write(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
         file.flush()
         os.fsync(file.fileno())
 
 
 class Mirror:
-    """Copies of a run's tensors in main memory, made again and again in the same place.
+    """Copies of a run's tensors in main memory, in buffers that are reused.
 
-    On a GPU the place is page-locked, so that a copy runs at the speed of the bus; making room for it is slow, and is
-    done once.
+    On a GPU the buffers are page-locked, so that a copy runs at the speed of the bus. Allocating them is slow and done
+    once.
     """
 
     def __init__(self) -> None:
-        self._places: dict[str, torch.Tensor] = {}
+        self._buffers: dict[str, torch.Tensor] = {}
 
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The numbers as they are now. They are overwritten by the next call."""
+        """Copies of the tensors as they are now. The next call overwrites them."""
         for name, tensor in tensors.items():
-            place = self._places.get(name)
-            if place is None or place.shape != tensor.shape or place.dtype != tensor.dtype:
-                place = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-                self._places[name] = place
-            place.copy_(tensor.detach(), non_blocking=True)
+            buffer = self._buffers.get(name)
+            if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+                self._buffers[name] = buffer
+            buffer.copy_(tensor.detach(), non_blocking=True)
         if any(tensor.is_cuda for tensor in tensors.values()):
             torch.cuda.synchronize()
-        return {name: self._places[name] for name in tensors}
+        return {name: self._buffers[name] for name in tensors}

@@ -1,7 +1,8 @@
 """The built-in engine: samples groups from the training weights, in process.
 
-Each prompt is computed once per group; its completions start from those keys and values, advance together one token
-at a time, and leave the batch as they finish. More completions than memory holds run in waves. Axis letters: types.py.
+Each prompt is computed once per group. Its completions start from those keys and values, advance together one token at
+a time, and leave the batch as they finish. Completions that memory cannot hold at once are sampled in several sampling
+batches. docs/paths.md lists the ways of decoding. Axis letters: types.py.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from grpo.rollout.cuda.graphs import GraphDecoding
 
 COMPACT_BELOW = 0.8
-"""Finished rows are dropped once fewer than this share of the batch is still going: a drop copies the cache."""
+"""Finished rows are dropped once fewer than this share of the batch is active: dropping copies the cache."""
 SHARE_OF_FREE_MEMORY = 0.4
-"""What completions in flight may take of it: gradients, moments and activations need the rest."""
+"""Share of free memory for completions being sampled; gradients, optimizer state and activations need the rest."""
 
 Sampled = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Tokens, log-probabilities and lengths of completions."""
@@ -63,7 +64,7 @@ class Engine:
         for first, last, samples in self._spans(len(problems), group_size):
             parts.append(self._sampled(prompts[first:last], noise_PGL[first:last, samples], sampling))
             if samples.stop is not None and samples.stop < group_size:
-                continue  # the rest of this group is still to come
+                continue  # more samples of this group follow
             completions = self._completions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
             parts = []
             yield [
@@ -80,9 +81,9 @@ class Engine:
             return self._decode(prompts, noise_PGL, sampling)
 
     def rows_that_fit(self, prompt_tokens: int, max_new_tokens: int) -> int:
-        """How many completions can be in flight, by the memory that is free now."""
+        """Number of completions that free memory holds at once."""
         config = self.policy.model.config
-        # A model without attention keeps less than this.
+        # An upper bound for models without attention.
         heads = getattr(config, "num_attention_heads", 1)
         key_heads = getattr(config, "num_key_value_heads", None) or heads
         width = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -91,7 +92,7 @@ class Engine:
         return max(1, int(SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) / per_row))
 
     def _spans(self, problems: int, group_size: int) -> Iterator[tuple[int, int, slice]]:
-        """Problems [first, last) and which of their samples; a group is split only when it does not fit whole."""
+        """Problems [first, last) and a slice of their samples; a group is split only when it does not fit whole."""
         at_once = self.rows_at_once // group_size
         if at_once:
             for first in range(0, problems, at_once):
@@ -105,11 +106,13 @@ class Engine:
         tokens = self.policy.prompt_tokens(problem)
         limit = getattr(self.policy.model.config, "max_position_embeddings", None)
         if not tokens:
-            raise GrpoError(f"problem {problem.id}: its prompt has no tokens; give it some text")
+            raise GrpoError(f"problem {problem.id}: the prompt has no tokens; write a prompt")
         unknown = getattr(self.policy.tokenizer, "unk_token_id", None)
         if unknown is not None and unknown in tokens:
             shown = problem.prompt[:40]
-            raise GrpoError(f"problem {problem.id}: {self.policy.name} does not know all characters of {shown!r}")
+            raise GrpoError(
+                f"problem {problem.id}: {self.policy.name} has no token for part of {shown!r}; use another model"
+            )
         if limit and len(tokens) + max_new_tokens > limit:
             raise GrpoError(
                 f"problem {problem.id}: {len(tokens)} prompt tokens and max_new_tokens {max_new_tokens} exceed the "
@@ -145,7 +148,7 @@ class Engine:
         return held.run(lengths, held.prefill(prompts), noise_PGL, temperature)
 
     def _decode(self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling) -> Sampled:
-        """One step of the stock model per token."""
+        """Decodes with one call of the stock model per token."""
         device, (_, group_size, max_new_tokens) = self.policy.device, noise_PGL.shape
         noise_NL = noise_PGL.reshape(-1, max_new_tokens)
         N = len(noise_NL)
@@ -154,8 +157,8 @@ class Engine:
         hidden_TC = self.policy.hidden(tokens_T[None], positions_T[None], layout)[0]
         prompt_of_N = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
         logits_NV = self.policy.logits(hidden_TC[last_P])[prompt_of_N]
-        in_full = device.type == "cpu" and self.policy.compute_dtype in (torch.float32, torch.float64)
-        cache_kind = SharedPromptCache if in_full else DecodeCache
+        full_precision = device.type == "cpu" and self.policy.compute_dtype in (torch.float32, torch.float64)
+        cache_kind = SharedPromptCache if full_precision else DecodeCache
         cache = cache_kind(prompt_cache, layout.prompt_lengths_P, prompt_of_N, max_new_tokens)
 
         end_tokens = torch.tensor(sorted(self.policy.end_tokens), device=device)
@@ -163,24 +166,24 @@ class Engine:
         logp_NL = torch.zeros(N, max_new_tokens, dtype=logits_NV.dtype, device=device)
         length_N = torch.full((N,), max_new_tokens, device=device)
         row = torch.arange(N, device=device)
-        """Which completion each row of the shrinking batch belongs to."""
-        going = torch.ones(N, dtype=torch.bool, device=device)
+        """Completion of each row; the batch shrinks as completions end."""
+        active = torch.ones(N, dtype=torch.bool, device=device)
         position = layout.prompt_lengths_P[prompt_of_N]
         for t in range(max_new_tokens):
             token, logp = sample_token(
                 logits_NV, noise_NL[row, t], sampling.temperature, sampling.top_k, sampling.top_p
             )
             tokens_NL[row, t], logp_NL[row, t] = token, logp
-            ended = going & torch.isin(token, end_tokens)
+            ended = active & torch.isin(token, end_tokens)
             length_N[row[ended]] = t + 1
-            going = going & ~ended
-            remaining = int(going.sum())
+            active = active & ~ended
+            remaining = int(active.sum())
             if remaining == 0 or t + 1 == max_new_tokens:
                 break
             if remaining < COMPACT_BELOW * len(row):
-                kept = going.nonzero()[:, 0]
+                kept = active.nonzero()[:, 0]
                 cache.keep(kept)
-                row, token, position, going = row[kept], token[kept], position[kept], going[kept]
+                row, token, position, active = row[kept], token[kept], position[kept], active[kept]
             cache.grow()
             hidden_N1C = self.policy.hidden(token[:, None], position[:, None], cache)
             logits_NV = self.policy.logits(hidden_N1C[:, 0])

@@ -1,4 +1,4 @@
-"""Counter-based randomness: a number depends on its coordinates alone, so there is no generator state to lose.
+"""Counter-based randomness: a number depends only on its coordinates, so there is no generator state to save.
 
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), the same on every device.
 """
@@ -24,7 +24,7 @@ def philox(counter: Sequence[torch.Tensor], key: tuple[int, int]) -> list[torch.
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
-        # Products of two words fill 64 bits; that the sign bit is among them does not change the bits.
+        # The product of two words fills 64 bits, the sign bit included; the bits are the same.
         product0, product1 = MULTIPLIERS[0] * c0, MULTIPLIERS[1] * c2
         c0, c1, c2, c3 = (
             (product1 >> 32) & WORD ^ c1 ^ k0,
@@ -63,5 +63,5 @@ def sampling_noise(
         torch.arange(group_size, device=device)[None, :, None],
         torch.arange(positions, device=device)[None, None, :],
     ]
-    # 24 bits fill a float32 exactly, so that every device makes the same number of them.
+    # A float32 holds 24 bits exactly, so every device makes the same number.
     return (philox(counter, key)[0] >> 8).float() * 2.0**-24

@@ -1,4 +1,4 @@
-"""The next token of each row by inverse transform, in plain torch."""
+"""Samples the next token of each row by inverse transform, in plain torch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import math
 import torch
 
 CHUNK = 256
-"""Tokens summed at a time. Running sums are needed of one chunk a row alone: over a whole vocabulary of 49,152 tokens
-they would cost more than the probabilities themselves."""
+"""Tokens per chunk. Cumulative sums are computed for one chunk per row: over a whole vocabulary of 49,152 tokens they
+would cost more than the probabilities."""
 LEAST_CHUNK = 32
-"""Below this, chunks would be too many; the row is one then."""
+"""Smallest chunk. A vocabulary that does not divide into chunks of this size is one chunk."""
 
 
 def sample_token(
     logits_NV: torch.Tensor, uniform_N: torch.Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The next token of each row (one uniform a token), and its log-probability.
+    """The next token of each row, from one uniform number each, and its log-probability.
 
     >>> logits = torch.tensor([[0.1, 0.2, 0.7]]).log()
     >>> [sample_token(logits, torch.tensor([u]), temperature=1.0)[0].item() for u in (0.0, 0.15, 0.95)]
@@ -26,7 +26,7 @@ def sample_token(
         logits_NV = logits_NV / temperature
     prob_NV = torch.softmax(logits_NV, dim=-1)
     greatest_N = logits_NV.amax(dim=-1)
-    # The greatest probability is 1 / sum exp(logit - greatest): the normaliser, without another pass over the row.
+    # The greatest probability is 1 / sum exp(logit - greatest): it gives the normaliser without another pass.
     log_greatest_N = prob_NV.amax(dim=-1).log()
     greedy = temperature == 0
     token_N = logits_NV.argmax(dim=-1) if greedy else _inverse(_restrict(prob_NV, top_k, top_p), uniform_N)
@@ -34,12 +34,12 @@ def sample_token(
 
 
 def _inverse(weight_NV: torch.Tensor, uniform_N: torch.Tensor) -> torch.Tensor:
-    """The token in whose stretch of the running sum `uniform_N` falls: first its chunk, then its place there."""
+    """The token whose interval of the cumulative sum holds `uniform_N`: first its chunk, then the token in it."""
     N, V = weight_NV.shape
     width = math.gcd(V, CHUNK)
     weight_NKW = weight_NV.view(N, -1, width if width >= LEAST_CHUNK else V)
     ends_NK = weight_NKW.sum(dim=-1).cumsum(dim=-1)
-    # Scaled by the last value, because rounding (and restriction) leaves it short of 1.
+    # The last cumulative sum is below 1 after rounding or top-k and top-p, so the target is scaled by it.
     target_N1 = uniform_N[:, None].to(ends_NK.dtype) * ends_NK[:, -1:]
     chunk_N1 = _first_beyond(ends_NK, target_N1)
     before_N1 = torch.where(chunk_N1 > 0, ends_NK.gather(1, (chunk_N1 - 1).clamp(min=0)), 0.0)
@@ -49,14 +49,14 @@ def _inverse(weight_NV: torch.Tensor, uniform_N: torch.Tensor) -> torch.Tensor:
 
 
 def _first_beyond(running_NK: torch.Tensor, target_N1: torch.Tensor) -> torch.Tensor:
-    """Rounding may put the target at the row's end or past it; the last that weighs anything is meant then."""
+    """Index of the first sum beyond the target. Where rounding puts the target past the end: the last with a weight."""
     last_N1 = running_NK[:, -1:]
     below_N1 = torch.minimum(target_N1, torch.nextafter(last_N1, torch.zeros_like(last_N1)))
     return torch.searchsorted(running_NK, below_N1, right=True).clamp(max=running_NK.shape[1] - 1)
 
 
 def _restrict(prob_NV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
-    """Zeroes all but the `top_k` likeliest tokens, and all beyond the smallest set that holds `top_p` of the mass."""
+    """Zeroes all but the `top_k` likeliest tokens, and all outside the smallest set that holds `top_p` of the mass."""
     if not top_k and top_p >= 1:
         return prob_NV
     sorted_NV, order_NV = prob_NV.sort(dim=-1, descending=True)

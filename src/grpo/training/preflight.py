@@ -86,7 +86,7 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
     lengths = [len(policy.prompt_tokens(problem)) for problem in problems]
     for problem, length in zip(problems, lengths, strict=True):
         if not length:
-            raise GrpoError(f"problem {problem.id}: its prompt has no tokens; give it some text")
+            raise GrpoError(f"problem {problem.id}: the prompt has no tokens; write a prompt")
     limit = getattr(policy.model.config, "max_position_embeddings", None)
     if not limit:
         return

@@ -12,7 +12,7 @@ import torch
 from grpo.config import Config, SftConfig
 from grpo.config.schema import as_dict
 from grpo.errors import DiskFullError, GrpoError
-from grpo.model.device import little_to_collect, peak_memory
+from grpo.model.device import frozen_garbage_collector, peak_memory
 from grpo.model.files import model_files
 from grpo.model.optimizer import state_tensors
 from grpo.model.policy import Policy
@@ -55,7 +55,7 @@ class TrainingRun:
         with (
             closing(self.opened.lock),
             recorded_ending(self.run, self.callbacks, self.stop),
-            little_to_collect(self.policy.device),
+            frozen_garbage_collector(self.policy.device),
         ):
             try:
                 self._begin()
