@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import grpo
+from grpo.cli.main import COMMANDS
 from grpo.config import Config, Evaluation, Optimizer, System
 from grpo.config import parse as flags
 from grpo.config.presets import PRESETS
@@ -20,6 +21,7 @@ from grpo.training.loop import loop
 from helpers.docs import ALGORITHM, DOCS, table_rows
 
 FROM_TRL = (DOCS / "from-trl.md").read_text()
+README = (DOCS.parent / "README.md").read_text()
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -183,14 +185,20 @@ def test_the_algorithm_added_from_outside_trains(tmp_path, monkeypatch):
     assert rows[-1]["ratio_max"] > 1
 
 
-@pytest.mark.parametrize("page", ["lora.md", "loggers.md"])
-def test_the_commands_of_a_page_parse(page):
-    commands = re.findall(r"^grpo train ([^#\n]+)", (DOCS / page).read_text(), re.MULTILINE)
+@pytest.mark.parametrize("page", ["lora.md", "loggers.md", "gpu.md", "../README.md"])
+def test_the_commands_of_a_page_parse(page, monkeypatch):
+    monkeypatch.chdir(DOCS.parent)  # for the recipes
+    text = (DOCS / page).read_text()
+    commands = re.findall(r"^grpo train ([^#\n]+)", text, re.MULTILINE)
     assert commands
     for command in commands:
         parse_train(shlex.split(command))
-    fields = re.findall(r"`--(\w+\.\w+)`", (DOCS / page).read_text(), re.MULTILINE)
+    fields = re.findall(r"`--(\w+\.\w+)[` ]", text)
     assert set(fields) <= set(flags.leaves(Config))
+
+
+def test_the_commands_of_the_readme_exist():
+    assert set(re.findall(r"^grpo (\w+)", README, re.MULTILINE)) <= set(COMMANDS)
 
 
 # Files: every path on the pages exists.
