@@ -1,12 +1,12 @@
-"""The one exception a person meets."""
+"""Errors that users see."""
 
 
 class GrpoError(Exception):
-    """A mistake the user can mend, told in one line: the field or file (and line), what is wrong, what to do.
+    """An error that the user can fix, in one line: the field or file (and line), what is wrong, what to do.
 
     The command line prints it without a traceback and exits with 2; `--debug` shows the traceback.
     """
 
 
 class DiskFullError(GrpoError):
-    """There is no space left. What was written before is intact, and the same write can be tried again."""
+    """The disk is full. Everything written before is intact, and the same write can be tried again."""

@@ -1,7 +1,7 @@
-"""Named instants at which a run can be killed, so that tests prove it survives each of them.
+"""Named points at which tests kill a run, to show that it survives each of them.
 
-`GRPO_KILL_AT=checkpoint.renamed` (or `checkpoint.renamed:3`, the third time) makes the process kill itself there, with
-the signal that cannot be caught. Nothing else reads that variable.
+With `GRPO_KILL_AT=checkpoint.renamed` the process sends itself SIGKILL at that point; with `checkpoint.renamed:3`, the
+third time it gets there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _remaining = int(_count or 1)
 
 
 def point(name: str) -> None:
-    """The run stands at this instant."""
+    """Marks the point `name` in the code."""
     global _remaining
     if name == _name:
         _remaining -= 1

@@ -114,7 +114,7 @@ def test_sft_positions(recipe):
     assert parse_sft(["--model=tiny", "rows.jsonl"]) == expected
     assert parse_sft([recipe('model = "nano"\ndata = "rows.jsonl"'), "tiny"]) == expected
     assert parse_sft(["tiny", "rows.jsonl", "--epochs", "2", "--steps=0"]).epochs == 2.0
-    assert "field data (default): write --data FILE with rows, or --task NAME" in refusal("tiny", parse=parse_sft)
+    assert "field data (default): missing; write --data FILE or --task NAME" in refusal("tiny", parse=parse_sft)
     assert '"more" (command line): unexpected' in refusal("tiny", "rows.jsonl", "more", parse=parse_sft)
 
 

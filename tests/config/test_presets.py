@@ -190,7 +190,7 @@ def test_what_a_run_cannot_have_is_told_before_it_is_made(tmp_path: Path, monkey
         ),
         (
             replace(config, loss=replace(config.loss, surrogate="math:pi")),
-            r"field loss.surrogate: cannot load 'math:pi': it is no function",
+            r"field loss.surrogate: cannot load 'math:pi': it is not a function",
         ),
     ):
         with pytest.raises(GrpoError, match=message):

@@ -49,8 +49,8 @@ def test_embedded_models_load(name: str, parameters: int) -> None:
 
 
 def test_unknown_names() -> None:
-    assert "no model 'tinny'; known are nano, smollm2, tiny" in refusal("tinny")
-    assert "no model './nowhere'" in refusal("./nowhere")
+    assert "unknown model 'tinny'; use nano, smollm2, tiny" in refusal("tinny")
+    assert "unknown model './nowhere'" in refusal("./nowhere")
     assert "cannot load 'nobody/nothing'" in refusal("nobody/nothing")
     assert set(EMBEDDED) == {"nano", "tiny"}
 

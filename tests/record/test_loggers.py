@@ -273,7 +273,7 @@ def test_fine_tuning_is_logged_too(tmp_path: Path) -> None:
 def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--log", "wandbb"]) == 2
     assert capsys.readouterr().err == (
-        'grpo: field system.log (command line): no logger "wandbb"; known: wandb, tensorboard, trackio\n'
+        'grpo: field system.log (command line): unknown logger "wandbb"; known: wandb, tensorboard, trackio\n'
     )
     # A folder of that name in the working directory is not the package.
     for missing in (None, types.SimpleNamespace(origin=None)):

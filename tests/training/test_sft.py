@@ -205,9 +205,9 @@ def test_a_task_is_learned_from_its_golds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "field data: write --data FILE with rows, or --task NAME"),
-        ({"task": "arithmetic"}, "field steps: a task has no end"),
-        ({"data": "rows.jsonl", "dataset": Dataset(heldout_share=0.2)}, "all rows are learnt from"),
+        ({}, "field data: missing; write --data FILE or --task NAME"),
+        ({"task": "arithmetic"}, "field steps: missing; a task has no last problem"),
+        ({"data": "rows.jsonl", "dataset": Dataset(heldout_share=0.2)}, "all rows are trained on"),
     ],
 )
 def test_rows_must_come_from_somewhere_and_end(settings: dict[str, str], message: str) -> None:

@@ -1,4 +1,4 @@
-"""All options. Attribute docstrings are the `--help`; a TOML file is flags written down. Imports no torch."""
+"""All options. Attribute docstrings are the `--help`. Imports no torch."""
 
 import dataclasses
 import json
@@ -17,163 +17,162 @@ from grpo.errors import GrpoError
 T = TypeVar("T")
 
 LOGGERS = ("wandb", "tensorboard", "trackio")
-"""What `system.log` may name."""
+"""Values of `system.log`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """How the weights move: AdamW."""
+    """AdamW and its schedule."""
 
     epochs: int = 1
     """Passes over the completions of a step."""
     minibatches: int = 1
-    """Updates per pass, each on its share of whole groups."""
+    """Optimizer steps per pass, each on an equal share of the groups."""
     warmup_steps: int = 10
     """Steps over which the learning rate rises from 0."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate goes on after the warm-up; linear and cosine fall to 0."""
+    """Learning rate after the warm-up; linear and cosine fall to 0."""
     weight_decay: float = 0.0
-    """Pull of the weights towards 0, times the learning rate."""
+    """Decoupled weight decay; multiplied by the learning rate."""
     adam_beta1: float = 0.9
-    """Memory of the gradient's mean."""
+    """Decay rate of the mean of the gradients."""
     adam_beta2: float = 0.99
-    """Memory of the gradient's square."""
+    """Decay rate of the mean of the squared gradients."""
     grad_clip: float = 1.0
-    """Longest gradient; a longer one is shortened to this norm."""
+    """Largest gradient norm; a larger gradient is scaled down to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lora:
-    """Adapters: small matrices beside the model's frozen weights, which are then all that is trained. Needs peft."""
+    """LoRA: train small adapter matrices and freeze the model's weights. Needs peft."""
 
     rank: int = 0
-    """Their inner width; 0: none, the whole model is trained."""
+    """Rank of the adapters; 0: no adapters, train the whole model."""
     alpha: float = 32.0
-    """What they add is multiplied by alpha / rank."""
+    """The adapters' output is multiplied by alpha / rank."""
     targets: str = ""
-    """Linear layers that get one, such as q_proj,v_proj; empty: all but the output layer."""
+    """Linear layers with an adapter, such as q_proj,v_proj; empty: all but the output layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Critic:
-    """What a reward is expected to be, token by token: trained only where loss.baseline is value (PPO)."""
+    """The critic, which predicts the reward from every token on. Used only if loss.baseline is value (PPO)."""
 
     model: Literal["separate", "shared"] = "separate"
-    """A network of its own, as large as the policy, or one more output of the policy's network."""
+    """separate: a second network of the policy's size; shared: one more output of the policy network."""
     lr: float = 1e-4
-    """Learning rate of a separate critic, or of the shared one's output; scheduled like the policy's."""
+    """Learning rate of a separate critic, or of a shared critic's output layer; scheduled like the policy's."""
     warmup_steps: int = 10
-    """First steps, in which only the critic learns."""
+    """First steps, in which only the critic is trained."""
     clip: float = 0.2
-    """How far an update may move a value and still be rewarded for it; 0: as far as it likes."""
+    """Clip range of the value loss; 0: no clip."""
     gamma: float = 1.0
     """Discount per token."""
     lam: float = 0.95
-    """Weight of far rewards against the critic's word: 1 trusts rewards alone, 0 the critic's next value."""
+    """Lambda of generalized advantage estimation: 1 uses only rewards, 0 only the next value."""
     weight: float = 0.5
-    """Weight of the shared critic's error in the policy's loss."""
+    """Weight of a shared critic's loss in the policy's loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """How progress is measured, on problems that are never trained on."""
+    """Evaluation on held-out problems, which are never trained on."""
 
     every: int = 20
     """Steps between evaluations; 0: only before and after the run."""
     problems: int = 500
-    """How many held-out problems an evaluation asks."""
+    """Number of held-out problems."""
     probes: int = 4
-    """Pinned problems whose completions are kept at each evaluation, to read side by side."""
+    """Held-out problems whose completions are recorded at every evaluation, to compare them over time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """How the rows of `data` become problems. For tasks that read rows: data, gsm8k, math, and your own."""
+    """How rows of data become problems, in tasks that read rows: data, gsm8k, math, and your own."""
 
     prompt: str = ""
-    """Column of the question; empty: prompt, question, problem, instruction or input, the first there is."""
+    """Column of the question; empty: the first of prompt, question, problem, instruction and input that exists."""
     answer: str = ""
-    """Column of the gold answer; empty: answer, gold, target, label, solution or output, the first there is."""
+    """Column of the gold answer; empty: the first of answer, gold, target, label, solution and output that exists."""
     template: str = ""
-    """What is asked, columns in braces: "Q: {question}\\nA:" (\\n is a new line); empty: the task's own."""
+    """Prompt with columns in braces, such as "Q: {question}\\nA:" (\\n is a new line); empty: the task's template."""
     system_prompt: str = ""
     """System message of the conversation."""
     chat: bool = True
-    """Ask as a conversation where the model has a chat template; otherwise as plain text."""
+    """Apply the model's chat template, if it has one; --no-chat: plain text."""
     subset: str = ""
     """Configuration of a Hugging Face dataset, such as main."""
     split: str = "train"
     """Split of a Hugging Face dataset or folder."""
     heldout: str = ""
-    """Held-out rows: another split, or another file; empty: a share of the rows, chosen by their hash."""
+    """Held-out rows: a split or a file; empty: a share of the rows, chosen by hash."""
     heldout_share: float = 0.1
-    """How much of the rows that share is."""
+    """Share of the rows that is held out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """What a run can go on from. How often is `checkpoint_every`, at the top."""
+    """Checkpoints, from which a run resumes. Their interval is checkpoint_every, at the top level."""
 
     keep: int = 2
-    """How many of the newest stay; the one with the best held-out accuracy stays besides."""
+    """Newest checkpoints to keep; the one with the best held-out accuracy is kept too."""
     disk_full: Literal["stop", "wait"] = "stop"
-    """With no space left, stop with everything so far intact, or wait until there is some."""
+    """When the disk is full: stop with everything written so far intact, or wait for space."""
     allow_change: bool = False
-    """Resume even where settings, model, problems, code or versions are not those the run began with."""
+    """Resume even if settings, model, problems, code or versions have changed since the run began."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """How completions are scored. Which rewards is `reward`, at the top."""
+    """How completions are scored. The rewards themselves are reward, at the top level."""
 
     workers: int = 0
-    """Processes that score; 0: one per core, at most 16."""
+    """Reward worker processes; 0: one per core, at most 16."""
     seconds: float = 10.0
-    """Longest one call of a reward may take; the completion that takes longer scores 0."""
+    """Time limit of one reward call; a completion over the limit scores 0."""
     memory_gb: float = 2.0
-    """Memory that a call may take; the completion that takes more scores 0."""
+    """Memory limit of one reward call; a completion over the limit scores 0."""
     most_failures: float = 0.1
-    """Share of the last completions that a reward may fail on, time-outs included, before the run stops."""
+    """Largest share of recent completions on which a reward may fail or time out; above it the run stops."""
     judge_model: str = ""
-    """Model that a judge is asked for; empty: whatever its server offers first."""
+    """Model name sent to the judge; empty: the first model its server lists."""
     judge_prompt: str = ""
-    """Text file that asks a judge, with {prompt}, {answer} and {completion} in it; empty: a plain one."""
+    """Text file with the judge's prompt, with {prompt}, {answer} and {completion}; empty: a default prompt."""
     judge_seconds: float = 60.0
-    """Longest a judge may take to answer."""
+    """Time limit of one judge request."""
     judge_retries: int = 3
-    """How often a judge is asked again after an error."""
+    """Retries of a judge request after an error."""
     judge_budget: int = 100000
-    """Requests a run may send to a judge, those asked again included."""
+    """Most requests to a judge in a run, retries included."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """The machine. Apart from the number format, nothing here changes what is computed."""
+    """The machine. Only dtype changes the numbers."""
 
     device: str = "auto"
-    """cpu, cuda, cuda:1 and so on; auto takes a GPU where there is one."""
+    """cpu, cuda, cuda:1 and so on; auto: a GPU if there is one."""
     dtype: Literal["auto", "mixed", "half", "float32", "bfloat16"] = "auto"
-    """Number format; mixed: float32 weights that compute in bfloat16; half: in float16, which rounds eight times finer,
-    for models whose numbers stay below 65504; auto: mixed on a GPU, float32 on a CPU."""
+    """Number format; mixed: float32 weights, bfloat16 matmuls; half: float16 matmuls, which round eight times finer but
+    overflow above 65504; auto: mixed on a GPU, float32 on a CPU."""
     threads: int = 0
-    """CPU threads; 0: one for a small model, which more would only slow down on a busy machine, else one per core."""
+    """CPU threads; 0: one for a model under 5 million parameters, otherwise one per core."""
     token_budget: int = 0
-    """Tokens per micro-batch; 0: what a GPU's free memory holds, found once and kept, and 16384 on a CPU. Halved where
-    memory runs out all the same."""
+    """Tokens per micro-batch; 0: as many as fit the GPU's free memory, 16384 on a CPU. Halved when memory runs out."""
     gradient_checkpointing: bool = False
-    """Keep less for the backward pass and compute it again: a third slower, with far less memory (GPU)."""
+    """Recompute activations in the backward pass: a third slower, much less memory (GPU)."""
     max_concurrent_completions: int = 0
-    """Most completions sampled at a time, the rest waits; 0: what free memory holds, found once and kept."""
+    """Most completions sampled at a time; 0: as many as fit the free memory."""
     runs: str = "runs"
     """Folder that holds the runs."""
     token_groups: int = 1
-    """Groups per step whose every token is recorded."""
+    """Groups per step whose tokens are recorded one by one."""
     deterministic: bool = False
-    """On a GPU, use only kernels that give the same bits every time; a CPU's do so anyway."""
+    """On a GPU, use only deterministic kernels; on a CPU all are."""
     quiet: bool = False
     """Print only warnings and the result."""
     log: str = ""
-    """Log to wandb, tensorboard or trackio besides, or to several, with commas between them."""
+    """Loggers in addition to the run's record: wandb, tensorboard, trackio, separated by commas."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,34 +189,34 @@ class Config:
     model: str = "tiny"
     """tiny or nano (embedded), smollm2 (fetched once), a Hugging Face folder or id, or a GGUF file."""
     task: str = ""
-    """What to learn: arithmetic, addition, countdown, code, gsm8k, math, reasoning_gym:NAME, or your own file.py;
-    empty: to answer the rows of data, or else the embedded model's own task."""
+    """arithmetic, addition, countdown, code, gsm8k, math, reasoning_gym:NAME, or your own file.py; empty: the rows of
+    data, or the embedded model's task."""
     data: str = ""
-    """Rows to learn from: a JSONL, CSV or Parquet file, or a Hugging Face dataset (id or folder)."""
+    """Training rows: a JSONL, CSV or Parquet file, or a Hugging Face dataset (id or folder)."""
     reward: str = ""
-    """What pays instead of the task's own check: file.py:function or module:function, with *0.5 for a weight, model:ID,
-    judge:URL, task; several with commas between them."""
+    """Rewards that replace the task's checker, separated by commas: file.py:function, module:function, model:ID,
+    judge:URL, or task (the checker itself); *0.5 after one is its weight."""
     algorithm: str = "grpo"
-    """Preset that gives the loss section its defaults: grpo, dr_grpo, dapo, gspo, cispo, sapo, rloo, reinforce,
+    """Preset with the defaults of the loss section: grpo, dr_grpo, dapo, gspo, cispo, sapo, rloo, reinforce,
     reinforce++, opo or ppo."""
     steps: int = 120
-    """Rounds of sampling, scoring and updating."""
+    """Training steps; each samples, scores and updates."""
     prompts_per_step: int = 16
-    """Problems asked in a step."""
+    """Problems per step."""
     group_size: int = 8
-    """Completions of each problem, compared with each other."""
+    """Completions per problem."""
     max_new_tokens: int = 48
-    """Longest completion; a longer one is cut."""
+    """Length limit of a completion; a longer one is truncated."""
     temperature: float = 1.0
-    """Of the policy, in sampling and in training alike."""
+    """Temperature of the policy, in sampling and in training."""
     lr: float = 3e-5
     """Learning rate after the warm-up."""
     seed: int = 1
     """The same seed gives the same run."""
     run: str = ""
-    """Name of the run; empty: a fresh one."""
+    """Name of the run; empty: a new name."""
     resume: bool = False
-    """Go on with the run of that name from its last checkpoint; start it if it does not exist."""
+    """Resume the run of that name from its last checkpoint; start it if it does not exist."""
     checkpoint_every: int = 50
     """Steps between checkpoints; 0: only at the end."""
     loss: Loss = field(default_factory=Loss)
@@ -238,23 +237,23 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class SftConfig:
-    """Supervised fine-tuning on written answers.
+    """Supervised fine-tuning on given answers.
 
     grpo sft MODEL DATA [recipe.toml ...] [--field value ...]: defaults, then files, then flags; the last wins.
-    grpo sft MODEL --task NAME --steps 150: the gold answers of a task, until GRPO sometimes sees a right one.
+    grpo sft MODEL --task NAME --steps 150: the gold answers of a task, so that GRPO starts from some correct ones.
     """
 
     model: str
     """tiny, nano, smollm2, a GGUF file, or a Hugging Face folder or id; also the first argument."""
     data: str = ""
-    """Rows with a question and a written answer, or with messages: a JSONL, CSV or Parquet file, or a Hugging Face
-    dataset; also the second argument."""
+    """Rows with a question and an answer, or with messages: a JSONL, CSV or Parquet file, or a Hugging Face dataset;
+    also the second argument."""
     task: str = ""
-    """Instead of rows: a task's problems, without the held-out ones, and their gold answers; data is then its own."""
+    """Task whose problems and gold answers are trained on, without the held-out ones; data is then the task's data."""
     epochs: float = 1.0
-    """Passes over the data; half a pass is 0.5."""
+    """Passes over the data; 0.5 is half a pass."""
     steps: int = 0
-    """Updates; 0: as many as the epochs make (a task has no end: name them)."""
+    """Updates; 0: as many as epochs needs. Required with a task that generates problems without end."""
     batch_size: int = 64
     """Rows per step."""
     lr: float = 1e-3
@@ -262,15 +261,15 @@ class SftConfig:
     warmup_steps: int = 50
     """Steps over which the learning rate rises from 0."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    """How the learning rate goes on after the warm-up; linear and cosine fall to 0."""
+    """Learning rate after the warm-up; linear and cosine fall to 0."""
     weight_decay: float = 0.01
-    """Pull of the weights towards 0, times the learning rate."""
+    """Decoupled weight decay; multiplied by the learning rate."""
     grad_clip: float = 1.0
-    """Longest gradient; a longer one is shortened to this norm."""
+    """Largest gradient norm; a larger gradient is scaled down to it."""
     seed: int = 1
     """The same seed gives the same run."""
     run: str = ""
-    """Name of the run; empty: a fresh one."""
+    """Name of the run; empty: a new name."""
     resume: bool = False
     """Resume the run of that name from its last checkpoint; start it if it does not exist."""
     checkpoint_every: int = 0
@@ -292,8 +291,8 @@ def _build_sections(config: Config | SftConfig) -> None:
 
 
 _WHY_FULL_DISTRIBUTION = (
-    "not in training: completions would come from a cut-off distribution, so the policy ratio would compare log-probs "
-    "of two different distributions; remove it (grpo sample and grpo eval accept it)"
+    "not available in training: completions would come from a truncated distribution, so the policy ratio would "
+    "compare log-probs of two different distributions; remove it (grpo sample and grpo eval accept it)"
 )
 RENAMED = {
     "loss.refill": "loss.dynamic_sampling",
@@ -328,7 +327,7 @@ def parse_sft(argv: list[str]) -> SftConfig:
 
 
 def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = None) -> None:
-    """Refuse values that cannot work, alone or together. `origins` tells where each field was set."""
+    """Refuses invalid values and combinations. `origins` holds where each field was set, for the message."""
 
     def where(path: str) -> str:
         return f"field {path}" if origins is None else f"field {path} ({origins.get(path, 'default')})"
@@ -344,7 +343,7 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
     for name in filter(None, map(str.strip, config.system.log.split(","))):
         if name not in LOGGERS:
             known = ", ".join(LOGGERS)
-            raise GrpoError(f"{where('system.log')}: no logger {shown(name)}; known: {known}")
+            raise GrpoError(f"{where('system.log')}: unknown logger {shown(name)}; known: {known}")
     if config.run:
         check_run_name(config.run, where("run"))
     if isinstance(config, Config):
@@ -352,15 +351,15 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
         for path, why in contradictions(config):
             raise GrpoError(f"{where(path)}: {why}")
     elif not config.data and not config.task:
-        raise GrpoError(f"{where('data')}: write --data FILE with rows, or --task NAME")
+        raise GrpoError(f"{where('data')}: missing; write --data FILE or --task NAME")
     elif not config.task and (config.dataset.heldout or config.dataset.heldout_share != Dataset.heldout_share):
-        raise GrpoError(f"{where('dataset.heldout')}: all rows are learnt from; to leave some out, add --task data")
+        raise GrpoError(f"{where('dataset.heldout')}: has no effect, because all rows are trained on; add --task data")
     elif config.task and not config.steps:
-        raise GrpoError(f"{where('steps')}: a task has no end; say how many, as in --steps 150")
+        raise GrpoError(f"{where('steps')}: missing; a task has no last problem, so write --steps 150")
 
 
 def resolve(config: Config) -> Config:
-    """The config that runs: checked, and with a task where none was named: the rows, or the embedded model's own."""
+    """The checked config, with its task filled in: the rows of data, or the embedded model's task."""
     validate(config)
     check_model_name(config.model)
     if config.task:
@@ -369,19 +368,19 @@ def resolve(config: Config) -> Config:
         return dataclasses.replace(config, task="data")
     if config.model not in DEFAULT_TASK:
         known = ", ".join(DEFAULT_TASK)
-        raise GrpoError(f"field task: name one with --task NAME, or give --data; only {known} bring their own")
+        raise GrpoError(f"field task: missing; write --task NAME or --data FILE (only {known} have a default task)")
     return dataclasses.replace(config, task=DEFAULT_TASK[config.model])
 
 
 def check_run_name(name: str, where: str = "field run") -> None:
-    """A run's name is also its folder's: one plain component, the same on every system."""
+    """Refuses a run name that is not a valid folder name on every system."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         allowed = "up to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
         raise GrpoError(f"{where}: {shown(name)} is not a valid run name; use {allowed}, and no folder")
 
 
 def as_dict(config: Config | SftConfig) -> dict[str, Any]:
-    """Nested plain values, to store as JSON."""
+    """The config as nested dictionaries, for JSON."""
     return dataclasses.asdict(config)
 
 
@@ -405,7 +404,7 @@ def with_current_names(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_toml(config: Config | SftConfig) -> str:
-    """A recipe that gives this config again."""
+    """A TOML recipe that gives this config."""
     lines, section = [], ""
     for path in leaves(type(config)):
         parent, _, name = path.rpartition(".")
@@ -413,6 +412,6 @@ def to_toml(config: Config | SftConfig) -> str:
             section = parent
             lines += ["", f"[{section}]"]
         value = attrgetter(path)(config)
-        # JSON writes numbers, booleans and text as TOML does, but for the delete character.
+        # JSON and TOML write numbers, booleans and text alike, except the delete character.
         lines.append(f"{name} = " + json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f"))
     return "\n".join(lines) + "\n"

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from grpo.config.parse import one_line
 from grpo.config.schema import check_run_name
+from grpo.config.schema import with_current_names
 from grpo.errors import GrpoError
 from grpo.record.columns import decoded
 from grpo.record.lock import is_left_behind
@@ -70,7 +71,7 @@ class RunReader:
         db.execute("PRAGMA synchronous = NORMAL")  # with WAL: a power cut may lose the last steps, never tear one
         db.execute("PRAGMA foreign_keys = ON")
         meta = self._meta()
-        self.config: dict[str, Any] = meta["config"]
+        self.config: dict[str, Any] = with_current_names(meta["config"])
         self.kind: str = meta["kind"]
 
     @classmethod
@@ -202,7 +203,8 @@ class RunReader:
             "seconds": sum(spans.values()),
             "spans": spans,
             "findings": findings,
-            **{key: meta[key] for key in ("config", "versions", "git")},
+            "config": self.config,
+            **{key: meta[key] for key in ("versions", "git")},
         }
 
     def outline(self) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Functions that explain the algorithm. Only the lab uses them; no training step does."""
+"""Functions that explain the algorithm. Only the lab uses them, never a training step."""

@@ -1,7 +1,6 @@
-"""A policy over a handful of answers: one logit each, and every expectation exact. For tests and for looking.
+"""A policy over a few answers, one logit each, with exact expectations: all groups are enumerated, none is sampled.
 
-Nothing here samples: an expectation over groups runs through all of them. TRPO and DPO live here only, as measures for
-the algorithms that train language models.
+TRPO and DPO are implemented only here, for comparison with the algorithms that train language models.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def expected_reward(logits_V: torch.Tensor, rewards_V: torch.Tensor) -> torch.Te
 
 
 def true_gradient(logits_V: torch.Tensor, rewards_V: torch.Tensor) -> torch.Tensor:
-    """Of the expected reward by the logits: p (r − E r).
+    """Gradient of the expected reward by the logits: p (r − E r).
 
     >>> true_gradient(torch.zeros(2, dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64))
     tensor([ 0.2500, -0.2500], dtype=torch.float64)
@@ -33,7 +32,7 @@ def true_gradient(logits_V: torch.Tensor, rewards_V: torch.Tensor) -> torch.Tens
 def expected_estimate(
     logits_V: torch.Tensor, rewards_V: torch.Tensor, group_size: int, *, baseline: str = "mean", scale: str = "none"
 ) -> torch.Tensor:
-    """What a group's estimate of the gradient, the mean of A ∇log p, comes to on average: over all V^G groups.
+    """Expectation of a group's gradient estimate, the mean of A ∇log p, over all V^G groups.
 
     >>> logits, rewards = torch.zeros(2, dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64)
     >>> expected_estimate(logits, rewards, 2)                     # half of the true gradient: 1 − 1/G
@@ -54,9 +53,9 @@ def kl(logits_V: torch.Tensor, ref_logits_V: torch.Tensor) -> torch.Tensor:
 
 
 def expected_kl_gradient(logits_V: torch.Tensor, ref_logits_V: torch.Tensor, kind: str) -> torch.Tensor:
-    """Of an estimate used as a loss on the policy's own samples: the samples are not differentiated.
+    """Expected gradient of a KL estimate used as a loss on samples of the policy.
 
-    `kind` is kl_term's; the value of its ratio is 1.
+    `kind` as in `kl_term`; the value of the ratio is 1.
     """
 
     def loss(logits: torch.Tensor) -> torch.Tensor:
@@ -68,7 +67,7 @@ def expected_kl_gradient(logits_V: torch.Tensor, ref_logits_V: torch.Tensor, kin
 
 
 def angle(a_V: torch.Tensor, b_V: torch.Tensor) -> float:
-    """In degrees."""
+    """Angle between two vectors, in degrees."""
     cosine = torch.nn.functional.cosine_similarity(a_V, b_V, dim=0).item()
     return math.degrees(math.acos(max(-1.0, min(1.0, cosine))))
 
@@ -76,8 +75,8 @@ def angle(a_V: torch.Tensor, b_V: torch.Tensor) -> float:
 def trpo_step(logits_V: torch.Tensor, rewards_V: torch.Tensor, max_kl: float) -> torch.Tensor:
     """The logits after one step of trust region policy optimization (arXiv 1502.05477), with exact expectations.
 
-    The natural gradient, as long as KL(old ‖ new) allows to second order, then shortened until it truly does and the
-    expected reward has risen. Where we differ: no conjugate gradients; the Fisher matrix of a handful is inverted.
+    The natural gradient, scaled so that KL(old ‖ new) is `max_kl` to second order, then shortened until the exact KL is
+    and the expected reward rises. Where we differ: the Fisher matrix is inverted; there are no conjugate gradients.
     """
     p_V = logits_V.softmax(dim=0)
     gradient_V = true_gradient(logits_V, rewards_V)
@@ -85,7 +84,7 @@ def trpo_step(logits_V: torch.Tensor, rewards_V: torch.Tensor, max_kl: float) ->
     direction_V = torch.linalg.pinv(fisher_VV, hermitian=True) @ gradient_V
     curvature = gradient_V @ direction_V
     if rewards_V.min() == rewards_V.max():
-        return logits_V  # whatever is left of the gradient is rounding
+        return logits_V  # the gradient is rounding error
     step_V = torch.sqrt(2 * max_kl / curvature) * direction_V
     for _ in range(30):
         moved_V = logits_V + step_V

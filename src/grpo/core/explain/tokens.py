@@ -1,7 +1,7 @@
-"""The loss taken apart: what `policy_loss` does with single tokens of one completion.
+"""Ratio, clip, KL and gradient of every single token of a completion, all computed by `policy_loss`.
 
-Nothing is computed a second way. A token's push is the derivative of `policy_loss`, its share of the loss is
-`policy_loss` with every other token silenced, and it counts as clipped where `policy_loss` leaves it no gradient.
+A token's push is minus the derivative of `policy_loss`. Its share of the loss is `policy_loss` with the advantages of
+all other tokens set to 0. It is clipped if its advantage is not 0 and its derivative is.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class TokenTerms:
     """All [L]."""
 
     ratio: torch.Tensor
-    """ρ = exp(logp − old); for a ratio per sequence, the same for every token."""
+    """ρ = exp(logp − old); with one ratio per completion, the same for every token."""
     clip: torch.Tensor
-    """+1 where the clip took the gradient away above 1, −1 below, 0 elsewhere."""
+    """+1 if the upper clip removes the gradient, −1 if the lower clip does, 0 otherwise."""
     kl: torch.Tensor | None
-    """Estimate of the distance to the reference; None without one."""
+    """Estimate of the KL divergence from the reference; None without one."""
     push: torch.Tensor
-    """−∂loss/∂logp: which way, and how hard, this update pushes the token's log-probability."""
+    """−∂loss/∂logp: direction and size of the update of the token's log-probability."""
 
 
 def token_terms(
@@ -70,9 +70,9 @@ def token_loss(
     ref_logp_L: torch.Tensor | None = None,
     **settings: Any,
 ) -> float:
-    """One token's share of the update's loss; over all completions' tokens the shares add up to it.
+    """One token's share of the update's loss. The shares of all tokens of all completions add up to the loss.
 
-    The others stay in the completion, which fixes its length and ratio, but have neither advantage nor distance.
+    The other tokens stay in the completion, so that its length and ratio stay, but with advantage and KL 0.
 
     >>> logp, old = torch.tensor([-0.5, -1.0]).double(), torch.tensor([-1.0, -1.0]).double()
     >>> [round(token_loss(i, logp, old, torch.ones(2).double(), denominator=1.0), 4) for i in (0, 1)]
@@ -110,4 +110,4 @@ def _push(
     leaf_L = logp_L.detach().clone().requires_grad_()
     loss = _loss(leaf_L, old_logp_L, advantages_L, ref_logp_L, denominator, settings)
     [gradient_L] = torch.autograd.grad(loss, leaf_L)
-    return 0.0 - gradient_L  # a token without gradient has push 0, not −0
+    return 0.0 - gradient_L  # 0 instead of −0
