@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from grpo.config.parse import one_line
-from grpo.config.schema import check_run_name
-from grpo.config.schema import with_current_names
+from grpo.config.schema import check_run_name, with_current_names
 from grpo.errors import GrpoError
 from grpo.record.columns import decoded
 from grpo.record.lock import is_left_behind
