@@ -58,13 +58,13 @@ def preflight(
 
 
 def check_golds(scorer: Scorer, problems: list[Problem]) -> None:
-    """Every gold answer must be correct by its own checker. Other rewards may want something else than golds."""
+    """Every gold answer must be correct and earn a reward from the task's checker. Other rewards are not checked."""
     if scorer.rewards_task and isinstance(scorer.task, HasRequirements):
         scorer.task.check_requirements()
     if not scorer.checks_golds:
         return
     scored = scorer.score_texts([(problem, problem.answer) for problem in problems])
-    wrong = [problem for problem, done in zip(problems, scored, strict=True) if not done.correct]
+    wrong = [p for p, done in zip(problems, scored, strict=True) if not (done.correct and done.reward)]
     if wrong:
         first = wrong[0]
         raise GrpoError(

@@ -1,6 +1,6 @@
-"""What can go wrong before and during a run, one by one: the exit code, one line that names the place, nothing lost.
+"""Mistakes in settings, rows, models, tasks and rewards: each gives its exit code and one line that names the place.
 
-Faults that stop a run before its first step leave no run behind; those that stop it later leave one that is whole.
+A fault before the first step leaves no run. A later one leaves a run with a complete record.
 """
 
 from __future__ import annotations
