@@ -332,7 +332,7 @@ def test_gradients_of_maps_side_by_side_add_up_and_are_let_go() -> None:
     assert held() is None
     square = torch.nn.Linear(2, 2, bias=False)
     square.weight.grad = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t()
-    Linear([square], torch.float32).learn(torch.tensor([[1.0, 0.0]]), torch.tensor([[10.0, 20.0]]))
+    Linear([square], torch.float32).accumulate_grad(torch.tensor([[1.0, 0.0]]), torch.tensor([[10.0, 20.0]]))
     assert square.weight.grad.tolist() == [[11.0, 23.0], [2.0, 4.0]]
 
 

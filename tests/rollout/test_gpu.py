@@ -65,7 +65,7 @@ def test_prompts_read_by_a_captured_graph_equal_the_cpus(name: str) -> None:
         for a, b in zip(expected, found, strict=True):
             assert a.completions[0].tokens.tolist() == b.completions[0].tokens.tolist()
     assert engine.graphs is not None
-    assert len(engine.graphs.prefills) == 1
+    assert len(engine.graphs.prefill.graphs) == 1
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
