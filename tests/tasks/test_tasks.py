@@ -365,8 +365,8 @@ def test_json_by_schema(tmp_path: Path) -> None:
             assert reward(ANY, json.dumps({**good, **change})) == 0.0
         for wrong in ("", "{}", "[" * 10**5, "nothing"):
             assert reward(ANY, wrong) == 0.0
-    with pytest.raises(GrpoError, match="no type 'int'; known are object"):
-        json_schema({"items": {"type": "int"}})
+    assert json_schema({"items": {"pattern": "^a+$"}})(ANY, '["aa"]') == 1.0
+    assert json_schema({"$defs": {"a": {"const": 1}}, "$ref": "#/$defs/a"})(ANY, "true") == 0.0, "true is not 1"
     with pytest.raises(GrpoError, match=r"none\.json cannot be read as JSON"):
         json_schema("none.json")
 
@@ -374,15 +374,24 @@ def test_json_by_schema(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
-        ({"type": 7}, "'type' cannot be 7"),
-        ({"properties": {"x": {"pattern": "a+"}}}, "'pattern' is not checked here; known are type, properties"),
-        ({"additionalProperties": {"type": "string"}}, "'additionalProperties' cannot be"),
-        ({"items": {"properties": {"x": "string"}}}, "a schema is an object"),
+        ({"type": 7}, r"\$.type of the schema: 7 is not valid"),
+        ({"items": {"type": "int"}}, r"\$.items.type of the schema: 'int' is not valid"),
+        ({"properties": {"x": {"minimun": 3}}}, "keyword 'minimun' is unknown or not checked"),
+        ({"allOf": [{"format": "date"}]}, "keyword 'format' is unknown or not checked"),
+        (
+            {"items": {"properties": {"x": "string"}}},
+            r"\$.items.properties.x of the schema: 'string' is not of type 'object'",
+        ),
     ],
 )
 def test_a_schema_that_cannot_be_checked_is_refused(schema: dict[str, object], told: str) -> None:
     with pytest.raises(GrpoError, match=f"reward json_schema: {told}"):
         json_schema(schema)
+
+
+def test_a_reference_outside_the_schema_stops_the_run() -> None:
+    with pytest.raises(GrpoError, match=r"\$ref 'http://nowhere.invalid/x' is not in the schema"):
+        json_schema({"$ref": "http://nowhere.invalid/x"})(ANY, "1")
 
 
 def test_length_falls_in_a_straight_line() -> None:

@@ -1,8 +1,8 @@
-"""Rewards for the form of an answer, whatever it says: tags, JSON, length.
+"""Rewards for the form of a completion, independent of its answer: tags, JSON, length.
 
-Each is made with its settings and then called with a problem and a text, in a task's `score` or as a reward of its own:
-`grpo.rewards.format:tags("think", "answer")*0.2`. A form that pays as much as the right answer is what a policy learns
-first and keeps: weigh it low.
+Each function takes settings and returns a reward function of (problem, text), for a task's `score` or for the field
+`reward`: `grpo.rewards.format:tags("think", "answer")*0.2`. Give a form a low weight: if it earns as much as the right
+answer, a policy learns the form first and nothing else.
 """
 
 from __future__ import annotations
@@ -17,10 +17,26 @@ from grpo.errors import GrpoError
 from grpo.types import Problem
 
 FormReward = Callable[[Problem, str], float]
+WITHOUT_VALIDATOR = (
+    *(
+        "$schema",
+        "$id",
+        "$anchor",
+        "$dynamicAnchor",
+        "$defs",
+        "$comment",
+        "title",
+        "description",
+        "default",
+        "examples",
+    ),
+    *("then", "else", "minContains", "maxContains"),  # checked together with if and contains
+)
+"""Keywords of JSON Schema that no validator of their own checks."""
 
 
 def tags(*names: str) -> FormReward:
-    """1 where the text is exactly these tags one after another, each opened and closed once, and none empty.
+    """1 where the text is exactly these tags in this order, each opened and closed once, and none empty.
 
     >>> reward, problem = tags("think", "answer"), Problem("p", "6*7=", "42")
     >>> reward(problem, "<think>6*7</think> <answer>42</answer>")
@@ -41,110 +57,64 @@ def tags(*names: str) -> FormReward:
 
 
 def json_schema(schema: str | Mapping[str, Any]) -> FormReward:
-    """1 where the text, or what stands between its ```json fences, is JSON that fits the schema, or that of a file.
+    """1 where the text, or the content of its ```json fence, is JSON that is valid under the schema (a dict or a file).
 
-    Of JSON Schema: type, properties, required, additionalProperties, items, enum, minimum, maximum, minItems, maxItems.
-    A schema that asks for anything else is refused.
+    The schema is JSON Schema, draft 2020-12. Unknown keywords and keywords without effect are refused: ignoring them
+    would reward any text.
 
     >>> reward = json_schema({"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}})
     >>> [reward(Problem("p", "", ""), text) for text in ('{"x": 3}', '```json\\n{"x": 0}\\n```', '{"x": "3"}', "{}")]
     [1.0, 1.0, 0.0, 0.0]
     """
-    wanted = _known(_read_schema(Path(schema)) if isinstance(schema, str) else schema)
+    from jsonschema import Draft202012Validator, SchemaError
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
+    wanted = _read_schema(Path(schema)) if isinstance(schema, str) else schema
+    try:
+        Draft202012Validator.check_schema(wanted)
+    except SchemaError as error:
+        raise GrpoError(f"reward json_schema: {error.json_path} of the schema: {error.message}") from None
+    _refuse_unknown_keywords(wanted)
+    validator = Draft202012Validator(wanted, registry=Registry())  # the empty registry: nothing is downloaded
 
     def reward(problem: Problem, text: str) -> float:
         fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", text, re.DOTALL)
         try:
-            return float(_fits(json.loads(fenced[1] if fenced else text), wanted))
-        except (ValueError, RecursionError):  # a border: text of a model
+            return float(validator.is_valid(json.loads(fenced[1] if fenced else text)))
+        except (ValueError, RecursionError):  # border: text of a model
             return 0.0
+        except Unresolvable as error:
+            raise GrpoError(f"reward json_schema: $ref {error.ref!r} is not in the schema") from None
 
     return reward
 
 
 def length(most: int) -> FormReward:
-    """1 up to `most` characters, then falling in a straight line to 0 at twice that.
+    """1 up to `most` characters, then linearly down to 0 at twice that.
 
     >>> [length(100)(Problem("p", "", ""), "x" * count) for count in (0, 100, 150, 200, 900)]
     [1.0, 1.0, 0.5, 0.0, 0.0]
     """
     if most < 1:
-        raise GrpoError(f"reward length: a length is at least 1; got {most}")
+        raise GrpoError(f"reward length: must be at least 1; got {most}")
     return lambda problem, text: min(1.0, max(0.0, 2.0 - len(text) / most))
 
 
 def _read_schema(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:  # a border: people write these files
+    except (OSError, ValueError) as error:  # border: files people write
         raise GrpoError(f"reward json_schema: {path} cannot be read as JSON: {error}") from None
 
 
-TYPES: dict[str, tuple[type, ...]] = {
-    "object": (dict,),
-    "array": (list,),
-    "string": (str,),
-    "number": (int, float),
-    "integer": (int,),
-    "boolean": (bool,),
-    "null": (type(None),),
-}
+def _refuse_unknown_keywords(schema: Any) -> None:
+    from jsonschema import Draft202012Validator
+    from referencing.jsonschema import DRAFT202012
 
-
-CHECKED: dict[str, type | tuple[type, ...]] = {
-    "type": (str, list),
-    "properties": Mapping,
-    "required": list,
-    "additionalProperties": bool,
-    "items": Mapping,
-    "enum": list,
-    "minimum": (int, float),
-    "maximum": (int, float),
-    "minItems": int,
-    "maxItems": int,
-}
-REMARKS = ("$schema", "$id", "$comment", "title", "description", "default", "examples")
-
-
-def _kinds(schema: Mapping[str, Any]) -> list[str]:
-    kind = schema.get("type", [])
-    return [kind] if isinstance(kind, str) else kind
-
-
-def _known(schema: Any) -> Mapping[str, Any]:
-    """The same, once everything it asks for is something that can be checked: what is passed over would be paid."""
-    if not isinstance(schema, Mapping):
-        raise GrpoError(f'reward json_schema: a schema is an object, such as {{"type": "array"}}; got {schema!r}')
-    for key, value in schema.items():
-        if key not in CHECKED and key not in REMARKS:
-            raise GrpoError(f"reward json_schema: {key!r} is not checked here; known are {', '.join(CHECKED)}")
-        if key in CHECKED and not isinstance(value, CHECKED[key]):
-            raise GrpoError(f"reward json_schema: {key!r} cannot be {value!r}")
-    if strange := [kind for kind in _kinds(schema) if kind not in TYPES]:
-        raise GrpoError(f"reward json_schema: no type {strange[0]!r}; known are {', '.join(TYPES)}")
-    for inner in (*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])):
-        _known(inner)
-    return schema
-
-
-def _is(value: Any, kind: str) -> bool:
-    return isinstance(value, TYPES[kind]) and not (isinstance(value, bool) and kind in ("number", "integer"))
-
-
-def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
-    kinds = _kinds(schema)
-    if kinds and not any(_is(value, kind) for kind in kinds):
-        return False
-    if "enum" in schema and value not in schema["enum"]:
-        return False
-    if isinstance(value, int | float) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
-        return False
-    if isinstance(value, list):
-        enough = schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value))
-        return enough and all(_fits(each, schema.get("items", {})) for each in value)
-    if isinstance(value, dict):
-        known = schema.get("properties", {})
-        strangers = set(value) - set(known) if schema.get("additionalProperties") is False else set()
-        present = all(name in value for name in schema.get("required", ()))
-        return present and not strangers and all(_fits(value[name], known[name]) for name in known if name in value)
-    return True
+    known = {*Draft202012Validator.VALIDATORS, *WITHOUT_VALIDATOR} - {"format"}  # format is not checked by default
+    if isinstance(schema, Mapping):
+        if unknown := [key for key in schema if key not in known]:
+            raise GrpoError(f"reward json_schema: keyword {unknown[0]!r} is unknown or not checked; leave it out")
+        for inner in DRAFT202012.subresources_of(schema):
+            _refuse_unknown_keywords(inner)
