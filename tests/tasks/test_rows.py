@@ -15,7 +15,8 @@ from grpo.errors import GrpoError
 from grpo.tasks import load_task
 from grpo.tasks.datasets import order_of
 from grpo.tasks.protocol import notes_of
-from grpo.tasks.rows import Source, read_problems, read_rows
+from grpo.tasks.readers import read_rows
+from grpo.tasks.rows import Source, read_problems
 from grpo.training.loop import train
 
 ROWS = [{"ask": f"{a}+{a + 1}+{a + 2}=", "gold": str(3 * a + 3), "level": a % 3} for a in range(10, 90)]

@@ -91,7 +91,7 @@ def test_typed_prompts_are_recognised() -> None:
 
 
 def test_unknown_tasks_are_refused() -> None:
-    with pytest.raises(GrpoError, match=r"field task: no task 'algebra'; known are .*arithmetic, "):
+    with pytest.raises(GrpoError, match=r"field task: no task 'algebra'; name one of .*arithmetic, "):
         load_task("algebra")
     with pytest.raises(GrpoError, match=r"no task 'countdwon'; did you mean countdown\?"):
         load_task("countdwon")
@@ -310,7 +310,7 @@ def test_a_task_that_takes_rows_is_given_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "field task: there is no file mine.py"),
+        (None, "field task: no file mine.py"),
         ("x = 1", "field task: mine.py defines none; give it one class with name, draw, heldout, score"),
         (OWN.format(name="A") + OWN.format(name="B"), "field task: mine.py defines A, B;"),
         ("def f(:", "mine.py:1: SyntaxError"),

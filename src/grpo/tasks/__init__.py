@@ -1,4 +1,4 @@
-"""Tasks: what to ask, and how an answer is checked. One file each, here or anywhere: `--task mytask.py`."""
+"""Tasks: their problems and the checkers of answers. One file each, here or anywhere: `--task mytask.py`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ TASKS: dict[str, str | Callable[..., Task]] = {
     "math": "grpo.tasks.datasets:Math",
     "reasoning_gym": "grpo.tasks.reasoning_gym:ReasoningGym",
 }
-"""Task name -> what makes it, or where that is. It is given what it has parameters for: `variant`, the part of the name
-after the colon (`arithmetic:easy`), and `source`, the rows of `--data`."""
+"""Task name -> its class, or the place of it. The class may take `variant`, the part of the name after the colon
+(`arithmetic:easy`), and `source`, the rows of `--data`."""
 
 
 def load_task(name: str, data: str = "", dataset: Dataset | None = None, rows: Rows | None = None) -> Task:
@@ -47,9 +47,7 @@ def load_task(name: str, data: str = "", dataset: Dataset | None = None, rows: R
     if base not in TASKS:
         near = difflib.get_close_matches(base, TASKS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise GrpoError(
-            f"field task: no task {name!r}; {hint}known are {', '.join(sorted(TASKS))}, or your own file.py"
-        )
+        raise GrpoError(f"field task: no task {name!r}; {hint}name one of {', '.join(sorted(TASKS))}, or a file.py")
     maker = TASKS[base]
     if isinstance(maker, str):
         module, _, inner = maker.partition(":")
@@ -72,11 +70,11 @@ def take_task(task: Any, source: Source) -> Task:
 
 def _made(maker: Any, name: str, variant: str, source: Source) -> Task:
     wanted = inspect.signature(maker).parameters
-    # Any other parameter that must be given is the variant, whatever it is called.
+    # A required parameter of any other name is the variant.
     variants = [each for each in wanted.values() if each.name == "variant" or each.default is each.empty]
     takes_variant = any(each.name != "source" for each in variants)
     if source.data and "source" not in wanted:
-        raise GrpoError(f"field data: the task {name} makes its own problems; leave --data out, or choose another task")
+        raise GrpoError(f"field data: the task {name} makes its own problems; leave out --data, or name another task")
     if variant and not takes_variant:
         raise GrpoError(f"field task: {name} has no variants; leave out :{variant}")
     named = {"source": source} if "source" in wanted else {}
@@ -86,7 +84,7 @@ def _made(maker: Any, name: str, variant: str, source: Source) -> Task:
 def _own_task(path: Path, name: str, source: Source) -> Task:
     module = load_file(path, "task")
     if name and not hasattr(module, name):
-        raise GrpoError(f"field task: {path} defines no {name}")
+        raise GrpoError(f"field task: {path} does not define {name}")
     found = [getattr(module, name)] if name else _tasks_in(module)
     if len(found) != 1:
         which = "defines none" if not found else f"defines {', '.join(each.__name__ for each in found)}"
@@ -101,29 +99,29 @@ def _own_task(path: Path, name: str, source: Source) -> Task:
 
 
 def _tasks_in(module: Any) -> list[Any]:
-    """The object named `task`, or else the classes of this very file that look like one."""
+    """The object named `task`, or else the classes of the file with `draw` and `score`."""
     if hasattr(module, "task"):
         return [module.task]
     return [each for each in _classes_in(module) if hasattr(each, "draw") and hasattr(each, "score")]
 
 
 def load_file(path: Path, field: str) -> Any:
-    """A Python file as a module, whatever folder it lies in."""
+    """A Python file of any folder as a module."""
     if not path.is_file():
-        raise GrpoError(f"field {field}: there is no file {path}")
+        raise GrpoError(f"field {field}: no file {path}")
     name = f"grpo_{field}_{path.stem}"
     path = path.absolute()
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # so that its classes know their file, for fingerprints
+    sys.modules[name] = module  # fingerprints look up the file of its classes here
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # border: people's own files
         raise GrpoError(f"{_place_of(error, path)}: {type(error).__name__}: {error}") from error
     for each in _classes_in(module):
-        # Another process cannot import this module by its name; it loads the file anew.
+        # Another process cannot import this module by its name: it loads the file again.
         copyreg.pickle(each, lambda one: (_restored, (path, field, type(one).__qualname__, one.__getstate__())))
     return module
 
@@ -143,7 +141,7 @@ def _classes_in(module: Any) -> list[type]:
 
 
 def _place_of(error: Exception, path: Path) -> str:
-    """The line of this file that the error came through last."""
+    """The last line of this file in the error's traceback."""
     if isinstance(error, SyntaxError):
         return f"{path}:{error.lineno}"
     lines, trace = [], error.__traceback__

@@ -1,4 +1,4 @@
-"""Reads rows as problems: JSONL, JSON, CSV, TSV, Parquet, a Hugging Face dataset by id or folder.
+"""Makes problems of rows: which columns they use, how prompts are written, which rows are held out.
 
 A row's place, such as `rows.jsonl:17`, is its problem's id, so every message about a problem names the row. A hash of
 the prompt decides which rows are held out, so the split stays when rows are added or sorted.
@@ -6,7 +6,6 @@ the prompt decides which rows are held out, so the split stays when rows are add
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import re
@@ -17,13 +16,13 @@ from typing import Any
 
 from grpo.config import Dataset
 from grpo.errors import GrpoError
-from grpo.tasks.handed_over import Rows, refuse_recorded
+from grpo.tasks.handed_over import Rows
+from grpo.tasks.readers import DataRow, read_rows, shown
 from grpo.types import Problem, chat
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "instruction", "input")
 ANSWER_COLUMNS = ("answer", "gold", "target", "label", "solution", "output")
 WRITTEN_COLUMNS = (*ANSWER_COLUMNS, "completion", "response")
-INSTALL = "pip install 'grpo-lab[tasks]'"
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,6 @@ class Source:
     def or_else(self, data: str, **settings: Any) -> Source:
         """This source, or the given one where this names no data."""
         return self if self.data else Source(data, replace(self.settings, **settings))
-
-
-@dataclass(frozen=True)
-class DataRow:
-    """One row of a file or dataset, and its place there."""
-
-    place: str
-    columns: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -171,7 +162,7 @@ class Builder:
             turns = tuple({"role": str(turn["role"]), "content": str(turn["content"])} for turn in question)
             return Problem(row.place, text, gold, turns if self.settings.chat else (), row.columns, conversational=True)
         if not isinstance(question, str) or not question.strip():
-            raise GrpoError(f'{row.place}: column "{prompt}" must be text that is not empty; got {_shown(question)}')
+            raise GrpoError(f'{row.place}: column "{prompt}" must be text that is not empty; got {shown(question)}')
         text = self._filled(row, {**row.columns, "prompt": question})
         messages = chat(text, self.settings.system_prompt) if self.settings.chat else ()
         plain = f"{self.settings.system_prompt}\n\n{text}" if self.settings.system_prompt else text
@@ -183,7 +174,7 @@ class Builder:
         if isinstance(value, bool):
             value = "yes" if value else "no"
         if not isinstance(value, str | int | float) or not (text := self.gold(str(value))):
-            raise GrpoError(f'{row.place}: column "{column}" has no gold answer; got {_shown(value)}')
+            raise GrpoError(f'{row.place}: column "{column}" has no gold answer; got {shown(value)}')
         return text
 
     def _filled(self, row: DataRow, values: Mapping[str, Any]) -> str:
@@ -231,114 +222,3 @@ def _is_conversation(value: Any) -> bool:
         and isinstance(value, list)
         and all(isinstance(turn, Mapping) and {"role", "content"} <= set(turn) for turn in value)
     )
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-# Reading files and datasets.
-
-
-def read_rows(data: str, split: str = "train", subset: str = "") -> list[DataRow]:
-    """All rows of a file or dataset."""
-    refuse_recorded("data", data, "name a file with --data")
-    path = Path(data)
-    if path.is_file():
-        reader = READERS.get(path.suffix.lower())
-        if reader is None:
-            raise GrpoError(f"field data: {data} has an unknown ending; known are {', '.join(READERS)}")
-        rows = reader(path)
-    elif path.is_dir() or (re.fullmatch(r"[\w.-]+/[\w.-]+", data) and not path.suffix):
-        rows = _huggingface(data, split, subset)
-    else:
-        raise GrpoError(f"field data: no file {data}; name a file, or a Hugging Face dataset (owner/name)")
-    if not rows:
-        raise GrpoError(f"field data: {data} has no rows")
-    return rows
-
-
-def _jsonl(path: Path) -> list[DataRow]:
-    # Decoded line by line, so that the message about a bad byte names its line.
-    lines = enumerate(path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
-    return [DataRow(f"{path}:{number}", _object(line, f"{path}:{number}")) for number, line in lines if line.strip()]
-
-
-def _object(line: bytes, place: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:  # border: files people write
-        raise GrpoError(f"{place}: not a line of JSON in UTF-8 ({error})") from None
-    if not isinstance(value, dict):
-        raise GrpoError(f'{place}: expected an object like {{"question": "...", "answer": "..."}}; got {_shown(value)}')
-    return value
-
-
-def _json(path: Path) -> list[DataRow]:
-    try:
-        values = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:  # border: files people write
-        line = getattr(error, "lineno", 1)
-        raise GrpoError(f"{path}:{line}: not JSON in UTF-8 ({error})") from None
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise GrpoError(f"{path}: expected an array of objects; name a file with one object per line .jsonl")
-    return [DataRow(f"{path}:{number}", value) for number, value in enumerate(values, 1)]
-
-
-def _table(path: Path) -> list[DataRow]:
-    rows = []
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
-            for columns in reader:
-                if None in columns or None in columns.values():
-                    expected = len(reader.fieldnames or ())
-                    raise GrpoError(f"{path}:{reader.line_num}: expected {expected} fields, as in the first line")
-                rows.append(DataRow(f"{path}:{reader.line_num}", columns))
-    except (csv.Error, UnicodeDecodeError) as error:  # border: files people write
-        raise GrpoError(f"{path}: line {len(rows) + 2} or later is not a valid row in UTF-8 ({error})") from None
-    return rows
-
-
-def _parquet(path: Path) -> list[DataRow]:
-    try:
-        import pyarrow as arrow
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise GrpoError(f"field data: reading {path} needs pyarrow; {INSTALL}") from None
-    try:
-        values = parquet.read_table(path).to_pylist()
-    except (arrow.ArrowException, OSError) as error:  # border: files people write
-        raise GrpoError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); write it again") from None
-    return [DataRow(f"{path}:{number}", value) for number, value in enumerate(values, 1)]
-
-
-def _huggingface(name: str, split: str, subset: str) -> list[DataRow]:
-    try:
-        import datasets
-    except ImportError:
-        raise GrpoError(f"field data: the dataset {name} needs the library datasets; {INSTALL}") from None
-    datasets.disable_progress_bars()
-    saved = [Path(name) / file for file in ("state.json", "dataset_dict.json")]
-    try:
-        if any(file.is_file() for file in saved):
-            loaded = datasets.load_from_disk(name)
-        else:
-            loaded = datasets.load_dataset(name, subset or None)
-        table = loaded[split] if isinstance(loaded, dict) else loaded
-    except KeyError:
-        raise GrpoError(f"field dataset.split: {name} has no split {split!r}; it has {', '.join(loaded)}") from None
-    except Exception as error:  # border: the hub, the network and other people's files raise anything
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise GrpoError(f"field data: cannot load the dataset {name}: {reason}; or name a file with --data") from error
-    return [DataRow(f"{name}[{split}]:{number}", row) for number, row in enumerate(table, 1)]
-
-
-READERS: dict[str, Callable[[Path], list[DataRow]]] = {
-    ".jsonl": _jsonl,
-    ".json": _json,
-    ".csv": _table,
-    ".tsv": _table,
-    ".parquet": _parquet,
-}
