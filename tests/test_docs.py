@@ -7,6 +7,7 @@ import re
 import shlex
 from functools import reduce
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -199,6 +200,24 @@ def test_the_commands_of_a_page_parse(page, monkeypatch):
 
 def test_the_commands_of_the_readme_exist():
     assert set(re.findall(r"^grpo (\w+)", README, re.MULTILINE)) <= set(COMMANDS)
+
+
+def test_the_python_of_the_readme_fits_the_api(monkeypatch):
+    """The calls bind to the signature of `grpo.train`, and the reward shown is 1 for the answer of its row."""
+    signature, calls = inspect.signature(grpo.train), []
+
+    def train(*arguments, **options):
+        calls.append(signature.bind(*arguments, **options).arguments)
+        return MagicMock(spec=grpo.Run)
+
+    monkeypatch.setattr(grpo, "train", train, raising=False)
+    exec("\n".join(blocks(README, "python")), {})
+    settings, handed_over = calls
+    assert settings["config"].algorithm == "dr_grpo"
+    for row in handed_over["data"]:
+        assert eval(row["prompt"].rstrip("=")) == int(row["answer"])
+    problem = grpo.Problem("p", row["prompt"], row["answer"])
+    assert [handed_over["reward"](problem, text) for text in (row["answer"], "junk")] == [1.0, 0.0]
 
 
 # Files: every path on the pages exists.
