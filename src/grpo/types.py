@@ -1,8 +1,8 @@
-"""What travels down the loop. Every stage returns new objects with one more field filled; none reaches back.
+"""The data of a training step. Every stage of the loop returns new objects with more fields filled.
 
 Axis letters, here and in all tensor code:
 P problems (groups)   G completions of a group   N completions   L tokens of a completion   V vocabulary
-T packed tokens   A answer tokens: all trained tokens of a batch, one after another   C width of a hidden state
+T packed tokens   A all completion tokens of a batch, one after another   C width of a hidden state
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """One question and how to check its answer.
+    """One question and its gold answer.
 
     >>> Problem(id="train-0-3", prompt="47*86=", answer="4042").answer
     '4042'
@@ -31,44 +31,44 @@ class Problem:
     """
 
     id: str
-    """Unique and stable: it keys the sampling noise, so a problem gets the same completions in any batch."""
+    """Unique and stable: it keys the sampling noise, so that a problem gets the same completions in any batch."""
     prompt: str
-    """As text: what is shown, and what a model without a chat template reads."""
+    """The prompt as text, for display and for models without a chat template."""
     answer: str
-    """The gold answer, as the task's checker reads it."""
+    """The gold answer, in the form that the task's checker reads."""
     messages: tuple[Mapping[str, str], ...] = ()
-    """The prompt as a conversation, for models with a chat template; empty where the prompt is plain text."""
+    """The prompt as a conversation, for models with a chat template; empty for a plain-text prompt."""
     columns: Mapping[str, Any] = field(default_factory=dict)
-    """What else the row of a dataset holds, by column: people's own reward functions read it."""
+    """The other columns of the dataset row, passed to reward functions."""
     conversational: bool = False
-    """Whether the row itself holds a conversation: people's own reward functions are then given messages, as in TRL."""
+    """Whether the row holds a conversation; reward functions then get messages, as in TRL."""
 
 
 def chat(question: str, system: str = "") -> tuple[Mapping[str, str], ...]:
-    """One question as a conversation, after a system message where one is given."""
+    """A question as a conversation, after an optional system message."""
     before = ({"role": "system", "content": system},) if system else ()
     return (*before, {"role": "user", "content": question})
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What the last update on a completion saw of its tokens.
+    """Values of a completion's tokens in the last update that trained on it.
 
     >>> Trace(logprobs=np.array([-0.1, -0.7]), entropies=np.array([0.3, 0.9]), denominator=128.0).denominator
     128.0
     """
 
     logprobs: np.ndarray
-    """float32 [L] under the policy that the loss was taken of."""
+    """float32 [L] under the policy of that update."""
     entropies: np.ndarray
-    """float32 [L]: of the distributions the tokens were drawn from, under that policy."""
+    """float32 [L]: entropy of the next-token distributions under that policy."""
     denominator: float
-    """What that update's summed loss was divided by."""
+    """Denominator of that update's loss."""
 
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """One sampled answer.
+    """One sampled completion.
 
     >>> done = Completion(text="42", tokens=np.array([4, 2, 19]), logprobs=np.array([-0.1, -0.7, -0.01]),
     ...                   finish="stop", parts={"correct": 1.0}, reward=1.0, traits={"worked": 0.0},
@@ -78,44 +78,43 @@ class Completion:
     """
 
     text: str
-    """Decoded, without the end token."""
+    """Decoded text, without the end token."""
     tokens: np.ndarray
-    """int64 [L]; the end token is there, and trained, exactly when `finish` is "stop"."""
+    """int64 [L]; the last one is the end token if `finish` is "stop", and is trained."""
     logprobs: np.ndarray
     """float32 [L]: the sampler's log-probability of each token, at the sampling temperature."""
     finish: Literal["stop", "length"]
     parts: Mapping[str, float | None] = field(default_factory=dict)
-    """Rewards by part; None where a part does not apply."""
+    """Rewards by part; None if a part does not apply."""
     reward: float | None = None
-    """Sum of the parts that apply; None when none does: such a completion is left out of baseline and loss."""
+    """Sum of the parts that apply; None if none does. Baseline and loss leave such a completion out."""
     correct: bool | None = None
-    """Whether the answer is right, apart from the reward; None where nobody can say."""
+    """Whether the answer is right, apart from the reward; None if it cannot be judged."""
     traits: Mapping[str, float] = field(default_factory=dict)
-    """What the task notices about the text but does not pay for, such as whether the work was written out."""
+    """Properties of the text that earn no reward, such as whether the working was written out."""
     why: str = ""
-    """What went wrong when it was scored: a time-out or crash, for which it got 0, or a failure of the reward, which
-    left it unscored."""
+    """Error of its scoring: a time-out or crash (reward 0), or a failure of the reward function (unscored)."""
     ref_logprobs: np.ndarray | None = None
-    """float32 [L] under the reference model, where the algorithm has one."""
+    """float32 [L] under the reference model; None without one."""
     old_logprobs: np.ndarray | None = None
-    """float32 [L] under the policy before its first update on this batch, where there is more than one update."""
+    """float32 [L] under the policy before the first update on this batch; None with a single update."""
     steps: tuple[tuple[int, float], ...] = ()
-    """(place of its last token, reward) of each step of the work, where steps are rewarded."""
+    """(position of its last token, reward) of each step, with credit "process"."""
     values: np.ndarray | None = None
-    """float32 [L]: the reward still to come that the critic expected before each token, where there is a critic."""
+    """float32 [L]: the critic's value before each token; None without a critic."""
     returns: np.ndarray | None = None
-    """float32 [L]: what the critic should have expected."""
+    """float32 [L]: targets of the critic's values."""
     advantages: np.ndarray | None = None
     """float32 [L]."""
     trace: Trace | None = None
-    """Of the groups whose every token is recorded, where an update trained on them."""
+    """Token values, for the groups whose tokens are recorded."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
 
 def changed(completion: Completion, **fields: Any) -> Completion:
-    """`dataclasses.replace` in a third of its time: a step makes thousands of these while the GPU has nothing to do.
+    """`dataclasses.replace` in a third of its time; a step makes thousands of these while the GPU is idle.
 
     >>> done = Completion("42", np.array([4, 2]), np.zeros(2), "stop")
     >>> changed(done, reward=1.0).reward, done.reward
@@ -129,7 +128,7 @@ def changed(completion: Completion, **fields: Any) -> Completion:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """A problem and its completions: the unit of sampling, credit and packing.
+    """A problem and its completions.
 
     >>> group = Group(problem=Problem("p", "6*7=", "42"), prompt_tokens=np.array([6, 11, 7, 12]), policy_version=3,
     ...               completions=(Completion("42", np.array([4, 2, 19]), np.zeros(3), "stop", reward=1.0),
@@ -142,7 +141,7 @@ class Group:
     prompt_tokens: np.ndarray
     completions: tuple[Completion, ...]
     policy_version: int
-    """Optimizer steps the policy had taken when it sampled these."""
+    """Optimizer steps of the policy that sampled the completions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,13 +164,13 @@ class Batch:
     tokens_T: torch.Tensor
     positions_T: torch.Tensor
     layout: PackedLayout
-    """Who attends to whom."""
+    """Which tokens attend to which."""
     source_A: torch.Tensor
-    """Index into T of the hidden state that predicts each trained token: the shift, done once and only here."""
+    """Index into T of the hidden state that predicts each completion token (the shift by one)."""
     target_A: torch.Tensor
-    """The trained tokens."""
+    """The completion tokens."""
     mask_NL: torch.Tensor
-    """bool: True where a completion has a token that counts; flattened row by row it lines up with A."""
+    """bool: True where a completion has a token. Its True entries, row by row, are the axis A."""
     advantages_NL: torch.Tensor
     sampler_logp_NL: torch.Tensor
     old_logp_NL: torch.Tensor | None

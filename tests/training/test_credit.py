@@ -46,9 +46,7 @@ def test_weights_of_the_parts() -> None:
     assert first_advantages(config(), both) == [[0.5, -0.5]]
     assert first_advantages(config(weights="correct=3, format=-1"), both) == [[1.5, -1.5]]
     assert first_advantages(config(weights="format=3"), both) == [[0.5, -0.5]]  # 1 + 1.5 and 1.5
-    with pytest.raises(
-        GrpoError, match=r"field loss.weights: the task has no part 'form'; its parts are correct, format"
-    ):
+    with pytest.raises(GrpoError, match=r"field loss.weights: unknown part 'form'; the task has correct, format"):
         credit([both], config(weights="form=1"))
 
 

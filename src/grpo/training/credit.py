@@ -1,4 +1,4 @@
-"""From rewards to advantages: what each completion's reward comes to, and what every token is told of it."""
+"""Credit: from the rewards of completions to an advantage for every token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from grpo.types import Completion, Group, changed
 
 
 def credit(groups: Sequence[Group], config: Config) -> tuple[list[Group], dict[str, float]]:
-    """+ advantages, one per token (and the critic's returns); and what the rewards looked like."""
+    """(groups with advantages, one per token, and a critic's returns; metrics of the rewards)"""
     loss = config.loss
     _check_weights(groups, loss)
     rewards_PG = torch.tensor([[np.nan if c.reward is None else c.reward for c in g.completions] for g in groups])
@@ -54,7 +54,7 @@ def loss_beta(loss: Loss) -> float:
 
 
 def shaped_reward(completion: Completion, config: Config) -> float:
-    """The completion's parts by their weights, less the penalty for length; NaN where it could not be scored."""
+    """The weighted sum of the completion's parts minus the length penalty; NaN for an unscored completion."""
     if completion.reward is None:
         return np.nan
     reward = completion.reward
@@ -65,19 +65,19 @@ def shaped_reward(completion: Completion, config: Config) -> float:
 
 
 def part_weights(config: Config) -> Callable[[str], float]:
-    """Of a part by its name: what `loss.weights` says, times what the field `reward` says.
+    """Function from the name of a part to its weight: that of `loss.weights` times that of `reward`.
 
     >>> weigh = part_weights(Config(reward="task, mine.py:short*0.5", loss=Loss(weights="correct=2, short=3")))
     >>> weigh("correct"), weigh("short"), weigh("format")
     (2.0, 1.5, 1.0)
     """
-    own, paid = named_weights(config.loss), {spec.part: spec.weight for spec in parse(config.reward)}
-    # A task's parts have names of their own.
-    return lambda part: own.get(part, 1.0) * paid.get(part, paid.get("task", 1.0))
+    in_loss, in_reward = named_weights(config.loss), {spec.part: spec.weight for spec in parse(config.reward)}
+    # The parts of the task's checker have other names than `task`.
+    return lambda part: in_loss.get(part, 1.0) * in_reward.get(part, in_reward.get("task", 1.0))
 
 
 def named_weights(loss: Loss) -> dict[str, float]:
-    """By part, as `weights` names them.
+    """Weight by part, from `loss.weights`.
 
     >>> named_weights(Loss(weights="correct=1, format=0.2"))
     {'correct': 1.0, 'format': 0.2}
@@ -87,15 +87,15 @@ def named_weights(loss: Loss) -> dict[str, float]:
 
 
 def _check_weights(groups: Sequence[Group], loss: Loss) -> None:
-    """A weight needs a part. (A completion whose check ran out of time has none, and scores 0.)"""
+    """Refuses a weight of an unknown part. (A completion whose checker timed out has no parts and scores 0.)"""
     known = dict.fromkeys(part for group in groups for completion in group.completions for part in completion.parts)
     unknown = named_weights(loss).keys() - known.keys()
     if known and unknown:
-        raise GrpoError(f"field loss.weights: the task has no part {min(unknown)!r}; its parts are {', '.join(known)}")
+        raise GrpoError(f"field loss.weights: unknown part {min(unknown)!r}; the task has {', '.join(known)}")
 
 
 def overlong_penalty(length: int, max_new_tokens: int, share: float) -> float:
-    """0 up to (1 − share) of the longest length, then up to 1 at the longest (DAPO, arXiv 2503.14476 eq. 13).
+    """0 up to (1 − share) · max_new_tokens, rising linearly to 1 at max_new_tokens (DAPO, arXiv 2503.14476 eq. 13).
 
     >>> [overlong_penalty(length, 100, 0.2) for length in (80, 85, 100)]
     [0.0, 0.25, 1.0]
@@ -105,14 +105,14 @@ def overlong_penalty(length: int, max_new_tokens: int, share: float) -> float:
 
 
 def kl_tokens(completion: Completion, kind: str) -> torch.Tensor:
-    """The KL divergence of each token, by the policy that sampled it."""
+    """KL estimate of each token under the policy that sampled it."""
     logp = completion.logprobs if completion.old_logprobs is None else completion.old_logprobs
     assert completion.ref_logprobs is not None
     return kl_estimate(torch.as_tensor(logp).float(), torch.as_tensor(completion.ref_logprobs).float(), kind)
 
 
 def penalties(groups: Sequence[Group], config: Config) -> dict[str, float]:
-    """What was taken off the task's rewards, on average."""
+    """Mean penalties that were subtracted from the rewards."""
     loss, found = config.loss, {}
     completions = [completion for group in groups for completion in group.completions]
     if loss.overlong:
@@ -150,12 +150,12 @@ def _by_completion(groups: Sequence[Group], config: Config, valid_PG: torch.Tens
 
 
 def _by_part(groups: Sequence[Group], config: Config, valid_PG: torch.Tensor) -> torch.Tensor:
-    """Each part normalised in its group; the penalty for length is a part like any other."""
+    """Each part normalised in its group; the length penalty is one more part."""
     loss, weigh = config.loss, part_weights(config)
     names = list(dict.fromkeys(name for group in groups for c in group.completions for name in c.parts))
 
     def row(completion: Completion) -> list[float]:
-        # To run out of time earns 0 of every part, not a part that does not apply.
+        # A completion that timed out or crashed earns 0 in every part.
         missing = 0.0 if completion.why else None
         found = [completion.parts.get(name, missing) for name in names]
         penalty = -overlong_penalty(len(completion), config.max_new_tokens, loss.overlong)
@@ -167,7 +167,7 @@ def _by_part(groups: Sequence[Group], config: Config, valid_PG: torch.Tensor) ->
 
 
 def _by_step(group: Group, loss: Loss) -> Group:
-    """Every token with the sum of what the steps that end at it or after it earned, all normalised together."""
+    """Each token gets the sum of the normalised rewards of the steps that end at it or after it."""
     scored = [completion for completion in group.completions if completion.reward is not None]
     advantages = process_advantages(
         [[reward for _, reward in completion.steps] for completion in scored],
@@ -188,12 +188,12 @@ def _by_step(group: Group, loss: Loss) -> Group:
 
 
 def _by_value(groups: Sequence[Group], config: Config) -> tuple[list[Group], dict[str, float]]:
-    """Advantages over what the critic expected, by generalized advantage estimation; and how well it knew."""
+    """(groups with advantages over the critic's values, by generalized advantage estimation; metrics of the critic)"""
     loss = config.loss
     completions = [completion for group in groups for completion in group.completions]
     lengths_N1 = torch.tensor([[len(completion)] for completion in completions])
     mask_NL = torch.arange(int(lengths_N1.max())) < lengths_N1
-    # What could not be scored is not trained on; it must only not disturb the others.
+    # Unscored completions are not trained on, and must not change the statistics of the others.
     scored_NL = mask_NL & torch.tensor([[completion.reward is not None] for completion in completions])
     rewards_NL, values_NL = torch.zeros(mask_NL.shape), torch.zeros(mask_NL.shape)
     for i, completion in enumerate(completions):
@@ -201,10 +201,10 @@ def _by_value(groups: Sequence[Group], config: Config) -> tuple[list[Group], dic
         values_NL[i, : len(completion)] = torch.as_tensor(completion.values)
         rewards_NL[i, : len(completion)] = token_rewards(completion, config)
     advantages_NL, returns_NL = gae(rewards_NL, values_NL, config.critic.gamma, config.critic.lam, scored_NL)
-    expected, found = values_NL[scored_NL], returns_NL[scored_NL]
-    metrics = {"value_mean": float(expected.mean()) if len(expected) else 0.0}
-    if len(found) > 1 and found.std() > 0:
-        metrics["explained_variance"] = float(1 - (found - expected).var() / found.var())
+    values_N, returns_N = values_NL[scored_NL], returns_NL[scored_NL]
+    metrics = {"value_mean": float(values_N.mean()) if len(values_N) else 0.0}
+    if len(returns_N) > 1 and returns_N.std() > 0:
+        metrics["explained_variance"] = float(1 - (returns_N - values_N).var() / returns_N.var())
     if loss.scale == "batch_std":
         advantages_NL = whiten(advantages_NL, scored_NL, std=loss.std, std_eps=loss.std_eps)
     rows = iter(zip(advantages_NL.numpy(), returns_NL.numpy(), strict=True))
@@ -217,7 +217,7 @@ def _by_value(groups: Sequence[Group], config: Config) -> tuple[list[Group], dic
 
 
 def token_rewards(completion: Completion, config: Config) -> torch.Tensor:
-    """Reward by token: the completion's at its last one, or each step's at the step's; less the KL divergence."""
+    """Reward of each token: the completion's at its last token, or a step's at the step's end, minus β·KL."""
     loss = config.loss
     rewards_L = torch.zeros(len(completion))
     if completion.reward is None:
