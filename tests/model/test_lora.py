@@ -376,7 +376,7 @@ def test_bad_input_is_told_in_one_line(
             assert main(command) == 2
             assert re.fullmatch(f"grpo: field model: .*{told}.*\n", capsys.readouterr().err)
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(GrpoError, match=r'field lora.rank: adapters need peft: pip install "grpo-lab\[lora\]"'):
+    with pytest.raises(GrpoError, match=r'field lora.rank: LoRA needs peft: pip install "grpo-lab\[lora\]"'):
         grpo.train(small(tmp_path))
 
 

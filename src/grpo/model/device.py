@@ -63,7 +63,7 @@ def pick_device(system: System) -> str:
         if not re.fullmatch(r"cpu|cuda(:\d+)?", system.device):
             raise GrpoError(f"field system.device: {system.device!r} is not a device; use auto, cpu, cuda or cuda:1")
         if system.device.startswith("cuda") and not torch.cuda.is_available():
-            raise GrpoError(f"field system.device: {system.device} needs a GPU and there is none; use cpu or auto")
+            raise GrpoError(f"field system.device: {system.device}: no GPU was found; use cpu or auto")
         return system.device
     return "cuda" if torch.cuda.is_available() else "cpu"
 

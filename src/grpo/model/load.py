@@ -1,4 +1,4 @@
-"""A model by name, as a policy."""
+"""Loads a model by name as a policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from grpo.errors import GrpoError
-from grpo.model import lora as adapter
+from grpo.model import lora
 from grpo.model.attention import NAME as ATTENTION
 from grpo.model.hub import locate_model
 from grpo.model.hub.folder import adapter_base, check_weight_files
@@ -23,18 +23,18 @@ from grpo.model.policy import Policy
 def load_policy(
     name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32, compute: torch.dtype | None = None
 ) -> Policy:
-    """`name` is an embedded model, a Hugging Face folder or id, or a folder with an adapter, which is merged."""
+    """`name`: an embedded model, a Hugging Face folder or id, or a folder with an adapter, which is merged."""
     source = locate_model(name)
     if base := adapter_base(Path(source)):
         policy = load_policy(base, device=device, dtype=dtype, compute=compute)
-        adapter.merge(policy, Path(source))
+        lora.merge(policy, Path(source))
         policy.name = name
         return policy
     if Path(source).is_dir():
         check_weight_files(Path(source))
     try:
         with quiet_transformers():
-            # One small file first: offline, this fails once and soon, not once for every file there could be.
+            # The small file first: offline, this fails once and early instead of once per file.
             config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
             padded = not can_be_packed(_model_class(config), config)
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
@@ -43,10 +43,10 @@ def load_policy(
                 dtype=dtype,
                 attn_implementation=None if padded else ATTENTION,
                 output_loading_info=True,
-                use_safetensors=True,  # the other format is pickle, which runs whatever code a stranger put in it
+                use_safetensors=True,  # the other format is pickle, which can run code
                 trust_remote_code=False,
             )
-    # The border to files people made: whatever is wrong with the folder is told in one line.
+    # Border: a folder of the user. Any fault is reported in one line.
     except (
         OSError,
         ValueError,
@@ -62,19 +62,19 @@ def load_policy(
     tied = set(getattr(model, "_tied_weights_keys", None) or ())
     missing = sorted(set(report["missing_keys"]) - tied)
     if missing:
-        # transformers would fill these with random numbers and go on.
+        # transformers would fill these with random numbers.
         raise GrpoError(
             f"field model: {name!r} lacks {len(missing)} weights, the first is {missing[0]}; copy the folder again"
         )
     if (place := torch.device(device)).index is not None:
-        torch.cuda.set_device(place)  # Triton starts its kernels, and graphs are captured, on the current one
+        torch.cuda.set_device(place)  # Triton launches kernels, and graphs are captured, on the current device
     # Dropout would make the trainer's log-probabilities disagree with the sampler's.
     model.eval().to(device)
     return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute, padded=padded)
 
 
 def _model_class(config: Any) -> Any:
-    """None where transformers has none for it, which loading tells better."""
+    """The model class of a config; None if transformers has none, which loading reports."""
     mapping = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
     return mapping.get(type(config), None)
 
@@ -83,5 +83,5 @@ def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:
     ends = model.generation_config.eos_token_id if model.generation_config else None
     ends = tokenizer.eos_token_id if ends is None else ends
     if ends is None:
-        raise GrpoError(f"field model: {name!r} defines no end token (eos_token_id), so no completion could end")
+        raise GrpoError(f"field model: {name!r} defines no end token (eos_token_id); set it in generation_config.json")
     return frozenset([ends] if isinstance(ends, int) else ends)

@@ -1,7 +1,7 @@
-"""LoRA: small matrices beside frozen linear layers, all that is then trained. peft lays them in and runs them.
+"""LoRA: only small matrices beside frozen linear layers are trained. peft inserts and runs them.
 
-An adapted layer computes W·x + scale·B·(A·x), with A of `rank` rows and B of `rank` columns; B is 0 at first, so that
-training begins at the model as it is. Only here are peft's modules known.
+An adapted layer computes W·x + scale·B·(A·x), with A of `rank` rows and B of `rank` columns. B starts at 0, so that
+training starts at the unchanged model. Only this file uses peft's modules.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from grpo.model.policy import Policy
 
 NAME = "default"
-"""What peft calls an adapter that is the only one."""
+"""peft's name of a single adapter."""
 PREFIX = "base_model.model."
-"""Before the names of a model's own modules, in peft's files."""
+"""Prefix of module names in peft's files."""
 
 
 def adapt(policy: Policy, settings: Lora, seed: int) -> None:
-    """Lays adapters into the policy's model. From here on they alone are trained, in float32 at least."""
+    """Inserts adapters into the policy's model. From then on only they are trained, in float32 or wider."""
     peft, model = _peft(), policy.model
     targets = _targets(model, settings.targets)
     chosen = peft.LoraConfig(
@@ -41,7 +41,7 @@ def adapt(policy: Policy, settings: Lora, seed: int) -> None:
         base_model_name_or_path=_place(policy.name),
     )
     if model.dtype == torch.bfloat16:
-        policy.compute = torch.bfloat16  # adapters in float32, products of both in bfloat16
+        policy.compute = torch.bfloat16  # adapters in float32, computation in bfloat16
     freeze(policy)
     with torch.random.fork_rng(devices=[policy.device] if policy.device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -49,15 +49,15 @@ def adapt(policy: Policy, settings: Lora, seed: int) -> None:
     for layer in adapted_layers(model):
         for part in (layer.lora_A, layer.lora_B):
             part.to(torch.promote_types(model.dtype, torch.float32))
-        layer.cast_input_dtype_enabled = policy.compute is None  # autocast does it, without a copy in between
+        layer.cast_input_dtype_enabled = policy.compute is None  # autocast casts without an extra copy
     policy.adapter = _as_json(chosen.to_dict()) | {"target_modules": targets, "inference_mode": True}
 
 
 def freeze(policy: Policy) -> None:
-    """Nothing of it learns from here on: a reference, or what adapters are laid into.
+    """Makes all parameters untrainable: of a reference, or of the model below adapters.
 
-    What is frozen needs no more precision than it is computed in: where products are taken in bfloat16, linear layers
-    are kept in it, which changes no product and halves their memory.
+    Linear layers are stored in the precision of computation: in bfloat16 that halves their memory and changes no
+    result.
     """
     policy.model.requires_grad_(False)
     if policy.compute is not None:
@@ -71,7 +71,7 @@ def adapted_layers(model: Any) -> list[Any]:
 
 @contextmanager
 def switched_off(model: Any) -> Iterator[None]:
-    """Within it, the model computes as it did before it was adapted: the reference, without a second model."""
+    """While active, the model computes without its adapter: the reference, without a second model."""
     layers = adapted_layers(model)
     for layer in layers:
         layer.enable_adapters(False)
@@ -87,7 +87,7 @@ def is_adapted(layer: Any) -> bool:
 
 
 def factor_weights(layer: Any) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """The very weights A and B that learn, and the scale."""
+    """The trainable weights A and B, and the scale."""
     return layer.lora_A[NAME].weight, layer.lora_B[NAME].weight, layer.scaling[NAME]
 
 
@@ -97,7 +97,7 @@ def factors(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def whole_layers(model: Any) -> list[Any]:
-    """Every plain linear layer, an adapted one whole and not its parts."""
+    """Every linear layer, adapted layers as one instead of their parts."""
     adapted = {layer for layer in adapted_layers(model) if type(layer.base_layer) is torch.nn.Linear}
     inside = {part for layer in adapted for part in layer.modules() if part is not layer}
     plain = (module for module in model.modules() if type(module) is torch.nn.Linear or module in adapted)
@@ -105,7 +105,7 @@ def whole_layers(model: Any) -> list[Any]:
 
 
 def merged_weight(layer: Any) -> torch.Tensor:
-    """The weight that a linear layer amounts to, with what an adapter adds."""
+    """The weight of a linear layer with its adapter merged."""
     if not is_adapted(layer):
         return layer.weight.detach()
     A, B = factors(layer)
@@ -113,7 +113,7 @@ def merged_weight(layer: Any) -> torch.Tensor:
 
 
 def tensors(model: Any) -> dict[str, torch.Tensor]:
-    """By peft's names: what adapter_model.safetensors holds."""
+    """Tensors of adapter_model.safetensors, by peft's names."""
     return {
         f"{PREFIX}{name.replace(f'.{NAME}.', '.')}": weight
         for name, weight in model.named_parameters()
@@ -123,7 +123,7 @@ def tensors(model: Any) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def restore(model: Any, folder: Path) -> None:
-    """The adapter of a checkpoint, which must be of this model, rank and targets."""
+    """Loads the adapter of a checkpoint, which must have this model's shapes, rank and targets."""
     from safetensors.torch import load_file
 
     if not (folder / ADAPTER_WEIGHTS).is_file():
@@ -133,7 +133,7 @@ def restore(model: Any, folder: Path) -> None:
     if shapes != expected:
         name = next(name for name in (*expected, *shapes) if shapes.get(name) != expected.get(name))
         raise GrpoError(
-            f"field lora: the adapter in {folder} is of another shape: {name.removeprefix(PREFIX)} is "
+            f"field lora: the adapter in {folder} has another shape: {name.removeprefix(PREFIX)} is "
             f"{_shown(shapes.get(name))} there and {_shown(expected.get(name))} here; resume with the model, "
             "lora.rank and lora.targets it was trained with"
         )
@@ -142,11 +142,11 @@ def restore(model: Any, folder: Path) -> None:
 
 
 def merge(policy: Policy, folder: Path) -> None:
-    """Adds the adapter in `folder`, of whatever kind peft knows, to the policy's weights: a plain model again."""
+    """Merges the adapter in `folder`, of any kind peft knows, into the policy's weights."""
     peft = _peft()
     try:
         policy.model = peft.PeftModel.from_pretrained(policy.model, str(folder)).merge_and_unload()
-    # The border to files people made: whatever is wrong with the folder is told in one line.
+    # Border: a folder of the user. Any fault is reported in one line.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise GrpoError(f"field model: the adapter in {folder} does not fit {policy.name}: {reason}") from error
@@ -159,12 +159,12 @@ def _peft() -> Any:
     except ModuleNotFoundError as missing:
         if missing.name != "peft":
             raise
-        raise GrpoError('field lora.rank: adapters need peft: pip install "grpo-lab[lora]"') from None
+        raise GrpoError('field lora.rank: LoRA needs peft: pip install "grpo-lab[lora]"') from None
     return peft
 
 
 def _linear_layers(model: Any) -> dict[str, Any]:
-    """Those of the blocks, by name: all but the output layer."""
+    """Linear layers of the blocks by name: all except the output layer."""
     head = model.get_output_embeddings()
     return {
         name: layer
@@ -174,16 +174,16 @@ def _linear_layers(model: Any) -> dict[str, Any]:
 
 
 def _own_head(model: Any) -> list[Any]:
-    """The output layer, where its weight is not the embedding's."""
+    """The output layer, if its weight is not tied to the embedding."""
     head = model.get_output_embeddings()
     return [] if head.weight is model.get_input_embeddings().weight else [head]
 
 
-def _targets(model: Any, asked: str) -> list[str]:
-    """Last parts of the names of the layers to adapt."""
+def _targets(model: Any, wanted: str) -> list[str]:
+    """Names of the layers to adapt, without their path."""
     layers = _linear_layers(model)
     names = sorted({name.rpartition(".")[2] for name in layers})
-    targets = sorted({name.strip() for name in asked.split(",") if name.strip()})
+    targets = sorted({name.strip() for name in wanted.split(",") if name.strip()})
     for target in targets:
         if not any(name == target or name.endswith(f".{target}") for name in layers):
             raise GrpoError(
@@ -193,7 +193,7 @@ def _targets(model: Any, asked: str) -> list[str]:
 
 
 def _place(name: str) -> str:
-    """Where peft finds the base model: a folder by its full path, whatever it was called here."""
+    """The base model as peft finds it: a folder by its full path."""
     place = Path(locate_model(name))
     return str(place.resolve()) if place.is_dir() else name
 

@@ -223,7 +223,7 @@ FAULTS |= {
     "16 weights with a ruined header": Fault(model(ruined_header), ("field model", "model.safetensors")),
     "16 weights of another format": Fault(
         model(lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin")),
-        ("field model: model has no weights in *.safetensors, the one format that is read",),
+        ("field model: model has no weights in *.safetensors, the only format that is read",),
     ),
     "16 weights that are not finite": Fault(model(weights_not_finite), ("field model", "./model")),
     "16 cut-off config": Fault(model(cut("config.json")), ("field model: cannot load './model'", "config.json")),

@@ -1,4 +1,4 @@
-"""Model names. The folders here are the models that ship with the package; `scripts/make_tiny.py` made them."""
+"""Model names and their folders. The folders here ship with the package; `scripts/make_tiny.py` made them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from grpo.config.models import EMBEDDED, FETCHED, check_model_name
 
 
 def locate_model(name: str) -> str:
-    """The folder of a named model or GGUF file, made on first use; a folder or Hugging Face id as it is."""
+    """The folder of a model name or GGUF file, made on first use; a folder or Hugging Face id unchanged."""
     check_model_name(name)
     if name in EMBEDDED:
         return str(Path(__file__).parent / name)

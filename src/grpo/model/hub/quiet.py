@@ -1,4 +1,4 @@
-"""transformers without the bars it draws and the reports it prints."""
+"""transformers without progress bars and reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import transformers
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """What matters in its reports is said in one line by whoever loads a model."""
+    """While active, transformers prints nothing; callers report failures in one line."""
     logging = transformers.utils.logging
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     hub = stdlib_logging.getLogger("huggingface_hub")
