@@ -12,6 +12,7 @@ import pytest
 import transformers
 
 from grpo.cli.main import main
+from grpo.record.store import Run
 
 SMALL = ["--model", "nano", "--steps", "2", "--prompts-per-step", "2", "--group-size", "4", "--max-new-tokens", "32"]
 QUICK = [*SMALL, "--evaluation.problems", "10", "--evaluation.every", "0", "--system.threads", "1"]
@@ -160,6 +161,28 @@ def test_eval_of_a_run(trained: str, capsys: pytest.CaptureFixture[str]) -> None
     assert row["greedy_accuracy"] == recorded["greedy_accuracy"]
     assert main(["eval", "nano", "--problems", "10"]) == 0
     assert "95% interval" in capsys.readouterr().out
+
+
+def test_eval_of_a_run_repeats_its_last_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own seed, temperature and number of problems, none of which is a default."""
+    monkeypatch.chdir(tmp_path)
+    settings = ["--seed", "3", "--temperature", "0.7", "--evaluation.problems", "37", "--max-new-tokens", "24"]
+    assert main(["train", *QUICK, *settings, "--run", "job", "--quiet"]) == 0
+    with Run.open(Path("runs"), "job", readonly=True) as run:
+        recorded = run.evals()[-1]
+    capsys.readouterr()
+    assert main(["eval", "job", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row.pop("model"), row.pop("task"), row.pop("problems")) == ("job", "arithmetic:easy", 37)
+    assert row == {name: recorded[name] for name in row}
+    assert main(["eval", "job", "--json", "--seed", "1", "--temperature", "1"]) == 0
+    other = json.loads(capsys.readouterr().out)
+    assert other["length_mean"] != recorded["length_mean"]
+    assert other["greedy_accuracy"] == recorded["greedy_accuracy"]
+    assert main(["eval", "job", "--temperature", "-0.5"]) == 2
+    assert "field temperature (command line): must be at least 0; got -0.5" in capsys.readouterr().err
 
 
 def test_export_is_a_plain_hugging_face_folder(

@@ -15,10 +15,13 @@ PROG = "grpo eval"
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions(SamplingOptions):
-    """Ask held-out problems, once sampled and once greedy, and report accuracy with its 95% interval."""
+    """Sample and greedily decode held-out problems, and report accuracy with its 95% interval.
 
-    problems: int = 500
-    """How many held-out problems are asked."""
+    For a run, seed, settings and problems are those of its own evaluations, so the accuracy is that of its last one.
+    """
+
+    problems: int = 0
+    """Number of held-out problems; 0: as in the run, or 500."""
 
 
 def command(arguments: list[str]) -> int:
@@ -32,7 +35,8 @@ def command(arguments: list[str]) -> int:
     if scorer is None:
         raise GrpoError("field task: name one with --task NAME; only runs and embedded models bring their own")
     with scorer:
-        problems = scorer.task.heldout()[: options.problems]
+        count = options.problems or settings.get("evaluation", {}).get("problems", 500)
+        problems = scorer.task.heldout()[:count]
         if sys.stderr.isatty():
             print(f"asking {len(problems)} held-out problems, sampled and greedy …", file=sys.stderr)
         row, _ = evaluate(Engine(policy), scorer, problems, options.sampling(settings, "eval"))

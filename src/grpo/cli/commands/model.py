@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo.config import Dataset, Scoring
+from grpo.config import Dataset, Scoring, System
 from grpo.config.models import DEFAULT_TASK
 from grpo.config.schema import from_dict
 from grpo.errors import GrpoError
@@ -18,11 +18,28 @@ if TYPE_CHECKING:
 
 
 def load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
-    """The policy, and the settings it was trained with or made for."""
+    """The policy and the settings of its run; for a model by name, only the task it was made for."""
+    from grpo.model.device import prepare_machine
     from grpo.model.load import load_policy
 
-    model, settings = find_run(name, runs) or (name, {"task": DEFAULT_TASK.get(name, "")})
-    return load_policy(model), settings
+    found = find_run(name, runs)
+    if found is None:
+        return load_policy(name), {"task": DEFAULT_TASK.get(name, "")}
+    model, settings = found
+    system = from_dict(System, settings["system"])
+    policy = load_policy(model, **available_placement(system))
+    prepare_machine(system, policy)
+    return policy, settings
+
+
+def available_placement(system: System) -> dict[str, Any]:
+    """Device and precision of the run; the CPU in float32 where the run used a GPU and this machine has none."""
+    import torch
+
+    from grpo.model.device import placement
+
+    needs_gpu = system.device.startswith("cuda") or system.dtype in ("mixed", "half")
+    return {} if needs_gpu and not torch.cuda.is_available() else placement(system)
 
 
 def find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:

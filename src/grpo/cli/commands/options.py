@@ -28,15 +28,16 @@ class SamplingOptions:
     """Rows to ask instead: a file or a Hugging Face dataset."""
     reward: str = ""
     """What pays, as in grpo train; task: the task's own check. Empty: as in the run; with a task named, its check."""
-    temperature: float = 1.0
-    """0: greedy."""
+    temperature: float = -1.0
+    """0: greedy; -1: as in the run, or 1."""
     max_new_tokens: int = 0
     """0: as in the run, or 48."""
     top_k: int = 0
     """Sample among the k likeliest tokens only; 0: all."""
     top_p: float = 1.0
     """Sample from the smallest set of tokens that holds this much probability."""
-    seed: int = 1
+    seed: int = -1
+    """-1: as in the run, or 1."""
     runs: str = "runs"
     """Folder that holds the runs."""
     json: bool = False
@@ -48,8 +49,8 @@ class SamplingOptions:
         from grpo.rollout.protocol import Sampling
 
         return Sampling(
-            seed=self.seed,
-            temperature=self.temperature,
+            seed=settings.get("seed", 1) if self.seed < 0 else self.seed,
+            temperature=settings.get("temperature", 1.0) if self.temperature < 0 else self.temperature,
             max_new_tokens=self.max_new_tokens or settings.get("max_new_tokens", 48),
             purpose=purpose,
             top_k=self.top_k,
@@ -61,13 +62,14 @@ LEAST: Mapping[str, int] = {
     "count": 1,
     "problems": 1,
     "temperature": 0,
+    "seed": 0,
     "max_new_tokens": 0,
     "top_k": 0,
     "group_size": 1,
     "model_problems": 1,
     "samples": 0,
 }
-"""The least that an option of this name may be, whichever command has it."""
+"""Smallest value of an option of this name, in every command that has it. The default is allowed too."""
 
 
 def parse(
@@ -78,7 +80,7 @@ def parse(
     settings = flags.read(options, arguments, prog=prog, positionals=positionals)
     parsed = flags.build(options, settings, prog=prog)
     for name, bound in least.items():
-        if (value := getattr(parsed, name, bound)) < bound:
+        if (value := getattr(parsed, name, bound)) < bound and value != getattr(options, name):
             raise GrpoError(f"field {name} (command line): must be at least {bound}; got {value}")
     if not 0 < (top_p := getattr(parsed, "top_p", 1.0)) <= 1:
         raise GrpoError(f"field top_p (command line): must be above 0 and at most 1; got {top_p}")
