@@ -47,7 +47,7 @@ MISTAKES = {
     "path as run name": (["train", "--run", "../elsewhere"], "field run", "no folder"),
     "resume without a name": (["train", "--resume"], "field resume", "--run NAME"),
     "missing recipe": (["train", "nowhere.toml"], "nowhere.toml", "no such file"),
-    "no GPU": (["train", "--system.device", "cuda:7"], "field system.device", "no GPU"),
+    "no GPU": (["train", "--system.device", "cuda:7"], "field system.device", "needs a GPU"),
     "sft without data": (["sft", "nano"], "field data", "--data"),
     "sft with missing data": (["sft", "nano", "nowhere.jsonl"], "field data", "nowhere.jsonl"),
     "eval without model": (["eval"], "field model", "--model"),
@@ -80,7 +80,7 @@ def test_mistakes_in_a_recipe_name_file_and_line(elsewhere: Path, capsys: pytest
 
 
 def test_debug_shows_the_traceback() -> None:
-    with pytest.raises(Exception, match="no model"):
+    with pytest.raises(Exception, match="unknown model"):
         main(["train", "--model", "tinny", "--debug"])
 
 
