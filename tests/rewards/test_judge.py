@@ -63,6 +63,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             while not self.server.over.wait(0.05):
                 self.wfile.write(b" ")
+        elif step == "dribble headers":
+            self.wfile.write(b"HTTP/1.0 200 OK\r\nX-Slow: ")
+            while not self.server.over.wait(0.05):
+                self.wfile.write(b"x")
         elif isinstance(step, int):
             self.say(step, "no")
         elif step.startswith("raw:"):
@@ -136,22 +140,29 @@ def test_errors_that_pass_are_tried_again(server: Server) -> None:
 
 
 def test_errors_that_stay_leave_a_completion_unscored(server: Server) -> None:
-    done = graded(server, {"down": [500], "hangs": ["hang"], "junk": ["raw:nonsense"], "fine": ["5"]}, judge_retries=1)
-    assert [c.reward for c in done] == [None, None, None, 0.5]
+    scripts = {"down": [500], "hangs": ["hang"], "slow": ["dribble headers"], "junk": ["raw:nonsense"], "fine": ["5"]}
+    done = graded(server, scripts, judge_retries=1, judge_seconds=1.0)
+    assert [c.reward for c in done] == [None, None, None, None, 0.5]
     reasons = [c.why.partition(f"judge at 127.0.0.1:{server.server_port}: ")[2] for c in done]
-    assert reasons == ["status 500: no", "no answer within 3 s", "not JSON: 'nonsense'", ""]
-    assert all(c.why.startswith(f"failure in reward judge:{server.url}: ") for c in done[:3])
-    assert len(server.asked) == 2 + 2 + 2 + 1
+    assert reasons == ["status 500: no", *["no answer within 1 s"] * 2, "not JSON: 'nonsense'", ""]
+    assert all(c.why.startswith(f"failure in reward judge:{server.url}: ") for c in done[:4])
+    assert len(server.asked) == 2 + 2 + 2 + 2 + 1
 
 
 def test_no_server_at_all() -> None:
     with Server() as closed:
         pass
-    with pytest.raises(GrpoError, match=r"field reward: judge at .*Connection.*; start the server"):
+    with pytest.raises(GrpoError, match=r"field reward: judge at .*ConnectError.*; start the server"):
         graded(closed, {"x": ["1"]}, judge_retries=0)
     [done] = graded(closed, {"x": ["1"]}, judge_model="grader", judge_retries=0)
     assert done.reward is None
-    assert "ConnectionRefusedError" in done.why
+    assert "ConnectError" in done.why
+
+
+def test_a_key_that_no_header_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPO_JUDGE_KEY", "sésame")
+    with pytest.raises(GrpoError, match="environment variable GRPO_JUDGE_KEY: must hold a key of ASCII characters"):
+        Scorer(Arithmetic(), "judge:http://localhost/v1")
 
 
 def test_a_refusal_stops_the_run(server: Server) -> None:

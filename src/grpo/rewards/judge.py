@@ -6,19 +6,18 @@ counted against a budget. A completion that could not be graded stays unscored.
 
 from __future__ import annotations
 
-import http.client
+import asyncio
 import json
 import os
 import re
-import socket
 import threading
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+import httpx
 
 from grpo.config import Scoring
 from grpo.errors import GrpoError
@@ -49,54 +48,70 @@ class TemporaryError(Exception):
 
 
 class Judge:
+    """Sends its requests from one thread with an event loop. The caller closes it."""
+
     def __init__(self, url: str, settings: Scoring, part: str = "judge"):
         """`part`: the name its grades are recorded under."""
         self.url, self.settings, self.part = urlsplit(url), settings, part
         if self.url.scheme not in ("http", "https") or not self.url.hostname:
             raise GrpoError(f"field reward: judge:{url} is not a valid address; write judge:http://host:port/v1")
-        self.prompt = PROMPT
-        if settings.judge_prompt:
-            self.prompt = _read_prompt(settings.judge_prompt)
-        self.model = settings.judge_model
-        self.requests, self.lock = 0, threading.Lock()
-        self.pool = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="judge")
+        self.prompt = _read_prompt(settings.judge_prompt) if settings.judge_prompt else PROMPT
+        self.model, self.requests = settings.judge_model, 0
+        self.client = _client(os.environ.get(KEY_VARIABLE, ""))
+        started: Future[None] = Future()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve(started)), name="judge", daemon=True)
+        self.thread.start()
+        started.result()
+
+    async def _serve(self, started: Future[None]) -> None:
+        """Keeps the event loop and the connections until `close`; then asyncio.run cancels what is still running."""
+        self.loop, self.closed = asyncio.get_running_loop(), asyncio.Event()
+        self.slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
+        async with self.client:
+            started.set_result(None)
+            await self.closed.wait()
 
     def close(self) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        self.loop.call_soon_threadsafe(self.closed.set)
+        self.thread.join()
 
     def start(self, requests: Sequence[Request]) -> Callable[[], list[list[Outcome]]]:
         if not self.model:
-            self.model = self._first_model()
+            self.model = self._submit(self._first_model()).result()
         graded: dict[tuple[str, str], Future[Outcome]] = {}
         for request in requests:
             for text in request.texts:  # equal texts are graded once
                 if (request.problem.id, text) not in graded:
-                    graded[request.problem.id, text] = self.pool.submit(self.grade, request, text)
+                    graded[request.problem.id, text] = self._submit(self.grade(request, text))
         return lambda: [[graded[request.problem.id, text].result() for text in request.texts] for request in requests]
 
-    def grade(self, request: Request, text: str) -> Outcome:
+    def _submit(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    async def grade(self, request: Request, text: str) -> Outcome:
         problem = request.problem
         words = {"{prompt}": problem.prompt, "{answer}": problem.answer, "{completion}": text}
         # In one pass, so that {answer} inside a completion is not filled in.
         question = re.sub(r"\{(prompt|answer|completion)\}", lambda found: words[found[0]], self.prompt)
         message = {"model": self.model, "messages": [{"role": "user", "content": question}], "temperature": 0}
         try:
-            return self._retried(lambda: Outcome({self.part: self._graded(message)}))
+            async with self.slots:
+                return Outcome({self.part: await self._retried(lambda: self._graded(message))})
         except TemporaryError as error:
             return Outcome(fault="failure", why=str(error))
         except GrpoError as error:
             return Outcome(fault="mistake", why=str(error))
 
-    def _retried(self, send: Callable[[], Any]) -> Any:
+    async def _retried(self, send: Callable[[], Awaitable[Any]]) -> Any:
         for attempt in range(self.settings.judge_retries):
             try:
-                return send()
+                return await send()
             except TemporaryError:
-                time.sleep(min(FIRST_PAUSE * 2**attempt, MAX_PAUSE))
-        return send()
+                await asyncio.sleep(min(FIRST_PAUSE * 2**attempt, MAX_PAUSE))
+        return await send()
 
-    def _graded(self, message: dict[str, Any]) -> float:
-        reply = self._request("POST", "/chat/completions", json.dumps(message).encode())
+    async def _graded(self, message: dict[str, Any]) -> float:
+        reply = await self._request("POST", "/chat/completions", message)
         try:
             content = str(reply["choices"][0]["message"]["content"])
         except (KeyError, IndexError, TypeError):
@@ -106,9 +121,9 @@ class Judge:
             raise TemporaryError(f"the judge's reply has no grade from 0 to 10 at its end: {content[:200]!r}")
         return grades[-1] / 10
 
-    def _first_model(self) -> str:
+    async def _first_model(self) -> str:
         try:
-            return str(self._retried(lambda: self._request("GET", "/models"))["data"][0]["id"])
+            return str((await self._retried(lambda: self._request("GET", "/models")))["data"][0]["id"])
         except TemporaryError as error:
             advice = "start the server, correct the address, or name a model with --scoring.judge-model"
             raise GrpoError(f"field reward: {error}; {advice}") from None
@@ -116,48 +131,35 @@ class Judge:
             where = self.url.geturl()
             raise GrpoError(f"field scoring.judge_model: {where} does not list its models; name one") from None
 
-    def _request(self, method: str, path: str, body: bytes | None = None) -> Any:
-        self._count_request()
-        secure = self.url.scheme == "https"
-        host, limit = str(self.url.hostname), self.settings.judge_seconds
-        connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        connection = connect(host, self.url.port, timeout=limit)
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get(KEY_VARIABLE):
-            headers["Authorization"] = f"Bearer {key}"
-        # The connection's own limit restarts with every byte; this one covers the whole reply.
-        expired = threading.Event()
-        timer = threading.Timer(limit, lambda: _disconnect(connected, expired))
-        timer.daemon = True
+    async def _request(self, method: str, path: str, message: Any = None) -> Any:
+        self.requests += 1
+        if self.requests > self.settings.judge_budget:
+            raise GrpoError(
+                f"field scoring.judge_budget: all {self.settings.judge_budget} requests are used up; raise it"
+            )
+        limit, content = self.settings.judge_seconds, b""
+        where = self.url.geturl().rstrip("/") + path
+        body = None if message is None else json.dumps(message)
         try:
-            connection.connect()
-            connected = connection.sock  # the response takes it over
-            timer.start()
-            connection.request(method, self.url.path.rstrip("/") + path, body, headers)
-            response = connection.getresponse()
-            content = response.read(MAX_REPLY_BYTES)
-        except (OSError, http.client.HTTPException, ValueError) as error:  # border: a server
-            late = expired.is_set() or isinstance(error, TimeoutError)
-            what = f"no answer within {limit:g} s" if late else f"{type(error).__name__}: {error}"
-            raise TemporaryError(f"judge at {self.url.netloc}: {what}") from None
-        finally:
-            timer.cancel()
-            connection.close()
-        return _reply(response.status, content, self.url.netloc)
-
-    def _count_request(self) -> None:
-        with self.lock:
-            self.requests += 1
-            if self.requests > self.settings.judge_budget:
-                raise GrpoError(
-                    f"field scoring.judge_budget: all {self.settings.judge_budget} requests are used up; raise it"
-                )
+            async with asyncio.timeout(limit), self.client.stream(method, where, content=body) as response:
+                async for chunk in response.aiter_bytes():
+                    content += chunk
+                    if len(content) > MAX_REPLY_BYTES:
+                        break
+        except TimeoutError:
+            raise TemporaryError(f"judge at {self.url.netloc}: no answer within {limit:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:  # border: a server
+            raise TemporaryError(f"judge at {self.url.netloc}: {type(error).__name__}: {error}") from None
+        return _reply(response.status_code, content, self.url.netloc)
 
 
-def _disconnect(connected: socket.socket, expired: threading.Event) -> None:
-    expired.set()
-    with suppress(OSError):  # already closed
-        connected.shutdown(socket.SHUT_RDWR)
+def _client(key: str) -> httpx.AsyncClient:
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    try:
+        # No time limit of its own: that restarts with every byte. No proxy: a judge is often on this machine.
+        return httpx.AsyncClient(headers=headers, timeout=None, trust_env=False)
+    except ValueError:
+        raise GrpoError(f"environment variable {KEY_VARIABLE}: must hold a key of ASCII characters") from None
 
 
 def _reply(status: int, content: bytes, where: str) -> Any:

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from grpo.config import Scoring
 from grpo.errors import GrpoError
 from grpo.rewards.functions import FunctionReward, Spec, parse
-from grpo.rewards.judge import Judge
 from grpo.rewards.pool.confine import Limits
 from grpo.rewards.pool.invoke import Outcome, Request, Reward, TaskReward, invoke_each
 from grpo.rewards.pool.workers import Workers, pickled
 from grpo.tasks.protocol import ChecksCorrectness, HasTraits, Task, is_trusted
 from grpo.types import Completion, Group, Problem, changed
+
+if TYPE_CHECKING:
+    from grpo.rewards.judge import Judge
 
 RECENT = 500
 """Completions over which the share of a reward's faults is taken."""
@@ -137,6 +139,8 @@ class Scorer:
                 model = ModelReward(spec.name, self.device, spec.part)
                 rewards.append(WeightedReward(f"reward {spec}", spec.weight, model.start, True))
             elif spec.source == "judge":
+                from grpo.rewards.judge import Judge
+
                 judge = Judge(spec.name, self.scoring, spec.part)
                 self.judges.append(judge)
                 rewards.append(WeightedReward(f"reward {spec}", spec.weight, judge.start))
