@@ -30,7 +30,7 @@ def main() -> None:
         trial = Trial.of(trials[name], rewards())
         outcome, begun = Outcome(trial), time.process_time()
         with tempfile.TemporaryDirectory() as folder:
-            perform(trial, Path(folder), outcome.hear)
+            perform(trial, Path(folder), outcome.add)
         seconds = time.process_time() - begun
         file = RECORDED / f"{name}.json"
         write(file, outcome, {package: metadata.version(package) for package in VERSIONS}, seconds)

@@ -184,7 +184,7 @@ def test_an_algorithm_is_shown_as_what_it_is(visit: Visit) -> None:
     assert "No clip: the ratio only weights the gradient. Its cap is 5" in " ".join(text.split())
     assert visit.page.get_by_role("radio", name="Clip").count() == 0
     visit.go("/runs/ppo/whatif?step=1")
-    assert "Advantages from a critic's values cannot be worked out again" in visit.page.locator("main").inner_text()
+    assert "Advantages from a critic's values cannot be recomputed" in visit.page.locator("main").inner_text()
     visit.page.get_by_role("button", name="sapo").click()
     visit.page.wait_for_url("**surrogate=gate**")
     visit.settle()

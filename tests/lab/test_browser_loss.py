@@ -56,7 +56,7 @@ def test_sliders_by_keyboard_and_numbers_of_the_engine(chromium: Any, classroom:
     assert visit.number("drift-held") == pytest.approx(held, abs=5e-4)
     assert faults(visit) == []
     page.locator("textarea[name=texts]").fill("102\nabc")
-    page.get_by_text("nano does not know").first.wait_for()
+    page.get_by_text("nano's vocabulary does not have").first.wait_for()
     page.close()
 
 

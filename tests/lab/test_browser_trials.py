@@ -24,7 +24,7 @@ def test_a_trial_starts_streams_and_is_cancelled(chromium: Any, classroom: Lab) 
     asked.get_by_role("button", name="Train").click()
     refusal = asked.get_by_role("alert")
     refusal.wait_for()
-    assert "One runs at a time; wait for it, or cancel it" in refusal.inner_text()
+    assert "Only one can run at a time; wait for it or cancel it" in refusal.inner_text()
     # The refusal itself is an answer that a browser notes down.
     assert all("409" in complaint for complaint in other.complaints)
     other.page.close()

@@ -184,7 +184,7 @@ def test_one_update_of_nano() -> None:
         ("group", {"of": "seven"}, "one of run, six"),
         ("ancestors", {"g": "2.5"}, "whole number"),
         ("ancestors", {"p": "1,0"}, "p: must be between"),
-        ("nano", {"prompt": "2+2="}, "three numbers"),
+        ("nano", {"prompt": "2+2="}, "three two-digit numbers"),
     ],
 )
 def test_bad_values_are_told(key: str, query: dict[str, str], words: str) -> None:

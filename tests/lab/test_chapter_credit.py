@@ -63,7 +63,7 @@ def test_steps_by_hand() -> None:
     assert after["process"][0] < before["process"][0]
     turned_answer = steps({"turned": f"0.{len(before['steps']) - 1}"})["completions"][0]
     assert turned_answer["outcome"] < 0 < before["outcome"]
-    with pytest.raises(GrpoError, match="turned: there is no step"):
+    with pytest.raises(GrpoError, match="turned: no step"):
         steps({"turned": "0.99"})
 
 

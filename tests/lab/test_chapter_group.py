@@ -28,7 +28,7 @@ def test_a_sampled_group_is_scored_and_compared() -> None:
 
 @pytest.mark.parametrize("prompt", ["2+2*6=", "1+2+3=", "37+85+46", "", "37+85+46=1"])
 def test_what_nano_cannot_read_is_refused_in_one_line(prompt: str) -> None:
-    with pytest.raises(GrpoError, match="nano adds three numbers of two digits"):
+    with pytest.raises(GrpoError, match="expected a sum of three two-digit numbers"):
         samples({"prompt": prompt})
 
 

@@ -198,9 +198,9 @@ def test_a_group_without_spread_takes_no_update():
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ({"texts": "abc\n12"}, "nano does not know .abc."),
+        ({"texts": "abc\n12"}, "does not have .abc."),
         ({"texts": "12"}, "2 to 8 lines"),
-        ({"prompt": "hello"}, "three numbers of two digits"),
+        ({"prompt": "hello"}, "three two-digit numbers"),
         ({"updates": "2.5"}, "whole number"),
         ({"beta": "nan"}, "between 0 and 2"),
         ({"kl": "k9"}, "expected one of k1"),

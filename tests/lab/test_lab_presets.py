@@ -193,7 +193,7 @@ def test_what_else_is_in_the_loss_is_told(tmp_path: Path) -> None:
             "loss.correction token)",
         ]
         assert token["share"] == pytest.approx((token["surrogate"] + 0.1 * token["kl"]) / token["denominator"])
-        assert "left out of the loss" in what_if(run, 0, {})["notes"][0]
+        assert "does not include the entropy bonus" in what_if(run, 0, {})["notes"][0]
 
 
 # Rewards of several parts

@@ -48,8 +48,8 @@ def page_token(client: TestClient) -> str:
     ("change", "words"),
     [
         ({"arms": []}, "field arms"),
-        ({"arms": [{"label": "x", "settings": {"model": "tiny"}}]}, 'field "model": not for a trial'),
-        ({"arms": [{"label": "x", "settings": {"system.runs": "/etc"}}]}, 'field "system.runs": not for a trial'),
+        ({"arms": [{"label": "x", "settings": {"model": "tiny"}}]}, 'field "model": a trial cannot set it'),
+        ({"arms": [{"label": "x", "settings": {"system.runs": "/etc"}}]}, 'field "system.runs": a trial cannot set it'),
         ({"arms": [{"label": "x", "settings": {"reward": "os:system"}}]}, 'field "reward": must be one of'),
         ({"arms": [{"label": "x", "settings": {"loss.surrogate": "os:system"}}]}, 'field "loss.surrogate"'),
         ({"arms": [{"label": "x", "settings": {"lr": 1.0}}]}, "must be between 1e-06 and 0.1"),
@@ -58,9 +58,12 @@ def page_token(client: TestClient) -> str:
         ({"seeds": 0}, "field seeds"),
         ({"seeds": True}, "field seeds"),
         ({"steps": 10**9}, "field steps"),
-        ({"metrics": ["nonsense"]}, "no metric"),
-        ({"command": "rm"}, 'no field "command"'),
-        ({"steps": 200, "seeds": 5, "arms": [{"label": "x", "settings": {"group_size": 64}}]}, "ask for fewer"),
+        ({"metrics": ["nonsense"]}, "not a metric"),
+        ({"command": "rm"}, 'unknown field "command"'),
+        (
+            {"steps": 200, "seeds": 5, "arms": [{"label": "x", "settings": {"group_size": 64}}]},
+            "use fewer seeds",
+        ),
     ],
 )
 def test_what_may_not_be_asked_for(change: dict[str, Any], words: str) -> None:
@@ -89,7 +92,7 @@ def test_a_trial_is_the_trainers_own_run(tmp_path: Path) -> None:
 
     trial = Trial.of(asked(seeds=2))
     outcome = Outcome(trial)
-    perform(trial, tmp_path / "trial", outcome.hear)
+    perform(trial, tmp_path / "trial", outcome.add)
     with grpo.train(trial.config(0, seed=2, folder=tmp_path / "alone")) as run:
         alone = [value for _, value in run.series("reward_mean")]
     [arm] = outcome.summary()["arms"]

@@ -1,5 +1,5 @@
-"""The lab: a local web page that shows what happened in a run, live or recorded, down to the token, and explains every
+"""The lab: a local web app that shows a run, live or recorded, down to the token, and explains every
 idea of GRPO with the functions that train.
 
-It reads run records and calls the engine; it writes nothing but the trials people start, in folders that pass away.
+It reads run records and calls the trainer's functions. It writes only temporary files, for trials that readers start.
 """

@@ -1,4 +1,4 @@
-"""What the lab answers with."""
+"""JSON responses of the lab."""
 
 from __future__ import annotations
 

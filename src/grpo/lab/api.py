@@ -1,4 +1,4 @@
-"""The JSON interface: one function per question, each a look at a record opened for reading. Nothing is changed."""
+"""The JSON API: one function per route, each reads a record opened read-only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _points(request: Request) -> int:
 def _whole(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name, str(default))
     if not text.isascii() or not text.isdecimal() or len(text) > 12:
-        raise GrpoError(f"{name}: {text[:40]!r} is no whole number")
+        raise GrpoError(f"{name}: expected a whole number; got {text[:40]!r}")
     return int(text)
 
 
@@ -129,8 +129,8 @@ def routes(catalogue: Catalogue) -> list[Route]:
                     return Answer(question(run, request))
             except GrpoError as problem:
                 return failure(problem)
-            except sqlite3.Error as problem:  # border: a file that anything may have written, or is writing
-                return Answer({"error": f"the record of this run cannot be read now: {problem}"}, 503)
+            except sqlite3.Error as problem:  # border: the file may be damaged, or being written
+                return Answer({"error": f"the record of this run cannot be read: {problem}"}, 503)
 
         return answer
 
@@ -145,7 +145,9 @@ def routes(catalogue: Catalogue) -> list[Route]:
         ids = list(dict.fromkeys(name for name in wanted.get("runs", "").split(",") if name))[:MOST_COMPARED]
         metric, by = wanted.get("metric", "reward_mean"), wanted.get("by", "steps")
         if by not in AXES or not (metric in METRICS or metric.endswith("_share")):
-            return Answer({"error": f"compare by {', '.join(AXES)}, and a metric of the table of metrics"}, 400)
+            return Answer(
+                {"error": f"by: expected one of {', '.join(AXES)}; metric: expected a name of docs/metrics.md"}, 400
+            )
         try:
             with ExitStack() as stack:
                 runs = [(run_id, stack.enter_context(catalogue.open(run_id))) for run_id in ids]

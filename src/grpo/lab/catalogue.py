@@ -1,4 +1,4 @@
-"""Which runs there are: those of a folder, and those that ship with the package."""
+"""The list of runs: those of a folder, and those that ship with the package."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from grpo.record.store import Run
 
 RECORDINGS = Path(__file__).with_name("recordings")
 EXAMPLE = "~"
-"""Begins the id of a shipped run; no name of a run can."""
+"""Prefix of a shipped run's id; run names cannot start with it."""
 
 
 class UnknownRunError(GrpoError):
-    """No run of that id is in the listing."""
+    """The listing has no run with this id."""
 
 
 class Catalogue:
-    """Ids come from a listing of the folders; a request names one of them, never a path."""
+    """Runs by id. Ids come from a listing of the folders; a request never contains a path."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -33,11 +33,11 @@ class Catalogue:
     def open(self, run_id: str) -> Run:
         place = self.places().get(run_id)
         if place is None:
-            raise UnknownRunError(f"no run {run_id[:80]!r} here; the list of runs names those there are")
+            raise UnknownRunError(f"no run {run_id[:80]!r} here; see the list of runs")
         return Run.open(*place, readonly=True)
 
     def listing(self) -> list[dict[str, Any]]:
-        """One row per run, newest first, the shipped ones last; a run that cannot be read says why."""
+        """One row per run, newest first, shipped runs last; an unreadable run has its problem."""
         rows = [self._row(run_id, folder, name) for run_id, (folder, name) in self.places().items()]
         newest_first = sorted(rows, key=lambda row: row["created"] or "", reverse=True)
         return sorted(newest_first, key=lambda row: row["example"])
@@ -53,7 +53,7 @@ class Catalogue:
             OSError,
             ValueError,
             KeyError,
-        ) as problem:  # border: files anyone may have made
+        ) as problem:  # border: files of any origin
             return about | {"status": "unreadable", "problem": str(problem)}
 
 

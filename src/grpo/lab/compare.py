@@ -1,4 +1,4 @@
-"""Runs beside each other: a metric by steps, tokens or seconds; seeds of one config as a band; settings that differ."""
+"""Comparison of runs: a metric by steps, tokens or seconds; seeds of one config as a band; settings that differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grpo.record.store import Run
 AXES = ("steps", "tokens", "seconds")
 MOST_PROBES = 6
 NOT_SETTINGS = ("seed", "run", "resume", "allow_change", "quiet")
-"""Differ between runs of one experiment without making it another."""
+"""Settings that may differ between runs of one experiment."""
 
 
 def compare(runs: Sequence[tuple[str, Run]], metric: str, by: str, points: int) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def compare(runs: Sequence[tuple[str, Run]], metric: str, by: str, points: int) 
 
 
 def experiments(settings: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Runs that differ by their seed alone belong together."""
+    """Groups runs that differ only in their seed."""
     together: dict[str, list[str]] = {}
     for run_id, row in settings.items():
         own = {
@@ -49,7 +49,7 @@ def experiments(settings: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
 
 
 def positions(run: Run, by: str) -> dict[int, float]:
-    """Where each step stands on the axis, at its end; the seconds are those of training, without evaluations."""
+    """The position of each step's end on the axis; seconds are training time, without evaluations."""
     if by == "steps":
         return {row["step"]: row["step"] + 1 for row in run.select("SELECT step FROM steps")}
     if by == "tokens":
@@ -64,7 +64,7 @@ def positions(run: Run, by: str) -> dict[int, float]:
 
 
 def curve(run: Run, metric: str, by: str, points: int) -> list[dict[str, float]]:
-    """Means over at most `points` stretches of the run."""
+    """Means over at most `points` intervals of the run."""
     at, values = positions(run, by), run.series(metric)
     width = max(1, -(-len(values) // points))
     stretches = [values[i : i + width] for i in range(0, len(values), width)]
@@ -99,7 +99,7 @@ def evals(run: Run, by: str) -> list[dict[str, Any]]:
 
 
 def shared_probes(runs: Sequence[tuple[str, Run]]) -> list[dict[str, Any]]:
-    """Pinned prompts that all the runs were asked, with what each said first and last."""
+    """Pinned prompts that all runs share, with each run's first and last samples."""
     asked: dict[str, dict[str, list[dict[str, Any]]]] = {}
     answers: dict[str, str] = {}
     for run_id, run in runs:

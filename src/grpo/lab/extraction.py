@@ -1,4 +1,4 @@
-"""What a checker reads off a completion, for tasks that can say."""
+"""Extracted answers of completions, for tasks with `extract`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from grpo.tasks.protocol import ExtractsAnswers
 
 @lru_cache(maxsize=16)
 def extractor(task_name: str) -> Callable[[str], str | None]:
-    """The task's `extract`; where it has none, or cannot be loaded here, nothing is extracted."""
+    """The task's `extract`; a function that returns None if it has none or cannot be loaded."""
     try:
         task = load_task(task_name)
-    except (GrpoError, ImportError, OSError):  # border: a run of somebody else's task, or of a dataset not here
+    except (GrpoError, ImportError, OSError):  # border: the run's task or dataset may not be on this machine
         return lambda text: None
     return task.extract if isinstance(task, ExtractsAnswers) else lambda text: None

@@ -1,4 +1,4 @@
-"""What somebody should look at: what the record shows now, by `record.diagnosis`, and what the run noted on the way."""
+"""Possible problems of a run: findings of `record.diagnosis` in the record, and findings reported during the run."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from grpo.record.diagnosis import Finding, diagnose, explained
 from grpo.record.store import Run
 
 COMPLETIONS = {
-    "truncated": ("cut", "completions that were cut off"),
+    "truncated": ("cut", "truncated completions"),
     "length_collapse": ("", "the newest completions"),
     "length_growth": ("", "the newest completions"),
-    "reward_hacking": ("right", "the newest completions that earned the full reward"),
+    "reward_hacking": ("right", "the newest completions with the full reward"),
 }
-"""The filter that shows the evidence."""
+"""Filter of the Completions view that shows the evidence, and its link text."""
 LENSES = {
     "entropy_collapse": ("entropy", "tokens by entropy"),
     "kl": ("kl", "tokens by KL"),
-    "clipped": ("clip", "tokens that were clipped"),
+    "clipped": ("clip", "clipped tokens"),
     "ratios": ("ratio", "tokens by ratio"),
     "sampler_gap": ("gap", "tokens by sampler gap"),
 }
-"""The lens that shows it, on the tokens of the finding's step."""
+"""Lens of the Tokens view that shows the evidence, and its link text."""
 
 
 def findings(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """Each with the view that shows its evidence, and the view's state; what was noted and still holds comes once."""
+    """All findings with links to their evidence; a reported finding that still holds is listed once."""
     now = diagnose(run)
-    said = {finding.text for finding in now}
+    known = {finding.text for finding in now}
     return {
         "now": [finding.as_dict() | evidence(finding) for finding in now],
         "noted": [
             row | _groups(row["step"])
             for row in run.findings()
-            if row["text"] not in said and not explained(row["kind"], [finding.kind for finding in now])
+            if row["text"] not in known and not explained(row["kind"], [finding.kind for finding in now])
         ],
     }
 
@@ -55,4 +55,4 @@ def _groups(step: int | None, group: int | None = None) -> dict[str, Any]:
         return {"view": None, "query": {}, "evidence": ""}
     if group is None:
         return {"view": "groups", "query": {"step": step}, "evidence": f"groups of step {step}"}
-    return {"view": "groups", "query": {"step": step, "group": group}, "evidence": f"such a group, in step {step}"}
+    return {"view": "groups", "query": {"step": step, "group": group}, "evidence": f"an example group of step {step}"}

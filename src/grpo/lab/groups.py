@@ -16,7 +16,7 @@ KINDS = ("mixed", "all_right", "all_wrong", "cut_off", "unscored")
 
 
 def kind_of(rewards: Sequence[float | None], finishes: Sequence[str], correct: Sequence[bool | None]) -> str:
-    """What a group has to teach. Only unequal rewards make advantages; a group may be level in several ways.
+    """The kind of a group. Only different rewards give advantages; equal rewards have several kinds.
 
     >>> kind_of([1.0, 0.0], ["stop", "stop"], [True, False]), kind_of([None], ["stop"], [None])
     ('mixed', 'unscored')
@@ -98,7 +98,7 @@ def group_row(run: Run, step: int, index: int) -> dict[str, Any]:
 
 
 def statistics(rewards: Sequence[float | None], advantages: Sequence[float | None]) -> dict[str, float]:
-    """Of one group, by `grpo.core.reward_statistics`."""
+    """Reward statistics of one group, by `grpo.core.reward_statistics`."""
     rewards_1G = torch.tensor([[float("nan") if reward is None else reward for reward in rewards]])
     advantages_1G = torch.tensor([[0.0 if advantage is None else advantage for advantage in advantages]])
     return reward_statistics(rewards_1G, advantages_1G, ~rewards_1G.isnan())

@@ -1,9 +1,9 @@
-"""Who may ask, and what a page may do.
+"""Checks of requests, and the content security policy of pages.
 
-A page of any website can make a browser send requests to this machine. So every request must name an address of ours
+A page of any website can make a browser send requests to this machine. So every request must name the lab's address
 (a foreign name that resolves to this machine is refused), must not come from another site, and, beyond this machine,
-must bring a token. Trials alone are started and cancelled by a request, which must bring the token of a page of ours.
-Completions are untrusted: the policy below lets a page run the lab's own scripts and nothing else.
+must have a token. Only trials can be started and cancelled by a request, which must have the token of a lab page.
+Completions are untrusted: the policy below allows only the lab's own scripts.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LOOPBACK_NAMES = frozenset(["localhost", "127.0.0.1", "[::1]"])
 COOKIE = "grpo_lab"
 PAGE_TOKEN = "x-page-token"
 WRITES = re.compile(r"/api/trials(/[A-Za-z0-9_-]{1,40}/cancel)?")
-"""The only addresses that do anything."""
+"""The only paths that accept POST."""
 PLOT_STYLE = "sha256-jSYQUrW7J0b3jPqhZP9C2Xh1PyJKHKXd4s0fpGGKrww="
-"""Of the one style sheet that Observable Plot puts into its charts."""
+"""Hash of the one style sheet that Observable Plot puts into its charts."""
 
 
 def is_loopback(address: str) -> bool:
@@ -43,7 +43,7 @@ def is_loopback(address: str) -> bool:
 
 
 def content_policy(page: str) -> str:
-    """For the page's own inline scripts, known by their hashes; no other inline script or style, and no other host."""
+    """Allows the page's own inline scripts, by their hashes; no other inline script or style, and no other host."""
     scripts = re.findall(r"<script(?: type=\"importmap\")?>(.*?)</script>", page, re.DOTALL)
     hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts]
     return "; ".join(
@@ -63,7 +63,7 @@ def content_policy(page: str) -> str:
 
 
 class PageTokens:
-    """One for each load of the page; the latest are known. A page of another site cannot read ours, so it has none."""
+    """Tokens of page loads; the latest are kept. A page of another site cannot read them."""
 
     def __init__(self, most: int = 256):
         self.issued: deque[str] = deque(maxlen=most)
@@ -77,7 +77,7 @@ class PageTokens:
 
 
 class Guard:
-    """Refuses what is not ours to answer, and sends the policy with every answer."""
+    """Refuses requests of other sites and names, and sends the policy with every answer."""
 
     def __init__(self, app: ASGIApp, *, address: str, token: str, policy: str, pages: PageTokens):
         self.app, self.token, self.policy, self.pages = app, token, policy, pages
@@ -93,8 +93,10 @@ class Guard:
         if self.token and not self._knows_token(headers):
             [offered, *_] = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
             if not hmac.compare_digest(offered.encode(), self.token.encode()):
-                return await PlainTextResponse("open the address that grpo lab printed", 401)(scope, receive, send)
-            # From the address bar into a cookie, so that it is not in every link.
+                return await PlainTextResponse("token missing or wrong; open the address that grpo lab printed", 401)(
+                    scope, receive, send
+                )
+            # The token moves from the address into a cookie, so that links do not contain it.
             welcome = RedirectResponse(scope["path"], 303)
             welcome.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
             return await welcome(scope, receive, send)
@@ -117,22 +119,22 @@ class Guard:
             return f"grpo lab does not answer to the name {host[:100]!r}"
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
-            return "grpo lab answers its own pages alone"
+            return "grpo lab answers only its own pages"
         if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
-            return "grpo lab answers its own pages alone"
+            return "grpo lab answers only its own pages"
         if scope["method"] in ("GET", "HEAD"):
             return ""
         if scope["method"] != "POST" or not WRITES.fullmatch(scope["path"]):
-            return "grpo lab is for reading: GET and HEAD; only trials are started and cancelled, by POST"
+            return "grpo lab answers GET and HEAD; POST only starts and cancels trials"
         if origin is None or headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            return "grpo lab answers its own pages alone"
+            return "grpo lab answers only its own pages"
         known = self.pages.knows(headers.get(PAGE_TOKEN, ""))
-        return "" if known else "this page is from before the lab was started; load it again"
+        return "" if known else "this page was loaded before the lab was started; reload it"
 
     def _is_ours(self, name: str) -> bool:
         if name in self.names:
             return True
-        try:  # bound to every address, it has many; but a name, which anyone can point here, it has not
+        try:  # bound to every address: any IP address is ours, but a name, which anyone can point here, is not
             return self.everywhere and bool(ipaddress.ip_address(name.strip("[]")))
         except ValueError:
             return False

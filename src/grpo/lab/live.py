@@ -1,4 +1,4 @@
-"""A run that goes on: the record is watched, and each change is told as a server-sent event."""
+"""Live view of a run: polls the record and sends each change as a server-sent event."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from grpo.errors import GrpoError
 from grpo.record.store import Run
 
-SECONDS_BETWEEN_LOOKS = 0.5
-LOOKS_BETWEEN_SIGNS_OF_LIFE = 20
+SECONDS_BETWEEN_POLLS = 0.5
+POLLS_BETWEEN_KEEPALIVES = 20
 
 
 def head(run: Run) -> dict[str, Any]:
-    """Where the run stands; equal heads mean that nothing was recorded in between."""
+    """The state of the run; equal heads mean that nothing was recorded in between."""
     [counts] = run.select(
         "SELECT (SELECT max(step) FROM steps) AS last_step, (SELECT count(*) FROM evals) AS evals, "
         "(SELECT count(*) FROM findings) AS findings"
@@ -24,24 +24,24 @@ def head(run: Run) -> dict[str, Any]:
 
 
 async def events(open_run: Callable[[], Run], gone: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
-    """The head now, and again whenever it has changed, until the run ends or the reader leaves."""
+    """Yields the head now and after every change, until the run ends or the client disconnects."""
 
-    def look() -> dict[str, Any]:
+    def poll() -> dict[str, Any]:
         with open_run() as run:
             return head(run)
 
-    told, looks = None, 0
+    sent, polls = None, 0
     while not await gone():
         try:
-            now = await asyncio.to_thread(look)
-        except GrpoError:  # border: somebody may move or delete the run while it is watched
+            now = await asyncio.to_thread(poll)
+        except GrpoError:  # border: a run may be moved or deleted meanwhile
             return
-        if now != told:
-            told = now
+        if now != sent:
+            sent = now
             yield f"data: {json.dumps(now)}\n\n"
             if now["status"] != "running":
                 return
-        elif looks % LOOKS_BETWEEN_SIGNS_OF_LIFE == 0:
-            yield ": still here\n\n"
-        looks += 1
-        await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+        elif polls % POLLS_BETWEEN_KEEPALIVES == 0:
+            yield ": keep-alive\n\n"
+        polls += 1
+        await asyncio.sleep(SECONDS_BETWEEN_POLLS)

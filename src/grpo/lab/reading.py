@@ -1,4 +1,4 @@
-"""Questions to a run record that one page asks at a time. Long runs are answered in at most so many points."""
+"""Queries of a run record for the pages. Long runs are reduced to at most `points` points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SETTINGS = ("model", "task", "algorithm", "seed", "prompts_per_step", "group_siz
 
 
 def headline(run: Run) -> dict[str, Any]:
-    """A run in one row of the list."""
+    """The row of a run in the list."""
     last = run.last_step()
     [ends] = run.select("SELECT min(recorded) AS first, max(recorded) AS last FROM steps")
     rewards = run.select("SELECT value FROM metrics WHERE step = ? AND name = 'reward_mean'", last)
@@ -52,7 +52,7 @@ def overview(run: Run) -> dict[str, Any]:
 
 
 def metric_names(run: Run) -> list[str]:
-    """In the order of their table. A few steps at either end tell: an update that was skipped has fewer."""
+    """Recorded metrics in the order of their table, from the first and last 20 steps: a skipped update has fewer."""
     last = run.last_step() or 0
     found = run.select("SELECT DISTINCT name FROM metrics WHERE step < 20 OR step > ?", last - 20)
     names = {row["name"] for row in found}
@@ -60,13 +60,13 @@ def metric_names(run: Run) -> list[str]:
 
 
 def telling_step(run: Run) -> int:
-    """The first of those in which most groups had something to teach."""
+    """The first step with the most groups with signal."""
     query = "SELECT step FROM metrics WHERE name = 'zero_signal_groups' ORDER BY value, step LIMIT 1"
     return next((row["step"] for row in run.select(query)), 0)
 
 
 def traced_steps(run: Run, most: int) -> list[int]:
-    """Steps with recorded tokens; of very many, evenly spread ones."""
+    """Steps with recorded tokens, at most `most`, evenly spaced."""
     steps = [row["step"] for row in run.select("SELECT DISTINCT step FROM token_arrays ORDER BY step")]
     stride = -(-len(steps) // most) if steps else 1
     return steps[::stride]
@@ -80,12 +80,12 @@ def definitions() -> dict[str, dict[str, dict[str, str]]]:
 
 
 def series(run: Run, names: Sequence[str], points: int) -> dict[str, Any]:
-    """Each metric over the run: the mean of every stretch of `width` steps, and how far it ranged in it."""
+    """Each metric over the run: mean and range of every interval of `width` steps."""
     last = run.last_step()
     if last is None:
         return {"width": 1, "series": {}}
     width = max(1, -(-(last + 1) // points))
-    # One stretch after another, because that is the order the rows lie in: twice as fast as one question for all.
+    # One query per interval follows the order of the rows: twice as fast as one query for all.
     query = f"""
         SELECT name, min(step) AS step, avg(value) AS mean, min(value) AS low, max(value) AS high
         FROM metrics WHERE step >= ? AND step < ? AND name IN ({", ".join("?" for _ in names)}) AND value IS NOT NULL
@@ -100,7 +100,7 @@ def series(run: Run, names: Sequence[str], points: int) -> dict[str, Any]:
 
 
 def timeline(run: Run, points: int) -> dict[str, Any]:
-    """Seconds by phase, mean over every stretch of `width` steps; `between` is what no phase of a step covers."""
+    """Seconds by phase, mean over every interval of `width` steps; `between` is the time between steps."""
     last = run.last_step()
     width = max(1, -(-((last or 0) + 1) // points))
     phases = run.select(
@@ -108,7 +108,7 @@ def timeline(run: Run, points: int) -> dict[str, Any]:
         "FROM spans GROUP BY step / ?, name ORDER BY step, first",
         width, width, width,
     )  # fmt: skip
-    # Between two steps lie evaluations and checkpoints: from one step's record to the next one's first phase.
+    # Between two steps are evaluations and checkpoints: from one step's record to the next step's first phase.
     between = run.select(
         "SELECT step / ? * ? AS step, avg(begun - ended) AS seconds FROM ("
         "  SELECT step, min(start) AS begun, lag(max(start + seconds)) OVER (ORDER BY step) AS ended FROM spans"
@@ -121,7 +121,7 @@ def timeline(run: Run, points: int) -> dict[str, Any]:
 
 
 def spans_of(run: Run, step: int) -> list[dict[str, Any]]:
-    """One step's phases, seconds from its first."""
+    """One step's phases, in seconds from the start of the first."""
     rows = run.select("SELECT name, start, seconds FROM spans WHERE step = ? ORDER BY start", step)
     return [{**row, "start": row["start"] - rows[0]["start"]} for row in rows]
 

@@ -1,4 +1,4 @@
-"""Completions of a run by text, reward, advantage and how they ended; a page at a time, within a time limit."""
+"""Search of a run's completions by text, reward, advantage and finish reason, one page per request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grpo.record.store import Run
 PAGE = 60
 STEPS_AT_ONCE = 50
 SECONDS = 1.0
-"""How long one request may search; what is left is told, and found by the next."""
+"""Time limit of one request; the next request continues."""
 
 FILTERS = {
     "right": "correct",
@@ -30,11 +30,11 @@ class Query:
     filters: tuple[str, ...] = ()
     newest_first: bool = True
     begin: int | None = None
-    """Where to go on: the step after which, in the order of the search, all is new."""
+    """The step at which to continue, in the order of the search."""
 
 
 def search(run: Run, query: Query) -> dict[str, Any]:
-    """Whole steps are searched until a page is full; `next` is where the following page begins, None at the end."""
+    """Searches whole steps until a page is full; `next` is the first step of the next page, None at the end."""
     last = run.last_step()
     if last is None:
         return {"rows": [], "next": None, "searched": [None, None]}
@@ -51,7 +51,7 @@ def search(run: Run, query: Query) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     at = (last if query.newest_first else 0) if query.begin is None else query.begin
     first = at
-    # A step at a time while hits are many, more where they are few.
+    # One step at a time while there are hits, more steps where there are none.
     width = 1
     while 0 <= at <= last and len(rows) < PAGE and time.monotonic() - begun < SECONDS:
         low, high = (max(0, at - width + 1), at) if query.newest_first else (at, min(last, at + width - 1))

@@ -27,7 +27,7 @@ from grpo.lab.trials.routes import routes as trial_routes
 
 STATIC = Path(__file__).with_name("static")
 PAGES = ("/", "/runs", "/runs/{run}", "/runs/{run}/{view}", "/compare", "/metrics", "/learn", "/learn/{chapter}")
-"""Addresses that the one page answers to; its router shows what they name."""
+"""Paths that serve the single page; its router shows the view."""
 
 
 def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guard:
@@ -35,7 +35,7 @@ def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guar
     tokens, desk = PageTokens(), Desk()
 
     def shown(status: int = 200) -> Response:
-        """The page, with a token of its own: what it may start and cancel trials with."""
+        """The page with a new token, with which it may start and cancel trials."""
         return HTMLResponse(page.replace("PAGE_TOKEN", tokens.issue()), status, headers={"Cache-Control": "no-store"})
 
     def show(request: Request) -> Response:
@@ -43,7 +43,7 @@ def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guar
 
     def nothing_here(request: Request, problem: Exception) -> Response:
         if request.url.path.startswith("/api/"):
-            return Answer({"error": "there is nothing at this address"}, 404)
+            return Answer({"error": "no such address"}, 404)
         return shown(404)
 
     app = Starlette(
@@ -61,7 +61,7 @@ def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guar
 
 
 def closing(desk: Desk) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
-    """With the server ends the trial that is training."""
+    """Ends the running trial when the server stops."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -72,17 +72,17 @@ def closing(desk: Desk) -> Callable[[Starlette], AbstractAsyncContextManager[Non
 
 
 def serve(runs: Path, *, address: str, port: int, token: str, open_browser: bool) -> None:
-    """Until it is interrupted. Beyond this machine only with a token."""
+    """Serves until interrupted. Other addresses than this machine's need a token."""
     if not is_loopback(address) and not token:
         raise GrpoError(
-            f"field host: at {address} other machines could read your runs; add --token SECRET, or stay on 127.0.0.1"
+            f"field host: other machines could read your runs at {address}; add --token SECRET, or use 127.0.0.1"
         )
     listener = _listen(address, port)
     port = listener.getsockname()[1]
     shown = "127.0.0.1" if address in ("0.0.0.0", "::") else f"[{address}]" if ":" in address else address
     place = f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
     print(f"grpo lab: {place}   (runs in {runs}; stop with Ctrl-C)", flush=True)
-    # The first question that needs the mathematics should not have to wait for torch.
+    # Imports torch in the background, so that the first request does not wait for it.
     threading.Thread(target=_prepare, daemon=True).start()
     if open_browser:
         threading.Timer(0.5, webbrowser.open, [place]).start()
@@ -100,7 +100,9 @@ def _listen(address: str, port: int) -> socket.socket:
         listener.bind((address, port))
     except OSError as error:
         listener.close()
-        raise GrpoError(f"field port: cannot listen at {address}:{port}: {error.strerror}; choose another") from error
+        raise GrpoError(
+            f"field port: cannot listen at {address}:{port}: {error.strerror}; choose another port"
+        ) from error
     listener.listen(128)
     return listener
 

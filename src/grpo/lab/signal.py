@@ -1,4 +1,4 @@
-"""Where the learning signal went: groups by what they had to teach, and problems by how hard they were."""
+"""Signal of a run: groups by kind, and problems by difficulty."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from grpo.lab.groups import KINDS, kind_of
 from grpo.record.store import Run
 
 MOST_HELDOUT = 400
-"""Held-out problems that are shown one by one."""
+"""Largest number of held-out problems shown."""
 
 
 def signal_budget(run: Run, points: int) -> dict[str, Any]:
-    """Groups by kind, and the tokens that carried gradient, step by step; of a long run, every so many steps."""
+    """Groups by kind and tokens with gradient of each step; of a long run, of every `stride`-th step."""
     stride, steps = _spread(run, points)
     rows = [_budget(run, step) for step in steps]
     totals = {name: sum(row[name] for row in rows) for name in ("tokens", "gradient_tokens", "groups", *KINDS)}
@@ -44,7 +44,7 @@ def _budget(run: Run, step: int) -> dict[str, Any]:
 
 
 def difficulty(run: Run, points: int) -> dict[str, Any]:
-    """How many completions of each group were right, over the run; and each held-out problem at each evaluation."""
+    """Number of right completions per group over the run, and each held-out problem at each evaluation."""
     stride, steps = _spread(run, points)
     size = int(run.config.get("group_size") or 0)
     columns = []
@@ -72,7 +72,7 @@ def difficulty(run: Run, points: int) -> dict[str, Any]:
 
 
 def _heldout(run: Run) -> dict[str, Any]:
-    """Problems by evaluations, the hardest last: 1 where the answer was correct, 0 where not."""
+    """Held-out problems by evaluation, the hardest last: 1 if correct, else 0."""
     steps = [row["step"] for row in run.select("SELECT step FROM evals ORDER BY step")]
     problems: dict[int, dict[str, Any]] = {}
     rows = run.select(

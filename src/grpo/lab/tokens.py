@@ -1,4 +1,4 @@
-"""The token lens: what the update saw of each token of a completion, and one token's loss worked out."""
+"""The token lens: recorded values of each token of a completion, and one token's loss step by step."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from grpo.record.checkpoints import Checkpoints
 from grpo.record.store import Run
 
 ACCEPTED = frozenset(inspect.signature(policy_loss).parameters)
-"""Settings that `policy_loss` takes; the others of a run's loss section make its advantages."""
+"""Settings that `policy_loss` takes; the others of a run's loss section affect its advantages."""
 
 MOST_TOKENS_AT_ONCE = 2000
 
 
 def loss_settings(loss: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a run's loss section that `policy_loss` takes and that one completion alone decides."""
+    """The settings of a run's loss section that `policy_loss` takes and that need only one completion."""
     settings = {name: value for name, value in loss.items() if name in ACCEPTED - {"entropy", "correction"}}
     if loss.get("kl_in") == "reward":
         settings["beta"] = 0.0
@@ -35,25 +35,25 @@ def loss_settings(loss: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def left_out(loss: Mapping[str, Any]) -> list[str]:
-    """What else is in the run's loss, and not in the numbers of single tokens."""
+    """Terms of the run's loss that are not included in the numbers of single tokens."""
     entropy, correction = loss.get("entropy", 0.0), loss.get("correction", "none")
     bonus = [f"the entropy bonus (loss.entropy {entropy:g})"] if entropy else []
     return bonus + ([f"the correction for the sampler (loss.correction {correction})"] if correction != "none" else [])
 
 
 def tensor(array: np.ndarray) -> torch.Tensor:
-    """Recorded as float32; worked with in double, so that what is shown is exact to the digits recorded."""
+    """A recorded float32 array in float64, so that computed values are exact to the recorded digits."""
     return torch.from_numpy(array.astype(np.float64))
 
 
 class Traced:
-    """One completion whose tokens were recorded, as `policy_loss` reads it."""
+    """One completion with recorded tokens, as inputs of `policy_loss`."""
 
     def __init__(self, row: Mapping[str, Any], loss: Mapping[str, Any]):
         self.row, self.settings = row, loss_settings(loss)
         self.trained = row["trainer_logprobs"] is not None
         self.sampler_L = tensor(row["logprobs"])
-        # With one update the old policy is the one that was training; without any, the sampler's is all there is.
+        # With one update, old and updated policy are the same; without any, only the sampler's values are known.
         self.logp_L = tensor(row["trainer_logprobs"]) if self.trained else self.sampler_L
         self.old_L = self.logp_L if row["old_logprobs"] is None else tensor(row["old_logprobs"])
         self.advantages_L = torch.zeros_like(self.logp_L) if row["advantages"] is None else tensor(row["advantages"])
@@ -63,7 +63,7 @@ class Traced:
 
     @property
     def limits(self) -> tuple[float, float] | None:
-        """Between which the ratio counts; None where nothing is clipped."""
+        """The clip range of the ratio; None if the surrogate does not clip."""
         if self.settings.get("surrogate", "clip") != "clip":
             return None
         return 1 - self.settings["clip_low"], 1 + self.settings["clip_high"]
@@ -82,7 +82,7 @@ class Traced:
 
 
 def lens(run: Run, step: int, group: int, sample: int) -> dict[str, Any]:
-    """The group's tokens with each of the values they can be coloured by; of long completions, only the one asked for.
+    """The group's tokens with the values they can be coloured by; of long completions, only the requested one.
 
     A value that was not recorded is None.
     """
@@ -119,16 +119,16 @@ def _row(run: Run, traced: Traced) -> dict[str, Any]:
 
 
 def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[str, Any]:
-    """One recorded token's loss in the numbers that made it."""
+    """The calculation of one recorded token's loss."""
     traced = _traced([row for row in run.token_arrays(step) if row["group_index"] == group], run, sample)
     return work_out(traced, position, pieces(run, traced.row["tokens"].tolist()), run.config.get("loss", {}))
 
 
 def work_out(traced: Traced, position: int, texts: Sequence[str], loss: Mapping[str, Any]) -> dict[str, Any]:
-    """One token's loss, each number by the function of `grpo.core` that made it; `texts` are its tokens'."""
+    """The calculation of one token's loss, by the functions of `grpo.core`; `texts` are the tokens' texts."""
     length = len(traced.logp_L)
     if not 0 <= position < length:
-        raise GrpoError(f"token {position} is not there; the completion has {length} tokens")
+        raise GrpoError(f"token {position} does not exist; the completion has {length} tokens")
     if not traced.trained:
         raise GrpoError("no update was taken on this completion: it was unscored, or no token of the batch had signal")
     terms, settings, inputs = token_terms(**traced.inputs), traced.settings, traced.inputs
@@ -181,13 +181,13 @@ def _updates(run: Run) -> int:
 
 
 def pieces(run: Run, tokens: Sequence[int]) -> list[str]:
-    """The text of each token; its number where no tokenizer is to be found on this machine."""
+    """The text of each token; its id if no tokenizer is on this machine."""
     file = _tokenizer_file(run)
     if file is None:
         return [f"‹{token}›" for token in tokens]
     tokenizer = _tokenizer(file)
     stream = DecodeStream(skip_special_tokens=False)
-    # A character of several tokens appears with the last of them; the ones before show nothing.
+    # A character of several tokens appears with the last of them; the earlier ones are empty.
     return [stream.step(tokenizer, token) or "" for token in tokens]
 
 
@@ -196,7 +196,7 @@ def _tokenizer_file(run: Run) -> str | None:
     newest = Checkpoints(run.path).newest()
     try:
         folders = [*([Path(newest.model)] if newest else []), Path(locate_model(model))]
-    except GrpoError:  # the model has been moved since
+    except GrpoError:  # the model was moved
         folders = [Path(newest.model)] if newest else []
     for folder in folders:
         if (folder / "tokenizer.json").is_file():
@@ -205,7 +205,7 @@ def _tokenizer_file(run: Run) -> str | None:
 
 
 def _cached(model: str) -> str | None:
-    """Of a model from the hub, where it was downloaded to; nothing is fetched."""
+    """The local folder of a downloaded hub model; nothing is downloaded."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -1,4 +1,4 @@
-"""A recorded step under other settings: the same completions, credited again by `training.credit` and `core`."""
+"""A recorded step with other settings: advantages of the same completions, recomputed by `training.credit`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "surrogate": SURROGATES,
     **{name: get_args(leaves(Loss)[name].kind) for name in ("scale", "ratio", "aggregate", "kl", "kl_in")},
 }
-"""What can be asked for: all that a setting may be, but for a critic's values, which are not recorded."""
+"""Allowed values of each setting; a critic's values are not recorded, so `value` is not allowed."""
 NUMBERS = {
     "clip_low": (0.0, 1.0),
     "clip_high": (0.0, 100.0),
@@ -38,7 +38,7 @@ NUMBERS = {
 
 
 def asked(loss: Loss, query: Mapping[str, str]) -> Loss:
-    """The run's own settings, changed as the query says; `weight.PART=0.5` weighs a part of the reward."""
+    """The run's settings with the query's changes; `weight.PART=0.5` sets the weight of a reward part."""
     changes: dict[str, Any] = {}
     weights = named_weights(loss)
     for name in query:
@@ -50,12 +50,12 @@ def asked(loss: Loss, query: Mapping[str, str]) -> Loss:
             weights[name.removeprefix("weight.")] = number(query, name, 0.0, -100.0, 100.0)
     found = replace(loss, **changes, weights=",".join(f"{part}={weight!r}" for part, weight in weights.items()))
     if (found.kl, found.kl_in) == ("k3_ratio", "reward"):
-        raise GrpoError("kl: k3_ratio is for the loss, where there is a ratio; with kl_in reward choose k1, k2 or k3")
+        raise GrpoError("kl: k3_ratio needs a ratio, which only the loss has; with kl_in reward choose k1, k2 or k3")
     return found
 
 
 def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
-    """Each completion's advantage as recorded and as it would be, and what that does to the step."""
+    """Each completion's recorded and recomputed advantage, and the statistics of the step."""
     recorded = run.groups(step)
     if not recorded:
         raise GrpoError(f"step {step} has no recorded groups")
@@ -102,7 +102,7 @@ def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _groups(recorded: Sequence[Mapping[str, Any]], tokens: Sequence[Mapping[str, Any]]) -> list[Group]:
-    """As the trainer had them, but for the tokens that were not kept."""
+    """The recorded groups as trainer types; tokens that were not recorded are zeros."""
     arrays = {(row["group_index"], row["sample_index"]): row for row in tokens}
 
     def completion(done: Mapping[str, Any]) -> Completion:
@@ -133,7 +133,7 @@ def _groups(recorded: Sequence[Mapping[str, Any]], tokens: Sequence[Mapping[str,
 
 
 class Credited:
-    """The step's advantages and per-token weights under some settings."""
+    """Advantages and per-token weights of the step with given settings."""
 
     def __init__(self, groups: Sequence[Group], config: Config):
         loss = config.loss
@@ -158,25 +158,25 @@ class Credited:
         self.weights_PG = self._push()
 
     def notes(self) -> Iterator[str]:
-        """What cannot be worked out from the record."""
+        """Notes on values that cannot be computed from the record."""
         if not self.again:
-            source = "a critic's values" if self.loss.baseline == "value" else "rewards of single steps"
+            source = "a critic's values" if self.loss.baseline == "value" else "process rewards"
             yield (
-                f"Advantages from {source} cannot be worked out again, since those are not recorded: the recorded "
-                "ones are shown, averaged over each completion."
+                f"Advantages from {source} cannot be recomputed, since those are not recorded: the recorded "
+                "advantages are shown, averaged over each completion."
             )
         elif self.takes_kl and not self.knows_kl:
             yield (
-                "The KL divergence taken off the reward is known only for groups whose tokens were recorded "
-                "(--system.token_groups); it is left out here."
+                "The KL penalty in the reward is known only for groups with recorded tokens "
+                "(--system.token_groups); it is omitted here."
             )
         if self.loss.parts == "normalise":
-            yield "Each part of the reward is normalised in its group by itself: baseline and scale play no part."
+            yield "Each reward part is normalised separately within its group: baseline and scale have no effect."
         if self.loss.entropy or self.loss.correction != "none":
-            yield "The entropy bonus and the correction for the sampler are left out of the loss."
+            yield "The loss shown does not include the entropy bonus and the sampler correction."
 
     def _push(self) -> torch.Tensor:
-        """−∂loss/∂logp of each token at ratio 1, the same for all tokens of a completion: its gradient by autograd."""
+        """−∂loss/∂logp of each token at ratio 1 by autograd; the same for all tokens of a completion."""
         lengths_N = self.lengths_PG.flatten()
         mask_NL = torch.arange(int(lengths_N.max())) < lengths_N[:, None]
         logp_NL = torch.zeros(mask_NL.shape, dtype=torch.float64, requires_grad=True)
@@ -189,7 +189,7 @@ class Credited:
         return (0.0 - gradient_NL[:, 0]).reshape(self.shape)
 
     def reward(self, group: int, place: int) -> float | None:
-        """What its advantage is made of: the parts by their weights, less the penalty for length."""
+        """The weighted sum of the reward's parts, minus the length penalty."""
         return self.rewards_PG[group, place].item() if self.valid_PG[group, place] else None
 
     def statistics(self) -> dict[str, float]:
@@ -199,7 +199,7 @@ class Credited:
         return found | {"gradient_tokens": float(carried) / max(1, int(self.lengths_PG[self.valid_PG].sum()))}
 
     def traced(self, tokens: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
-        """Loss, clipping and KL over the tokens that were recorded, by `policy_loss`; None where there are none."""
+        """Loss, clipping and KL over recorded tokens, by `policy_loss`; None if there are none."""
         total = None
         for row in tokens:
             if row["trainer_logprobs"] is None:

@@ -1,4 +1,4 @@
-"""The chapters: every idea of GRPO to play with. Each is a module of this folder, asked over HTTP.
+"""The chapters: interactive explanations of GRPO. Each is a module of this folder, served over HTTP.
 
 A chapter has `ANSWERS` (key -> function of the query), `SOURCES` (key -> the function whose source a panel shows) and
 `TRIALS` (name -> a trial, as `grpo.lab.trials.spec` reads it). Numbers come from the functions that train.
@@ -25,7 +25,7 @@ CHAPTERS = ("why", "group", "advantage", "loss", "credit", "costs", "train", "no
 
 
 class UnknownAnswerError(GrpoError):
-    """No chapter has an answer of that name."""
+    """No chapter has an answer, source or trial with this name."""
 
 
 def chapter(slug: str) -> ModuleType:
@@ -42,7 +42,7 @@ def answer(slug: str, key: str, query: Mapping[str, str]) -> Any:
 
 
 def source(slug: str, key: str) -> dict[str, Any]:
-    """Of the very function that answers."""
+    """The source of a function that a chapter uses."""
     sources: dict[str, Callable[..., Any]] = chapter(slug).SOURCES
     if key not in sources:
         raise UnknownAnswerError(f"chapter {slug} shows no source {key[:40]!r}")
@@ -54,7 +54,7 @@ def source(slug: str, key: str) -> dict[str, Any]:
 
 
 def trial_named(name: str) -> dict[str, Any]:
-    """The trial that a chapter calls so."""
+    """The chapter trial with this name."""
     for slug in CHAPTERS:
         trials: dict[str, dict[str, Any]] = chapter(slug).TRIALS
         if name in trials:
@@ -67,7 +67,7 @@ def all_trials() -> dict[str, dict[str, Any]]:
 
 
 def rewards() -> tuple[str, ...]:
-    """What a trial may name as its reward: those of the chapters' own trials."""
+    """The rewards that a trial may name: those of the chapters' trials."""
     settings = [arm["settings"] for trial in all_trials().values() for arm in trial["arms"]]
     return tuple(sorted({each["reward"] for each in settings if "reward" in each}))
 

@@ -1,4 +1,4 @@
-"""Chapter 3, the advantage: what a reward is compared with, and what that does."""
+"""Chapter 3, the advantage: its baselines, and their bias and variance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way to a baseline, from REINFORCE to GRPO, on a policy over three answers: bias and variance, exactly.
+"""Baselines from REINFORCE to GRPO on a policy over three answers: exact bias and variance.
 
 A group's estimate of the gradient is the mean of A ∇log p over its answers. All V^G groups are gone through, so the
 mean and the variance of that estimate are exact, and so is what it should have been.
@@ -43,7 +43,7 @@ def _less(b: float) -> Credit:
 
 
 def family(critic_error: float) -> dict[str, Ancestor]:
-    """In the order of their years; `critic_error` is what the critic's value is off by."""
+    """The algorithms by year; `critic_error` is the error of the critic's value."""
     critic = _critic(critic_error)
     return {
         "reinforce": Ancestor(
@@ -102,7 +102,7 @@ def moments(
 
 
 def ancestors(query: Query) -> dict[str, Any]:
-    """Of each: where its estimate points on average, how long it is, and how much it scatters."""
+    """Direction, length and variance of each algorithm's gradient estimate."""
     logits_V, rewards_V = example(query)
     size = whole(query, "g", 4, 2, MOST_SIZE)
     true_V = true_gradient(logits_V, rewards_V)
@@ -121,7 +121,7 @@ def ancestors(query: Query) -> dict[str, Any]:
             "angle": angle(mean_V, true_V),
             "bias": float((mean_V - true_V).norm()),
             "variance": variance,
-            # Variance of the estimate brought to the true length: what a learning rate would make of it.
+            # Variance of the estimate rescaled to the true length, as a learning rate would.
             "noise": variance**0.5 / length,
         }
     return {
@@ -140,7 +140,7 @@ def example(query: Query) -> tuple[torch.Tensor, torch.Tensor]:
     chances = torch.tensor(numbers(query, "p", PROBABILITIES, 0.01, 1, least=3, most=3), dtype=torch.float64)
     rewards_V = torch.tensor(numbers(query, "r", REWARDS, 0, 1, least=3, most=3), dtype=torch.float64)
     if rewards_V.min() == rewards_V.max():
-        rewards_V[0] += 1e-3  # where nothing is better, there is no direction to compare with
+        rewards_V[0] += 1e-3  # equal rewards would have no gradient to compare with
     return (chances / chances.sum()).log(), rewards_V
 
 
@@ -155,8 +155,8 @@ def _trust_region(logits_V: torch.Tensor, rewards_V: torch.Tensor) -> dict[str, 
 
 
 def by_group_size(query: Query) -> list[dict[str, Any]]:
-    """The three group baselines for every G: centred is (1 − 1/G) of the truth, leave-one-out all of it, and the std
-    turns it aside."""
+    """The three group baselines for every G: the mean gives (1 − 1/G) of the gradient, leave-one-out all of it, and
+    the std changes its direction."""
     logits_V, rewards_V = example(query)
     true_V = true_gradient(logits_V, rewards_V)
     members = family(0.0)
@@ -174,7 +174,7 @@ def by_group_size(query: Query) -> list[dict[str, Any]]:
 
 
 def baseline_term(query: Query) -> dict[str, Any]:
-    """Why a baseline costs nothing: E[b ∇log p] = b Σ p ∇log p, which is 0 whatever b is."""
+    """Why a baseline adds no bias: E[b ∇log p] = b Σ p ∇log p = 0 for any b."""
     logits_V, rewards_V = example(query)
     b = number(query, "b", 0.5, -2, 2)
     p_V = logits_V.softmax(dim=0)

@@ -1,4 +1,4 @@
-"""Which token earned it: the same completion's tokens under every way of giving credit, and what is true of them."""
+"""Credit per token: a completion's tokens with every kind of credit, and their true gain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from grpo.types import Completion, Group, Problem
 
 SIZE = 8
 TRIES = 64
-"""Ways to go on from each place of a completion, by which its true value is found."""
+"""Continuations sampled from each position to measure its true value."""
 
 
 def tokens(query: Query) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def tokens(query: Query) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def valued_group(prompt: str, seed: int) -> Group:
-    """A group of `nano` with GRPO's advantages, the steps of its work, and what the critic expected of every token."""
+    """A group of `nano` with GRPO's advantages, process rewards, and the critic's values."""
     config = resolve(Config(model="nano", group_size=SIZE, max_new_tokens=LONGEST))
     groups = sampled([sum_of_three(prompt)], SIZE, seed=seed)
     groups, _ = credit(groups, config)
@@ -85,8 +85,8 @@ def valued_group(prompt: str, seed: int) -> Group:
 
 @lru_cache(maxsize=256)
 def true_value(prompt: str, seed: int, sample: int) -> list[float]:
-    """The chance of being right before every token, and after the last: the share of right ones among `TRIES` ways to
-    go on from there. What a token truly gained is the difference between two neighbours."""
+    """The probability of a right answer before every token and after the last: the share of right answers among
+    `TRIES` continuations. A token's true gain is the difference of two neighbours."""
     group = valued_group(prompt, seed)
     done, pieces = group.completions[sample], _pieces(group.completions[sample])
     written = ["".join(pieces[:place]) for place in range(len(done))]
@@ -103,7 +103,7 @@ def _goes_on(loaded: Nano, problem: Problem, written: str) -> list[float]:
 
 
 def _telling(group: Group) -> int:
-    """A right completion with its work written out, where there is one: it has the most to give credit to."""
+    """A right completion with working, if there is one: it has the most tokens."""
     return max(range(SIZE), key=lambda place: (group.completions[place].reward or 0.0, len(group.completions[place])))
 
 
@@ -113,19 +113,19 @@ def _pieces(done: Completion) -> list[str]:
 
 
 def steps(query: Query) -> dict[str, Any]:
-    """One group under outcome rewards and under rewards for every step; any step's mark may be turned over."""
+    """One group with outcome rewards and with process rewards; any step's reward can be flipped."""
     prompt, seed = text(query, "prompt", "37+85+46="), whole(query, "seed", 1, 0, 9999)
     group = valued_group(prompt, seed)
     turned = set(filter(None, text(query, "turned", "", 200).split(",")))
     marks = [[(end, reward) for end, reward in done.steps] for done in group.completions]
     names = {f"{i}.{j}" for i, done in enumerate(marks) for j in range(len(done))}
     if unknown := turned - names:
-        raise GrpoError(f"turned: there is no step {sorted(unknown)[0][:20]!r}; steps are named as in 0.1")
+        raise GrpoError(f"turned: no step {sorted(unknown)[0][:20]!r}; steps are named as in 0.1")
     marks = [
         [(end, 1 - reward if f"{i}.{j}" in turned else reward) for j, (end, reward) in enumerate(done)]
         for i, done in enumerate(marks)
     ]
-    # The last step of the work is the answer: what an outcome reward sees.
+    # The last step is the answer, which the outcome reward scores.
     rewards_1G = torch.tensor([[done[-1][1] for done in marks]])
     by_outcome = group_advantages(rewards_1G)[0].tolist()
     by_step = process_advantages(
@@ -158,7 +158,7 @@ def steps(query: Query) -> dict[str, Any]:
 
 
 def presets(query: Query) -> dict[str, Any]:
-    """The same group credited by every preset: how many different advantages the tokens of one completion get."""
+    """The same group with every preset: the number of distinct advantages among one completion's tokens."""
     prompt, seed = text(query, "prompt", "37+85+46="), whole(query, "seed", 1, 0, 9999)
     group = valued_group(prompt, seed)
     rows = [_credited(group, name, name) for name in PRESETS]
@@ -166,7 +166,7 @@ def presets(query: Query) -> dict[str, Any]:
 
 
 def _credited(group: Group, preset: str, label: str, kind: Any = "outcome") -> dict[str, Any]:
-    # Without the KL divergence, which some presets take off every completion's reward: it is not what is compared here.
+    # Without the KL penalty, which some presets subtract from the reward and which is not compared here.
     loss = replace(PRESETS[preset].settings, beta=0.0, credit=kind)
     config = resolve(Config(model="nano", algorithm=preset, loss=loss, group_size=SIZE, max_new_tokens=LONGEST))
     [credited], _ = credit([group], config)

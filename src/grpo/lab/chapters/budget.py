@@ -1,4 +1,4 @@
-"""What training takes, by the planner that a run asks before it starts; and what a GPU measured beside it."""
+"""Memory and FLOPs of training by the planner, and peaks measured on a GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from grpo.model.plan.shape import SHAPES
 
 MEASURED = RECORDINGS / "measured_memory.json"
 STATES = ("weights", "gradients", "optimizer", "reference", "reward model", "critic")
-"""Components that a model takes whether or not anything is sampled."""
+"""Components that are needed without sampling, too."""
 
 
 def _shape(query: Query) -> Shape:
@@ -45,13 +45,13 @@ def _work(query: Query) -> Work:
 
 
 def _needs(query: Query, algorithm: str) -> Needs:
-    """Of the preset; with `beta` 0 no reference is loaded, whatever the preset says."""
+    """The preset's needs; with `beta` 0 no reference is loaded."""
     found = needs(PRESETS[algorithm].settings)
     return replace(found, reference=False) if word(query, "reference", "yes", ("yes", "no")) == "no" else found
 
 
 def memory(query: Query) -> dict[str, Any]:
-    """By component, for GRPO and PPO beside each other; `count` says whether training states count or weights alone."""
+    """Memory by component for GRPO and PPO; `count` selects weights, training states or everything."""
     shape, work = _shape(query), _work(query)
     precision = PRECISIONS[word(query, "dtype", "bfloat16", list(PRECISIONS))]
     lora = whole(query, "lora", 0, 0, 256)
@@ -81,7 +81,7 @@ def memory(query: Query) -> dict[str, Any]:
 
 
 def largest(query: Query) -> dict[str, Any]:
-    """The largest typical model, in steps of a tenth of a billion, whose step fits on a card: for GRPO and for PPO."""
+    """The largest typical model, in steps of 0.1 billion, that fits on a GPU with GRPO and with PPO."""
     card = word(query, "card", "h200", list(GPUS))
     work, precision = _work(query), PRECISIONS[word(query, "dtype", "bfloat16", list(PRECISIONS))]
     lora, room = whole(query, "lora", 0, 0, 256), USABLE * GPUS[card] * GIB
@@ -93,7 +93,7 @@ def largest(query: Query) -> dict[str, Any]:
     found = {}
     for algorithm in ("grpo", "ppo"):
         needed = _needs(query, algorithm)
-        # Memory grows with the size, but for roundings of a layer or a head.
+        # Memory grows with size, apart from rounding to whole layers and heads.
         least, most = 0, 5000
         while most - least > 1:
             middle = (least + most) // 2
@@ -103,7 +103,7 @@ def largest(query: Query) -> dict[str, Any]:
 
 
 def _weights_alone(shape: Shape, needed: Needs, size: int, reward_model: Shape | None) -> dict[str, int]:
-    """A count one often sees: parameters of every model times the bytes of one, and nothing else."""
+    """A common estimate: the parameters of all models times the bytes per parameter."""
     whole_model = shape.parameters * size
     return {
         "weights": whole_model,
@@ -114,7 +114,7 @@ def _weights_alone(shape: Shape, needed: Needs, size: int, reward_model: Shape |
 
 
 def models(needed: Needs, reward_model: bool) -> list[dict[str, Any]]:
-    """Who is in memory, and who of them learns."""
+    """The models in memory, and which are trainable."""
     return [
         {"name": "policy", "there": True, "trained": True},
         {"name": "reference", "there": needed.reference, "trained": False},
@@ -124,7 +124,7 @@ def models(needed: Needs, reward_model: bool) -> list[dict[str, Any]]:
 
 
 def accounting(query: Query) -> dict[str, Any]:
-    """Bytes per parameter by role and precision: where "2 GB" and "16 GB per billion" both come from."""
+    """Bytes per parameter, frozen and trainable, by precision."""
     rows = []
     for dtype, precision in PRECISIONS.items():
         roles = {"weights": precision.weights, "gradients": precision.gradients, "optimizer": precision.optimizer}
@@ -134,7 +134,7 @@ def accounting(query: Query) -> dict[str, Any]:
 
 
 def compute(query: Query) -> dict[str, Any]:
-    """Operations of a step by phase. PPO with `ppo_g` completions per prompt, GRPO with `g`."""
+    """FLOPs of a step by phase. PPO with `ppo_g` completions per prompt, GRPO with `g`."""
     shape, work = _shape(query), _work(query)
     ppo_work = replace(work, group_size=whole(query, "ppo_g", 1, 1, 64))
     rows: list[dict[str, Any]] = []
@@ -161,7 +161,7 @@ def group_costs(query: Query) -> list[dict[str, Any]]:
 
 
 def measured(query: Query) -> dict[str, Any]:
-    """What the planner says of works whose peak a GPU has measured."""
+    """The planner's predictions next to peaks measured on a GPU."""
     about = json.loads(MEASURED.read_text())
     work = Work(**about["work"])
     rows = []
@@ -174,7 +174,7 @@ def measured(query: Query) -> dict[str, Any]:
 
 
 def critics(query: Query) -> list[dict[str, Any]]:
-    """No critic, one that shares the policy's network, and one of its own."""
+    """No critic, one that shares the policy network, and a separate one."""
     shape, work, precision = _shape(query), _work(query), PRECISIONS["bfloat16"]
     rows = []
     for label, critic in (("none", False), ("shares the policy's network", False), ("a network of its own", True)):
@@ -185,7 +185,7 @@ def critics(query: Query) -> list[dict[str, Any]]:
 
 
 def small_and_large_critics(query: Query) -> list[dict[str, Any]]:
-    """A critic of a robot's size beside one that has to read: memory of its weights, gradients and moments."""
+    """Memory of a small critic as in robotics and of a language-model critic: weights, gradients and moments."""
     precision = PRECISIONS["float32"]
     per_parameter = precision.weights + precision.gradients + precision.optimizer
     mlp = 64 * 256 + 256 + 256 * 256 + 256 + 256 + 1

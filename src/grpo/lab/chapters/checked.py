@@ -1,4 +1,4 @@
-"""Texts scored by the real checkers: the reader's own among others, and tasks whose answers can be checked at all."""
+"""Texts scored by the tasks' checkers: the reader's answer in a group, and examples of checkable tasks."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ MOST_TEXTS, LONGEST_TEXT = 16, 400
 
 
 def scored_group(query: Query) -> dict[str, Any]:
-    """Every line of the group, and the reader's own answer last: what was read off it, why it earned what it earned,
-    and how it stands beside the others."""
+    """The lines of the group and the reader's answer: extracted answer, reason,
+    reward and advantage."""
     gold = text(query, "gold", GOLD, 60).strip()
     if not gold or kind_of(gold) == "formula":
-        raise GrpoError("gold: give a number, a letter or words; formulas are compared by workers of a run, not here")
+        raise GrpoError("gold: expected a number, a letter or words; formulas are checked only in runs")
     texts = [line for line in text(query, "group", "\n".join(CLASSMATES), 4000).split("\n") if line.strip()]
     own = text(query, "own", "", LONGEST_TEXT)
     texts = [*texts, own] if own.strip() else texts
     if not 1 <= len(texts) <= MOST_TEXTS or any(len(line) > LONGEST_TEXT for line in texts):
-        raise GrpoError(f"group: 1 to {MOST_TEXTS} lines of at most {LONGEST_TEXT} characters; got {len(texts)} lines")
+        raise GrpoError(
+            f"group: expected 1 to {MOST_TEXTS} lines of at most {LONGEST_TEXT} characters; got {len(texts)} lines"
+        )
     verdicts = [check(line, gold) for line in texts]
     rewards_1G = torch.tensor([[float(verdict.right) for verdict in verdicts]], dtype=torch.float64)
     advantages_1G = group_advantages(rewards_1G)
@@ -60,30 +62,30 @@ def scored_group(query: Query) -> dict[str, Any]:
 
 
 def verifiable(query: Query) -> list[dict[str, Any]]:
-    """Kinds of question that a program can mark: a right answer and a wrong one, marked here and now."""
+    """Kinds of tasks that a program can check, each with a right and a wrong answer."""
     tray = {"type": "object", "required": ["name", "age"], "properties": {"age": {"type": "integer"}}}
     shaped = json_schema(tray)
     puzzle = Problem("p", "", "44+19-35", columns={"numbers": [44, 19, 35], "target": 28})
     sums = Problem("p", "37+85+46=", "168")
     json_texts = ('{"name": "Ada", "age": 36}', '{"name": "Ada"}')
     by_check, clips = "grpo.tasks.checkers.answers:check", "How many clips in all? (72)"
-    sums_paid = _marked(Arithmetic("easy"), sums, "(18;16)168", "161")
-    puzzle_paid = _marked(Countdown(), puzzle, "<answer>44+19-35</answer>", "<answer>44-19</answer>")
-    json_paid: list[tuple[str, float | None]] = [(line, shaped(sums, line)) for line in json_texts]
+    sum_rewards = _scored(Arithmetic("easy"), sums, "(18;16)168", "161")
+    puzzle_rewards = _scored(Countdown(), puzzle, "<answer>44+19-35</answer>", "<answer>44-19</answer>")
+    json_rewards: list[tuple[str, float | None]] = [(line, shaped(sums, line)) for line in json_texts]
     rows: list[tuple[str, str, str, list[tuple[str, float | None]]]] = [
-        ("a sum", sums.prompt, "grpo.tasks.arithmetic:Arithmetic.score", sums_paid),
+        ("a sum", sums.prompt, "grpo.tasks.arithmetic:Arithmetic.score", sum_rewards),
         ("a word problem", clips, by_check, _checked("72", "48 + 24 = 72 clips.", "48 clips.")),
         ("a fact", "What is the capital of France?", by_check, _checked("Paris", "The answer is Paris.", "Lyon")),
         ("a choice", "(A) iron (B) neon: which is a gas?", by_check, _checked("B", "The answer is (B).", "A.")),
-        ("a puzzle", "Make 28 of 44, 19 and 35.", "grpo.tasks.countdown:Countdown.score", puzzle_paid),
-        ("a form", "Name and age as JSON.", "grpo.rewards.format:json_schema", json_paid),
+        ("a puzzle", "Make 28 of 44, 19 and 35.", "grpo.tasks.countdown:Countdown.score", puzzle_rewards),
+        ("a format", "Name and age as JSON.", "grpo.rewards.format:json_schema", json_rewards),
     ]
     return [
         {
             "kind": kind,
             "question": question,
             "by": by,
-            "answers": [{"text": line, "reward": paid} for line, paid in found],
+            "answers": [{"text": line, "reward": reward} for line, reward in found],
         }
         for kind, question, by, found in rows
     ]
@@ -93,14 +95,14 @@ def _checked(gold: str, *texts: str) -> list[tuple[str, float | None]]:
     return [(line, float(check(line, gold).right)) for line in texts]
 
 
-def _marked(task: Arithmetic | Countdown, problem: Problem, *texts: str) -> list[tuple[str, float | None]]:
+def _scored(task: Arithmetic | Countdown, problem: Problem, *texts: str) -> list[tuple[str, float | None]]:
     return [(line, task.score(problem, line)["correct"]) for line in texts]
 
 
 def judged(query: Query) -> dict[str, Any]:
-    """Open-ended work: a judge sees every draft's true quality through noise. What the advantages make of it.
+    """Advantages from a noisy judge.
 
-    Groups of `g` drafts, qualities even over a span of `spread`, the judge's error normal with deviation `noise`.
+    Groups of `g` drafts; qualities uniform over `spread`, the judge's error normal with standard deviation `noise`.
     """
     size, groups = whole(query, "g", 8, 2, 64), 2000
     spread, noise = number(query, "spread", 0.2, 0, 1), number(query, "noise", 0.1, 0, 1)

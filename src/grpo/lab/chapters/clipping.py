@@ -1,4 +1,4 @@
-"""What the clip does to one token: value and gradient at any ratio, and the ratios that a recorded run really had."""
+"""The clip: value and gradient of one token at any ratio, and the ratios of a recorded run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPSILON = 0.2
 
 
 def at_ratio(ratio_N: torch.Tensor, advantages_N: torch.Tensor, **settings: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """(value, −∂loss/∂logp) of single tokens with these ratios: the engine's loss, and autograd through it.
+    """(value, −∂loss/∂logp) of single tokens with these ratios, by `policy_loss` and autograd.
 
     >>> ratio, ones = torch.tensor([0.5, 1.0, 1.5]).double(), torch.ones(3).double()
     >>> [[round(x, 6) for x in values.tolist()] for values in at_ratio(ratio, ones)]
@@ -48,7 +48,7 @@ def _settings(query: Query) -> dict[str, Any]:
 
 
 def clip_explorer(query: Query) -> dict[str, Any]:
-    """Value and push over all ratios, and at the reader's own."""
+    """Value and push over all ratios, and at the reader's ratio."""
     settings, advantage = _settings(query), number(query, "advantage", 1.0, -3.0, 3.0)
     ratio = number(query, "ratio", 1.0, 0.01, MOST_RATIO)
     grid_K = torch.linspace(0.02, 2.5, 125, dtype=torch.float64)
@@ -70,7 +70,7 @@ def clip_explorer(query: Query) -> dict[str, Any]:
 
 
 def regions(settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """One ratio below, inside and above the range, for either sign of A: who loses the gradient."""
+    """One ratio below, inside and above the range, for either sign of A: which ones have no gradient."""
     low, high = 1 - settings["clip_low"], 1 + settings["clip_high"]
     ratios = {"below": max(low - 0.1, low / 2), "inside": 1.0, "above": high + 0.1}
     rows = []
@@ -84,7 +84,7 @@ def regions(settings: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def ratio_explorer(query: Query) -> dict[str, Any]:
-    """One token whose probability went from `old` to `new`."""
+    """One token with its probability changed from `old` to `new`."""
     settings, advantage = _settings(query), number(query, "advantage", 1.0, -3.0, 3.0)
     old, new = number(query, "old", 0.30, 0.01, 0.99), number(query, "new", 0.45, 0.01, 0.99)
     grid_K = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
@@ -121,7 +121,7 @@ def ratio_cards(query: Query) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=1)
 def recorded_ratios() -> tuple[np.ndarray, np.ndarray]:
-    """(ratio, advantage) of every token that the shipped run recorded, at the last update on its batch."""
+    """(ratio, advantage) of every recorded token of the shipped run, at the last update on its batch."""
     ratios, advantages = [], []
     with shipped.opened() as run:
         for row in run.select("SELECT DISTINCT step FROM token_arrays"):
@@ -133,7 +133,7 @@ def recorded_ratios() -> tuple[np.ndarray, np.ndarray]:
 
 
 def ratio_histogram(query: Query) -> dict[str, Any]:
-    """How far past the clip the ratios of a real run went. The clip takes gradients away; it holds no ratio."""
+    """Histogram of a recorded run's ratios. The clip removes gradients; it does not bound ratios."""
     settings = _settings(query)
     ratio_N, advantages_N = recorded_ratios()
     low, high = 1 - settings["clip_low"], 1 + settings["clip_high"]
@@ -162,7 +162,7 @@ def ratio_histogram(query: Query) -> dict[str, Any]:
 
 
 def clip_fraction(query: Query) -> dict[str, Any]:
-    """Two ways to count clipped tokens: by comparing ratios, as one often sees it, and by the gradient that is gone."""
+    """Two clip fractions: by comparing ratios, as in published code, and by gradients set to 0."""
     ratios = numbers(query, "ratios", (0.7, 0.9, 1.0, 1.1, 1.5), 0.01, MOST_RATIO, least=1, most=16)
     advantage = number(query, "advantage", 0.0, -3.0, 3.0)
     ratio_N = torch.tensor(ratios)
@@ -186,21 +186,21 @@ def clip_fraction(query: Query) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def recorded_share() -> float:
-    """Mean share of clipped tokens over the steps of the shipped run, as its trainer logged it."""
+    """Mean clip fraction over the steps of the shipped run, as recorded."""
     with shipped.opened() as run:
         values = [value for name in ("clip_low", "clip_high") for _, value in run.series(name)]
     return 2 * sum(values) / len(values)
 
 
 def rounding_counted_as_clipping() -> float:
-    """Of 10,000 float32 ratios inside the range, the share that such a comparison calls clipped."""
+    """The share of 10,000 float32 ratios inside the range that such a comparison counts as clipped."""
     ratio_N = torch.linspace(0.85, 1.15, 100).repeat(100)
     advantages_N = torch.linspace(0.1, 2.0, 100).repeat_interleave(100)
     return float(listed_clip_fraction(ratio_N, advantages_N, EPSILON).mean())
 
 
 def ratio_levels(query: Query) -> dict[str, Any]:
-    """One completion: a ratio for each token, one for all as their geometric mean, and one as their product."""
+    """Ratios of one completion: per token, their geometric mean, and their product."""
     length = whole(query, "length", 20, 1, 200)
     drift, jump = number(query, "drift", 0.02, -0.2, 0.2), number(query, "jump", 0.5, -2.0, 2.0)
     advantage, settings = number(query, "advantage", 1.0, -3.0, 3.0), _settings(query)

@@ -1,4 +1,4 @@
-"""Chapter 6, costs and family: what a critic takes, who is related to whom, and where GRPO ends."""
+"""Chapter 6, costs and family: the cost of a critic, related algorithms, and limits of GRPO."""
 
 from __future__ import annotations
 

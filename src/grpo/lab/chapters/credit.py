@@ -40,7 +40,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "invoke": invoke,
 }
 LIGHT_CRITIC = {"algorithm": "ppo", "critic.model": "shared", "critic.lr": 3e-3, "loss.credit": "process"}
-"""One more output of the policy's network, and rewards for every step."""
+"""Process rewards, and a critic that is one more output of the policy network."""
 TRIALS: dict[str, dict[str, Any]] = {
     "gamed": {
         "arms": [

@@ -1,4 +1,4 @@
-"""The KL divergence: three estimates from one token, what they pull at as a loss, and how far a policy drifts."""
+"""The KL divergence: three estimates from one token, their gradients as a loss, and drift over training."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def kl_of_a_token(query: Query) -> dict[str, Any]:
 
 
 def _value_and_slope(difference_K: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of an estimate where logp − ref is this much; the slope is by logp."""
+    """Value and slope by logp of an estimate, at this difference logp − ref."""
     leaf_K = difference_K.clone().requires_grad_()
     value_K = kl_estimate(leaf_K, torch.zeros_like(leaf_K), kind)
     return value_K.detach(), torch.autograd.grad(value_K.sum(), leaf_K)[0]
 
 
 def kl_of_bars(query: Query) -> dict[str, Any]:
-    """A policy and a reference over a handful of words, as the reader drew them. Everything here is exact."""
+    """Exact KL of a policy and a reference over a few words, set by the reader."""
     reference = numbers(query, "reference", (0.4, 0.3, 0.2, 0.1), 0.001, 1.0, least=2, most=8)
     policy = numbers(query, "policy", (0.05, 0.15, 0.2, 0.6), 0.001, 1.0, least=len(reference), most=len(reference))
     p_V, q_V = (torch.tensor(bars, dtype=torch.float64) for bars in (policy, reference))
@@ -68,7 +68,7 @@ def kl_of_bars(query: Query) -> dict[str, Any]:
 
 
 def _estimate(logits_V: torch.Tensor, ref_V: torch.Tensor, kind: str, true: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Mean and spread as a value, over the policy's own samples; as a loss, the gradient it has on average."""
+    """Mean and std of an estimate over the policy's samples, and its expected gradient as a loss."""
     p_V = logits_V.softmax(dim=0)
     value_V = kl_estimate(logits_V.log_softmax(dim=0), ref_V.log_softmax(dim=0), kind.removesuffix("_ratio"))
     mean = p_V @ value_V
@@ -98,19 +98,19 @@ GROUPS, GROUP_SIZE = 4, 8
 
 
 def reference_logits() -> torch.Tensor:
-    """Twelve answers, the likeliest first; the right one has a tenth of the probability or so."""
+    """Logits of twelve answers, the most likely first; the right one has a probability of about 0.1."""
     return -0.35 * torch.arange(ANSWERS_OF_A_PROBLEM, dtype=torch.float64)
 
 
 def rewards_of_answers() -> torch.Tensor:
-    """1 for the right one."""
+    """1 for the right answer, else 0."""
     rewards_V = torch.zeros(ANSWERS_OF_A_PROBLEM, dtype=torch.float64)
     rewards_V[RIGHT] = 1.0
     return rewards_V
 
 
 def train_tabular(rewards_V: torch.Tensor, *, beta: float, kl: str, seeds: Sequence[int]) -> torch.Tensor:
-    """Logits [STEPS + 1, seeds, answers] before and after each GRPO step of a policy over a handful of answers.
+    """Logits [STEPS + 1, seeds, answers] before and after each GRPO step of a tabular policy.
 
     Groups are drawn, compared and pushed by the functions that train language models; only the model is small. Seeds
     are rows of one batch, and do not touch one another.
@@ -148,18 +148,18 @@ def train_tabular(rewards_V: torch.Tensor, *, beta: float, kl: str, seeds: Seque
 def drift(beta: float, kl: str, seeds: int, proxy: bool = False) -> list[dict[str, list[float]]]:
     """For each seed: KL to the reference in both directions and expected reward after each step, all exact.
 
-    `proxy`: the reward also pays fully for an answer that is wrong, and likelier at the start.
+    `proxy`: a wrong answer, more likely at the start, also gets the full reward.
     """
-    true_V, paid_V = rewards_of_answers(), rewards_of_answers()
+    true_V, rewards_V = rewards_of_answers(), rewards_of_answers()
     if proxy:
-        paid_V[1] = 1.0
+        rewards_V[1] = 1.0
     ref_V = reference_logits()
-    shown_TSV = train_tabular(paid_V, beta=beta, kl=kl, seeds=range(1, seeds + 1))[::SHOWN_EVERY]
+    shown_TSV = train_tabular(rewards_V, beta=beta, kl=kl, seeds=range(1, seeds + 1))[::SHOWN_EVERY]
     return [
         {
             "reverse": [float(tabular.kl(logits_V, ref_V)) for logits_V in path_TV],
             "forward": [float(tabular.kl(ref_V, logits_V)) for logits_V in path_TV],
-            "reward": [float(tabular.expected_reward(logits_V, paid_V)) for logits_V in path_TV],
+            "reward": [float(tabular.expected_reward(logits_V, rewards_V)) for logits_V in path_TV],
             "true_reward": [float(tabular.expected_reward(logits_V, true_V)) for logits_V in path_TV],
         }
         for path_TV in shown_TSV.transpose(0, 1)
@@ -167,7 +167,7 @@ def drift(beta: float, kl: str, seeds: int, proxy: bool = False) -> list[dict[st
 
 
 def drift_over_steps(query: Query) -> dict[str, Any]:
-    """The reader's β beside none, every seed a line of the band."""
+    """The reader's β and β = 0, one line per seed."""
     beta = number(query, "beta", 0.04, 0.0, 2.0)
     kl = word(query, "kl", "k3", LOSS_KINDS)
     seeds = whole(query, "seeds", 3, 1, 5)

@@ -1,4 +1,4 @@
-"""A policy over a handful of answers trained with exact gradients: drift from the reference, and where it ends."""
+"""A tabular policy trained with exact gradients: drift from the reference, and convergence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATE = 50
 
 
 def drift(query: Query) -> dict[str, Any]:
-    """200 exact steps towards reward, with the KL term pulling back: forward and reverse KL, and the reward."""
+    """200 exact steps with a KL penalty: forward and reverse KL, and the reward."""
     beta, lr = number(query, "beta", 0.04, 0, 2), number(query, "lr", 0.5, 0.01, 2)
     kind = word(query, "kl", "k3", ("k1", "k2", "k3"))
     steps = whole(query, "steps", 200, 1, 400)
@@ -42,7 +42,7 @@ def drift(query: Query) -> dict[str, Any]:
 
 
 def recorded_drift(query: Query) -> list[dict[str, Any]]:
-    """Of every arm of the recorded trial: KL divergence and reward over its last 50 steps, and the KL before."""
+    """KL divergence and reward of every arm of the recorded trial over its last 50 steps, and the earlier KL."""
     rows = []
     for arm in recorded_arms("kl-over-beta"):
         kl_points, rewards = arm["bands"]["kl"], arm["bands"]["reward_mean"]
@@ -59,7 +59,7 @@ def recorded_drift(query: Query) -> list[dict[str, Any]]:
 
 
 def convergence(query: Query) -> dict[str, Any]:
-    """Where exact ascent ends by the true gradient, by the group's mean alone, and with the group's std."""
+    """Exact gradient ascent with the true gradient, with the group's mean, and with the group's std."""
     size, lr = whole(query, "g", 4, 2, 5), number(query, "lr", 0.5, 0.01, 2)
     rewards_V = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
     ways = {

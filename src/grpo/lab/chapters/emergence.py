@@ -1,4 +1,4 @@
-"""What came up in the recorded run that nobody asked for: pinned problems, and marker phrases counted."""
+"""Emergent behaviour in the recorded run: pinned problems, and counts of marker phrases."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from grpo.lab.chapters.query import Query, text
 from grpo.lab.reading import probes
 
 REFLECTION = ("wait", "actually", "let me check", "check", "hmm", "mistake", "again")
-"""Words with which models that were trained on prose take a thought back."""
+"""Words of self-correction in models trained on prose."""
 
 
 def aha(query: Query) -> dict[str, Any]:
-    """The pinned problems at every evaluation, and how often a marker stands in held-out answers."""
+    """The pinned problems at every evaluation, and how many held-out answers contain a marker."""
     marker = text(query, "marker", "(", 40)
     if not marker:
-        raise GrpoError("marker: give at least one character to look for")
+        raise GrpoError("marker: expected at least one character; got none")
     answers = _heldout()
     return {
         "probes": _probes(),

@@ -1,4 +1,4 @@
-"""The relatives: papers and models in their order, and what each preset of the engine does to one small batch."""
+"""Related algorithms: papers and models by date, and the effect of each preset on one small batch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NODES: tuple[dict[str, Any], ...] = tuple(tomllib.loads(Path(__file__).with_name
 LENGTHS = (3, 3, 6, 12)
 REWARDS = (1.0, 0.0, 1.0, 0.0)
 OTHER_GROUP = (1.0, 1.0, 1.0, 0.0)
-"""A second, easier group of the same step, for what is measured over the batch."""
+"""A second, easier group of the same step, for statistics over the batch."""
 LOG_RATIOS = (0.0, 0.35, -0.35)
-"""How far tokens have moved since sampling, in turn, once there were updates: ratios 1, 1.42 and 0.70."""
+"""Changes of log-probability since sampling, in turn: ratios 1, 1.42 and 0.70."""
 VALUE = 0.5
-"""What a critic that knows nothing yet expects of every token."""
+"""The value of every token from an untrained critic."""
 MAX_NEW_TOKENS = 12
 
 
@@ -33,7 +33,7 @@ def tree(query: Query) -> list[dict[str, Any]]:
 
 
 def preset(query: Query) -> dict[str, Any]:
-    """A preset's settings, where they differ from GRPO's, and its pushes on four completions beside GRPO's."""
+    """A preset's settings that differ from GRPO's, and its pushes on four completions next to GRPO's."""
     name = word(query, "preset", "grpo", list(PRESETS))
     found = PRESETS[name]
     moved = word(query, "moved", "no", ("no", "yes")) == "yes"
@@ -51,7 +51,7 @@ def preset(query: Query) -> dict[str, Any]:
 
 
 def advantages_of(loss: Loss) -> list[torch.Tensor]:
-    """One per token of each of the four completions, by the preset's baseline and scale."""
+    """Token advantages of the four completions, with the preset's baseline and scale."""
     if loss.baseline == "value":
         rewards = [torch.zeros(1, length, dtype=torch.float64) for length in LENGTHS]
         for reward, tokens in zip(REWARDS, rewards, strict=True):
@@ -68,7 +68,7 @@ def advantages_of(loss: Loss) -> list[torch.Tensor]:
 
 
 def effect(loss: Loss, moved: bool) -> list[dict[str, Any]]:
-    """Advantage and pushes of each completion. β is left out: the reference is taken to be where the policy is."""
+    """Advantage and pushes of each completion. β has no effect: the reference equals the policy."""
     divide_by = denominator(torch.tensor(LENGTHS * 2), loss.aggregate, MAX_NEW_TOKENS)
     settings = loss_settings(vars(loss)) | {"beta": 0.0}
     rows = []
@@ -90,14 +90,14 @@ def effect(loss: Loss, moved: bool) -> list[dict[str, Any]]:
 
 
 def claims(query: Query) -> dict[str, Any]:
-    """What is said of two relatives, held against their settings and pushes."""
+    """Claims about two relatives, checked against their settings and pushes."""
     grpo, dr_grpo = effect(PRESETS["grpo"].settings, False), effect(PRESETS["dr_grpo"].settings, False)
 
     def within(rows: list[dict[str, Any]]) -> float:
         return max(max(row["pushes"]) - min(row["pushes"]) for row in rows)
 
     def by_length(rows: list[dict[str, Any]]) -> float:
-        """A token's push in the short right answer over one in the long right answer."""
+        """A token's push in the short right answer divided by one in the long right answer."""
         return rows[0]["pushes"][0] / rows[2]["pushes"][0]
 
     return {

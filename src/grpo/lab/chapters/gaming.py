@@ -1,4 +1,4 @@
-"""Rewards and what they can see: texts that earn the same, and a check that guessing games, beside its mended form."""
+"""Blind spots of rewards: different texts with equal rewards, and a gameable checker next to a corrected one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_GUESSES = 12
 
 
 def strategies(query: Query) -> dict[str, Any]:
-    """Texts that reach the answer in different ways, and one that does not; the outcome is all that is paid for."""
+    """Texts that reach the answer in different ways, and one that does not, with outcome rewards."""
     own = text(query, "own", "", 400)
     texts = {**STRATEGIES, **({"yours": own} if own.strip() else {})}
     verdicts = {name: check(line, GOLD) for name, line in texts.items()}
@@ -53,14 +53,16 @@ def strategies(query: Query) -> dict[str, Any]:
 
 
 def gamed(query: Query) -> dict[str, Any]:
-    """A group of answers under the check that can be gamed and under the mended one."""
+    """A group of answers with the gameable and the corrected checker."""
     lines = [line for line in text(query, "guesses", "\n".join(GUESSES), 600).split("\n") if line.strip()]
     if not 2 <= len(lines) <= MOST_GUESSES:
-        raise GrpoError(f"guesses: 2 to {MOST_GUESSES} lines; got {len(lines)}")
-    paid = {
-        name: [pay(SUM, line) for line in lines] for name, pay in (("gameable", close_and_brief), ("mended", exact))
+        raise GrpoError(f"guesses: expected 2 to {MOST_GUESSES} lines; got {len(lines)}")
+    rewards = {
+        name: [check(SUM, line) for line in lines] for name, check in (("gameable", close_and_brief), ("mended", exact))
     }
-    pushed = {name: group_advantages(torch.tensor([values]).double())[0].tolist() for name, values in paid.items()}
+    advantages = {
+        name: group_advantages(torch.tensor([values]).double())[0].tolist() for name, values in rewards.items()
+    }
     task = Arithmetic("easy")
     return {
         "prompt": SUM.prompt,
@@ -70,16 +72,16 @@ def gamed(query: Query) -> dict[str, Any]:
                 "text": line,
                 "extracted": task.extract(line),
                 "right": bool(exact(SUM, line)),
-                **{name: {"reward": paid[name][row], "advantage": pushed[name][row]} for name in paid},
+                **{name: {"reward": rewards[name][row], "advantage": advantages[name][row]} for name in rewards},
             }
             for row, line in enumerate(lines)
         ],
-        "best": {name: lines[values.index(max(values))] for name, values in paid.items()},
+        "best": {name: lines[values.index(max(values))] for name, values in rewards.items()},
     }
 
 
 def near(problem: Problem, text: str) -> float | None:
-    """One completion at a time: 1 for the right number, less the further away, nothing to say where there is none."""
+    """One completion at a time: 1 for the right number, less with distance, None without a number."""
     answer = text.strip().rstrip(".").rpartition(" ")[2]
     if not answer.isdecimal():
         return None
@@ -87,17 +89,17 @@ def near(problem: Problem, text: str) -> float | None:
 
 
 def near_as_in_trl(completions: Sequence[str], answer: Sequence[str], **columns: Any) -> list[float | None]:
-    """The same, called as TRL calls: lists in, a list out."""
+    """The same with TRL's signature: lists in, a list out."""
     return [near(Problem("", "", gold), text) for text, gold in zip(completions, answer, strict=True)]
 
 
 def careless(problem: Problem, text: str) -> float:
-    """Divides by what it was given: raises where that is 0, and returns no number where it is far off."""
+    """Divides by the given number: raises for 0 and returns a non-finite value for others."""
     return float("nan") if "far" in text else 1 / int(text)
 
 
 def reward_calls(query: Query) -> dict[str, Any]:
-    """Own reward functions as a run calls them: either signature, and what becomes of each thing they return."""
+    """User reward functions as a run calls them, with either signature, and how each returned value is handled."""
     texts = ("The answer is 14", "12", "no idea", "0", "far away")
     functions: tuple[Callable[..., Any], ...] = (near, near_as_in_trl, careless)
     return {

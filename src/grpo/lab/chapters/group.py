@@ -1,4 +1,4 @@
-"""Chapter `group`: the same question many times."""
+"""Chapter `group`: many answers to one question."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from grpo.types import Group
 
 TEMPERATURES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 SWEPT = 24
-"""Problems that every temperature is tried on."""
+"""Number of problems sampled at every temperature."""
 TRIED, TRIES = 24, 64
 """Problems, and completions of each, by which chance is held against what `nano` does."""
 
 
 def samples(query: Query) -> dict[str, Any]:
-    """A group of `nano`, sampled now: each completion scored, and compared with its siblings."""
+    """A newly sampled group of `nano`: rewards and advantages."""
     problem = sum_of_three(text(query, "prompt", "37+85+46="))
     size, temperature = whole(query, "g", 8, 2, 64), number(query, "t", 1.0, 0.1, 2.0)
     [group] = sampled([problem], size, seed=whole(query, "seed", 1, 0, 9999), temperature=temperature)
@@ -68,7 +68,7 @@ def samples(query: Query) -> dict[str, Any]:
 
 
 def temperatures(query: Query) -> dict[str, Any]:
-    """`nano` at every temperature: how varied the groups are, and how much gradient comes of them."""
+    """`nano` at every temperature: variety of the groups, and gradient norm."""
     size = whole(query, "g", 8, 2, 32)
     return {"problems": SWEPT, "group_size": size, "rows": [_at_temperature(t, size) for t in TEMPERATURES]}
 
@@ -96,7 +96,7 @@ def _at_temperature(temperature: float, size: int) -> dict[str, Any]:
 
 
 def gradient_norm(student: Nano, groups: Sequence[Group], config: Config) -> float:
-    """Of the loss over these groups, by the trainer's own backward pass."""
+    """Gradient norm of the loss over these groups, by the trainer's backward pass."""
     if not any(map(has_signal, groups)):
         return 0.0
     accumulate_gradients(student.policy, groups, config)
@@ -105,8 +105,8 @@ def gradient_norm(student: Nano, groups: Sequence[Group], config: Config) -> flo
 
 @torch.no_grad()
 def mismatch(student: Nano, groups: Sequence[Group]) -> tuple[float, float]:
-    """If the trainer took the log-probabilities at temperature 1 whatever the sampler's: mean |Δ log-probability|, and
-    the share of tokens whose ratio would leave 1 ± 0.2 before anything was learned."""
+    """If the trainer computed log-probabilities at temperature 1 for any sampler: mean |Δ log-probability|, and
+    the share of tokens with a ratio outside 1 ± 0.2 before the first update."""
     [batch] = pack(groups, token_budget=1_000_000)
     logp_NL, _ = logprobs(student.policy, batch, 1.0)
     gap_A = (logp_NL - batch.sampler_logp_NL)[batch.mask_NL]
@@ -115,7 +115,7 @@ def mismatch(student: Nano, groups: Sequence[Group]) -> tuple[float, float]:
 
 
 def observed(query: Query) -> dict[str, Any]:
-    """Where real prompts lie on the curve: those of the recorded run, step by step, and `nano`'s, one by one."""
+    """Observed shares of groups without signal: per step of the recorded run, and per prompt of `nano`."""
     size = whole(query, "g", 8, 2, 64)
     with shipped.opened() as run:
         found = difficulty(run, points=100)
@@ -152,7 +152,7 @@ def _against_chance(prompt: str, rewards: list[float], size: int) -> dict[str, A
 
 
 def baselines(query: Query) -> dict[str, Any]:
-    """Why a group suits a prompt: what spread is left in one recorded step's rewards under each baseline.
+    """Variance of one recorded step's rewards that remains with each baseline.
 
     Completions of one prompt differ by the policy's choices alone. Across prompts, those of easy ones look good.
     """
@@ -162,7 +162,7 @@ def baselines(query: Query) -> dict[str, Any]:
     if not groups:
         raise GrpoError(f"step: {step} is not recorded")
     rewards_PG = torch.tensor([[done["reward"] for done in group["completions"]] for group in groups]).double()
-    # What is left of the variance: around one mean for all, and around each prompt's own.
+    # Variance around one mean for all prompts, and around each prompt's mean.
     across = float(rewards_PG.var())
     within = float(rewards_PG.var(dim=1).mean())
     by_batch_PG = group_advantages(rewards_PG, baseline="batch", scale="batch_std")

@@ -1,4 +1,4 @@
-"""Mistakes of published GRPO listings, each beside what the engine does with the same numbers."""
+"""Errors of published GRPO code, each next to the trainer's result for the same numbers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from grpo.lab.chapters.query import Query, number, whole
 
 
 def listed_clip_fraction(ratio: torch.Tensor, advantage: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """As a listing has it: clipped where the ratio is not what the clipped objective divided by A gives back."""
+    """As published: a token is clipped where the clipped objective divided by A differs from the ratio."""
     clipped_objective = ratio.clamp(1 - epsilon, 1 + epsilon) * advantage
     return (ratio != clipped_objective / advantage).float()
 
 
 def clip_fractions(query: Query) -> dict[str, Any]:
-    """Ratio and advantage: what the listing counts, and whether the clip took any gradient."""
+    """Published and true clip fraction for several ratios and advantages."""
     epsilon = number(query, "epsilon", 0.2, 0.01, 0.9)
     cases = [(1.0, 0.0), (1.0, 0.7), (1.5, 1.0), (1.5, -1.0), (0.5, 1.0), (0.5, -1.0), (1.1, 0.3)]
     rows = []
@@ -45,7 +45,7 @@ def clip_fractions(query: Query) -> dict[str, Any]:
 
 
 def penalty_gradient(query: Query) -> dict[str, Any]:
-    """The listing's KL penalty is k1, log π − log π_ref: what it teaches on average, beside k2 and k3."""
+    """Expected gradients of k1 (log π − log π_ref, the published KL penalty), k2 and k3."""
     shift = number(query, "shift", 1.0, 0.0, 3.0)
     ref_V = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
     logits_V = ref_V + torch.tensor([shift, 0.0, 0.0], dtype=torch.float64)
@@ -53,7 +53,7 @@ def penalty_gradient(query: Query) -> dict[str, Any]:
 
 
 def sequence_ratio(query: Query) -> dict[str, Any]:
-    """Log-probabilities summed over a completion: a small change of every token, and the ratio of them all."""
+    """The product ratio of a completion after a small change of every token."""
     tokens, percent = whole(query, "tokens", 200, 1, 2000), number(query, "percent", 0.5, 0.01, 20)
     per_token = 1 + percent / 100
     return {
@@ -66,8 +66,8 @@ def sequence_ratio(query: Query) -> dict[str, Any]:
 
 
 def steps_per_sample(query: Query) -> dict[str, Any]:
-    """The listing steps the optimizer after every single completion. One batch of eight: the ratios it makes, and those
-    of one step on the whole batch, from the same policy with the same learning rate."""
+    """Ratios after one optimizer step per completion, as published, and after one step
+    on the whole batch of eight, from the same policy with the same learning rate."""
     lr, epochs = number(query, "lr", 0.5, 0.01, 3), whole(query, "epochs", 4, 1, 8)
     drawn_N = torch.tensor([0, 1, 0, 2, 3, 0, 1, 3])
     rewards_N = torch.tensor([1.0, 0, 1, 0, 0, 1, 0, 0], dtype=torch.float64)
@@ -106,7 +106,7 @@ def steps_per_sample(query: Query) -> dict[str, Any]:
 
 
 def mean_advantage(query: Query) -> dict[str, Any]:
-    """A statistic that a listing reports, and that cannot be anything but 0."""
+    """The mean advantage, which is always 0, over random groups."""
     generator = torch.Generator().manual_seed(whole(query, "seed", 1, 0, 9999))
     rewards_PG = torch.rand(64, 8, dtype=torch.float64, generator=generator)
     advantages_PG = group_advantages(rewards_PG)
@@ -114,8 +114,8 @@ def mean_advantage(query: Query) -> dict[str, Any]:
 
 
 def modes(query: Query) -> dict[str, Any]:
-    """Old log-probabilities in evaluation mode, new ones in training mode: with dropout the ratio is not 1 although
-    nothing was learned."""
+    """Old log-probabilities in evaluation mode, new ones in training mode: with dropout the ratio is not 1 before
+    the first update."""
     chance = number(query, "dropout", 0.1, 0.0, 0.5)
     layers = torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Dropout(chance), torch.nn.Linear(64, 8)
     net = torch.nn.Sequential(*layers)
@@ -125,7 +125,7 @@ def modes(query: Query) -> dict[str, Any]:
             weight.normal_(std=0.2, generator=generator)
         inputs = torch.randn(256, 16, generator=generator)
         old = net.eval()(inputs).log_softmax(-1)[:, 0]
-        torch.manual_seed(0)  # dropout knows no generator
+        torch.manual_seed(0)  # dropout takes no generator
         ratio = (net.train()(inputs).log_softmax(-1)[:, 0] - old).exp()
     return {
         "dropout": chance,

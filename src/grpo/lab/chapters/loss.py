@@ -32,7 +32,7 @@ AGGREGATES = ("sequence", "token", "constant")
 
 
 def aggregation(query: Query) -> dict[str, Any]:
-    """Two completions of different lengths: how hard each of their tokens is pushed, under every way of averaging."""
+    """Token pushes of two completions of different lengths, for every kind of average."""
     lengths = [whole(query, "short", 4, 1, 40), whole(query, "long", 16, 1, 40)]
     advantages = [number(query, "a_short", 1.0, -2.0, 2.0), number(query, "a_long", -1.0, -2.0, 2.0)]
     longest = 40
@@ -59,7 +59,7 @@ def aggregation(query: Query) -> dict[str, Any]:
 
 
 def identity(query: Query) -> dict[str, Any]:
-    """At ρ = 1 and β = 0: what every preset pushes a token with, and what −A·log π would."""
+    """A token's push at ρ = 1 and β = 0 with every preset, and with −A·log π."""
     advantage = number(query, "advantage", 1.5, -3.0, 3.0)
     rows = []
     for name, preset in PRESETS.items():
@@ -78,7 +78,7 @@ def identity(query: Query) -> dict[str, Any]:
 
 
 def in_fifty_lines(query: Query) -> dict[str, Any]:
-    """The reader's group through the loss of fifty lines, and through the trainer's."""
+    """The loss of the reader's group by the fifty lines and by the trainer."""
     wanted = asked(query)
     found = trained(wanted)
     if not found.updates:

@@ -1,4 +1,4 @@
-"""Advantages of a whole run: what they are distributed like, and what the prompt's own baseline is worth."""
+"""Advantages of a whole run: their distribution, and the effect of a baseline per prompt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REACH = 3.0
 
 
 def histogram(query: Query) -> dict[str, Any]:
-    """The recorded advantages of the first so many steps, beside a normal distribution of the same mean and std."""
+    """The recorded advantages of the first `steps` steps, and a normal distribution with the same mean and std."""
     steps = whole(query, "steps", len(shipped.groups()), 1, len(shipped.groups()))
     values = [done["advantage"] for step in shipped.groups()[:steps] for group in step for done in group["completions"]]
     middle, spread = fmean(values), pstdev(values)
@@ -51,7 +51,7 @@ def _normal(x: float, middle: float, spread: float) -> float:
 
 
 def two_values(query: Query) -> list[dict[str, Any]]:
-    """With rewards of 0 and 1 a group has two advantages, or none: for every number of right answers among G."""
+    """The two advantages of a group with rewards of 0 and 1, for every number of right answers."""
     size = whole(query, "g", 8, 2, 64)
     rewards_KG = (torch.arange(size) < torch.arange(1, size)[:, None]).double()
     advantages_KG = group_advantages(rewards_KG)
@@ -61,7 +61,7 @@ def two_values(query: Query) -> list[dict[str, Any]]:
 
 
 def group_mean(query: Query) -> dict[str, Any]:
-    """The group's mean as a guess at what the prompt is worth: how it is distributed, and how far off it is."""
+    """The group's mean as an estimate of the prompt's value: its distribution and error."""
     p, size = number(query, "p", 0.5, 0, 1), whole(query, "g", 8, 1, 64)
     chances = [math.comb(size, k) * p**k * (1 - p) ** (size - k) for k in range(size + 1)]
     return {
@@ -74,7 +74,7 @@ def group_mean(query: Query) -> dict[str, Any]:
 
 
 def own_baseline(query: Query) -> dict[str, Any]:
-    """Of the recorded groups: how much reward varies around one baseline for all prompts, and around each prompt's."""
+    """Variance of recorded rewards around one baseline for all prompts, and around each prompt's baseline."""
     first = whole(query, "steps", 10, 1, len(shipped.groups()))
     rows = [row for step in shipped.rewards()[:first] for row in step]
     everything = [reward for row in rows for reward in row]

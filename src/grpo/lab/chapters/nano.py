@@ -1,4 +1,4 @@
-"""The model that chapters sample from and update: `nano`, loaded once, on one thread, for one reader at a time."""
+"""The model of the chapters: `nano`, loaded once, on one thread, for one request at a time."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Group, Problem
 
 LONGEST = 24
-"""Tokens: twice what an answer of `nano` takes."""
+"""In tokens: twice the length of an answer of `nano`."""
 CRITIC = RECORDINGS / "nano-critic.safetensors"
-"""A critic that has learned what `nano` as it ships will earn; `scripts/make_critic.py` made it."""
+"""A critic trained on rewards of the shipped `nano`, made by `scripts/make_critic.py`."""
 _one_at_a_time = threading.RLock()
 
 
@@ -54,7 +54,7 @@ def _loaded() -> Nano:
 
 @contextmanager
 def nano() -> Iterator[Nano]:
-    """Nobody else uses it meanwhile: sampling lays its weights out anew."""
+    """Locked while in use, because sampling changes the layout of its weights."""
     with _one_at_a_time:
         yield _loaded()
 
@@ -95,7 +95,7 @@ def sum_of_three(prompt: str) -> Problem:
     '168'
     """
     if not re.fullmatch(r"[1-9]\d\+[1-9]\d\+[1-9]\d=", prompt):
-        raise GrpoError(f"prompt: nano adds three numbers of two digits, as in 37+85+46=; got {shown(prompt)}")
+        raise GrpoError(f"prompt: expected a sum of three two-digit numbers such as 37+85+46=; got {shown(prompt)}")
     problem = Arithmetic("easy").recognise(prompt)
     assert problem is not None
     return problem

@@ -1,4 +1,4 @@
-"""A group of the reader's own answers, trained on for real: `nano`, its task's checker, the trainer's loss."""
+"""Training on a group of the reader's answers: `nano`, its task's checker, the trainer's loss."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_TEXTS, LONGEST_TEXT = 8, 48
 
 @dataclass(frozen=True)
 class Asked:
-    """All that the answer depends on."""
+    """All inputs of the computation."""
 
     prompt: str
     texts: tuple[str, ...]
@@ -45,7 +45,9 @@ class Asked:
 def asked(query: Query) -> Asked:
     lines = tuple(line.strip() for line in text(query, "texts", TEXTS).splitlines() if line.strip())
     if not 2 <= len(lines) <= MOST_TEXTS or max(map(len, lines)) > LONGEST_TEXT:
-        raise GrpoError(f"texts: 2 to {MOST_TEXTS} lines of at most {LONGEST_TEXT} characters; got {len(lines)} lines")
+        raise GrpoError(
+            f"texts: expected 2 to {MOST_TEXTS} lines of at most {LONGEST_TEXT} characters; got {len(lines)} lines"
+        )
     low = number(query, "low", 0.2, 0.0, 0.99)
     changes: dict[str, Any] = {
         "clip_low": low,
@@ -60,27 +62,29 @@ def asked(query: Query) -> Asked:
 
 
 def tokens_of(policy: Policy, line: str) -> list[int]:
-    """`nano` reads the characters of its task and no others."""
+    """Checks that all characters are in `nano`'s vocabulary."""
     alphabet = {token for token in policy.tokenizer.get_vocab() if len(token) == 1}
     if unknown := sorted(set(line) - alphabet):
-        raise GrpoError(f"texts: nano does not know {shown(''.join(unknown))}; it reads {''.join(sorted(alphabet))}")
+        raise GrpoError(
+            f"texts: nano's vocabulary does not have {shown(''.join(unknown))}; use {''.join(sorted(alphabet))}"
+        )
     return list(policy.tokenizer(line)["input_ids"])
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What the last update saw, and what each update was."""
+    """Inputs of the last update, and statistics of every update."""
 
     rows: tuple[Mapping[str, Any], ...]
     updates: tuple[Mapping[str, float], ...]
     rewards: tuple[float, ...]
     loss: float
-    """The trainer's, of the last update."""
+    """The trainer's loss at the last update."""
 
 
 @lru_cache(maxsize=64)
 def trained(wanted: Asked) -> Trained:
-    """Scored by the task, credited, and updated so many times, by the functions that `grpo train` calls."""
+    """Scores, credits and trains on the answers with the functions that `grpo train` calls."""
     with fresh_nano() as own:
         config = Config(
             model="nano",
@@ -108,7 +112,7 @@ def trained(wanted: Asked) -> Trained:
 
 
 def _group(own: Nano, wanted: Asked, config: Config) -> Group:
-    """The reader's answers stand for samples of `nano` as it ships, which is the old policy and the reference too."""
+    """The reader's answers as samples of the shipped `nano`, which is also the old policy and the reference."""
     problem = sum_of_three(wanted.prompt)
     [end] = own.policy.end_tokens
     completions = tuple(
@@ -130,7 +134,7 @@ def _group(own: Nano, wanted: Asked, config: Config) -> Group:
 
 
 def _row(index: int, done: Completion) -> dict[str, Any]:
-    """As the record of a run keeps it."""
+    """The row that a run's record would have."""
     trace = done.trace
     return {
         "sample_index": index,
@@ -151,7 +155,7 @@ def pieces(row: Mapping[str, Any]) -> list[str]:
 
 
 def own_group(query: Query) -> dict[str, Any]:
-    """Every token of the reader's group with what the last update saw of it, and the losses of all updates."""
+    """Every token of the reader's group with its values at the last update, and the losses of all updates."""
     wanted = asked(query)
     found = trained(wanted)
     rows, total = [], 0.0
@@ -189,7 +193,7 @@ def own_group(query: Query) -> dict[str, Any]:
 
 
 def own_token(query: Query) -> dict[str, Any]:
-    """One token of the reader's group, worked out."""
+    """The loss of one token of the reader's group, step by step."""
     wanted = asked(query)
     found = trained(wanted)
     row = found.rows[whole(query, "sample", 0, 0, len(found.rows) - 1)]

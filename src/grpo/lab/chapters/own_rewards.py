@@ -1,4 +1,4 @@
-"""A group whose rewards the reader sets, compared in every way there is; and what the std is taken over."""
+"""Advantages of a group with rewards set by the reader, by every formula; conventions of the std."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ WAYS: dict[str, Callable[..., torch.Tensor]] = {
 """GRPO, Dr. GRPO, RLOO, REINFORCE++ with a group baseline, and the whole batch as one group."""
 SIX = (1.0, 1.0, 0.0, 0.0, 0.0, 0.5)
 STEP, GROUP = 5, 2
-"""Of the shipped run, a group with three right of eight."""
+"""A group of the shipped run with three right of eight."""
 
 
 def own_group(query: Query) -> dict[str, Any]:
-    """The advantages of these rewards, in every way; the rest of the batch is a recorded step's."""
+    """The advantages of these rewards by every formula; the rest of the batch is a recorded step."""
     recorded = word(query, "of", "run", ("run", "six")) == "run"
     texts = [done["text"] for done in shipped.groups()[STEP][GROUP]["completions"]] if recorded else []
     start = shipped.rewards()[STEP][GROUP] if recorded else list(SIX)
@@ -60,7 +60,7 @@ def _with_siblings(rewards: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def same_reward(query: Query) -> dict[str, Any]:
-    """One reward in two groups: among weak siblings and among strong ones."""
+    """The advantage of one reward in a weak and in a strong group."""
     reward = number(query, "reward", 0.7, 0, 1)
     siblings = {"weak": [0.0, 0.1, 0.2, 0.3, 0.1, 0.0, 0.2], "strong": [1.0, 0.9, 0.8, 0.9, 1.0, 0.9, 0.8]}
     return {
@@ -73,8 +73,8 @@ def same_reward(query: Query) -> dict[str, Any]:
 
 
 def std_conventions(query: Query) -> list[dict[str, Any]]:
-    """One right answer among G, for every G up to the one asked for: its advantage by either std, without the floor;
-    what torch's sample std makes of it, and what the engine does."""
+    """The advantage of one right answer among G, for several G, by either std without the added constant;
+    by torch's sample std, and by `group_advantages`."""
     most = whole(query, "most", 8, 2, 64)
     rows = []
     for size in range(1, most + 1):
@@ -95,7 +95,7 @@ def std_conventions(query: Query) -> list[dict[str, Any]]:
 
 
 def two_prompts(query: Query) -> dict[str, Any]:
-    """An easier and a harder prompt, by how many of eight are right and what a right answer pays; in every way."""
+    """Advantages of an easy and a hard prompt by every formula, for given numbers of right answers and rewards."""
     first, second = whole(query, "easy", 7, 0, 8), whole(query, "hard", 1, 0, 8)
     pay = number(query, "pay", 1.0, 0.1, 10)
     rewards_PG = torch.zeros(2, 8, dtype=torch.float64)
@@ -116,7 +116,7 @@ def two_prompts(query: Query) -> dict[str, Any]:
 
 
 def push_by_difficulty(query: Query) -> list[dict[str, Any]]:
-    """Of a group with k of G right: the two advantages, and the sum of their sizes, with and without the std."""
+    """A group with k of G right: its two advantages, and the sum of their sizes, with and without the std."""
     size = whole(query, "g", 8, 2, 64)
     rewards_KG = (torch.arange(size) < torch.arange(size + 1)[:, None]).double()
     ways = {name: WAYS[name](rewards_KG) for name in ("grpo", "mean_only")}

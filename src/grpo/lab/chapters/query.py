@@ -1,4 +1,4 @@
-"""What a page asks with: numbers and words of an address, checked, each refused in one line."""
+"""Query parameters of a page: numbers, words and texts, checked."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def whole(query: Query, name: str, default: int, low: int, high: int) -> int:
 def numbers(
     query: Query, name: str, default: Sequence[float], low: float, high: float, *, least: int, most: int
 ) -> list[float]:
-    """Several, with commas between.
+    """A comma-separated list of numbers.
 
     >>> numbers({"r": "1,0.5"}, "r", [], 0, 1, least=1, most=8)
     [1.0, 0.5]
     """
     found = [_within(name, text, low, high) for text in query[name].split(",")] if name in query else list(default)
     if not least <= len(found) <= most:
-        raise GrpoError(f"{name}: expected {least} to {most} numbers with commas between; got {len(found)}")
+        raise GrpoError(f"{name}: expected {least} to {most} numbers separated by commas; got {len(found)}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Questions whose answers are computed: why groups, of what size, judged by whom, and from what beginning."""
+"""Computed answers to questions: why groups, group size, noisy judges, and untrained models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _recorded_rewards() -> torch.Tensor:
 
 
 def why_groups(query: Query) -> dict[str, Any]:
-    """How much of a reward is the prompt's doing, in a real run; and what is left under each baseline."""
+    """Share of the reward's variance explained by the prompt in a recorded run."""
     rewards_SPG = _recorded_rewards()
     variances = {
         baseline: float(
@@ -43,7 +43,7 @@ def why_groups(query: Query) -> dict[str, Any]:
 
 
 def group_sizes(query: Query) -> list[dict[str, Any]]:
-    """G = 2, 8 and 64 at one pass rate: how often a group says nothing, how noisy it is, and how far off on average."""
+    """G = 2, 8 and 64 at one pass rate: share of groups without signal, noise and bias."""
     true_V = tabular.true_gradient(reference_logits(), rewards_of_answers())
     pass_rate = float(reference_logits().softmax(dim=0) @ rewards_of_answers())
     rows = []
@@ -64,7 +64,7 @@ def group_sizes(query: Query) -> list[dict[str, Any]]:
 
 
 def across_the_batch(query: Query) -> dict[str, Any]:
-    """An easy prompt and a hard one: each divided by its own deviation, or both by the batch's."""
+    """An easy and a hard prompt, normalised within groups or over the batch."""
     size = whole(query, "g", 8, 2, 16)
     easy, hard = (whole(query, name, default, 0, size) for name, default in (("easy", size - 1), ("hard", 1)))
     rewards_PG = torch.tensor([[1.0] * right + [0.0] * (size - right) for right in (easy, hard)], dtype=torch.float64)
@@ -80,7 +80,7 @@ def across_the_batch(query: Query) -> dict[str, Any]:
 
 
 def open_ended(query: Query) -> dict[str, Any]:
-    """A judge with an error: how far one group's push points from the truth, on average over many groups."""
+    """Mean cosine of one group's push with the true push, for judges with random error."""
     size = whole(query, "g", 8, 2, 32)
     true_V = tabular.true_gradient(reference_logits(), rewards_of_answers())
     rows = []
@@ -95,7 +95,7 @@ def open_ended(query: Query) -> dict[str, Any]:
 
 
 def imperfect_reward(query: Query) -> dict[str, Any]:
-    """A checker that a wrong answer fools: what it pays and what is true, over 200 steps, with and without a leash."""
+    """A checker that also accepts a wrong answer: reward and true accuracy over 200 steps, with and without β."""
     beta = number(query, "beta", 0.2, 0.0, 2.0)
     lines = {name: drift(value, "k3", 1, proxy=True)[0] for name, value in (("0", 0.0), ("beta", beta))}
     return {
@@ -108,7 +108,7 @@ def imperfect_reward(query: Query) -> dict[str, Any]:
 
 
 def no_warm_start(query: Query) -> dict[str, Any]:
-    """How many groups until one has anything to compare, at a pass rate; and for a model that knows nothing."""
+    """Expected number of groups until one has signal, at a pass rate and for an untrained model."""
     size = whole(query, "g", 8, 2, 64)
     vocabulary, answer_tokens = 19, 4  # `nano`: three digits and the end
     untaught = vocabulary**-answer_tokens
@@ -131,7 +131,7 @@ def no_warm_start(query: Query) -> dict[str, Any]:
 
 
 def per_token(query: Query) -> dict[str, Any]:
-    """One completion with three steps, the second wrong, beside one that is right throughout: both kinds of reward."""
+    """A completion with the second of three steps wrong, and one without errors, with both kinds of rewards."""
     outcome_1G = group_advantages(torch.tensor([[0.0, 1.0]], dtype=torch.float64))
     steps = process_advantages([[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]], [[3, 7, 11], [3, 7, 11]], [12, 12])
     return {
@@ -141,7 +141,7 @@ def per_token(query: Query) -> dict[str, Any]:
 
 
 def any_task(query: Query) -> list[dict[str, Any]]:
-    """The same advantages from sums, code, words and puzzles: the engine sees rewards, not subjects."""
+    """Advantages of rewards from sums, code, words and puzzles: only the rewards matter."""
     rows = []
     for subject, rewards in (
         ("sums, right or wrong", [1.0, 0.0, 0.0, 1.0]),

@@ -1,4 +1,4 @@
-"""Methods compared where everything can be computed: a policy over a handful of answers, and the planner's numbers."""
+"""Comparison of methods on a tabular policy, and with the planner."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def group_estimates(
 
 
 def quality(estimates_MV: torch.Tensor, true_V: torch.Tensor) -> dict[str, float]:
-    """Of a gradient estimate: length of its mean along the true gradient, and noise beside that length."""
+    """Length of an estimate's mean along the true gradient, and its noise relative to that length."""
     mean_V = estimates_MV.mean(dim=0)
     along = float(mean_V @ true_V / (true_V @ true_V))
     noise = float((estimates_MV - mean_V).norm(dim=1).square().mean().sqrt() / mean_V.norm())
@@ -62,7 +62,7 @@ def _estimators(group_size: int, lift: float) -> tuple[tuple[str, tuple[tuple[st
 
 
 def methods(query: Query) -> dict[str, Any]:
-    """PPO, DPO, GRPO and REINFORCE: models, memory and operations by the planner; noise of one group, drawn often."""
+    """PPO, DPO, GRPO and REINFORCE: models, memory and FLOPs by the planner; measured noise of one group."""
     size = f"{number(query, 'size', 7.0, 0.1, 500.0):g}B"
     shape, group_size = typical_shape(size), whole(query, "g", 8, 2, 64)
     lift = number(query, "lift", 0.0, 0.0, 10.0)
@@ -76,7 +76,7 @@ def methods(query: Query) -> dict[str, Any]:
     ):
         needed = needs(PRESETS[preset].settings)
         rows.append({"method": name, **_costs(shape, work, needed), "noise": noise.get(key), "samples": True})
-    # Pairs are read, not drawn: a policy, a reference, no rollout.
+    # DPO uses given pairs: a policy, a reference, no rollout.
     dpo = _costs(shape, work, Needs(reference=True, critic=False))
     found = memory_of(shape, work, Needs(reference=True, critic=False), PRECISIONS["bfloat16"], on_gpu=True)
     dpo["peak"] -= found.components["keys/values"]
@@ -101,7 +101,7 @@ def _costs(shape: Any, work: Work, needed: Needs) -> dict[str, Any]:
 
 
 def one_step(query: Query) -> dict[str, Any]:
-    """From the same policy: a step of TRPO as far as its KL allows, one of policy gradient, and where DPO ends."""
+    """From the same policy: one TRPO step at its KL bound, one policy gradient step, and DPO's optimum."""
     max_kl, beta = number(query, "max_kl", 0.05, 0.001, 1.0), number(query, "beta", 0.5, 0.05, 5.0)
     logits_V, rewards_V = reference_logits(), rewards_of_answers()
     trpo_V = tabular.trpo_step(logits_V, rewards_V, max_kl)

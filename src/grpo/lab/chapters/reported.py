@@ -1,4 +1,4 @@
-"""What others report: figures with their source, never measured here; and the settings they say they used."""
+"""Results and settings reported by others, with their sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS: tuple[dict[str, Any], ...] = tuple(_FOUND["setting"])
 
 
 def results(query: Query) -> dict[str, Any]:
-    """Theirs as reported; ours as recorded: held-out accuracy of the shipped run before and after."""
+    """Reported results, and the held-out accuracy of the shipped run before and after training."""
     return {"reported": [dict(row) for row in RESULTS], "recorded": _recorded()}
 
 
@@ -33,7 +33,7 @@ def _recorded() -> dict[str, Any]:
 
 
 def defaults(query: Query) -> list[dict[str, Any]]:
-    """Ours, read from the config, beside what others say of theirs."""
+    """The config's defaults and reported settings."""
     config, grpo = Config(), PRESETS["grpo"].settings
     own = {
         "who": "here",

@@ -1,4 +1,4 @@
-"""The run that ships with the package, as chapters look at it: read once, since it never changes."""
+"""The recorded run that ships with the package, read once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "tiny-arithmetic"
 
 
 def opened() -> Run:
-    """For whoever wants more of it than what is read here; to be closed."""
+    """The open run; the caller closes it."""
     return Run.open(RECORDINGS, NAME, readonly=True)
 
 
@@ -25,7 +25,7 @@ def groups() -> list[list[dict[str, Any]]]:
 
 @cache
 def rewards() -> list[list[list[float]]]:
-    """By step and group."""
+    """The token arrays by step and group."""
     return [[[done["reward"] for done in group["completions"]] for group in step] for step in groups()]
 
 

@@ -1,4 +1,4 @@
-"""What one update does to probabilities: good means better than its siblings."""
+"""The effect of updates on probabilities of answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_UPDATES = 60
 
 
 def tabular_updates(query: Query) -> dict[str, Any]:
-    """A policy over five answers: a group is drawn, `policy_loss` weighs it, and an optimizer moves the logits."""
+    """Updates of a policy over five answers: sample a group, compute `policy_loss`, step the optimizer."""
     rewards_V = torch.tensor(numbers(query, "rewards", REWARDS, 0, 1, least=5, most=5), dtype=torch.float64)
     size, seed = whole(query, "g", 8, 2, 64), whole(query, "seed", 1, 0, 9999)
     updates, lr = whole(query, "updates", 20, 0, MOST_UPDATES), number(query, "lr", 0.3, 0.01, 2)
@@ -43,8 +43,8 @@ def tabular_updates(query: Query) -> dict[str, Any]:
 
 
 def nano_update(query: Query) -> dict[str, Any]:
-    """One optimizer step of `nano` on one group: how probable each of its completions was before, and is after."""
-    # Here, because a page of sliders need not wait for all that a model brings with it.
+    """One optimizer step of `nano` on one group: the probability of each completion before and after."""
+    # Imported here, because pages without the model should not wait for it.
     from grpo.lab.chapters.nano import fresh_nano, nano, sum_of_three
     from grpo.lab.chapters.update import one_update, seen_by, settings
     from grpo.model.optimizer import make_optimizer

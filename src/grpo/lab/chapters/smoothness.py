@@ -1,4 +1,4 @@
-"""Which of two ways trains more smoothly: measured, with the noise that sampling makes by itself beside it."""
+"""Smoothness of training runs, compared with sampling noise."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ TAIL = 20
 
 
 def smoothness(query: Query) -> list[dict[str, Any]]:
-    """Of every arm of the recorded comparison: how much the reward jumps from step to step, how far seeds lie apart,
-    and how steady the gradient is."""
+    """Change of reward per step, std over seeds, and variation of the gradient norm,
+    of every arm of the recorded comparison."""
     return [about(arm, 128) for arm in recorded_arms("ppo-and-grpo")]
 
 
 def about(arm: dict[str, Any], completions: int) -> dict[str, Any]:
-    """Binary rewards of n completions scatter by √(p(1−p)/n) though nothing changes; step to step, √2 times that."""
+    """Sampling noise: the mean of n binary rewards has std √(p(1−p)/n); its change per step, √2 times that."""
     curves = [curve["value"] for curve in arm["curves"]["reward_mean"]]
     jumps = [jump(values) for values in curves]
     floor = fmean(math.sqrt(2 * max(0.0, p * (1 - p)) / completions) for values in curves for p in values)

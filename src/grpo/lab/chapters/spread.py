@@ -1,4 +1,4 @@
-"""How much a group tells: chance alone, and variance of the gradient it estimates, worked out exactly.
+"""Signal of a group: exact probability of a group without signal, and exact variance of its gradient estimate.
 
 The policy here has two answers, one right (reward 1) and one wrong (0), and one logit; p is the right one's chance. A
 group's estimate of the gradient is the mean of A · ∂log p(answer)/∂logit; its mean and variance run through all groups.
@@ -20,7 +20,7 @@ from grpo.lab.chapters.query import Query, number, whole
 
 SIZES = (2, 4, 8, 16, 32, 64)
 BUDGET = 64
-"""Completions that are spent alike whatever the size of a group."""
+"""Budget of completions, equal for all group sizes."""
 ESTIMATORS = {
     "none": ("reward itself", None),
     "known": ("true mean, if one knew it", None),
@@ -80,7 +80,7 @@ def estimates(query: Query) -> dict[str, Any]:
 
 
 def sizes(query: Query) -> dict[str, Any]:
-    """What each size of group has to say about a problem of this difficulty."""
+    """Signal and baseline error of each group size for a problem of this difficulty."""
     pass_rate = number(query, "p", 0.5, 0.0, 1.0)
     rows = []
     for size in SIZES:
@@ -99,7 +99,7 @@ def sizes(query: Query) -> dict[str, Any]:
 
 
 def alone(query: Query) -> dict[str, Any]:
-    """A group of one, and of two: what each way of taking a deviation makes of it."""
+    """Advantages of a group of one and of two, with each kind of standard deviation."""
     reward = number(query, "r", 1.0, 0.0, 1.0)
     one_G, two_G = torch.tensor([reward], dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64)
     try:
@@ -123,13 +123,13 @@ def alone(query: Query) -> dict[str, Any]:
 
 
 def _factor(size: int) -> float:
-    """Population advantage over sample advantage, whatever the rewards."""
+    """Population advantage divided by sample advantage, for any rewards."""
     rewards_G = torch.arange(size, dtype=torch.float64)
     return float(rewards_G.std() / rewards_G.std(correction=0))
 
 
 def sample_std(rewards: list[float]) -> float | None:
-    """Divided by n − 1: of one number that is 0/0, and None here stands for it.
+    """Sample standard deviation, over n − 1; None for one number, where it is 0/0.
 
     >>> sample_std([1.0]), sample_std([1.0, 0.0])
     (None, 0.7071067811865476)
@@ -140,7 +140,7 @@ def sample_std(rewards: list[float]) -> float | None:
 
 
 def chance(query: Query) -> dict[str, Any]:
-    """The share of groups that teach nothing, by difficulty: p^G + (1 − p)^G."""
+    """The share of groups without signal by pass rate: p^G + (1 − p)^G."""
     pass_rate, size = number(query, "p", 0.5, 0.0, 1.0), whole(query, "g", 8, 2, 64)
     grid = [place / 100 for place in range(101)]
     return {

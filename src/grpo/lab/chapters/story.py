@@ -1,4 +1,4 @@
-"""Why the worked style won, told from the shipped run: what was right, what was compared, what was pushed."""
+"""Why worked answers won in the shipped run: accuracy, advantage and share of each style."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grpo.tasks.arithmetic import work
 
 
 def story(query: Query) -> dict[str, Any]:
-    """Of the first steps: how often each style was right, and what advantage it got; then both styles over the run."""
+    """Accuracy and mean advantage of each style in the first steps, and both styles over the run."""
     first = whole(query, "steps", 5, 1, len(shipped.groups()))
     evals = shipped.evals()
     early = [done for step in shipped.groups()[:first] for group in step for done in group["completions"]]
@@ -63,7 +63,7 @@ def _telling() -> dict[str, Any]:
 
 
 def work_in_words(prompt: str) -> list[str]:
-    """Where each number of the work comes from, a row at a time.
+    """The origin of each number of the working, row by row.
 
     >>> work_in_words("65*49=")
     ['9×5 = 45, 9×6 + 4 = 58', '4×5 = 20, 4×6 + 2 = 26', 'the columns of 585 + 2600 from the right: 5, 8, 11, 3']

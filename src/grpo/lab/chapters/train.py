@@ -1,4 +1,4 @@
-"""Chapter 7, training: real runs of `nano`, several seeds each; knobs, comparisons, and a clinic."""
+"""Chapter 7, training: runs of `nano`, several seeds each; settings, comparisons, and a clinic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same objective in TRL's words, so that either can be checked against the other."""
+"""The same objective as a TRL config, so that the two can be compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCALES = {"group_std": "group", "batch_std": "batch", "none": "none"}
 
 
 def trl_equivalent(query: Query) -> dict[str, Any]:
-    """A preset, changed as the reader's sliders say: our command, TRL's config, and what has no counterpart there."""
+    """A preset with the reader's changes: our command, TRL's config, and settings without counterpart."""
     name = word(query, "algorithm", "grpo", list(PRESETS))
     preset = PRESETS[name].settings
     group_size, updates = whole(query, "g", 8, 2, 64), whole(query, "updates", 1, 1, 8)
@@ -40,7 +40,7 @@ def trl_equivalent(query: Query) -> dict[str, Any]:
 
 
 def trl_fields(loss: Loss, beta: float) -> tuple[dict[str, Any], list[str]]:
-    """(fields of GRPOConfig, what it cannot say).
+    """(fields of GRPOConfig, settings without counterpart).
 
     >>> fields, missing = trl_fields(PRESETS["dr_grpo"].settings, 0.0)
     >>> fields["loss_type"], fields["scale_rewards"], missing

@@ -1,4 +1,4 @@
-"""One update of GRPO that can be paused: the trainer's own functions, one after another."""
+"""One update of GRPO, stopped after each phase: the trainer's functions in order."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from grpo.training.gradient import accumulate_gradients
 from grpo.types import Completion, Group, Problem
 
 PHASES = ("sample", "score", "compare", "loss", "update")
-LOOKS = 256
-"""Completions by which the policy before an update is compared with the one after it."""
+FRESH_SAMPLES = 256
+"""Number of completions for comparing the policy before and after an update."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pause:
-    """What there is when the update stops between two phases."""
+    """The state of the update after a phase."""
 
     groups: Sequence[Group]
     measured: Mapping[str, float] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Pause:
 def one_update(
     student: Nano, reference: Policy, optimizer: torch.optim.AdamW, problems: Sequence[Problem], config: Config
 ) -> Iterator[Pause]:
-    """One step of GRPO, pausing after every phase: all of it but the loop around it."""
+    """One step of GRPO; yields after every phase."""
     groups = student.engine.sample(problems, config.group_size, _sampling(config))
     yield Pause(groups)
     groups = student.scorer.score(groups)
@@ -59,7 +59,7 @@ def _sampling(config: Config) -> Sampling:
 
 
 def settings(query: Query) -> Config:
-    """Of one prompt; everything that the page does not ask about is as in any run."""
+    """The config of one update with one prompt; all other settings are defaults."""
     return resolve(
         Config(
             model="nano",
@@ -73,7 +73,7 @@ def settings(query: Query) -> Config:
 
 
 def paused_update(query: Query) -> dict[str, Any]:
-    """`one_update` run up to the phase that is asked for, and what it holds there."""
+    """Runs `one_update` up to the requested phase and returns its state."""
     config, reached = settings(query), whole(query, "phase", 0, 0, len(PHASES) - 1)
     problem = sum_of_three(text(query, "prompt", "29+60+75="))
     with nano() as before, fresh_nano() as student:
@@ -109,7 +109,7 @@ def _completion(done: Completion, config: Config, policy: Nano) -> dict[str, Any
 
 
 def _push(done: Completion, config: Config) -> torch.Tensor:
-    """−∂loss/∂logp of every token: with one update, old policy and new are the same."""
+    """−∂loss/∂logp of every token at the first update, where old and new policy are the same."""
     assert done.trace is not None
     logp_L, advantages_L, ref_L = (
         torch.as_tensor(np.asarray(values)).double()
@@ -123,7 +123,7 @@ def _push(done: Completion, config: Config) -> torch.Tensor:
 
 
 def seen_by(policy: Policy, groups: Sequence[Group], config: Config) -> list[Group]:
-    """The same completions with the log-probabilities that this policy gives them."""
+    """The log-probabilities of the same completions under this policy."""
     return annotate(
         groups,
         lambda batch: logprobs(policy, batch, config.temperature)[0],
@@ -134,13 +134,16 @@ def seen_by(policy: Policy, groups: Sequence[Group], config: Config) -> list[Gro
 
 
 def _effect(group: Group, before: Nano, after: Nano, problem: Problem, config: Config) -> dict[str, Any]:
-    """What the update did: to the log-probability of the completions it learned from, and to what is sampled now."""
+    """The change of the completions' log-probabilities by the update, and of newly sampled answers."""
     [again] = seen_by(after.policy, [group], config)
     sampling = Sampling(seed=0, step=1, temperature=config.temperature, max_new_tokens=LONGEST)
-    looks = [one.scorer.score(one.engine.sample([problem], LOOKS, sampling))[0].completions for one in (before, after)]
+    fresh = [
+        one.scorer.score(one.engine.sample([problem], FRESH_SAMPLES, sampling))[0].completions
+        for one in (before, after)
+    ]
     return {
         "logprobs": [done.logprobs.tolist() for done in again.completions],
-        "looks": LOOKS,
-        "right": [fmean(done.reward or 0.0 for done in completions) for completions in looks],
-        "worked": [fmean(done.traits["worked"] for done in completions) for completions in looks],
+        "looks": FRESH_SAMPLES,
+        "right": [fmean(done.reward or 0.0 for done in completions) for completions in fresh],
+        "worked": [fmean(done.traits["worked"] for done in completions) for completions in fresh],
     }

@@ -1,4 +1,4 @@
-"""Chapter `why`: what reward teaches that likelihood does not, and one update from beginning to end."""
+"""Chapter `why`: likelihood against reward, and one update from start to end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HELDOUT = 300
 
 
 def gap(query: Query) -> dict[str, Any]:
-    """What `nano` says to a problem, the likeliest first: how likely an answer is, and whether it is right."""
+    """`nano`'s answers to a problem, most likely first: probability and correctness."""
     problem = sum_of_three(text(query, "prompt", "29+60+75="))
     return _gap(problem.prompt)
 
@@ -44,7 +44,7 @@ def _gap(prompt: str) -> dict[str, Any]:
     [group] = sampled([problem], SAMPLES, seed=1)
     seen = Counter(done.text for done in group.completions)
     first = {done.text: done for done in reversed(group.completions)}
-    rows = [_said(first[text], count) for text, count in seen.items()]
+    rows = [_answer_row(first[text], count) for text, count in seen.items()]
     rows.sort(key=lambda row: -row["logprob"])
     by_style = {
         style: fmean(done.reward or 0.0 for done in group.completions if done.traits["worked"] == worked)
@@ -63,7 +63,7 @@ def _gap(prompt: str) -> dict[str, Any]:
     }
 
 
-def _said(done: Completion, count: int) -> dict[str, Any]:
+def _answer_row(done: Completion, count: int) -> dict[str, Any]:
     return {
         "text": done.text,
         "logprob": float(done.logprobs.sum()),
@@ -83,12 +83,12 @@ def _fine_tuned() -> dict[str, float]:
 
 
 def stages(query: Query) -> dict[str, Any]:
-    """The middle of three stages, measured: `nano` as fine-tuning left it."""
+    """The measured accuracy of `nano` after fine-tuning, the second of three stages."""
     return {"heldout": HELDOUT, "fine_tuned": _fine_tuned()}
 
 
 def cards(query: Query) -> dict[str, Any]:
-    """The figures at the top: what papers report is the page's, the rest is worked out as in the chapter on costs."""
+    """The computed numbers of the summary, as in the chapter on costs."""
     defaults = Config()
     planned = memory({})
     return {
@@ -100,7 +100,7 @@ def cards(query: Query) -> dict[str, Any]:
 
 
 def scratch(query: Query) -> dict[str, Any]:
-    """Learning without being shown first: how long chance alone takes to find something to learn from."""
+    """Expected number of groups and completions until one group has signal, at a pass rate."""
     pass_rate = 10 ** number(query, "logp", -3, -5, 0)
     size = whole(query, "g", 8, 2, 64)
     signal = 1 - zero_signal_chance(pass_rate, size)

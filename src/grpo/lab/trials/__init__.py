@@ -1,1 +1,1 @@
-"""Training while one looks: a trial is asked for on a page, and trained by a process of its own."""
+"""Trials: training runs that a reader starts on a page; a separate process trains them."""

@@ -1,4 +1,4 @@
-"""Where trials are asked for: one at a time, each in a process of its own, which can be ended."""
+"""Starts and cancels trials: one at a time, each in its own process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class UnknownTrialError(GrpoError):
 
 
 class Running:
-    """A trial and the process that trains it; a thread hears what it tells."""
+    """A trial and the process that trains it; a thread reads the process's messages."""
 
     def __init__(self, trial: Trial, rewards: Sequence[str]):
         self.id, self.trial, self.outcome = secrets.token_urlsafe(9), trial, Outcome(trial)
@@ -43,12 +43,12 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # it ends with all that it started
+            start_new_session=True,  # so that killing the group ends its children too
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         assert self.process.stdin is not None
-        asked = {"trial": trial.as_json(), "rewards": list(rewards), "folder": self.folder.name}
-        self.process.stdin.write(json.dumps(asked) + "\n")
+        request = {"trial": trial.as_json(), "rewards": list(rewards), "folder": self.folder.name}
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.close()
         self.listener = threading.Thread(target=self._listen, daemon=True)
         self.listener.start()
@@ -56,25 +56,25 @@ class Running:
     def _listen(self) -> None:
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        complaints: list[str] = []
-        # Read on the side: a full pipe would hold the trainer up.
-        aside = threading.Thread(target=lambda: complaints.extend(self.process.stderr or ()), daemon=True)
-        aside.start()
+        errors: list[str] = []
+        # Read in a thread: a full pipe would block the trainer.
+        error_reader = threading.Thread(target=lambda: errors.extend(self.process.stderr or ()), daemon=True)
+        error_reader.start()
         for line in self.process.stdout:
-            told = json.loads(line)
+            message = json.loads(line)
             with self.lock:
-                if told["kind"] == "failed":
-                    self.error = told["error"]
+                if message["kind"] == "failed":
+                    self.error = message["error"]
                 else:
-                    self.outcome.hear(told)
+                    self.outcome.add(message)
                 self.version += 1
         code = self.process.wait()
-        aside.join()
+        error_reader.join()
         with self.lock:
             if self.status == "running":
                 self.status = "finished" if code == 0 and not self.error else "failed"
                 if code and not self.error:
-                    self.error = complaints[-1].strip() if complaints else f"the trainer ended with code {code}"
+                    self.error = errors[-1].strip() if errors else f"the trainer ended with code {code}"
             self.version += 1
         self.process.stdout.close()
         self.process.stderr.close()
@@ -86,7 +86,7 @@ class Running:
                 return
             self.status = "cancelled"
             self.version += 1
-        with suppress(ProcessLookupError):  # border: it may just have ended by itself
+        with suppress(ProcessLookupError):  # border: it may have ended already
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def about(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Running:
 
 
 class Desk:
-    """One trial at a time; the latest that ended are remembered."""
+    """Runs one trial at a time; keeps the latest ended ones."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -116,7 +116,7 @@ class Desk:
                 name = f" ({about['name']})" if about["name"] else ""
                 raise BusyError(
                     f"another trial{name} is training: {about['done']} of {about['asked']} steps are done. "
-                    "One runs at a time; wait for it, or cancel it"
+                    "Only one can run at a time; wait for it or cancel it"
                 )
             started = Running(trial, rewards)
             self.trials[started.id] = started
@@ -126,7 +126,7 @@ class Desk:
 
     def find(self, trial_id: str) -> Running:
         if trial_id not in self.trials:
-            raise UnknownTrialError("no trial of that id; it was started by another lab, or long ago")
+            raise UnknownTrialError("no trial has this id; it may be from an earlier start of the lab")
         return self.trials[trial_id]
 
     def close(self) -> None:

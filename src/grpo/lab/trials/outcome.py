@@ -1,4 +1,4 @@
-"""What came of a trial: each seed's curves, their band, and the held-out accuracy before and after."""
+"""The outcome of a trial: each seed's curves, their band, and the held-out accuracy before and after."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ AXES = ("step", "tokens", "seconds")
 
 
 class Outcome:
-    """What came of a trial so far: built up from what `perform` tells, live or out of a file."""
+    """The outcome of a trial so far, built from the messages of `perform`, live or from a file."""
 
     def __init__(self, trial: Trial):
         self.trial = trial
         self.runs: dict[tuple[int, int], dict[str, Any]] = {}
 
-    def hear(self, told: Mapping[str, Any]) -> None:
-        run = self.runs.setdefault((told["arm"], told["seed"]), {"rows": [], "warnings": [], "ended": None})
-        if told["kind"] == "step":
-            run["rows"].append({key: told[key] for key in ("step", "tokens", "seconds", "values")})
-        elif told["kind"] == "warned":
-            run["warnings"].append(told["text"])
+    def add(self, message: Mapping[str, Any]) -> None:
+        run = self.runs.setdefault((message["arm"], message["seed"]), {"rows": [], "warnings": [], "ended": None})
+        if message["kind"] == "step":
+            run["rows"].append({key: message[key] for key in ("step", "tokens", "seconds", "values")})
+        elif message["kind"] == "warned":
+            run["warnings"].append(message["text"])
         else:
-            run["ended"] = {key: told[key] for key in ("evals", "findings", "probes")}
+            run["ended"] = {key: message[key] for key in ("evals", "findings", "probes")}
 
     @property
     def steps_done(self) -> int:
@@ -99,7 +99,7 @@ def band(curves: Sequence[Mapping[str, Sequence[float]]]) -> list[dict[str, floa
 def accuracy_of(evals: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, Any] | None:
     """Held-out accuracy before and after, mean and sample standard deviation over the seeds that ended."""
     if not evals or any(row.get("accuracy") is None for rows in evals for row in rows):
-        return None  # a task that cannot say what is correct, trained by another reward
+        return None  # the task has no notion of correct, and another reward trained it
     ends = {"before": [rows[0]["accuracy"] for rows in evals], "after": [rows[-1]["accuracy"] for rows in evals]}
     return {
         when: {"mean": fmean(values), "std": stdev(values) if len(values) > 1 else None, "seeds": values}

@@ -1,7 +1,7 @@
-"""Trains a trial with the real trainer, and tells what happens.
+"""Trains a trial with the trainer and reports its progress.
 
-As a program it reads the trial as JSON from its input, trains in the folder it is given, and writes a line of JSON for
-every step; `grpo.lab.trials.desk` runs it so, in a process of its own that can be ended at any time.
+As a program it reads a request as JSON from its input, trains in the request's folder, and writes a line of JSON for
+every step; `grpo.lab.trials.desk` runs it in a separate process that can be ended at any time.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from grpo.lab.trials.spec import Trial
 from grpo.record.events import Terminal
 
 
-def perform(trial: Trial, folder: Path, tell: Callable[[dict[str, Any]], None]) -> None:
-    """Trains every arm with every seed; seeds go round before arms do, so that an early end leaves arms to compare."""
+def perform(trial: Trial, folder: Path, report: Callable[[dict[str, Any]], None]) -> None:
+    """Trains every arm with every seed; all arms of a seed come first, so that an early end leaves arms to compare."""
     import grpo
     from grpo.record.diagnosis import diagnose
 
     for seed in range(1, trial.seeds + 1):
         for arm in range(len(trial.arms)):
             place = {"arm": arm, "seed": seed}
-            teller = _Teller(place, trial.metrics, tell)
-            with grpo.train(trial.config(arm, seed=seed, folder=folder), callbacks=[teller]) as run:
+            reporter = _Reporter(place, trial.metrics, report)
+            with grpo.train(trial.config(arm, seed=seed, folder=folder), callbacks=[reporter]) as run:
                 found = [finding.as_dict() for finding in diagnose(run)]
                 evals = run.evals()
                 probes = [
                     {"step": row["step"], "prompt": row["prompt"], "answer": row["answer"], "samples": row["samples"]}
                     for row in run.probes()
                 ]
-            tell({"kind": "ended", **place, "evals": evals, "findings": found, "probes": probes})
+            report({"kind": "ended", **place, "evals": evals, "findings": found, "probes": probes})
 
 
-class _Teller(Terminal):
-    """Tells each step's numbers, and how many tokens and seconds of training they took so far."""
+class _Reporter(Terminal):
+    """Reports each step's numbers, and how many tokens and seconds of training they took so far."""
 
-    def __init__(self, place: dict[str, int], metrics: Sequence[str], tell: Callable[[dict[str, Any]], None]):
-        self.place, self.metrics, self.tell = place, metrics, tell
+    def __init__(self, place: dict[str, int], metrics: Sequence[str], report: Callable[[dict[str, Any]], None]):
+        self.place, self.metrics, self.report = place, metrics, report
         self.tokens = self.seconds = 0.0
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.since = time.perf_counter()  # evaluations do not count
+        self.since = time.perf_counter()  # evaluation time is excluded
 
     def on_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Any]) -> None:
         self.tokens += metrics["tokens"]
@@ -54,10 +54,10 @@ class _Teller(Terminal):
         self.seconds, self.since = self.seconds + now - self.since, now
         values = {name: _short(metrics[name]) for name in self.metrics if isfinite(metrics.get(name, nan))}
         row = {"step": step + 1, "tokens": self.tokens, "seconds": round(self.seconds, 3), "values": values}
-        self.tell({"kind": "step", **self.place, **row})
+        self.report({"kind": "step", **self.place, **row})
 
     def on_warning(self, text: str) -> None:
-        self.tell({"kind": "warned", **self.place, "text": text})
+        self.report({"kind": "warned", **self.place, "text": text})
 
 
 def _short(value: float) -> float:
@@ -65,21 +65,21 @@ def _short(value: float) -> float:
 
 
 def main() -> None:
-    asked = json.loads(sys.stdin.readline())
-    # What was told must get through whole, and nothing else may be in between.
+    request = json.loads(sys.stdin.readline())
+    # Standard output carries only the messages; anything else that prints goes to standard error.
     out = sys.stdout
     sys.stdout = sys.stderr
 
-    def tell(row: dict[str, Any]) -> None:
+    def report(row: dict[str, Any]) -> None:
         try:
             print(json.dumps(row), file=out, flush=True)
-        except BrokenPipeError:  # border: nobody reads any more
+        except BrokenPipeError:  # border: the reader has gone
             raise SystemExit from None
 
     try:
-        perform(Trial.of(asked["trial"], asked["rewards"]), Path(asked["folder"]), tell)
+        perform(Trial.of(request["trial"], request["rewards"]), Path(request["folder"]), report)
     except GrpoError as problem:
-        tell({"kind": "failed", "error": str(problem)})
+        report({"kind": "failed", "error": str(problem)})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Trials that ship with the package, so that a page has something to show at once: `scripts/record_trials.py`."""
+"""Recorded trials that ship with the package, made by `scripts/record_trials.py`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ RECORDED = Path(__file__).parents[1] / "recordings/trials"
 
 
 def recorded(name: str) -> dict[str, Any] | None:
-    """The outcome of a shipped trial with the versions it was made by; None where there is none."""
-    # The name is one of a table, never a path.
+    """The outcome of a recorded trial and the library versions that made it; None if there is no recording."""
+    # The name comes from a table, never from a request.
     file = RECORDED / f"{name}.json"
     return _read(file, file.stat().st_mtime_ns) if file.is_file() else None
 
 
 def recorded_arms(name: str) -> list[dict[str, Any]]:
-    """Of a trial that ships; refused where it is not there."""
+    """The arms of a recorded trial; an error if there is no recording."""
     kept = recorded(name)
     if kept is None:
-        raise GrpoError(f"the trial {name} was not recorded: python scripts/record_trials.py {name}")
+        raise GrpoError(f"the trial {name} was not recorded; run python scripts/record_trials.py {name}")
     return list(kept["outcome"]["arms"])
 
 

@@ -1,4 +1,4 @@
-"""The addresses of trials: the only ones of the lab at which anything is begun or ended."""
+"""Routes of trials: the only ones of the lab that start or end anything."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from grpo.lab.trials.desk import BusyError, Desk, Running, UnknownTrialError
 from grpo.lab.trials.recorded import recorded
 
 MOST_BYTES = 20_000
-SECONDS_BETWEEN_LOOKS = 0.3
-LOOKS_BETWEEN_SIGNS_OF_LIFE = 30
+SECONDS_BETWEEN_POLLS = 0.3
+POLLS_BETWEEN_KEEPALIVES = 30
 
 
 def routes(desk: Desk) -> list[Route]:
@@ -38,7 +38,7 @@ def routes(desk: Desk) -> list[Route]:
                 return Answer({"error": f"trial: more than {MOST_BYTES:,} bytes"}, 413)
         try:
             data = json.loads(body)
-        except ValueError:  # border: anybody may send anything
+        except ValueError:  # border: untrusted request body
             return Answer({"error": "trial: no JSON"}, 400)
         try:
             started = await run_in_threadpool(desk.start, data, rewards())
@@ -84,16 +84,16 @@ def routes(desk: Desk) -> list[Route]:
 
 
 async def _events(trial: Running, request: Request) -> AsyncIterator[str]:
-    """All there is so far, and again whenever there is more, until it ends or the reader leaves."""
-    told, looks = -1, 0
+    """Yields the trial's state now and after every change, until it ends or the client disconnects."""
+    sent, polls = -1, 0
     while not await request.is_disconnected():
-        if trial.version != told:
+        if trial.version != sent:
             state: dict[str, Any] = await asyncio.to_thread(trial.state)
-            told = state["version"]
+            sent = state["version"]
             yield f"data: {Answer.text(state)}\n\n"
             if state["status"] != "running":
                 return
-        elif looks % LOOKS_BETWEEN_SIGNS_OF_LIFE == 0:
-            yield ": still here\n\n"
-        looks += 1
-        await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+        elif polls % POLLS_BETWEEN_KEEPALIVES == 0:
+            yield ": keep-alive\n\n"
+        polls += 1
+        await asyncio.sleep(SECONDS_BETWEEN_POLLS)

@@ -1,4 +1,4 @@
-"""What a trial may be: a few ways of training `nano` beside each other, several seeds each; checked and bounded."""
+"""The specification of a trial: a few settings for training `nano`, several seeds each; checked and bounded."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from grpo.record.metrics import METRICS
 
 MOST_ARMS, MOST_SEEDS, MOST_STEPS = 6, 5, 200
 MOST_COMPLETIONS = 600_000
-"""Of all runs together, each counted once per pass over it: about five minutes of one core."""
+"""Limit over all runs, counted once per epoch: about five minutes on one core."""
 BASE: dict[str, Any] = {"model": "nano", "lr": 3e-4, "max_new_tokens": 32, "optimizer.warmup_steps": 5}
-"""What an arm trains with unless it says otherwise."""
+"""Default settings of an arm."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "lr": (1e-6, 0.1),
     "group_size": (1, 64),
@@ -47,7 +47,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "critic.clip": (0.0, 10.0),
     "evaluation.every": (0, 200),
 }
-"""Numbers that an arm may set."""
+"""Bounds of the numbers that an arm may set."""
 CHOICES: dict[str, Sequence[str]] = {
     "task": ("arithmetic:easy", "arithmetic", "gameable", "gameable:mended"),
     "loss.surrogate": SURROGATES,
@@ -56,19 +56,19 @@ CHOICES: dict[str, Sequence[str]] = {
     ),
     **dict.fromkeys(("loss.kl", "loss.kl_in", "loss.mask_truncated", "optimizer.schedule", "critic.model"), ()),
 }
-"""Words that an arm may set; none named: those that the setting itself allows."""
+"""Choices that an arm may set; empty: all that the setting allows."""
 
 
 @dataclass(frozen=True)
 class Trial:
     """
-    >>> trial = Trial.of({"arms": [{"label": "as it is", "settings": {}}], "seeds": 1, "steps": 2, "metrics": ["kl"]})
+    >>> trial = Trial.of({"arms": [{"label": "defaults", "settings": {}}], "seeds": 1, "steps": 2, "metrics": ["kl"]})
     >>> trial.config(0, seed=1, folder=Path("runs")).model
     'nano'
     """
 
     arms: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
-    """Label and settings of each."""
+    """Label and settings of each arm."""
     seeds: int
     steps: int
     metrics: tuple[str, ...]
@@ -76,11 +76,11 @@ class Trial:
 
     @classmethod
     def of(cls, data: Any, rewards: Sequence[str] = ()) -> Trial:
-        """Checked. `rewards` are those that an arm may name."""
+        """A checked trial. `rewards` are the rewards that an arm may name."""
         if not isinstance(data, Mapping):
             raise GrpoError("trial: expected an object with arms, seeds, steps and metrics")
         if unknown := set(data) - {"arms", "seeds", "steps", "metrics", "name"}:
-            raise GrpoError(f"trial: no field {shown(sorted(map(str, unknown))[0])}")
+            raise GrpoError(f"trial: unknown field {shown(sorted(map(str, unknown))[0])}")
         arms = data.get("arms")
         if not isinstance(arms, Sequence) or isinstance(arms, str) or not 1 <= len(arms) <= MOST_ARMS:
             raise GrpoError(f"field arms: expected a list of 1 to {MOST_ARMS}")
@@ -116,7 +116,9 @@ class Trial:
             passes = config.optimizer.epochs * config.loss.dynamic_sampling
             completions += self.seeds * self.steps * config.prompts_per_step * config.group_size * passes
         if completions > MOST_COMPLETIONS:
-            raise GrpoError(f"trial: {completions:,.0f} completions are more than {MOST_COMPLETIONS:,}; ask for fewer")
+            raise GrpoError(
+                f"trial: {completions:,.0f} completions exceed the limit of {MOST_COMPLETIONS:,}; use fewer seeds"
+            )
 
     def as_json(self) -> dict[str, Any]:
         arms = [{"label": label, "settings": dict(settings)} for label, settings in self.arms]
@@ -132,7 +134,7 @@ def _flag(path: str, value: Any) -> list[str]:
 
 def _arm(arm: Any, rewards: Sequence[str]) -> tuple[str, tuple[tuple[str, Any], ...]]:
     if not isinstance(arm, Mapping) or set(arm) != {"label", "settings"} or not isinstance(arm["settings"], Mapping):
-        raise GrpoError("field arms: each is an object with label and settings")
+        raise GrpoError("field arms: each must be an object with label and settings")
     known = leaves(Config)
     return str(arm["label"])[:60], tuple((p, _value(p, v, known, rewards)) for p, v in arm["settings"].items())
 
@@ -140,7 +142,7 @@ def _arm(arm: Any, rewards: Sequence[str]) -> tuple[str, tuple[tuple[str, Any], 
 def _value(path: str, value: Any, known: Mapping[str, Leaf], rewards: Sequence[str]) -> Any:
     where = f"field {shown(path)}"
     if path not in BOUNDS and path not in CHOICES and path != "reward":
-        raise GrpoError(f"{where}: not for a trial to set; it may set {', '.join([*BOUNDS, *CHOICES, 'reward'])}")
+        raise GrpoError(f"{where}: a trial cannot set it; allowed are {', '.join([*BOUNDS, *CHOICES, 'reward'])}")
     leaf = known[path]
     if isinstance(value, str):
         value = from_text(leaf.kind, value)
@@ -168,5 +170,5 @@ def _metrics(names: Any) -> tuple[str, ...]:
         raise GrpoError("field metrics: expected a list of 1 to 12 names")
     for name in names:
         if not isinstance(name, str) or not (name in METRICS or name.endswith("_share")):
-            raise GrpoError(f"field metrics: {shown(name)} is no metric; docs/metrics.md lists them")
+            raise GrpoError(f"field metrics: {shown(name)} is not a metric; docs/metrics.md lists them")
     return tuple(names)

@@ -11,7 +11,7 @@ const WORDS = {
   baseline: { mean: "group mean", leave_one_out: "mean of the others", batch: "batch mean", length_weighted: "length-weighted mean", value: "critic" },
   scale: { group_std: "group std", batch_std: "batch std", none: "nothing" },
   aggregate: { sequence: "completions", token: "tokens", constant: "constant" },
-  ratio: { token: "token", sequence: "completion" },
+  ratio: { token: "token", sequence: "completion", product: "completion, product" },
   surrogate: { clip: "clip", weight: "weight", gate: "soft gate", plain: "no clip" },
   kl: { k1: "k1", k2: "k2", k3: "k3", k3_ratio: "k3 · ρ" },
   kl_in: { loss: "the loss", reward: "the reward" },
@@ -39,7 +39,7 @@ export function WhatIf({ url, about, query }) {
       const data = { ...answer, settings: { ...answer.recorded_settings, ...asked }, weights: Object.fromEntries(answer.parts.map((part) => [part, Number(asked[`weight.${part}`] ?? answer.recorded_weights[part] ?? 1)])) };
       for (const [name] of NUMBERS) data.settings[name] = Number(data.settings[name]);
       return html`<div class="whatif">
-      <${Card} class="controls" title="Settings" actions=${html`<button type="button" disabled=${!Object.keys(asked).length} onClick=${() => setQuery(clear)}>Reset to the run's settings</button>`}>
+      <${Card} class="controls" title="Settings" actions=${html`<button type="button" disabled=${!Object.keys(asked).length} onClick=${() => setQuery(clear)}>Reset</button>`}>
         <div class="row presets" role="group" aria-label="Presets">${Object.entries(data.presets).map(([name, preset]) => html`<button type="button" class="chip" onClick=${() => setQuery({ ...clear, ...changes(preset, data.recorded_settings) })}>${name}</button>`)}</div>
         ${Object.entries(TITLES).map(([name, title]) => html`<div class="setting"><span class="small soft">${title}${differs(data, name)}</span>
           <${Segmented} label=${title} value=${data.settings[name]} onChange=${(choice) => setQuery({ [name]: choice === data.recorded_settings[name] ? undefined : choice })} options=${data.choices[name].map((key) => [key, WORDS[name][key] ?? key])} /></div>`)}
