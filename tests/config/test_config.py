@@ -1,4 +1,4 @@
-"""What the options mean together: presets, limits, storing. How they are read: test_flags.py."""
+"""Presets, limits, combinations and storing of options. Reading them: test_parse.py."""
 
 import copy
 import dataclasses

@@ -1,4 +1,4 @@
-"""How flags and TOML are read; every refusal is asserted by what it says: the field, its place, what to do."""
+"""Reading flags and TOML. Every refusal is checked by its message: the field, where it was set, what to do."""
 
 import contextlib
 import io

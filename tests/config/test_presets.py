@@ -1,4 +1,4 @@
-"""Every preset: the table on the page, and a short run of the smallest model that shows what is its own."""
+"""Every preset: the table on the page, and a short run of nano that shows its distinctive behaviour."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ OWN: dict[str, Callable[[list[dict[str, float]]], bool]] = {
 
 
 @pytest.mark.parametrize("algorithm", PRESETS)
-def test_it_learns_and_shows_what_is_its_own(tmp_path: Path, algorithm: str) -> None:
+def test_it_learns_with_its_distinctive_behaviour(tmp_path: Path, algorithm: str) -> None:
     run = grpo.train(small(tmp_path, algorithm))
     rows, (before, after) = run.metrics(), run.evals()
     assert after["accuracy"] > before["high"]
@@ -168,7 +168,9 @@ def test_each_part_changes_what_is_trained(tmp_path: Path, change: dict[str, obj
     assert any(not torch.equal(plain[name], changed[name]) for name in plain)
 
 
-def test_what_a_run_cannot_have_is_told_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_settings_are_refused_before_the_run_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Unmarked(Arithmetic):
         name = "unmarked"
         steps = None  # type: ignore[assignment]
@@ -198,9 +200,7 @@ def test_what_a_run_cannot_have_is_told_before_it_is_made(tmp_path: Path, monkey
     assert not list(tmp_path.iterdir())
 
 
-def test_people_s_own_surrogate_is_part_of_what_a_run_depends_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_surrogate_is_part_of_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found in the working folder, as the command `grpo` has it; changed, the run is another."""
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The KL estimates: by hand, in expectation over a small vocabulary, and where floating point is tempted."""
+"""KL estimates: by hand, in expectation over a small vocabulary, and where floating point loses digits."""
 
 import math
 from decimal import Decimal, getcontext

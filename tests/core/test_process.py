@@ -1,4 +1,4 @@
-"""Rewards for steps, worked out by hand from the definition in DeepSeekMath, beside the outcome alone."""
+"""Advantages from step rewards, by hand from the definition in DeepSeekMath, and beside outcome rewards."""
 
 from __future__ import annotations
 

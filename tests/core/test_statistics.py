@@ -1,4 +1,4 @@
-"""The sums behind the metrics, by hand; and that parts add up to the whole."""
+"""Statistics of the loss, by hand; and that micro-batches add up to the whole batch."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The ways a ratio can count, the entropy bonus and the correction, by hand; and what each of them counts."""
+"""Surrogates, the entropy bonus and the sampler correction, by hand, with their statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the estimators are on average, by running through every group: unbiased, shrunken, or pointing elsewhere."""
+"""Expected gradients of the estimators over all possible groups: unbiased, scaled, or in another direction."""
 
 from __future__ import annotations
 

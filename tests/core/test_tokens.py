@@ -1,4 +1,4 @@
-"""Tokens taken one by one agree with the loss taken whole."""
+"""Values of single tokens agree with the loss of the whole batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agreement with TRL's own loss code, as an independent implementation, where both define the same thing."""
+"""Agreement with TRL's loss code, an independent implementation, where both define the same thing."""
 
 from __future__ import annotations
 

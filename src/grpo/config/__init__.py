@@ -1,18 +1,8 @@
-"""All options: their names, defaults and rules, and how flags and TOML files become a `Config`. Imports no torch."""
+"""All options: names, defaults, presets and rules; reads flags and TOML files. Imports no torch."""
 
 from grpo.config.presets import PRESETS, Loss
-from grpo.config.schema import (
-    Checkpoints,
-    Config,
-    Critic,
-    Dataset,
-    Evaluation,
-    Lora,
-    Optimizer,
-    Scoring,
-    SftConfig,
-    System,
-)
+from grpo.config.schema import Config, SftConfig
+from grpo.config.sections import Checkpoints, Critic, Dataset, Evaluation, Lora, Optimizer, Scoring, System
 
 __all__ = [
     "PRESETS",

@@ -11,7 +11,8 @@ from grpo.config.parse import shown
 from grpo.config.presets import PRESETS, SURROGATES, Loss
 
 if TYPE_CHECKING:
-    from grpo.config.schema import Config, Critic, Lora
+    from grpo.config.schema import Config
+    from grpo.config.sections import Critic, Lora
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,159 @@
+"""The sections of the config, except `loss` (presets.py). Attribute docstrings are the `--help`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """AdamW and its schedule."""
+
+    epochs: int = 1
+    """Passes over the completions of a step."""
+    minibatches: int = 1
+    """Optimizer steps per pass, each on an equal share of the groups."""
+    warmup_steps: int = 10
+    """Steps over which the learning rate rises from 0."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate after the warm-up; linear and cosine fall to 0."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay; multiplied by the learning rate."""
+    adam_beta1: float = 0.9
+    """Decay rate of the mean of the gradients."""
+    adam_beta2: float = 0.99
+    """Decay rate of the mean of the squared gradients."""
+    grad_clip: float = 1.0
+    """Largest gradient norm; a larger gradient is scaled down to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora:
+    """LoRA: train small adapter matrices and freeze the model's weights. Needs peft."""
+
+    rank: int = 0
+    """Rank of the adapters; 0: no adapters, train the whole model."""
+    alpha: float = 32.0
+    """The adapters' output is multiplied by alpha / rank."""
+    targets: str = ""
+    """Linear layers with an adapter, such as q_proj,v_proj; empty: all but the output layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Critic:
+    """The critic, which predicts the reward from every token on. Used only if loss.baseline is value (PPO)."""
+
+    model: Literal["separate", "shared"] = "separate"
+    """separate: a second network of the policy's size; shared: one more output of the policy network."""
+    lr: float = 1e-4
+    """Learning rate of a separate critic, or of a shared critic's output layer; scheduled like the policy's."""
+    warmup_steps: int = 10
+    """First steps, in which only the critic is trained."""
+    clip: float = 0.2
+    """Clip range of the value loss; 0: no clip."""
+    gamma: float = 1.0
+    """Discount per token."""
+    lam: float = 0.95
+    """Lambda of generalized advantage estimation: 1 uses only rewards, 0 only the next value."""
+    weight: float = 0.5
+    """Weight of a shared critic's loss in the policy's loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Evaluation on held-out problems, which are never trained on."""
+
+    every: int = 20
+    """Steps between evaluations; 0: only before and after the run."""
+    problems: int = 500
+    """Number of held-out problems."""
+    probes: int = 4
+    """Held-out problems whose completions are recorded at every evaluation, to compare them over time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """How rows of data become problems, in tasks that read rows: data, gsm8k, math, and your own."""
+
+    prompt: str = ""
+    """Column of the question; empty: the first of prompt, question, problem, instruction and input that exists."""
+    answer: str = ""
+    """Column of the gold answer; empty: the first of answer, gold, target, label, solution and output that exists."""
+    template: str = ""
+    """Prompt with columns in braces, such as "Q: {question}\\nA:" (\\n is a new line); empty: the task's template."""
+    system_prompt: str = ""
+    """System message of the conversation."""
+    chat: bool = True
+    """Apply the model's chat template, if it has one; --no-chat: plain text."""
+    subset: str = ""
+    """Configuration of a Hugging Face dataset, such as main."""
+    split: str = "train"
+    """Split of a Hugging Face dataset or folder."""
+    heldout: str = ""
+    """Held-out rows: a split or a file; empty: a share of the rows, chosen by hash."""
+    heldout_share: float = 0.1
+    """Share of the rows that is held out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """Checkpoints, from which a run resumes. Their interval is checkpoint_every, at the top level."""
+
+    keep: int = 2
+    """Newest checkpoints to keep; the one with the best held-out accuracy is kept too."""
+    disk_full: Literal["stop", "wait"] = "stop"
+    """When the disk is full: stop with everything written so far intact, or wait for space."""
+    allow_change: bool = False
+    """Resume even if settings, model, problems, code or versions have changed since the run began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How completions are scored. The rewards themselves are reward, at the top level."""
+
+    workers: int = 0
+    """Reward worker processes; 0: one per core, at most 16."""
+    seconds: float = 10.0
+    """Time limit of one reward call; a completion over the limit scores 0."""
+    memory_gb: float = 2.0
+    """Memory limit of one reward call; a completion over the limit scores 0."""
+    most_failures: float = 0.1
+    """Largest share of recent completions on which a reward may fail or time out; above it the run stops."""
+    judge_model: str = ""
+    """Model name sent to the judge; empty: the first model its server lists."""
+    judge_prompt: str = ""
+    """Text file with the judge's prompt, with {prompt}, {answer} and {completion}; empty: a default prompt."""
+    judge_seconds: float = 60.0
+    """Time limit of one judge request."""
+    judge_retries: int = 3
+    """Retries of a judge request after an error."""
+    judge_budget: int = 100000
+    """Most requests to a judge in a run, retries included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """The machine. Only dtype changes the numbers."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1 and so on; auto: a GPU if there is one."""
+    dtype: Literal["auto", "mixed", "half", "float32", "bfloat16"] = "auto"
+    """Number format; mixed: float32 weights, bfloat16 matmuls; half: float16 matmuls, which round eight times finer but
+    overflow above 65504; auto: mixed on a GPU, float32 on a CPU."""
+    threads: int = 0
+    """CPU threads; 0: one for a model under 5 million parameters, otherwise one per core."""
+    token_budget: int = 0
+    """Tokens per micro-batch; 0: as many as fit the GPU's free memory, 16384 on a CPU. Halved when memory runs out."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: a third slower, much less memory (GPU)."""
+    max_concurrent_completions: int = 0
+    """Most completions sampled at a time; 0: as many as fit the free memory."""
+    runs: str = "runs"
+    """Folder that holds the runs."""
+    token_groups: int = 1
+    """Groups per step whose tokens are recorded one by one."""
+    deterministic: bool = False
+    """On a GPU, use only deterministic kernels; on a CPU all are."""
+    quiet: bool = False
+    """Print only warnings and the result."""
+    log: str = ""
+    """Loggers in addition to the run's record: wandb, tensorboard, trackio, separated by commas."""
