@@ -40,14 +40,14 @@ def test_a_task_object(tmp_path: Path) -> None:
         trusted = False
 
         def score(self, problem: grpo.Problem, text: str) -> dict[str, float | None]:
-            return {"sevens": float(text.count("7"))}
+            return {"sevens": 1.0 + text.count("7")}
 
         def is_correct(self, problem: grpo.Problem, text: str) -> bool:
             return True
 
     with grpo.train(small(tmp_path, steps=1), task=Sevens("easy")) as run:
         assert run.config["task"] == "python:arithmetic:easy"
-        assert all(reward == text.count("7") for text, reward in rewards_of(run))
+        assert all(reward == 1 + text.count("7") for text, reward in rewards_of(run))
 
 
 def by_length(per: float) -> Callable[[grpo.Problem, str], float]:
