@@ -10,6 +10,7 @@ import pytest
 
 import grpo
 from grpo.cli.main import main
+from grpo.config import System
 from grpo.rewards.handed_over import take_rewards
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.training.bytecode import describe
@@ -83,6 +84,12 @@ def test_both_are_refused(tmp_path: Path, settings: dict[str, Any], handed: dict
 def test_texts_mean_what_they_mean_in_the_config(tmp_path: Path) -> None:
     with grpo.train(small(tmp_path, steps=1), task="arithmetic:easy", reward="task") as run:
         assert (run.config["task"], run.config["reward"]) == ("arithmetic:easy", "task")
+
+
+def test_sft_takes_rows(tmp_path: Path) -> None:
+    config = grpo.SftConfig(model="nano", steps=1, batch_size=4, system=System(runs=str(tmp_path), threads=1))
+    with grpo.sft(config, data=DATA) as run:
+        assert (run.config["data"], run.last_step()) == ("python:80 rows", 0)
 
 
 HELP = 3

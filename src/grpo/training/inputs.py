@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from grpo.config import Config
+from grpo.config import Config, SftConfig
 from grpo.errors import GrpoError
 from grpo.rewards.handed_over import Function, Reward, take_rewards
 from grpo.tasks import Task, load_task, take_task
 from grpo.tasks.handed_over import PREFIX, Rows, name_of_rows, take_rows
 from grpo.tasks.rows import Source
+
+AnyConfig = TypeVar("AnyConfig", Config, SftConfig)
 
 
 @dataclass(frozen=True)
@@ -30,16 +32,13 @@ class Inputs:
     ) -> tuple[Config, Inputs]:
         """The config with a name for everything handed over, and the objects. A text means what it means in the
         config."""
-        for name, value in (("task", task), ("reward", reward), ("data", data)):
-            if value is not None and getattr(config, name):
-                raise GrpoError(f"field {name}: set in the config and handed over; give one of them")
+        _refuse_both("task", config.task, task)
+        _refuse_both("reward", config.reward, reward)
         functions: dict[str, Function] = {}
         if reward is not None:
             text, functions = take_rewards(reward)
             config = replace(config, reward=text)
-        rows = None if data is None or isinstance(data, str) else take_rows(data)
-        if data is not None:
-            config = replace(config, data=data if rows is None else name_of_rows(rows))
+        config, rows = take_data(config, data)
         if isinstance(task, str):
             return replace(config, task=task), cls(None, functions, rows)
         if task is not None:
@@ -51,3 +50,17 @@ class Inputs:
         if self.task is not None:
             return take_task(self.task, Source(config.data, config.dataset, self.rows))
         return load_task(config.task, config.data, config.dataset, self.rows)
+
+
+def take_data(config: AnyConfig, data: Any) -> tuple[AnyConfig, Rows | None]:
+    """The config with a name for the rows handed over, and the rows."""
+    _refuse_both("data", config.data, data)
+    if data is None or isinstance(data, str):
+        return replace(config, data=data or config.data), None
+    rows = take_rows(data)
+    return replace(config, data=name_of_rows(rows)), rows
+
+
+def _refuse_both(name: str, configured: str, handed_over: Any) -> None:
+    if configured and handed_over is not None:
+        raise GrpoError(f"field {name}: set in the config and handed over; give one of them")

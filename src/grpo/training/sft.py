@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -32,9 +32,11 @@ from grpo.record.loggers import with_loggers
 from grpo.record.store import Run
 from grpo.rewards.pool.workers import refuse_while_scoring
 from grpo.tasks import Task, load_task
+from grpo.tasks.handed_over import Rows
 from grpo.tasks.rows import Source, written_answers
 from grpo.training.fingerprint import sft_fingerprints
 from grpo.training.gradient import unscale
+from grpo.training.inputs import take_data
 from grpo.training.networks import load_for_sft
 from grpo.training.open_run import create_run, reopen_run
 from grpo.training.resume import kept_budget
@@ -45,9 +47,13 @@ Batches = Callable[[int], list[Group]]
 """The batch of a step: a function of the step, so that a resumed run trains on the same batches."""
 
 
-def sft(config: SftConfig, *, callbacks: Sequence[Callback] = ()) -> Run:
-    """Fine-tune `config.model` on written answers; the run's last checkpoint holds the model."""
-    session = SftSession.start(config, callbacks)
+def sft(config: SftConfig, *, data: Any = None, callbacks: Sequence[Callback] = ()) -> Run:
+    """Fine-tune `config.model` on written answers; the run's last checkpoint holds the model.
+
+    `data`: rows in place of `config.data`: a list of dicts, a `datasets.Dataset`, or a mapping from splits to either.
+    """
+    config, rows = take_data(config, data)
+    session = SftSession.start(config, callbacks, rows)
     with session.recorded():
         loop(session)
     return session.run
@@ -77,13 +83,13 @@ class SftSession(TrainingRun):
     batches: Batches
 
     @classmethod
-    def start(cls, config: SftConfig, callbacks: Sequence[Callback] = ()) -> Self:
+    def start(cls, config: SftConfig, callbacks: Sequence[Callback] = (), handed_over: Rows | None = None) -> Self:
         """Start the run, or resume it from its last complete checkpoint. A failure releases what was taken."""
         refuse_while_scoring()
         validate(config)
         listening = with_loggers(callbacks, config.system.log)
-        task = load_task(config.task, config.data, config.dataset) if config.task else None
-        rows = [] if task else written_answers(Source(config.data, config.dataset))
+        task = load_task(config.task, config.data, config.dataset, handed_over) if config.task else None
+        rows = [] if task else written_answers(Source(config.data, config.dataset, handed_over))
         config = replace(config, steps=config.steps or math.ceil(config.epochs * len(rows) / config.batch_size))
         prints = sft_fingerprints(config, task, rows)
         with ExitStack() as undo:
