@@ -406,7 +406,7 @@ def test_a_whole_model_is_not_resumed_with_another_shape_or_an_adapter(
     grpo.train(small(tmp_path, lora=Lora(), steps=1)).close()
     change = Keeping(allow_change=True)
     with pytest.raises(
-        GrpoError, match=r"of another shape than tiny: its hidden is 64, not 160; resume with the model"
+        GrpoError, match=r"has another shape than tiny: its hidden is 64, not 160; resume with the model"
     ):
         grpo.train(small(tmp_path, lora=Lora(), model="tiny", resume=True, checkpoints=change))
     with pytest.raises(GrpoError, match=r"holds a whole model, not an adapter; resume with --lora.rank 0"):

@@ -84,7 +84,7 @@ def test_a_critic_and_traces_see_every_token_once_all_the_same(shared: bool, mon
         monkeypatch.setattr("grpo.training.gradient.predicting_states", too_small_for(most))
         gradient = accumulate_gradients(policy, groups, ppo(), critic, traces=traces)
         grads = [weight.grad for weight in (*policy.model.parameters(), *dict(critic.named_parameters()).values())]
-        seen = [traces.seen[done].logprobs for group in groups for done in group.completions]
+        seen = [traces.collected[done].logprobs for group in groups for done in group.completions]
         found.append((torch.cat([grad.flatten() for grad in grads]), np.concatenate(seen), gradient))
     (whole, logp, told), (halved, logp_again, told_again) = found
     assert policy.token_budget < 16384
@@ -109,7 +109,7 @@ def test_a_run_keeps_and_tells_what_it_found(tmp_path: Path, monkeypatch: pytest
         kept = run.meta("token_budget")
         told = [finding["text"] for finding in run.findings() if finding["kind"] == "memory"]
     assert kept < 16384
-    assert told == [f"step 0: memory ran out; from here on micro-batches hold {kept} tokens"]
+    assert told == [f"step 0: out of memory; micro-batches now hold {kept} tokens"]
     monkeypatch.undo()
     monkeypatch.setattr("grpo.model.oom_retry.LEAST", 8)
     more = settings | {"steps": 3, "resume": True}

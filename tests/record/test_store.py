@@ -618,11 +618,11 @@ def test_what_is_not_the_same_when_made_again_is_named_and_replaced(
 def test_findings_come_back_in_order(run: Run) -> None:
     assert run.findings() == []
     run.add_finding("damaged", "checkpoint step-000002 is damaged")
-    run.add_finding("replay", "step 3 was made again and is not the same", 3)
+    run.add_finding("replay", "step 3 was computed again and differs", 3)
     found = run.findings()
     assert [(row["step"], row["kind"], row["text"]) for row in found] == [
         (None, "damaged", "checkpoint step-000002 is damaged"),
-        (3, "replay", "step 3 was made again and is not the same"),
+        (3, "replay", "step 3 was computed again and differs"),
     ]
     assert time.time() - 60 < found[0]["recorded"] <= found[1]["recorded"] <= time.time()
     run.rewind(0)

@@ -62,7 +62,7 @@ def test_one_update_sees_the_policy_as_it_was(token_budget: int) -> None:
     optimizer = make_optimizer(policy, Optimizer())
     traces = Traces(groups, 1)
     update(policy, optimizer, groups, config, 0, traces=traces)
-    traced = traces.onto(groups)
+    traced = traces.add_to(groups)
     assert all(done.trace is None for index in (0, 2) for done in traced[index].completions)
     completions = sum(len(group.completions) for group in groups)
     for done, (logp, entropy) in zip(traced[1].completions, expected, strict=True):
@@ -89,7 +89,7 @@ def test_of_two_updates_the_last_is_traced() -> None:
     optimizer = make_optimizer(policy, Optimizer())
     traces = Traces(groups, 1)
     update(policy, optimizer, groups, config, 0, traces=traces)
-    for done, (old, _), (logp, _) in zip(traces.onto(groups)[1].completions, before, after_one, strict=True):
+    for done, (old, _), (logp, _) in zip(traces.add_to(groups)[1].completions, before, after_one, strict=True):
         assert done.advantages is not None
         if not done.advantages.any():  # has no gradient, and is not computed
             assert done.trace is None

@@ -120,7 +120,7 @@ def test_whoever_waits_for_the_record_hurries_it(tmp_path: Path, monkeypatch: py
             pauses.append(super().wait(timeout))
             return pauses[-1]
 
-    monkeypatch.setattr("grpo.training.recorder.HEAD_START", PATIENCE)
+    monkeypatch.setattr("grpo.training.recorder.WRITE_DELAY", PATIENCE)
     monkeypatch.setattr(Recorder, "hand_over", hurried_by(Hurry, Recorder.hand_over))
     grpo.train(small(tmp_path)).close()
     assert pauses == [True] * 3, "one before each step"
@@ -193,7 +193,7 @@ def test_where_the_loop_fails_nobody_waits_for_space(
         raise DiskFullError("job/run.db: the disk is full")
 
     monkeypatch.setattr(train_module, "update", update)
-    monkeypatch.setattr("grpo.training.recorder.SECONDS_BETWEEN_TRIES", 10 * PATIENCE)
+    monkeypatch.setattr("grpo.training.recorder.RETRY_SECONDS", 10 * PATIENCE)
     recording(monkeypatch, is_full)
     with pytest.raises(RuntimeError, match="a fault in the loop"):
         grpo.train(small(tmp_path, run="job", checkpoints=grpo.config.Checkpoints(disk_full="wait")))
@@ -242,11 +242,11 @@ def test_waiting_for_space_for_the_record(
         if tries.count(1) in (1, 2) and step == 1:
             raise DiskFullError("job/run.db: the disk is full")
 
-    monkeypatch.setattr("grpo.training.recorder.SECONDS_BETWEEN_TRIES", 0.0)
+    monkeypatch.setattr("grpo.training.recorder.RETRY_SECONDS", 0.0)
     recording(monkeypatch, full_twice)
     assert main(command(tmp_path, "job", "--checkpoints.disk_full", "wait")) == 0
     assert tries == [0, 1, 1, 1, 2, 3, 4, 5]
-    assert capsys.readouterr().err == "grpo: job/run.db: the disk is full; trying again every 0 s\n" * 2
+    assert capsys.readouterr().err == "grpo: job/run.db: the disk is full; retrying every 0 s\n" * 2
     with Run.open(tmp_path, "job", readonly=True) as run:
         assert [row["step"] for row in run.metrics()] == list(range(6))
 

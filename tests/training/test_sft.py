@@ -19,12 +19,12 @@ from grpo.errors import GrpoError
 from grpo.model.load import load_policy
 from grpo.model.policy import Policy, logprobs
 from grpo.record.checkpoints import Checkpoints
-from grpo.record.store import Run
 from grpo.tasks import load_task
 from grpo.tasks.rows import Source, written_answers
 from grpo.training.sft import accumulate_gradients, make_batches, shuffled_batch, with_answers
 from grpo.types import Batch, Group
-from helpers.trainer import Orders, Trainer, assert_same, contents
+from helpers.faults import assert_resumed
+from helpers.trainer import Orders, Trainer, contents
 
 
 def read_rows(source: Source, policy: Policy) -> list[Group]:
@@ -172,7 +172,7 @@ def test_memory_that_runs_out_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     data = str(write(tmp_path / "rows.jsonl", ROWS[:20]))
     with grpo.sft(SftConfig(model="nano", data=data, steps=2, batch_size=20, system=system)) as run:
         told = [found["text"] for found in run.findings() if found["kind"] == "memory"]
-    assert told == ["step 0: memory ran out; from here on micro-batches hold 64 tokens"]
+    assert told == ["step 0: out of memory; micro-batches now hold 64 tokens"]
     assert set(checkpointing) == {True}
 
 
@@ -254,10 +254,7 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, sources: dict[str, Any
     assert Trainer(argv, tmp_path, Orders(kill_at=point, count=int(count))).ended() == -signal.SIGKILL
     again = Trainer(argv, tmp_path)
     assert again.ended() == 0, again.said()
-    assert_same(tmp_path / "job", expected)
-    with Run.open(tmp_path, "job", readonly=True) as run:
-        assert run.status == "finished"
-        assert run.findings() == []
+    assert_resumed(tmp_path / "job", expected)
 
 
 def test_a_resume_may_train_longer_but_not_on_other_rows(tmp_path: Path) -> None:

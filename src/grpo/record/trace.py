@@ -1,4 +1,4 @@
-"""What an update saw of single tokens, for the few groups whose every token is recorded."""
+"""Per-token values of an update, for the few groups whose tokens are recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def traced_groups(groups: Sequence[Group], count: int) -> list[int]:
-    """Which groups have their tokens recorded: those with unequal rewards first."""
+    """Indices of the groups whose tokens are recorded: those with unequal rewards first."""
 
     def all_equal(index: int) -> bool:
         return len({completion.reward for completion in groups[index].completions} - {None}) < 2
@@ -22,26 +22,28 @@ def traced_groups(groups: Sequence[Group], count: int) -> list[int]:
 
 
 class Traces:
-    """Filled while a step's updates run. Of several updates on a completion the last counts: it has moved furthest."""
+    """Collects traces during the updates of a step. Of several updates on a completion, the last one is kept."""
 
     def __init__(self, groups: Sequence[Group], count: int):
-        self.wanted = {done for index in traced_groups(groups, count) for done in groups[index].completions}
-        self.seen: dict[Completion, Trace] = {}
+        self.selected = {done for index in traced_groups(groups, count) for done in groups[index].completions}
+        self.collected: dict[Completion, Trace] = {}
 
-    def see(
+    def collect(
         self, completions: Iterable[Completion], logp_NL: torch.Tensor, entropy_NL: torch.Tensor, denominator: float
     ) -> None:
-        """One micro-batch, its rows in the order of `completions`; nothing is copied but what is wanted."""
+        """Copy the selected completions of one micro-batch, whose rows are in the order of `completions`."""
         for row, done in enumerate(completions):
-            if done in self.wanted:
+            if done in self.selected:
                 logp_L, entropy_L = (grid[row, : len(done)].detach().cpu().numpy() for grid in (logp_NL, entropy_NL))
-                self.seen[done] = Trace(logp_L, entropy_L, denominator)
+                self.collected[done] = Trace(logp_L, entropy_L, denominator)
 
-    def onto(self, groups: Sequence[Group]) -> list[Group]:
-        """The groups, their completions with what was seen of them."""
+    def add_to(self, groups: Sequence[Group]) -> list[Group]:
+        """The groups with the traces of their completions."""
         return [
-            replace(group, completions=tuple(replace(done, trace=self.seen.get(done)) for done in group.completions))
-            if any(done in self.seen for done in group.completions)
+            replace(
+                group, completions=tuple(replace(done, trace=self.collected.get(done)) for done in group.completions)
+            )
+            if any(done in self.collected for done in group.completions)
             else group
             for group in groups
         ]

@@ -130,7 +130,7 @@ def accumulate_gradients(
             if loss.requires_grad:
                 (loss_scale * loss).backward()
             if traces:
-                traces.see(islice(in_order, len(forward.logp_NL)), forward.logp_NL, forward.entropy_NL, divide_by)
+                traces.collect(islice(in_order, len(forward.logp_NL)), forward.logp_NL, forward.entropy_NL, divide_by)
             total = statistics if total is None else total + statistics
             gap = gap + forward.gap
         assert total is not None

@@ -87,7 +87,7 @@ def loop(session: Session) -> None:
             traces = Traces(groups, config.system.token_groups)
             updates = update(policy, session.optimizer, groups, config, step, session.critic, traces)
         metrics = rewards | updates | describe(groups, draws, clock)
-        session.record(step, traces.onto(groups), metrics, clock.seconds)
+        session.record(step, traces.add_to(groups), metrics, clock.seconds)
         if session.stop.requested:
             return session.checkpoint(step + 1, last=True)
         if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:

@@ -1,4 +1,4 @@
-"""Looks before the first step: refuses what could only fail later, and says what it took for granted."""
+"""Checks before the first step: refuses a run that would fail later, and lists assumptions."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from grpo.rollout.protocol import Sampling
 from grpo.tasks.protocol import HasProblems, HasRequirements, Task, notes_of
 from grpo.types import Problem
 
-LARGEST_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
-"""Mean |sampler logp − trainer logp| beyond which the two do not mean the same policy."""
+MAX_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
+"""Largest mean |sampler logp − trainer logp| at which sampler and trainer count as the same policy."""
 SHARE_OF_FREE = 0.85
-"""How much of the free memory a token budget nobody asked for may fill: the rest is for what is not foreseen."""
+"""Share of the free memory that a run with an automatic token budget may fill. The rest is a safety margin."""
 BYTES_PER_COMPLETION = 400
-"""What one completion takes in the record, roughly."""
+"""Approximate size of one completion in the record."""
 
 
 def preflight(
     config: Config, scorer: Scorer, policy: Policy, engine: Engine, run_path: Path | None = None
 ) -> list[str]:
-    """What was assumed, one line each. Raises GrpoError with the reason when the run cannot go well.
+    """Assumptions of the run, one line each. Raises GrpoError when the run would fail.
 
-    `run_path` is the folder of a run that goes on: what it holds was part of what it needed.
+    `run_path` is the folder of a resumed run; the disk space it takes counts as available.
     """
     task, heldout = scorer.task, scorer.task.heldout()
     if not heldout:
-        raise GrpoError(f"task {task.name}: has no held-out problems, so nothing could be measured")
+        raise GrpoError(f"task {task.name}: has no held-out problems, so accuracy cannot be measured; add some")
     problems = [*heldout[: config.evaluation.problems], *task.draw(0, config.prompts_per_step, config.seed)]
     scorer.ready()
     check_golds(scorer, problems)
     check_vocabulary(policy)
-    # Where the rows are known, all of them: a prompt too long is found now, not in the night.
+    # A dataset is checked as a whole, so that a long prompt is found now and not hours later.
     check_lengths(policy, task.problems() if isinstance(task, HasProblems) else problems, config.max_new_tokens)
     check_disk(config, policy, run_path)
     check_agreement(config, policy, problems[-2:])
@@ -52,7 +52,7 @@ def preflight(
     notes = [*assumptions(policy, problems), *notes_of(task), *scorer.notes]
     if len(heldout) < config.evaluation.problems:
         notes.append(
-            f"evaluation.problems is {config.evaluation.problems}; {task.name} has {len(heldout)}, all are asked"
+            f"evaluation.problems is {config.evaluation.problems}; {task.name} has only {len(heldout)}, all are used"
         )
     return notes
 
@@ -78,7 +78,7 @@ def check_vocabulary(policy: Policy) -> None:
     if words > rows:
         raise GrpoError(
             f"field model: the tokenizer of {policy.name} has {words} tokens and the model {rows} embeddings; they do "
-            "not belong together"
+            "not belong together, use the tokenizer the model was trained with"
         )
 
 
@@ -105,8 +105,8 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
         folder = folder.parent
     weights = sum(weight.nbytes for _, weight in policy.trainable())
     completions = config.steps * config.prompts_per_step * config.group_size
-    # Weights and Adam's two moments, a critic's too, and a reference that changes; times those kept, the best, and the
-    # one being written.
+    # A checkpoint has the weights and Adam's two moments, the same for a critic, and a reference that is refreshed. On
+    # the disk are the newest `keep`, the best, and the one being written.
     copies = 3 * (1 + needs(config.loss, config.critic).critic) + (config.loss.refresh > 0)
     needed = copies * weights * (config.checkpoints.keep + 2) + BYTES_PER_COMPLETION * completions
     if run_path is not None:
@@ -115,29 +115,29 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
     if needed > free:
         raise GrpoError(
             f"field system.runs: {folder} has {free / 1e9:.1f} GB free and the run needs about {needed / 1e9:.1f} GB; "
-            "free some, choose another folder, or keep fewer checkpoints (--checkpoints.keep)"
+            "free space, choose another folder, or keep fewer checkpoints (--checkpoints.keep)"
         )
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a run's memory was planned with."""
+    """Planned memory of a run."""
 
     token_budget: int
     predicted: int | None = None
-    """Bytes at the worst moment; None where the model's config.json does not tell."""
+    """Peak bytes; None where the model's config.json does not say enough."""
 
 
 def check_memory(config: Config, task: Task, device: torch.device) -> Sizes:
-    """Predicted against free, from the model's config.json alone: before anything is loaded. On a GPU, a token budget
-    nobody asked for is the largest that fits."""
+    """Compare predicted with free memory before anything is loaded, from the model's config.json. On a GPU, an
+    automatic token budget is the largest that fits."""
     asked = config.system.token_budget
     try:
         shape = shape_of(read_config(config.model), config.model)
-    except GrpoError:  # border: a folder people made; what is wrong with it, loading tells better
+    except GrpoError:  # border: a folder people made; loading it gives the better message
         return Sizes(asked or BY_DEFAULT)
     texts = [problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)]
-    # A token of a large vocabulary is about three characters of text; of a small one, a character.
+    # A token has about three characters with a large vocabulary, and one with a small one.
     longest = max(map(len, texts)) // (3 if shape.vocabulary > 1000 else 1)
     free, budget = free_memory(device), asked or (MOST if device.type == "cuda" else BY_DEFAULT)
 
@@ -157,15 +157,15 @@ def check_memory(config: Config, task: Task, device: torch.device) -> Sizes:
 
 
 def check_shape(model: str, checkpoint: Path) -> None:
-    """A checkpoint's model must be built as the one the run is told to go on with: the reference is that one."""
+    """Refuse a checkpoint whose model has another shape than `model`, which is also the reference."""
     try:
         here, there = (vars(shape_of(read_config(name), name)) for name in (model, str(checkpoint)))
-    except GrpoError:  # border: a folder people made; what is wrong with it, loading tells better
+    except GrpoError:  # border: a folder people made; loading it gives the better message
         return
     for name, value in here.items():
         if there[name] != value:
             raise GrpoError(
-                f"field model: {checkpoint} is of another shape than {model}: its {name} is {there[name]}, not "
+                f"field model: {checkpoint} has another shape than {model}: its {name} is {there[name]}, not "
                 f"{value}; resume with the model the run began with"
             )
 
@@ -173,7 +173,7 @@ def check_shape(model: str, checkpoint: Path) -> None:
 def predicted_memory(
     config: Config, shape: Shape, prompt_tokens: int, device: torch.device, token_budget: int = 0
 ) -> Memory:
-    """Of a run as configured, with prompts of this length and completions as long as they may get."""
+    """Memory of the run with prompts of this length and completions of `max_new_tokens`."""
     return memory_of(
         shape,
         Work.of(config, max(1, prompt_tokens), token_budget),
@@ -186,7 +186,7 @@ def predicted_memory(
 
 
 def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> None:
-    """Samples a little and compares with the trainer's own log-probabilities: a gap would make every ratio lie."""
+    """Compare the log-probabilities of sampler and trainer on a few completions: a gap would falsify every ratio."""
     sampling = Sampling(
         seed=config.seed,
         temperature=config.temperature,
@@ -202,10 +202,10 @@ def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> 
             logp_NL, _ = logprobs(policy, batch, config.temperature)
             gaps.append((logp_NL - batch.sampler_logp_NL)[batch.mask_NL].abs())
     gap = float(torch.cat(gaps).mean())
-    if not gap <= LARGEST_GAP[policy.compute_dtype]:
+    if not gap <= MAX_GAP[policy.compute_dtype]:
         raise GrpoError(
             f"field model: sampler and trainer disagree on {policy.name} (mean |Δ log-probability| {gap:.2g}, allowed "
-            f"{LARGEST_GAP[policy.compute_dtype]:.2g}); it computes attention in a way the engine does not reproduce"
+            f"{MAX_GAP[policy.compute_dtype]:.2g}); its attention differs from the engine's; use another model"
         )
 
 
@@ -214,12 +214,12 @@ def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
     if policy.padded:
         kind = policy.model.config.model_type
         notes.append(
-            f"{policy.name} ({kind}) computes attention in a way of its own: it is sampled with transformers' generate "
-            "and trained with each completion behind its own prompt, which is slower"
+            f"{policy.name} ({kind}) has its own attention: it is sampled with transformers' generate and trained with "
+            "one prompt per completion, which is slower"
         )
     if policy.gradient_checkpointing and policy.fused_in_training is None:
         notes.append(
-            f"system.gradient_checkpointing does nothing for {policy.name} here: it is for models of Llama's blocks, "
+            f"system.gradient_checkpointing has no effect for {policy.name} here: it needs a model of Llama blocks "
             "on a GPU in 16 bits"
         )
     if policy.tokenizer.pad_token_id is None:

@@ -1,8 +1,8 @@
 """Writes a run's record behind the loop: one thread, one step at a time, in order.
 
-The next step's rollout begins while this one is written. At most one step is under way; whatever goes wrong with it is
-raised at the next hand-over, or wherever the loop waits. The run's database belongs to this thread from a hand-over
-until `wait` or `settle` returns; then the loop may read and write.
+The next step's rollout runs while a step is written. At most one step is in progress. An error in writing is raised at
+the next `hand_over` or `wait`. The thread owns the run's database from `hand_over` until `wait` or `settle` returns;
+then the loop may read and write.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from grpo.rewards import error_line
 from grpo.training.stop import StopRequest
 from grpo.types import Group
 
-MOST_NONFINITE_STEPS = 3
-SECONDS_BETWEEN_TRIES = 10.0
-"""How long a full disk is left alone before it is tried again, where the settings say to wait."""
-HEAD_START = 0.05
-"""Seconds that a step is left lying: the next rollout is launched meanwhile. Both need Python's lock, and what has to
-wait for it is the GPU."""
+MAX_NONFINITE_STEPS = 3
+RETRY_SECONDS = 10.0
+"""Seconds between attempts to write to a full disk, with `checkpoints.disk_full = "wait"`."""
+WRITE_DELAY = 0.05
+"""Seconds before a step is written. The next rollout is launched meanwhile: both need Python's lock, and a late launch
+leaves the GPU idle."""
 
 Written = TypeVar("Written")
 
@@ -40,14 +40,14 @@ class Recorder:
         self.run, self.callbacks, self.config, self.stop = run, callbacks, config, stop
         self.monitor = Monitor(run)
         self.nonfinite_steps = nonfinite_steps
-        """How many steps in a row, up to now, had a gradient that was not finite."""
-        self.told_faults: set[str] = set()
+        """Consecutive steps, up to the last one, with a gradient that was not finite."""
+        self.reported_faults: set[str] = set()
         self.waited = 0.0
-        """Seconds the loop has waited for the record since it last handed a step over."""
+        """Seconds the loop has waited for the record since the last `hand_over`."""
         self._hurry = threading.Event()
-        """Somebody waits."""
+        """Set while the loop waits: the delay ends."""
         self._ending = threading.Event()
-        """Training is over, and nobody waits for space any more."""
+        """Set when training is over: no more waiting for disk space."""
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="record")
         self._writing: futures.Future[None] | None = None
 
@@ -59,26 +59,26 @@ class Recorder:
         seconds: Mapping[str, float],
         token_budget: int,
     ) -> None:
-        """Begins to write a step, once the one before is written. Nothing that is handed over may change any more."""
+        """Start to write a step after the previous one is written. The arguments must not change afterwards."""
         self.wait()
         self._hurry.clear()
         spans, self.waited = {**seconds, "record": self.waited}, 0.0
         self._writing = self._thread.submit(self._write, step, groups, metrics, spans, time.time(), token_budget)
 
     def wait(self) -> None:
-        """Until all is written. Raises what went wrong."""
+        """Wait until the step is written; raise its error."""
         if self._writing is None:
             return
         start = time.perf_counter()
         self._hurry.set()
-        futures.wait([self._writing])  # Ctrl-C here leaves it to be settled
+        futures.wait([self._writing])  # Ctrl-C here leaves the step to `settle`
         self.waited += time.perf_counter() - start
         written, self._writing = self._writing, None
         written.result()
 
     def settle(self) -> None:
-        """Until all is written, when another error is on its way: what goes wrong here is only said. Not to be left
-        sooner, whatever is pressed: whoever comes next would commit half a step."""
+        """Wait until the step is written when training has ended; an error is a warning. Ctrl-C does not interrupt it,
+        because the next writer would commit half a step."""
         self._ending.set()
         self._hurry.set()
         while self._writing is not None and not self._writing.done():
@@ -89,7 +89,7 @@ class Recorder:
             self.callbacks.on_warning(str(error))
 
     def warn(self, kind: str, text: str, step: int | None = None) -> None:
-        """Said aloud, and kept in the record."""
+        """Report a warning and record it as a finding."""
         self.callbacks.on_warning(text)
         self.run.add_finding(kind, text, step)
 
@@ -97,16 +97,16 @@ class Recorder:
         for finding in self.monitor.news(step):
             self.warn(finding.kind, finding.text, step)
 
-    def with_space(self, write: Callable[[], Written]) -> Written:
-        """What `write` returns; where the disk is full and the settings say so, again and again until it is not."""
+    def retry_when_full(self, write: Callable[[], Written]) -> Written:
+        """Call `write`. With `checkpoints.disk_full = "wait"`, retry while the disk is full."""
         while True:
             try:
                 return write()
             except DiskFullError as error:
                 if self.config.checkpoints.disk_full == "stop" or self.stop.requested or self._ending.is_set():
                     raise
-                self.callbacks.on_warning(f"{error}; trying again every {SECONDS_BETWEEN_TRIES:.0f} s")
-                self._ending.wait(SECONDS_BETWEEN_TRIES)
+                self.callbacks.on_warning(f"{error}; retrying every {RETRY_SECONDS:.0f} s")
+                self._ending.wait(RETRY_SECONDS)
 
     def _write(
         self,
@@ -117,49 +117,48 @@ class Recorder:
         ended: float,
         token_budget: int,
     ) -> None:
-        """A step made again after a kill must be what it was, and is shouted about if it is not."""
-        self._hurry.wait(HEAD_START)
+        """Write one step and report what it shows. A step computed again after a kill must equal the recorded one."""
+        self._hurry.wait(WRITE_DELAY)
         kept = self.config.system.token_groups
         differences = self.run.differences(step, groups, metrics)
-        self.with_space(lambda: self.run.record(step, groups, metrics, spans, kept, ended))
+        self.retry_when_full(lambda: self.run.record(step, groups, metrics, spans, kept, ended))
         if differences:
             more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
-            self.warn("replay", f"step {step} was made again and is not the same: {differences[0]}{more}", step)
-        self._tell_faults(step, groups)
-        self._keep_budget(step, token_budget)
+            self.warn("replay", f"step {step} was computed again and differs: {differences[0]}{more}", step)
+        self._report_faults(step, groups)
+        self._record_budget(step, token_budget)
         self.callbacks.on_step(step, metrics, groups)
         self._watch_nonfinite(step, groups, metrics)
         if self.run.kind == "grpo" and (step + 1) % EVERY == 0:
             self.diagnose(step)
 
-    def _tell_faults(self, step: int, groups: Sequence[Group]) -> None:
-        """The first fault of each kind and reward; all are in the record, completion by completion."""
+    def _report_faults(self, step: int, groups: Sequence[Group]) -> None:
+        """Report the first fault of each kind and reward. The record has all of them, by completion."""
         for group in groups:
             for completion in group.completions:
                 kind, _, _ = completion.why.partition(": ")
-                if kind and kind not in self.told_faults:
-                    self.told_faults.add(kind)
+                if kind and kind not in self.reported_faults:
+                    self.reported_faults.add(kind)
                     scored = "is left unscored" if completion.reward is None else f"scores {completion.reward:g}"
                     reason = error_line(completion.why).removeprefix(f"{kind}: ")
                     self.warn("reward", f"step {step}: {kind}: {reason}; the completion {scored}", step)
 
-    def _keep_budget(self, step: int, tokens: int) -> None:
-        """Memory ran out in this step, and it was done again in smaller pieces: later ones begin with these."""
+    def _record_budget(self, step: int, tokens: int) -> None:
+        """Record the token budget that an out-of-memory error in this step has halved."""
         if tokens != self.run.meta("token_budget"):
             self.run.set_meta("token_budget", tokens)
-            self.warn("memory", f"step {step}: memory ran out; from here on micro-batches hold {tokens} tokens", step)
+            self.warn("memory", f"step {step}: out of memory; micro-batches now hold {tokens} tokens", step)
 
     def _watch_nonfinite(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         self.nonfinite_steps = self.nonfinite_steps + 1 if metrics.get("skipped_updates") else 0
         if self.nonfinite_steps:
             problems = f"; problems {', '.join(group.problem.id for group in groups)}" if groups else ""
             self.warn("nonfinite", f"step {step}: the gradient was not finite, no update taken{problems}", step)
-        if self.nonfinite_steps >= MOST_NONFINITE_STEPS:
+        if self.nonfinite_steps >= MAX_NONFINITE_STEPS:
+            half = self.config.system.dtype == "half"
+            precision = ", compute in bfloat16 (--system.dtype mixed)" if half else ""
             raise GrpoError(
-                f"field lr: {MOST_NONFINITE_STEPS} steps in a row had a gradient that was not finite, the last is step "
-                f"{step}; lower lr (now {self.config.lr:g}){self._narrow()} and start again or resume from an earlier "
-                "checkpoint"
+                f"field lr: {MAX_NONFINITE_STEPS} steps in a row had a gradient that was not finite, the last is step "
+                f"{step}; lower lr (now {self.config.lr:g}){precision} and start again, or resume from an "
+                "earlier checkpoint"
             )
-
-    def _narrow(self) -> str:
-        return ", compute in bfloat16 (--system.dtype mixed)" if self.config.system.dtype == "half" else ""

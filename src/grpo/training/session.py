@@ -134,11 +134,11 @@ class Session(TrainingRun):
         problems = heldout[: self.config.evaluation.problems]
         self.callbacks.on_evaluation_start(step, len(problems))
         row, groups = evaluate(self.engine, self.scorer, problems, self.sampling())
-        self.recorder.with_space(lambda: self.run.record_eval(step, row, groups))
+        self.recorder.retry_when_full(lambda: self.run.record_eval(step, row, groups))
         pinned = heldout[: self.config.evaluation.probes]
         sampling = self.sampling(purpose="probe")
         probes = self.scorer.score(self.engine.sample(pinned, self.config.group_size, sampling)) if pinned else []
-        self.recorder.with_space(lambda: self.run.record_probes(step, probes))
+        self.recorder.retry_when_full(lambda: self.run.record_probes(step, probes))
         self.callbacks.on_evaluation(step, row)
         if step:
             self.recorder.diagnose(step - 1)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks the run to stop after its step, the second forces it."""
+"""Ctrl-C and SIGTERM: the first stops the run after its step, the second at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StopRequest:
 
     def __enter__(self) -> Self:
         self._before: dict[int, Any] = {}
-        # Python delivers signals to the main thread only; elsewhere the program around us keeps its own ways.
+        # Python delivers signals to the main thread only. In another thread, the program keeps its own handlers.
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         return self
@@ -38,4 +38,4 @@ class StopRequest:
         if self.signalled:
             raise KeyboardInterrupt
         self.signalled = True
-        self.callbacks.on_warning("stopping after this step, with a checkpoint; once more stops at once")
+        self.callbacks.on_warning("stopping after this step with a checkpoint; a second signal stops at once")

@@ -89,7 +89,7 @@ class TrainingRun:
         self.recorder.wait()  # a checkpoint must not be ahead of the record
         if step != self.saved_step:
             self._check_weights(step)
-        self.recorder.with_space(lambda: self._save(step, last))
+        self.recorder.retry_when_full(lambda: self._save(step, last))
         self._report_checkpoints()
 
     def trainable(self) -> list[tuple[str, torch.nn.Parameter]]:

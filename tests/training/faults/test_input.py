@@ -565,7 +565,7 @@ FAULTS |= {
     ),
     "37 Ctrl-C": Fault(
         task(Interrupting),
-        ("stopping after this step, with a checkpoint; once more stops at once",),
+        ("stopping after this step with a checkpoint; a second signal stops at once",),
         code=130,
         steps=3,
         after=checkpoint_of_step(3),

@@ -174,7 +174,7 @@ def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint(
     trainer.send(number)
     assert trainer.ended() == 130
     assert trainer.said().splitlines()[0] == (
-        "grpo: stopping after this step, with a checkpoint; once more stops at once"
+        "grpo: stopping after this step with a checkpoint; a second signal stops at once"
     )
     run = tmp_path / "job"
     assert (status(run), last_step(run)) == ("stopped", 2)

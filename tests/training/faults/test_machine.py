@@ -120,7 +120,7 @@ def without_space(monkeypatch: pytest.MonkeyPatch, *, writes: set[int]) -> None:
         write_model(*arguments)
 
     monkeypatch.setattr("grpo.model.files.write_model", write)
-    monkeypatch.setattr("grpo.training.recorder.SECONDS_BETWEEN_TRIES", 0.01)
+    monkeypatch.setattr("grpo.training.recorder.RETRY_SECONDS", 0.01)
 
 
 def test_waiting_for_space_before_a_checkpoint(
@@ -134,11 +134,11 @@ def test_waiting_for_space_before_a_checkpoint(
         return SimpleNamespace(free=100) if asked in (3, 4, 5) else real(path)  # first the preflight, then step 2
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-    monkeypatch.setattr("grpo.training.recorder.SECONDS_BETWEEN_TRIES", 0.01)
+    monkeypatch.setattr("grpo.training.recorder.RETRY_SECONDS", 0.01)
     assert main(command(tmp_path, "job", "--checkpoints.disk_full", "wait")) == 0
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
-    assert all("the disk is full, step-" in line and "trying again every 0 s" in line for line in lines)
+    assert all("the disk is full, step-" in line and "retrying every 0 s" in line for line in lines)
     assert_resumed(tmp_path / "job", whole())
 
 

@@ -104,7 +104,7 @@ def test_three_in_a_row_stop_the_run(
     assert capsys.readouterr().err.splitlines() == [
         *lines,
         f"grpo: field lr: 3 steps in a row had a gradient that was not finite, the last is step {last}; lower lr "
-        "(now 0.001) and start again or resume from an earlier checkpoint",
+        "(now 0.001) and start again, or resume from an earlier checkpoint",
     ]
     assert (status(run), last_step(run)) == ("failed", last)
     checkpoint = Checkpoints(run).newest()

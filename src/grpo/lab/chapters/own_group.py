@@ -102,7 +102,7 @@ def trained(wanted: Asked) -> Trained:
             gradient = accumulate_gradients(own.policy, groups, config, traces=traces)
             norm = take_step(own.policy, optimizer, lr=wanted.lr, grad_clip=config.optimizer.grad_clip)
             updates.append({**gradient.statistics.metrics(), "grad_norm": norm})
-    [group] = traces.onto(groups)
+    [group] = traces.add_to(groups)
     return Trained(
         rows=tuple(_row(i, done) for i, done in enumerate(group.completions)),
         updates=tuple(updates),

@@ -49,9 +49,9 @@ def one_update(
     yield Pause(groups, rewards)
     traces = Traces(groups, count=len(groups))
     gradient = accumulate_gradients(student.policy, groups, config, traces=traces)
-    yield Pause(traces.onto(groups), gradient.metrics())
+    yield Pause(traces.add_to(groups), gradient.metrics())
     norm = take_step(student.policy, optimizer, lr=config.lr, grad_clip=config.optimizer.grad_clip)
-    yield Pause(traces.onto(groups), {"grad_norm": norm})
+    yield Pause(traces.add_to(groups), {"grad_norm": norm})
 
 
 def _sampling(config: Config) -> Sampling:
