@@ -1,9 +1,9 @@
-"""Milliseconds per token of decoding on a GPU, by the number of rows that go on.
+"""Milliseconds per token of decoding on a GPU, by the number of active rows.
 
 python benchmarks/decode.py [--shape smollm2-135m] [--batches 8,64,512,1024] [--one-program 1024] [--json]
 
-Each figure is a captured graph's replay in the middle of completions, with rows of as many prompts as there are: the
-median of nine rounds of ten. --one-program says up to how many rows attention is a single kernel.
+Each figure is the replay of a captured graph in the middle of completions, with rows spread over all prompts: median
+of nine rounds of ten replays. --one-program: most rows whose attention is one kernel.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ def main() -> None:
     parser.add_argument("--shape", default="smollm2-135m")
     parser.add_argument("--dtype", default="mixed", help="as system.dtype")
     parser.add_argument("--batches", default=BATCHES)
-    parser.add_argument("--one-program", type=int, help="most rows whose attention is one kernel; default: as it is")
+    parser.add_argument(
+        "--one-program", type=int, help="most rows whose attention is one kernel; default: the library's"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("decode.py measures CUDA graphs and needs an NVIDIA GPU; there is none here")
+        sys.exit("decode.py measures CUDA graphs: no NVIDIA GPU was found")
     from shapes import random_policy
 
     from grpo.rollout.cuda.kernels import one_program

@@ -215,7 +215,7 @@ def ours(work: argparse.Namespace) -> Engine:
         return sum(len(completion) for group in groups for completion in group.completions)
 
     def phases() -> dict[str, float]:
-        """Waiting for the end of each costs time, so this is no round that counts."""
+        """Seconds by phase. Waiting for each phase takes time, so this round is not measured otherwise."""
         if (held := engine.graphs) is None:
             return {}
         spent: dict[str, float] = {}

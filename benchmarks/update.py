@@ -1,11 +1,11 @@
-"""The update alone, on a GPU: seconds, share of the peak rate, and memory, for a model with random weights.
+"""One update on a GPU: seconds, share of the peak rate, and memory, for a model with random weights.
 
 python benchmarks/update.py --shape qwen2.5-1.5b --prompts 32 --group 16 --prompt-len 128 --new 512 \
     [--micro 16384] [--ways fused,checkpointing,apart,stock] [--json]
 
 Ways: `fused`, the blocks of grpo.model.fused; `checkpointing`, the same with gradient checkpointing; `apart`, every
 completion packed with a prompt of its own; `stock`, transformers' blocks under autocast. The share of the peak counts
-the operations of the model's products once forward and twice backward, whatever is computed again, against --peak
+the operations of the model's matrix products once forward and twice backward, without recomputation, against --peak
 TFLOP/s.
 """
 
@@ -60,7 +60,7 @@ def random_groups(arguments: argparse.Namespace, vocabulary: int) -> list[Group]
 
 
 def operations(arguments: argparse.Namespace, apart: bool) -> float:
-    """Of the model's products, forward and backward, as executed; nothing computed again counts."""
+    """Operations of the model's matrix products, forward and backward, without recomputation."""
     shape = find_shape(arguments.shape)
     prompts, group = arguments.prompts, arguments.group
     if apart:
@@ -132,7 +132,7 @@ def main() -> None:
     ways = arguments.ways.split(",")
     for way in ways:
         if way not in WAYS:
-            parser.error(f"--ways {way}: no such way; use {', '.join(WAYS)}")
+            parser.error(f"--ways: {way!r} is not a way; use {', '.join(WAYS)}")
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA GPU")
     rows = []

@@ -1,4 +1,4 @@
-"""Memory and compute of a run, before anything is loaded."""
+"""Predicts memory and compute of a run without loading a model."""
 
 from grpo.model.plan.compute import flops
 from grpo.model.plan.gpus import GIB, USABLE, gpu_memory

@@ -1,4 +1,4 @@
-"""Bytes of an update through `model.fused`: what its blocks keep, and the widest moments of their backward pass."""
+"""Bytes of an update through `model.fused`: kept activations, and the peak of the backward pass."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from grpo.model.plan.work import MicroBatch
 
 FLOAT32 = 4
 LOGITS_AT_ONCE, FEWEST_ROWS = 2**26, 1024
-"""Of `grpo.model.fused.head`, repeated so that planning imports no torch; a test holds them equal."""
+"""Copies of `grpo.model.fused.head`'s, so that planning imports no torch; a test holds them equal."""
 
 
 def kept(shape: Shape, batch: MicroBatch, size: int, sums: int, gradient_checkpointing: bool) -> int:
-    """Between forward and backward. `size`: bytes of a number in products; `sums`: in the residual."""
+    """Bytes kept for the backward pass. `size`: bytes of a number in matrix products; `sums`: in the residual."""
     block = sums * shape.hidden + (0 if gradient_checkpointing else _inside(shape, size, sums))
     ends = (sums + size) * shape.hidden
     return batch.tokens * (shape.layers * block + ends) + batch.trained_tokens * size * shape.hidden
 
 
 def _inside(shape: Shape, size: int, sums: int) -> int:
-    """Of a token in one block, but for the block's input: queries, keys and values, mixed values with the logarithm of
-    their sum per head, the residual between, two scales, and both sides of the gate."""
+    """Bytes of a token in one block, without the block's input: queries, keys and values, attention output with its
+    log-sum-exp per head, the residual after attention, two norm scales, gate and up."""
     E = shape.query_width + 2 * shape.kv_width
     heads = (size * E + FLOAT32 * (shape.heads + shape.kv_heads)) * shape.qk_norm
     mixed = size * shape.query_width + FLOAT32 * shape.heads
@@ -27,15 +27,15 @@ def _inside(shape: Shape, size: int, sums: int) -> int:
 
 
 def widest(shape: Shape, batch: MicroBatch, size: int, sums: int, gradient_checkpointing: bool) -> int:
-    """Beside all that is kept: a chunk of logits with its gradient, or the last block's backward pass."""
+    """Peak bytes in addition to `kept`: a chunk of logits with its gradient, or one block's backward pass."""
     rows = max(FEWEST_ROWS, LOGITS_AT_ONCE // shape.vocabulary)
     head = (FLOAT32 + size) * min(rows, batch.trained_tokens) * shape.vocabulary
-    # The residual's gradient and its rounded copy, a norm, and the gate's: product, and both sides.
+    # The residual's gradient and its rounded copy, a norm's output, and silu(gate) · up with the gradients of both.
     block = (sums + 2 * size) * shape.hidden + 4 * size * shape.intermediate
     again = _inside(shape, size, sums) if gradient_checkpointing else 0
     return max(head + 2 * batch.trained_tokens * size * shape.hidden, batch.tokens * (block + again))
 
 
 def passing(shape: Shape, batch: MicroBatch, size: int, sums: int) -> int:
-    """The widest moment of a forward pass that keeps nothing: inside one feed-forward block."""
+    """Peak bytes of a forward pass without gradient: inside one feed-forward layer."""
     return batch.tokens * (2 * sums * shape.hidden + 3 * size * shape.intermediate)

@@ -11,7 +11,7 @@ from grpo.errors import GrpoError
 
 GIB = 2**30
 USABLE = 0.93
-"""Share of a GPU's memory that tensors can have: the driver's context and gaps between blocks take the rest."""
+"""Share of a GPU's memory for tensors; the driver's context and fragmentation take the rest."""
 
 GPUS: Mapping[str, int] = {
     "b200": 180,
@@ -50,4 +50,4 @@ def gpu_memory(name: str) -> int:
         return GPUS[short] * GIB
     near = difflib.get_close_matches(short[:60], GPUS, n=1)
     hint = f'did you mean "{near[0]}"?' if near else f"known: {', '.join(GPUS)}"
-    raise GrpoError(f'field gpu: no GPU {shown(name)}; {hint}; or give its memory ("24 GB")')
+    raise GrpoError(f'field gpu: no GPU is named {shown(name)}; {hint}; or give its memory ("24 GB")')

@@ -1,4 +1,4 @@
-"""What a model's size depends on, read from its config.json, from a table of well-known models, or from "7B"."""
+"""The shape of a model: from its config.json, from a table of well-known models, or from a size such as "7B"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grpo.model.hub import locate_model
 from grpo.model.hub.folder import adapter_base
 
 FUSED = {"llama", "qwen2", "qwen3", "mistral"}
-"""Families of `grpo.model.fused.weights.BLOCKS`; a test holds the two to one another."""
+"""Families of `grpo.model.fused.weights.BLOCKS`; a test holds them equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Shape:
     qk_norm: bool = False
     """Queries and keys are normalised per head, as in Qwen3."""
     fused: bool = True
-    """Whether a GPU trains its blocks through `grpo.model.fused`, or as transformers has them."""
+    """Whether a GPU trains its blocks through `grpo.model.fused` or through transformers."""
 
     @property
     def query_width(self) -> int:
@@ -77,7 +77,7 @@ class Shape:
 
     @property
     def body(self) -> int:
-        """Parameters without an output layer of its own."""
+        """Parameters without an untied output layer."""
         return self.parameters - (0 if self.tied else self.embedding)
 
     def adapter_parameters(self, rank: int) -> int:
@@ -85,7 +85,7 @@ class Shape:
         return self.layers * rank * sum(inputs + outputs for inputs, outputs in self.linear_sizes)
 
     def adapters_side_by_side(self, rank: int) -> int:
-        """As a GPU's decoder lays them out: those of query, key and value, and of gate and up, in blocks with zeros."""
+        """The same as the fused blocks store them: those of one input concatenated, block-diagonal with zeros."""
         (C, H), (_, K), _, (_, _), (_, F), _, _ = self.linear_sizes
         return self.layers * rank * (3 * C + 3 * (H + 2 * K) + H + C + 2 * C + 2 * 2 * F + F + C)
 
@@ -129,11 +129,11 @@ SHAPES: Mapping[str, Shape] = {
 
 
 FETCHED_SHAPE = {"smollm2": "smollm2-135m"}
-"""Of models that are fetched by a name of their own."""
+"""Shapes of models that are downloaded by name."""
 
 
 def find_shape(name: str) -> Shape:
-    """Of a name in the table, an embedded model, a Hugging Face folder or id; "7B" is a typical model of that size."""
+    """The shape of a name in the table, an embedded model, a Hugging Face folder or id; "7B": a typical model."""
     known = name.rpartition("/")[2].lower().removesuffix("-instruct")
     known = FETCHED_SHAPE.get(known, known)
     if name not in EMBEDDED and not Path(name).is_dir():
@@ -150,7 +150,7 @@ def find_shape(name: str) -> Shape:
 
 
 def read_config(name: str) -> dict[str, Any]:
-    """The config.json of a folder or of a Hugging Face id, the one small file that is fetched of it."""
+    """The config.json of a folder or of a Hugging Face id, of which only this file is downloaded."""
     place = Path(locate_model(name)) / "config.json"
     if base := adapter_base(place.parent):
         return read_config(base)
@@ -160,12 +160,12 @@ def read_config(name: str) -> dict[str, Any]:
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # it tells of every retry; one line comes of it
+        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # it logs every retry; one line is reported
         try:
             place = Path(hf_hub_download(name, "config.json"))
         except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:  # border: the network
             reason = one_line(str(error).strip().partition("\n")[0], 200)
-            raise GrpoError(f"field model: the config of {name!r} cannot be fetched: {reason}") from error
+            raise GrpoError(f"field model: the config of {name!r} cannot be downloaded: {reason}") from error
     try:
         config = json.loads(place.read_text())
     except FileNotFoundError:
@@ -173,12 +173,12 @@ def read_config(name: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise GrpoError(f"field model: {place} cannot be read as JSON: {one_line(str(error), 200)}") from error
     if not isinstance(config, dict):
-        raise GrpoError(f"field model: {place} holds no settings: expected a JSON object")
+        raise GrpoError(f"field model: {place} is not a JSON object; copy the folder again")
     return config
 
 
 def shape_of(config: Mapping[str, Any], name: str) -> Shape:
-    """From a Hugging Face config. Families beyond Llama's are taken for their nearest relative in it."""
+    """From a Hugging Face config. Other families are treated as the Llama model of the same sizes."""
     try:
         heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
         family = config.get("model_type", "")
@@ -196,11 +196,11 @@ def shape_of(config: Mapping[str, Any], name: str) -> Shape:
             fused=family in FUSED and config.get("hidden_act", "silu") == "silu",
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise GrpoError(f"field model: the config.json of {name} does not tell its shape ({error!r})") from error
+        raise GrpoError(f"field model: config.json of {name} lacks a size ({error!r}); use --params") from error
 
 
 def typical_shape(size: str) -> Shape:
-    """A model of about so many parameters, built as such models usually are.
+    """A typical model of about this many parameters.
 
     >>> shape = typical_shape("7B")
     >>> shape.layers, shape.hidden, round(shape.parameters / 1e9, 1)
@@ -209,7 +209,7 @@ def typical_shape(size: str) -> Shape:
     found = re.fullmatch(r"(\d+\.?\d*|\.\d+)([bBmM])", size)
     parameters = float(found[1]) * (1e9 if found[2] in "bB" else 1e6) if found else 0.0
     if not 1e7 <= parameters <= 2e12:
-        raise GrpoError(f"field params: {shown(size)} is not understood; write a size such as 135M, 7B or 70B")
+        raise GrpoError(f"field params: {shown(size)} is not a valid size; write one such as 135M, 7B or 70B")
     vocabulary, tied = (128256, parameters < 4e9) if parameters >= 1e9 else (49152, True)
     width = 128 if parameters >= 1e9 else 64
     # Depth and width grow together, at about 128 of width per layer: 12 · hidden² · layers parameters in the layers.
@@ -220,7 +220,7 @@ def typical_shape(size: str) -> Shape:
     hidden, kv_heads = heads * width, 8 if heads > 8 else max(n for n in (1, 2, 3) if heads % n == 0)
     layers = max(2, round(hidden / 128))
     attention = 2 * hidden * (hidden + kv_heads * width)
-    # The feed-forward part takes what is left, so that the sum is what was asked for.
+    # The feed-forward layers take the rest, so that the sum is the wanted size.
     left = (parameters - vocabulary * hidden * (1 if tied else 2)) / layers - attention
     return Shape(
         vocabulary=vocabulary,

@@ -1,4 +1,4 @@
-"""How much is done in one step, and which models the algorithm needs for it."""
+"""The amount of work of one step, and the models that the algorithm needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from grpo.config.schema import Loss
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """Models besides the policy, read from the algorithm's settings.
+    """Models in addition to the policy, from the algorithm's settings.
 
     >>> from grpo.config.presets import PRESETS
     >>> needs(PRESETS["dr_grpo"].settings)
@@ -22,14 +22,14 @@ class Needs:
 
 
 def needs(loss: Loss, critic: Critic | None = None) -> Needs:
-    """A critic that shares the policy's network is no model more; None: it has a network of its own."""
+    """A critic that shares the policy's network adds no model; `critic` None: a separate one."""
     separate = critic is None or critic.model == "separate"
     return Needs(reference=loss.beta > 0, critic=loss.baseline == "value" and separate)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One step in numbers; every prompt and every completion is taken as long as they come.
+    """One step in numbers; every prompt and completion has the maximal length.
 
     >>> work = Work(prompts=16, group_size=8, prompt_tokens=8, new_tokens=32)
     >>> work.micro_batch()
@@ -46,7 +46,7 @@ class Work:
     epochs: int = 1
     minibatches: int = 1
     heldout: int = 0
-    """Problems of an evaluation, all asked at once."""
+    """Problems of an evaluation, sampled at once."""
 
     @classmethod
     def of(cls, config: Config, prompt_tokens: int, token_budget: int = 0) -> Work:
@@ -67,15 +67,15 @@ class Work:
 
     @property
     def packed_tokens(self) -> int:
-        """Of a step: each prompt once, each completion once."""
+        """Tokens of a step: each prompt once, each completion once."""
         return self.prompts * self.prompt_tokens + self.completions * self.new_tokens
 
     def micro_batch(self) -> MicroBatch:
-        """The fullest micro-batch of an update, as `model.packing.pack` makes them, and how many an update takes."""
+        """The largest micro-batch of an update, as `model.packing.pack` makes them, and their number."""
         groups = -(-self.prompts // self.minibatches)
         group_tokens = self.prompt_tokens + self.group_size * self.new_tokens
         if group_tokens > self.token_budget:
-            # A group that does not fit is split, and each piece has the prompt again.
+            # A group that does not fit is split; each piece repeats the prompt.
             piece = max(1, (self.token_budget - self.prompt_tokens) // self.new_tokens)
             pieces = groups * -(-self.group_size // piece)
             return MicroBatch(1, min(piece, self.group_size), self.prompt_tokens, self.new_tokens, pieces)
