@@ -80,7 +80,7 @@ def test_a_trl_file_trains_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every recorded reward is the weighted sum of what the functions say when called by hand. `grpo eval` and
-    `grpo sample` pay what the run paid."""
+    `grpo sample` use the reward of the run."""
     monkeypatch.chdir(tmp_path)
     file = HERE / "trl_rewards.py"
     weights = {"correct": 1.0, "digits": 0.5, "short": 2.0}
@@ -185,7 +185,7 @@ def test_columns_conversations_and_neighbours(tmp_path: Path) -> None:
 @pytest.mark.parametrize("conversational", [False, True])
 def test_completions_are_texts_or_messages_as_the_row_is(tmp_path: Path, conversational: bool) -> None:
     """`long` reads either, and means the number of characters or of turns. `strip` and `first` read one of them alone,
-    and are given it; what neither form helps with is told as it was."""
+    and get it; an error on both forms is reported."""
     (tmp_path / "mine.py").write_text(
         "def long(completions, **kwargs):\n    return [len(c) for c in completions]\n"
         "def strip(completions, prompts):\n"
@@ -202,8 +202,8 @@ def test_completions_are_texts_or_messages_as_the_row_is(tmp_path: Path, convers
     assert [part["long"] for part in parts] == ([1, 1] if conversational else [2, 3])
     assert [(part["strip"], part["first"]) for part in parts] == [(1, 1), (0, 0)]
     failed = scored(f"{tmp_path / 'mine.py'}:wrong", group)
-    told = "'list' object has no attribute 'upper'" if conversational else "can only concatenate str"
-    assert all(done.reward is None and told in done.why for done in failed)
+    reason = "'list' object has no attribute 'upper'" if conversational else "can only concatenate str"
+    assert all(done.reward is None and reason in done.why for done in failed)
 
 
 def test_trls_own_rewards_as_they_are() -> None:
@@ -293,9 +293,9 @@ def test_a_failure_leaves_a_completion_unscored_and_a_hang_scores_nothing() -> N
 )
 def test_a_mistake_names_function_and_row(name: str, text: str, says: str) -> None:
     row = 1 if name == "odd" else 0
-    with pytest.raises(GrpoError) as told:
+    with pytest.raises(GrpoError) as caught:
         scored(f"{HERE / 'unruly.py'}:{name}", group_of("fine", text))
-    assert str(told.value) == f"reward {HERE / 'unruly.py'}:{name}, problem p, completion {row}: {says}"
+    assert str(caught.value) == f"reward {HERE / 'unruly.py'}:{name}, problem p, completion {row}: {says}"
 
 
 def test_a_checker_without_end_costs_the_limit(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_training_goes_on(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The completions of one problem of the first step provoke the fault; all others are paid for their length."""
+    """The completions of one problem of the first step provoke the fault; the reward of all others is their length."""
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(
         f"import sys\nsys.path.insert(0, {str(HERE)!r})\n"

@@ -212,8 +212,8 @@ def test_what_is_no_address_is_refused() -> None:
 
 
 def test_two_judges_have_parts_of_their_own(server: Server) -> None:
-    """Each grade is recorded, and paid by its own weight."""
-    server.scripts = {"x": ["4", "10"]}  # the first to ask is told 4
+    """Each grade is recorded, and rewarded with its own weight."""
+    server.scripts = {"x": ["4", "10"]}  # the first request gets 4
     nothing = np.zeros(0)
     group = Group(Problem("p", "?", ""), nothing, (Completion("<x>", nothing, nothing, "stop"),), 0)
     reward = f"judge:{server.url}*1, judge:{server.url}*2"

@@ -79,7 +79,7 @@ def test_one_logit_is_the_reward(folder: Path, at_once: int, monkeypatch: pytest
     assert [c.parts["critic"] for c in done.completions] == pytest.approx(expected, abs=1e-5)
     right = [1.0, 0.0, 0.0, 0.0]
     assert [c.reward for c in done.completions] == pytest.approx(
-        [0.5 * value + paid for value, paid in zip(expected, right, strict=True)], abs=1e-5
+        [0.5 * value + check for value, check in zip(expected, right, strict=True)], abs=1e-5
     )
 
 

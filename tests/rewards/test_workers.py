@@ -92,13 +92,13 @@ def test_every_completion_gets_its_own_outcome(workers: Workers) -> None:
     groups = [Request(PROBLEM, tuple(rng.choices(list(expected), k=rng.randrange(6)))) for _ in range(60)]
     [found] = workers.start(groups)()
     for answers, rows in zip(groups, found, strict=True):
-        told = [(row.fault,) if row.fault else (value(row), "") for row in rows]
-        assert told == [expected[text] for text in answers.texts]
+        reported = [(row.fault,) if row.fault else (value(row), "") for row in rows]
+        assert reported == [expected[text] for text in answers.texts]
 
 
 def test_quick_calls_share_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """And are made again where the worker ends before it is sent; who ended it is known all the same."""
-    told: list[list[int]] = []
+    reported: list[list[int]] = []
 
     class Line:
         jobs: ClassVar[list[bytes]] = [pickle.dumps((0, Request(PROBLEM, ("a", "raise", "bb", "ccc", "d")), False))]
@@ -109,7 +109,7 @@ def test_quick_calls_share_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
             return self.jobs.pop()
 
         def send_bytes(self, message: bytes) -> None:
-            told.append([row for row, _ in json.loads(message)["outcomes"]])
+            reported.append([row for row, _ in json.loads(message)["outcomes"]])
 
     unruly = reward("unruly")
     unruly.load()
@@ -119,7 +119,7 @@ def test_quick_calls_share_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "confine", lambda limits: None)
     monkeypatch.setattr(worker, "SECONDS_BETWEEN_MESSAGES", 3600.0)
     worker.work(Line(), 0, [unruly], Limits(), place)  # type: ignore[arg-type]
-    assert told == [[0, 1], [2, 3, 4]], "after a fault, and at the end"
+    assert reported == [[0, 1], [2, 3, 4]], "after a fault, and at the end"
     assert int.from_bytes(place, "little") == 4
 
 
@@ -276,9 +276,9 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path, code: str, says: str) -> 
     file.write_text(code)
     pool = Workers([FunctionReward(Spec(str(file), "f", 1.0))], Limits(workers=1))
     try:
-        with pytest.raises(GrpoError) as told:
+        with pytest.raises(GrpoError) as caught:
             pool.ready()
-        assert says in str(told.value)
+        assert says in str(caught.value)
     finally:
         pool.close()
 
