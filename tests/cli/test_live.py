@@ -444,6 +444,12 @@ def test_supervised_fine_tuning(tmp_path: Path, live: LiveView, capsys: pytest.C
     assert "loss 0.125 █" in screen
     assert " lr 1.0e-03 " in screen
     assert " tokens/s " in screen
+
+    run.set_status("stopped")
+    run.set_meta("command", ["grpo", "sft", "tiny", "data/rows.jsonl", "--steps", "20"])
+    print_run(run)
+    resumed = "resume     grpo sft tiny data/rows.jsonl --steps 20 --run sft-001 --resume"
+    assert capsys.readouterr().out.splitlines()[-1] == resumed
     run.close()
 
 

@@ -198,14 +198,15 @@ def _quoted_prompt(run: Run) -> str:
 
 
 def _can_resume(run: Run, status: str) -> bool:
-    return run.kind == "grpo" and status in ("stopped", "failed", "killed")
+    return status in ("stopped", "failed", "killed")
 
 
 def _resume_command(run: Run) -> str:
     """The command that made the run, with its name and --resume; … stands for settings made in Python."""
     _, *words = run.meta("command")
-    if words[:1] != ["train"]:
-        return f"{_program()} train … --run {run.name} --resume"
+    command = "sft" if run.kind == "sft" else "train"
+    if words[:1] != [command]:
+        return f"{_program()} {command} … --run {run.name} --resume"
     # Only the word after --run is the run's name: a model may have the same name.
     typed = [
         word
