@@ -13,11 +13,11 @@ import pytest
 
 import grpo
 from grpo.cli.commands.compare import split
-from grpo.cli.compare import queue
-from grpo.cli.compare.arms import Job, make_jobs, settled_name
-from grpo.cli.compare.outcome import Finished, differences, in_words, operations, phase_shares, read, summarise
-from grpo.cli.compare.queue import is_finished, run_all
-from grpo.cli.compare.student import incomplete_beta, mean_interval, paired_interval, t_quantile
+from grpo.cli.compare import runner
+from grpo.cli.compare.intervals import incomplete_beta, mean_interval, paired_interval, t_quantile
+from grpo.cli.compare.jobs import Job, default_name, make_jobs
+from grpo.cli.compare.results import RunResult, conclusions, differences, operations, phase_shares, read, summarise
+from grpo.cli.compare.runner import is_finished, run_all
 from grpo.cli.main import main
 from grpo.config import Config, Evaluation, System
 from grpo.errors import GrpoError
@@ -77,32 +77,32 @@ def test_paired_interval_by_hand() -> None:
 # In words
 
 
-def run(seed: int, accuracy: float, **changes: Any) -> Finished:
+def run(seed: int, accuracy: float, **changes: Any) -> RunResult:
     settings = {"rewards": [0.0, accuracy], "tokens": [10.0, 20.0], "seconds": [1.0, 2.0], "problems": 500}
-    return Finished(seed=seed, evals=[(0, 0.3), (2, accuracy)], memory=2.0**30, operations=1e9, **(settings | changes))
+    return RunResult(seed=seed, evals=[(0, 0.3), (2, accuracy)], memory=2.0**30, operations=1e9, **(settings | changes))
 
 
-def arms(**accuracies: list[float]) -> dict[str, list[Finished]]:
+def arms(**accuracies: list[float]) -> dict[str, list[RunResult]]:
     return {name: [run(i + 1, value) for i, value in enumerate(values)] for name, values in accuracies.items()}
 
 
 def test_a_clear_case_is_told_and_luck_is_not() -> None:
     clear = arms(good=[0.90, 0.92, 0.91], bad=[0.50, 0.53, 0.51])
-    [sentence] = in_words(clear)
+    [sentence] = conclusions(clear)
     assert sentence.startswith("good is better than bad by 39.7% of held-out problems [")
-    assert sentence.endswith("beyond luck.")
+    assert sentence.endswith("statistically significant.")
     # Differences 0.40, 0.39, 0.40: mean 0.39667, deviation 0.0057735, error 0.0033333; what 500 problems can resolve,
     # √((0.91·0.09 + 0.51333·0.48667)/500/3), is larger: 0.014862, times 4.30265.
     [found] = differences(clear)
     error = math.sqrt((0.91 * 0.09 + 0.513333 * 0.486667) / 500 / 3)
     assert found.interval.low == pytest.approx(0.396667 - 4.30265 * error, abs=1e-5)
-    [sentence] = in_words(arms(one=[0.90, 0.95, 0.85], other=[0.86, 0.84, 0.90]))
-    assert sentence.startswith("No difference can be told from luck with 3 seeds; the largest of them is one over")
+    [sentence] = conclusions(arms(one=[0.90, 0.95, 0.85], other=[0.86, 0.84, 0.90]))
+    assert sentence.startswith("No difference is statistically significant with 3 seeds; the largest is one over")
 
 
 def test_equal_differences_are_not_believed_beyond_what_the_problems_resolve() -> None:
     """0.4 points in each of three seeds: without spread, and yet two problems of 500."""
-    [sentence] = in_words(arms(one=[0.904, 0.914, 0.924], other=[0.900, 0.910, 0.920]))
+    [sentence] = conclusions(arms(one=[0.904, 0.914, 0.924], other=[0.900, 0.910, 0.920]))
     assert "No difference" in sentence
 
 
@@ -113,8 +113,8 @@ def test_runs_without_accuracy_are_compared_by_their_held_out_reward() -> None:
         for name, values in {"good": [7.0, 7.2, 6.9], "bad": [2.0, 2.0, 2.1]}.items()
     }
     half = 4.30265 * 0.2 / math.sqrt(3)
-    assert in_words(found) == [
-        f"good is better than bad by 5.000 of held-out reward [{5 - half:.3f} to {5 + half:.3f}], beyond luck."
+    assert conclusions(found) == [
+        f"good is better than bad by 5.000 of held-out reward [{5 - half:.3f} to {5 + half:.3f}], statistically significant."
     ]
     assert summarise(found)["good"]["held_out"].high > 1
 
@@ -139,18 +139,16 @@ def test_operations_count_what_was_drawn_and_what_was_trained_on() -> None:
 
 
 def test_one_seed_tells_nothing() -> None:
-    assert in_words(arms(a=[0.9], b=[0.1])) == [
-        "One seed each: what differs here may be luck, and nothing can be told; add seeds (--seeds 3)."
-    ]
+    assert conclusions(arms(a=[0.9], b=[0.1])) == ["One seed each: differences may be chance; add seeds (--seeds 3)."]
 
 
 # What is run
 
 
 def test_the_same_settings_get_the_same_names() -> None:
-    first, second = (settled_name("", ["--steps", steps]) for steps in ("5", "6"))
-    assert first == settled_name("", ["--steps", "5"]) != second
-    assert settled_name("", ["--lr", "1", "--beta", "2"]) != settled_name("", ["--lr", "2", "--beta", "1"])
+    first, second = (default_name("", ["--steps", steps]) for steps in ("5", "6"))
+    assert first == default_name("", ["--steps", "5"]) != second
+    assert default_name("", ["--lr", "1", "--beta", "2"]) != default_name("", ["--lr", "2", "--beta", "1"])
     jobs = make_jobs(["grpo", "reinforce++"], 2, "x", ["--steps", "5"])
     assert [job.name for job in jobs] == ["x-grpo-s1", "x-reinforcepp-s1", "x-grpo-s2", "x-reinforcepp-s2"]
     assert [(job.config.seed, job.config.algorithm, job.config.steps) for job in jobs[:2]] == [
@@ -170,19 +168,21 @@ def test_recipes_are_arms_unless_presets_are(elsewhere: Path) -> None:
 
 
 def test_words_are_told_apart() -> None:
-    ours, passed_on = split(["a.toml", "--seeds", "3", "--steps", "5", "--json", "--algorithms=grpo,dapo", "--resume"])
+    ours, train_arguments = split(
+        ["a.toml", "--seeds", "3", "--steps", "5", "--json", "--algorithms=grpo,dapo", "--resume"]
+    )
     assert ours == ["--seeds", "3", "--json", "--algorithms=grpo,dapo"]
-    assert passed_on == ["a.toml", "--steps", "5", "--resume"]
+    assert train_arguments == ["a.toml", "--steps", "5", "--resume"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
-        (["--algorithms", "grpo"], ("field algorithms", "two different")),
-        (["--algorithms", "grpo,grpo"], ("field algorithms", "two different")),
+        (["--algorithms", "grpo"], ("field algorithms", "at least two different")),
+        (["--algorithms", "grpo,grpo"], ("field algorithms", "at least two different")),
         (["--algorithms", "grpo,gropo"], ("field algorithm", 'did you mean "grpo"')),
         (["--algorithms", "grpo,dapo", "--seeds", "0"], ("field seeds", "at least 1")),
-        (["--algorithms", "grpo,dapo", "--jobs", "-1"], ("field jobs", "0 or more")),
+        (["--algorithms", "grpo,dapo", "--jobs", "-1"], ("field jobs", "at least 0")),
         (["one.toml", "other.toml"], ("one.toml", "no such file")),
         (["--algorithms", "grpo,dapo", "--seed", "4"], ("field seed", "leave it out")),
         (["--algorithms", "grpo,dapo", "--stepz", "4"], ("field stepz", "--steps")),
@@ -220,7 +220,7 @@ def test_a_comparison_goes_on_where_it_stopped(
     assert [is_finished(job) for job in jobs] == [True, False, False, False]
     other_trainer = RunLock(jobs[1].folder / jobs[1].name)
     started: list[str] = []
-    popen, sleep = queue.subprocess.Popen, queue.time.sleep
+    popen, sleep = runner.subprocess.Popen, runner.time.sleep
 
     def start(words: list[str], **options: Any) -> Any:
         started.append(words[words.index("--run") + 1])
@@ -237,8 +237,8 @@ def test_a_comparison_goes_on_where_it_stopped(
             other_trainer.close()
 
     ended: list[bool] = []
-    monkeypatch.setattr(queue.subprocess, "Popen", start)
-    monkeypatch.setattr(queue.time, "sleep", pass_time)
+    monkeypatch.setattr(runner.subprocess, "Popen", start)
+    monkeypatch.setattr(runner.time, "sleep", pass_time)
     capsys.readouterr()
     assert main([*command, "--json"]) == 0
     assert sorted(started) == ["x-dr_grpo-s1", "x-dr_grpo-s2", "x-grpo-s2"]

@@ -59,6 +59,7 @@ class LossStatistics:
         kl_NL: torch.Tensor | None,
         entropy_NL: torch.Tensor | None,
     ) -> LossStatistics:
+        """Statistics of one micro-batch; `parts` are shares of the loss, `held` the tokens that a limit holds."""
         signal_NL = mask_NL & (advantages_NL != 0)
         return cls(
             loss=loss.detach(),

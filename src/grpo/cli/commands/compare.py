@@ -1,4 +1,4 @@
-"""`grpo compare`: several algorithms or recipes, several seeds each, one table, one picture, and what it means."""
+"""`grpo compare`: algorithms or recipes over several seeds; a table, a plot, and significant differences."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo.cli.compare.arms import Job, make_jobs, settled_name
-from grpo.cli.compare.outcome import Finished, differences, in_words, measure_of, read, summarise
-from grpo.cli.compare.picture import check_matplotlib, draw
-from grpo.cli.compare.progress import Watch
-from grpo.cli.compare.queue import jobs_at_once, run_all
-from grpo.cli.compare.student import Interval
+from grpo.cli.compare.intervals import Interval
+from grpo.cli.compare.jobs import Job, default_name, make_jobs
+from grpo.cli.compare.plot import check_matplotlib, draw
+from grpo.cli.compare.progress import ProgressView
+from grpo.cli.compare.results import RunResult, conclusions, differences, measure_of, read, summarise
+from grpo.cli.compare.runner import jobs_at_once, run_all
 from grpo.config import parse as flags
 from grpo.errors import GrpoError
 
@@ -24,22 +24,22 @@ PROG = "grpo compare"
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """Train several ways, several seeds each, and say which differences are beyond luck.
+    """Train algorithms or recipes with several seeds each, and report which differences are significant.
 
     grpo compare --algorithms grpo,dr_grpo --seeds 3 [recipe.toml] [any setting of grpo train], or
-    grpo compare one.toml other.toml --seeds 3. The same command again goes on where it stopped.
+    grpo compare one.toml other.toml --seeds 3. The same command resumes where it stopped.
     """
 
     algorithms: str = ""
-    """Presets to compare, with commas between; empty: each recipe is one side of the comparison."""
+    """Presets to compare, separated by commas; empty: compare the recipes."""
     seeds: int = 3
-    """Runs of each, with seeds 1, 2, 3 and so on."""
+    """Runs of each, with seeds 1, 2, 3, …"""
     jobs: int = 0
-    """Runs at a time; 0: as many as the machine carries."""
+    """Runs at a time; 0: as many as cores and memory allow."""
     name: str = ""
-    """First part of the runs' names; empty: one made from the settings."""
+    """Prefix of the runs' names; empty: a hash of the arguments."""
     picture: str = ""
-    """PNG to write; empty: the name with .png; none: no picture."""
+    """PNG file to write; empty: NAME.png; none: no plot."""
     json: bool = False
     """Print JSON."""
 
@@ -47,20 +47,20 @@ class CompareOptions:
 def command(arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
         flags.show_help(CompareOptions, PROG)
-    ours, passed_on = split(arguments)
-    options = flags.build(CompareOptions, flags.read(CompareOptions, ours, prog=PROG), prog=PROG)
+    own, train_arguments = split(arguments)
+    options = flags.build(CompareOptions, flags.read(CompareOptions, own, prog=PROG), prog=PROG)
     if options.seeds < 1:
         raise GrpoError(f"field seeds (command line): must be at least 1; got {options.seeds}")
     if options.jobs < 0:
-        raise GrpoError(f"field jobs (command line): must be 0 or more; got {options.jobs}")
+        raise GrpoError(f"field jobs (command line): must be at least 0; got {options.jobs}")
     algorithms = [name.strip() for name in options.algorithms.split(",") if name.strip()]
-    name = settled_name(options.name, passed_on)
-    jobs = make_jobs(algorithms, options.seeds, name, passed_on)
+    name = default_name(options.name, train_arguments)
+    jobs = make_jobs(algorithms, options.seeds, name, train_arguments)
     if options.picture != "none":
         check_matplotlib()
-    with Watch(jobs, quiet=options.json) as watch:
-        run_all(jobs, options.jobs or jobs_at_once(jobs), watch.look)
-    arms: dict[str, list[Finished]] = {}
+    with ProgressView(jobs, quiet=options.json) as progress:
+        run_all(jobs, options.jobs or jobs_at_once(jobs), progress.update)
+    arms: dict[str, list[RunResult]] = {}
     for job in sorted(jobs, key=lambda job: job.seed):
         arms.setdefault(job.arm, []).append(read(job))
     arms = {arm: arms[arm] for arm in dict.fromkeys(job.arm for job in jobs)}
@@ -77,25 +77,25 @@ def command(arguments: list[str]) -> int:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(words for the comparison, words for every `grpo train`)."""
+    """(arguments of the comparison, arguments of each `grpo train`)."""
     known = flags.leaves(CompareOptions)
-    ours: list[str] = []
-    passed_on: list[str] = []
+    own: list[str] = []
+    train_arguments: list[str] = []
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
         name, equals, _ = word.removeprefix("--").partition("=")
         setting = name.replace("-", "_")
         if not word.startswith("--") or setting not in known:
-            passed_on.append(word)
+            train_arguments.append(word)
             continue
-        ours.append(word)
+        own.append(word)
         if not equals and known[setting].kind is not bool and rest:
-            ours.append(rest.pop(0))
-    return ours, passed_on
+            own.append(rest.pop(0))
+    return own, train_arguments
 
 
-def as_json(arms: dict[str, list[Finished]], jobs: Sequence[Job], picture: Path | None) -> dict[str, Any]:
+def as_json(arms: dict[str, list[RunResult]], jobs: Sequence[Job], picture: Path | None) -> dict[str, Any]:
     def interval(found: Interval) -> dict[str, float | None]:
         ends = {"low": found.low, "high": found.high}
         return {"mean": found.mean} | {name: end if math.isfinite(end) else None for name, end in ends.items()}
@@ -114,10 +114,10 @@ def as_json(arms: dict[str, list[Finished]], jobs: Sequence[Job], picture: Path 
         {"better": each.better, "worse": each.worse, "beyond_luck": each.is_clear, **interval(each.interval)}
         for each in differences(arms)
     ]
-    return {"arms": rows, "pairs": pairs, "words": in_words(arms), "picture": str(picture) if picture else None}
+    return {"arms": rows, "pairs": pairs, "words": conclusions(arms), "picture": str(picture) if picture else None}
 
 
-def show(arms: dict[str, list[Finished]], picture: Path | None) -> None:
+def show(arms: dict[str, list[RunResult]], picture: Path | None) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -143,7 +143,7 @@ def show(arms: dict[str, list[Finished]], picture: Path | None) -> None:
     seeds = min(len(runs) for runs in arms.values())
     if seeds > 1:
         console.print(f"Means over {seeds} seeds, with their 95% intervals.", soft_wrap=True)
-    console.print("\n".join(in_words(arms)), highlight=False, soft_wrap=True)
+    console.print("\n".join(conclusions(arms)), highlight=False, soft_wrap=True)
     if picture:
         console.print(f"Picture: {picture}", highlight=False, soft_wrap=True)
 

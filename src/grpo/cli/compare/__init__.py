@@ -1,1 +1,1 @@
-"""Several algorithms or recipes, several seeds each, and which differences are beyond luck."""
+"""Compares algorithms or recipes over several seeds: which differences are statistically significant."""

@@ -1,4 +1,4 @@
-"""What came of the runs: a row per arm with intervals over seeds, and in words which differences are beyond luck."""
+"""Results of the runs: a row per arm with intervals over seeds, and which differences are significant."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import accumulate, combinations
 from statistics import fmean
 from typing import Literal
 
-from grpo.cli.compare.arms import Job
-from grpo.cli.compare.student import Interval, mean_interval, paired_interval
+from grpo.cli.compare.intervals import Interval, mean_interval, paired_interval
+from grpo.cli.compare.jobs import Job
 from grpo.config import Config
 from grpo.errors import GrpoError
 from grpo.model.plan import Work, find_shape, flops, needs
@@ -18,33 +18,33 @@ from grpo.record.store import Run
 
 Measure = Literal["accuracy", "reward_mean"]
 LAST_SHARE = 0.1
-"""The end of a run over which its training reward is averaged."""
+"""Share of the steps, at the end, over which the training reward is averaged."""
 
 
 @dataclass(frozen=True)
-class Finished:
-    """What one run recorded, step by step."""
+class RunResult:
+    """The record of one run, by step."""
 
     seed: int
     rewards: Sequence[float]
     tokens: Sequence[float]
-    """Sampled so far."""
+    """Tokens sampled up to the step."""
     seconds: Sequence[float]
-    """Spent in training so far, evaluations not counted."""
+    """Seconds of training up to the step, without evaluations."""
     evals: Sequence[tuple[int, float]]
-    """(steps taken, held-out accuracy); the mean reward instead where the run has no accuracy."""
+    """(step, held-out accuracy); the mean reward if the run has no accuracy."""
     problems: int
-    """Asked in an evaluation."""
+    """Number of problems of an evaluation."""
     memory: float
-    """Bytes at the worst moment."""
+    """Peak bytes."""
     operations: float
-    """Predicted from the lengths that came and the groups that were trained on, all steps together."""
+    """Floating-point operations of all steps, predicted from the recorded lengths and groups."""
     measure: Measure = "accuracy"
-    """What `evals` holds."""
+    """The quantity in `evals`."""
 
     @property
     def held_out(self) -> float:
-        """At the end."""
+        """The last evaluation."""
         return self.evals[-1][1]
 
     @property
@@ -53,14 +53,14 @@ class Finished:
         return fmean(self.rewards[-last:])
 
 
-def read(job: Job) -> Finished:
+def read(job: Job) -> RunResult:
     with Run.open(job.folder, job.name, readonly=True) as run:
         rows, evals = run.metrics(), run.evals()
         seconds: dict[int, float] = {}
         for span in run.spans():
             seconds[span["step"]] = seconds.get(span["step"], 0.0) + span["seconds"]
         measure: Measure = "accuracy" if all(row["accuracy"] is not None for row in evals) else "reward_mean"
-        return Finished(
+        return RunResult(
             seed=job.seed,
             rewards=rewards_of(rows),
             tokens=list(accumulate(row["tokens"] for row in rows)),
@@ -74,7 +74,7 @@ def read(job: Job) -> Finished:
 
 
 def rewards_of(rows: Sequence[Mapping[str, float | None]]) -> list[float]:
-    """By step. One without a scored completion has none, and stays where it was.
+    """Mean reward by step. A step without a scored completion repeats the value before it.
 
     >>> rewards_of([{"reward_mean": 0.5}, {"reward_mean": None}, {"reward_mean": 0.25}])
     [0.5, 0.5, 0.25]
@@ -87,10 +87,10 @@ def rewards_of(rows: Sequence[Mapping[str, float | None]]) -> list[float]:
 
 
 def operations(job: Job, run: Run, rows: Sequence[Mapping[str, float]]) -> float:
-    """Of all steps; 0 where the model's shape is not known."""
+    """Floating-point operations of all steps; 0 if the model's shape is unknown."""
     try:
         shape = find_shape(run.config["model"])
-    except GrpoError:  # border: a folder people made
+    except GrpoError:  # border: a folder that any program may have written
         return 0.0
     config, needed = job.config, needs(job.config.loss, job.config.critic)
     prompt = fmean(len(group["prompt"]) for group in run.groups(0)) / (3 if shape.vocabulary > 1000 else 1)
@@ -98,7 +98,7 @@ def operations(job: Job, run: Run, rows: Sequence[Mapping[str, float]]) -> float
     total = 0.0
     for row in rows:
         length, shares = row["length_mean"], phase_shares(row, config)
-        # Between two whole lengths, in proportion.
+        # Linear interpolation between two whole lengths.
         low, high = (
             sum(
                 shares.get(phase, 1.0) * count
@@ -111,7 +111,7 @@ def operations(job: Job, run: Run, rows: Sequence[Mapping[str, float]]) -> float
 
 
 def phase_shares(row: Mapping[str, float], config: Config) -> dict[str, float]:
-    """How much of a full step's work each phase was: groups drawn again are sampled, those left out not trained on."""
+    """Share of a full step's work in each phase: replaced groups are sampled, not trained on."""
     loss, asked = config.loss, config.prompts_per_step
     there = (row.get("groups_kept") or asked) / asked
     all_teach = (loss.beta and loss.kl_in == "loss") or loss.entropy or loss.baseline == "value"
@@ -120,7 +120,7 @@ def phase_shares(row: Mapping[str, float], config: Config) -> dict[str, float]:
     return {"rollout": drawn, "reference": there, "critic": there, "old policy": taught, "update": taught}
 
 
-MEASURES: Mapping[str, Callable[[Finished], float]] = {
+MEASURES: Mapping[str, Callable[[RunResult], float]] = {
     "held_out": lambda run: run.held_out,
     "reward": lambda run: run.reward,
     "tokens": lambda run: run.tokens[-1],
@@ -130,7 +130,7 @@ MEASURES: Mapping[str, Callable[[Finished], float]] = {
 }
 
 
-def summarise(arms: Mapping[str, Sequence[Finished]]) -> dict[str, dict[str, Interval]]:
+def summarise(arms: Mapping[str, Sequence[RunResult]]) -> dict[str, dict[str, Interval]]:
     """By arm and measure: the mean over seeds with its 95% interval."""
     found = {
         arm: {name: mean_interval([measure(run) for run in runs]) for name, measure in MEASURES.items()}
@@ -143,13 +143,13 @@ def summarise(arms: Mapping[str, Sequence[Finished]]) -> dict[str, dict[str, Int
     return found
 
 
-def measure_of(arms: Mapping[str, Sequence[Finished]]) -> Measure:
-    """What the arms are compared by: all have the same task and rewards."""
+def measure_of(arms: Mapping[str, Sequence[RunResult]]) -> Measure:
+    """The quantity that arms are compared by; it is the same for all."""
     return next(run.measure for runs in arms.values() for run in runs)
 
 
 def within(found: Interval, least: float, most: float) -> Interval:
-    """A share cannot be below 0 or above 1, whatever two seeds suggest."""
+    """The interval cut to the possible range of a share."""
     return Interval(found.mean, max(least, found.low), min(most, found.high))
 
 
@@ -166,8 +166,8 @@ class Difference:
         return self.interval.low > 0
 
 
-def differences(arms: Mapping[str, Sequence[Finished]]) -> list[Difference]:
-    """All pairs. Their intervals hold all together with 95%: each alone is wider, the more pairs there are."""
+def differences(arms: Mapping[str, Sequence[RunResult]]) -> list[Difference]:
+    """All pairs, with simultaneous 95% intervals (Bonferroni correction)."""
     pairs = list(combinations(arms, 2))
     level = 1 - 0.05 / max(1, len(pairs))
     found = []
@@ -178,18 +178,18 @@ def differences(arms: Mapping[str, Sequence[Finished]]) -> list[Difference]:
             found.append(Difference(better, worse, paired_interval(ours, theirs, level)))
             continue
         problems = arms[better][0].problems
-        # Three seeds may agree by chance more closely than so many problems can measure at all.
-        luck = sum(share * (1 - share) / problems for share in (fmean(ours), fmean(theirs))) / len(ours)
-        interval = paired_interval(ours, theirs, level, math.sqrt(luck))
+        # Few seeds may agree by chance more closely than the number of problems can resolve.
+        sampling_variance = sum(share * (1 - share) / problems for share in (fmean(ours), fmean(theirs))) / len(ours)
+        interval = paired_interval(ours, theirs, level, math.sqrt(sampling_variance))
         found.append(Difference(better, worse, within(interval, -1.0, 1.0) if len(ours) > 1 else interval))
     return found
 
 
-def in_words(arms: Mapping[str, Sequence[Finished]]) -> list[str]:
-    """Plain sentences on held-out accuracy, or on the held-out reward of runs without accuracy."""
+def conclusions(arms: Mapping[str, Sequence[RunResult]]) -> list[str]:
+    """Sentences on held-out accuracy, or on the held-out reward of runs without accuracy."""
     seeds = min(len(runs) for runs in arms.values())
     if seeds < 2:
-        return ["One seed each: what differs here may be luck, and nothing can be told; add seeds (--seeds 3)."]
+        return ["One seed each: differences may be chance; add seeds (--seeds 3)."]
     found, judged = differences(arms), measure_of(arms) == "accuracy"
     form, what = ("{:.1%}", "held-out problems") if judged else ("{:.3f}", "held-out reward")
 
@@ -199,14 +199,14 @@ def in_words(arms: Mapping[str, Sequence[Finished]]) -> list[str]:
     clear, unclear = ([each for each in found if each.is_clear == side] for side in (True, False))
     sentences = [
         f"{each.better} is better than {each.worse} by {form.format(each.interval.mean)} of {what} {interval(each)}, "
-        "beyond luck."
+        "statistically significant."
         for each in sorted(clear, key=lambda each: -each.interval.mean)
     ]
     if unclear:
         widest = max(unclear, key=lambda each: each.interval.mean)
         rest = "No difference" if not clear else f"No other difference ({len(unclear)} pairs)"
         sentences.append(
-            f"{rest} can be told from luck with {seeds} seeds; the largest of them is {widest.better} over "
+            f"{rest} is statistically significant with {seeds} seeds; the largest is {widest.better} over "
             f"{widest.worse}, {form.format(widest.interval.mean)} {interval(widest)}."
         )
     return sentences

@@ -1,4 +1,4 @@
-"""Runs the jobs, as many at a time as the machine carries; each is `grpo train --resume`, so nothing is done twice."""
+"""Runs the jobs, several at a time. Each is `grpo train --resume`, so finished work is kept."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO
 
-from grpo.cli.compare.arms import Job
+from grpo.cli.compare.jobs import Job
 from grpo.config.schema import as_dict, resolve
 from grpo.errors import GrpoError
 from grpo.model.plan import PRECISIONS, Work, find_shape, memory_of, needs
 from grpo.record.lock import RunLock
 from grpo.record.store import Run
 
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_POLLS = 0.5
 PROGRAM = 600_000_000
-"""Bytes of a training process before it has a model: Python, torch, transformers."""
+"""Bytes of a training process without a model: Python, torch, transformers."""
 PROMPT_TOKENS = 256
-"""Guessed, for how much memory a run takes."""
+"""Assumed prompt length in the memory prediction."""
 
 
 @dataclass
 class Running:
     job: Job
     process: subprocess.Popen[bytes] | None
-    """None: another process, perhaps of a comparison that was killed, is at it; it is waited for."""
+    """None: another process, perhaps of a killed comparison, trains this run; we wait for it."""
     errors: IO[bytes]
 
 
-def run_all(jobs: Sequence[Job], at_once: int, look: Callable[[Sequence[Job], Sequence[Job]], None]) -> None:
-    """`look(running, done)` is called now and then. The first failure ends it; the others stop with a checkpoint."""
+def run_all(jobs: Sequence[Job], at_once: int, report: Callable[[Sequence[Job], Sequence[Job]], None]) -> None:
+    """Calls `report(running, done)` after each poll. The first failure stops all runs, each with a checkpoint."""
     done = [job for job in jobs if is_finished(job)]
     waiting = [job for job in jobs if job not in done]
     running: list[Running] = []
@@ -43,19 +43,19 @@ def run_all(jobs: Sequence[Job], at_once: int, look: Callable[[Sequence[Job], Se
         while waiting or running:
             while waiting and len(running) < at_once:
                 running.append(_start(waiting.pop(0), undo.enter_context(tempfile.TemporaryFile())))
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+            time.sleep(SECONDS_BETWEEN_POLLS)
             for entry in [entry for entry in running if _ended(entry)]:
                 running.remove(entry)
                 if entry.process is None:
-                    waiting.insert(0, entry.job)  # to see whether anything is left to do
+                    waiting.insert(0, entry.job)  # it may not be finished
                 else:
                     _check(entry)
                     done.append(entry.job)
-            look([entry.job for entry in running], done)
+            report([entry.job for entry in running], done)
 
 
 def _stop(running: Sequence[Running]) -> None:
-    """Each ends with a checkpoint, after its step."""
+    """Each run stops with a checkpoint, after its step."""
     processes = [entry.process for entry in running if entry.process is not None]
     for process in processes:
         process.terminate()
@@ -64,11 +64,11 @@ def _stop(running: Sequence[Running]) -> None:
 
 
 def is_finished(job: Job) -> bool:
-    """Whether the run is there, came to its end, and is this very one."""
+    """Whether the run exists, has finished, and has this config."""
     if not (job.folder / job.name / "run.db").is_file():
         return False
     with Run.open(job.folder, job.name, readonly=True) as run:
-        return run.summary()["status"] == "finished" and run.config == as_dict(resolve(job.config))
+        return run.status == "finished" and run.config == as_dict(resolve(job.config))
 
 
 def _start(job: Job, errors: IO[bytes]) -> Running:
@@ -100,13 +100,13 @@ def _check(entry: Running) -> None:
     if entry.process.returncode in (130, -2, -15):
         raise KeyboardInterrupt
     entry.errors.seek(0)
-    told = entry.errors.read().decode(errors="replace").strip().splitlines()
-    reason = told[-1].removeprefix("grpo: ") if told else f"exit code {entry.process.returncode}"
-    raise GrpoError(f"run {entry.job.name}: {reason}; mend that and compare again: what is done is kept")
+    lines = entry.errors.read().decode(errors="replace").strip().splitlines()
+    reason = lines[-1].removeprefix("grpo: ") if lines else f"exit code {entry.process.returncode}"
+    raise GrpoError(f"run {entry.job.name}: {reason}; fix it and run the same command again: finished runs are kept")
 
 
 def jobs_at_once(jobs: Sequence[Job]) -> int:
-    """One per core for models that train on one thread; one alone where a run takes all cores, or the GPU."""
+    """One per core for models that train on one thread; 1 if a run uses all cores or a GPU."""
     import torch
 
     from grpo.model.device import SMALL_MODEL, free_memory, pick_device
@@ -116,7 +116,7 @@ def jobs_at_once(jobs: Sequence[Job]) -> int:
         config = job.config
         try:
             shape = find_shape(config.model)
-        except GrpoError:  # border: a name only the trainer understands
+        except GrpoError:  # border: a name that only the trainer can resolve
             return 1
         if shape.parameters >= SMALL_MODEL or torch.device(pick_device(config.system)).type != "cpu":
             return 1

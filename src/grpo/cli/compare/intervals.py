@@ -1,4 +1,4 @@
-"""Student's t, computed rather than looked up: intervals of a mean over few seeds."""
+"""Confidence intervals of a mean over few seeds, by Student's t-distribution."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and what it may be; low and high are infinite where one value alone tells nothing of its luck."""
+    """A mean and its confidence interval; low and high are infinite for a single value."""
 
     mean: float
     low: float
@@ -18,7 +18,7 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95, least_error: float = 0.0) -> Interval:
-    """Mean ± t·s/√n. `least_error` is a standard error the mean has at least, whatever the values' spread.
+    """Mean ± t·s/√n. `least_error` is a lower bound of the standard error.
 
     >>> mean_interval([1.0, 2.0, 3.0])                       # 2 ± 4.303 · 1/√3
     Interval(mean=2.0, low=-0.4841..., high=4.4841...)
@@ -34,7 +34,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95, least_error: flo
 def paired_interval(
     first: Sequence[float], second: Sequence[float], level: float = 0.95, least_error: float = 0.0
 ) -> Interval:
-    """Of first − second, seed by seed: what the seeds have in common, their problems, cancels."""
+    """Interval of first − second, paired by seed: variation that a seed's runs share cancels."""
     differences = [a - b for a, b in zip(first, second, strict=True)]
     return mean_interval(differences, level, least_error)
 

@@ -1,4 +1,4 @@
-"""The comparison as a picture: means over seeds with bands that hold the mean with 95%."""
+"""Plots a comparison: means over seeds with 95% confidence bands."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from grpo.cli.compare.outcome import Finished, measure_of, summarise
-from grpo.cli.compare.student import t_quantile
+from grpo.cli.compare.intervals import t_quantile
+from grpo.cli.compare.results import RunResult, measure_of, summarise
 from grpo.errors import GrpoError
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31")
-"""Told apart by colour-blind eyes (Okabe and Ito, and a brown)."""
+"""Distinct for colour-blind readers (Okabe and Ito, and a brown)."""
 POINTS = 200
 
 
@@ -25,10 +25,10 @@ def check_matplotlib() -> None:
         )
 
 
-def draw(arms: Mapping[str, Sequence[Finished]], file: Path, title: str) -> None:
+def draw(arms: Mapping[str, Sequence[RunResult]], file: Path, title: str) -> None:
     import matplotlib
 
-    matplotlib.use("Agg")  # no window, whatever the machine has
+    matplotlib.use("Agg")  # without a window
     from matplotlib import pyplot
 
     figure, ((by_step, by_token, by_second), (held_out, memory, compute)) = pyplot.subplots(
@@ -48,7 +48,7 @@ def draw(arms: Mapping[str, Sequence[Finished]], file: Path, title: str) -> None
     ):
         _bars(axes, measure, unit, label, arms, colours)
     seeds = min(len(runs) for runs in arms.values())
-    bands = f"{seeds} seeds; bands and bars hold the mean with 95%" if seeds > 1 else "one seed"
+    bands = f"{seeds} seeds; bands and bars are 95% intervals of the mean" if seeds > 1 else "one seed"
     figure.suptitle(f"{title}   ({bands})")
     figure.savefig(file, dpi=120)
     pyplot.close(figure)
@@ -57,25 +57,25 @@ def draw(arms: Mapping[str, Sequence[Finished]], file: Path, title: str) -> None
 def _curves(
     axes: Any,
     label: str,
-    arms: Mapping[str, Sequence[Finished]],
+    arms: Mapping[str, Sequence[RunResult]],
     colours: Mapping[str, str],
-    curve: Callable[[Finished], Any],
+    curve: Callable[[RunResult], Any],
 ) -> None:
     for i, (arm, runs) in enumerate(arms.items()):
         x, mean, half = band([curve(run) for run in runs])
-        line = ("-", "--", ":")[i // len(COLOURS) % 3]  # where colours come again
+        line = ("-", "--", ":")[i // len(COLOURS) % 3]  # when colours repeat
         axes.plot(x, mean, line, color=colours[arm], label=arm, linewidth=1.6)
         axes.fill_between(x, mean - half, mean + half, color=colours[arm], alpha=0.15, linewidth=0)
     axes.set_xlabel(label)
     axes.grid(alpha=0.25)
-    # As high as the means need: the bands of two or three seeds are far wider than anything to be seen.
+    # Limits follow the means: bands of two or three seeds are far wider.
     means = np.concatenate([line.get_ydata() for line in axes.lines])
     room = max(0.05, 0.25 * float(np.ptp(means)))
     axes.set_ylim(float(means.min()) - room, float(means.max()) + room)
 
 
 def band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where all curves have values: places, their mean there, and half the width of its 95% interval.
+    """x values where all curves are defined, the mean there, and half the width of its 95% interval.
 
     >>> x, mean, half = band([(np.array([0, 2]), np.array([0.0, 2.0])), (np.array([0, 4]), np.array([2.0, 2.0]))])
     >>> float(x[-1]), float(mean[0]), float(mean[-1]), round(float(half[0]), 2)
@@ -91,7 +91,7 @@ def band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, n
 
 
 def _smooth(values: Sequence[float]) -> np.ndarray:
-    """Each with its neighbours within a twentieth of the run."""
+    """Moving average over a twentieth of the run to either side."""
     reach = len(values) // 20
     return np.array([np.mean(values[max(0, i - reach) : i + reach + 1]) for i in range(len(values))])
 
@@ -101,7 +101,7 @@ def _bars(
     measure: str,
     unit: float,
     label: str,
-    arms: Mapping[str, Sequence[Finished]],
+    arms: Mapping[str, Sequence[RunResult]],
     colours: Mapping[str, str],
 ) -> None:
     found = {arm: rows[measure] for arm, rows in summarise(arms).items()}

@@ -1,4 +1,4 @@
-"""What is compared: one arm per preset or recipe, each trained once per seed, under names that never change."""
+"""The runs of a comparison: one arm per preset or recipe, trained once per seed, under fixed names."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from grpo.config import Config
 from grpo.config.schema import check_run_name, parse_train
 from grpo.errors import GrpoError
 
-OURS = ("run", "resume", "seed", "algorithm", "quiet")
-"""Settings of a run that the comparison itself makes."""
+OWN_SETTINGS = ("run", "resume", "seed", "algorithm", "quiet")
+"""Settings of a run that the comparison sets itself."""
 
 
 @dataclass(frozen=True)
@@ -36,26 +36,26 @@ class Job:
         return Path(self.config.system.runs)
 
 
-def settled_name(name: str, passed_on: Sequence[str]) -> str:
-    """The name given, or one that the same settings, in the same words, always get."""
-    return name or f"compare-{hashlib.sha256(repr(list(passed_on)).encode()).hexdigest()[:6]}"
+def default_name(name: str, train_arguments: Sequence[str]) -> str:
+    """The given name, or a hash of the arguments: the same command always gets the same name."""
+    return name or f"compare-{hashlib.sha256(repr(list(train_arguments)).encode()).hexdigest()[:6]}"
 
 
-def make_jobs(algorithms: Sequence[str], seeds: int, name: str, passed_on: Sequence[str]) -> list[Job]:
-    """Arms × seeds, all of them checked. With presets named, recipes are settings they share; else each is an arm.
+def make_jobs(algorithms: Sequence[str], seeds: int, name: str, train_arguments: Sequence[str]) -> list[Job]:
+    """Validated runs of all arms and seeds. With `algorithms`, recipes are shared settings; without, each is an arm.
 
-    Seeds go round before arms do: an early end leaves every arm with as many.
+    All arms of a seed come before the next seed, so that an early end leaves every arm with equally many.
     """
-    recipes = [word for word in passed_on if word.endswith(".toml")]
-    flags = [word for word in passed_on if not word.endswith(".toml")]
+    recipes = [word for word in train_arguments if word.endswith(".toml")]
+    flags = [word for word in train_arguments if not word.endswith(".toml")]
     arms: dict[str, list[str]] = {}
     for algorithm in algorithms:
         arms[algorithm] = [*recipes, *flags, "--algorithm", algorithm]
     if not algorithms:
         arms = {Path(recipe).stem: [recipe, *flags] for recipe in recipes}
     if len(arms) < 2 or len(arms) != len(algorithms or recipes):
-        raise GrpoError("field algorithms: name two different ones or more (--algorithms grpo,dr_grpo), or two recipes")
-    _refuse_ours(flags)
+        raise GrpoError("field algorithms: name at least two different ones (--algorithms A,B), or two recipes")
+    _refuse_own_settings(flags)
     jobs = []
     for seed in range(1, seeds + 1):
         for arm, arguments in arms.items():
@@ -66,8 +66,8 @@ def make_jobs(algorithms: Sequence[str], seeds: int, name: str, passed_on: Seque
     return jobs
 
 
-def _refuse_ours(flags: Sequence[str]) -> None:
+def _refuse_own_settings(flags: Sequence[str]) -> None:
     for word in flags:
         setting = word.removeprefix("--").partition("=")[0].replace("-", "_")
-        if word.startswith("--") and setting in OURS:
-            raise GrpoError(f"field {setting} (command line): each run of a comparison has its own; leave it out")
+        if word.startswith("--") and setting in OWN_SETTINGS:
+            raise GrpoError(f"field {setting} (command line): is set by the comparison for each run; leave it out")
