@@ -114,7 +114,8 @@ def test_runs_without_accuracy_are_compared_by_their_held_out_reward() -> None:
     }
     half = 4.30265 * 0.2 / math.sqrt(3)
     assert conclusions(found) == [
-        f"good is better than bad by 5.000 of held-out reward [{5 - half:.3f} to {5 + half:.3f}], statistically significant."
+        f"good is better than bad by 5.000 of held-out reward [{5 - half:.3f} to {5 + half:.3f}], "
+        "statistically significant."
     ]
     assert summarise(found)["good"]["held_out"].high > 1
 

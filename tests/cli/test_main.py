@@ -31,7 +31,7 @@ def trained(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 MISTAKES = {
-    "unknown command": (["trian"], "no command", "did you mean train"),
+    "unknown command": (["trian"], "unknown command", "did you mean train"),
     "unknown field": (["train", "--stepz", "3"], "field stepz (command line): unknown", "--steps"),
     "unknown nested field": (["train", "--beat", "0.1"], "field beat (command line): unknown", "--loss.beta"),
     "wrong type": (["train", "--steps", "many"], "field steps (command line)", "whole number"),

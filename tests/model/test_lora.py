@@ -387,7 +387,7 @@ def test_adapters_upon_adapters(trained: Path, tmp_path: Path, capsys: pytest.Ca
         assert run.meta("memory")["predicted"] > 0, "its shape is the base model's"
     runs = ["--runs", str(tmp_path)]
     assert main(["export", "adapted", str(tmp_path / "kept"), "--adapter", *runs]) == 2
-    assert "field adapter: adapted began from another adapter" in capsys.readouterr().err
+    assert "field adapter: adapted was trained on another adapter" in capsys.readouterr().err
     assert main(["export", "adapted", str(tmp_path / "plain"), *runs]) == 0
     merged = load_policy(str(tmp_path / "plain")).weights()
     base, first, second = load_policy("nano"), load_policy(str(model)), merged
@@ -412,7 +412,7 @@ def test_a_whole_model_is_not_resumed_with_another_shape_or_an_adapter(
     with pytest.raises(GrpoError, match=r"holds a whole model, not an adapter; resume with --lora.rank 0"):
         grpo.train(small(tmp_path, resume=True, checkpoints=change))
     assert main(["export", "adapted", str(tmp_path / "kept"), "--adapter", "--runs", str(tmp_path)]) == 2
-    assert "field adapter: adapted trained the whole model" in capsys.readouterr().err
+    assert "field adapter: adapted has no adapter (it trained the whole model)" in capsys.readouterr().err
 
 
 def test_what_does_nothing_is_said() -> None:

@@ -415,7 +415,7 @@ def test_damage_is_named_and_the_one_before_is_used(
     assert checkpoints.newest_whole(told.append) == Checkpoint(2, path / "checkpoints" / "step-000002")
     [line] = told
     assert line.startswith("checkpoint step-000004 is damaged: ")
-    assert line.endswith("; set aside as damaged-step-000004")
+    assert line.endswith("; renamed to damaged-step-000004")
     assert "\n" not in line
     # A changed manifest may no longer agree with a file that is as it was; then that file is named.
     assert str(damaged / file) in line or (file == MANIFEST and str(damaged) in line)

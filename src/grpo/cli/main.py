@@ -1,4 +1,4 @@
-"""The command line. A command is imported when it is called, so that help answers at once."""
+"""The command line. A command's module is imported when it is called, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from grpo.errors import GrpoError
 USAGE = """\
 grpo: train language models with Group Relative Policy Optimization, and see why every update happened.
 
-  grpo train [recipe.toml ...] [--field value ...]   train; alone, it teaches the embedded model on the CPU
+  grpo train [recipe.toml ...] [--field value ...]   train; without arguments, the embedded model on the CPU
   grpo sft MODEL DATA          supervised fine-tuning on written answers, or on a --task's gold answers
-  grpo check TASK              before training: do the golds pass, does junk fail, what pays that should not
+  grpo check TASK              check a task: gold answers pass, junk fails, wrong answers that earn a reward
   grpo eval MODEL              held-out accuracy with its 95% interval
-  grpo sample MODEL "PROMPT"   a group of completions, scored where the task can score it
-  grpo runs [NAME]             what is recorded
-  grpo plan MODEL              memory and compute of a step, before anything is loaded
-  grpo compare --algorithms A,B --seeds N   several ways, several seeds, and what is beyond luck
-  grpo export RUN FOLDER       the trained model as a plain Hugging Face folder
-  grpo lab                     look inside every run, live, down to the token (in the browser)
+  grpo sample MODEL "PROMPT"   a group of completions, with rewards if the task can score it
+  grpo runs [NAME]             list the runs, or report on one
+  grpo plan MODEL              memory and compute of a step, predicted without loading the model
+  grpo compare --algorithms A,B --seeds N   several algorithms and seeds, and which differences are significant
+  grpo export RUN FOLDER       write the trained model as a Hugging Face folder
+  grpo lab                     inspect runs in the browser, live, down to the token
 
 MODEL is tiny or nano (embedded), smollm2 (fetched once), the name of a run, a Hugging Face folder or id, a GGUF file.
 `grpo COMMAND --help` lists a command's options.
-`--dry-run` prints the config that would train, and stops. `--debug` shows tracebacks.
+`--dry-run` prints the resolved config and exits. `--debug` shows tracebacks.
 """
 
 COMMANDS = {
@@ -39,7 +39,7 @@ COMMANDS = {
     "export": "grpo.cli.commands.export",
     "lab": "grpo.cli.commands.lab",
 }
-"""The module of each; its `command` takes the words that follow and returns the exit code."""
+"""The module of each command; its function `command` takes the remaining arguments and returns the exit code."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # a border: the reader of our output, `head` for instance, has left
+    except BrokenPipeError:  # border: the reader of our output, `head` for instance, has left
         sys.stderr.close()
         return 0
 
@@ -75,7 +75,7 @@ def _dispatch(arguments: list[str]) -> int:
 
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
-        raise GrpoError(f"no command {shown(name)}; {hint}")
+        raise GrpoError(f"unknown command {shown(name)}; {hint}")
     code: int = import_module(COMMANDS[name]).command(rest)
     return code
 

@@ -1,1 +1,1 @@
-"""What a run leaves behind: its record, checkpoints, metrics, loggers and findings."""
+"""The record of a run, its checkpoints, metrics, loggers, callbacks and findings."""

@@ -1,7 +1,7 @@
-"""Checkpoints of a run: folders checkpoints/step-000050 with everything needed to go on from there.
+"""Checkpoints of a run: folders checkpoints/step-000050 with everything needed to resume from there.
 
-A folder of that name is whole, or it is found out: files are written aside, fsynced, hashed in a manifest, and renamed;
-before one is used every hash is checked. Writing happens in the background, from a copy of the weights.
+Files are written to a hidden folder, synced to the disk, hashed in a manifest, and the folder is renamed. Every hash is
+checked before a checkpoint is used. A background thread writes, from a copy of the weights.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What a checkpoint holds, copied off the run so that training can go on while it is written."""
+    """The content of a checkpoint, copied so that training can continue while it is written."""
 
     files: dict[str, bytes]
-    """Config and tokenizer, which do not change: with the weights they make a plain Hugging Face folder."""
+    """Config and tokenizer; with the weights they make a Hugging Face folder."""
     weights: dict[str, torch.Tensor]
     optimizer_tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
-    """Whatever else the next step depends on; plain JSON values."""
+    """Everything else the next step depends on, as JSON values."""
     beside: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
-    """More tensors by file: a critic, a reference that is not the starting model."""
+    """Further tensors by file: a critic, a refreshed reference."""
 
     def size(self) -> int:
-        """About as many bytes as it takes on the disk."""
+        """Approximate bytes on the disk."""
         return sum(
             tensor.nbytes
             for tensors in (self.weights, self.optimizer_tensors, *self.beside.values())
@@ -51,10 +51,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder checkpoints/step-000050: model/ (a plain Hugging Face folder), optimizer.safetensors, state.json."""
+    """A folder checkpoints/step-000050: model/ (a Hugging Face folder), optimizer.safetensors, state.json."""
 
     step: int
-    """Steps the run had taken."""
+    """Number of steps the run had taken."""
     path: Path
 
     @property
@@ -69,17 +69,17 @@ class Checkpoint:
         return (self.path / f"{name}.safetensors").exists()
 
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
-        """Of the file of that name beside the model: optimizer, critic, reference."""
+        """Tensors of one file: optimizer, critic or reference."""
         from safetensors.torch import load_file
 
         return load_file(self.path / f"{name}.safetensors")
 
     def damage(self) -> str:
-        """What is wrong with it, naming the file; empty when every file is there with its size and hash."""
+        """The first damaged file and its damage; empty if every file has its size and hash."""
         try:
             listed = json.loads((self.path / MANIFEST).read_text())["files"]
             expected = {name: (entry["size"], entry["sha256"]) for name, entry in listed.items()}
-        # A border: anything may have happened to the file since it was written.
+        # Border: any program may have changed the file.
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return f"{self.path / MANIFEST} is missing or unreadable"
         present = {str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()}
@@ -105,10 +105,9 @@ class Checkpoints:
         self._written: SimpleQueue[Checkpoint] = SimpleQueue()
 
     def save(self, step: int, take: Callable[[], Snapshot], also_keep: int | None = None) -> None:
-        """Takes a snapshot and starts writing it; afterwards the newest ones stay, and the one of step `also_keep`.
+        """Take a snapshot and start writing it; then delete all but the newest ones and that of step `also_keep`.
 
-        It is taken only when the one before is written, so that both may use the same memory. What went wrong with
-        that one is raised here, and nothing is started.
+        Waits for the checkpoint before, whose memory the snapshot reuses. An error of that one is raised here.
         """
         self.wait()
         self.folder.mkdir(exist_ok=True)
@@ -119,13 +118,13 @@ class Checkpoints:
         self._writing = self._writer.submit(self._write_or_clean_up, step, snapshot, also_keep)
 
     def wait(self) -> None:
-        """Until nothing is being written. Raises what went wrong."""
+        """Wait until nothing is being written. Raises the error of the write."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
     def settle(self) -> None:
-        """Until nothing is being written, whatever came of it."""
+        """Wait until nothing is being written; errors are ignored."""
         if self._writing is not None:
             self._writing.exception()
 
@@ -135,13 +134,12 @@ class Checkpoints:
             yield self._written.get()
 
     def newest(self) -> Checkpoint | None:
-        """The newest one, checked no further; None when there is none."""
+        """The newest one, unchecked; None if there is none."""
         found = self._all()
         return found[-1] if found else None
 
     def newest_whole(self, report: Callable[[str], None], *, up_to: int | None = None) -> Checkpoint | None:
-        """The newest one, of at most `up_to` steps, whose every hash is right. Damaged ones are reported and set aside
-        as damaged-step-…"""
+        """The newest undamaged one of at most `up_to` steps. Damaged ones are reported and renamed to damaged-step-…"""
         for checkpoint in reversed(self._all()):
             if up_to is not None and checkpoint.step > up_to:
                 continue
@@ -152,7 +150,7 @@ class Checkpoints:
             if aside.exists():
                 shutil.rmtree(aside)
             checkpoint.path.rename(aside)
-            report(f"checkpoint {checkpoint.path.name} is damaged: {damage}; set aside as {aside.name}")
+            report(f"checkpoint {checkpoint.path.name} is damaged: {damage}; renamed to {aside.name}")
         return None
 
     def at(self, step: int) -> Checkpoint | None:
@@ -184,7 +182,7 @@ class Checkpoints:
         from grpo.model.tensorfile import write_tensors
 
         aside, final = self._aside(step), self._final(step)
-        for abandoned in self.folder.glob(".*-step-*"):  # by a run that was killed here
+        for abandoned in self.folder.glob(".*-step-*"):  # of a run that was killed while writing
             shutil.rmtree(abandoned)
         (aside / "model").mkdir(parents=True)
         point("checkpoint.begun")
@@ -225,7 +223,7 @@ def _sha256(file: Path) -> str:
 
 
 def _fsync(path: Path) -> None:
-    """Files and folders alike: a rename is safe only when what it names is on the disk."""
+    """Sync a file or folder to the disk: a rename is safe only after that."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -234,7 +232,7 @@ def _fsync(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Renamed first: killed halfway, the rest of it is not taken for a checkpoint."""
+    """Rename, then delete: a half-deleted folder is never taken for a checkpoint."""
     gone = path.rename(path.with_name(f".removing-{path.name}"))
     point("checkpoint.pruning")
     shutil.rmtree(gone)

@@ -1,4 +1,4 @@
-"""One trainer per run."""
+"""File lock: one trainer per run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 from grpo.errors import GrpoError
 
-LOOKS = 5
-"""Who only looks (`is_left_behind`) has the lock for an instant; who is refused so often is refused by a trainer."""
+ATTEMPTS = 5
+"""A reader (`is_abandoned`) holds the lock for an instant; after this many refusals the holder is a trainer."""
 
 
 class RunLock:
-    """Held until closed, or until the process ends in any way at all."""
+    """Held until closed, or until the process ends, however it ends."""
 
     def __init__(self, run_path: Path):
         self._descriptor = os.open(run_path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        if not any(_taken(self._descriptor, fcntl.LOCK_EX, wait=0.02 * look) for look in range(LOOKS)):
+        if not any(_acquire(self._descriptor, fcntl.LOCK_EX, wait=0.02 * attempt) for attempt in range(ATTEMPTS)):
             holder = os.pread(self._descriptor, 20, 0).decode() or "unknown"
             os.close(self._descriptor)
             raise GrpoError(
@@ -31,19 +31,19 @@ class RunLock:
         os.close(self._descriptor)
 
 
-def is_left_behind(run_path: Path) -> bool:
-    """Whether a trainer had the lock and nobody has it now: one whose run still says "running" was killed."""
+def is_abandoned(run_path: Path) -> bool:
+    """Whether a trainer once held the lock and none does now. If the record says "running", the run was killed."""
     try:
         descriptor = os.open(run_path / "lock", os.O_RDONLY)
-    except OSError:  # never locked, or not for us to see
+    except OSError:  # never locked, or not readable
         return False
     try:
-        return _taken(descriptor, fcntl.LOCK_SH)
+        return _acquire(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
 
 
-def _taken(descriptor: int, kind: int, wait: float = 0.0) -> bool:
+def _acquire(descriptor: int, kind: int, wait: float = 0.0) -> bool:
     time.sleep(wait)
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)

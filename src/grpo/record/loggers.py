@@ -1,7 +1,7 @@
-"""W&B, TensorBoard and trackio beside our own record: the same numbers under the same names and steps.
+"""W&B, TensorBoard and trackio: the numbers of the record under the same names and steps.
 
-A thread of its own hands rows over, so that no training step waits for a disk or a network. What a logger lacks of a
-run that goes on, it gets from the record; what it has, it does not get again.
+A thread passes rows to the loggers, so that no training step waits for a disk or a network. When a run resumes, a
+logger gets the rows it lacks from the record, and no row twice.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
     from grpo.record.store import Run
 
 PROJECT = "grpo"
-"""Under which runs appear, unless WANDB_PROJECT or TRACKIO_PROJECT says otherwise."""
+"""Project name, unless WANDB_PROJECT or TRACKIO_PROJECT is set."""
 SECONDS_TO_CLOSE = 60.0
-"""How long the end of a run waits for rows still on their way."""
+"""Longest wait for pending rows at the end of a run."""
 
-Place = tuple[int, bool]
-"""A step, and whether its own row is meant; that of the evaluation before it comes first."""
-NOTHING: Place = (-1, True)
+RowKey = tuple[int, bool]
+"""(step, is_step). Sort key: the evaluation after `step` steps comes before the row of step `step`."""
+BEFORE_ALL: RowKey = (-1, True)
 
 
 @dataclass(frozen=True)
-class Row:
-    place: Place
+class LoggedRow:
+    key: RowKey
     values: Mapping[str, float]
 
 
 class Logger(Protocol):
-    held: Place | None
-    """The last row it has of a run that goes on; None where it cannot tell: all that the record has, then."""
+    last_row: RowKey | None
+    """The last row it has of a resumed run; None if unknown: then it is taken to have all that the record has."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -55,14 +55,14 @@ class Logger(Protocol):
 
 
 class TensorBoard:
-    """Event files in the run's own folder."""
+    """Event files in the run's folder."""
 
     def __init__(self, run: Run, config: Config | SftConfig, first_step: int, id: str):
         from torch.utils.tensorboard import SummaryWriter
 
-        # Readers forget what was written of later steps by a run that was killed there.
+        # Readers drop later steps that a killed run wrote.
         self.writer: Any = SummaryWriter(str(run.path / "tensorboard"), purge_step=first_step or None)
-        self.held: Place | None = (first_step - 1, True)
+        self.last_row: RowKey | None = (first_step - 1, True)
         self.writer.add_text("config", f"```toml\n{to_toml(config)}```", first_step)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -87,9 +87,9 @@ class Wandb:
             dir=str(run.path),
             settings=wandb.Settings(console="off", silent=True),
         )
-        step = self.run.summary.get("step")  # known where it is online
-        self.held: Place | None = None if step is None else (int(step), True)
-        # Its own step must rise with every call; an evaluation and a step may share one here.
+        step = self.run.summary.get("step")  # known only online
+        self.last_row: RowKey | None = None if step is None else (int(step), True)
+        # W&B's own step must rise with every call; here an evaluation and a step may share a number.
         self.run.define_metric("*", step_metric="step")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -103,7 +103,7 @@ class Trackio:
     def __init__(self, run: Run, config: Config | SftConfig, first_step: int, id: str):
         import trackio
 
-        with redirect_stdout(io.StringIO()):  # it prints how to open its pages
+        with redirect_stdout(io.StringIO()):  # it prints how to open its dashboard
             self.run: Any = trackio.init(
                 project=os.environ.get("TRACKIO_PROJECT", PROJECT),
                 name=f"{run.name}-{id}",
@@ -114,7 +114,7 @@ class Trackio:
                 auto_log_cpu=False,
             )
         next_step = getattr(self.run, "_next_step", None)
-        self.held: Place | None = None if next_step is None else (next_step - 1, True)
+        self.last_row: RowKey | None = None if next_step is None else (next_step - 1, True)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log(dict(values), step=step)
@@ -138,7 +138,7 @@ def with_loggers(callbacks: Sequence[Callback], names: str) -> Callbacks:
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     for name in chosen:
         found = find_spec(name)
-        # Without an origin it is a folder of that name that happens to be here: W&B makes one.
+        # Without an origin it is a folder of that name in the working directory: W&B makes one.
         if found is None or found.origin is None:
             raise GrpoError(
                 f'field system.log: {name} is not installed: pip install {name}, or "grpo-lab[log]" for all'
@@ -156,25 +156,25 @@ class Loggers(Callback):
     def __init__(self, names: Sequence[str], warn: Callable[[str], None]):
         self.names, self.warn = names, warn
         self.loggers: dict[str, Logger] = {}
-        self.has: dict[str, Place] = {}
-        """The last row that each of them has."""
-        self.rows: SimpleQueue[Row | None] = SimpleQueue()
+        self.sent: dict[str, RowKey] = {}
+        """The last row that each logger has."""
+        self.rows: SimpleQueue[LoggedRow | None] = SimpleQueue()
         self.failures: SimpleQueue[str] = SimpleQueue()
-        self.begun = threading.Event()
+        self.opened = threading.Event()
 
     def on_start(self, run: Run, config: Config | SftConfig, first_step: int) -> None:
         self.run, history = run, recorded_rows(run)
-        notes = run.path / "loggers.json"
+        file = run.path / "loggers.json"
         new: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "names": []}
-        known = json.loads(notes.read_text()) if notes.exists() else new
-        self.has = {name: history[-1].place if history and name in known["names"] else NOTHING for name in self.names}
+        known = json.loads(file.read_text()) if file.exists() else new
+        self.sent = {name: history[-1].key if history and name in known["names"] else BEFORE_ALL for name in self.names}
         for row in history:
             self.rows.put(row)
         about = (run, config, first_step, known["id"])
         self.thread = threading.Thread(target=self._serve, args=about, name="loggers", daemon=True)
         self.thread.start()
-        self.begun.wait()
-        notes.write_text(json.dumps(known | {"names": sorted({*known["names"], *self.loggers})}))
+        self.opened.wait()
+        file.write_text(json.dumps(known | {"names": sorted({*known["names"], *self.loggers})}))
         self._report_failures(first_step)
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -191,28 +191,30 @@ class Loggers(Callback):
         self.rows.put(None)
         self.thread.join(SECONDS_TO_CLOSE)
         if self.thread.is_alive():
-            self.failures.put(f"loggers are not done after {SECONDS_TO_CLOSE:.0f} s, and are no longer waited for")
+            self.failures.put(
+                f"field system.log: loggers did not finish within {SECONDS_TO_CLOSE:.0f} s; rows may be missing"
+            )
         self._report_failures(None)
 
-    def _begin(self, *about: Any) -> None:
+    def _open(self, *about: Any) -> None:
         for name in self.names:
             try:
                 self.loggers[name] = logger = LOGGERS[name](*about)
-                if self.has[name] != NOTHING and logger.held is not None:
-                    self.has[name] = logger.held
+                if self.sent[name] != BEFORE_ALL and logger.last_row is not None:
+                    self.sent[name] = logger.last_row
             except Exception as error:  # noqa: BLE001  border: other people's code, and the network
                 self._failed(name, error)
 
     def _serve(self, *about: Any) -> None:
-        """All of their life in one thread: some of them look for their run in it."""
+        """Loggers are opened, written and closed on one thread, because some keep their run in thread-local state."""
         try:
-            self._begin(*about)
+            self._open(*about)
         finally:
-            self.begun.set()
+            self.opened.set()
         while (row := self.rows.get()) is not None:
-            for name in [name for name in self.loggers if row.place > self.has[name]]:
-                self.has[name] = row.place
-                self._attempt(name, self.loggers[name].write, row.place[0], row.values)
+            for name in [name for name in self.loggers if row.key > self.sent[name]]:
+                self.sent[name] = row.key
+                self._attempt(name, self.loggers[name].write, row.key[0], row.values)
         for name, logger in list(self.loggers.items()):
             self._attempt(name, logger.close, self.failed)
 
@@ -225,7 +227,7 @@ class Loggers(Callback):
 
     def _failed(self, name: str, error: Exception) -> None:
         reason = one_line(f"{type(error).__name__}: {error}", 300)
-        self.failures.put(f"field system.log: {name} failed and is left out from here on: {reason}")
+        self.failures.put(f"field system.log: {name} failed and is dropped for the rest of the run: {reason}")
 
     def _report_failures(self, step: int | None) -> None:
         """On the thread that has the record: it has one writer."""
@@ -235,8 +237,8 @@ class Loggers(Callback):
             self.run.add_finding("logger", text, step)
 
 
-def recorded_rows(run: Run) -> list[Row]:
-    """All that loggers are told of a run, as far as it has come."""
+def recorded_rows(run: Run) -> list[LoggedRow]:
+    """All rows that a logger gets of a run, up to its last step."""
     spans: dict[int, list[Mapping[str, Any]]] = {}
     for span in run.spans():
         spans.setdefault(span["step"], []).append(span)
@@ -244,17 +246,17 @@ def recorded_rows(run: Run) -> list[Row]:
     for row in run.metrics():
         step = row.pop("step")
         rows.append(_of_step(step, row, spans.get(step, [])))
-    return sorted(rows, key=lambda row: row.place)
+    return sorted(rows, key=lambda row: row.key)
 
 
-def _of_step(step: int, metrics: Mapping[str, float], spans: Sequence[Mapping[str, Any]]) -> Row:
-    return Row((step, True), _known(metrics) | {f"seconds/{span['name']}": span["seconds"] for span in spans})
+def _of_step(step: int, metrics: Mapping[str, float], spans: Sequence[Mapping[str, Any]]) -> LoggedRow:
+    return LoggedRow((step, True), _known(metrics) | {f"seconds/{span['name']}": span["seconds"] for span in spans})
 
 
-def _of_evaluation(step: int, row: Mapping[str, float]) -> Row:
-    return Row((step, False), {f"eval/{name}": value for name, value in _known(row).items()})
+def _of_evaluation(step: int, row: Mapping[str, float]) -> LoggedRow:
+    return LoggedRow((step, False), {f"eval/{name}": value for name, value in _known(row).items()})
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, float]:
-    """Without those that do not apply or are not finite, which the record keeps as None."""
+    """The finite values; the record has None for the others."""
     return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}

@@ -1,4 +1,4 @@
-"""Where a run came from: versions of what computes, the commit it was started in, the command that started it."""
+"""Provenance of a run: package versions, the git commit of the working directory, the command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def provenance() -> dict[str, Any]:
 
 
 def redacted(command: Sequence[str]) -> list[str]:
-    """The command line without what follows or is set by an option that sounds like a secret.
+    """The command line without the values of options that sound like secrets.
 
     >>> redacted(["grpo", "train", "--hub-token", "hf_123", "--api_key=456", "--steps", "3"])
     ['grpo', 'train', '--hub-token', '…', '--api_key=…', '--steps', '3']
@@ -44,7 +44,7 @@ def redacted(command: Sequence[str]) -> list[str]:
 def _version(distribution: str) -> str | None:
     try:
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:  # grpo itself, when it runs from a source tree
+    except metadata.PackageNotFoundError:  # grpo, when it runs from a source tree
         return None
 
 
@@ -52,7 +52,7 @@ def _git() -> dict[str, Any] | None:
     """Commit of the working directory's repository, and whether tracked files differ from it."""
     if shutil.which("git") is None:
         return None
-    # --exclude hides the tags, so that describe answers with the plain commit.
+    # --exclude hides tags, so that describe prints the commit.
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     answer = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"})
     if answer.returncode != 0:

@@ -14,7 +14,7 @@ from grpo.config.parse import one_line
 from grpo.config.schema import check_run_name, with_current_names
 from grpo.errors import GrpoError
 from grpo.record.columns import decoded
-from grpo.record.lock import is_left_behind
+from grpo.record.lock import is_abandoned
 from grpo.record.metrics import EVAL_METRICS, check_names
 from grpo.record.records import Records
 from grpo.tasks.traits import trait_metrics
@@ -114,9 +114,9 @@ class RunReader:
 
     @property
     def status(self) -> str:
-        """running, finished, stopped, failed, or killed: a run whose trainer is gone without a word."""
+        """running, finished, stopped, failed, or killed (its process ended without recording a status)."""
         recorded = str(self.meta("status"))
-        return "killed" if recorded == "running" and is_left_behind(self.path) else recorded
+        return "killed" if recorded == "running" and is_abandoned(self.path) else recorded
 
     def steps(self) -> Records:
         """One record per step: when it was recorded (seconds since 1970) and its seconds, in all and by phase."""

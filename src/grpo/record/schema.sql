@@ -1,13 +1,13 @@
 PRAGMA user_version = 3;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;  -- value: JSON
 
--- Training. Step k is the k-th batch; removing a row of steps removes all that was recorded in that step.
+-- Training. Step k is the k-th batch, from 0. Deleting a row of steps deletes everything recorded in that step.
 CREATE TABLE steps (step INTEGER PRIMARY KEY, recorded REAL NOT NULL);  -- seconds since 1970
 CREATE TABLE metrics (
   step INTEGER NOT NULL REFERENCES steps ON DELETE CASCADE, name TEXT NOT NULL,
-  value REAL,  -- NULL: was not finite
+  value REAL,  -- NULL: not finite
   PRIMARY KEY (step, name)) WITHOUT ROWID;
-CREATE TABLE spans (  -- a step's spans follow one another, and the last ends when the step is recorded
+CREATE TABLE spans (  -- a step's phases, one after another; the last ends when the step is recorded
   step INTEGER NOT NULL REFERENCES steps ON DELETE CASCADE, name TEXT NOT NULL,
   start REAL NOT NULL, seconds REAL NOT NULL,
   PRIMARY KEY (step, name)) WITHOUT ROWID;
@@ -22,20 +22,20 @@ CREATE TABLE completions (
   parts TEXT NOT NULL, traits TEXT NOT NULL,  -- JSON objects
   advantage REAL,  -- mean over the tokens
   logprob REAL,    -- the sampler's, summed over the tokens
-  why TEXT NOT NULL,  -- what went wrong when it was scored; empty: nothing
+  why TEXT NOT NULL,  -- error while scoring; empty: none
   PRIMARY KEY (step, group_index, sample_index),
   FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
-CREATE TABLE token_arrays (  -- of a few groups per step; little-endian, int32 tokens, float32 the rest
+CREATE TABLE token_arrays (  -- for a few groups per step; little-endian; tokens int32, the rest float32
   step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
   tokens BLOB NOT NULL, logprobs BLOB NOT NULL, ref_logprobs BLOB, old_logprobs BLOB, advantages BLOB,
-  trainer_logprobs BLOB, entropies BLOB, denominator REAL,  -- as the last update on the completion saw and used them
+  trainer_logprobs BLOB, entropies BLOB, denominator REAL,  -- of the last update on the completion
   PRIMARY KEY (step, group_index, sample_index),
   FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
 
-CREATE TABLE findings (  -- what somebody should look at: damage, differences, numbers that were not finite, assumptions
+CREATE TABLE findings (  -- warnings and findings
   recorded REAL NOT NULL, step INTEGER, kind TEXT NOT NULL, text TEXT NOT NULL);
 
--- Evaluation. Step s means after s batches; 0 is before training.
+-- Evaluation. Step s: after s batches; 0: before training.
 CREATE TABLE evals (step INTEGER PRIMARY KEY, recorded REAL NOT NULL);
 CREATE TABLE eval_metrics (
   step INTEGER NOT NULL REFERENCES evals ON DELETE CASCADE, name TEXT NOT NULL, value REAL,

@@ -39,7 +39,7 @@ def test_a_damaged_checkpoint_is_named_and_the_run_goes_on_from_the_one_before(
     assert main(command(tmp_path / "runs")) == 0
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("grpo: checkpoint step-000006 is damaged: ")
-    assert line.endswith("; set aside as damaged-step-000006")
+    assert line.endswith("; renamed to damaged-step-000006")
     assert f"{damaged / file}" in line or file == "manifest.json"
     assert findings(run) == [("damaged", None, line.removeprefix("grpo: "))]
     assert (run / "checkpoints" / "damaged-step-000006" / file).read_bytes() == content
@@ -58,7 +58,7 @@ def test_without_a_whole_checkpoint_the_run_is_made_again(
     *lines, last = capsys.readouterr().err.splitlines()
     assert lines == [
         f"grpo: checkpoint {name} is damaged: {run / 'checkpoints' / name}/optimizer.safetensors is missing; "
-        f"set aside as damaged-{name}"
+        f"renamed to damaged-{name}"
         for name in kept
     ]
     assert last == "grpo: job has no complete checkpoint: it starts again from the first step"

@@ -38,7 +38,7 @@ def command(arguments: list[str]) -> int:
         count = options.problems or settings.get("evaluation", {}).get("problems", 500)
         problems = scorer.task.heldout()[:count]
         if sys.stderr.isatty():
-            print(f"asking {len(problems)} held-out problems, sampled and greedy …", file=sys.stderr)
+            print(f"evaluating {len(problems)} held-out problems …", file=sys.stderr)
         row, _ = evaluate(Engine(policy), scorer, problems, options.sampling(settings, "eval"))
     if options.json:
         print(json.dumps({"model": options.model, "task": scorer.task.name, "problems": len(problems), **row}))

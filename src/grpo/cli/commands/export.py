@@ -1,4 +1,4 @@
-"""`grpo export`: a trained model as a plain folder."""
+"""`grpo export`: writes a trained model as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PROG = "grpo export"
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """Write the model of a run's last checkpoint as a plain Hugging Face folder."""
+    """Write the model of a run's last checkpoint as a Hugging Face folder."""
 
     run: str
     """The run; also the first argument."""
     folder: str
-    """Where to write; also the second argument."""
+    """Folder to write; also the second argument."""
     best: bool = False
-    """The checkpoint with the best held-out accuracy, instead of the last."""
+    """Export the checkpoint with the best held-out accuracy instead of the last."""
     adapter: bool = False
-    """Of a run that trained adapters: keep them as they are, for peft, instead of merging them into the model."""
+    """Export LoRA adapters as they are, for peft, instead of merging them into the model."""
     runs: str = "runs"
     """Folder that holds the runs."""
 
@@ -41,10 +41,10 @@ def command(arguments: list[str]) -> int:
         model = model_of(run, best=options.best)
         base = adapter_base(model)
         if options.adapter and not base:
-            raise GrpoError(f"field adapter: {options.run} trained the whole model and has no adapter; leave it out")
+            raise GrpoError(f"field adapter: {options.run} has no adapter (it trained the whole model); leave it out")
         if options.adapter and base and adapter_base(Path(base)):
             raise GrpoError(
-                f"field adapter: {options.run} began from another adapter, {base}; leave it out, to merge both"
+                f"field adapter: {options.run} was trained on another adapter, {base}; leave it out to merge both"
             )
         if base and not options.adapter:
             from grpo.model.files import save_model

@@ -1,4 +1,4 @@
-"""`grpo lab`: the web pages."""
+"""`grpo lab`: starts the web app."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ PROG = "grpo lab"
 
 @dataclass(frozen=True, kw_only=True)
 class LabOptions:
-    """Look inside the runs in the browser: groups, advantages, tokens, while they train and afterwards."""
+    """Inspect runs in the browser, during training and after: groups, advantages, tokens."""
 
     runs: str = "runs"
     """Folder that holds the runs."""
     port: int = 8765
-    """0: any that is free."""
+    """Port; 0: any free one."""
     host: str = "127.0.0.1"
-    """Address to listen at; one that other machines can reach needs --token."""
+    """Address to listen on; an address that other machines can reach needs --token."""
     token: str = ""
-    """Secret that a browser must bring once, in the address."""
+    """Secret that the browser sends once, in the address."""
     open: bool = True
     """Open the browser."""
 

@@ -1,4 +1,4 @@
-"""What MODEL stands for on the command line: a run's checkpoint or a model by name, and the task it comes with."""
+"""Resolves MODEL on the command line: a run's checkpoint or a model by name, and its task."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def available_placement(system: System) -> dict[str, Any]:
 
 
 def find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
-    """Model folder and settings of the run of that name; None where a model is meant."""
+    """Model folder and settings of the run of that name; None if there is no such run."""
     if name in DEFAULT_TASK or Path(name).exists() or not (Path(runs) / name / "run.db").is_file():
         return None
     from grpo.record.store import Run
@@ -58,11 +58,13 @@ def model_of(run: Run, *, best: bool = False) -> Path:
     checkpoints, best_step = Checkpoints(run.path), run.best_step()
     checkpoint = checkpoints.at(best_step) if best and best_step is not None else checkpoints.newest()
     if checkpoint is None and best:
-        raise GrpoError(f"run {run.name}: has no checkpoint of its best evaluation (after {best_step} steps)")
+        raise GrpoError(
+            f"run {run.name}: has no checkpoint of its best evaluation (step {best_step}); leave out --best"
+        )
     if checkpoint is None:
         raise GrpoError(f"run {run.name}: has no checkpoint yet; wait for one, or train with --checkpoint-every N")
     if damage := checkpoint.damage():
-        raise GrpoError(f"run {run.name}: {damage}; resume the run, which falls back to the checkpoint before")
+        raise GrpoError(f"run {run.name}: {damage}; resume the run, which uses the checkpoint before it")
     return checkpoint.model
 
 

@@ -1,4 +1,4 @@
-"""Reads a command's words into its options, and refuses numbers that cannot be meant."""
+"""Parses a command's arguments into its options and checks their ranges."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """A model, what it is asked, and how its tokens are chosen: what `grpo eval` and `grpo sample` share."""
+    """Options that `grpo eval` and `grpo sample` share: a model, its task, and how tokens are sampled."""
 
     model: str
     """A model or the name of a run; also the first argument."""
     task: str = ""
-    """Empty: the run's or the embedded model's own."""
+    """The task; empty: that of the run or the embedded model."""
     data: str = ""
-    """Rows to ask instead: a file or a Hugging Face dataset."""
+    """Rows instead of a task: a file or a Hugging Face dataset."""
     reward: str = ""
-    """What pays, as in grpo train; task: the task's own check. Empty: as in the run; with a task named, its check."""
+    """Reward functions, as in grpo train; task: the task's checker. Empty: the run's; with --task, its checker."""
     temperature: float = -1.0
-    """0: greedy; -1: as in the run, or 1."""
+    """Sampling temperature; 0: greedy; -1: as in the run, or 1."""
     max_new_tokens: int = 0
-    """0: as in the run, or 48."""
+    """Longest completion; 0: as in the run, or 48."""
     top_k: int = 0
-    """Sample among the k likeliest tokens only; 0: all."""
+    """Sample only from the k most likely tokens; 0: from all."""
     top_p: float = 1.0
     """Sample from the smallest set of tokens that holds this much probability."""
     seed: int = -1
-    """-1: as in the run, or 1."""
+    """Seed of the sampling noise; -1: as in the run, or 1."""
     runs: str = "runs"
     """Folder that holds the runs."""
     json: bool = False

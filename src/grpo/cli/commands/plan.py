@@ -1,4 +1,4 @@
-"""`grpo plan`: what a run would take, by algorithm, as a table or as JSON."""
+"""`grpo plan`: predicted memory and compute of a run, by algorithm, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOVED = {"recompute": "is now gradient_checkpointing"}
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """Memory and compute of a step, before anything is loaded.
+    """Predict memory and compute of a step without loading the model.
 
     grpo plan MODEL [--algorithm NAME,NAME] [--gpu NAME]: MODEL is the name of a well-known shape such as qwen2.5-1.5b,
     an embedded model, a Hugging Face folder or id. grpo plan RECIPE.toml plans a recipe of grpo train.
@@ -35,17 +35,17 @@ class PlanOptions:
     model: str = ""
     """The shape to plan for; also the first argument."""
     params: str = ""
-    """Instead of a model: a size, such as 7B, 13B or 70B, built as models of that size usually are."""
+    """Instead of a model: a size such as 7B, 13B or 70B, with the typical shape of that size."""
     algorithm: str = ""
-    """One preset, or several with commas between; empty: all of them."""
+    """One preset, or several separated by commas; empty: all."""
     gpu: str = ""
-    """h200, h100, a100-80, 4090 and so on, or its memory, such as "24 GB"; says what fits."""
+    """h200, h100, a100-80, 4090, …, or a memory size such as "24 GB"; the output says what fits."""
     device: Literal["gpu", "cpu"] = "gpu"
-    """What it is to run on."""
+    """Device to train on."""
     dtype: Literal["auto", "mixed", "half", "float32", "bfloat16"] = "auto"
     """Number format, as system.dtype; auto: mixed on a GPU, float32 on a CPU."""
     lora: int = 0
-    """Rank of adapters on every linear map, all that would then be trained; 0: the whole model is."""
+    """LoRA rank, on every linear layer; 0: train the whole model."""
     prompts_per_step: int = Config.prompts_per_step
     group_size: int = Config.group_size
     prompt_tokens: int = 256
@@ -83,7 +83,7 @@ def command(arguments: list[str]) -> int:
 
 
 def options_of(config: Config) -> PlanOptions:
-    """What a recipe leaves open is the length of its prompts."""
+    """Options of a recipe; the length of its prompts stays at the default."""
     system, optimizer = config.system, config.optimizer
     return PlanOptions(
         model=config.model,
@@ -102,39 +102,39 @@ def options_of(config: Config) -> PlanOptions:
 
 
 def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
-    """What `--json` prints. `recipe` decides what its own algorithm needs; other algorithms are taken as they come."""
+    """The output of `--json`. `recipe` sets the needs of its own algorithm; other algorithms use their presets."""
     _check(options)
-    asked = _Asked(
+    inputs = _PlanInputs(
         shape=typical_shape(options.params) if options.params else find_shape(options.model),
         reward_model=find_shape(options.reward_model) if options.reward_model else None,
         gpu=gpu_memory(options.gpu) if options.gpu else 0,
         recipe=recipe,
     )
-    rows = [asked.row(name, options) for name in _chosen(options.algorithm)]
+    rows = [inputs.row(name, options) for name in _chosen(options.algorithm)]
     for row in rows:
-        row["advice"] = asked.advice(row, options) if row["fits"] is False else ""
-    usable = {"name": options.gpu, "bytes": asked.gpu, "usable": round(USABLE * asked.gpu)}
+        row["advice"] = inputs.advice(row, options) if row["fits"] is False else ""
+    usable = {"name": options.gpu, "bytes": inputs.gpu, "usable": round(USABLE * inputs.gpu)}
     return {
         "model": options.model or options.params,
-        "parameters": asked.shape.parameters,
-        "shape": dataclasses.asdict(asked.shape),
-        "work": dataclasses.asdict(asked.work(options)),
+        "parameters": inputs.shape.parameters,
+        "shape": dataclasses.asdict(inputs.shape),
+        "work": dataclasses.asdict(inputs.work(options)),
         "dtype": _precision(options),
         "lora": options.lora,
         "gradient_checkpointing": options.gradient_checkpointing,
-        "gpu": usable if asked.gpu else None,
+        "gpu": usable if inputs.gpu else None,
         "algorithms": rows,
     }
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What stays as it is while options are tried."""
+class _PlanInputs:
+    """Inputs of the plan that stay fixed while options are varied."""
 
     shape: Shape
     reward_model: Shape | None
     gpu: int
-    """Bytes; 0: none is named."""
+    """Bytes; 0: no GPU is named."""
     recipe: Config | None
 
     def work(self, options: PlanOptions) -> Work:
@@ -176,9 +176,9 @@ class _Asked:
         }
 
     def advice(self, row: Mapping[str, Any], options: PlanOptions) -> str:
-        """The first changes with which it would fit: those that change no number before those that do."""
+        """The first changes that make it fit; changes that keep the numbers come before those that do not."""
         if row["memory"]["weights"] > USABLE * self.gpu and options.lora:
-            return "its weights alone are too large"
+            return "the weights do not fit; choose a smaller model"
         ways: dict[str, list[Any]] = {
             "prompts_per_step": [options.prompts_per_step, max(1, options.prompts_per_step // 4)],
             "lora": [options.lora, options.lora or 16],
@@ -192,7 +192,7 @@ class _Asked:
                 changes = [(name, value) for name, value in zip(ways, values, strict=True) if value != ways[name][0]]
                 words = [f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}" for name, value in changes]
                 return f"fits with {' '.join(words)}"
-        return "choose a smaller model, or ask for shorter completions"
+        return "choose a smaller model, or shorter completions"
 
 
 def _check(options: PlanOptions) -> None:
@@ -220,7 +220,7 @@ def _chosen(names: str) -> list[str]:
 def show(planned: Mapping[str, Any]) -> None:
     from rich.console import Console
 
-    work, rows = planned["work"], _alike(planned["algorithms"])
+    work, rows = planned["work"], _merged(planned["algorithms"])
     adapters = f", LoRA of rank {planned['lora']}" if planned["lora"] else ""
     lines = [
         f"{planned['model']}: {planned['parameters'] / 1e9:.3g} billion parameters in {planned['dtype']}{adapters}",
@@ -235,8 +235,8 @@ def show(planned: Mapping[str, Any]) -> None:
         console.print(_verdict(planned), highlight=False, soft_wrap=True)
 
 
-def _alike(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Algorithms with the same numbers share a column, headed by all their names."""
+def _merged(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with the same numbers merged, under all their names."""
     columns: dict[str, dict[str, Any]] = {}
     for row in rows:
         numbers = json.dumps([row["memory"], row["flops"]])
@@ -254,7 +254,7 @@ def _sums(rows: Sequence[Mapping[str, Any]]) -> list[float]:
 def _table(
     title: str, rows: Sequence[Mapping[str, Any]], key: str, unit: float, total: tuple[str, Sequence[float]]
 ) -> Any:
-    """A column per algorithm; rows that are 0 for all of them are left out."""
+    """A column per algorithm; rows that are 0 for all are left out."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -282,7 +282,7 @@ def _number(value: float) -> str:
 
 
 def _verdict(planned: Mapping[str, Any]) -> str:
-    gpu, rows = planned["gpu"], _alike(planned["algorithms"])
+    gpu, rows = planned["gpu"], _merged(planned["algorithms"])
     has = f"{gpu['name']} has {gpu['bytes'] / GIB:.0f} GiB, {gpu['usable'] / GIB:.0f} of them for tensors"
     fits = ", ".join(row["algorithm"] for row in planned["algorithms"] if row["fits"])
     lines = [f"{has}: " + (f"{fits} would fit." if fits else "nothing here would fit.")]

@@ -1,4 +1,4 @@
-"""`grpo runs`: what is recorded."""
+"""`grpo runs`: lists runs, or reports on one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ PROG = "grpo runs"
 
 @dataclass(frozen=True, kw_only=True)
 class RunsOptions:
-    """List the runs, or tell about one."""
+    """List the runs, or report on one."""
 
     name: str = ""
-    """The run; also the first argument. Empty: all of them."""
+    """The run; also the first argument. Empty: list all."""
     runs: str = "runs"
     """Folder that holds the runs."""
     json: bool = False

@@ -22,24 +22,24 @@ PROG = "grpo sample"
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions(SamplingOptions):
-    """Sample a group of completions of one prompt. Where the task can score it, rewards and advantages are shown."""
+    """Sample a group of completions of one prompt, and print rewards and advantages if the task can score it."""
 
     prompt: str
     """The prompt; also the second argument."""
     count: int = 8
-    """Completions; also -n."""
+    """Number of completions; also -n."""
 
 
 def typed(task: Task | None, prompt: str) -> Problem:
-    """A prompt that the task does not know, asked as the task's own are."""
+    """A problem of a typed prompt that is not one of the task's, formatted like the task's prompts."""
     from grpo.tasks.protocol import TakesTypedPrompts
     from grpo.types import Problem, chat
 
     if isinstance(task, TakesTypedPrompts):
         try:
             return task.typed(prompt)
-        except GrpoError as error:  # a template of several columns, of which one was typed
-            print(f"grpo: asked as it was typed: {error}", file=sys.stderr)
+        except GrpoError as error:  # a template of several columns, for which one text is not enough
+            print(f"grpo: the prompt is used as typed: {error}", file=sys.stderr)
     return Problem("typed", prompt, "", messages=chat(prompt))
 
 
@@ -56,8 +56,8 @@ def command(arguments: list[str]) -> int:
     task = scorer.task if scorer else None
     with scorer or nullcontext():
         problem = task.recognise(options.prompt) if isinstance(task, RecognisesPrompts) else None
-        asked = problem or typed(task, options.prompt)
-        groups = Engine(policy).sample([asked], options.count, options.sampling(settings, "sample"))
+        prompt = problem or typed(task, options.prompt)
+        groups = Engine(policy).sample([prompt], options.count, options.sampling(settings, "sample"))
         if scorer and problem:
             groups, _ = credit(scorer.score(groups), Config())
     [group] = groups

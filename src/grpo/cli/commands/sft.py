@@ -1,4 +1,4 @@
-"""`grpo sft`: supervised fine-tuning, as its config says."""
+"""`grpo sft`: supervised fine-tuning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`grpo train`: a config from recipes and flags, and the run it describes."""
+"""`grpo train`: trains with a config from recipes and flags."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def command(arguments: list[str]) -> int:
 
 
 def _with_task_of(config: Config, settings: dict[str, Any]) -> Config:
-    """Where neither task nor data is named: those of the run that gave the model."""
+    """With the task and data of the run that the model is from, if none is named."""
     if config.task or config.data or not settings.get("task"):
         return config
     dataset = from_dict(Dataset, settings.get("dataset", {}))
@@ -41,5 +41,5 @@ def _with_task_of(config: Config, settings: dict[str, Any]) -> Config:
 
 
 def exit_code(run: Run) -> int:
-    """Not 0 where the run was asked to stop: whoever waits for it sees that it is not done."""
-    return 130 if run.summary()["status"] == "stopped" else 0
+    """130 for a run that was stopped, so that the caller sees that it is not finished."""
+    return 130 if run.status == "stopped" else 0
