@@ -1,13 +1,14 @@
-"""Three checkers on the same answers: golds of GSM8K in twelve usual forms, judged by grpo, by math-verify alone and by
-TRL's accuracy_reward; then the cases on which checkers are known to fail.
+"""Three checkers (grpo, math-verify, TRL's accuracy_reward) on the same answers: the gold answers of GSM8K in twelve
+usual forms, and difficult cases.
 
-    python benchmarks/answers.py gsm8k/train.jsonl [HOW_MANY_GOLDS]
+    python benchmarks/answers.py gsm8k/train.jsonl [COUNT]
 
 prints the tables of docs/rewards.md. Needs math-verify and trl.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
 import time
@@ -22,7 +23,7 @@ from grpo.tasks import load_task
 from grpo.tasks.checkers.answers import check
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from helpers.answer_cases import LENIENT_ONLY, RIGHT, WRONG  # the cases the tests hold
+from helpers.answer_cases import LENIENT_ONLY, RIGHT, WRONG
 
 Checker = Callable[[str, str], bool]
 
@@ -51,11 +52,14 @@ def table(rows: Sequence[Sequence[object]]) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="rows of GSM8K")
+    parser.add_argument("count", type=int, nargs="?", help="number of gold answers; default: all")
+    arguments = parser.parse_args()
     logging.disable(logging.WARNING)
-    task = load_task("gsm8k", sys.argv[1])
-    problems = task.problems()[: int(sys.argv[2]) if len(sys.argv) > 2 else None]
-    print(f"{len(problems)} golds of {Path(sys.argv[1]).name}: share of each form that scores 1\n")
-    seconds, asked, rows = dict.fromkeys(CHECKERS, 0.0), 0, []
+    problems = load_task("gsm8k", arguments.data).problems()[: arguments.count]
+    print(f"{len(problems)} gold answers of {Path(arguments.data).name}: share of correct verdicts by form\n")
+    seconds, count, rows = dict.fromkeys(CHECKERS, 0.0), 0, []
     for form in FORMS:
         pairs = [(problem.answer.replace(",", ""), text) for problem, text in in_form(problems, form)]
         shares = []
@@ -64,16 +68,19 @@ def main() -> None:
             right = sum(judge(gold, text) for gold, text in pairs)
             seconds[name] += time.perf_counter() - start
             shares.append(f"{right / len(pairs):.1%}")
-        asked += len(pairs)
+        count += len(pairs)
         rows.append((f"`{in_form([problems[0]], form)[0][1]}`", *shares))
-    rows.append(("milliseconds each", *(f"{1e3 * spent / asked:.2f}" for spent in seconds.values())))
+    rows.append(("milliseconds each", *(f"{1e3 * spent / count:.2f}" for spent in seconds.values())))
     table(rows)
-    print("cases, and how many are judged rightly\n")
+    print("difficult cases: number of correct verdicts\n")
     kinds = {"right": (RIGHT, True), "right, in free text": (LENIENT_ONLY, True), "wrong": (WRONG, False)}
     table(
         [
-            (f"{kind} ({len(cases)})", *(sum(judge(*case) is wanted for case in cases) for judge in CHECKERS.values()))
-            for kind, (cases, wanted) in kinds.items()
+            (
+                f"{kind} ({len(cases)})",
+                *(sum(judge(*case) is truth for case in cases) for judge in CHECKERS.values()),
+            )
+            for kind, (cases, truth) in kinds.items()
         ]
     )
 

@@ -1,10 +1,11 @@
-"""How long the lab keeps one waiting on a long run: 10,000 steps of 128 completions, made here.
+"""Response times of the lab on a long run: 10,000 steps of 128 completions, recorded by this script.
 
-    python benchmarks/lab.py                 all figures; the record (about 0.5 GB) is kept for the next time
+    python benchmarks/lab.py                 all figures; the record (about 0.5 GB) is reused next time
     python benchmarks/lab.py --steps 1000    a shorter run
 
-API: the median of several answers, each over HTTP. Browser: headless Chromium; first paint and when all is drawn, from
-opening the page; scrolling: the longest frame while the list of completions, and a completion of 4,000 tokens, move.
+API: the median time of several responses over HTTP. Browser (headless Chromium): time from opening a page to the first
+paint, and until everything is drawn. Scrolling: frame times of the list of completions, and of a completion with 4,000
+tokens.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from grpo.record.store import Run
 from grpo.types import Completion, Group, Problem, Trace
 
 PROMPTS, SIZE, LONG = 16, 8, 4000
-QUESTIONS = {
+FOLDER = Path(tempfile.gettempdir()) / "grpo-lab-benchmark"
+REQUESTS = {
     "list of runs": "/api/runs",
     "overview": "/api/runs/long",
     "24 metrics, 240 points": "/api/runs/long/series?points=240",
@@ -55,8 +57,8 @@ VIEWS = ("overview", "groups", "tokens", "signal", "difficulty", "completions", 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "grpo-lab-benchmark")
+    parser.add_argument("--steps", type=int, default=10_000, help="steps of the recorded run")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the recorded runs")
     arguments = parser.parse_args()
     folder = arguments.folder / str(arguments.steps)
     if not (folder / "long/run.db").exists():
@@ -64,15 +66,16 @@ def main() -> None:
     size = (folder / "long/run.db").stat().st_size
     print(f"{arguments.steps:,} steps, {arguments.steps * PROMPTS * SIZE:,} completions, {size / 1e6:,.0f} MB")
     origin = serve(folder)
-    places = {"middle": arguments.steps // 2, "last": arguments.steps - 1}
-    for name, path in QUESTIONS.items():
-        first, rest = answer_times(origin + path.format(**places))
-        print(f"API      {name:32} {1000 * rest:8.1f} ms   first {1000 * first:8.1f} ms")
-    in_a_browser(origin, arguments.steps)
+    numbers = {"middle": arguments.steps // 2, "last": arguments.steps - 1}
+    for name, path in REQUESTS.items():
+        first, later = response_times(origin + path.format(**numbers))
+        print(f"API      {name:32} {1000 * later:8.1f} ms   first {1000 * first:8.1f} ms")
+    measure_browser(origin, arguments.steps)
 
 
 def make_record(folder: Path, steps: int) -> None:
-    """Real rows, but for the texts; one group's tokens every tenth step, and in the last step one of 4,000 tokens."""
+    """Records a run with generated texts and metrics. Every tenth step stores the tokens of one group. So does the last
+    step, which has a completion of 4,000 tokens."""
     shutil.rmtree(folder, ignore_errors=True)
     config = replace(Config(model="tiny", task="arithmetic", steps=steps), run="long")
     rng = np.random.default_rng(1)
@@ -91,29 +94,29 @@ def make_record(folder: Path, steps: int) -> None:
 
 def make_group(rng: np.random.Generator, step: int, index: int, steps: int, size: int = SIZE) -> Group:
     rewards = (rng.random(size) < 0.2 + 0.7 * step / steps).astype(float)
-    rewards[0] = 0.0  # so that the first group has something to teach, and its tokens are kept
+    rewards[0] = 0.0  # so that the group has signal, and its tokens are stored
     [advantages] = group_advantages(torch.tensor(rewards)[None]).tolist()
     length = LONG if step == steps - 1 and index == 0 else 24
 
-    def completion(place: int) -> Completion:
+    def completion(sample: int) -> Completion:
         tokens = rng.integers(0, 12, length)
         logp = -rng.random(length).astype(np.float32)
         return Completion(
-            text=f"answer {step} {index} {place}: " + "1234567890, " * (length // 12),
+            text=f"answer {step} {index} {sample}: " + "1234567890, " * (length // 12),
             tokens=tokens,
             logprobs=logp,
             finish="stop",
-            parts={"correct": rewards[place]},
-            reward=rewards[place],
-            correct=rewards[place] == 1.0,
+            parts={"correct": rewards[sample]},
+            reward=rewards[sample],
+            correct=rewards[sample] == 1.0,
             traits={"worked": 1.0},
             ref_logprobs=logp - 0.01,
-            advantages=np.full(length, advantages[place], np.float32),
+            advantages=np.full(length, advantages[sample], np.float32),
             trace=Trace(logp + 0.02, -logp, float(PROMPTS * SIZE)),
         )
 
     problem = Problem(f"train/{step}/{index}", f"{step}+{index}=", str(step + index))
-    return Group(problem, np.array([1]), tuple(completion(place) for place in range(size)), step)
+    return Group(problem, np.array([1]), tuple(completion(sample) for sample in range(size)), step)
 
 
 def make_metrics(rng: np.random.Generator, step: int, steps: int) -> dict[str, float]:
@@ -131,13 +134,13 @@ def serve(folder: Path) -> str:
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def answer_times(url: str, count: int = 7) -> tuple[float, float]:
-    """Of the first answer, and the median of the others."""
+def response_times(url: str, count: int = 7) -> tuple[float, float]:
+    """Seconds of the first response, and the median of the others."""
     times = []
     for _ in range(count):
         begun = time.perf_counter()
-        with urllib.request.urlopen(url) as answer:
-            answer.read()
+        with urllib.request.urlopen(url) as response:
+            response.read()
         times.append(time.perf_counter() - begun)
     return times[0], statistics.median(times[1:])
 
@@ -157,7 +160,8 @@ FRAMES = """async (selector) => {
 }"""
 
 
-def in_a_browser(origin: str, steps: int) -> None:
+def measure_browser(origin: str, steps: int) -> None:
+    """Prints the drawing times of every view, and frame times while scrolling."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

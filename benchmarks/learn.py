@@ -1,13 +1,13 @@
-"""How soon the reward is high: ours and what one would use instead, same problems, rewards, batch, rate and seeds.
+"""Reward over time of training: grpo and other trainers on the same problems, rewards, batch, learning rate and seeds.
 
 python benchmarks/learn.py --peer trl --seeds 3 --steps 60 --picture docs/images/against-trl.png
 python benchmarks/learn.py --model nano --prompts 4 --group 4 --steps 6 --seeds 2 --peer trl
 
-Every arm and seed is a process, and its steps a file in --out; what is there already is not made again, so that
---minutes cuts the work into slices: run the same command again until nothing is left. Time counts from the first step
-on: loading is told apart, and nobody evaluates. The reward is smoothed over 5 steps; --reach is the reward waited for.
-The picture needs matplotlib; where that is missing, run the command again elsewhere with the folder of --out, and with
---device as it was there.
+Every trainer and seed runs in its own process and writes its steps to a file in --out. Existing files are reused, so
+that --minutes can split the work: repeat the command until nothing is left to run. Time counts from the first step,
+without loading and without evaluations. The reward is a moving average over 5 steps. --reach is the reward whose time
+is measured. The plot needs matplotlib; if it is missing, copy the folder of --out to another machine and repeat the
+command there with the same --device.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from arms import Work, add_work, chosen, read, run_apart
+from arms import Work, add_options, parse_work, read_steps, run_in_process
 
 SMOOTHED = 5
-"""Steps that a point of a curve is the mean of."""
-NAMES = {"grpo": "ours", "trl": "TRL", "trl-vllm": "TRL + vLLM"}
+"""Steps in the moving average of the reward."""
+NAMES = {"grpo": "grpo", "trl": "TRL", "trl-vllm": "TRL + vLLM"}
 COLOURS = {"grpo": "#2a78b5", "trl": "#c1651b", "trl-vllm": "#5b8c3e"}
 
 Curve = Mapping[str, Sequence[float]]
-"""reward (smoothed), seconds and samples, one of each for every step."""
+"""Smoothed reward, seconds and completions (samples), one value of each per step."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_work(parser, model="smollm2", prompts=64, group=16, new=32, steps=60)
-    parser.add_argument("--seeds", type=int, default=3, help="how many")
-    parser.add_argument("--reach", type=float, default=0.8, help="the reward waited for")
-    parser.add_argument("--out", type=Path, default=Path("learn"), help="folder of the steps, kept for the next time")
-    parser.add_argument("--picture", type=Path, default=None, help="PNG to draw; default: learn.png in --out")
-    parser.add_argument("--minutes", type=float, default=0.0, help="begin no arm that would not end within these")
+    add_options(parser, model="smollm2", prompts=64, group=16, new=32, steps=60)
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 1 on")
+    parser.add_argument("--reach", type=float, default=0.8, help="reward whose time is measured")
+    parser.add_argument("--out", type=Path, default=Path("learn"), help="folder of the recorded steps, reused later")
+    parser.add_argument("--picture", type=Path, default=None, help="file of the plot; default: learn.png in --out")
+    parser.add_argument("--minutes", type=float, default=0.0, help="start no process that would end later; 0: no limit")
     arguments = parser.parse_args()
-    arms, work = chosen(arguments)
-    left = run_all(arms, work, arguments.seeds, arguments.out, arguments.minutes)
-    report = {"work": vars(work), "reach": arguments.reach, "left": left}
-    curves = {arm: found for arm in arms if (found := curves_of(arm, work, arguments.seeds, arguments.out))}
-    report |= against(curves, arguments.reach)
+    arms, work = parse_work(arguments)
+    remaining = run_all(arms, work, arguments.seeds, arguments.out, arguments.minutes)
+    report = {"work": vars(work), "reach": arguments.reach, "remaining": remaining}
+    curves = {arm: found for arm in arms if (found := load_curves(arm, work, arguments.seeds, arguments.out))}
+    report |= compare(curves, arguments.reach)
     if curves:
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "learn.json").write_text(json.dumps(report | {"curves": curves}))
@@ -57,54 +57,56 @@ def main() -> None:
 
 
 def run_all(arms: Sequence[str], work: Work, seeds: int, out: Path, minutes: float) -> list[str]:
-    """What is left to do. Seed by seed, so that an unfinished comparison is still one."""
-    begun, left = time.monotonic(), []
+    """Runs every arm and seed that has no file; returns those that --minutes leaves out. Seeds are the outer loop, so
+    that an unfinished comparison has complete seeds."""
+    begun, remaining = time.monotonic(), []
     longest = dict.fromkeys(arms, 0.0)
     for seed in range(1, seeds + 1):
         for arm in arms:
-            place = rows_of(arm, work, seed, out)
+            file = steps_file(arm, work, seed, out)
             expected_end = time.monotonic() - begun + longest[arm]
-            if not place.exists() and (left or 0 < 60 * minutes < expected_end):
-                left.append(f"{arm} seed {seed}")
+            if not file.exists() and (remaining or 0 < 60 * minutes < expected_end):
+                remaining.append(f"{arm} seed {seed}")
                 continue
-            if not place.exists():
+            if not file.exists():
                 print(f"{arm}, seed {seed} of {seeds}", file=sys.stderr)
-                run_apart(arm, replace(work, seed=seed), place)
-            rows = read(place)
-            longest[arm] = max(longest[arm], rows[0]["start_seconds"] + sum(row["seconds"] for row in rows))
-    return left
+                run_in_process(arm, replace(work, seed=seed), file)
+            steps = read_steps(file)
+            longest[arm] = max(longest[arm], steps[0]["start_seconds"] + sum(step["seconds"] for step in steps))
+    return remaining
 
 
-def rows_of(arm: str, work: Work, seed: int, out: Path) -> Path:
-    """Other work gets other files."""
+def steps_file(arm: str, work: Work, seed: int, out: Path) -> Path:
+    """The name has a hash of the work."""
     key = hashlib.sha256(json.dumps(asdict(replace(work, seed=seed))).encode()).hexdigest()[:8]
     return out / f"{arm}-{seed}-{key}.jsonl"
 
 
-def curves_of(arm: str, work: Work, seeds: int, out: Path) -> dict[str, Any]:
-    """By seed."""
-    places = {seed: rows_of(arm, work, seed, out) for seed in range(1, seeds + 1)}
+def load_curves(arm: str, work: Work, seeds: int, out: Path) -> dict[str, Any]:
+    """The curves of an arm by seed."""
+    files = {seed: steps_file(arm, work, seed, out) for seed in range(1, seeds + 1)}
     per_step = work.prompts * work.group
-    return {str(seed): curve(read(place), per_step) for seed, place in places.items() if place.exists()}
+    return {str(seed): curve(read_steps(file), per_step) for seed, file in files.items() if file.exists()}
 
 
-def curve(rows: Sequence[Mapping[str, Any]], per_step: int) -> dict[str, list[float]]:
-    """
-    >>> rows = [{"reward": float(i), "seconds": 2.0} for i in range(7)]
-    >>> curve(rows, per_step=8)["reward"], curve(rows, per_step=8)["seconds"][-1], curve(rows, per_step=8)["samples"][0]
+def curve(steps: Sequence[Mapping[str, Any]], per_step: int) -> dict[str, list[float]]:
+    """The curve of recorded steps with `per_step` completions each.
+
+    >>> found = curve([{"reward": float(i), "seconds": 2.0} for i in range(7)], per_step=8)
+    >>> found["reward"], found["seconds"][-1], found["samples"][0]
     ([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0], 14.0, 8)
     """
-    rewards = [row["reward"] for row in rows]
+    rewards = [step["reward"] for step in steps]
     spent = 0.0
-    seconds = [spent := spent + row["seconds"] for row in rows]
+    seconds = [spent := spent + step["seconds"] for step in steps]
     smooth = [statistics.fmean(rewards[max(0, i + 1 - SMOOTHED) : i + 1]) for i in range(len(rewards))]
     return {"reward": smooth, "seconds": seconds, "samples": [per_step * (i + 1) for i in range(len(rewards))]}
 
 
-def reached(one: Curve, reach: float) -> dict[str, float] | None:
-    """Step, seconds and samples at which the smoothed reward first is `reach`; None where it never is.
+def first_reaching(one: Curve, reach: float) -> dict[str, float] | None:
+    """Step, seconds and samples at which the smoothed reward first reaches `reach`; None if it never does.
 
-    >>> reached({"reward": [0.1, 0.9], "seconds": [3.0, 5.0], "samples": [8, 16]}, 0.8)
+    >>> first_reaching({"reward": [0.1, 0.9], "seconds": [3.0, 5.0], "samples": [8, 16]}, 0.8)
     {'step': 2, 'seconds': 5.0, 'samples': 16}
     """
     for i, reward in enumerate(one["reward"]):
@@ -113,17 +115,16 @@ def reached(one: Curve, reach: float) -> dict[str, float] | None:
     return None
 
 
-def against(curves: Mapping[str, Mapping[str, Curve]], reach: float) -> dict[str, Any]:
-    """By arm, when each seed got there; `ratio`: the peer's median time over ours, where all seeds of both did."""
+def compare(curves: Mapping[str, Mapping[str, Curve]], reach: float) -> dict[str, Any]:
+    """By arm, where each seed reached the reward. `ratio`: the peer's median time divided by grpo's, if all seeds of
+    both reached it."""
     results: dict[str, Any] = {}
     for arm, by_seed in curves.items():
-        found = {seed: reached(one, reach) for seed, one in by_seed.items()}
-        there = [one for one in found.values() if one]
-        medians = (
-            {f"median_{name}": statistics.median(one[name] for one in there) for name in there[0]} if there else {}
-        )
+        found = {seed: first_reaching(one, reach) for seed, one in by_seed.items()}
+        hits = [one for one in found.values() if one]
+        medians = {f"median_{name}": statistics.median(one[name] for one in hits) for name in hits[0]} if hits else {}
         last = [one["reward"][-1] for one in by_seed.values()]
-        results[arm] = {"reached": found, "all": len(there) == len(found), **medians,
+        results[arm] = {"reached": found, "all": len(hits) == len(found), **medians,
                         "last_reward": round(statistics.fmean(last), 4)}  # fmt: skip
     ours = results.get("grpo", {})
     for arm, row in results.items():
@@ -137,19 +138,19 @@ def table(report: Mapping[str, Any]) -> str:
     work, reach = report["work"], report["reach"]
     lines = [f"{work['model']}, {work['task']}, {work['prompts']}x{work['group']}, at most {work['new']} new tokens"]
     for arm, row in report["results"].items():
-        told = [
+        seeds = [
             f"seed {seed}: step {one['step']}, {one['seconds']:.1f} s" if one else f"seed {seed}: never"
             for seed, one in row["reached"].items()
         ]
-        ratio = f"  its/ours {row['ratio']}" if "ratio" in row else ""
-        lines.append(f"{arm:>9}  reward {reach} at {'; '.join(told)}  last {row['last_reward']:.3f}{ratio}")
-    return "\n".join([*lines, *(f"left: {one}" for one in report["left"])])
+        ratio = f"  ratio {row['ratio']}" if "ratio" in row else ""
+        lines.append(f"{arm:>9}  reward {reach} at {'; '.join(seeds)}  last {row['last_reward']:.3f}{ratio}")
+    return "\n".join([*lines, *(f"not run yet: {one}" for one in report["remaining"])])
 
 
 def draw(curves: Mapping[str, Mapping[str, Curve]], reach: float, work: Work, path: Path) -> None:
-    """Reward against seconds and against samples: mean over the seeds, with the band from the lowest to the highest."""
+    """Plots the reward over seconds and over samples: mean of the seeds, with a band from lowest to highest."""
     if importlib.util.find_spec("matplotlib") is None:
-        print("no picture: matplotlib is not installed", file=sys.stderr)
+        print("no plot: matplotlib is not installed", file=sys.stderr)
         return
     import matplotlib
 
@@ -160,7 +161,7 @@ def draw(curves: Mapping[str, Mapping[str, Curve]], reach: float, work: Work, pa
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True, layout="constrained")
     for axis, name, label in zip(axes, ("seconds", "samples"), ("seconds of training", "completions"), strict=True):
         for arm, by_seed in curves.items():
-            # Where every seed has a value: beyond the shortest a mean would be of other seeds than before.
+            # Only where every seed has a value: elsewhere the mean would be over fewer seeds.
             first, last = max(one[name][0] for one in by_seed.values()), min(one[name][-1] for one in by_seed.values())
             x = np.linspace(first, last, 400)
             y = np.array([np.interp(x, one[name], one["reward"]) for one in by_seed.values()])

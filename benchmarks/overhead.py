@@ -1,10 +1,10 @@
-"""What safety costs: the share of a run's time that checkpoints and the record take.
+"""The share of training time that checkpoints and the record take.
 
 python benchmarks/overhead.py [--model tiny] [--steps 60] [--every 10] [--json]
 
-The same run is made with a checkpoint every N steps and with none, alternating, and the medians of the steps' whole
-wall-clock times are compared. That difference drowns in noise where steps vary, so the time a checkpoint holds
-up the loop is measured as well; the first one, which makes room for the copies, is left out.
+Runs with a checkpoint every N steps and runs without alternate, and the median step times are compared. Where step
+times vary, noise hides that difference. So the time a checkpoint blocks the loop is measured as well, without the first
+checkpoint, which allocates memory for the copies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from grpo.types import Group
 
 
 class Timer(Callback):
-    """Wall-clock time of every step, from the end of the one before: checkpoints between them count."""
+    """Records when each step ends, so that checkpoints between steps count."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -35,8 +35,8 @@ class Timer(Callback):
         self.ends.append(time.perf_counter())
 
 
-class StopwatchSession(Session):
-    """Notes for how long each checkpoint holds up the loop."""
+class TimedSession(Session):
+    """Records how long each checkpoint blocks the loop."""
 
     stalls: ClassVar[list[float]] = []
 
@@ -47,7 +47,7 @@ class StopwatchSession(Session):
 
 
 def run_once(arguments: argparse.Namespace, every: int) -> tuple[float, float]:
-    """(mean seconds of a step after the first five, checkpoints included; seconds it waits for a record)."""
+    """Mean seconds of a step after the first five, checkpoints included, and mean seconds of its `record` span."""
     with tempfile.TemporaryDirectory() as runs:
         config = Config(
             model=arguments.model,
@@ -66,15 +66,15 @@ def run_once(arguments: argparse.Namespace, every: int) -> tuple[float, float]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny")
-    parser.add_argument("--task", default="arithmetic")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--every", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--model", default="tiny", help="name, folder or Hugging Face id, as in grpo train")
+    parser.add_argument("--task", default="arithmetic", help="as in grpo train")
+    parser.add_argument("--steps", type=int, default=60, help="steps of each run")
+    parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of runs")
+    parser.add_argument("--device", default="auto", help="as system.device")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
     arguments = parser.parse_args()
-    loop.Session = StopwatchSession
+    loop.Session = TimedSession
     rounds = [(run_once(arguments, arguments.every), run_once(arguments, 0)) for _ in range(arguments.rounds)]
     with_checkpoints = statistics.median(seconds for (seconds, _), _ in rounds)
     without = statistics.median(seconds for _, (seconds, _) in rounds)
@@ -84,10 +84,8 @@ if __name__ == "__main__":
         "step_seconds": round(without, 4),
         "step_seconds_with_checkpoints": round(with_checkpoints, 4),
         "checkpoint_share": round(with_checkpoints / without - 1, 4),
-        "checkpoint_stall_seconds": round(statistics.median(StopwatchSession.stalls[1:]), 4),
-        "checkpoint_stall_share": round(
-            statistics.median(StopwatchSession.stalls[1:]) / (without * arguments.every), 4
-        ),
+        "checkpoint_stall_seconds": round(statistics.median(TimedSession.stalls[1:]), 4),
+        "checkpoint_stall_share": round(statistics.median(TimedSession.stalls[1:]) / (without * arguments.every), 4),
         "record_share": round(recording / without, 4),
     }
     if arguments.json:

@@ -1,8 +1,9 @@
-"""Predicted against measured peak memory, in real training steps of models with random weights.
+"""Predicted and measured peak memory of real training steps, for models with random weights.
 
 python benchmarks/plan.py --shapes smollm2-135m,qwen2.5-1.5b --algorithms grpo,ppo --dtype bfloat16 [--json]
 
-On a GPU the peak is torch.cuda.max_memory_allocated; on a CPU every allocation of torch's allocator is followed.
+On a GPU the peak is torch.cuda.max_memory_allocated. On a CPU it comes from torch's profiler, which sees every
+allocation.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from grpo.training.session import Session
 from grpo.types import Problem
 
 
-class Noise:
-    """Prompts of one length, and rewards that depend on nothing but the text: every group has something to compare."""
+class NoiseTask:
+    """Prompts of one length. The reward is a hash of the text, so that rewards differ within a group."""
 
     name = "noise"
     prompt_tokens = 128
@@ -50,7 +51,7 @@ class Noise:
 
 
 def save_random_model(shape: Shape, dtype: str, folder: str) -> None:
-    """With the embedded model's tokenizer: a token per character, far fewer than the model knows."""
+    """Saves random weights, with the tokenizer of nano: its tokens are characters, and all are in the vocabulary."""
     family = "Qwen2" if shape.qkv_bias else "Qwen3" if shape.qk_norm else "Llama"
     config = getattr(transformers, f"{family}Config")(
         vocab_size=shape.vocabulary,
@@ -74,6 +75,7 @@ def save_random_model(shape: Shape, dtype: str, folder: str) -> None:
 
 
 def measure(shape: Shape, model: str, algorithm: str, arguments: argparse.Namespace, runs: str) -> dict[str, Any]:
+    """Trains, and returns predicted and measured peak memory in bytes."""
     config = Config(
         model=model,
         task="noise",
@@ -89,10 +91,10 @@ def measure(shape: Shape, model: str, algorithm: str, arguments: argparse.Namesp
         evaluation=Evaluation(every=0, problems=2, probes=0),
         system=System(runs=runs, dtype=arguments.dtype, token_budget=arguments.token_budget, device=arguments.device),
     )
-    if algorithm == "ppo":  # from the first step both networks learn
+    if algorithm == "ppo":  # policy and critic learn from the first step
         config = Config(**{**vars(config), "critic": type(config.critic)(warmup_steps=0)})
     session = Session.start(config)
-    session.checkpoint = lambda *_, **__: None  # type: ignore[method-assign]  # nothing to keep
+    session.checkpoint = lambda *_, **__: None  # type: ignore[method-assign]  # no checkpoints
     models = [session.policy, session.reference, session.critic and session.critic.body]
     loaded = sum(weight.nbytes for each in models if each is not None for weight in each.model.parameters())
 
@@ -122,6 +124,7 @@ def measure(shape: Shape, model: str, algorithm: str, arguments: argparse.Namesp
 
 
 def peak_on_cpu(work: Callable[[], None]) -> int:
+    """Largest number of bytes that `work` has allocated at a time."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recording:
         work()
     events = recording.profiler.kineto_results.events()
@@ -130,9 +133,9 @@ def peak_on_cpu(work: Callable[[], None]) -> int:
 
 def measure_all(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     transformers.utils.logging.disable_progress_bar()
-    TASKS["noise"] = lambda variant="": Noise()
-    Noise.prompt_tokens = arguments.prompt_tokens
-    grpo.training.preflight.check_disk = lambda *_: None  # no checkpoint is written
+    TASKS["noise"] = lambda variant="": NoiseTask()
+    NoiseTask.prompt_tokens = arguments.prompt_tokens
+    grpo.training.preflight.check_disk = lambda *_: None  # checkpoints are off
     rows = []
     for name in arguments.shapes.split(","):
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
@@ -159,19 +162,19 @@ def show(row: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default="smollm2-135m,qwen2.5-1.5b", help="names of grpo plan, commas between")
-    parser.add_argument("--algorithms", default="grpo,ppo")
+    parser.add_argument("--shapes", default="smollm2-135m,qwen2.5-1.5b", help="names of grpo plan, with commas")
+    parser.add_argument("--algorithms", default="grpo,ppo", help="presets, separated by commas")
     parser.add_argument("--dtype", default="bfloat16", choices=["mixed", "float32", "bfloat16"])
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--group", type=int, default=8)
-    parser.add_argument("--prompt-tokens", type=int, default=128)
-    parser.add_argument("--new", type=int, default=256)
-    parser.add_argument("--token-budget", type=int, default=16384)
-    parser.add_argument("--minibatches", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--folder", default=None, help="where the random weights are kept meanwhile")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--device", default="auto", help="as system.device")
+    parser.add_argument("--prompts", type=int, default=8, help="prompts per step")
+    parser.add_argument("--group", type=int, default=8, help="completions per prompt")
+    parser.add_argument("--prompt-tokens", type=int, default=128, help="tokens of a prompt")
+    parser.add_argument("--new", type=int, default=256, help="most new tokens of a completion")
+    parser.add_argument("--token-budget", type=int, default=16384, help="tokens per micro-batch")
+    parser.add_argument("--minibatches", type=int, default=1, help="optimizer steps per batch")
+    parser.add_argument("--steps", type=int, default=2, help="training steps")
+    parser.add_argument("--folder", default=None, help="folder for the temporary model files")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parsed = parser.parse_args()
     found = measure_all(parsed)
     if parsed.json:

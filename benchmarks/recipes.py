@@ -1,10 +1,9 @@
-"""Three steps of each recipe for a GPU, with random weights of its model's shape: predicted and measured memory, and
-seconds by phase.
+"""Three steps of each recipe for a GPU: predicted and measured peak memory, and seconds by phase.
 
 python benchmarks/recipes.py [--recipes FILE ...] [--steps 3] [--shape NAME] [--json] [--field value ...]
 
-Nothing is downloaded: a recipe's second line names its shape and the length of its prompts; rewards are noise, and no
-completion ends before it is as long as it may be. Fields of `grpo train` may be changed, as in --token-budget 8192.
+Weights are random, so nothing is downloaded. The second line of a recipe names its shape and the length of its prompts.
+Rewards are noise, and every completion has full length. Flags of `grpo train` change fields, as in --token-budget 8192.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one, wherever it is imported from
+sys.path.insert(0, str(Path(__file__).parent))  # tests import this module from another folder
 
 import torch
 from plan import peak_on_cpu
@@ -42,12 +41,14 @@ from grpo.training.session import Session
 from grpo.types import Problem
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-TOLD = re.compile(
+HEADER = re.compile(
     r"# One GPU of (\d+) GB\. Shape ([\w.-]+), prompts of (\d+) tokens: at most (\d+) GiB, by grpo plan\."
 )
 
 
-class Numbers(NoTokenizer):
+class NumberTokenizer(NoTokenizer):
+    """Decodes completions too, so that their rewards differ."""
+
     pad_token_id = 0
 
     def __len__(self) -> int:
@@ -57,8 +58,8 @@ class Numbers(NoTokenizer):
         return [" ".join(map(str, row)) for row in rows]
 
 
-class Noise:
-    """Prompts of one length, and rewards that depend on nothing but the text: every group has something to compare."""
+class NoiseTask:
+    """Prompts of one length. The reward is a hash of the text, so that rewards differ within a group."""
 
     name = "noise"
     trusted = True
@@ -74,51 +75,51 @@ class Noise:
         return {"correct": 1.0 if text == problem.answer else float(zlib.crc32(text.encode()) % 2)}
 
 
-def told(recipe: Path) -> tuple[int, str, int, int] | None:
-    """GB of the GPU, shape, tokens of a prompt and predicted GiB, as a recipe says them; None where it says nothing."""
-    found = TOLD.search(recipe.read_text())
+def read_header(recipe: Path) -> tuple[int, str, int, int] | None:
+    """GB of the GPU, shape, prompt tokens and predicted GiB, from the second line of a recipe; None without one."""
+    found = HEADER.search(recipe.read_text())
     return (int(found[1]), found[2], int(found[3]), int(found[4])) if found else None
 
 
 @contextmanager
 def random_weights(shape: str, prompt_tokens: int) -> Iterator[str]:
-    """The name of a model that is made at random wherever it is loaded; only its config is a file."""
+    """Yields the folder of a model whose weights are random. Loading is patched; the folder holds only config.json."""
 
     def load(name: str, *, device: str, dtype: torch.dtype, compute: torch.dtype | None = None) -> Policy:
         precision = "mixed" if compute is not None else str(dtype).removeprefix("torch.")
-        return replace(random_policy(shape, device, precision), tokenizer=Numbers(), name=name)
+        return replace(random_policy(shape, device, precision), tokenizer=NumberTokenizer(), name=name)
 
-    loaded, disk = grpo.training.networks.load_policy, grpo.training.preflight.check_disk
-    task = type("Noise", (Noise,), {"prompt_tokens": prompt_tokens // 2})
+    original = grpo.training.networks.load_policy, grpo.training.preflight.check_disk
+    task = type("NoiseTask", (NoiseTask,), {"prompt_tokens": prompt_tokens // 2})
     TASKS["noise"] = lambda variant="": task()
-    grpo.training.networks.load_policy, grpo.training.preflight.check_disk = (
-        load,
-        lambda *_: None,
-    )  # no checkpoint is written
+    grpo.training.networks.load_policy = load
+    grpo.training.preflight.check_disk = lambda *_: None  # checkpoints are off
     try:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "config.json").write_text(SHAPES[shape].to_json_string())
             yield folder
     finally:
-        grpo.training.networks.load_policy, grpo.training.preflight.check_disk = loaded, disk
+        grpo.training.networks.load_policy, grpo.training.preflight.check_disk = original
         del TASKS["noise"]
 
 
-def configured(recipe: Path, model: str, steps: int, runs: str, changes: list[str]) -> Config:
+def make_config(recipe: Path, model: str, steps: int, runs: str, changes: list[str]) -> Config:
+    """The recipe with another model and task, without evaluations and checkpoints; `changes` are flags."""
     fixed = f"--model {model} --task noise --steps {steps} --checkpoint-every 0 --run measured --system.runs {runs}"
     small = "--evaluation.every 0 --evaluation.problems 2 --evaluation.probes 0"
     return parse_train([str(recipe), *fixed.split(), *small.split(), *changes])
 
 
 def measure(recipe: Path, steps: int = 3, shape: str = "", changes: list[str] | None = None) -> dict[str, Any]:
-    said = told(recipe)
-    assert said, f"{recipe} names no shape"
-    _, named, prompt_tokens, _ = said
-    shape = shape or named
+    """Trains, and returns predicted and measured peak memory in bytes, and seconds by phase."""
+    header = read_header(recipe)
+    assert header, f"{recipe}: its second line does not name a shape"
+    _, own_shape, prompt_tokens, _ = header
+    shape = shape or own_shape
     with random_weights(shape, prompt_tokens) as model, tempfile.TemporaryDirectory() as runs:
-        config = configured(recipe, model, steps, runs, changes or [])
+        config = make_config(recipe, model, steps, runs, changes or [])
         session = Session.start(config)
-        session.checkpoint = lambda *_, **__: None  # type: ignore[method-assign]  # nothing to keep
+        session.checkpoint = lambda *_, **__: None  # type: ignore[method-assign]  # no checkpoints
         on_gpu = session.policy.device.type == "cuda"
         loaded = sum(weight.nbytes for weight in session.policy.model.parameters())
 
@@ -145,7 +146,7 @@ def measure(recipe: Path, steps: int = 3, shape: str = "", changes: list[str] | 
         "lora": config.lora.rank,
         "work": f"{config.prompts_per_step} x {config.group_size}, {prompt_tokens} + {config.max_new_tokens} tokens",
         "token_budget": budget,
-        "trained": sum(weight.numel() for _, weight in session.policy.trainable()),
+        "trainable": sum(weight.numel() for _, weight in session.policy.trainable()),
         "predicted": predicted.peak,
         "measured": measured,
         "ratio": round(predicted.peak / measured, 3),
@@ -159,7 +160,8 @@ def measure(recipe: Path, steps: int = 3, shape: str = "", changes: list[str] | 
 
 def show(row: Mapping[str, Any]) -> None:
     print(
-        f"{row['recipe']}: {row['work']}, token budget {row['token_budget']}, {row['trained']:,} weights trained\n"
+        f"{row['recipe']}: {row['work']}, token budget {row['token_budget']}, "
+        f"{row['trainable']:,} trainable parameters\n"
         f"  memory: predicted {row['predicted'] / GIB:.2f} GiB, measured {row['measured'] / GIB:.2f} GiB, "
         f"ratio {row['ratio']}"
     )
@@ -171,13 +173,13 @@ def show(row: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recipes", nargs="*", type=Path, help="default: all that name a shape")
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--shape", default="", help=f"another shape than the recipe's: {', '.join(SHAPES)}")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--recipes", nargs="*", type=Path, help="default: all recipes for a GPU")
+    parser.add_argument("--steps", type=int, default=3, help="training steps")
+    parser.add_argument("--shape", default="", help=f"replaces the recipe's shape: {', '.join(SHAPES)}")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parsed, flags = parser.parse_known_args()
     rows = []
-    for each in parsed.recipes or sorted(path for path in RECIPES.glob("*.toml") if told(path)):
+    for each in parsed.recipes or sorted(path for path in RECIPES.glob("*.toml") if read_header(path)):
         rows.append(measure(each, parsed.steps, parsed.shape, flags))
         gc.collect()
         if torch.cuda.is_available():

@@ -1,8 +1,11 @@
-"""What confining costs: seconds per program in the sandbox beside the same program without it, and per completion in
-the workers. `python benchmarks/sandbox.py`"""
+"""Cost of isolation: a program in the sandbox and outside it, and completions scored by the reward workers.
+
+python benchmarks/sandbox.py
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -19,47 +22,49 @@ from grpo.tasks.checkers.sandbox import _bubble, run_program
 from grpo.types import Problem
 
 PROGRAM = "print(sum(map(int, input().split())))"
-GIVEN = "1 2 3\n"
+STDIN = "1 2 3\n"
 TIMES = 100
 REWARD = "import os\ndef f(problem, text):\n    if text == 'exit':\n        os._exit(1)\n    return float(len(text))\n"
 
 
-def seconds(work: Callable[[], object], times: int = TIMES) -> list[float]:
-    taken = []
+def measure(work: Callable[[], object], times: int = TIMES) -> list[float]:
+    """Seconds of each call."""
+    seconds = []
     for _ in range(times):
         start = time.perf_counter()
         work()
-        taken.append(time.perf_counter() - start)
-    return taken
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
-def told(name: str, taken: list[float]) -> None:
-    print(f"{name:44} fastest {1e3 * min(taken):6.1f} ms   median {1e3 * statistics.median(taken):6.1f} ms")
+def show(name: str, seconds: list[float]) -> None:
+    print(f"{name:44} fastest {1e3 * min(seconds):6.1f} ms   median {1e3 * statistics.median(seconds):6.1f} ms")
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {TIMES} times each")
     *_, python = _bubble()
     plain = [python, "-I", "-S", "-B", "-c", PROGRAM]
-    assert run_program(PROGRAM, GIVEN).output == "6\n"
-    alone = seconds(lambda: subprocess.run(plain, input=GIVEN.encode(), capture_output=True, check=True))
-    confined = seconds(lambda: run_program(PROGRAM, GIVEN))
-    told("program without a sandbox", alone)
-    told("program in the sandbox", confined)
-    more = [1e3 * (of(confined) - of(alone)) for of in (min, statistics.median)]
-    print(f"{'sandbox, on top':44} fastest {more[0]:6.1f} ms   median {more[1]:6.1f} ms")
+    assert run_program(PROGRAM, STDIN).output == "6\n"
+    plain_seconds = measure(lambda: subprocess.run(plain, input=STDIN.encode(), capture_output=True, check=True))
+    sandbox_seconds = measure(lambda: run_program(PROGRAM, STDIN))
+    show("program without a sandbox", plain_seconds)
+    show("program in the sandbox", sandbox_seconds)
+    extra = [1e3 * (of(sandbox_seconds) - of(plain_seconds)) for of in (min, statistics.median)]
+    print(f"{'extra time of the sandbox':44} fastest {extra[0]:6.1f} ms   median {extra[1]:6.1f} ms")
     with TemporaryDirectory() as folder:
         file = Path(folder, "mine.py")
         file.write_text(REWARD)
         start = time.perf_counter()
         workers = Workers([FunctionReward(Spec(str(file), "f", 1.0))], Limits())
         workers.ready()
-        print(f"{'workers, until ready (in the background)':44} {1e3 * (time.perf_counter() - start):7.1f} ms")
+        print(f"{'start of the workers':44} {1e3 * (time.perf_counter() - start):7.1f} ms")
         groups = [Request(Problem("p", "?", ""), ("a",) * 8)] * 16
         workers.start(groups)()
-        told("128 completions by the workers", seconds(lambda: workers.start(groups)()))
+        show("128 completions scored by the workers", measure(lambda: workers.start(groups)()))
         crash = [Request(Problem("p", "?", ""), ("exit",))]
-        told("one completion that ends its worker", seconds(lambda: workers.start(crash)()))
+        show("one completion that kills its worker", measure(lambda: workers.start(crash)()))
         workers.close()
 
 

@@ -1,4 +1,4 @@
-"""Shapes of known models, with random weights: speed and memory depend on nothing else."""
+"""Models with the shapes of well-known ones and random weights: speed and memory depend only on the shape."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ SHAPES = {
     "qwen2.5-0.5b": _qwen2(896, 4864, 24, 14, 2),
     "qwen2.5-1.5b": _qwen2(1536, 8960, 28, 12, 2),
     "qwen2.5-7b": _qwen2(3584, 18944, 28, 28, 4, vocab_size=152064, tie_word_embeddings=False),
-    # So small that it says nothing of speed: to try a benchmark out.
+    # For trying out a benchmark; too small for speed figures.
     "smallest": _qwen2(64, 128, 2, 4, 2, vocab_size=512),
 }
 
 
 class NoTokenizer:
-    """Prompts of a benchmark are token numbers already: "3 17 5"."""
+    """Reads prompts that are token numbers, such as "3 17 5"; decodes everything to empty text."""
 
     eos_token_id = 2
     chat_template = None
@@ -57,15 +57,17 @@ class NoTokenizer:
         return ["" for _ in rows]
 
 
-COMPUTED_IN = {"mixed": torch.bfloat16, "half": torch.float16}
-"""By system.dtype, where the weights are float32."""
+COMPUTE_DTYPES = {"mixed": torch.bfloat16, "half": torch.float16}
+"""Dtype of matmuls by system.dtype, for those whose weights are float32."""
 
 
 def random_policy(shape: str, device: str, dtype: str, attention: str = NAME) -> Policy:
-    """Never ends by itself: no token is an end token. `dtype` as system.dtype."""
+    """A policy with random weights. It has no end token: every completion has full length. `dtype`: as system.dtype."""
     torch.manual_seed(0)
     with torch.device(device):
-        kept = torch.float32 if dtype in COMPUTED_IN else getattr(torch, dtype)
-        model = transformers.AutoModelForCausalLM.from_config(SHAPES[shape], attn_implementation=attention, dtype=kept)
-    compute = COMPUTED_IN.get(dtype)
+        stored = torch.float32 if dtype in COMPUTE_DTYPES else getattr(torch, dtype)
+        model = transformers.AutoModelForCausalLM.from_config(
+            SHAPES[shape], attn_implementation=attention, dtype=stored
+        )
+    compute = COMPUTE_DTYPES.get(dtype)
     return Policy(model.eval(), NoTokenizer(), shape, frozenset([-1]), compute=compute)

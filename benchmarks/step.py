@@ -1,13 +1,14 @@
-"""Seconds of a whole GRPO step by phase: ours, and what one would use instead, on the same work in one run.
+"""Seconds of a whole GRPO step by phase: grpo and other trainers on the same work.
 
 python benchmarks/step.py --model nano --prompts 16 --group 8 --new 32
 python benchmarks/step.py --model smollm2 --prompts 4 --group 8 --new 32 --peer trl --json
 python benchmarks/step.py --model smollm2 --prompts 64 --group 16 --new 128 --peer trl,trl-vllm
 
-Medians over the steps after the first few, the same steps of every arm: as a policy learns, its answers and so its
-steps get shorter. With --rounds, the arms take turns and the best round of each counts. The ratio is the peer's step
-over ours; MFU counts the products that the step is made of, without padding and recomputation. "Updated" is the share
-of the completions that the update computed with: ours leaves out groups without signal, whose gradient is zero.
+Figures are medians over the steps after the first few. Only steps that every trainer made are compared: completions,
+and so steps, get shorter as a policy learns. With --rounds, the trainers take turns, and the fastest round of each
+counts. The ratio is a trainer's step time divided by grpo's. MFU counts the FLOPs of the step's matmuls, without
+padding and recomputation. "Updated" is the share of completions in the update: grpo leaves out groups without signal,
+whose gradient is zero.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arms import add_work, chosen, run_apart, summary
+from arms import add_options, parse_work, run_in_process, summarize
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_work(parser, model="nano", prompts=16, group=8, new=32, steps=60)
-    parser.add_argument("--seconds", type=float, default=120.0, help="an arm ends after these, but for four steps")
-    parser.add_argument("--rounds", type=int, default=1, help="how often the arms take turns")
-    parser.add_argument("--tflops", type=float, default=989.0, help="of the GPU at its best, for MFU; H200: 989")
+    add_options(parser, model="nano", prompts=16, group=8, new=32, steps=60)
+    parser.add_argument("--seconds", type=float, default=120.0, help="time limit of an arm, after at least four steps")
+    parser.add_argument("--rounds", type=int, default=1, help="number of rounds; in each, every arm runs once")
+    parser.add_argument("--tflops", type=float, default=989.0, help="peak TFLOP/s of the GPU, for MFU; H200: 989")
     arguments = parser.parse_args()
-    arms, work = chosen(arguments, seconds=arguments.seconds)
+    arms, work = parse_work(arguments, seconds=arguments.seconds)
     with tempfile.TemporaryDirectory() as folder:
-        rounds = [{arm: run_apart(arm, work, Path(folder, arm)) for arm in arms} for _ in range(arguments.rounds)]
-    results = compared(rounds, arguments.tflops if work.device == "cuda" else 0.0)
+        rounds = [{arm: run_in_process(arm, work, Path(folder, arm)) for arm in arms} for _ in range(arguments.rounds)]
+    results = compare(rounds, arguments.tflops if work.device == "cuda" else 0.0)
     report = {
         "ratio": min((results[arm]["ratio"] for arm in arms[1:]), default=None),
         "work": vars(work),
@@ -43,11 +44,11 @@ def main() -> None:
     print(json.dumps(report) if arguments.json else table(report))
 
 
-def compared(rounds: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]], tflops: float) -> dict[str, dict[str, Any]]:
-    """What each arm took for the steps that every arm made in every round; rows by arm and round."""
-    fewest = min(len(rows) for each in rounds for rows in each.values())
-    measured = {arm: [summary(each[arm][:fewest], tflops) for each in rounds] for arm in rounds[0]}
-    # Of several rounds the fastest counts, for every arm: what else the machine did is no trainer's fault.
+def compare(rounds: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]], tflops: float) -> dict[str, dict[str, Any]]:
+    """Summary of each arm over the steps that every arm made in every round. `rounds`: steps by arm, for each round."""
+    fewest = min(len(steps) for each in rounds for steps in each.values())
+    measured = {arm: [summarize(each[arm][:fewest], tflops) for each in rounds] for arm in rounds[0]}
+    # The fastest round of each arm counts: other work on the machine slows some rounds.
     results = {arm: min(several, key=lambda one: one["step_seconds"]) for arm, several in measured.items()}
     for result in results.values():
         result["ratio"] = round(result["step_seconds"] / results["grpo"]["step_seconds"], 2)
@@ -64,7 +65,7 @@ def machine() -> str:
 def table(report: dict[str, Any]) -> str:
     work = report["work"]
     lines = [f"{work['model']}, {work['task']}, {work['prompts']}x{work['group']}, at most {work['new']} new tokens"]
-    names = ("arm", "seconds", "its/ours", "length", "updated", "peak GB", "MFU", "start s")
+    names = ("trainer", "seconds", "ratio", "length", "updated", "peak GiB", "MFU", "start s")
     lines.append("".join(f"{name:>10}" for name in names) + "  phases")
     for arm, row in report["results"].items():
         mfu = "–" if row["mfu"] is None else f"{row['mfu']:.1%}"

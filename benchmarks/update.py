@@ -1,12 +1,11 @@
-"""One update on a GPU: seconds, share of the peak rate, and memory, for a model with random weights.
+"""Time, MFU and memory of the update on a GPU, for a model with random weights.
 
 python benchmarks/update.py --shape qwen2.5-1.5b --prompts 32 --group 16 --prompt-len 128 --new 512 \
-    [--micro 16384] [--ways fused,checkpointing,apart,stock] [--json]
+    [--micro 16384] [--ways fused,checkpointed,apart,stock] [--json]
 
-Ways: `fused`, the blocks of grpo.model.fused; `checkpointing`, the same with gradient checkpointing; `apart`, every
-completion packed with a prompt of its own; `stock`, transformers' blocks under autocast. The share of the peak counts
-the operations of the model's matrix products once forward and twice backward, without recomputation, against --peak
-TFLOP/s.
+Ways: `fused`, the blocks of grpo.model.fused; `checkpointed`, the same with gradient checkpointing; `apart`, the prompt
+is computed again for every completion; `stock`, transformers' blocks under autocast. MFU counts the FLOPs of the
+model's matmuls once forward and twice backward, without recomputation, against --peak.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from shapes import random_policy
+from shapes import SHAPES, random_policy
 
 from grpo.config import Config, Optimizer, System
 from grpo.config.schema import Loss, resolve
@@ -30,11 +29,11 @@ from grpo.model.policy import Policy
 from grpo.training.gradient import accumulate_gradients
 from grpo.types import Completion, Group, Problem
 
-WAYS = ("fused", "checkpointing", "apart", "stock")
+WAYS = ("fused", "checkpointed", "apart", "stock")
 
 
 def random_groups(arguments: argparse.Namespace, vocabulary: int) -> list[Group]:
-    """Full-length completions with an advantage each."""
+    """Groups of full-length completions, each with an advantage."""
     rng = np.random.default_rng(0)
 
     def completion() -> Completion:
@@ -59,8 +58,8 @@ def random_groups(arguments: argparse.Namespace, vocabulary: int) -> list[Group]
     ]
 
 
-def operations(arguments: argparse.Namespace, apart: bool) -> float:
-    """Operations of the model's matrix products, forward and backward, without recomputation."""
+def update_flops(arguments: argparse.Namespace, apart: bool) -> float:
+    """FLOPs of the model's matmuls, forward and backward, without recomputation."""
     shape = find_shape(arguments.shape)
     prompts, group = arguments.prompts, arguments.group
     if apart:
@@ -71,7 +70,7 @@ def operations(arguments: argparse.Namespace, apart: bool) -> float:
 
 def measure(way: str, arguments: argparse.Namespace) -> dict[str, float | str]:
     policy = random_policy(arguments.shape, "cuda", arguments.dtype)
-    policy.gradient_checkpointing = way == "checkpointing"
+    policy.gradient_checkpointing = way == "checkpointed"
     groups = random_groups(arguments, policy.model.config.vocab_size)
     if way == "apart":
         groups = [replace(group, completions=(one,)) for group in groups for one in group.completions]
@@ -102,39 +101,39 @@ def measure(way: str, arguments: argparse.Namespace) -> dict[str, float | str]:
     finally:
         Policy.fused_for = fused_for  # type: ignore[method-assign]
     whole, gradient = min(seconds[1:])
-    work = operations(arguments, way == "apart")
+    flops = update_flops(arguments, way == "apart")
     return {
         "way": way,
         "first_s": round(seconds[0][0], 2),
         "update_s": round(whole, 3),
         "optimizer_s": round(whole - gradient, 3),
         "tokens": sum(len(g.prompt_tokens) + sum(map(len, g.completions)) for g in groups),
-        "tflop_per_s": round(work / whole / 1e12, 1),
-        "mfu": round(work / whole / 1e12 / arguments.peak, 3),
+        "tflop_per_s": round(flops / whole / 1e12, 1),
+        "mfu": round(flops / whole / 1e12 / arguments.peak, 3),
         "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="qwen2.5-1.5b")
-    parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--group", type=int, default=16)
-    parser.add_argument("--prompt-len", type=int, default=128)
-    parser.add_argument("--new", type=int, default=512)
+    parser.add_argument("--shape", default="qwen2.5-1.5b", help=", ".join(SHAPES))
+    parser.add_argument("--prompts", type=int, default=32, help="prompts per update")
+    parser.add_argument("--group", type=int, default=16, help="completions per prompt")
+    parser.add_argument("--prompt-len", type=int, default=128, help="tokens of a prompt")
+    parser.add_argument("--new", type=int, default=512, help="tokens of a completion")
     parser.add_argument("--micro", type=int, default=16384, help="tokens per micro-batch")
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=3, help="updates; the fastest after the first counts")
     parser.add_argument("--dtype", default="mixed", choices=["mixed", "half", "bfloat16"])
-    parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--peak", type=float, default=989.0, help="TFLOP/s of the GPU in bfloat16, dense")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--ways", default=",".join(WAYS), help="ways to measure, separated by commas")
+    parser.add_argument("--peak", type=float, default=989.0, help="peak TFLOP/s of the GPU in dense bfloat16")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
     arguments = parser.parse_args()
     ways = arguments.ways.split(",")
     for way in ways:
         if way not in WAYS:
-            parser.error(f"--ways: {way!r} is not a way; use {', '.join(WAYS)}")
+            parser.error(f"--ways {way}: unknown; use {', '.join(WAYS)}")
     if not torch.cuda.is_available():
-        raise SystemExit("this benchmark needs a CUDA GPU")
+        raise SystemExit("update.py: no CUDA GPU found; run it on a machine with one")
     rows = []
     for way in ways:
         rows.append(measure(way, arguments))

@@ -1,4 +1,4 @@
-"""The arithmetic of the benchmarks, and what they say where a peer is missing; the figures are results.md's."""
+"""The benchmarks' arithmetic, their own trainer, and their messages. The figures are in results.md."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ import step as step_script  # noqa: E402
 
 def row(step: int, seconds: float, reward: float = 0.0) -> dict[str, object]:
     phases = {"rollout": seconds / 4, "update": 3 * seconds / 4}
-    made = {"rollout": 1e12, "update": 3e12}
-    return {"step": step, "seconds": seconds, "phases": phases, "operations": made, "reward": reward, "length": 10.0,
+    flops = {"rollout": 1e12, "update": 3e12}
+    return {"step": step, "seconds": seconds, "phases": phases, "flops": flops, "reward": reward, "length": 10.0,
             "updated": 0.5, "peak": step * 2.0**30, "start_seconds": 7.0, "load": 1.0}  # fmt: skip
 
 
-def test_operations_by_hand() -> None:
+def test_flops_by_hand() -> None:
     shape = Shape(vocabulary=10, hidden=4, intermediate=8, layers=2, heads=2, kv_heads=1, head_width=2)
     weights = 2 * (4 * 4 + 2 * 4 * 2 + 4 * 4 + 3 * 4 * 8)
     pairs = 6 + 2 * (3 * 2 + 3)  # a prompt of 3 and two completions of 2
     shared = 2 * weights * 7 + 2 * 40 * 4 + 4 * 2 * 4 * pairs
-    assert arms.operations(shape, [(3, [2, 2])]) == shared
-    repeated = arms.operations(shape, [(3, [2]), (3, [2])])
+    assert arms.forward_flops(shape, [(3, [2, 2])]) == shared
+    repeated = arms.forward_flops(shape, [(3, [2]), (3, [2])])
     assert repeated - shared == 2 * weights * 3 + 4 * 2 * 4 * 6, "the prompt once more"
 
 
 def test_first_steps_do_not_count() -> None:
     rows = [row(1, 100.0), row(2, 100.0), *(row(step, 2.0) for step in range(3, 7))]
-    found = arms.summary(rows, tflops=100.0)
+    found = arms.summarize(rows, tflops=100.0)
     assert found["step_seconds"] == 2.0
     assert found["phases"] == {"rollout": 0.5, "update": 1.5}
     assert found["mfu"] == pytest.approx(4 / 2 / 100)
     assert found["mfu_update"] == pytest.approx(3 / 1.5 / 100)
     assert found["peak_gb"] == 6.0
-    assert arms.summary(rows, tflops=0.0)["mfu"] is None
+    assert arms.summarize(rows, tflops=0.0)["mfu"] is None
 
 
 def test_arms_are_compared_on_the_steps_that_all_of_them_made_in_every_round() -> None:
     """Steps get shorter as answers do: 8 of ours beside 4 of a peer's would look faster than they are."""
     ours, peer = ([row(step, 9.0 - step) for step in range(1, last + 1)] for last in (8, 4))
-    found = step_script.compared([{"grpo": ours, "trl": peer}, {"grpo": ours[:6], "trl": ours}], 0.0)
+    found = step_script.compare([{"grpo": ours, "trl": peer}, {"grpo": ours[:6], "trl": ours}], 0.0)
     assert {arm: (result["step_seconds"], result["steps"], result["ratio"]) for arm, result in found.items()} == {
         "grpo": (6.0, 3, 1.0),
         "trl": (6.0, 3, 1.0),
@@ -57,20 +57,43 @@ def test_arms_are_compared_on_the_steps_that_all_of_them_made_in_every_round() -
 
 def test_an_arm_ends_with_its_steps_or_its_time() -> None:
     work = arms.Work(model="nano", task="", device="cpu", prompts=1, group=2, new=1, steps=10, seconds=60.0)
-    assert [work.is_enough(*done) for done in ((10, 1.0), (9, 1.0), (3, 99.0), (4, 60.0))] == [True, False, False, True]
+    assert [work.is_finished(*done) for done in ((10, 1.0), (9, 1.0), (3, 99.0), (4, 60.0))] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_grpo_stops_after_the_last_step(tmp_path: Path) -> None:
+    work = arms.Work(model="nano", task="arithmetic:easy", device="cpu", prompts=1, group=2, new=4, steps=2, threads=1)
+    log = arms.StepLog("grpo", work, tmp_path / "steps")
+    with log.file:
+        arms.run_grpo(work, log)
+    first, last = arms.read_steps(tmp_path / "steps")
+    assert (first["step"], last["step"]) == (1, 2)
+    assert set(last["phases"]) == {"rollout", "reward", "update", "record"}
+    assert 0 < last["length"] <= 4
 
 
 def test_when_a_reward_is_reached() -> None:
     fast = learn.curve([row(step, 2.0, reward) for step, reward in enumerate([0.0, 0.5, 1.0, 1.0, 1.0, 1.0])], 8)
     assert fast["reward"] == pytest.approx([0.0, 0.25, 0.5, 0.625, 0.7, 0.9])
-    assert learn.reached(fast, 0.7) == {"step": 5, "seconds": 10.0, "samples": 40}
+    assert learn.first_reaching(fast, 0.7) == {"step": 5, "seconds": 10.0, "samples": 40}
     slow = {**fast, "seconds": [3 * second for second in fast["seconds"]]}
-    assert learn.against({"grpo": {"1": fast}, "trl": {"1": slow}}, 0.7)["ratio"] == 3.0
-    assert learn.against({"grpo": {"1": fast}, "trl": {"1": slow}}, 0.95)["ratio"] is None, "nobody got there"
+    assert learn.compare({"grpo": {"1": fast}, "trl": {"1": slow}}, 0.7)["ratio"] == 3.0
+    assert learn.compare({"grpo": {"1": fast}, "trl": {"1": slow}}, 0.95)["ratio"] is None, "nobody got there"
+
+
+def test_a_former_flag_names_the_new_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["step.py", "--recompute"])
+    with pytest.raises(SystemExit, match="2"):
+        step_script.main()
+    assert capsys.readouterr().err == "step.py: --recompute: is now --gradient-checkpointing\n"
 
 
 @pytest.mark.parametrize("script", ["step.py", "learn.py"])
-def test_a_peer_that_is_not_there_is_told_in_one_line(script: str) -> None:
+def test_a_missing_peer_is_reported_in_one_line(script: str) -> None:
     command = [sys.executable, "-S", str(BENCHMARKS / script), "--peer", "trl"]  # -S: nothing is installed
     source = Path(arms.__file__).parents[1] / "src"
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(source)}, check=False)

@@ -17,10 +17,10 @@ from grpo.training.preflight import predicted_memory
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
-from recipes import measure, told
+from recipes import measure, read_header
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
-FOR_A_GPU = [recipe for recipe in RECIPES if told(recipe)]
+FOR_A_GPU = [recipe for recipe in RECIPES if read_header(recipe)]
 
 
 @pytest.mark.parametrize("recipe", [each for each in RECIPES if each not in FOR_A_GPU], ids=lambda path: path.stem)
@@ -37,7 +37,7 @@ def test_there_is_one_for_each_size() -> None:
 
 @pytest.mark.parametrize("recipe", FOR_A_GPU, ids=lambda path: path.stem)
 def test_a_recipe_takes_what_it_says_and_fits_its_gpu(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    gpu, shape, prompt_tokens, gib = told(recipe)
+    gpu, shape, prompt_tokens, gib = read_header(recipe)
     config = parse_train([str(recipe)])
     assert find_shape(config.model) == find_shape(shape)
     predicted = predicted_memory(config, find_shape(shape), prompt_tokens, torch.device("cuda")).peak
@@ -60,4 +60,4 @@ def test_its_settings_train_a_small_model(recipe: Path) -> None:
     # 2 layers of q 64→64, k and v 64→32, o 64→64, gate and up 64→128, down 128→64, rank 32 for each.
     adapters = 2 * 32 * (128 + 96 + 96 + 128 + 3 * 192)
     whole = 512 * 64 + 64 + 2 * (2 * 64 + 128 + 64 * (64 + 32 + 32 + 64 + 3 * 128))
-    assert row["trained"] == (adapters if row["lora"] else whole)
+    assert row["trainable"] == (adapters if row["lora"] else whole)
