@@ -198,7 +198,7 @@ def test_across_the_batch_by_hand():
     """7 of 8 right, and 1 of 8. In its group the one wrong answer has −2.47; against the batch, all have ±0.97."""
     found = ask["batch"]({})["advantages"]
     assert found["group"]["easy"][-1] == pytest.approx(-0.875 / (math.sqrt(7 / 56) + 1e-4), rel=1e-6)
-    batch = found["batch mean and deviation"]
+    batch = found["batch mean and std"]
     assert batch["hard"][0] == pytest.approx(0.5 / (math.sqrt(4 / 15) + 1e-4), rel=1e-6)
 
 

@@ -70,7 +70,7 @@ def test_steps_by_hand() -> None:
 def test_no_preset_but_a_critic_or_step_rewards_tells_tokens_apart() -> None:
     rows = {row["label"]: row["distinct"] for row in presets({})["rows"]}
     assert rows.pop("ppo") > 3
-    assert rows.pop("grpo with step rewards") == 3
+    assert rows.pop("grpo with process rewards") == 3
     assert set(rows.values()) == {1}
     assert "dr_grpo" in rows
 

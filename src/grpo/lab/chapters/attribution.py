@@ -162,7 +162,7 @@ def presets(query: Query) -> dict[str, Any]:
     prompt, seed = text(query, "prompt", "37+85+46="), whole(query, "seed", 1, 0, 9999)
     group = valued_group(prompt, seed)
     rows = [_credited(group, name, name) for name in PRESETS]
-    return {"prompt": prompt, "rows": [*rows, _credited(group, "grpo", "grpo with step rewards", "process")]}
+    return {"prompt": prompt, "rows": [*rows, _credited(group, "grpo", "grpo with process rewards", "process")]}
 
 
 def _credited(group: Group, preset: str, label: str, kind: Any = "outcome") -> dict[str, Any]:

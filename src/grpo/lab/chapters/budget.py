@@ -177,7 +177,7 @@ def critics(query: Query) -> list[dict[str, Any]]:
     """No critic, one that shares the policy network, and a separate one."""
     shape, work, precision = _shape(query), _work(query), PRECISIONS["bfloat16"]
     rows = []
-    for label, critic in (("none", False), ("shares the policy's network", False), ("a network of its own", True)):
+    for label, critic in (("none", False), ("shares the policy network", False), ("a separate network", True)):
         needed = Needs(reference=False, critic=critic)
         found = memory_of(shape, work, needed, precision, on_gpu=True)
         rows.append({"critic": label, "peak": found.peak, "flops": sum(flops(shape, work, needed).values())})
@@ -189,6 +189,6 @@ def small_and_large_critics(query: Query) -> list[dict[str, Any]]:
     precision = PRECISIONS["float32"]
     per_parameter = precision.weights + precision.gradients + precision.optimizer
     mlp = 64 * 256 + 256 + 256 * 256 + 256 + 256 + 1
-    sizes = [("two layers of 256 over 64 readings", mlp)]
+    sizes = [("two layers of 256 over 64 sensor values", mlp)]
     sizes += [(f"a typical {size} model", typical_shape(size).parameters) for size in ("7B", "70B")]
     return [{"critic": label, "parameters": count, "bytes": per_parameter * count} for label, count in sizes]

@@ -33,7 +33,7 @@ def own_group(query: Query) -> dict[str, Any]:
     start = shipped.rewards()[STEP][GROUP] if recorded else list(SIX)
     rewards = numbers(query, "rewards", start, 0, 1, least=1, most=16)
     rewards_1G = torch.tensor([rewards], dtype=torch.float64)
-    rewards_PG, valid_PG = _with_siblings(rewards)
+    rewards_PG, valid_PG = _with_batch(rewards)
     found = {name: way(rewards_PG, valid_PG)[0, : len(rewards)] for name, way in WAYS.items()}
     several = len(rewards) > 1
     return {
@@ -50,7 +50,7 @@ def own_group(query: Query) -> dict[str, Any]:
     }
 
 
-def _with_siblings(rewards: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+def _with_batch(rewards: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
     """The group first, then the other groups of the recorded step; shorter rows are not valid to their end."""
     rows = [rewards, *(row for place, row in enumerate(shipped.rewards()[STEP]) if place != GROUP)]
     most = max(map(len, rows))
@@ -62,13 +62,13 @@ def _with_siblings(rewards: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
 def same_reward(query: Query) -> dict[str, Any]:
     """The advantage of one reward in a weak and in a strong group."""
     reward = number(query, "reward", 0.7, 0, 1)
-    siblings = {"weak": [0.0, 0.1, 0.2, 0.3, 0.1, 0.0, 0.2], "strong": [1.0, 0.9, 0.8, 0.9, 1.0, 0.9, 0.8]}
+    groups = {"weak": [0.0, 0.1, 0.2, 0.3, 0.1, 0.0, 0.2], "strong": [1.0, 0.9, 0.8, 0.9, 1.0, 0.9, 0.8]}
     return {
         name: {
             "rewards": [reward, *others],
             "advantages": group_advantages(torch.tensor([[reward, *others]], dtype=torch.float64))[0].tolist(),
         }
-        for name, others in siblings.items()
+        for name, others in groups.items()
     }
 
 

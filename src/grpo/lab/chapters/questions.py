@@ -71,8 +71,8 @@ def across_the_batch(query: Query) -> dict[str, Any]:
     found = {}
     for label, baseline, scale in (
         ("group", "mean", "group_std"),
-        ("batch deviation", "mean", "batch_std"),
-        ("batch mean and deviation", "batch", "batch_std"),
+        ("batch std", "mean", "batch_std"),
+        ("batch mean and std", "batch", "batch_std"),
     ):
         advantages_PG = group_advantages(rewards_PG, baseline=baseline, scale=scale)
         found[label] = {"easy": advantages_PG[0].tolist(), "hard": advantages_PG[1].tolist()}
@@ -146,8 +146,8 @@ def any_task(query: Query) -> list[dict[str, Any]]:
     for subject, rewards in (
         ("sums, right or wrong", [1.0, 0.0, 0.0, 1.0]),
         ("programs, share of tests passed", [1.0, 0.4, 0.0, 0.8]),
-        ("form, keys of a JSON present", [0.5, 1.0, 1.0, 0.25]),
-        ("a judge's marks from 1 to 10", [7.0, 6.0, 8.0, 6.5]),
+        ("format, share of JSON keys present", [0.5, 1.0, 1.0, 0.25]),
+        ("a judge's scores from 1 to 10", [7.0, 6.0, 8.0, 6.5]),
     ):
         rewards_1G = torch.tensor([rewards], dtype=torch.float64)
         advantages_1G = group_advantages(rewards_1G)

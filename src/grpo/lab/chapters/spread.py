@@ -23,10 +23,10 @@ BUDGET = 64
 """Budget of completions, equal for all group sizes."""
 ESTIMATORS = {
     "none": ("reward itself", None),
-    "known": ("true mean, if one knew it", None),
+    "known": ("true mean", None),
     "mean": ("group mean", ("mean", "none")),
     "others": ("mean of the others", ("leave_one_out", "none")),
-    "std": ("group mean, divided by the deviation", ("mean", "group_std")),
+    "std": ("group mean ÷ std", ("mean", "group_std")),
 }
 
 

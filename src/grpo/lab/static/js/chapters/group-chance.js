@@ -63,7 +63,7 @@ export function Variance() {
   const p = param("vp", 0.5);
   const state = useAnswer("group", "estimates", { p });
   return html`<${Section} id="variance" depth="math code" title="How a baseline changes the noise" lead="A policy with two answers and one logit. We enumerate every possible group, so the mean and the standard deviation of the gradient estimate are exact. The budget is 64 completions.">
-    <${Play} label="Mean and deviation of the gradient estimate">
+    <${Play} label="Mean and standard deviation of the gradient estimate">
       <div class="knobs"><${Slider} name="vp" label="Probability p of a right answer" min=${0.02} max=${0.98} step=${0.02} value=${0.5} show=${(value) => percent(value)} /></div>
       <${Fetched} state=${state} height="24rem">${(found) => html`
         <${Chance} found=${found} y="deviation" label="Standard deviation of the estimate" note="lower is better" />
