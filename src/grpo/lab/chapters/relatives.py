@@ -22,7 +22,7 @@ def group_estimates(
 ) -> torch.Tensor:
     """Many groups' estimates of the gradient [M, V]: the mean of A ∇log p, each group drawn from the policy.
 
-    `baseline` none: the reward itself. `noise`: standard deviation of a judge's error on every reward. `lift`: added to each.
+    `baseline` none: the reward itself. `noise`: std of a judge's error on every reward. `lift`: added to each.
     """
     logits_V, rewards_V = reference_logits(), rewards_of_answers()
     p_V = logits_V.softmax(dim=0)
