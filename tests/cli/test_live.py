@@ -390,6 +390,16 @@ def test_the_line_that_resumes_is_the_one_that_was_typed(run: Run, capsys: pytes
         assert capsys.readouterr().out.splitlines()[-1] == wanted
 
 
+def test_the_line_that_resumes_fine_tuning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = as_dict(SftConfig(model="tiny", data="data/rows.jsonl")) | {"steps": 20}
+    with Run.create(tmp_path, "sft-001", kind="sft", config=config) as run:
+        run.set_status("stopped")
+        run.set_meta("command", ["grpo", "sft", "tiny", "data/rows.jsonl", "--steps", "20"])
+        print_run(run)
+    resumed = "resume     grpo sft tiny data/rows.jsonl --steps 20 --run sft-001 --resume"
+    assert capsys.readouterr().out.splitlines()[-1] == resumed
+
+
 def test_ending_of_a_run_that_failed_at_once(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.set_status("failed")
     LinesView(quiet=False).on_end(run)
@@ -444,12 +454,6 @@ def test_supervised_fine_tuning(tmp_path: Path, live: LiveView, capsys: pytest.C
     assert "loss 0.125 █" in screen
     assert " lr 1.0e-03 " in screen
     assert " tokens/s " in screen
-
-    run.set_status("stopped")
-    run.set_meta("command", ["grpo", "sft", "tiny", "data/rows.jsonl", "--steps", "20"])
-    print_run(run)
-    resumed = "resume     grpo sft tiny data/rows.jsonl --steps 20 --run sft-001 --resume"
-    assert capsys.readouterr().out.splitlines()[-1] == resumed
     run.close()
 
 
