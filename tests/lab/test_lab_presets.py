@@ -220,7 +220,7 @@ def test_what_if_with_weights_of_parts(parts: Any, tmp_path: Path) -> None:
             for done in group["completions"]:
                 assert done["advantage"] == pytest.approx(done["recorded"]["advantage"], abs=1e-6)
         assert any("normalised" in note for note in same["notes"]) == (parts == "normalise")
-        with pytest.raises(GrpoError, match="no part 'style'"):
+        with pytest.raises(GrpoError, match="unknown part 'style'"):
             what_if(run, 0, {"weight.style": "2"})
         # Group 0: correct 1 for sample 0, format 0.5 for samples 1 and 3. Without weight the format pays nothing.
         [first, *_] = what_if(run, 0, {"weight.format": "0"})["groups"]
