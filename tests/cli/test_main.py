@@ -47,7 +47,7 @@ MISTAKES = {
     "path as run name": (["train", "--run", "../elsewhere"], "field run", "no folder"),
     "resume without a name": (["train", "--resume"], "field resume", "--run NAME"),
     "missing recipe": (["train", "nowhere.toml"], "nowhere.toml", "no such file"),
-    "no GPU": (["train", "--system.device", "cuda:7"], "field system.device", "needs a GPU"),
+    "no GPU": (["train", "--system.device", "cuda:7"], "field system.device", "no GPU was found"),
     "sft without data": (["sft", "nano"], "field data", "--data"),
     "sft with missing data": (["sft", "nano", "nowhere.jsonl"], "field data", "nowhere.jsonl"),
     "eval without model": (["eval"], "field model", "--model"),

@@ -112,12 +112,12 @@ def operations(job: Job, run: Run, rows: Sequence[Mapping[str, float]]) -> float
 
 def phase_shares(row: Mapping[str, float], config: Config) -> dict[str, float]:
     """Share of a full step's work in each phase: replaced groups are sampled, not trained on."""
-    loss, asked = config.loss, config.prompts_per_step
-    there = (row.get("groups_kept") or asked) / asked
-    all_teach = (loss.beta and loss.kl_in == "loss") or loss.entropy or loss.baseline == "value"
-    taught = there if all_teach else there * (row.get("gradient_tokens") or 0.0)
-    drawn = row.get("groups_drawn", asked) / asked
-    return {"rollout": drawn, "reference": there, "critic": there, "old policy": taught, "update": taught}
+    loss, prompts = config.loss, config.prompts_per_step
+    kept = (row.get("groups_kept") or prompts) / prompts
+    all_trained = (loss.beta and loss.kl_in == "loss") or loss.entropy or loss.baseline == "value"
+    trained = kept if all_trained else kept * (row.get("gradient_tokens") or 0.0)
+    drawn = row.get("groups_drawn", prompts) / prompts
+    return {"rollout": drawn, "reference": kept, "critic": kept, "old policy": trained, "update": trained}
 
 
 MEASURES: Mapping[str, Callable[[RunResult], float]] = {

@@ -1,6 +1,6 @@
 """Findings: what goes wrong in a run, each with its step, its number and what to try, the probable cause first.
 
-`diagnose` is a function of the record alone. docs/diagnosis.md lists the findings with their thresholds.
+`diagnose` depends only on the record. docs/diagnosis.md lists the findings with their thresholds.
 """
 
 from __future__ import annotations

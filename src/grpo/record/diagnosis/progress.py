@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from grpo.record.diagnosis.history import LONG_WINDOW, SAMPLED_STEPS, WINDOW, Finding, History, mean
 
 LEAST_REWARD = 0.02
-"""A lower mean reward is a lucky answer or two; a fall from there is no finding."""
+"""Lowest mean reward from which a fall counts; a lower one is a lucky answer or two."""
 LEAST_REWARD_SHORT = 0.1
 """The same for a mean over three steps."""
 
