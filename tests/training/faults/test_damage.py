@@ -79,7 +79,7 @@ def test_models_are_not_taken_from_a_damaged_checkpoint(
         assert main(argv) == 2
         [line] = capsys.readouterr().err.splitlines()
         assert "step-000006/optimizer.safetensors is missing" in line
-        assert "resume the run, which falls back to the checkpoint before" in line
+        assert "resume the run, which uses the checkpoint before it" in line
     assert not (tmp_path / "out").exists()
 
 
