@@ -395,7 +395,7 @@ def test_where_the_fused_blocks_are_used(monkeypatch: pytest.MonkeyPatch) -> Non
     assert policy.fused_for(batch.layout) is weights
     policy.gradient_checkpointing, policy.tokenizer = True, load_policy("nano").tokenizer
     assert assumptions(policy, []) == []
-    assert "system.gradient_checkpointing does nothing" in assumptions(replace(policy, compute=None), [])[0]
+    assert "system.gradient_checkpointing has no effect" in assumptions(replace(policy, compute=None), [])[0]
     assert replace(policy, compute=None).fused_for(batch.layout) is None
 
     def refused(where: Any, name: str, value: Any) -> bool:

@@ -480,7 +480,7 @@ def test_what_is_advised_fits(asked: str, capsys: pytest.CaptureFixture[str]) ->
 
 def test_advice_that_would_not_help_is_not_given(capsys: pytest.CaptureFixture[str]) -> None:
     [row] = planned(capsys, "--params", "70B", "--gpu", "h100", "--algorithm", "grpo")["algorithms"]
-    assert row["advice"] == "choose a smaller model, or ask for shorter completions"
+    assert row["advice"] == "choose a smaller model, or shorter completions"
 
 
 def test_the_table_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
