@@ -59,3 +59,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"grpo.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'grpo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion in a notebook."""
+    return __all__

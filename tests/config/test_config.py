@@ -4,10 +4,11 @@ import copy
 import dataclasses
 import json
 import pickle
+import re
 import subprocess
 import sys
 import tomllib
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from hypothesis import given, settings
@@ -420,3 +421,9 @@ def test_k1_in_the_loss_gets_a_warning_and_only_there() -> None:
 def test_the_product_ratio_gets_a_warning() -> None:
     [warning] = warnings(parse_train(["--loss.ratio", "product"]))
     assert "its variance grows exponentially with the length" in warning
+
+
+@pytest.mark.parametrize(("given", "message"), [({"loss": 3}, "Loss(…)"), ({"system": "cuda"}, "System(…)")])
+def test_a_section_is_a_dataclass_or_a_dictionary(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(GrpoError, match=re.escape(f"expected {message} or a dictionary; got ")):
+        Config(**given)

@@ -106,6 +106,15 @@ def test_a_callback_stops_the_run_at_most_a_step_later_and_it_resumes(tmp_path: 
         assert (run.status, run.last_step()) == ("finished", 5)
 
 
+def test_a_callback_that_stopped_one_run_does_not_stop_the_next(tmp_path: Path) -> None:
+    stop = StopAfter("step", 0)
+    with grpo.train(small(tmp_path, steps=4), callbacks=[stop]) as run:
+        assert run.status == "stopped"
+    stop.step = 9
+    with grpo.train(small(tmp_path, steps=4, resume=True), callbacks=[stop]) as run:
+        assert (run.status, run.last_step()) == ("finished", 3)
+
+
 @pytest.mark.parametrize(
     ("event", "recorded"), [("on_start", None), ("on_step", 0), ("on_evaluation", None), ("on_checkpoint", 1)]
 )
@@ -132,12 +141,15 @@ def test_a_callback_that_raises_stops_the_run_with_everything_recorded(
         assert run.status == "finished"
 
 
+@pytest.mark.parametrize("kind", [ValueError, GrpoError])
 def test_a_failure_at_the_end_is_reported_and_hides_no_other_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: type[Exception]
 ) -> None:
     class Broken(grpo.Callback):
         def on_end(self, run: Run) -> None:
-            raise ValueError("no picture")
+            raise kind("no picture")
+
+    journal = Journal()
 
     class Interrupt(grpo.Callback):
         def on_step(self, *_: Any) -> None:
@@ -145,9 +157,12 @@ def test_a_failure_at_the_end_is_reported_and_hides_no_other_error(
 
     with grpo.train(small(tmp_path, steps=1), callbacks=[Broken()]) as run:
         assert run.status == "finished"
-    assert capsys.readouterr().err.splitlines()[-1] == "grpo: callback Broken: on_end raised ValueError: no picture"
+    assert (
+        capsys.readouterr().err.splitlines()[-1] == f"grpo: callback Broken: on_end raised {kind.__name__}: no picture"
+    )
     with pytest.raises(GrpoError, match="callback Interrupt: on_step raised OSError: gone"):
-        grpo.train(small(tmp_path, run="other"), callbacks=[Broken(), Interrupt()])
+        grpo.train(small(tmp_path, run="other"), callbacks=[Broken(), journal, Interrupt()])
+    assert journal.events[-1] == ("end", "failed")
 
 
 @pytest.mark.parametrize("wrong", [Journal, print, None])

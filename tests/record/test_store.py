@@ -200,7 +200,7 @@ def test_a_record_from_before_correct_is_read_and_not_continued() -> None:
         assert {(done["reward"], done["correct"]) for done in completions} == {(1.0, True), (0.0, False)}
         samples = [sample for probe in run.probes() for sample in probe["samples"]]
         assert {(sample["reward"], sample["correct"]) for sample in samples} == {(1.0, True), (0.0, False)}
-    with pytest.raises(GrpoError, match=r"has record version 2, this grpo continues 3; start a new run"):
+    with pytest.raises(GrpoError, match=r"an older grpo made .*: it can be read, not resumed; start a new run"):
         Run.open(folder, "tiny-arithmetic")
 
 

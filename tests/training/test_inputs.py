@@ -11,6 +11,7 @@ import pytest
 import grpo
 from grpo.cli.main import main
 from grpo.config import System
+from grpo.errors import GrpoError
 from grpo.rewards.handed_over import take_rewards
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.training.bytecode import describe
@@ -33,7 +34,29 @@ def test_a_lambda_and_a_list_of_dicts(tmp_path: Path, capsys: pytest.CaptureFixt
         assert run.config["task"] == "data"
         assert all(reward == len(text) / 8 for text, reward in rewards_of(run))
     assert main(["eval", "handed", "--runs", str(tmp_path)]) == 2
-    assert "field data: 80 rows was handed over in Python and is not stored" in capsys.readouterr().err
+    assert "field data: 80 rows came from Python and cannot be stored in a record" in capsys.readouterr().err
+    assert main(["runs", "handed", "--runs", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "grpo export handed" in printed
+    assert "grpo sample" not in printed, "it needs the rows"
+
+
+def test_a_stopped_run_of_python_objects_is_resumed_in_python(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Stop(grpo.Callback):
+        def on_step(self, step: int, metrics: Any, groups: Any) -> None:
+            self.request_stop()
+
+    grpo.train(small(tmp_path, run="mine"), data=DATA, callbacks=[Stop()]).close()
+    assert main(["runs", "mine", "--runs", str(tmp_path)]) == 0
+    resume = 'resume     grpo.train(grpo.Config(…, run="mine", resume=True), …) with the same Python objects'
+    assert resume in capsys.readouterr().out
+
+
+def test_too_few_rows_are_refused_with_what_to_pass(tmp_path: Path) -> None:
+    with pytest.raises(GrpoError, match=r'leaves no held-out rows of the 2; .* pass data=\{"train": rows'):
+        grpo.train(small(tmp_path), data=DATA[:2])
 
 
 def test_a_task_object(tmp_path: Path) -> None:

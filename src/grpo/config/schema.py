@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from grpo.config.models import DEFAULT_TASK, check_model_name
 from grpo.config.parse import build, from_table, leaves, misfit, read, section_from_dict, show_help, shown
@@ -130,10 +130,14 @@ class SftConfig:
 
 def _build_sections(config: Config | SftConfig) -> None:
     """Replaces every section that was given as a dictionary by its dataclass."""
+    kinds = get_type_hints(type(config))
     for each in dataclasses.fields(config):
-        if isinstance(value := getattr(config, each.name), Mapping):
+        value, kind = getattr(config, each.name), kinds[each.name]
+        if isinstance(value, Mapping):
             section = section_from_dict(type(config), each.name, value, _REFUSED)
             object.__setattr__(config, each.name, section)
+        elif isinstance(kind, type) and dataclasses.is_dataclass(kind) and not isinstance(value, kind):
+            raise GrpoError(f"field {each.name}: expected {kind.__name__}(…) or a dictionary; got {shown(value)}")
 
 
 _WHY_FULL_DISTRIBUTION = (

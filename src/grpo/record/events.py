@@ -90,6 +90,7 @@ class Callbacks(Callback):
 
     def on_start(self, run: Run, config: Config | SftConfig, first_step: int) -> None:
         for member in self.members:
+            member.stop_requested = False  # a callback may serve several runs
             self._call(member, "on_start", run, config, first_step)
             self.started.append(member)
 
@@ -122,9 +123,9 @@ class Callbacks(Callback):
         the run must stay the one that is raised."""
         try:
             getattr(member, event)(*arguments)
-        except GrpoError:
-            raise
-        except Exception as error:
+        except Exception as error:  # user code may raise anything
+            if fatal and isinstance(error, GrpoError):
+                raise
             message = f"callback {type(member).__name__}: {event} raised {type(error).__name__}: {error}"
             if fatal:
                 raise GrpoError(f"{message}; fix it, or leave the callback out") from error

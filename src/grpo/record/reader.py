@@ -98,8 +98,11 @@ class RunReader:
                 f"field run: {file} cannot be read as a run record ({problem}); name another run"
             ) from problem
         db.close()
+        if version == BEFORE_CORRECT:
+            raise GrpoError(f"field run: an older grpo made {file}: it can be read, not resumed; start a new run")
         raise GrpoError(
-            f"field run: {file} has record version {version}, this grpo continues {SCHEMA_VERSION}; start a new run"
+            f"field run: {file} has record version {version}, this grpo reads {BEFORE_CORRECT} and {SCHEMA_VERSION}; "
+            "name another run"
         )
 
     def close(self) -> None:

@@ -61,11 +61,7 @@ def take_task(task: Any, source: Source) -> Task:
         task = _made(task, task.__name__, "", source)
     elif source.data:
         raise GrpoError("field data: the task handed over has its own problems; leave data out, or hand over its class")
-    if missing := [part for part in REQUIRED if not hasattr(task, part)]:
-        raise GrpoError(
-            f"field task: an object of type {type(task).__name__} lacks {', '.join(missing)}; see docs/tasks.md"
-        )
-    return task
+    return _with_required_methods(task, f"an object of type {type(task).__name__}")
 
 
 def _made(maker: Any, name: str, variant: str, source: Source) -> Task:
@@ -93,8 +89,12 @@ def _own_task(path: Path, name: str, source: Source) -> Task:
         )
     [task] = found
     task = _made(task, str(path), "", source) if isinstance(task, type) else task
+    return _with_required_methods(task, f"the task in {path}")
+
+
+def _with_required_methods(task: Any, what: str) -> Task:
     if missing := [part for part in REQUIRED if not hasattr(task, part)]:
-        raise GrpoError(f"field task: the task in {path} lacks {', '.join(missing)}; see docs/tasks.md")
+        raise GrpoError(f"field task: {what} lacks {', '.join(missing)}; see docs/tasks.md")
     return task
 
 

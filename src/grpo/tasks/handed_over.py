@@ -50,4 +50,4 @@ def refuse_recorded(field: str, name: str, advice: str) -> None:
     """Refuses a name that stands for an object of another Python process."""
     if name.startswith(PREFIX):
         what = name.removeprefix(PREFIX)
-        raise GrpoError(f"field {field}: {what} was handed over in Python and is not stored; {advice}")
+        raise GrpoError(f"field {field}: {what} came from Python and cannot be stored in a record; {advice}")

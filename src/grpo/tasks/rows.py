@@ -93,9 +93,15 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
     heldout = [problem for problem in problems if _held_out(problem, share)]
     for side, name in ((train, "training"), (heldout, "held-out")):
         if not side:
+            where = f" in {source.data}" if source.rows is None else ""
+            instead = (
+                "name a file or split with --dataset.heldout"
+                if source.rows is None
+                else ('pass data={"train": rows, "test": others} with dataset={"heldout": "test"}')
+            )
             raise GrpoError(
-                f"field dataset.heldout_share: {share:g} leaves no {name} rows of the {len(problems)} in "
-                f"{source.data}; change it, or name other rows with --dataset.heldout"
+                f"field dataset.heldout_share: {share:g} leaves no {name} rows of the {len(problems)}{where}; "
+                f"add rows, change the share, or {instead}"
             )
     return Problems(train, heldout)
 

@@ -19,6 +19,7 @@ from rich.text import Text
 from grpo.cli.terminal.group import PLAIN_WIDTH, printable, write_line
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.diagnosis import KINDS, diagnose, explained
+from grpo.tasks.handed_over import PREFIX
 from grpo.tasks.traits import label_of, trait_metrics
 
 if TYPE_CHECKING:
@@ -170,7 +171,8 @@ def _next_commands(run: Run, summary: Mapping[str, Any]) -> list[str]:
     lines.append(_labelled("next", f"{grpo} lab{elsewhere}   see why, in the browser"))
     lines.append(_labelled("", f"{grpo} runs {run.name}{elsewhere}"))
     if Checkpoints(run.path).newest():
-        lines.append(_labelled("", f"{grpo} sample {run.name} {_quoted_prompt(run)} -n 8{elsewhere}"))
+        if not _made_in_python(run):
+            lines.append(_labelled("", f"{grpo} sample {run.name} {_quoted_prompt(run)} -n 8{elsewhere}"))
         lines.append(_labelled("", f"{grpo} export {run.name} my-model{elsewhere}"))
     if _can_resume(run, summary["status"]):
         lines.append(_labelled("resume", _resume_command(run)))
@@ -201,8 +203,16 @@ def _can_resume(run: Run, status: str) -> bool:
     return status in ("stopped", "failed", "killed")
 
 
+def _made_in_python(run: Run) -> bool:
+    """Whether task, data or reward was a Python object, which the record names but does not store."""
+    return any(PREFIX in str(run.config.get(field, "")) for field in ("task", "data", "reward"))
+
+
 def _resume_command(run: Run) -> str:
     """The command that made the run, with its name and --resume; … stands for settings made in Python."""
+    if _made_in_python(run):
+        function, config = ("sft", "SftConfig") if run.kind == "sft" else ("train", "Config")
+        return f'grpo.{function}(grpo.{config}(…, run="{run.name}", resume=True), …) with the same Python objects'
     _, *words = run.meta("command")
     command = "sft" if run.kind == "sft" else "train"
     if words[:1] != [command]:
