@@ -119,7 +119,9 @@ def test_what_is_not_a_reward_is_refused(reward: Any, says: str) -> None:
 
 def test_a_function_of_another_process_is_refused() -> None:
     with (
-        pytest.raises(GrpoError, match="field reward: close came from Python and cannot be stored in .*; name another"),
+        pytest.raises(
+            GrpoError, match=r"field reward: close came from Python and cannot be stored in .*; name another"
+        ),
         Scorer(Arithmetic(), "python:close") as scorer,
     ):
         scorer.ready()

@@ -64,9 +64,11 @@ def test_rows_are_not_sent_to_the_workers() -> None:
 
 
 def test_names_of_another_process_are_refused() -> None:
-    with pytest.raises(GrpoError, match="field data: 60 rows came from Python and cannot be stored in .*; name a file"):
+    with pytest.raises(
+        GrpoError, match=r"field data: 60 rows came from Python and cannot be stored in .*; name a file"
+    ):
         load_task("data", "python:60 rows")
-    with pytest.raises(GrpoError, match="field task: Mine came from Python and cannot be stored in .*; name another"):
+    with pytest.raises(GrpoError, match=r"field task: Mine came from Python and cannot be stored in .*; name another"):
         load_task("python:Mine")
 
 
