@@ -23,7 +23,7 @@ ROOMS = {
     "rollout": "sampling groups from the training weights: `cpu/` and `cuda/`",
     "record": "the run's SQLite record, checkpoints, metrics, loggers, findings (`diagnosis/`)",
     "training": "the loop, credit, gradient, dynamic sampling, evaluation, resume, supervised fine-tuning",
-    "lab": "the web app: views of runs, and chapters computed by the engine",
+    "lab": "the web app: views of runs, and chapters computed by the trainer",
     "cli": "one file per command (`commands/`), and what a terminal shows (`terminal/`)",
 }
 """The rooms of src/grpo, each allowed to import itself and the rooms above it. docs/design.md shows this table."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grpo.core import Limits, LossStatistics, reward_statistics
-from grpo.core.loss import held_back
+from grpo.core.loss import clipped_tokens
 
 MASK = torch.tensor([[True, True, True], [True, False, False]])
 RATIO = torch.tensor([[1.5, 0.5, 1.0], [0.5, 9.0, 0.1]], dtype=torch.float64)
@@ -15,8 +15,8 @@ KL = torch.tensor([[0.1, 0.2, 0.3], [0.4, 100.0, 100.0]], dtype=torch.float64)
 ENTROPY = torch.tensor([[1.0, 2.0, 3.0], [4.0, math.nan, math.inf]], dtype=torch.float64)
 
 
-def held(ratio, advantages):
-    return held_back(ratio, advantages, "clip", Limits(clip_low=0.2, clip_high=0.2))
+def clipped(ratio, advantages):
+    return clipped_tokens(ratio, advantages, "clip", Limits(clip_low=0.2, clip_high=0.2))
 
 
 def measure(rows=slice(None), *, loss=-0.25, kl=KL, entropy=ENTROPY) -> LossStatistics:
@@ -26,7 +26,7 @@ def measure(rows=slice(None), *, loss=-0.25, kl=KL, entropy=ENTROPY) -> LossStat
         ADVANTAGES[rows],
         MASK[rows],
         parts={"policy_loss": torch.tensor(loss, dtype=torch.float64)},
-        held=held(RATIO[rows], ADVANTAGES[rows]),
+        clipped=clipped(RATIO[rows], ADVANTAGES[rows]),
         kl_NL=None if kl is None else kl[rows],
         entropy_NL=None if entropy is None else entropy[rows],
     )
@@ -76,7 +76,7 @@ def test_no_tokens_at_all():
         torch.ones(1, 2),
         torch.zeros(1, 2, dtype=torch.bool),
         parts={"policy_loss": torch.zeros(())},
-        held=held(torch.ones(1, 2), torch.ones(1, 2)),
+        clipped=clipped(torch.ones(1, 2), torch.ones(1, 2)),
         kl_NL=torch.ones(1, 2),
         entropy_NL=torch.ones(1, 2),
     )

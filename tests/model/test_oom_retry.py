@@ -11,7 +11,7 @@ import torch
 import grpo
 from grpo.config import Checkpoints, Config, Evaluation, System
 from grpo.errors import GrpoError
-from grpo.model.oom_retry import LEAST, within_memory
+from grpo.model.oom_retry import MIN_TOKENS, within_memory
 from grpo.model.policy import Policy, predicting_states
 from grpo.record.store import Run
 from grpo.record.trace import Traces
@@ -54,12 +54,14 @@ def test_it_gives_up_with_one_line() -> None:
     def work(tokens: int) -> None:
         raise torch.OutOfMemoryError
 
-    with pytest.raises(GrpoError, match=rf"^field system.token_budget: out of memory on cpu even with {LEAST} tokens"):
-        within_memory(random_policy("llama"), 3 * LEAST, work)
+    with pytest.raises(
+        GrpoError, match=rf"^field system.token_budget: out of memory on cpu even with {MIN_TOKENS} tokens"
+    ):
+        within_memory(random_policy("llama"), 3 * MIN_TOKENS, work)
 
 
 def test_the_gradient_is_the_one_of_a_large_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo.model.oom_retry.LEAST", 8)
+    monkeypatch.setattr("grpo.model.oom_retry.MIN_TOKENS", 8)
     groups, gradients = random_groups(), []
     for most in (10_000, 40):
         policy = random_policy("llama", torch.float64)
@@ -73,7 +75,7 @@ def test_the_gradient_is_the_one_of_a_large_memory(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_critic_and_traces_see_every_token_once_all_the_same(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was done before memory ran out leaves nothing behind: in the critic, the policy, or what is recorded."""
-    monkeypatch.setattr("grpo.model.oom_retry.LEAST", 8)
+    monkeypatch.setattr("grpo.model.oom_retry.MIN_TOKENS", 8)
     found = []
     for most in (10_000, 40):
         policy = random_policy("llama", torch.float64)
@@ -96,7 +98,7 @@ def test_a_critic_and_traces_see_every_token_once_all_the_same(shared: bool, mon
 
 def test_a_run_keeps_and_tells_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo.training.gradient.predicting_states", too_small_for(100))
-    monkeypatch.setattr("grpo.model.oom_retry.LEAST", 8)
+    monkeypatch.setattr("grpo.model.oom_retry.MIN_TOKENS", 8)
     settings = {
         "model": "nano",
         "steps": 2,
@@ -111,7 +113,7 @@ def test_a_run_keeps_and_tells_what_it_found(tmp_path: Path, monkeypatch: pytest
     assert kept < 16384
     assert told == [f"step 0: out of memory; micro-batches now hold {kept} tokens"]
     monkeypatch.undo()
-    monkeypatch.setattr("grpo.model.oom_retry.LEAST", 8)
+    monkeypatch.setattr("grpo.model.oom_retry.MIN_TOKENS", 8)
     more = settings | {"steps": 3, "resume": True}
     with grpo.train(Config(**more, run="small", system=System(runs=str(tmp_path)))) as run:
         assert isinstance(run, Run)

@@ -259,10 +259,10 @@ def test_partial_rewards_teach_though_nothing_is_right() -> None:
 def test_a_finding_is_reported_again_only_when_it_has_changed() -> None:
     record, *_ = PLANTED["cut"]
     [finding] = diagnose(record)
-    assert finding.is_news_after(None)
-    assert not finding.is_news_after(replace(finding, value=0.3))
-    assert finding.is_news_after(replace(finding, value=0.25))
-    assert finding.is_news_after(replace(finding, cause="length_growth")), "its cause is another"
+    assert finding.is_new_after(None)
+    assert not finding.is_new_after(replace(finding, value=0.3))
+    assert finding.is_new_after(replace(finding, value=0.25))
+    assert finding.is_new_after(replace(finding, cause="length_growth")), "its cause is another"
 
 
 # Causes and consequences
@@ -363,7 +363,7 @@ def test_a_running_trainer_reads_each_step_once(tmp_path: Path, monkeypatch: pyt
             step = row.pop("step")
             run.record(step, [], row, {})
             if (step + 1) % 10 == 0:
-                for finding in monitor.news(step):
+                for finding in monitor.new_findings(step):
                     reported.append((finding.kind, finding.step))
                     run.add_finding(finding.kind, finding.text, step)
         assert read == list(range(80))
@@ -371,7 +371,7 @@ def test_a_running_trainer_reads_each_step_once(tmp_path: Path, monkeypatch: pyt
         assert reported == [("truncated", 9), ("kl", 39)]
         read.clear()
         resumed = Monitor(run)
-        assert resumed.news(79) == [], "a resumed run repeats nothing"
+        assert resumed.new_findings(79) == [], "a resumed run repeats nothing"
         assert len(resumed.history.last_rows) == 80
 
 
@@ -405,7 +405,7 @@ def test_a_resumed_run_does_not_repeat_its_findings(tmp_path: Path) -> None:
         share = sum(value for _, value in run.series("truncated")) / 10
         [finding] = [finding for finding in diagnose(run) if finding.kind == "truncated"]
         assert finding.value == pytest.approx(share)
-        assert Monitor(run).news(9) == [], "already reported"
+        assert Monitor(run).new_findings(9) == [], "already reported"
         assert any("cut at max_new_tokens (5)" in line for line in result(run, 100))
         assert run.summary()["findings"] == run.findings()
     with grpo.train(settings(tmp_path, max_new_tokens=5, steps=20, resume=True)) as run:

@@ -324,7 +324,7 @@ def test_a_task_class_of_a_script_is_scored_in_workers() -> None:
     with Scorer(Local(), scoring=Scoring(workers=1)) as scorer:  # type: ignore[arg-type]
         [group] = scorer.score([group_of("abc")])
         assert group.completions[0].reward == 1.0
-        assert scorer.notes == []
+        assert scorer.assumptions == []
 
 
 def test_a_task_that_cannot_be_pickled_is_scored_here_and_says_so() -> None:
@@ -333,7 +333,7 @@ def test_a_task_that_cannot_be_pickled_is_scored_here_and_says_so() -> None:
     with Scorer(task) as scorer:  # type: ignore[arg-type]
         [group] = scorer.score([group_of("abc")])
         assert group.completions[0].reward == 3.0
-        [note] = scorer.notes
+        [note] = scorer.assumptions
         assert note.startswith("task hanging is scored in the trainer's process")
         assert "cannot pickle '_thread.lock' object" in note
         assert scorer.workers is None

@@ -218,16 +218,16 @@ def test_finish_and_end_token() -> None:
         assert len(completion.text) == len(completion) - (completion.finish == "stop")
 
 
-@pytest.mark.parametrize("rows_at_once", [1, 3, 5, 8, 100])
-def test_sampling_batches_change_nothing(rows_at_once: int) -> None:
+@pytest.mark.parametrize("max_concurrent", [1, 3, 5, 8, 100])
+def test_sampling_batches_change_nothing(max_concurrent: int) -> None:
     policy = random_policy("llama", torch.float64)
     sampling = Sampling(seed=0, temperature=1.0, max_new_tokens=8)
     whole = Engine(policy).sample(PROBLEMS, 4, sampling)
     most = []
     hook = policy.model.get_input_embeddings().register_forward_hook(lambda _, i, __: most.append(i[0].shape))
-    batches = Engine(policy, rows_at_once).sample(PROBLEMS, 4, sampling)
+    batches = Engine(policy, max_concurrent).sample(PROBLEMS, 4, sampling)
     hook.remove()
-    assert max(rows for rows, columns in most if columns == 1) <= rows_at_once
+    assert max(rows for rows, columns in most if columns == 1) <= max_concurrent
     for a, b in zip(whole, batches, strict=True):
         assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
 

@@ -14,7 +14,7 @@ from grpo.config import Config, Dataset, Evaluation, System
 from grpo.errors import GrpoError
 from grpo.tasks import load_task
 from grpo.tasks.datasets import order_of
-from grpo.tasks.protocol import notes_of
+from grpo.tasks.protocol import assumptions_of
 from grpo.tasks.readers import read_rows
 from grpo.tasks.rows import Source, read_problems
 from grpo.training.loop import train
@@ -105,7 +105,7 @@ def test_held_out_rows_that_are_trained_on_are_told(tmp_path: Path) -> None:
     other = str(write(tmp_path / "test.csv", ROWS[:7]))
     path = str(write(tmp_path / "train.jsonl", ROWS[5:]))
     task = load_task("data", path, Dataset(prompt="ask", answer="gold", heldout=other))
-    [note] = notes_of(task)
+    [note] = assumptions_of(task)
     assert note.startswith("2 of 7 held-out problems are also training problems")
     assert load_task("data", path, Dataset(prompt="ask", answer="gold")).notes == []
 

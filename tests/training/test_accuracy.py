@@ -1,4 +1,4 @@
-"""Runs whose correctness is apart from the reward: with `is_correct`, and where nobody can say."""
+"""Runs whose correctness is apart from the reward: with `is_correct`, and where it is unknown."""
 
 from __future__ import annotations
 

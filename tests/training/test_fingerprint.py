@@ -11,7 +11,7 @@ import pytest
 import grpo
 from grpo.errors import GrpoError
 from grpo.training import fingerprint
-from grpo.training.fingerprint import ROOMS, code_fingerprints
+from grpo.training.fingerprint import PACKAGES, code_fingerprints
 from helpers.runs import small
 
 
@@ -30,7 +30,7 @@ def edit(file: Path) -> None:
 
 def test_every_room_is_hashed_or_left_out_on_purpose(package: Path) -> None:
     rooms = {path.name for path in package.iterdir() if (path / "__init__.py").exists()}
-    assert rooms == {*ROOMS, "record", "lab", "cli"}
+    assert rooms == {*PACKAGES, "record", "lab", "cli"}
 
 
 def test_a_resume_survives_edits_of_pages_and_is_refused_after_edits_of_the_core(tmp_path: Path, package: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_resume_survives_edits_of_pages_and_is_refused_after_edits_of_the_core
         grpo.train(replace(config, steps=3))
 
 
-@pytest.mark.parametrize("file", ["types.py", *(f"{room}/__init__.py" for room in ROOMS)])
+@pytest.mark.parametrize("file", ["types.py", *(f"{room}/__init__.py" for room in PACKAGES)])
 def test_every_room_that_decides_the_numbers_counts(package: Path, file: str) -> None:
     before = code_fingerprints()["grpo code"]
     edit(package / file)

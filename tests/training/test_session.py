@@ -52,6 +52,20 @@ def test_a_failure_before_the_run_is_created_leaves_none(tmp_path: Path, monkeyp
     assert list_runs(tmp_path) == []
 
 
+@pytest.mark.parametrize("key", ["max_concurrent", "rows_at_once"])
+def test_a_resume_samples_as_many_completions_at_once_as_before(tmp_path: Path, key: str) -> None:
+    """Also where the record has the number under its earlier name."""
+    with grpo.train(small(tmp_path, run="job", steps=1)) as run:
+        assert run.meta("max_concurrent") > 7
+        assert run.meta("rows_at_once") is None
+    with Run.open(tmp_path, "job") as run:
+        run.set_meta("max_concurrent", None)
+        run.set_meta(key, 7)
+    session = Session.start(small(tmp_path, run="job", resume=True))
+    with session.recorded():
+        assert session.engine.max_concurrent == 7
+
+
 def test_a_failed_start_of_fine_tuning_leaves_it_failed_and_unlocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,7 +158,7 @@ def test_a_conversation_must_end_with_an_answer(tmp_path: Path) -> None:
 def test_memory_that_runs_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty rows of 5 + 3 tokens, and room for 100: 16384 is halved to 64. A wish to compute again what a CPU keeps
     reaches the policy, too."""
-    monkeypatch.setattr("grpo.model.oom_retry.LEAST", 8)
+    monkeypatch.setattr("grpo.model.oom_retry.MIN_TOKENS", 8)
     checkpointing = []
 
     def small(policy: Policy, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -206,7 +206,7 @@ def test_a_task_is_learned_from_its_golds(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({}, "field data: missing; write --data FILE or --task NAME"),
-        ({"task": "arithmetic"}, "field steps: missing; a task has no last problem"),
+        ({"task": "arithmetic"}, "field steps: required with --task; set --steps"),
         ({"data": "rows.jsonl", "dataset": Dataset(heldout_share=0.2)}, "all rows are trained on"),
     ],
 )

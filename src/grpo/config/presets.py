@@ -239,7 +239,7 @@ def load_surrogate(name: str) -> str | Callable[..., Any]:
         sys.path.append(str(Path.cwd()))  # the command `grpo` has its own folder in sys.path, not this one
     try:
         found = getattr(import_module(module), function)
-    except Exception as error:  # border: users' modules
+    except Exception as error:  # border: user code may raise anything
         raise GrpoError(f"field loss.surrogate: cannot load {name!r}: {error}") from error
     if not callable(found):
         raise GrpoError(f"field loss.surrogate: cannot load {name!r}: it is not a function")

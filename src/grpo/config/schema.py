@@ -1,4 +1,7 @@
-"""`Config` and `SftConfig`: read from flags and TOML files, checked, stored. Attribute docstrings are the `--help`."""
+"""`Config` and `SftConfig`: read from flags and TOML files, checked, stored. Attribute docstrings are the `--help`.
+
+Sections: sections.py. Limits and forbidden combinations: rules.py.
+"""
 
 import dataclasses
 import json
@@ -205,7 +208,7 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
     elif not config.task and (config.dataset.heldout or config.dataset.heldout_share != Dataset.heldout_share):
         raise GrpoError(f"{where('dataset.heldout')}: has no effect, because all rows are trained on; add --task data")
     elif config.task and not config.steps:
-        raise GrpoError(f"{where('steps')}: missing; a task has no last problem, so write --steps 150")
+        raise GrpoError(f"{where('steps')}: required with --task; set --steps, such as 150")
 
 
 def resolve(config: Config) -> Config:

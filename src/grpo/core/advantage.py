@@ -15,8 +15,8 @@ import torch
 STD_EPS = 1e-4
 """Added to every std by default, as in TRL; it lowers the advantage of a binary reward by about 0.02%."""
 
-STDS = {"sample": 1, "population": 0}
-"""Kinds of standard deviation, and what each subtracts from the count."""
+CORRECTION = {"sample": 1, "population": 0}
+"""Degrees-of-freedom correction of each kind of standard deviation, as in torch.std: it divides by n − correction."""
 
 GROUP_BASELINES = ("mean", "leave_one_out", "length_weighted")
 
@@ -65,21 +65,21 @@ def group_advantages(
     if scale == "group_std":
         mean_P1 = rewards_PG.sum(dim=1, keepdim=True) / count_P1.clamp(min=1)
         squares_PG = ((rewards_PG - mean_P1) ** 2).masked_fill(~valid_PG, 0.0)
-        std_P1 = (squares_PG.sum(dim=1, keepdim=True) / (count_P1 - subtracted(std)).clamp(min=1)).sqrt()
+        std_P1 = (squares_PG.sum(dim=1, keepdim=True) / (count_P1 - correction(std)).clamp(min=1)).sqrt()
         return centred_PG / (std_P1 + std_eps)
     if scale == "batch_std":
         centred_N = centred_PG[valid_PG]
         if len(centred_N) < 2:
             return torch.zeros_like(centred_PG)
-        return centred_PG / (centred_N.std(correction=subtracted(std)) + std_eps)
+        return centred_PG / (centred_N.std(correction=correction(std)) + std_eps)
     raise ValueError(f"unknown scale {scale!r}: group_std, batch_std or none")
 
 
-def subtracted(std: str) -> int:
-    """What a kind of standard deviation subtracts from the count: 1 for sample, 0 for population."""
-    if std not in STDS:
+def correction(std: str) -> int:
+    """The degrees-of-freedom correction, as in torch.std: 1 for sample, 0 for population."""
+    if std not in CORRECTION:
         raise ValueError(f"unknown std {std!r}: sample or population")
-    return STDS[std]
+    return CORRECTION[std]
 
 
 def parts_advantages(
@@ -110,7 +110,7 @@ def parts_advantages(
     if len(summed_N) < 2:
         return torch.zeros_like(summed_PG)
     # Each part's advantages sum to 0 in a group, so the mean is 0 already.
-    return summed_PG / (summed_N.std(correction=subtracted(std)) + std_eps)
+    return summed_PG / (summed_N.std(correction=correction(std)) + std_eps)
 
 
 def _baseline(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from grpo.core.advantage import STD_EPS, subtracted
+from grpo.core.advantage import STD_EPS, correction
 
 
 def gae(
@@ -45,7 +45,7 @@ def whiten(
     advantages_N = advantages[mask]
     if len(advantages_N) < 2:
         return advantages
-    whitened = (advantages - advantages_N.mean()) / (advantages_N.std(correction=subtracted(std)) + std_eps)
+    whitened = (advantages - advantages_N.mean()) / (advantages_N.std(correction=correction(std)) + std_eps)
     return whitened.masked_fill(~mask, 0.0)
 
 

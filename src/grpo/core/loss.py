@@ -148,9 +148,9 @@ def policy_loss(
         loss_NL = loss_NL - parts_NL["entropy_bonus"]
     loss = weighted_sum(loss_NL, mask, aggregate) / denominator
     parts = {name: weighted_sum(part_NL.detach(), mask, aggregate) / denominator for name, part_NL in parts_NL.items()}
-    held = held_back(ratio_NL.detach(), advantages, surrogate, limits)
+    clipped = clipped_tokens(ratio_NL.detach(), advantages, surrogate, limits)
     measured = {"corrected_NL": limited_NL, "kl_NL": kl_NL, "entropy_NL": entropy}
-    return loss, LossStatistics.measure(loss, ratio_NL, advantages, mask, parts=parts, held=held, **measured)
+    return loss, LossStatistics.measure(loss, ratio_NL, advantages, mask, parts=parts, clipped=clipped, **measured)
 
 
 def _given(tensor: torch.Tensor | None, message: str) -> torch.Tensor:
@@ -188,12 +188,12 @@ def weighted_sum(loss_NL: torch.Tensor, mask: torch.Tensor, aggregate: str) -> t
     return loss_NL.masked_fill(~mask, 0.0).sum()
 
 
-def held_back(
+def clipped_tokens(
     ratio: torch.Tensor, advantages: torch.Tensor, surrogate: str | Surrogate, limits: Limits
 ) -> dict[str, torch.Tensor]:
-    """Tokens that the lower clip, the upper clip and the cap leave with less gradient."""
-    nowhere = torch.zeros_like(ratio, dtype=torch.bool)
-    low, high, capped = nowhere, nowhere, nowhere
+    """Tokens whose gradient the lower clip, the upper clip or the cap reduces."""
+    none = torch.zeros_like(ratio, dtype=torch.bool)
+    low, high, capped = none, none, none
     if surrogate == "clip":
         low = (ratio < 1 - limits.clip_low) & (advantages < 0)
         high = (ratio > 1 + limits.clip_high) & (advantages > 0)

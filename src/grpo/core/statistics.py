@@ -26,7 +26,7 @@ class LossStatistics:
     kl_loss: torch.Tensor | None
     """The share of β·KL; None at β = 0."""
     entropy_bonus: torch.Tensor | None
-    """What the entropy takes off the loss; None without one."""
+    """Entropy bonus, subtracted from the loss; None without one."""
     tokens: torch.Tensor
     gradient_tokens: torch.Tensor
     """Tokens with a non-zero advantage: the four counts below are among these."""
@@ -54,12 +54,13 @@ class LossStatistics:
         mask_NL: torch.Tensor,
         *,
         parts: Mapping[str, torch.Tensor],
-        held: Mapping[str, torch.Tensor],
+        clipped: Mapping[str, torch.Tensor],
         corrected_NL: torch.Tensor | None = None,
         kl_NL: torch.Tensor | None,
         entropy_NL: torch.Tensor | None,
     ) -> LossStatistics:
-        """Statistics of one micro-batch; `parts` are shares of the loss, `held` the tokens that a limit holds."""
+        """Statistics of one micro-batch; `parts` are shares of the loss, `clipped` the tokens whose gradient the clip
+        or cap reduces."""
         signal_NL = mask_NL & (advantages_NL != 0)
         return cls(
             loss=loss.detach(),
@@ -68,7 +69,7 @@ class LossStatistics:
             entropy_bonus=parts.get("entropy_bonus"),
             tokens=mask_NL.sum(),
             gradient_tokens=signal_NL.sum(),
-            **{name: (signal_NL & held_NL).sum() for name, held_NL in held.items()},
+            **{name: (signal_NL & clipped_NL).sum() for name, clipped_NL in clipped.items()},
             corrected=None if corrected_NL is None else (signal_NL & corrected_NL).sum(),
             kl=None if kl_NL is None else kl_NL.masked_fill(~mask_NL, 0.0).sum(),
             entropy=None if entropy_NL is None else entropy_NL.masked_fill(~mask_NL, 0.0).sum(),

@@ -1,4 +1,4 @@
-"""The attention function of all packed models: packed groups in training, cached decoding in rollout.
+"""The attention function of all models that run packed rows: packed groups in training, cached decoding in rollout.
 
 It is registered with transformers under the name "grpo". The stock model computes queries, keys and values, and passes
 them on with a layout, which defines who attends to whom. Axis letters in addition to types.py: Q tokens of the longest
@@ -131,7 +131,7 @@ class PackedLayout:
             (N, L), Q = self.places_NL.shape, self.prompt_places_PQ.shape[1]
             prompt_length_N11 = self.prompt_lengths_P[self.prompt_of_N][:, None, None]
             place_Q, place_L = (torch.arange(n, device=self.places_NL.device) for n in (Q, L))
-            # A completion's positions start at its prompt's length, whatever the grid's columns.
+            # A completion's positions start at its prompt's length, regardless of the grid's column.
             key_position_N1S = torch.cat([place_Q.expand(N, 1, Q), prompt_length_N11 + place_L], dim=2)
             query_position_NL1 = prompt_length_N11 + place_L[:, None]
             in_prompt_N1Q = place_Q < prompt_length_N11

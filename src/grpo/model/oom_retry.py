@@ -1,7 +1,7 @@
 """What happens when GPU memory runs out: the work is undone and repeated with half the tokens per micro-batch.
 
 The smaller budget stays for the rest of the run and is recorded with it. No step is lost, and the gradient is the same:
-it does not depend on how a batch is split. Below `LEAST` tokens the run ends with an error that names the remedies.
+it does not depend on how a batch is split. At `MIN_TOKENS` tokens the run ends with an error that names the remedies.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from grpo.errors import GrpoError
 if TYPE_CHECKING:
     from grpo.model.policy import Policy
 
-BY_DEFAULT = 16384
-MOST, LEAST = 65536, 1024
-"""Above `MOST` a GPU is no faster; below `LEAST` something else fills the memory."""
+DEFAULT_TOKENS = 16384
+MAX_TOKENS, MIN_TOKENS = 65536, 1024
+"""Above `MAX_TOKENS` a GPU is no faster; below `MIN_TOKENS` something else fills the memory."""
 
 Result = TypeVar("Result")
 
 
 def tokens_at_once(policy: Policy, configured: int) -> int:
     """Tokens per micro-batch: the reduced budget, the configured one, or the default."""
-    return policy.token_budget or configured or BY_DEFAULT
+    return policy.token_budget or configured or DEFAULT_TOKENS
 
 
 def within_memory(
@@ -40,7 +40,7 @@ def within_memory(
         try:
             return work(tokens)
         except torch.OutOfMemoryError as error:  # border: other processes use the GPU's memory too
-            if tokens <= LEAST:
+            if tokens <= MIN_TOKENS:
                 raise GrpoError(
                     f"field system.token_budget: out of memory on {policy.device} even with {tokens} tokens per "
                     "micro-batch; turn on --system.gradient_checkpointing, shorten completions, or train with "
@@ -49,4 +49,4 @@ def within_memory(
         # Outside the handler: the error's traceback holds the tensors of the failed attempt.
         undo()
         torch.cuda.empty_cache()
-        policy.token_budget = max(LEAST, tokens // 2)
+        policy.token_budget = max(MIN_TOKENS, tokens // 2)

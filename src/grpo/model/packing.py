@@ -16,15 +16,15 @@ from grpo.types import Batch, Completion, Group
 class Size(NamedTuple):
     """Tokens of a prompt, a completion, or several of both."""
 
-    packed: int = 0
-    """Each prompt once, each completion once."""
+    tokens: int = 0
+    """Tokens without padding: each prompt once, each completion once."""
     rows: int = 0
     longest_prompt: int = 0
     longest_completion: int = 0
 
     def plus(self, other: Size) -> Size:
         return Size(
-            self.packed + other.packed,
+            self.tokens + other.tokens,
             self.rows + other.rows,
             max(self.longest_prompt, other.longest_prompt),
             max(self.longest_completion, other.longest_completion),
@@ -32,7 +32,7 @@ class Size(NamedTuple):
 
     def computed(self, padded: bool) -> int:
         """Tokens the model computes. A padded model computes a row per completion, all of one length."""
-        return self.rows * (self.longest_prompt + self.longest_completion) if padded else self.packed
+        return self.rows * (self.longest_prompt + self.longest_completion) if padded else self.tokens
 
 
 def pack(
@@ -58,11 +58,11 @@ def pack(
 
 def _pieces(group: Group, token_budget: int, padded: bool) -> Iterator[tuple[Group, Size]]:
     """The group, or its completions in parts that each fit the budget with the prompt."""
-    prompt = Size(packed=len(group.prompt_tokens), longest_prompt=len(group.prompt_tokens))
+    prompt = Size(tokens=len(group.prompt_tokens), longest_prompt=len(group.prompt_tokens))
     part: list[Completion] = []
     size = prompt
     for completion in group.completions:
-        one = Size(packed=len(completion), rows=1, longest_completion=len(completion))
+        one = Size(tokens=len(completion), rows=1, longest_completion=len(completion))
         if part and size.plus(one).computed(padded) > token_budget:
             yield _with_completions(group, part), size
             part, size = [], prompt

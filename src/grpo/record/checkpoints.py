@@ -37,14 +37,14 @@ class Snapshot:
     optimizer_tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
     """Everything else the next step depends on, as JSON values."""
-    beside: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    extra_tensors: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     """Further tensors by file: a critic, a refreshed reference."""
 
     def size(self) -> int:
         """Approximate bytes on the disk."""
         return sum(
             tensor.nbytes
-            for tensors in (self.weights, self.optimizer_tensors, *self.beside.values())
+            for tensors in (self.weights, self.optimizer_tensors, *self.extra_tensors.values())
             for tensor in tensors.values()
         )
 
@@ -188,7 +188,7 @@ class Checkpoints:
         point("checkpoint.begun")
         write_model(aside / "model", snapshot.files, snapshot.weights)
         point("checkpoint.model")
-        for name, tensors in {"optimizer": snapshot.optimizer_tensors, **snapshot.beside}.items():
+        for name, tensors in {"optimizer": snapshot.optimizer_tensors, **snapshot.extra_tensors}.items():
             write_tensors(aside / f"{name}.safetensors", tensors)
         (aside / "state.json").write_text(json.dumps(snapshot.state))
         point("checkpoint.optimizer")

@@ -1,4 +1,4 @@
-"""How steps, groups and completions become rows of schema.sql's tables: column names, and values in their order."""
+"""What is recorded: the columns of every table of schema.sql, and how steps, groups and completions fill them."""
 
 from __future__ import annotations
 

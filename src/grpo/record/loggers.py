@@ -202,7 +202,7 @@ class Loggers(Callback):
                 self.loggers[name] = logger = LOGGERS[name](*about)
                 if self.sent[name] != BEFORE_ALL and logger.last_row is not None:
                     self.sent[name] = logger.last_row
-            except Exception as error:  # noqa: BLE001  border: other people's code, and the network
+            except Exception as error:  # noqa: BLE001  border: a logger's code may raise anything
                 self._failed(name, error)
 
     def _serve(self, *about: Any) -> None:
@@ -221,7 +221,7 @@ class Loggers(Callback):
     def _attempt(self, name: str, act: Callable[..., None], *arguments: Any) -> None:
         try:
             act(*arguments)
-        except Exception as error:  # noqa: BLE001  border: other people's code, and the network
+        except Exception as error:  # noqa: BLE001  border: a logger's code may raise anything
             del self.loggers[name]
             self._failed(name, error)
 
@@ -230,7 +230,7 @@ class Loggers(Callback):
         self.failures.put(f"field system.log: {name} failed and is dropped for the rest of the run: {reason}")
 
     def _report_failures(self, step: int | None) -> None:
-        """On the thread that has the record: it has one writer."""
+        """Call on the recorder's thread, the only one that may write to the record."""
         while not self.failures.empty():
             text = self.failures.get()
             self.warn(text)

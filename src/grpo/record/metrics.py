@@ -1,4 +1,8 @@
-"""The definition of every metric. docs/metrics.md is generated from this table: `python -m grpo.record.metrics`."""
+"""The definition of every metric. docs/metrics.md is generated from this table: `python -m grpo.record.metrics`.
+
+To add a metric: define it here; compute it in `training/loop.py` (`update`, `describe`), in `training/credit.py`, or in
+`core/statistics.py` for a sum over tokens.
+"""
 
 from __future__ import annotations
 

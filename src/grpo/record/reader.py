@@ -253,7 +253,7 @@ class RunReader:
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
-        """Several reads see one moment, while a trainer commits."""
+        """Read transaction: all reads see the same snapshot of the database."""
         with self._db as db:
             db.execute("BEGIN")
             yield

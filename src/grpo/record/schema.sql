@@ -18,7 +18,7 @@ CREATE TABLE groups (
 CREATE TABLE completions (
   step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
   text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,
-  reward REAL, correct INTEGER,  -- correct: 0 or 1; NULL: nobody can say
+  reward REAL, correct INTEGER,  -- correct: 0 or 1; NULL: cannot be judged
   parts TEXT NOT NULL, traits TEXT NOT NULL,  -- JSON objects
   advantage REAL,  -- mean over the tokens
   logprob REAL,    -- the sampler's, summed over the tokens

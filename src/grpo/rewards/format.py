@@ -82,7 +82,7 @@ def json_schema(schema: str | Mapping[str, Any]) -> FormReward:
         fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", text, re.DOTALL)
         try:
             return float(validator.is_valid(json.loads(fenced[1] if fenced else text)))
-        except (ValueError, RecursionError):  # border: text of a model
+        except (ValueError, RecursionError):  # border: malformed text
             return 0.0
         except Unresolvable as error:
             raise GrpoError(f"reward json_schema: $ref {error.ref!r} is not in the schema") from None
@@ -104,7 +104,7 @@ def length(most: int) -> FormReward:
 def _read_schema(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:  # border: files people write
+    except (OSError, ValueError) as error:  # border: a missing or malformed file
         raise GrpoError(f"reward json_schema: {path} cannot be read as JSON: {error}") from None
 
 

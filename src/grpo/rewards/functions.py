@@ -122,7 +122,7 @@ class FunctionReward:
             arguments = trl_arguments(request, messages=request.problem.conversational != other_form)
             try:
                 values = self._value(**self._accepted(arguments))
-            except (TypeError, AttributeError) as error:  # border: people's code
+            except (TypeError, AttributeError) as error:  # border: user code that expects the other form
                 errors.append(error)
             else:
                 self.other_form = other_form
@@ -199,7 +199,7 @@ def load_function(spec: Spec) -> Callable[..., Any]:
         return found(*positional, **named)
     except GrpoError as error:
         raise GrpoError(f"reward {spec}: {error}") from None
-    except Exception as error:  # border: people's code
+    except Exception as error:  # border: user code may raise anything
         raise GrpoError(f"reward {spec}: the call failed: {type(error).__name__}: {error}") from error
 
 
@@ -221,7 +221,7 @@ def load_module(spec: Spec) -> ModuleType:
         return module
     except GrpoError:
         raise
-    except (Exception, SystemExit) as error:  # border: people's code
+    except (Exception, SystemExit) as error:  # border: user code may raise anything
         raise GrpoError(f"reward {spec}: {_place(error, source)}{type(error).__name__}: {error}") from error
 
 

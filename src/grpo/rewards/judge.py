@@ -148,7 +148,7 @@ class Judge:
                         break
         except TimeoutError:
             raise TemporaryError(f"judge at {self.url.netloc}: no answer within {limit:g} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:  # border: a server
+        except (httpx.HTTPError, httpx.InvalidURL) as error:  # border: unreachable server or wrong address
             raise TemporaryError(f"judge at {self.url.netloc}: {type(error).__name__}: {error}") from None
         return _reply(response.status_code, content, self.url.netloc)
 

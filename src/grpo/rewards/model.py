@@ -31,7 +31,7 @@ class ModelReward:
                 self.model, report = transformers.AutoModelForSequenceClassification.from_pretrained(
                     source, use_safetensors=True, trust_remote_code=False, output_loading_info=True
                 )
-        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:  # border: files people made
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:  # border: malformed files
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise GrpoError(f"field reward: cannot load the reward model {source!r}: {reason}") from error
         if missing := sorted(report["missing_keys"]):

@@ -45,7 +45,7 @@ class WeightedReward:
     is_task: bool = False
     """The task's own checker, which also decides what is correct."""
     counts: bool = True
-    """Part of the reward. A task's checker that is not still decides what is correct."""
+    """Whether it is part of the reward. The task's checker decides correctness either way."""
 
 
 class Scorer:
@@ -54,7 +54,7 @@ class Scorer:
     >>> from grpo.tasks import load_task
     >>> with Scorer(load_task("arithmetic")) as scorer:
     ...     [done] = scorer.score_texts([(Problem("p", "6*7=", "42"), "42")])
-    >>> done.reward, done.correct, done.parts, scorer.notes
+    >>> done.reward, done.correct, done.parts, scorer.assumptions
     (1.0, True, {'correct': 1.0}, [])
     """
 
@@ -77,8 +77,8 @@ class Scorer:
         """Whether every gold answer must be correct."""
         self.has_verdict = isinstance(task, ChecksCorrectness)
         """Whether the task says what is correct; otherwise the full reward of its checker counts as correct."""
-        self.notes: list[str] = []
-        """What a person should know about how this run is scored."""
+        self.assumptions: list[str] = []
+        """Assumptions to report when a run starts."""
         self.workers: Workers | None = None
         self.judges: list[Judge] = []
         self.recent: dict[str, deque[bool]] = {}
@@ -172,7 +172,7 @@ class Scorer:
             why = _why_not_sent(reward)
             if not why:
                 return None
-            self.notes.append(
+            self.assumptions.append(
                 f"task {self.task.name} is scored in the trainer's process, where a call that hangs is not ended: {why}"
             )
         return lambda requests: lambda: [invoke_each(reward, request) for request in requests]

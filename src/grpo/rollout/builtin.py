@@ -39,9 +39,9 @@ Sampled = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Engine:
-    def __init__(self, policy: Policy, rows_at_once: int = 0):
-        """`rows_at_once`: most completions in flight; 0: what memory holds."""
-        self.rows_at_once = rows_at_once
+    def __init__(self, policy: Policy, max_concurrent: int = 0):
+        """`max_concurrent`: most completions sampled at once; 0: as many as fit in memory."""
+        self.max_concurrent = max_concurrent
         self.policy = policy
         self.graphs: GraphDecoding | None = None
 
@@ -58,8 +58,8 @@ class Engine:
         prompts = [self._prompt_tokens(problem, new_tokens) for problem in problems]
         ids = [problem.id for problem in problems]
         noise_PGL = sampling_noise(sampling.seed, sampling.purpose, sampling.step, ids, group_size, new_tokens, device)
-        if not self.rows_at_once:
-            self.rows_at_once = self.rows_that_fit(max(map(len, prompts)), new_tokens)
+        if not self.max_concurrent:
+            self.max_concurrent = self.rows_that_fit(max(map(len, prompts)), new_tokens)
         parts: list[Sampled] = []
         for first, last, samples in self._spans(len(problems), group_size):
             parts.append(self._sampled(prompts[first:last], noise_PGL[first:last, samples], sampling))
@@ -93,14 +93,14 @@ class Engine:
 
     def _spans(self, problems: int, group_size: int) -> Iterator[tuple[int, int, slice]]:
         """Problems [first, last) and a slice of their samples; a group is split only when it does not fit whole."""
-        at_once = self.rows_at_once // group_size
+        at_once = self.max_concurrent // group_size
         if at_once:
             for first in range(0, problems, at_once):
                 yield first, min(first + at_once, problems), slice(None)
             return
         for problem in range(problems):
-            for sample in range(0, group_size, self.rows_at_once):
-                yield problem, problem + 1, slice(sample, min(sample + self.rows_at_once, group_size))
+            for sample in range(0, group_size, self.max_concurrent):
+                yield problem, problem + 1, slice(sample, min(sample + self.max_concurrent, group_size))
 
     def _prompt_tokens(self, problem: Problem, max_new_tokens: int) -> np.ndarray:
         tokens = self.policy.prompt_tokens(problem)

@@ -1,4 +1,4 @@
-"""Sampling through transformers' `generate`, for models that cannot be packed: slower, with the same noise."""
+"""Sampling through transformers' `generate`, for models that cannot run packed rows: slower, with the same noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counter-based randomness: a number depends only on its coordinates, so there is no generator state to save.
+"""Sampling noise keyed by (seed, purpose, step, problem id, sample, position): counter-based, no generator state.
 
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), the same on every device.
 """

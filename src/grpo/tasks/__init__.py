@@ -118,7 +118,7 @@ def load_file(path: Path, field: str) -> Any:
     sys.modules[name] = module  # fingerprints look up the file of its classes here
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # border: people's own files
+    except Exception as error:  # border: user code may raise anything
         raise GrpoError(f"{_place_of(error, path)}: {type(error).__name__}: {error}") from error
     for each in _classes_in(module):
         # Another process cannot import this module by its name: it loads the file again.

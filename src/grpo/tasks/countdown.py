@@ -100,7 +100,7 @@ def evaluate(expression: str) -> Fraction | None:
         return None
     try:
         return _value(ast.parse(expression, mode="eval").body)
-    except (SyntaxError, ZeroDivisionError, ValueError, RecursionError, MemoryError):  # border: text of a model
+    except (SyntaxError, ZeroDivisionError, ValueError, RecursionError, MemoryError):  # border: malformed text
         return None
 
 

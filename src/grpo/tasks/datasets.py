@@ -70,7 +70,7 @@ class DataTask:
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know about the rows before training."""
+        """Lines to report when a run starts."""
         trained = {problem.prompt for problem in self.sides.train}
         known = sum(problem.prompt in trained for problem in self.sides.heldout)
         count = len(self.sides.heldout)

@@ -103,12 +103,12 @@ def is_trusted(task: Task) -> bool:
     return bool(getattr(task, "trusted", False))
 
 
-def notes_of(task: Task) -> list[str]:
-    """What a person should know about the task's problems before a run starts."""
+def assumptions_of(task: Task) -> list[str]:
+    """Assumptions to report when a run starts: the task's `notes`."""
     return list(getattr(task, "notes", ()))
 
 
 def fingerprint_of(task: Task) -> str | None:
-    """Stands for the task's data; None where its code decides every problem."""
+    """Hash of the task's data; None if its code generates all problems."""
     fingerprint: str | None = getattr(task, "fingerprint", None)
     return fingerprint

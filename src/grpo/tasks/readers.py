@@ -51,7 +51,7 @@ def _jsonl(path: Path) -> list[DataRow]:
 def _object(line: bytes, place: str) -> dict[str, Any]:
     try:
         value = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:  # border: files people write
+    except (ValueError, RecursionError) as error:  # border: malformed file
         raise GrpoError(f"{place}: not a line of JSON in UTF-8 ({error})") from None
     if not isinstance(value, dict):
         raise GrpoError(f'{place}: expected an object like {{"question": "...", "answer": "..."}}; got {shown(value)}')
@@ -61,7 +61,7 @@ def _object(line: bytes, place: str) -> dict[str, Any]:
 def _json(path: Path) -> list[DataRow]:
     try:
         values = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:  # border: files people write
+    except (ValueError, RecursionError) as error:  # border: malformed file
         line = getattr(error, "lineno", 1)
         raise GrpoError(f"{path}:{line}: not JSON in UTF-8 ({error})") from None
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
@@ -79,7 +79,7 @@ def _table(path: Path) -> list[DataRow]:
                     expected = len(reader.fieldnames or ())
                     raise GrpoError(f"{path}:{reader.line_num}: expected {expected} fields, as in the first line")
                 rows.append(DataRow(f"{path}:{reader.line_num}", columns))
-    except (csv.Error, UnicodeDecodeError) as error:  # border: files people write
+    except (csv.Error, UnicodeDecodeError) as error:  # border: malformed file
         raise GrpoError(f"{path}: line {len(rows) + 2} or later is not a valid row in UTF-8 ({error})") from None
     return rows
 
@@ -92,7 +92,7 @@ def _parquet(path: Path) -> list[DataRow]:
         raise GrpoError(f"field data: reading {path} needs pyarrow; {INSTALL}") from None
     try:
         values = parquet.read_table(path).to_pylist()
-    except (arrow.ArrowException, OSError) as error:  # border: files people write
+    except (arrow.ArrowException, OSError) as error:  # border: malformed file
         raise GrpoError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); write it again") from None
     return [DataRow(f"{path}:{number}", value) for number, value in enumerate(values, 1)]
 

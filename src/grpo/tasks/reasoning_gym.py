@@ -135,5 +135,5 @@ def _dataset(name: str, settings: str, seed: int) -> Any:
         raise GrpoError("field task: reasoning_gym needs its library; pip install 'grpo-lab[tasks]'") from None
     try:
         return reasoning_gym.create_dataset(name, seed=seed, size=ITEMS, **json.loads(settings))
-    except (TypeError, ValueError, AssertionError) as error:  # border: the library's checks of its settings
+    except (TypeError, ValueError, AssertionError) as error:  # border: the library refuses its settings
         raise GrpoError(f"field task: reasoning_gym:{name} does not take {settings}: {error}") from None

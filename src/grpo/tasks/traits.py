@@ -37,7 +37,7 @@ TRAITS = {
         "Rises to 1: the prompt asks for one.",
     ),
     "right": Trait(
-        "Share of completions whose answer is truly right, whatever the checker accepts (task `gameable`).",
+        "Share of completions whose answer is exactly right, independent of the checker (task `gameable`).",
         "Rises with the reward; a fall means that the reward is gamed.",
     ),
 }

@@ -21,8 +21,9 @@ from grpo.training.inputs import Inputs
 from grpo.types import Problem
 
 PACKAGE = Path(__file__).parents[1]
-ROOMS = ("config", "core", "model", "rewards", "rollout", "tasks", "training")
-"""Rooms whose code decides the numbers, beside the modules at the root. Record, lab and command line only show them."""
+PACKAGES = ("config", "core", "model", "rewards", "rollout", "tasks", "training")
+"""Subpackages whose code affects the numbers, in addition to the top-level modules. Record, lab and command line only
+show them."""
 
 
 def fingerprints(config: Config, task: Task, inputs: Inputs | None = None) -> dict[str, str]:
@@ -60,7 +61,7 @@ def task_fingerprints(task: Task, seed: int) -> dict[str, str]:
 
 def code_fingerprints(*extras: str) -> dict[str, str]:
     """Of grpo's own code, and the versions of Python, torch, transformers, numpy and the `extras`."""
-    files = [*PACKAGE.glob("*.py"), *(file for room in ROOMS for file in (PACKAGE / room).rglob("*.py"))]
+    files = [*PACKAGE.glob("*.py"), *(file for name in PACKAGES for file in (PACKAGE / name).rglob("*.py"))]
     return {
         "grpo code": _digest(file.read_bytes() for file in sorted(files)),
         "python": platform.python_version(),
@@ -71,7 +72,7 @@ def code_fingerprints(*extras: str) -> dict[str, str]:
 def _version(name: str) -> str:
     try:
         return metadata.version(name)
-    except metadata.PackageNotFoundError:  # whoever imports the missing extra reports it better
+    except metadata.PackageNotFoundError:  # the import reports it
         return ""
 
 

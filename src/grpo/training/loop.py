@@ -1,7 +1,4 @@
-"""The training loop: one batch from prompts to optimizer step, straight down.
-
-`loop` is all of GRPO on one screen; the functions below are its lines that have no file of their own.
-"""
+"""The training loop: `loop` runs each step from prompts to optimizer step; the functions below are its helpers."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ def train(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """Train as `config` says and return the run, which holds everything that happened.
+    """Train a model with this config and return its run, the full record.
 
     Objects may be handed over in place of the config's texts. `task`: an object or class with the methods of
     docs/tasks.md. `reward`: a function of (problem, text) or of (completions, **columns), or a list of functions, texts

@@ -11,14 +11,14 @@ import torch
 from grpo.config import Config
 from grpo.errors import GrpoError
 from grpo.model.device import free_memory, pick_precision
-from grpo.model.oom_retry import BY_DEFAULT, LEAST, MOST, tokens_at_once
+from grpo.model.oom_retry import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS, tokens_at_once
 from grpo.model.packing import pack
 from grpo.model.plan import PRECISIONS, Memory, Shape, Work, memory_of, needs, read_config, shape_of
 from grpo.model.policy import Policy, logprobs
 from grpo.rewards import Scorer
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
-from grpo.tasks.protocol import HasProblems, HasRequirements, Task, notes_of
+from grpo.tasks.protocol import HasProblems, HasRequirements, Task, assumptions_of
 from grpo.types import Problem
 
 MAX_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
@@ -48,13 +48,13 @@ def preflight(
     check_disk(config, policy, run_path)
     check_agreement(config, policy, problems[-2:])
     prompts = [policy.prompt_tokens(problem) for problem in problems]
-    engine.rows_at_once = engine.rows_at_once or engine.rows_that_fit(max(map(len, prompts)), config.max_new_tokens)
-    notes = [*assumptions(policy, problems), *notes_of(task), *scorer.notes]
+    engine.max_concurrent = engine.max_concurrent or engine.rows_that_fit(max(map(len, prompts)), config.max_new_tokens)
+    assumptions = [*model_assumptions(policy, problems), *assumptions_of(task), *scorer.assumptions]
     if len(heldout) < config.evaluation.problems:
-        notes.append(
+        assumptions.append(
             f"evaluation.problems is {config.evaluation.problems}; {task.name} has only {len(heldout)}, all are used"
         )
-    return notes
+    return assumptions
 
 
 def check_golds(scorer: Scorer, problems: list[Problem]) -> None:
@@ -131,21 +131,21 @@ class Sizes:
 def check_memory(config: Config, task: Task, device: torch.device) -> Sizes:
     """Compare predicted with free memory before anything is loaded, from the model's config.json. On a GPU, an
     automatic token budget is the largest that fits."""
-    asked = config.system.token_budget
+    requested = config.system.token_budget
     try:
         shape = shape_of(read_config(config.model), config.model)
-    except GrpoError:  # border: a folder people made; loading it gives the better message
-        return Sizes(asked or BY_DEFAULT)
+    except GrpoError:  # border: malformed folder; loading it gives the better message
+        return Sizes(requested or DEFAULT_TOKENS)
     texts = [problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)]
     # A token has about three characters with a large vocabulary, and one with a small one.
     longest = max(map(len, texts)) // (3 if shape.vocabulary > 1000 else 1)
-    free, budget = free_memory(device), asked or (MOST if device.type == "cuda" else BY_DEFAULT)
+    free, budget = free_memory(device), requested or (MAX_TOKENS if device.type == "cuda" else DEFAULT_TOKENS)
 
     def needed(tokens: int) -> int:
         return predicted_memory(config, shape, longest, device, tokens).peak
 
-    if not asked:
-        while budget > LEAST and needed(budget) > SHARE_OF_FREE * free:
+    if not requested:
+        while budget > MIN_TOKENS and needed(budget) > SHARE_OF_FREE * free:
             budget //= 2
     if needed(budget) > free:
         raise GrpoError(
@@ -160,7 +160,7 @@ def check_shape(model: str, checkpoint: Path) -> None:
     """Refuse a checkpoint whose model has another shape than `model`, which is also the reference."""
     try:
         here, there = (vars(shape_of(read_config(name), name)) for name in (model, str(checkpoint)))
-    except GrpoError:  # border: a folder people made; loading it gives the better message
+    except GrpoError:  # border: malformed folder; loading it gives the better message
         return
     for name, value in here.items():
         if there[name] != value:
@@ -209,21 +209,21 @@ def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> 
         )
 
 
-def assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
-    notes = []
+def model_assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
+    assumptions = []
     if policy.padded:
         kind = policy.model.config.model_type
-        notes.append(
+        assumptions.append(
             f"{policy.name} ({kind}) has its own attention: it is sampled with transformers' generate and trained with "
             "one prompt per completion, which is slower"
         )
     if policy.gradient_checkpointing and policy.fused_in_training is None:
-        notes.append(
+        assumptions.append(
             f"system.gradient_checkpointing has no effect for {policy.name} here: it needs a model of Llama blocks "
             "on a GPU in 16 bits"
         )
     if policy.tokenizer.pad_token_id is None:
-        notes.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
+        assumptions.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
     if getattr(policy.tokenizer, "chat_template", None) and not all(problem.messages for problem in problems):
-        notes.append(f"{policy.name} has a chat template; prompts that are plain text are used as they are")
-    return notes
+        assumptions.append(f"{policy.name} has a chat template; prompts that are plain text are used as they are")
+    return assumptions

@@ -1,4 +1,6 @@
-"""Writes a run's record behind the loop: one thread, one step at a time, in order.
+"""Writes each step to the record in a background thread, one step at a time, in order.
+
+What is written: `record/columns.py` (tables: `record/schema.sql`).
 
 The next step's rollout runs while a step is written. At most one step is in progress. An error in writing is raised at
 the next `hand_over` or `wait`. The thread owns the run's database from `hand_over` until `wait` or `settle` returns;
@@ -94,7 +96,7 @@ class Recorder:
         self.run.add_finding(kind, text, step)
 
     def diagnose(self, step: int) -> None:
-        for finding in self.monitor.news(step):
+        for finding in self.monitor.new_findings(step):
             self.warn(finding.kind, finding.text, step)
 
     def retry_when_full(self, write: Callable[[], Written]) -> Written:

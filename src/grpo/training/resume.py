@@ -71,7 +71,7 @@ def checkpoint_to_resume(
     if checkpoint is None and last_step is not None:
         report(f"{run.name} has no complete checkpoint: it starts again from the first step")
     if checkpoint and checkpoint.step > config.steps:
-        raise GrpoError(f"field steps: {run.name} has already taken {checkpoint.step} steps; ask for more")
+        raise GrpoError(f"field steps: {run.name} has already taken {checkpoint.step} steps; raise --steps")
     return checkpoint
 
 

@@ -1,4 +1,5 @@
-"""A GRPO run while it trains: its task, networks and engine, beside the record and checkpoints of any run."""
+"""A GRPO run while it trains: its task, networks and engine, in addition to the record and checkpoints that
+every run has."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ class Session(TrainingRun):
                 config=config,
                 opened=opened,
                 callbacks=listening,
-                notes=prepared.notes,
+                assumptions=prepared.assumptions,
                 task=task,
                 scorer=scorer,
                 engine=prepared.engine,
@@ -152,8 +153,8 @@ class Prepared:
 
     networks: Networks
     engine: Engine
-    notes: Sequence[str]
-    """Assumptions to report."""
+    assumptions: Sequence[str]
+    """Assumptions to report when a run starts."""
     meta: dict[str, Any]
     """Facts for the record, such as the number of threads, which a resume restores."""
 
@@ -169,14 +170,14 @@ def prepare(config: Config, scorer: Scorer, opened: OpenRun | None) -> Prepared:
     policy = networks.policy
     policy.token_budget = kept_budget(run, config) or sizes.token_budget
     threads = prepare_machine(config.system, policy, run)
-    engine = Engine(
-        policy, config.system.max_concurrent_completions or (run.meta("rows_at_once") if run else None) or 0
-    )
-    notes = [*warnings(config), *preflight(config, scorer, policy, engine, run.path if run else None)]
+    # Runs recorded under an earlier name of the setting have it as rows_at_once.
+    recorded = (run.meta("max_concurrent") or run.meta("rows_at_once") or 0) if run else 0
+    engine = Engine(policy, config.system.max_concurrent_completions or recorded)
+    assumptions = [*warnings(config), *preflight(config, scorer, policy, engine, run.path if run else None)]
     meta = {
         "threads": threads,
-        "rows_at_once": engine.rows_at_once,
+        "max_concurrent": engine.max_concurrent,
         "token_budget": policy.token_budget,
         "memory": {"device": device, "predicted": sizes.predicted},
     }
-    return Prepared(networks, engine, notes, meta)
+    return Prepared(networks, engine, assumptions, meta)

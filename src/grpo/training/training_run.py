@@ -33,8 +33,8 @@ class TrainingRun:
     policy: Policy
     optimizer: torch.optim.AdamW
     callbacks: Callbacks
-    notes: Sequence[str] = ()
-    """Assumptions, reported when training starts."""
+    assumptions: Sequence[str] = ()
+    """Assumptions to report when a run starts."""
 
     def __post_init__(self) -> None:
         checkpoint = self.opened.checkpoint
@@ -72,8 +72,8 @@ class TrainingRun:
         self.run.rewind(self.config.steps)  # a resume may ask for fewer steps than were recorded
         self.run.set_status("running")
         self.callbacks.on_start(self.run, self.config, self.first_step)
-        for note in self.notes:
-            self.recorder.warn("assumed", note)
+        for assumption in self.assumptions:
+            self.recorder.warn("assumed", assumption)
 
     def record(
         self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], seconds: Mapping[str, float]
@@ -146,7 +146,7 @@ def take_snapshot(
         weights={name: copies[name] for name in weights},
         files=model_files(policy),
         optimizer_tensors={name: copies[name] for name in moments},
-        beside={file: {name: copies[name] for name in tensors} for file, tensors in extra.items()},
+        extra_tensors={file: {name: copies[name] for name in tensors} for file, tensors in extra.items()},
         state=state,
     )
 

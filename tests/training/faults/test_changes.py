@@ -155,7 +155,7 @@ def test_more_steps_are_no_change(again: Path, whole: Whole) -> None:
 def test_fewer_steps_than_taken_are_refused(again: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = tree(again / "runs")
     assert main([*MINE, "--steps", "1"]) == 2
-    assert capsys.readouterr().err == ("grpo: field steps: job has already taken 2 steps; ask for more\n")
+    assert capsys.readouterr().err == ("grpo: field steps: job has already taken 2 steps; raise --steps\n")
     assert tree(again / "runs") == before
 
 

@@ -33,7 +33,7 @@ def command(arguments: list[str]) -> int:
 
     scorer = find_scorer(options, settings, str(policy.device))
     if scorer is None:
-        raise GrpoError("field task: name one with --task NAME; only runs and embedded models bring their own")
+        raise GrpoError("field task: name one with --task NAME; only runs and embedded models have a default task")
     with scorer:
         count = options.problems or settings.get("evaluation", {}).get("problems", 500)
         problems = scorer.task.heldout()[:count]

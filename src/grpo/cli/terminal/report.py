@@ -147,7 +147,7 @@ def _findings(run: Run) -> list[str]:
 
 
 def _outcome(probe: Mapping[str, Any]) -> tuple[float, str]:
-    """How many samples are correct, or their mean reward where nobody can say; and the same in words."""
+    """How many samples are correct, or their mean reward where correctness is unknown; and the same in words."""
     samples = probe["samples"]
     if all(sample["correct"] is None for sample in samples):
         reward = sum(sample["reward"] or 0.0 for sample in samples) / len(samples)

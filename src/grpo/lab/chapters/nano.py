@@ -49,7 +49,7 @@ def _loaded() -> Nano:
     policy = load_policy("nano")
     task = load_task("arithmetic:easy")
     assert isinstance(task, Arithmetic)
-    return Nano(policy, Engine(policy, rows_at_once=1024), task, Scorer(task))
+    return Nano(policy, Engine(policy, max_concurrent=1024), task, Scorer(task))
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def fresh_nano() -> Iterator[Nano]:
     """A copy that may be trained."""
     with nano() as loaded:
         policy = replace(loaded.policy, model=copy.deepcopy(loaded.policy.model))
-        yield Nano(policy, Engine(policy, rows_at_once=1024), loaded.task, loaded.scorer)
+        yield Nano(policy, Engine(policy, max_concurrent=1024), loaded.task, loaded.scorer)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def adapter_base(folder: Path) -> str | None:
         return None
     try:
         settings = json.loads(file.read_text())
-    except (OSError, ValueError) as error:  # a border: files people made
+    except (OSError, ValueError) as error:  # border: a missing or malformed file
         raise GrpoError(f"field model: {file} cannot be read as JSON: {error}") from error
     base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
     if not isinstance(base, str) or not base or Path(base).resolve() == folder.resolve():

@@ -7,7 +7,7 @@ from grpo.model.plan.work import MicroBatch
 
 FLOAT32 = 4
 LOGITS_AT_ONCE, FEWEST_ROWS = 2**26, 1024
-"""Copies of `grpo.model.fused.head`'s, so that planning imports no torch; a test holds them equal."""
+"""Copies of `grpo.model.fused.head`'s, so that planning imports no torch; a test checks that they are equal."""
 
 
 def kept(shape: Shape, batch: MicroBatch, size: int, sums: int, gradient_checkpointing: bool) -> int:

@@ -14,7 +14,7 @@ from grpo.model.plan.shape import Shape
 from grpo.model.plan.work import MicroBatch, Needs, Work
 
 LOGITS_AT_ONCE = 2**24
-"""Copy of `grpo.model.policy.LOGITS_AT_ONCE`, so that planning imports no torch; a test holds them equal."""
+"""Copy of `grpo.model.policy.LOGITS_AT_ONCE`, so that planning imports no torch; a test checks that they are equal."""
 FLOAT32 = 4
 CACHED_MODEL = 5_000_000
 """`grpo.rollout.cpu.linear.SMALL_MODEL`, for the same reason."""
@@ -235,9 +235,9 @@ def no_gradient(shape: Shape, tokens: int, precision: Precision, lora: int = 0) 
 
 def rollout(shape: Shape, work: Work, size: int, on_gpu: bool) -> tuple[int, int]:
     """(KV cache, logits) at the peak of sampling, in training or in an evaluation."""
-    asked = [(work.prompts, work.completions)] + ([(work.heldout, work.heldout)] if work.heldout else [])
+    requested = [(work.prompts, work.completions)] + ([(work.heldout, work.heldout)] if work.heldout else [])
     prompt, new = work.prompt_tokens, work.new_tokens
-    prompts, rows = (max(counts) for counts in zip(*asked, strict=True))
+    prompts, rows = (max(counts) for counts in zip(*requested, strict=True))
     per_token = 2 * shape.layers * shape.kv_width * size
     if on_gpu:
         # Every prompt once, padded to a multiple of 64; noise, tokens and log-probs; one set of logits.
@@ -245,6 +245,6 @@ def rollout(shape: Shape, work: Work, size: int, on_gpu: bool) -> tuple[int, int
         return keys_values, FLOAT32 * shape.vocabulary * (rows + 2 * prompts)
     # Every prompt once; below float32, a copy per completion too.
     kept = (1 + KEPT_ON_COMPACTION * (new > 1)) * (new + prompt * (size < FLOAT32))
-    tokens = max(each * prompt + kept * completions for each, completions in asked)
+    tokens = max(each * prompt + kept * completions for each, completions in requested)
     # Logits, log-probs, probabilities and cumulative sums.
     return round(tokens * per_token), 4 * FLOAT32 * shape.vocabulary * rows

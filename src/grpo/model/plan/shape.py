@@ -17,7 +17,7 @@ from grpo.model.hub import locate_model
 from grpo.model.hub.folder import adapter_base
 
 FUSED = {"llama", "qwen2", "qwen3", "mistral"}
-"""Families of `grpo.model.fused.weights.BLOCKS`; a test holds them equal."""
+"""Families of `grpo.model.fused.weights.BLOCKS`; a test checks that they are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ def read_config(name: str) -> dict[str, Any]:
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # it logs every retry; one line is reported
         try:
             place = Path(hf_hub_download(name, "config.json"))
-        except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:  # border: the network
+        except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:  # border: network down
             reason = one_line(str(error).strip().partition("\n")[0], 200)
             raise GrpoError(f"field model: the config of {name!r} cannot be downloaded: {reason}") from error
     try:

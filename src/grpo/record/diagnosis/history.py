@@ -17,7 +17,7 @@ LONG_WINDOW = 20
 PAST = 100
 """Steps before the window from which the usual gradient norm is taken."""
 SAMPLED_STEPS = 3
-"""Last steps whose completions are read; also the shortest stretch in which a fall of the reward is seen."""
+"""Last steps whose completions are read; also the shortest window in which a fall of the reward is seen."""
 SOLVED = 0.9
 """Accuracy above which low entropy and a flat reward are normal."""
 
@@ -47,7 +47,7 @@ class Finding:
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "text": self.text}
 
-    def is_news_after(self, earlier: Finding | None) -> bool:
+    def is_new_after(self, earlier: Finding | None) -> bool:
         """Whether the number has changed by more than half since it was last reported, or its cause is another."""
         if earlier is None or earlier.cause != self.cause:
             return True
@@ -64,10 +64,10 @@ class Best:
         """Number of steps the run had taken at the end of them."""
 
     def add(self, rewards: Sequence[float | None]) -> None:
-        """Takes the newest stretch into account."""
-        stretch = [reward for reward in rewards[-self.steps :] if reward is not None]
-        if len(stretch) == self.steps and (self.mean is None or fmean(stretch) > self.mean):
-            self.mean, self.after = fmean(stretch), len(rewards)
+        """Updates the best mean with the newest window."""
+        window = [reward for reward in rewards[-self.steps :] if reward is not None]
+        if len(window) == self.steps and (self.mean is None or fmean(window) > self.mean):
+            self.mean, self.after = fmean(window), len(rewards)
 
 
 class History:

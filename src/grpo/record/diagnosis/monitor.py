@@ -28,15 +28,15 @@ class Monitor:
             if row["kind"] in KINDS and row["step"] is not None:
                 self.reported[row["kind"]][row["step"]] = None
 
-    def news(self, step: int) -> list[Finding]:
+    def new_findings(self, step: int) -> list[Finding]:
         """Findings after this step that were not reported before, or have changed since. They count as reported."""
         self.history.extend(self.run, step)
-        fresh = [finding for finding in diagnose(self.history) if self._is_news(finding, step)]
+        fresh = [finding for finding in diagnose(self.history) if self._is_new(finding, step)]
         for finding in fresh:
             self.reported[finding.kind][step] = finding
         return fresh
 
-    def _is_news(self, finding: Finding, step: int) -> bool:
+    def _is_new(self, finding: Finding, step: int) -> bool:
         reported = self.reported[finding.kind]
         earlier = max((known for known in reported if known <= step), default=None)
         if earlier is None:
@@ -45,7 +45,7 @@ class Monitor:
             return False
         before = reported[earlier] or self._as_of(earlier, finding.kind)
         reported[earlier] = before
-        return finding.is_news_after(before)
+        return finding.is_new_after(before)
 
     def _as_of(self, step: int, kind: str) -> Finding | None:
         found = diagnose(History.of(self.run, step))

@@ -102,8 +102,8 @@ def reward_fall(history: History) -> Finding | None:
 
 
 def _beyond_chance(history: History) -> bool:
-    """Whether the last three steps are two standard errors below the best three, or have no signal left. The error
-    takes completions of a prompt to be all alike, the worst case."""
+    """Whether the last three steps are two standard errors below the best three, or have no signal left. The
+    standard error assumes perfectly correlated completions within a prompt (worst case)."""
     if mean(history.last("zero_signal_groups", SAMPLED_STEPS)) >= 0.9:
         return True
     prompts = SAMPLED_STEPS * history.setting("prompts_per_step", 1)

@@ -1,8 +1,9 @@
-"""The supervisor of the worker processes: `python -m grpo.rewards.pool.supervisor FD`, started by `workers.Workers`.
+"""Supervises reward workers: kills one that exceeds its time limit or crashes, and forks another.
 
-It loads the rewards once and forks workers that have them loaded, so a killed worker is replaced in milliseconds. It is
-a new interpreter, without torch, CUDA and the trainer's threads. When the trainer's end of the connection closes, for
-any reason, the supervisor ends with everything under it.
+`workers.Workers` starts it: `python -m grpo.rewards.pool.supervisor FD`. It loads the rewards once and forks workers
+that have them loaded, so a killed worker is replaced in milliseconds. It is a new interpreter, without torch, CUDA and
+the trainer's threads. When the trainer's end of the connection closes, for any reason, the supervisor ends with
+everything under it.
 """
 
 from __future__ import annotations
