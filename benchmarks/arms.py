@@ -233,7 +233,7 @@ def _device(work: Work) -> Any:
 def run_grpo(work: Work, log: StepLog) -> None:
     import grpo
     from grpo.config import Config, Evaluation, Optimizer, System
-    from grpo.config.presets import Loss
+    from grpo.config.sections import Loss
     from grpo.errors import GrpoError
     from grpo.model.plan.shape import find_shape
     from grpo.record.events import Callback

@@ -12,8 +12,9 @@ import torch
 
 import grpo
 from grpo.config import Checkpoints, Config, Critic, Evaluation, Optimizer, System
-from grpo.config.presets import PRESETS, Loss
+from grpo.config.presets import PRESETS
 from grpo.config.schema import validate
+from grpo.config.sections import Loss
 from grpo.errors import GrpoError
 from grpo.record.store import Run
 from grpo.tasks import TASKS

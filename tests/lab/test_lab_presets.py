@@ -13,8 +13,9 @@ import pytest
 
 import grpo
 from grpo.config import Config, Evaluation, Optimizer, System
-from grpo.config.presets import PRESETS, Loss
+from grpo.config.presets import PRESETS
 from grpo.config.schema import as_dict
+from grpo.config.sections import Loss
 from grpo.errors import GrpoError
 from grpo.lab.tokens import lens, worked
 from grpo.lab.whatif import what_if

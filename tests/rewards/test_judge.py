@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from grpo.config import Config, Scoring
-from grpo.config.presets import Loss
+from grpo.config.sections import Loss
 from grpo.errors import GrpoError
 from grpo.rewards import Scorer, judge
 from grpo.tasks.arithmetic import Arithmetic

@@ -11,7 +11,7 @@ import torch
 
 import grpo.training.gradient
 from grpo.config import Config, Optimizer
-from grpo.config.presets import Loss
+from grpo.config.sections import Loss
 from grpo.core import policy_loss
 from grpo.model.optimizer import make_optimizer
 from grpo.model.policy import Policy

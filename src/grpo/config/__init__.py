@@ -1,8 +1,8 @@
 """All options: names, defaults, presets and rules; reads flags and TOML files. Imports no torch."""
 
-from grpo.config.presets import PRESETS, Loss
+from grpo.config.presets import PRESETS
 from grpo.config.schema import Config, SftConfig
-from grpo.config.sections import Checkpoints, Critic, Dataset, Evaluation, Lora, Optimizer, Scoring, System
+from grpo.config.sections import Checkpoints, Critic, Dataset, Evaluation, Lora, Loss, Optimizer, Scoring, System
 
 __all__ = [
     "PRESETS",

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo.config.parse import shown
-from grpo.config.presets import PRESETS, SURROGATES, Loss
+from grpo.config.presets import PRESETS, SURROGATES
+from grpo.config.sections import Loss
 
 if TYPE_CHECKING:
     from grpo.config.schema import Config

@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 from grpo.config.models import DEFAULT_TASK, check_model_name
 from grpo.config.parse import build, from_table, leaves, misfit, read, section_from_dict, show_help, shown
-from grpo.config.presets import PRESETS, Loss, check_preset
+from grpo.config.presets import PRESETS, check_preset
 from grpo.config.rules import LIMITS, ZERO_OR_MORE, contradictions
-from grpo.config.sections import Checkpoints, Critic, Dataset, Evaluation, Lora, Optimizer, Scoring, System
+from grpo.config.sections import Checkpoints, Critic, Dataset, Evaluation, Lora, Loss, Optimizer, Scoring, System
 from grpo.errors import GrpoError
 
 T = TypeVar("T")

@@ -1,7 +1,91 @@
-"""The sections of the config, except `loss` (presets.py). Attribute docstrings are the `--help`."""
+"""The sections of the config. Attribute docstrings are the `--help`."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """The objective. `Config` takes every field that is not set here from the preset named by `algorithm`: with
+    Config(algorithm="dapo", loss=Loss(beta=0.1)) the run has dapo's settings and beta 0.1."""
+
+    baseline: Literal["mean", "leave_one_out", "batch", "length_weighted", "value"] = "mean"
+    """Subtracted from the reward: the group's mean (mean), the mean of the other completions (leave_one_out), the mean
+    weighted by length (length_weighted), the batch's mean (batch), or a critic's value of each token (value)."""
+    scale: Literal["group_std", "batch_std", "none"] = "group_std"
+    """Divisor of the centred reward: standard deviation of the group, of the batch, or none."""
+    std: Literal["sample", "population"] = "sample"
+    """Standard deviation: sample divides by n - 1, population by n."""
+    std_eps: float = 1e-4
+    """Added to the standard deviation."""
+    credit: Literal["outcome", "process"] = "outcome"
+    """Reward per completion (outcome), or per step of it (process), where the task marks steps."""
+    parts: Literal["sum", "normalise"] = "sum"
+    """Several rewards: sum them, or normalise each in its group first (GDPO)."""
+    weights: str = ""
+    """Weights of the reward's parts, such as correct=1,format=0.2; other parts have weight 1."""
+    overlong: float = 0.0
+    """Length penalty that rises from 0 to 1 over this last share of max_new_tokens; 0: off."""
+    mask_truncated: bool = False
+    """Leave completions that were truncated at max_new_tokens out of the loss."""
+    dynamic_sampling: float = 1.0
+    """Replace groups without signal until dynamic_sampling x prompts_per_step groups were drawn; 1: off."""
+    ratio: Literal["token", "sequence", "product"] = "token"
+    """Policy ratio of each token, or one for the completion: the geometric mean (sequence) or the product."""
+    surrogate: str = "clip"
+    """Surrogate: clip (PPO), weight (CISPO), gate (SAPO), plain (REINFORCE), or your own module:function."""
+    clip_low: float = 0.2
+    """The ratio is clipped below at 1 - clip_low."""
+    clip_high: float = 0.2
+    """The ratio is clipped above at 1 + clip_high."""
+    cap: float = 0.0
+    """Largest ratio, for surrogate weight and, where the advantage is negative, for clip; 0: no bound."""
+    gate_up: float = 1.0
+    """Steepness of surrogate gate where the advantage is positive."""
+    gate_down: float = 1.05
+    """Steepness of surrogate gate where the advantage is negative."""
+    aggregate: Literal["sequence", "token", "constant"] = "sequence"
+    """sequence: mean over completions of their token means; token: mean over tokens; constant: sum over tokens divided
+    by completions x max_new_tokens."""
+    beta: float = 0.04
+    """Weight of the KL divergence from the reference model; 0 loads no reference."""
+    kl: Literal["k1", "k2", "k3", "k3_ratio"] = "k3"
+    """Estimator of the KL divergence; k3_ratio is k3 times the policy ratio."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Add the KL divergence to the loss, or subtract it from the reward."""
+    refresh: int = 0
+    """Steps between copies of the policy to the reference; 0: the reference stays the starting model."""
+    entropy: float = 0.0
+    """Weight of the entropy bonus."""
+    correction: Literal["none", "token", "token_mask", "sequence", "sequence_mask"] = "none"
+    """Importance weights for a sampler that differs from the trainer; above correction_cap they are set to it, or to 0
+    (mask)."""
+    correction_cap: float = 2.0
+    """Largest importance weight."""
+
+    def __new__(cls, **given: Any) -> "Loss":
+        loss = super().__new__(cls)
+        object.__setattr__(loss, "_fields_set", frozenset(given))
+        return loss
+
+    @property
+    def fields_set(self) -> frozenset[str]:
+        """Names of the fields that were passed to the constructor. `dataclasses.replace` passes all of them."""
+        names: frozenset[str] = self.__dict__["_fields_set"]
+        return names
+
+    def over(self, preset: "Loss") -> "Loss":
+        """The preset's settings, overridden by the fields set here. `fields_set` stays, so that the same overrides can
+        be applied to another preset.
+
+        >>> from grpo.config.presets import PRESETS
+        >>> merged = Loss(beta=0.1).over(PRESETS["dr_grpo"].settings)
+        >>> merged.beta, merged.scale, merged.fields_set
+        (0.1, 'none', frozenset({'beta'}))
+        """
+        merged = replace(preset, **{name: getattr(self, name) for name in self.fields_set})
+        object.__setattr__(merged, "_fields_set", self.fields_set)
+        return merged
 
 
 @dataclass(frozen=True, kw_only=True)

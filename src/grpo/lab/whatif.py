@@ -11,7 +11,8 @@ import torch
 
 from grpo.config import Config
 from grpo.config.parse import leaves
-from grpo.config.presets import PRESETS, SURROGATES, Loss, load_surrogate
+from grpo.config.presets import PRESETS, SURROGATES, load_surrogate
+from grpo.config.sections import Loss
 from grpo.core import denominator, policy_loss, reward_statistics
 from grpo.errors import GrpoError
 from grpo.lab.chapters.query import number, word

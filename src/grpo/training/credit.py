@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from grpo.config import Config
-from grpo.config.presets import Loss
+from grpo.config.sections import Loss
 from grpo.core import (
     gae,
     group_advantages,

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from grpo.config import Config
-from grpo.config.presets import Loss, load_surrogate
+from grpo.config.presets import load_surrogate
+from grpo.config.sections import Loss
 from grpo.core import LossStatistics, denominator, policy_loss
 from grpo.core.statistics import SIGNAL_SHARES
 from grpo.model.critic import Critic

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from grpo.config.presets import PRESETS, Loss
+from grpo.config.presets import PRESETS
+from grpo.config.sections import Loss
 from grpo.core import denominator, gae, group_advantages, token_terms
 from grpo.core.advantage import STD_EPS
 from grpo.lab.chapters.query import Query, word

@@ -12,7 +12,8 @@ import torch
 
 from grpo.config import Config, Optimizer
 from grpo.config.parse import shown
-from grpo.config.presets import PRESETS, Loss
+from grpo.config.presets import PRESETS
+from grpo.config.sections import Loss
 from grpo.core import token_loss, token_terms
 from grpo.errors import GrpoError
 from grpo.lab.chapters.nano import Nano, fresh_nano, nano, sum_of_three

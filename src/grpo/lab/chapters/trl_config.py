@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from grpo.config import Config
-from grpo.config.presets import PRESETS, Loss
+from grpo.config.presets import PRESETS
+from grpo.config.sections import Loss
 from grpo.lab.chapters.query import Query, number, whole, word
 
 LOSS_TYPES = {"sequence": "grpo", "token": "dapo", "constant": "dr_grpo"}
