@@ -394,6 +394,7 @@ def test_where_the_fused_blocks_are_used(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(weights.layers[0], "window", batch.layout.segments.positions)
     assert policy.fused_for(batch.layout) is weights
     policy.gradient_checkpointing, policy.tokenizer = True, load_policy("nano").tokenizer
+    assert model_assumptions(policy, []) == []
     assert "system.gradient_checkpointing has no effect" in model_assumptions(replace(policy, compute=None), [])[0]
     assert replace(policy, compute=None).fused_for(batch.layout) is None
 
