@@ -68,7 +68,7 @@ def test_series_hold_what_was_recorded(client: TestClient, recording: Run) -> No
     assert list(zip(found["kl"]["step"], found["kl"]["mean"], strict=True)) == recording.series("kl")
 
 
-def test_a_long_series_is_means_of_stretches(client: TestClient, recording: Run) -> None:
+def test_a_long_series_is_means_of_intervals(client: TestClient, recording: Run) -> None:
     answer = ask(client, "/series", names="reward_mean", points=8)
     assert answer["width"] == 10
     values = [value for _, value in recording.series("reward_mean")][:10]
@@ -242,7 +242,7 @@ def test_events_tell_the_head_and_end_with_the_run(client: TestClient) -> None:
     text = client.get(f"/api/runs/{EXAMPLE}/events").text
     assert json.loads(text.removeprefix("data: ")) == {
         "status": "finished",
-        "steps_asked": 80,
+        "steps_total": 80,
         "last_step": 79,
         "evals": 9,
         "findings": 0,

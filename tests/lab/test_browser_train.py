@@ -51,6 +51,6 @@ def test_every_depth_is_clean(chromium: Any, classroom: Lab, query: str) -> None
     if "code" in query:
         found = answer("train", "clip_fractions", {})
         assert visit.number("listed") == pytest.approx(found["listed"], abs=0.005)
-        assert visit.number("clipped") == pytest.approx(found["engine"], abs=0.005)
+        assert visit.number("clipped") == pytest.approx(found["trainer"], abs=0.005)
     assert faults(visit) == []
     visit.page.close()

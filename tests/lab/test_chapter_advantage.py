@@ -51,10 +51,10 @@ def test_std_by_either_convention() -> None:
         size = row["group_size"]
         assert row["population"] == pytest.approx(math.sqrt(size - 1))
         assert row["sample"] == pytest.approx((size - 1) / math.sqrt(size))
-        assert row["engine"] == pytest.approx(row["sample"], rel=3e-4)
+        assert row["trainer"] == pytest.approx(row["sample"], rel=3e-4)
     assert (rows[1]["population"], round(rows[1]["sample"], 2)) == (1.0, 0.71)
     assert math.isnan(rows[0]["sample"])
-    assert rows[0]["engine"] == 0.0
+    assert rows[0]["trainer"] == 0.0
     with pytest.warns(UserWarning, match="degrees of freedom"):
         assert torch.ones(1).std().isnan(), "as torch has it"
 

@@ -21,7 +21,7 @@ ask = costs.ANSWERS
 # Memory.
 
 
-def test_weights_alone_count_models_times_two_bytes():
+def test_weights_only_count_models_times_two_bytes():
     """7 billion parameters in bfloat16. GRPO: policy and reference. PPO: a critic besides. Nothing else counts."""
     found = ask["memory"]({"count": "weights", "size": "7"})
     grpo, ppo = (row["total"] for row in found["rows"])
@@ -65,7 +65,7 @@ def test_a_larger_policy_fits_without_a_critic():
 
 def test_bytes_per_parameter():
     rows = {row["dtype"]: row for row in ask["accounting"]({})["rows"]}
-    assert (rows["float32"]["trained"], rows["mixed"]["trained"], rows["bfloat16"]["trained"]) == (16, 16, 8)
+    assert (rows["float32"]["trainable"], rows["mixed"]["trainable"], rows["bfloat16"]["trainable"]) == (16, 16, 8)
     assert rows["bfloat16"]["frozen"] == 2
 
 
@@ -190,7 +190,7 @@ def test_trpo_stays_within_its_distance_and_dpo_ends_where_its_slope_is_zero():
 def test_group_sizes_by_hand():
     rows = {row["g"]: row for row in ask["group-sizes"]({})}
     p = float(relatives.reference_logits().softmax(0)[3])
-    assert rows[2]["silent"] == pytest.approx(p**2 + (1 - p) ** 2)
+    assert rows[2]["zero_signal"] == pytest.approx(p**2 + (1 - p) ** 2)
     assert rows[64]["noise"] < rows[8]["noise"] < rows[2]["noise"]
 
 

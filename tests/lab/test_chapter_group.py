@@ -11,7 +11,7 @@ from grpo.core import group_advantages
 from grpo.core.explain.tabular import expected_estimate, true_gradient
 from grpo.errors import GrpoError
 from grpo.lab.chapters.group import ANSWERS, _at_temperature, baselines, observed, samples
-from grpo.lab.chapters.spread import ESTIMATORS, alone, chance, estimates, group_estimate, sizes
+from grpo.lab.chapters.spread import ESTIMATORS, chance, estimates, group_estimate, group_of_one, sizes
 
 
 def test_a_sampled_group_is_scored_and_compared() -> None:
@@ -78,7 +78,7 @@ def test_sizes_at_one_half() -> None:
 
 
 def test_a_group_of_one_has_no_sample_deviation() -> None:
-    found = alone({"r": "1"})
+    found = group_of_one({"r": "1"})
     assert found["sample_std"] is None
     assert torch.tensor([1.0]).std(correction=0).item() == found["population_std"] == 0
     assert found["advantage"] == 0

@@ -12,7 +12,7 @@ from grpo.config.presets import PRESETS
 from grpo.core import token_loss
 from grpo.errors import GrpoError
 from grpo.lab.chapters import clipping, distance, loss, source, trl_config
-from grpo.lab.chapters.own_group import asked, trained
+from grpo.lab.chapters.own_group import parse_inputs, train_on_group
 from grpo.lab.tokens import Traced
 
 ask = loss.ANSWERS
@@ -175,8 +175,8 @@ def test_one_update_has_ratio_one_and_loss_zero_and_a_gradient():
 
 def test_a_worked_token_is_its_share():
     query = {"updates": "3", "sample": "1", "token": "2"}
-    worked, wanted = ask["token"](query), asked(query)
-    traced = Traced(trained(wanted).rows[1], asdict(wanted.loss))
+    worked, inputs = ask["token"](query), parse_inputs(query)
+    traced = Traced(train_on_group(inputs).rows[1], asdict(inputs.loss))
     assert worked["piece"] == "2"
     assert worked["share"] == token_loss(2, **traced.inputs)
     by_hand = (worked["surrogate"] + worked["beta"] * worked["kl"]) * worked["weight"] / worked["denominator"]

@@ -22,7 +22,7 @@ def test_the_listings_clip_fraction_counts_what_teaches_nothing() -> None:
     """A = 0: 0/0 is not a number, which differs from 1; a listing calls that clipped."""
     assert listed_clip_fraction(torch.tensor([1.0]), torch.tensor([0.0]), 0.2).item() == 1.0
     found = answer("train", "clip_fractions", {})
-    by_case = {(row["ratio"], row["advantage"]): (row["listed"], row["engine"]) for row in found["rows"]}
+    by_case = {(row["ratio"], row["advantage"]): (row["listed"], row["trainer"]) for row in found["rows"]}
     assert by_case[1.0, 0.0] == (1.0, 0.0)
     assert by_case[1.5, 1.0] == (1.0, 1.0)
     assert by_case[1.5, -1.0] == (1.0, 0.0), "outside the range, and yet pushed"

@@ -13,10 +13,10 @@ from starlette.testclient import TestClient
 from grpo.errors import GrpoError
 from grpo.lab.chapters import CHAPTERS, all_trials, chapter, rewards, source
 from grpo.lab.server import make_app
-from grpo.lab.trials.desk import Desk
 from grpo.lab.trials.outcome import Outcome
 from grpo.lab.trials.perform import perform
 from grpo.lab.trials.recorded import RECORDED, recorded
+from grpo.lab.trials.runner import Runner
 from grpo.lab.trials.spec import BOUNDS, CHOICES, Trial
 
 HOME = "http://127.0.0.1:8765"
@@ -97,7 +97,7 @@ def test_a_trial_is_the_trainers_own_run(tmp_path: Path) -> None:
         alone = [value for _, value in run.series("reward_mean")]
     [arm] = outcome.summary()["arms"]
     assert arm["curves"]["reward_mean"][1]["value"] == pytest.approx(alone, rel=1e-4)
-    assert outcome.steps_done == outcome.steps_asked == 4
+    assert outcome.steps_done == outcome.steps_total == 4
     ends = [curve["value"][1] for curve in arm["curves"]["reward_mean"]]
     assert arm["bands"]["reward_mean"][1]["mean"] == pytest.approx(sum(ends) / 2)
     assert arm["accuracy"]["after"]["mean"] == pytest.approx(
@@ -161,9 +161,9 @@ def test_one_at_a_time_and_cancelled_for_good(client: TestClient) -> None:
 
 
 def test_a_cancelled_process_is_gone_with_its_folder() -> None:
-    desk = Desk()
-    running = desk.start(asked(steps=200))
-    desk.close()
+    runner = Runner()
+    running = runner.start(asked(steps=200))
+    runner.close()
     assert running.process.wait() == -9
     running.listener.join()
     assert running.status == "cancelled"
@@ -184,5 +184,5 @@ def test_recorded_trials_are_those_of_the_chapters() -> None:
         kept, wanted = recorded(file.stem), all_trials()[file.stem]
         assert kept is not None
         assert kept["outcome"]["trial"]["arms"] == wanted["arms"], f"{file.stem}: record it again"
-        assert kept["outcome"]["progress"]["done"] == kept["outcome"]["progress"]["asked"]
+        assert kept["outcome"]["progress"]["done"] == kept["outcome"]["progress"]["total"]
         assert file.stat().st_size < 400_000

@@ -25,20 +25,20 @@ class Catalogue:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def places(self) -> dict[str, tuple[Path, str]]:
+    def folders(self) -> dict[str, tuple[Path, str]]:
         """Run id -> (folder, name)."""
         own = {name: (self.folder, name) for name in _run_names(self.folder)}
         return own | {f"{EXAMPLE}{name}": (RECORDINGS, name) for name in _run_names(RECORDINGS)}
 
     def open(self, run_id: str) -> Run:
-        place = self.places().get(run_id)
+        place = self.folders().get(run_id)
         if place is None:
             raise UnknownRunError(f"no run {run_id[:80]!r} here; see the list of runs")
         return Run.open(*place, readonly=True)
 
     def listing(self) -> list[dict[str, Any]]:
         """One row per run, newest first, shipped runs last; an unreadable run has its problem."""
-        rows = [self._row(run_id, folder, name) for run_id, (folder, name) in self.places().items()]
+        rows = [self._row(run_id, folder, name) for run_id, (folder, name) in self.folders().items()]
         newest_first = sorted(rows, key=lambda row: row["created"] or "", reverse=True)
         return sorted(newest_first, key=lambda row: row["example"])
 

@@ -67,10 +67,10 @@ def curve(run: Run, metric: str, by: str, points: int) -> list[dict[str, float]]
     """Means over at most `points` intervals of the run."""
     at, values = positions(run, by), run.series(metric)
     width = max(1, -(-len(values) // points))
-    stretches = [values[i : i + width] for i in range(0, len(values), width)]
+    intervals = [values[i : i + width] for i in range(0, len(values), width)]
     return [
         {"x": at.get(part[-1][0], 0.0), "y": sum(value for _, value in part) / len(part), "step": part[-1][0]}
-        for part in stretches
+        for part in intervals
     ]
 
 
@@ -100,15 +100,15 @@ def evals(run: Run, by: str) -> list[dict[str, Any]]:
 
 def shared_probes(runs: Sequence[tuple[str, Run]]) -> list[dict[str, Any]]:
     """Pinned prompts that all runs share, with each run's first and last samples."""
-    asked: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    by_prompt: dict[str, dict[str, list[dict[str, Any]]]] = {}
     answers: dict[str, str] = {}
     for run_id, run in runs:
         for row in run.probes():
             answers[row["prompt"]] = row["answer"]
-            asked.setdefault(row["prompt"], {}).setdefault(run_id, []).append(
+            by_prompt.setdefault(row["prompt"], {}).setdefault(run_id, []).append(
                 {"step": row["step"], "samples": row["samples"]}
             )
-    shared = {prompt: by_run for prompt, by_run in asked.items() if len(by_run) == len(runs)}
+    shared = {prompt: by_run for prompt, by_run in by_prompt.items() if len(by_run) == len(runs)}
     return [
         {
             "prompt": prompt,

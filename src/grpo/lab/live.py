@@ -20,7 +20,7 @@ def head(run: Run) -> dict[str, Any]:
         "SELECT (SELECT max(step) FROM steps) AS last_step, (SELECT count(*) FROM evals) AS evals, "
         "(SELECT count(*) FROM findings) AS findings"
     )
-    return {"status": run.status, "steps_asked": run.config.get("steps"), **counts}
+    return {"status": run.status, "steps_total": run.config.get("steps"), **counts}
 
 
 async def events(open_run: Callable[[], Run], gone: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:

@@ -25,7 +25,7 @@ def headline(run: Run) -> dict[str, Any]:
         "created": run.meta("created"),
         **{name: run.config.get(name) for name in SETTINGS},
         "steps": 0 if last is None else last + 1,
-        "steps_asked": run.config.get("steps"),
+        "steps_total": run.config.get("steps"),
         "recorded": ends["last"],
         "quiet_seconds": round(time.time() - ends["last"]) if status == "running" and ends["last"] else None,
         "reward_mean": rewards[0]["value"] if rewards else None,

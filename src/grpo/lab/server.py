@@ -22,8 +22,8 @@ from grpo.lab.answer import Answer
 from grpo.lab.api import routes
 from grpo.lab.catalogue import Catalogue
 from grpo.lab.guard import Guard, PageTokens, content_policy, is_loopback
-from grpo.lab.trials.desk import Desk
 from grpo.lab.trials.routes import routes as trial_routes
+from grpo.lab.trials.runner import Runner
 
 STATIC = Path(__file__).with_name("static")
 PAGES = ("/", "/runs", "/runs/{run}", "/runs/{run}/{view}", "/compare", "/metrics", "/learn", "/learn/{chapter}")
@@ -32,7 +32,7 @@ PAGES = ("/", "/runs", "/runs/{run}", "/runs/{run}/{view}", "/compare", "/metric
 
 def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guard:
     page = (STATIC / "index.html").read_text()
-    tokens, desk = PageTokens(), Desk()
+    tokens, runner = PageTokens(), Runner()
 
     def shown(status: int = 200) -> Response:
         """The page with a new token, with which it may start and cancel trials."""
@@ -50,23 +50,23 @@ def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guar
         routes=[
             *routes(Catalogue(runs)),
             *chapters.routes(),
-            *trial_routes(desk),
+            *trial_routes(runner),
             *(Route(path, show) for path in PAGES),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         exception_handlers={404: nothing_here},
-        lifespan=closing(desk),
+        lifespan=closing(runner),
     )
     return Guard(app, address=address, token=token, policy=content_policy(page), pages=tokens)
 
 
-def closing(desk: Desk) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+def closing(runner: Runner) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     """Ends the running trial when the server stops."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        desk.close()
+        runner.close()
 
     return lifespan
 

@@ -57,14 +57,14 @@ def difficulty(run: Run, points: int) -> dict[str, Any]:
         counts = [0] * (size + 1)
         for row in right_of_each:
             counts[min(size, row["right"] * size // max(1, row["count"]))] += 1
-        level = counts[0] + counts[-1]
+        zero_signal = counts[0] + counts[-1]
         pass_rate = sum(row["right"] for row in right_of_each) / max(1, sum(row["count"] for row in right_of_each))
         columns.append(
             {
                 "step": step,
                 "groups_by_right": counts,
                 "pass_rate": pass_rate,
-                "observed_zero_signal": level / max(1, len(right_of_each)),
+                "observed_zero_signal": zero_signal / max(1, len(right_of_each)),
                 "expected_zero_signal": zero_signal_chance(pass_rate, size) if size else None,
             }
         )

@@ -51,10 +51,10 @@ class Traced:
 
     def __init__(self, row: Mapping[str, Any], loss: Mapping[str, Any]):
         self.row, self.settings = row, loss_settings(loss)
-        self.trained = row["trainer_logprobs"] is not None
+        self.updated = row["trainer_logprobs"] is not None
         self.sampler_L = tensor(row["logprobs"])
         # With one update, old and updated policy are the same; without any, only the sampler's values are known.
-        self.logp_L = tensor(row["trainer_logprobs"]) if self.trained else self.sampler_L
+        self.logp_L = tensor(row["trainer_logprobs"]) if self.updated else self.sampler_L
         self.old_L = self.logp_L if row["old_logprobs"] is None else tensor(row["old_logprobs"])
         self.advantages_L = torch.zeros_like(self.logp_L) if row["advantages"] is None else tensor(row["advantages"])
         self.ref_L = None if row["ref_logprobs"] is None else tensor(row["ref_logprobs"])
@@ -103,16 +103,16 @@ def _row(run: Run, traced: Traced) -> dict[str, Any]:
     return {
         "sample": traced.row["sample_index"],
         "pieces": pieces(run, traced.row["tokens"].tolist()),
-        "trained": traced.trained,
+        "updated": traced.updated,
         "denominator": traced.row["denominator"],
         "values": {
-            "push": terms.push.tolist() if traced.trained else None,
+            "push": terms.push.tolist() if traced.updated else None,
             "advantage": traced.advantages_L.tolist(),
-            "ratio": terms.ratio.tolist() if traced.trained else None,
-            "clip": terms.clip.tolist() if traced.trained and traced.limits else None,
-            "kl": None if terms.kl is None or not traced.trained else terms.kl.tolist(),
+            "ratio": terms.ratio.tolist() if traced.updated else None,
+            "clip": terms.clip.tolist() if traced.updated and traced.limits else None,
+            "kl": None if terms.kl is None or not traced.updated else terms.kl.tolist(),
             "entropy": None if entropies is None else entropies.tolist(),
-            "gap": (traced.old_L - traced.sampler_L).tolist() if traced.trained else None,
+            "gap": (traced.old_L - traced.sampler_L).tolist() if traced.updated else None,
             "probability": traced.sampler_L.exp().tolist(),
         },
     }
@@ -129,7 +129,7 @@ def work_out(traced: Traced, position: int, texts: Sequence[str], loss: Mapping[
     length = len(traced.logp_L)
     if not 0 <= position < length:
         raise GrpoError(f"token {position} does not exist; the completion has {length} tokens")
-    if not traced.trained:
+    if not traced.updated:
         raise GrpoError("no update was taken on this completion: it was unscored, or no token of the batch had signal")
     terms, settings, inputs = token_terms(**traced.inputs), traced.settings, traced.inputs
     ref = traced.ref_L

@@ -38,7 +38,7 @@ NUMBERS = {
 }
 
 
-def asked(loss: Loss, query: Mapping[str, str]) -> Loss:
+def changed_loss(loss: Loss, query: Mapping[str, str]) -> Loss:
     """The run's settings with the query's changes; `weight.PART=0.5` sets the weight of a reward part."""
     changes: dict[str, Any] = {}
     weights = named_weights(loss)
@@ -63,7 +63,7 @@ def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
     tokens = run.token_arrays(step)
     groups = _groups(recorded, tokens)
     as_run = Loss(**run.config["loss"])
-    loss = asked(as_run, query)
+    loss = changed_loss(as_run, query)
     limit = run.config["max_new_tokens"]
     reward = run.config.get("reward", "")
     now, before = (Credited(groups, Config(loss=each, max_new_tokens=limit, reward=reward)) for each in (loss, as_run))

@@ -1,7 +1,7 @@
 """Baselines from REINFORCE to GRPO on a policy over three answers: exact bias and variance.
 
-A group's estimate of the gradient is the mean of A ∇log p over its answers. All V^G groups are gone through, so the
-mean and the variance of that estimate are exact, and so is what it should have been.
+A group's estimate of the gradient is the mean of A ∇log p over its answers. All V^G groups are enumerated, so
+the estimate's mean and variance and the true gradient are exact.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _critic(error: float) -> Credit:
     return lambda rewards_MG, value: rewards_MG - (value + error)
 
 
-def _less(b: float) -> Credit:
+def _constant_baseline(b: float) -> Credit:
     return lambda rewards_MG, value: rewards_MG - b
 
 
@@ -179,9 +179,9 @@ def baseline_term(query: Query) -> dict[str, Any]:
     b = number(query, "b", 0.5, -2, 2)
     p_V = logits_V.softmax(dim=0)
     slope_VV = torch.eye(len(p_V), dtype=p_V.dtype) - p_V
-    mean_V, variance = moments(logits_V, rewards_V, 1, _less(b))
+    mean_V, variance = moments(logits_V, rewards_V, 1, _constant_baseline(b))
     variances = [
-        {"b": at, "variance": moments(logits_V, rewards_V, 1, _less(at))[1]}
+        {"b": at, "variance": moments(logits_V, rewards_V, 1, _constant_baseline(at))[1]}
         for at in [round(-1 + 0.05 * i, 2) for i in range(61)]
     ]
     return {

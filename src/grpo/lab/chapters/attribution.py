@@ -34,7 +34,7 @@ def tokens(query: Query) -> dict[str, Any]:
     prompt, seed = text(query, "prompt", "37+85+46="), whole(query, "seed", 1, 0, 9999)
     gamma, lam = number(query, "gamma", 1.0, 0.5, 1.0), number(query, "lam", 0.95, 0.0, 1.0)
     group = valued_group(prompt, seed)
-    chosen = whole(query, "sample", _telling(group), 0, SIZE - 1)
+    chosen = whole(query, "sample", _example(group), 0, SIZE - 1)
     done = group.completions[chosen]
     assert done.advantages is not None
     assert done.values is not None
@@ -91,18 +91,18 @@ def true_value(prompt: str, seed: int, sample: int) -> list[float]:
     done, pieces = group.completions[sample], _pieces(group.completions[sample])
     written = ["".join(pieces[:place]) for place in range(len(done))]
     with nano() as loaded:
-        values = [fmean(_goes_on(loaded, group.problem, before)) for before in written]
+        values = [fmean(_score_continuations(loaded, group.problem, before)) for before in written]
     return [*values, done.reward or 0.0]
 
 
-def _goes_on(loaded: Nano, problem: Problem, written: str) -> list[float]:
-    begun = Problem(f"{problem.id}/{written}", problem.prompt + written, problem.answer)
+def _score_continuations(loaded: Nano, problem: Problem, written: str) -> list[float]:
+    prefix = Problem(f"{problem.id}/{written}", problem.prompt + written, problem.answer)
     sampling = Sampling(seed=2, temperature=1.0, max_new_tokens=LONGEST)
-    [group] = loaded.engine.sample([begun], TRIES, sampling)
+    [group] = loaded.engine.sample([prefix], TRIES, sampling)
     return [float(loaded.task.score(problem, written + done.text)["correct"] or 0.0) for done in group.completions]
 
 
-def _telling(group: Group) -> int:
+def _example(group: Group) -> int:
     """A right completion with working, if there is one: it has the most tokens."""
     return max(range(SIZE), key=lambda place: (group.completions[place].reward or 0.0, len(group.completions[place])))
 
@@ -116,13 +116,13 @@ def steps(query: Query) -> dict[str, Any]:
     """One group with outcome rewards and with process rewards; any step's reward can be flipped."""
     prompt, seed = text(query, "prompt", "37+85+46="), whole(query, "seed", 1, 0, 9999)
     group = valued_group(prompt, seed)
-    turned = set(filter(None, text(query, "turned", "", 200).split(",")))
+    flipped = set(filter(None, text(query, "turned", "", 200).split(",")))
     marks = [[(end, reward) for end, reward in done.steps] for done in group.completions]
     names = {f"{i}.{j}" for i, done in enumerate(marks) for j in range(len(done))}
-    if unknown := turned - names:
+    if unknown := flipped - names:
         raise GrpoError(f"turned: no step {sorted(unknown)[0][:20]!r}; steps are named as in 0.1")
     marks = [
-        [(end, 1 - reward if f"{i}.{j}" in turned else reward) for j, (end, reward) in enumerate(done)]
+        [(end, 1 - reward if f"{i}.{j}" in flipped else reward) for j, (end, reward) in enumerate(done)]
         for i, done in enumerate(marks)
     ]
     # The last step is the answer, which the outcome reward scores.
@@ -144,7 +144,7 @@ def steps(query: Query) -> dict[str, Any]:
                 "tokens": _pieces(done),
                 "process": advantages.tolist(),
                 "steps": [
-                    {"id": f"{i}.{j}", "begin": begin, "end": end, "reward": earned, "turned": f"{i}.{j}" in turned}
+                    {"id": f"{i}.{j}", "begin": begin, "end": end, "reward": earned, "turned": f"{i}.{j}" in flipped}
                     for j, ((end, earned), begin) in enumerate(
                         zip(marked, [0, *(end + 1 for end, _ in marked)], strict=False)
                     )
@@ -170,7 +170,7 @@ def _credited(group: Group, preset: str, label: str, kind: Any = "outcome") -> d
     loss = replace(PRESETS[preset].settings, beta=0.0, credit=kind)
     config = resolve(Config(model="nano", algorithm=preset, loss=loss, group_size=SIZE, max_new_tokens=LONGEST))
     [credited], _ = credit([group], config)
-    chosen = credited.completions[_telling(group)]
+    chosen = credited.completions[_example(group)]
     assert chosen.advantages is not None
     return {
         "label": label,

@@ -63,7 +63,7 @@ def memory(query: Query) -> dict[str, Any]:
         found = memory_of(shape, work, needed, precision, on_gpu=True, lora=lora, reward_model=reward_model)
         components = dict(found.components)
         if count == "weights":
-            components = _weights_alone(shape, needed, precision.weights, reward_model)
+            components = _weights_only(shape, needed, precision.weights, reward_model)
         elif count == "states":
             components = {name: size for name, size in components.items() if name in STATES}
         total = found.peak if count == "all" else sum(components.values())
@@ -102,7 +102,7 @@ def largest(query: Query) -> dict[str, Any]:
     return {"card": card, "bytes": GPUS[card] * GIB, "largest": found}
 
 
-def _weights_alone(shape: Shape, needed: Needs, size: int, reward_model: Shape | None) -> dict[str, int]:
+def _weights_only(shape: Shape, needed: Needs, size: int, reward_model: Shape | None) -> dict[str, int]:
     """A common estimate: the parameters of all models times the bytes per parameter."""
     whole_model = shape.parameters * size
     return {
@@ -116,10 +116,10 @@ def _weights_alone(shape: Shape, needed: Needs, size: int, reward_model: Shape |
 def models(needed: Needs, reward_model: bool) -> list[dict[str, Any]]:
     """The models in memory, and which are trainable."""
     return [
-        {"name": "policy", "there": True, "trained": True},
-        {"name": "reference", "there": needed.reference, "trained": False},
-        {"name": "critic", "there": needed.critic, "trained": needed.critic},
-        {"name": "reward model", "there": reward_model, "trained": False},
+        {"name": "policy", "there": True, "trainable": True},
+        {"name": "reference", "there": needed.reference, "trainable": False},
+        {"name": "critic", "there": needed.critic, "trainable": needed.critic},
+        {"name": "reward model", "there": reward_model, "trainable": False},
     ]
 
 
@@ -128,7 +128,7 @@ def accounting(query: Query) -> dict[str, Any]:
     rows = []
     for dtype, precision in PRECISIONS.items():
         roles = {"weights": precision.weights, "gradients": precision.gradients, "optimizer": precision.optimizer}
-        rows.append({"dtype": dtype, **roles, "frozen": precision.weights, "trained": sum(roles.values())})
+        rows.append({"dtype": dtype, **roles, "frozen": precision.weights, "trainable": sum(roles.values())})
     billion = typical_shape("1B").parameters
     return {"rows": rows, "billion": billion}
 

@@ -19,7 +19,7 @@ from grpo.errors import GrpoError
 from grpo.lab.chapters import shipped
 from grpo.lab.chapters.nano import LONGEST, Nano, fresh_nano, nano, sampled, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
-from grpo.lab.chapters.spread import alone, chance, estimates, group_estimate, sizes
+from grpo.lab.chapters.spread import chance, estimates, group_estimate, group_of_one, sizes
 from grpo.lab.signal import difficulty
 from grpo.model.packing import pack
 from grpo.model.policy import logprobs
@@ -35,7 +35,7 @@ TEMPERATURES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 SWEPT = 24
 """Number of problems sampled at every temperature."""
 TRIED, TRIES = 24, 64
-"""Problems, and completions of each, by which chance is held against what `nano` does."""
+"""Problems and completions per problem for the observed share of zero-signal groups."""
 
 
 def samples(query: Query) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _against_chance(prompt: str, rewards: list[float], size: int) -> dict[str, A
 def baselines(query: Query) -> dict[str, Any]:
     """Variance of one recorded step's rewards that remains with each baseline.
 
-    Completions of one prompt differ by the policy's choices alone. Across prompts, those of easy ones look good.
+    Completions of one prompt differ only by sampling. Across prompts, those of easy ones look good.
     """
     step = whole(query, "step", 3, 0, 79)
     with shipped.opened() as run:
@@ -192,7 +192,7 @@ ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
     "observed": observed,
     "sizes": sizes,
     "estimates": estimates,
-    "alone": alone,
+    "group_of_one": group_of_one,
     "baselines": baselines,
 }
 SOURCES: dict[str, Callable[..., Any]] = {

@@ -87,8 +87,8 @@ def presets(query: Query) -> list[dict[str, Any]]:
 
 
 def loss_value(query: Query) -> dict[str, Any]:
-    """Of the recorded arms with one update and with four passes: reward first and last, and how far loss, ratio and
-    clipped share ever went, as means over seeds."""
+    """Recorded arms with one update and with four passes: reward first and last, and largest |loss|, ratio and clip
+    fraction, as means over seeds."""
 
     def most(arm: dict[str, Any], *names: str) -> float:
         columns = zip(*(arm["bands"][name] for name in names), strict=True)
@@ -117,8 +117,8 @@ RULES: tuple[tuple[str, str, str, str, str], ...] = (
 
 
 def rules_of_thumb(query: Query) -> list[dict[str, Any]]:
-    """Each rule beside what the recorded arms did: a metric over the whole run and over its last steps, how far the
-    reward moves from step to step there, and held-out accuracy."""
+    """Each rule of thumb with measured values: a metric over the run and its last 20 steps, the reward's change per
+    step there, held-out accuracy."""
 
     def about(arm: dict[str, Any], metric: str) -> dict[str, Any]:
         means = [point["mean"] for point in arm["bands"][metric]]

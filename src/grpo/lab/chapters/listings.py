@@ -35,13 +35,13 @@ def clip_fractions(query: Query) -> dict[str, Any]:
                 "ratio": ratio,
                 "advantage": advantage,
                 "listed": listed.item(),
-                "engine": float(terms.clip[0] != 0),
+                "trainer": float(terms.clip[0] != 0),
                 "push": terms.push[0].item(),
             }
         )
     batch = torch.tensor([row["listed"] for row in rows])
-    engine = torch.tensor([row["engine"] for row in rows])
-    return {"epsilon": epsilon, "rows": rows, "listed": batch.mean().item(), "engine": engine.mean().item()}
+    trainer = torch.tensor([row["trainer"] for row in rows])
+    return {"epsilon": epsilon, "rows": rows, "listed": batch.mean().item(), "trainer": trainer.mean().item()}
 
 
 def penalty_gradient(query: Query) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from grpo.lab.chapters.clipping import (
 from grpo.lab.chapters.distance import drift_over_steps, kl_of_a_token, kl_of_bars, train_tabular
 from grpo.lab.chapters.fifty_lines import grpo_loss_in_fifty_lines
 from grpo.lab.chapters.listings import listed_clip_fraction
-from grpo.lab.chapters.own_group import asked, group_tensors, own_group, own_token, trained
+from grpo.lab.chapters.own_group import group_tensors, own_group, own_token, parse_inputs, train_on_group
 from grpo.lab.chapters.query import Query, number, whole
 from grpo.lab.chapters.trl_config import trl_equivalent
 from grpo.lab.tokens import loss_settings
@@ -79,12 +79,12 @@ def identity(query: Query) -> dict[str, Any]:
 
 def in_fifty_lines(query: Query) -> dict[str, Any]:
     """The loss of the reader's group by the fifty lines and by the trainer."""
-    wanted = asked(query)
-    found = trained(wanted)
+    inputs = parse_inputs(query)
+    found = train_on_group(inputs)
     if not found.updates:
         return {"fifty": 0.0, "trainer": 0.0, "difference": 0.0, "signal": False}
-    tensors = group_tensors(wanted)
-    loss = float(grpo_loss_in_fifty_lines(**tensors, clip=wanted.loss.clip_low, beta=wanted.loss.beta))
+    tensors = group_tensors(inputs)
+    loss = float(grpo_loss_in_fifty_lines(**tensors, clip=inputs.loss.clip_low, beta=inputs.loss.beta))
     return {"fifty": loss, "trainer": found.loss, "difference": abs(loss - found.loss), "signal": True}
 
 
@@ -120,7 +120,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "at_ratio": at_ratio,
     "listed_clip_fraction": listed_clip_fraction,
     "fifty": grpo_loss_in_fifty_lines,
-    "trained": trained,
+    "train_on_group": train_on_group,
     "trl_equivalent": trl_equivalent,
 }
 TRIALS: dict[str, dict[str, Any]] = {

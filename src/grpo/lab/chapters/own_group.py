@@ -33,7 +33,7 @@ MOST_TEXTS, LONGEST_TEXT = 8, 48
 
 
 @dataclass(frozen=True)
-class Asked:
+class Inputs:
     """All inputs of the computation."""
 
     prompt: str
@@ -43,7 +43,7 @@ class Asked:
     loss: Loss
 
 
-def asked(query: Query) -> Asked:
+def parse_inputs(query: Query) -> Inputs:
     lines = tuple(line.strip() for line in text(query, "texts", TEXTS).splitlines() if line.strip())
     if not 2 <= len(lines) <= MOST_TEXTS or max(map(len, lines)) > LONGEST_TEXT:
         raise GrpoError(
@@ -59,7 +59,7 @@ def asked(query: Query) -> Asked:
     }
     loss = replace(PRESETS["grpo"].settings, **changes)
     prompt = text(query, "prompt", PROMPT, LONGEST_TEXT).strip()
-    return Asked(prompt, lines, whole(query, "updates", 4, 1, 8), number(query, "lr", 3e-4, 0.0, 3e-3), loss)
+    return Inputs(prompt, lines, whole(query, "updates", 4, 1, 8), number(query, "lr", 3e-4, 0.0, 3e-3), loss)
 
 
 def tokens_of(policy: Policy, line: str) -> list[int]:
@@ -84,24 +84,24 @@ class Trained:
 
 
 @lru_cache(maxsize=64)
-def trained(wanted: Asked) -> Trained:
+def train_on_group(inputs: Inputs) -> Trained:
     """Scores, credits and trains on the answers with the functions that `grpo train` calls."""
     with fresh_nano() as own:
         config = Config(
             model="nano",
             task=own.task.name,
             prompts_per_step=1,
-            group_size=len(wanted.texts),
-            loss=wanted.loss,
-            optimizer=Optimizer(epochs=wanted.updates),
+            group_size=len(inputs.texts),
+            loss=inputs.loss,
+            optimizer=Optimizer(epochs=inputs.updates),
         )
-        groups, _ = credit([_group(own, wanted, config)], config)
+        groups, _ = credit([_group(own, inputs, config)], config)
         optimizer = make_optimizer(own.policy, config.optimizer)
         updates: list[dict[str, float]] = []
         traces = Traces(groups, 1)
-        for _ in range(wanted.updates if has_signal(groups[0]) else 0):
+        for _ in range(inputs.updates if has_signal(groups[0]) else 0):
             gradient = accumulate_gradients(own.policy, groups, config, traces=traces)
-            norm = take_step(own.policy, optimizer, lr=wanted.lr, grad_clip=config.optimizer.grad_clip)
+            norm = take_step(own.policy, optimizer, lr=inputs.lr, grad_clip=config.optimizer.grad_clip)
             updates.append({**gradient.statistics.metrics(), "grad_norm": norm})
     [group] = traces.add_to(groups)
     return Trained(
@@ -112,17 +112,17 @@ def trained(wanted: Asked) -> Trained:
     )
 
 
-def _group(own: Nano, wanted: Asked, config: Config) -> Group:
+def _group(own: Nano, inputs: Inputs, config: Config) -> Group:
     """The reader's answers as samples of the shipped `nano`, which is also the old policy and the reference."""
-    problem = sum_of_three(wanted.prompt)
+    problem = sum_of_three(inputs.prompt)
     [end] = own.policy.end_tokens
     completions = tuple(
         Completion(line, np.array(tokens), np.zeros(len(tokens)), "stop")
-        for line in wanted.texts
+        for line in inputs.texts
         for tokens in [[*tokens_of(own.policy, line), end]]
     )
     group = Group(problem, np.array(own.policy.prompt_tokens(problem)), completions, 0)
-    fields = ["logprobs", *["ref_logprobs"] * bool(wanted.loss.beta), *["old_logprobs"] * (wanted.updates > 1)]
+    fields = ["logprobs", *["ref_logprobs"] * bool(inputs.loss.beta), *["old_logprobs"] * (inputs.updates > 1)]
     [scored] = own.scorer.score([group])
     [annotated] = annotate(
         [scored],
@@ -157,13 +157,13 @@ def pieces(row: Mapping[str, Any]) -> list[str]:
 
 def own_group(query: Query) -> dict[str, Any]:
     """Every token of the reader's group with its values at the last update, and the losses of all updates."""
-    wanted = asked(query)
-    found = trained(wanted)
+    inputs = parse_inputs(query)
+    found = train_on_group(inputs)
     rows, total = [], 0.0
-    for line, reward, row in zip(wanted.texts, found.rewards, found.rows, strict=True):
-        traced = Traced(row, asdict(wanted.loss))
+    for line, reward, row in zip(inputs.texts, found.rewards, found.rows, strict=True):
+        traced = Traced(row, asdict(inputs.loss))
         terms = token_terms(**traced.inputs)
-        shares = [token_loss(i, **traced.inputs) for i in range(len(row["tokens"]))] if traced.trained else []
+        shares = [token_loss(i, **traced.inputs) for i in range(len(row["tokens"]))] if traced.updated else []
         total += sum(shares)
         rows.append(
             {
@@ -172,19 +172,19 @@ def own_group(query: Query) -> dict[str, Any]:
                 "reward": reward,
                 "advantage": float(row["advantages"][0]),
                 "pieces": pieces(row),
-                "trained": traced.trained,
+                "updated": traced.updated,
                 "values": {
                     "probability": traced.sampler_L.exp().tolist(),
                     "ratio": terms.ratio.tolist(),
                     "clip": terms.clip.tolist(),
                     "kl": None if terms.kl is None else terms.kl.tolist(),
-                    "push": terms.push.tolist() if traced.trained else [0.0] * len(row["tokens"]),
+                    "push": terms.push.tolist() if traced.updated else [0.0] * len(row["tokens"]),
                     "share": shares or [0.0] * len(row["tokens"]),
                 },
             }
         )
     return {
-        "prompt": wanted.prompt,
+        "prompt": inputs.prompt,
         "rows": rows,
         "updates": list(found.updates),
         "trainer_loss": found.loss,
@@ -195,17 +195,17 @@ def own_group(query: Query) -> dict[str, Any]:
 
 def own_token(query: Query) -> dict[str, Any]:
     """The loss of one token of the reader's group, step by step."""
-    wanted = asked(query)
-    found = trained(wanted)
+    inputs = parse_inputs(query)
+    found = train_on_group(inputs)
     row = found.rows[whole(query, "sample", 0, 0, len(found.rows) - 1)]
     texts = pieces(row)
-    traced = Traced(row, asdict(wanted.loss))
-    return work_out(traced, whole(query, "token", 0, 0, len(texts) - 1), texts, asdict(wanted.loss))
+    traced = Traced(row, asdict(inputs.loss))
+    return work_out(traced, whole(query, "token", 0, 0, len(texts) - 1), texts, asdict(inputs.loss))
 
 
-def group_tensors(wanted: Asked) -> dict[str, torch.Tensor]:
+def group_tensors(inputs: Inputs) -> dict[str, torch.Tensor]:
     """The last update's inputs as grids [G, L]: for a loss written by hand."""
-    found = trained(wanted)
+    found = train_on_group(inputs)
     longest = max(len(row["tokens"]) for row in found.rows)
 
     def grid(name: str) -> torch.Tensor:

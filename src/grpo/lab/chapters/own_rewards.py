@@ -88,7 +88,7 @@ def std_conventions(query: Query) -> list[dict[str, Any]]:
                 "group_size": size,
                 "population": population,
                 "sample": sample,
-                "engine": group_advantages(rewards_1G)[0, 0].item(),
+                "trainer": group_advantages(rewards_1G)[0, 0].item(),
             }
         )
     return rows

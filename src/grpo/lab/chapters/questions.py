@@ -53,7 +53,7 @@ def group_sizes(query: Query) -> list[dict[str, Any]]:
         rows.append(
             {
                 "g": size,
-                "silent": zero_signal_chance(pass_rate, size),
+                "zero_signal": zero_signal_chance(pass_rate, size),
                 "along": centred["along"],
                 "expected_along": 1 - 1 / size,
                 "noise": centred["noise"],
@@ -89,7 +89,7 @@ def open_ended(query: Query) -> dict[str, Any]:
         moved_MV = estimates_MV[estimates_MV.norm(dim=1) > 0]
         cosines_M = torch.nn.functional.cosine_similarity(moved_MV, true_V.expand_as(moved_MV), dim=1)
         rows.append(
-            {"noise": noise, "cosine": float(cosines_M.mean()), "silent": 1 - len(moved_MV) / len(estimates_MV)}
+            {"noise": noise, "cosine": float(cosines_M.mean()), "zero_signal": 1 - len(moved_MV) / len(estimates_MV)}
         )
     return {"g": size, "rows": rows}
 

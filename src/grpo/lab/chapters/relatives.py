@@ -18,17 +18,17 @@ DRAWS = 4000
 
 
 def group_estimates(
-    group_size: int, *, baseline: str, scale: str, noise: float = 0.0, lift: float = 0.0, draws: int = DRAWS
+    group_size: int, *, baseline: str, scale: str, noise: float = 0.0, offset: float = 0.0, draws: int = DRAWS
 ) -> torch.Tensor:
     """Many groups' estimates of the gradient [M, V]: the mean of A ∇log p, each group drawn from the policy.
 
-    `baseline` none: the reward itself. `noise`: std of a judge's error on every reward. `lift`: added to each.
+    `baseline` none: the reward itself. `noise`: std of a judge's error on every reward. `offset`: added to each.
     """
     logits_V, rewards_V = reference_logits(), rewards_of_answers()
     p_V = logits_V.softmax(dim=0)
     generator = torch.Generator().manual_seed(1)
     answers_MG = torch.multinomial(p_V, draws * group_size, True, generator=generator).view(draws, group_size)
-    rewards_MG = rewards_V[answers_MG] + lift
+    rewards_MG = rewards_V[answers_MG] + offset
     if noise:
         rewards_MG = rewards_MG + noise * torch.randn(rewards_MG.shape, generator=generator, dtype=torch.float64)
     if baseline != "none":
@@ -46,7 +46,7 @@ def quality(estimates_MV: torch.Tensor, true_V: torch.Tensor) -> dict[str, float
 
 
 @lru_cache(maxsize=8)
-def _estimators(group_size: int, lift: float) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
+def _estimators(group_size: int, offset: float) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
     true_V = tabular.true_gradient(reference_logits(), rewards_of_answers())
     kinds = {
         "REINFORCE, no baseline": ("none", "none"),
@@ -55,7 +55,7 @@ def _estimators(group_size: int, lift: float) -> tuple[tuple[str, tuple[tuple[st
         "GRPO": ("mean", "group_std"),
     }
     found = {
-        name: quality(group_estimates(group_size, baseline=baseline, scale=scale, lift=lift), true_V)
+        name: quality(group_estimates(group_size, baseline=baseline, scale=scale, offset=offset), true_V)
         for name, (baseline, scale) in kinds.items()
     }
     return tuple((name, tuple(values.items())) for name, values in found.items())
@@ -65,9 +65,9 @@ def methods(query: Query) -> dict[str, Any]:
     """PPO, DPO, GRPO and REINFORCE: models, memory and FLOPs by the planner; measured noise of one group."""
     size = f"{number(query, 'size', 7.0, 0.1, 500.0):g}B"
     shape, group_size = typical_shape(size), whole(query, "g", 8, 2, 64)
-    lift = number(query, "lift", 0.0, 0.0, 10.0)
+    offset = number(query, "lift", 0.0, 0.0, 10.0)
     work = Work(prompts=16, group_size=group_size, prompt_tokens=256, new_tokens=1024)
-    noise = {name: dict(values)["noise"] for name, values in _estimators(group_size, lift)}
+    noise = {name: dict(values)["noise"] for name, values in _estimators(group_size, offset)}
     rows = []
     for name, preset, key in (
         ("PPO", "ppo", ""),
@@ -86,7 +86,7 @@ def methods(query: Query) -> dict[str, Any]:
         "size": size,
         "g": group_size,
         "rows": rows,
-        "estimators": [{"name": n, **dict(v)} for n, v in _estimators(group_size, lift)],
+        "estimators": [{"name": n, **dict(v)} for n, v in _estimators(group_size, offset)],
     }
 
 

@@ -33,8 +33,8 @@ ESTIMATORS = {
 def group_estimate(pass_rate: float, group_size: int, estimator: str) -> tuple[float, float]:
     """(mean, variance) of one group's estimate of the gradient, over all groups of that size.
 
-    Two completions, p = 1/2, group mean: half of the groups are level and say 0; in the others A = ±1/2 and the slopes
-    are ±1/2, so they say 1/4. The mean is 1/8, the variance 1/32 − 1/64.
+    Two completions, p = 1/2, group mean: half of the groups have equal rewards and estimate 0; the others have A = ±1/2
+    and slopes ±1/2 and estimate 1/4. The mean is 1/8, the variance 1/32 − 1/64.
 
     >>> group_estimate(0.5, 2, "mean")
     (0.125, 0.015625)
@@ -84,21 +84,21 @@ def sizes(query: Query) -> dict[str, Any]:
     pass_rate = number(query, "p", 0.5, 0.0, 1.0)
     rows = []
     for size in SIZES:
-        level = zero_signal_chance(pass_rate, size)
+        zero_signal = zero_signal_chance(pass_rate, size)
         rows.append(
             {
                 "group_size": size,
-                "zero_signal": level,
+                "zero_signal": zero_signal,
                 "baseline_error": math.sqrt(pass_rate * (1 - pass_rate) / size),
                 "groups": BUDGET // size,
-                "groups_with_signal": BUDGET // size * (1 - level),
+                "groups_with_signal": BUDGET // size * (1 - zero_signal),
             }
         )
     defaults = {name: getattr(Config, name) for name in ("prompts_per_step", "group_size")}
     return {"p": pass_rate, "budget": BUDGET, "rows": rows, "defaults": defaults}
 
 
-def alone(query: Query) -> dict[str, Any]:
+def group_of_one(query: Query) -> dict[str, Any]:
     """Advantages of a group of one and of two, with each kind of standard deviation."""
     reward = number(query, "r", 1.0, 0.0, 1.0)
     one_G, two_G = torch.tensor([reward], dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64)

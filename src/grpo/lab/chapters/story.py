@@ -30,7 +30,7 @@ def story(query: Query) -> dict[str, Any]:
         "accuracy": [evals[0]["accuracy"], evals[-1]["accuracy"]],
         "worked": [evals[0]["worked_share"], evals[-1]["worked_share"]],
         "evals": [{"step": row["step"], "accuracy": row["accuracy"], "worked": row["worked_share"]} for row in evals],
-        "group": _telling(),
+        "group": _example(),
     }
 
 
@@ -48,7 +48,7 @@ def _style(completions: Sequence[dict[str, Any]], worked: float) -> dict[str, fl
     }
 
 
-def _telling() -> dict[str, Any]:
+def _example() -> dict[str, Any]:
     """A group of the first step in which one style was right and the other wrong."""
     for index, group in enumerate(shipped.groups()[0]):
         styles = {(_worked(done), done["reward"]) for done in group["completions"]}

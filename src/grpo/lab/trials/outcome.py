@@ -32,7 +32,7 @@ class Outcome:
         return sum(len(run["rows"]) for run in self.runs.values())
 
     @property
-    def steps_asked(self) -> int:
+    def steps_total(self) -> int:
         return self.trial.steps * self.trial.seeds * len(self.trial.arms)
 
     def as_json(self) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ class Outcome:
         """By arm: every seed's curves, their band, and the held-out accuracy before and after."""
         return {
             "trial": self.trial.as_json(),
-            "progress": {"done": self.steps_done, "asked": self.steps_asked},
+            "progress": {"done": self.steps_done, "total": self.steps_total},
             "arms": [self._arm(arm, label) for arm, (label, _) in enumerate(self.trial.arms)],
         }
 

@@ -1,7 +1,7 @@
 """Trains a trial with the trainer and reports its progress.
 
 As a program it reads a request as JSON from its input, trains in the request's folder, and writes a line of JSON for
-every step; `grpo.lab.trials.desk` runs it in a separate process that can be ended at any time.
+every step; `grpo.lab.trials.runner` runs it in a separate process that can be ended at any time.
 """
 
 from __future__ import annotations

@@ -15,17 +15,17 @@ from starlette.routing import Route
 from grpo.errors import GrpoError
 from grpo.lab.answer import Answer
 from grpo.lab.chapters import rewards, trial_named
-from grpo.lab.trials.desk import BusyError, Desk, Running, UnknownTrialError
 from grpo.lab.trials.recorded import recorded
+from grpo.lab.trials.runner import BusyError, Runner, Running, UnknownTrialError
 
 MOST_BYTES = 20_000
 SECONDS_BETWEEN_POLLS = 0.3
 POLLS_BETWEEN_KEEPALIVES = 30
 
 
-def routes(desk: Desk) -> list[Route]:
+def routes(runner: Runner) -> list[Route]:
     def failed(problem: GrpoError) -> Answer:
-        running = desk.current()
+        running = runner.current()
         about = {"running": running.about()} if isinstance(problem, BusyError) and running else {}
         status = 409 if isinstance(problem, BusyError) else 404 if isinstance(problem, UnknownTrialError) else 400
         return Answer({"error": str(problem), **about}, status)
@@ -41,21 +41,21 @@ def routes(desk: Desk) -> list[Route]:
         except ValueError:  # border: untrusted request body
             return Answer({"error": "trial: no JSON"}, 400)
         try:
-            started = await run_in_threadpool(desk.start, data, rewards())
+            started = await run_in_threadpool(runner.start, data, rewards())
         except GrpoError as problem:
             return failed(problem)
         return Answer(started.about(), 201)
 
     def cancel(request: Request) -> Response:
         try:
-            trial = desk.find(request.path_params["id"])
+            trial = runner.find(request.path_params["id"])
         except GrpoError as problem:
             return failed(problem)
         trial.cancel()
         return Answer(trial.about())
 
     def running(request: Request) -> Response:
-        now = desk.current()
+        now = runner.current()
         return Answer({"running": now.about() if now else None})
 
     def named(request: Request) -> Response:
@@ -67,7 +67,7 @@ def routes(desk: Desk) -> list[Route]:
 
     async def live(request: Request) -> Response:
         try:
-            trial = desk.find(request.path_params["id"])
+            trial = runner.find(request.path_params["id"])
         except GrpoError as problem:
             return failed(problem)
         return StreamingResponse(

@@ -60,12 +60,12 @@ def one_sided(history: History) -> Finding | None:
             "stop, use harder problems, or replace such groups (--algorithm dapo)",
             example=right[-1],
         )
-    level = mean(history.last("zero_signal_groups"))
-    if level > 0.9 and not history.is_solved:
+    zero_signal = mean(history.last("zero_signal_groups"))
+    if zero_signal > 0.9 and not history.is_solved:
         return history.found(
             "no_signal",
-            level,
-            f"{level:.0%} of the groups have equal rewards and teach nothing, though not all are right or wrong",
+            zero_signal,
+            f"{zero_signal:.0%} of the groups have equal rewards and teach nothing, though not all are right or wrong",
             "use a reward that grades more finely, or sample more per group (--group-size)",
         )
     return None

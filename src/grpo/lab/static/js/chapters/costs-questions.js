@@ -60,7 +60,7 @@ export function Questions() {
 
 function OpenEnded({ picked }) {
   const state = useAnswer("costs", "open-ended", { g: param("oe_g", 8) });
-  return html`<${Slider} name="oe_g" label="group size" min=${2} max=${32} step=${1} value=${8} /><${Fetched} state=${state} height="12rem">${(data) => html`<${Verdict} picked=${picked} right=${data.rows[2].cosine / data.rows[0].cosine < 0.5 ? "less" : "fine"}><${Table} label="A noisy judge" head=${["std of the judge's error", "cosine of one group's push with the true one", "groups without signal"]} rows=${data.rows.map((row) => [number(row.noise, 1), html`<span class="num" data-cosine=${row.noise}>${number(row.cosine, 3)}</span>`, percent(row.silent)])} foot="With a noisy judge every group has some signal, right or wrong. Larger groups and more prompts average random error out. A systematic error does not average out; the policy learns it." /><//>`}<//>`;
+  return html`<${Slider} name="oe_g" label="group size" min=${2} max=${32} step=${1} value=${8} /><${Fetched} state=${state} height="12rem">${(data) => html`<${Verdict} picked=${picked} right=${data.rows[2].cosine / data.rows[0].cosine < 0.5 ? "less" : "fine"}><${Table} label="A noisy judge" head=${["std of the judge's error", "cosine of one group's push with the true one", "groups without signal"]} rows=${data.rows.map((row) => [number(row.noise, 1), html`<span class="num" data-cosine=${row.noise}>${number(row.cosine, 3)}</span>`, percent(row.zero_signal)])} foot="With a noisy judge every group has some signal, right or wrong. Larger groups and more prompts average random error out. A systematic error does not average out; the policy learns it." /><//>`}<//>`;
 }
 
 function Imperfect({ picked }) {
@@ -92,7 +92,7 @@ function WhyGroups({ picked }) {
 
 function GroupSizes({ picked }) {
   const state = useAnswer("costs", "group-sizes", {});
-  return html`<${Fetched} state=${state} height="10rem">${(rows) => html`<${Verdict} picked=${picked} right="silent"><${Table} label="Group sizes" head=${["G", "groups without signal", "mean ÷ true gradient", "theory: 1 − 1/G", "noise of one group", "angle when divided by the std"]} rows=${rows.map((row) => [String(row.g), html`<span class="num" data-silent=${row.g}>${percent(row.silent, 1)}</span>`, row.along, row.expected_along, row.noise, `${number(row.angle, 1)}°`])} foot="Noise falls only with the square root of the number of answers. For a hard prompt, the main benefit of a larger group is that it has signal at all." /><//>`}<//>`;
+  return html`<${Fetched} state=${state} height="10rem">${(rows) => html`<${Verdict} picked=${picked} right="silent"><${Table} label="Group sizes" head=${["G", "groups without signal", "mean ÷ true gradient", "theory: 1 − 1/G", "noise of one group", "angle when divided by the std"]} rows=${rows.map((row) => [String(row.g), html`<span class="num" data-silent=${row.g}>${percent(row.zero_signal, 1)}</span>`, row.along, row.expected_along, row.noise, `${number(row.angle, 1)}°`])} foot="Noise falls only with the square root of the number of answers. For a hard prompt, the main benefit of a larger group is that it has signal at all." /><//>`}<//>`;
 }
 
 function LightCritic({ picked }) {

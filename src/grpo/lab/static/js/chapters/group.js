@@ -72,7 +72,7 @@ function Sweep({ rows, y, label, now }) {
 }
 
 function Alone() {
-  const state = useAnswer("group", "alone", { r: param("r", 1) });
+  const state = useAnswer("group", "group_of_one", { r: param("r", 1) });
   return html`<${Section} id="alone" title="A group of one" lead="A thought experiment: G = 1. There is no other answer to compare with.">
     <${Play} label="One answer">
       <div class="knobs"><${Slider} name="r" label="Its reward" min=${0} max=${1} step=${0.1} value=${1} show=${(value) => number(value, 1)} /></div>

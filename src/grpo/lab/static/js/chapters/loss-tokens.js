@@ -22,7 +22,7 @@ export function Tokens() {
       ${own ? html`<${OwnGroup} />` : html`<${RecordedGroup} />`}
     <//>
     <${Only} depth="math code"><p>A token's share is its contribution to the loss. All shares add up to the trainer's loss. The push is minus the derivative of the loss by the token's log-probability, computed by autograd.</p><//>
-    <${Only} depth="code"><${Code} slug="loss" source="trained" title="Training on your answers" /><${Code} slug="loss" source="token_terms" title="The terms of a token's push" /><${Code} slug="loss" source="token_loss" title="A token's share of the loss" /><//>
+    <${Only} depth="code"><${Code} slug="loss" source="train_on_group" title="Training on your answers" /><${Code} slug="loss" source="token_terms" title="The terms of a token's push" /><${Code} slug="loss" source="token_loss" title="A token's share of the loss" /><//>
   <//>`;
 }
 
@@ -69,7 +69,7 @@ function Rows({ rows, url, silent = false }) {
     <p class="small soft">${LENSES[lens][1]}</p>
     <ol class="lens-rows">${rows.map((row) => html`<li key=${row.sample} class="lens-row ${chosen && row.sample === sample ? "chosen" : ""}"><span class="own-marks"><${Reward} value=${row.reward} /> <${Advantage} value=${row.advantage} /></span>${row.values[lens] ? html`<${TokenText} row=${row} lens=${lens} most=${most} chosen=${chosen && row.sample === sample ? token : null} />` : html`<span class="faint">not trained on</span>`}</li>`)}</ol>
     ${silent ? html`<p class="warn">All rewards are equal, so every advantage is 0 and no update is taken.</p>` : html`<${Scale} lens=${lens} most=${most} />`}
-    ${chosen && open.trained ? html`<${Worked} url=${url(sample, token)} />` : html`<${Empty} title="Choose a token">Its loss is computed here step by step, with the numbers of this update. Arrow keys move between tokens.<//>`}
+    ${chosen && open.updated ? html`<${Worked} url=${url(sample, token)} />` : html`<${Empty} title="Choose a token">Its loss is computed here step by step, with the numbers of this update. Arrow keys move between tokens.<//>`}
   </div>`;
 }
 

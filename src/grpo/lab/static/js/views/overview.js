@@ -18,7 +18,7 @@ export function Overview({ url, about, version, base }) {
     <dl class="stats">
       <${Stat} label="Held-out accuracy" value=${last ? percent(last.accuracy, 1) : "–"} note=${last && first !== last ? `from ${percent(first.accuracy, 1)}` : ""} />
       <${Stat} label="95% interval" value=${last ? `${percent(last.low)} – ${percent(last.high)}` : "–"} note=${last ? `after ${plural(last.step, "step")}` : ""} />
-      <${Stat} label="Steps" value=${number(about.steps)} note=${about.steps_asked > about.steps ? `of ${number(about.steps_asked)}` : ""} />
+      <${Stat} label="Steps" value=${number(about.steps)} note=${about.steps_total > about.steps ? `of ${number(about.steps_total)}` : ""} />
       <${Stat} label="Training time" value=${seconds(training)} />
     </dl>
     ${judged.length > 0 && html`<${Accuracy} evals=${judged} about=${about} series=${series.data?.series?.accuracy} />`}
@@ -50,7 +50,7 @@ function Accuracy({ evals: judged, about, series }) {
     <${Chart} label=${`Held-out accuracy, from ${percent(evals[0].accuracy, 1)} to ${percent(evals.at(-1).accuracy, 1)}`} height=${260} deps=${[JSON.stringify(evals), training.length]}
       legend=${[["held out, sampled", "var(--c1)"], ...(greedy ? [["held out, greedy", "var(--c3)"]] : []), ["training batch", "var(--line-strong)"]]}
       build=${(Plot) => ({
-        x: { label: "steps taken", domain: [0, Math.max(1, about.steps_asked ?? about.steps)] },
+        x: { label: "steps taken", domain: [0, Math.max(1, about.steps_total ?? about.steps)] },
         y: { domain: [0, 1], percent: false, tickFormat: (v) => percent(v), grid: true, label: null },
         marks: [
           Plot.lineY(training, { x: "x", y: "y", stroke: "var(--line-strong)", strokeWidth: 1 }),

@@ -65,7 +65,7 @@ function Table({ runs, chosen, turn, label }) {
             <td><${Status} run=${run} /></td>
             <td>${run.model}${run.task && html` <span class="soft">on ${run.task}</span>`}</td>
             <td>${run.kind === "sft" ? "sft" : run.algorithm}</td>
-            <td class="right num">${number(run.steps)}${run.steps_asked > run.steps && html`<span class="faint"> / ${number(run.steps_asked)}</span>`}</td>
+            <td class="right num">${number(run.steps)}${run.steps_total > run.steps && html`<span class="faint"> / ${number(run.steps_total)}</span>`}</td>
             <td class="right num">${number(run.reward_mean, 2)}</td>
             <td><${Progress} accuracy=${run.accuracy} /></td>
             <td class="soft nowrap">${date(run.created)}</td>

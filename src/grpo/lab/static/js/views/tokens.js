@@ -59,7 +59,7 @@ function Lens({ url, completions, done, query }) {
   return html`<${Fetched} state=${state} height="50vh">${(data) => {
     const shown = data.rows.find((row) => row.sample === done.sample) ?? data.rows[0];
     const offered = Object.entries(LENSES).filter(([key]) => shown.values[key]);
-    const key = shown.values[query.get("lens")] ? query.get("lens") : shown.trained ? "push" : "probability";
+    const key = shown.values[query.get("lens")] ? query.get("lens") : shown.updated ? "push" : "probability";
     const token = Number.parseInt(query.get("token"), 10);
     const chosen = Number.isInteger(token) && token < shown.pieces.length ? token : null;
     const most = Math.max(...data.rows.filter((row) => row.values[key]).map((row) => fullStrength(key, row.values[key])));
@@ -67,7 +67,7 @@ function Lens({ url, completions, done, query }) {
       <${Card}>
         <div class="row"><${Segmented} label="Lens" value=${key} onChange=${(lens) => setQuery({ lens })} options=${offered.map(([name, [text]]) => [name, text])} /></div>
         <p class="small soft lens-about">${LENSES[key][1]}${key === "ratio" && data.updates === 1 ? " With one update per batch it is 1 everywhere." : ""}</p>
-        ${!shown.trained && html`<p class="small warn">This completion was not trained on, so only the sampler's values are recorded.</p>`}
+        ${!shown.updated && html`<p class="small warn">This completion was not trained on, so only the sampler's values are recorded.</p>`}
         <ol class="lens-rows">${completions.map((one) => {
           const row = data.rows.find((other) => other.sample === one.sample && other.values[key]);
           return html`<li key=${one.sample} class="lens-row ${one.sample === done.sample ? "chosen" : ""}">
@@ -79,7 +79,7 @@ function Lens({ url, completions, done, query }) {
       <//>
       ${chosen === null
         ? html`<${Empty} title="Choose a token">Its loss is computed here step by step, with the numbers of this update.<//>`
-        : shown.trained
+        : shown.updated
           ? html`<${Worked} url=${`${url}/${shown.sample}/${chosen}`} />`
           : html`<${Empty} title="No loss">This completion was not trained on.<//>`}
     </div>`;

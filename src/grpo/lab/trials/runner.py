@@ -90,15 +90,15 @@ class Running:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def about(self) -> dict[str, Any]:
-        done, asked = self.outcome.steps_done, self.outcome.steps_asked
-        return {"id": self.id, "name": self.trial.name, "status": self.status, "done": done, "asked": asked}
+        done, total = self.outcome.steps_done, self.outcome.steps_total
+        return {"id": self.id, "name": self.trial.name, "status": self.status, "done": done, "total": total}
 
     def state(self) -> dict[str, Any]:
         with self.lock:
             return self.about() | {"error": self.error, "version": self.version, "outcome": self.outcome.summary()}
 
 
-class Desk:
+class Runner:
     """Runs one trial at a time; keeps the latest ended ones."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Desk:
                 about = running.about()
                 name = f" ({about['name']})" if about["name"] else ""
                 raise BusyError(
-                    f"another trial{name} is training: {about['done']} of {about['asked']} steps are done. "
+                    f"another trial{name} is training: {about['done']} of {about['total']} steps are done. "
                     "Only one can run at a time; wait for it or cancel it"
                 )
             started = Running(trial, rewards)
