@@ -15,6 +15,7 @@ from grpo.cli.terminal.report import result
 from grpo.config import Config, Evaluation, System
 from grpo.record.diagnosis import KINDS, Finding, History, diagnose
 from grpo.record.diagnosis.causes import EXPLAINS, ranked
+from grpo.record.diagnosis.history import CAUSES
 from grpo.record.diagnosis.monitor import Monitor
 from grpo.record.store import Run
 
@@ -292,7 +293,7 @@ def test_a_collapse_is_the_cause_from_the_first_diagnosis_on(length: int) -> Non
     assert {"all_wrong", "duplicates"} <= {finding.kind for finding in others}
     for finding in others:
         assert finding.cause == "reward_fall"
-        assert finding.text.endswith("; probably a consequence of reward_fall")
+        assert finding.text.endswith("; probably a consequence of the fall of the reward")
         assert finding.advice not in finding.text
 
 
@@ -334,6 +335,10 @@ def test_no_two_causes_give_contradictory_advice() -> None:
         assert "advice on" not in second.text
     first, second = ranked([finding_of("truncated"), finding_of("length_growth")])
     assert (first.kind, second.cause) == ("length_growth", "length_growth"), "a higher limit would be more padding"
+
+
+def test_every_cause_has_a_name() -> None:
+    assert CAUSES.keys() == {kind for kind, consequences in EXPLAINS.items() if consequences}
 
 
 def test_consequences_stand_under_their_cause() -> None:

@@ -23,7 +23,7 @@ from grpo.types import Problem
 PACKAGE = Path(__file__).parents[1]
 PACKAGES = ("config", "core", "model", "rewards", "rollout", "tasks", "training")
 """Subpackages whose code affects the numbers, in addition to the top-level modules. Record, lab and command line only
-show them."""
+show them; only the lab uses core/explain."""
 
 
 def fingerprints(config: Config, task: Task, inputs: Inputs | None = None) -> dict[str, str]:
@@ -61,7 +61,8 @@ def task_fingerprints(task: Task, seed: int) -> dict[str, str]:
 
 def code_fingerprints(*extras: str) -> dict[str, str]:
     """Of grpo's own code, and the versions of Python, torch, transformers, numpy and the `extras`."""
-    files = [*PACKAGE.glob("*.py"), *(file for name in PACKAGES for file in (PACKAGE / name).rglob("*.py"))]
+    files = {*PACKAGE.glob("*.py"), *(file for name in PACKAGES for file in (PACKAGE / name).rglob("*.py"))}
+    files -= {*(PACKAGE / "core/explain").rglob("*.py"), PACKAGE / "__main__.py"}
     return {
         "grpo code": _digest(file.read_bytes() for file in sorted(files)),
         "python": platform.python_version(),

@@ -22,6 +22,28 @@ SOLVED = 0.9
 """Accuracy above which low entropy and a flat reward are normal."""
 
 
+CAUSES = {
+    "unscored": "the completions without a reward",
+    "sampler_gap": "the gap between sampler and trainer",
+    "reward_hacking": "the gamed reward",
+    "reward_fall": "the fall of the reward",
+    "spike": "the spike in the gradient norm",
+    "ratios": "the extreme policy ratios",
+    "clipped": "the clipped tokens",
+    "kl": "the distance from the reference",
+    "entropy_collapse": "the fall of the entropy",
+    "length_growth": "the growing length",
+    "length_collapse": "the shrinking length",
+    "truncated": "the truncated completions",
+    "all_wrong": "groups whose answers are all wrong",
+    "all_right": "groups whose answers are all right",
+    "no_signal": "groups without signal",
+    "duplicates": "the equal completions",
+    "saturated_part": "the reward part that no longer varies",
+}
+"""How a consequence names its cause, by kind of finding."""
+
+
 @dataclass(frozen=True)
 class Finding:
     kind: str
@@ -41,7 +63,7 @@ class Finding:
     @property
     def text(self) -> str:
         """The observation with its advice. The consequence of another finding has no advice of its own."""
-        end = f"; probably a consequence of {self.cause}" if self.cause else f": {self.advice}"
+        end = f"; probably a consequence of {CAUSES[self.cause]}" if self.cause else f": {self.advice}"
         return f"after {self.at + 1} steps, {self.observation}{end}"
 
     def as_dict(self) -> dict[str, Any]:

@@ -23,10 +23,13 @@ class Monitor:
         self.run = run
         self.history = History(config=run.config)
         self.reported: dict[str, dict[int, Finding | None]] = {kind: {} for kind in KINDS}
-        """By kind and step; None: reported before the run was resumed, and not yet derived from the record again."""
+        """By kind and step; None: reported before the run was resumed, and not derived from the record."""
+        self.to_derive: set[tuple[str, int]] = set()
+        """Kinds and steps reported before the run was resumed, each derived once, when it is compared with."""
         for row in run.findings():
             if row["kind"] in KINDS and row["step"] is not None:
                 self.reported[row["kind"]][row["step"]] = None
+                self.to_derive.add((row["kind"], row["step"]))
 
     def new_findings(self, step: int) -> list[Finding]:
         """Findings after this step that were not reported before, or have changed since. They count as reported."""
@@ -43,9 +46,10 @@ class Monitor:
             return True
         if earlier == step:  # the step was made again after a kill
             return False
-        before = reported[earlier] or self._as_of(earlier, finding.kind)
-        reported[earlier] = before
-        return finding.is_new_after(before)
+        if (finding.kind, earlier) in self.to_derive:
+            self.to_derive.remove((finding.kind, earlier))
+            reported[earlier] = self._as_of(earlier, finding.kind)
+        return finding.is_new_after(reported[earlier])
 
     def _as_of(self, step: int, kind: str) -> Finding | None:
         found = diagnose(History.of(self.run, step))
