@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import shutil
 import subprocess
@@ -21,6 +22,12 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run as plain Python where there is no GPU
 
 from helpers.policies import ARCHITECTURES  # after the environment is set, since it imports transformers
+
+
+@pytest.fixture(autouse=True)
+def without_the_last_doctest_value() -> None:
+    """A doctest leaves its last value in `builtins._`; tyro hashes all of builtins and fails where it is a list."""
+    vars(builtins).pop("_", None)
 
 
 @pytest.fixture(params=list(ARCHITECTURES))
