@@ -30,7 +30,7 @@ test-lab: $(READY)
 	$(BIN)/python -m pytest -m browser $(PARALLEL) tests/lab
 
 faults: $(READY)
-	GRPO_FAULTS=all $(BIN)/python -m pytest tests/training/faults
+	GRPO_FAULTS=all $(BIN)/python -m pytest $(PARALLEL) tests/training/faults
 
 check: $(READY)
 	$(BIN)/ruff check .
