@@ -12,6 +12,7 @@ import faulthandler
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import select
 import signal
 import sqlite3
 import sys
@@ -56,6 +57,10 @@ class Orders:
     seconds: float = 0.0
     nonfinite: frozenset[int] = field(default_factory=frozenset)
     """Steps whose gradient has one number that is not finite."""
+    nohup: bool = False
+    """SIGHUP is ignored when it starts."""
+    terminal: str = ""
+    """Its terminal, in place of the log."""
 
 
 class Paused(Arithmetic):
@@ -87,10 +92,14 @@ def poisoned(steps: frozenset[int]) -> Any:
 
 def _obey(argv: list[str], log: Path, orders: Orders) -> None:
     """In the child."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    if orders.terminal:
+        os.setsid()  # the terminal opened next becomes the controlling terminal
+    descriptor = os.open(orders.terminal or log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     faulthandler.register(signal.SIGUSR1, file=2)
+    if orders.nohup:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     torch.set_num_threads(1)
     faults._name, faults._remaining = orders.kill_at, orders.count
     TASKS["paused"] = lambda _: Paused(orders, log.with_suffix(".paused"))
@@ -135,12 +144,14 @@ class Trainer:
     def said(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
 
-    def wait_until(self, what: str) -> None:
-        """Until it paused (`what` is empty) or said something."""
+    def wait_until(self, what: str, reading: int | None = None) -> None:
+        """Until it paused (`what` is empty) or said something. `reading`: the other end of its terminal."""
         deadline = time.monotonic() + 60
         while not (what in self.said() if what else self.note.exists()):
             assert self.process.is_alive(), self.said()
             assert time.monotonic() < deadline, self.said()
+            if reading is not None and select.select([reading], [], [], 0)[0]:
+                os.read(reading, 1 << 16)
             time.sleep(0.005)
 
     def ended(self, timeout: float = 60) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,12 @@ import torch
 import grpo
 from grpo.cli.terminal.report import describe
 from grpo.config import Config, Dataset, SftConfig, System
+from grpo.config.schema import parse_sft
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy
 from grpo.model.policy import Policy, logprobs
 from grpo.record.checkpoints import Checkpoints
+from grpo.record.events import Callback
 from grpo.tasks import load_task
 from grpo.tasks.rows import Source, written_answers
 from grpo.training.sft import accumulate_gradients, make_batches, shuffled_batch, with_answers
@@ -252,6 +255,28 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, sources: dict[str, Any
     argv = sft_command(tmp_path, "job", *arguments)
     point, _, count = place.partition(":")
     assert Trainer(argv, tmp_path, Orders(kill_at=point, count=int(count))).ended() == -signal.SIGKILL
+    again = Trainer(argv, tmp_path)
+    assert again.ended() == 0, again.said()
+    assert_resumed(tmp_path / "job", expected)
+
+
+def test_a_hang_up_ends_the_run_with_a_checkpoint(tmp_path: Path, sources: dict[str, Any]) -> None:
+    class HangUp(Callback):
+        def on_step(self, step: int, *_: object) -> None:
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGHUP)
+                os.kill(os.getpid(), signal.SIGHUP)  # a terminal that closes sends it twice
+
+    before = signal.getsignal(signal.SIGHUP)
+    arguments, expected = sources["rows"]
+    argv = sft_command(tmp_path, "job", *arguments)
+    with grpo.sft(parse_sft(argv[1:]), callbacks=[HangUp()]) as run:
+        # The record is written behind the loop: the signal may come during the step after this one.
+        assert (run.status, run.last_step() in (2, 3)) == ("stopped", True)
+        checkpoint = Checkpoints(run.path).newest()
+        assert checkpoint is not None
+        assert checkpoint.step == (run.last_step() or 0) + 1
+    assert signal.getsignal(signal.SIGHUP) == before
     again = Trainer(argv, tmp_path)
     assert again.ended() == 0, again.said()
     assert_resumed(tmp_path / "job", expected)

@@ -1,7 +1,8 @@
-"""Ctrl-C and SIGTERM: the first stops the run after its step, the second at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first stops the run after its step, the second at once."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType
@@ -9,7 +10,7 @@ from typing import Any, Self
 
 from grpo.record.events import Callback
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequest:
@@ -27,7 +28,9 @@ class StopRequest:
         self._before: dict[int, Any] = {}
         # Python delivers signals to the main thread only. In another thread, the program keeps its own handlers.
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+            # Under nohup SIGHUP is ignored, and stays so.
+            numbers = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._on_signal) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -35,7 +38,23 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            _drop_closed_terminal()
+        # A terminal that closes sends SIGHUP twice, from its shell and from the kernel: a second one is not impatience.
+        if self.signalled and number == signal.SIGHUP:
+            return
         if self.signalled:
             raise KeyboardInterrupt
         self.signalled = True
         self.callbacks.on_warning("stopping after this step with a checkpoint; a second signal stops at once")
+
+
+def _drop_closed_terminal() -> None:
+    """Send stdout and stderr to /dev/null where their terminal has closed: printing there would raise an error."""
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, descriptor)
+            os.close(null)

@@ -6,6 +6,7 @@ A quick form is part of `make test`; `make faults` (GRPO_FAULTS=all) runs every 
 from __future__ import annotations
 
 import os
+import pty
 import random
 import signal
 import subprocess
@@ -165,7 +166,7 @@ PAUSED = ("--task", "paused")
 
 
 @pytest.mark.usefixtures("paused_task")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint(
     tmp_path: Path, whole: Whole, number: signal.Signals
 ) -> None:
@@ -205,6 +206,35 @@ def test_a_second_signal_ends_the_run_at_once(tmp_path: Path, whole: Whole, numb
     assert main(command(tmp_path, "job", *PAUSED)) == 0
     assert_same(run, whole())
     assert findings(run) == []
+
+
+@pytest.mark.usefixtures("paused_task")
+def test_a_closed_terminal_ends_the_run_after_its_step(tmp_path: Path, whole: Whole) -> None:
+    """It sends SIGHUP more than once, and whatever is printed there afterwards fails."""
+    ours, theirs = pty.openpty()
+    orders = Orders(pause_at=2, seconds=0.3, terminal=os.ttyname(theirs))
+    argv = [word for word in command(tmp_path, "job", *PAUSED) if word != "--quiet"]
+    trainer = Trainer(argv, tmp_path, orders)
+    trainer.wait_until("", reading=ours)
+    os.close(theirs)
+    os.close(ours)
+    trainer.send(signal.SIGHUP)
+    assert trainer.ended() == 130
+    run = tmp_path / "job"
+    assert (status(run), last_step(run)) == ("stopped", 2)
+    assert main(command(tmp_path, "job", *PAUSED)) == 0
+    assert_same(run, whole())
+
+
+@pytest.mark.usefixtures("paused_task")
+def test_under_nohup_a_run_goes_on(tmp_path: Path, whole: Whole) -> None:
+    orders = Orders(pause_at=2, seconds=0.3, nohup=True)
+    trainer = Trainer(command(tmp_path, "job", *PAUSED), tmp_path, orders)
+    trainer.wait_until("")
+    trainer.send(signal.SIGHUP)
+    assert trainer.ended() == 0
+    assert "stopping" not in trainer.said()
+    assert_resumed(tmp_path / "job", whole())
 
 
 def test_what_is_being_written_is_finished_before_the_run_is_free(
