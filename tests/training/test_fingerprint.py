@@ -11,7 +11,7 @@ import pytest
 import grpo
 from grpo.errors import GrpoError
 from grpo.training import fingerprint
-from grpo.training.fingerprint import PACKAGES, code_fingerprints
+from grpo.training.fingerprint import PACKAGES, code_fingerprints, model_fingerprint
 from helpers.runs import small
 
 
@@ -45,7 +45,7 @@ def test_a_resume_survives_edits_of_pages_and_is_refused_after_edits_of_the_core
         assert run.findings() == []
     edit(package / "core/advantage.py")
     with pytest.raises(
-        GrpoError, match=r"field resume: job began with other inputs: grpo code was '\w{16}', is '\w{16}'"
+        GrpoError, match=r"field resume: job began with other inputs: grpo code: core/advantage.py changed; restore"
     ):
         grpo.train(replace(config, steps=3))
 
@@ -55,3 +55,25 @@ def test_every_room_that_decides_the_numbers_counts(package: Path, file: str) ->
     before = code_fingerprints()["grpo code"]
     edit(package / file)
     assert code_fingerprints()["grpo code"] != before
+
+
+def test_a_message_names_few_of_many_changed_files(tmp_path: Path, package: Path) -> None:
+    config = small(tmp_path / "runs", run="job", resume=True, steps=1)
+    grpo.train(config).close()
+    for room in PACKAGES:
+        edit(package / room / "__init__.py")
+    names = ", ".join(f"{room}/__init__.py changed" for room in PACKAGES[:4])
+    with pytest.raises(GrpoError, match=f"began with other inputs: grpo code: {names} and 3 more; restore"):
+        grpo.train(replace(config, steps=2))
+
+
+def test_a_hugging_face_id_stands_for_its_downloaded_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert model_fingerprint("owner/name") == {"commit": ""}
+    repository = tmp_path / "models--owner--name"
+    for commit in ("a" * 40, "b" * 40):
+        (repository / "snapshots" / commit).mkdir(parents=True)
+        (repository / "snapshots" / commit / "config.json").write_text("{}")
+        (repository / "refs").mkdir(exist_ok=True)
+        (repository / "refs" / "main").write_text(commit)
+        assert model_fingerprint("owner/name") == {"commit": commit}

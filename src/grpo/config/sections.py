@@ -1,4 +1,4 @@
-"""The sections of the config. Attribute docstrings are the `--help`."""
+"""The sections of the config. Attribute docstrings are the `--help`; limits of single fields are in rules.py."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -4,6 +4,8 @@ GRPO: DeepSeekMath (arXiv 2402.03300) §4.1.2; Dr. GRPO: arXiv 2503.20783; RLOO:
 REINFORCE++: arXiv 2501.03262.
 Where we differ: by default the std is the sample std (n − 1) and eps is 1e-4. A group without spread gets exactly 0,
 not rounding noise divided by eps.
+
+With rewards of single steps: process.py. With a critic: gae.py.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def assumptions_of(task: Task) -> list[str]:
     return list(getattr(task, "notes", ()))
 
 
-def fingerprint_of(task: Task) -> str | None:
-    """Hash of the task's data; None if its code generates all problems."""
-    fingerprint: str | None = getattr(task, "fingerprint", None)
+def fingerprint_of(task: Task) -> str | Mapping[str, str] | None:
+    """Hash of the task's data, or hashes by name, such as a column's; None if its code generates all problems."""
+    fingerprint: str | Mapping[str, str] | None = getattr(task, "fingerprint", None)
     return fingerprint

@@ -1,4 +1,8 @@
-"""Fingerprints of everything that decides a run's numbers. A run resumes only where they are the same."""
+"""Fingerprints of everything that decides a run's numbers. A run resumes only where they are the same.
+
+Hashes are kept by name, such as {"model": {"chat_template.jinja": "5f0c…"}}, so that resume.py can name what changed.
+Versions are texts, shown as they are.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,13 @@ import hashlib
 import inspect
 import json
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from grpo.config import Config, SftConfig
 from grpo.config.presets import surrogate_source
-from grpo.model.hub import locate_model
+from grpo.model.hub import cached_commit, locate_model
 from grpo.model.hub.folder import adapter_base
 from grpo.rewards.functions import parse, sources
 from grpo.tasks.protocol import Task, fingerprint_of
@@ -26,45 +30,53 @@ PACKAGES = ("config", "core", "model", "rewards", "rollout", "tasks", "training"
 show them; only the lab uses core/explain."""
 
 
-def fingerprints(config: Config, task: Task, inputs: Inputs | None = None) -> dict[str, str]:
+MODEL_FILES = (".safetensors", ".json", ".jinja", ".model", ".txt", ".tiktoken", ".bpe", ".spm")
+"""Suffixes of the files in a model folder that decide tokens: weights, settings, chat templates, vocabularies."""
+
+Fingerprints = dict[str, str | Mapping[str, str]]
+
+
+def fingerprints(config: Config, task: Task, inputs: Inputs | None = None) -> Fingerprints:
     """Hashes of a GRPO run's model, problems and code, and versions of the libraries that compute."""
     surrogate, inputs = config.loss.surrogate, inputs or Inputs()
     functions = [describe(function).encode() for function in inputs.functions.values()]
+    code = {"reward code": {"functions": _digest([*sources(parse(config.reward)), *functions])}}
     return {
         "model": model_fingerprint(config.model),
         **task_fingerprints(task, config.seed),
-        **({"task code": _digest([describe(inputs.task).encode()])} if inputs.task is not None else {}),
-        **({"reward code": _digest([*sources(parse(config.reward)), *functions])} if config.reward else {}),
-        **({"surrogate code": _digest([surrogate_source(surrogate)])} if ":" in surrogate else {}),
+        **({"task code": {"task": _digest([describe(inputs.task).encode()])}} if inputs.task is not None else {}),
+        **(code if config.reward else {}),
+        **({"surrogate code": {surrogate: _digest([surrogate_source(surrogate)])}} if ":" in surrogate else {}),
         **code_fingerprints(*(("peft",) if config.lora.rank else ())),
     }
 
 
-def sft_fingerprints(config: SftConfig, task: Task | None, rows: Sequence[Problem]) -> dict[str, str]:
+def sft_fingerprints(config: SftConfig, task: Task | None, rows: Sequence[Problem]) -> Fingerprints:
     """The same for supervised fine-tuning, on a task's gold answers or on rows."""
     return {
         "model": model_fingerprint(config.model),
-        **({"data": problems_fingerprint(rows)} if task is None else task_fingerprints(task, config.seed)),
+        **({"data": {"rows": problems_fingerprint(rows)}} if task is None else task_fingerprints(task, config.seed)),
         **code_fingerprints(),
     }
 
 
-def task_fingerprints(task: Task, seed: int) -> dict[str, str]:
+def task_fingerprints(task: Task, seed: int) -> Fingerprints:
     """Of the held-out problems and the first training problems, of all rows where there are rows, and of the code."""
     data = fingerprint_of(task)
+    first = {"held-out problems": task.heldout(), "training problems": task.draw(0, 8, seed)}
     return {
-        "problems": problems_fingerprint([*task.heldout(), *task.draw(0, 8, seed)]),
+        "problems": {name: problems_fingerprint(problems) for name, problems in first.items()},
         **({"data": data} if data is not None else {}),
-        "task code": _digest([_source(task)]),
+        "task code": _source(task),
     }
 
 
-def code_fingerprints(*extras: str) -> dict[str, str]:
+def code_fingerprints(*extras: str) -> Fingerprints:
     """Of grpo's own code, and the versions of Python, torch, transformers, numpy and the `extras`."""
     files = {*PACKAGE.glob("*.py"), *(file for name in PACKAGES for file in (PACKAGE / name).rglob("*.py"))}
     files -= {*(PACKAGE / "core/explain").rglob("*.py"), PACKAGE / "__main__.py"}
     return {
-        "grpo code": _digest(file.read_bytes() for file in sorted(files)),
+        "grpo code": {str(file.relative_to(PACKAGE)): _digest([file.read_bytes()]) for file in sorted(files)},
         "python": platform.python_version(),
         **{name: _version(name) for name in ("torch", "transformers", "numpy", *extras)},
     }
@@ -77,30 +89,35 @@ def _version(name: str) -> str:
         return ""
 
 
-def model_fingerprint(name: str) -> str:
-    """Hash of a folder's weights and settings, and of an adapter's base model; a Hugging Face id stands for itself."""
+def model_fingerprint(name: str) -> dict[str, str]:
+    """Hashes of a folder's files by name, and of its base model's for an adapter; of a Hugging Face id its commit."""
     folder = Path(locate_model(name))
     if not folder.is_dir():
-        return name
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".json"))
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    if base := adapter_base(folder):
-        digest.update(model_fingerprint(base).encode())
-    return digest.hexdigest()[:16]
+        return {"commit": cached_commit(name)}
+    inside = [*folder.iterdir(), *folder.glob("additional_chat_templates/*")]
+    files = sorted(path for path in inside if path.suffix in MODEL_FILES and path.is_file())
+    base = adapter_base(folder)
+    return {
+        **{str(file.relative_to(folder)): _file_digest(file) for file in files},
+        **({f"{base}/{file}": digest for file, digest in model_fingerprint(base).items()} if base else {}),
+    }
 
 
 def problems_fingerprint(problems: Iterable[Problem]) -> str:
     return _digest(json.dumps([problem.id, problem.prompt, problem.answer]).encode() for problem in problems)
 
 
-def _source(task: Task) -> bytes:
+def _source(task: Task) -> dict[str, str]:
     try:
-        return Path(inspect.getfile(type(task))).read_bytes()
+        file = Path(inspect.getfile(type(task)))
+        return {file.name: _file_digest(file)}
     except (TypeError, OSError):  # a class defined at a prompt has no file
-        return b""
+        return {}
+
+
+def _file_digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
 
 
 def _digest(parts: Iterable[bytes]) -> str:

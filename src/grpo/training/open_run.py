@@ -15,6 +15,7 @@ from grpo.record.checkpoints import Checkpoint
 from grpo.record.events import Callback
 from grpo.record.lock import RunLock
 from grpo.record.store import Run, fresh_name
+from grpo.training.fingerprint import Fingerprints
 from grpo.training.resume import checkpoint_to_resume, existing_run
 
 
@@ -27,7 +28,7 @@ class OpenRun:
 
 
 def reopen_run(
-    config: Config | SftConfig, kind: str, fingerprints: Mapping[str, str], callbacks: Callback, undo: ExitStack
+    config: Config | SftConfig, kind: str, fingerprints: Fingerprints, callbacks: Callback, undo: ExitStack
 ) -> OpenRun | None:
     """Lock the existing run that `config` names and check that it can resume; None where there is no such run."""
     run = existing_run(config, kind)

@@ -1,4 +1,4 @@
-"""Resuming a run: which one, from which checkpoint, and whether its inputs are still the same."""
+"""Resuming a run: which one, from which checkpoint, and whether its inputs are still the same (fingerprint.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from grpo.errors import GrpoError
 from grpo.record.checkpoints import Checkpoint, Checkpoints
 from grpo.record.events import Callback
 from grpo.record.store import Run
+from grpo.training.fingerprint import Fingerprints
 
+NAMED_CHANGES = 4
+"""Most changed files that a message names."""
 FREE_TO_CHANGE = (
     *("steps", "epochs", "run", "resume", "checkpoint_every", "evaluation", "checkpoints"),
     *("system.runs", "system.token_groups", "system.quiet", "system.log", "scoring.workers"),
@@ -45,7 +48,7 @@ def existing_run(config: Config | SftConfig, kind: str) -> Run | None:
 
 
 def checkpoint_to_resume(
-    run: Run, config: Config | SftConfig, fingerprints: Mapping[str, str], callbacks: Callback
+    run: Run, config: Config | SftConfig, fingerprints: Fingerprints, callbacks: Callback
 ) -> Checkpoint | None:
     """The checkpoint to resume from; None: start again from the first step. Refuses changed settings and inputs."""
 
@@ -93,6 +96,24 @@ def _fixed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """One line for each entry that differs. Of a mapping, the names whose values differ.
+
+    >>> _changed({"lr": 0.1, "model": {"a": "1", "b": "2"}}, {"lr": 0.2, "model": {"b": "3", "c": "4"}})
+    ['lr was 0.1, is 0.2', 'model: a removed, b changed, c added']
+    """
     names = [*before, *(name for name in now if name not in before)]
     pairs = [(name, before.get(name), now.get(name)) for name in names]
-    return [f"{name} was {was!r}, is {is_!r}" for name, was, is_ in pairs if was != is_]
+    return [_difference(name, was, is_) for name, was, is_ in pairs if was != is_]
+
+
+def _difference(name: str, was: Any, is_: Any) -> str:
+    if not isinstance(was or is_, Mapping) or not isinstance(is_ or was, Mapping):
+        return f"{name} was {was!r}, is {is_!r}"
+    was, is_ = was or {}, is_ or {}
+    changes = [
+        f"{part} {'added' if part not in was else 'removed' if part not in is_ else 'changed'}"
+        for part in sorted({*was, *is_})
+        if was.get(part) != is_.get(part)
+    ]
+    more = len(changes) - NAMED_CHANGES
+    return f"{name}: {', '.join(changes[:NAMED_CHANGES])}{f' and {more} more' if more > 0 else ''}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -71,6 +72,20 @@ def change_a_weight(_: pytest.MonkeyPatch) -> None:
     Path("model/model.safetensors").write_bytes(content)
 
 
+TEMPLATES = ("chat_template.jinja", "additional_chat_templates/tools.jinja")
+
+
+def add_chat_templates(_: pytest.MonkeyPatch) -> None:
+    for name in TEMPLATES:
+        Path("model", name).parent.mkdir(exist_ok=True)
+        Path("model", name).write_text("{{ messages[0].content }}")
+
+
+def change_the_end_token(_: pytest.MonkeyPatch) -> None:
+    file = Path("model/generation_config.json")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "eos_token_id": 1}))
+
+
 def change_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("task.py").write_text(TASK + "# the same, by another text\n")
     load_mine(monkeypatch)
@@ -98,9 +113,12 @@ CHANGES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], list[str], str]] 
     "a nested setting": (lambda _: None, ["--loss.beta", "0.5"], "loss.beta was 0.04, is 0.5"),
     "two settings": (lambda _: None, ["--seed", "2", "--group-size", "5"], "group_size was 4, is 5; seed was 1, is 2"),
     "the machine": (lambda _: None, ["--system.deterministic"], "system.deterministic was False, is True"),
-    "the model": (change_a_weight, [], "model was '"),
-    "the task's code": (change_the_task, [], "task code was '"),
-    "the problems": (change_the_problems, [], "problems was '"),
+    "the weights": (change_a_weight, [], "model: model.safetensors changed; restore"),
+    "a chat template": (add_chat_templates, [], f"model: {TEMPLATES[1]} added, {TEMPLATES[0]} added; restore"),
+    "the end token": (change_the_end_token, [], "model: generation_config.json changed; restore"),
+    "a vocabulary": (lambda _: Path("model/merges.txt").write_text("a b"), [], "model: merges.txt added; restore"),
+    "the task's code": (change_the_task, [], "task code: task.py changed; restore"),
+    "the problems": (change_the_problems, [], "problems: held-out problems changed; restore"),
     "a version": (change_a_version, [], f"torch was '{torch.__version__.partition('+')[0]}"),
     "Python": (change_python, [], f"python was '{sys.version.split()[0]}', is '3.99.0'"),
 }

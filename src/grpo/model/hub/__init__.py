@@ -17,3 +17,18 @@ def locate_model(name: str) -> str:
 
         return str(gguf.smollm2() if name in FETCHED else gguf.converted(Path(name)))
     return name
+
+
+def cached_commit(name: str) -> str:
+    """The commit of a Hugging Face id that loading uses: the newest, or the downloaded one without a network; empty if
+    there is none."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    from grpo.model.hub.quiet import quiet_transformers
+
+    try:
+        with quiet_transformers():
+            return Path(hf_hub_download(name, "config.json")).parent.name
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError):  # border: network; loading reports it
+        return ""

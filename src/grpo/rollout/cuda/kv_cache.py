@@ -1,4 +1,7 @@
-"""Keys and values on a GPU: each prompt's once for its group, and each completion's own, at fixed addresses."""
+"""Keys and values on a GPU: each prompt's once for its group, and each completion's own, at fixed addresses.
+
+The CPU's cache is rollout/cpu/kv_cache.py.
+"""
 
 from __future__ import annotations
 
