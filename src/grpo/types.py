@@ -78,9 +78,9 @@ class Completion:
     """
 
     text: str
-    """Decoded text, without the end token."""
+    """Decoded text, without the end token; with the stop string, if one ended it."""
     tokens: np.ndarray
-    """int64 [L]; the last one is the end token if `finish` is "stop", and is trained."""
+    """int64 [L]; if `finish` is "stop", the last one is the end token or completes a stop string. It is trained too."""
     logprobs: np.ndarray
     """float32 [L]: the sampler's log-probability of each token, at the sampling temperature."""
     finish: Literal["stop", "length"]

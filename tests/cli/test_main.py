@@ -54,6 +54,8 @@ MISTAKES = {
     "eval without task": (["eval", "./empty"], "field model", "config.json"),
     "sample none": (["sample", "nano", "1+1=", "-n", "0"], "field count", "at least 1"),
     "sample top-p": (["sample", "nano", "1+1=", "--top-p", "1.5"], "field top_p", "at most 1"),
+    "sample min-p": (["sample", "nano", "1+1=", "--min-p", "-0.1"], "field min_p", "between 0 and 1"),
+    "min_p": (["train", "--min-p", "0.1"], "field min-p", "grpo sample and grpo eval accept it"),
     "unknown run": (["runs", "nothing"], "there is no run nothing", "known runs"),
     "export of unknown run": (["export", "nothing", "out"], "there is no run nothing", "known runs"),
 }
@@ -183,6 +185,51 @@ def test_eval_of_a_run_repeats_its_last_evaluation(
     assert other["greedy_accuracy"] == recorded["greedy_accuracy"]
     assert main(["eval", "job", "--temperature", "-0.5"]) == 2
     assert "field temperature (command line): must be at least 0; got -0.5" in capsys.readouterr().err
+
+
+def test_a_stop_string_ends_completions_in_training_evaluation_and_samples(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = ["--stop", "1", "--stop", "(2"]
+    assert main(["train", *QUICK, *stop, "--run", "job", "--quiet"]) == 0
+    assert main(["train", *QUICK, "--steps", "3", "--run", "job", "--quiet", "--resume"]) == 2
+    assert "stop was ['1', '(2'], is []" in capsys.readouterr().err
+    assert main(["train", *QUICK, *stop, "--steps", "3", "--run", "job", "--quiet", "--resume"]) == 0
+    with Run.open(Path("runs"), "job", readonly=True) as run:
+        recorded, done = run.evals()[-1], [c for group in run.groups(2) for c in group["completions"]]
+    assert any(c["text"].endswith(("1", "(2")) for c in done)
+    for c in done:
+        ended = c["text"].endswith(("1", "(2"))
+        assert "1" not in c["text"][:-1]
+        assert c["finish"] == "stop" or (not ended and c["length"] == 32)
+        assert c["length"] == len(c["text"]) + (c["finish"] == "stop" and not ended)
+    capsys.readouterr()
+    assert main(["eval", "job", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["length_mean"] == recorded["length_mean"]
+    assert main(["eval", "job", "--stop", "=", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["length_mean"] > recorded["length_mean"]
+    for arguments in (["sample", "job", "12+34="], ["sample", "nano", "12+34=", *stop]):
+        assert main([*arguments, "-n", "6", "--json"]) == 0
+        texts = [c["text"] for c in json.loads(capsys.readouterr().out)["completions"]]
+        assert any(text.endswith(("1", "(2")) for text in texts)
+        assert all("1" not in text[:-1] for text in texts)
+    # Every answer has a digit, so no completion reaches the limit, and none is right.
+    digits = [word for digit in "0123456789" for word in ("--stop", digit)]
+    checked = ["check", "arithmetic:easy", "--problems", "8", "--model-problems", "4", "--max-new-tokens", "6"]
+    assert main([*checked, "--model", "nano", *digits, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"]["truncated"] == 0
+
+
+def test_min_p_of_one_samples_the_likeliest_token(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for how in (["--min-p", "1"], ["--temperature", "0"]):
+        assert main(["sample", "nano", "12+34+56=", "-n", "3", *how, "--json"]) == 0
+        texts.append({c["text"] for c in json.loads(capsys.readouterr().out)["completions"]})
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 1
+    assert main(["eval", "nano", "--problems", "10", "--min-p", "1", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["accuracy"] == row["greedy_accuracy"]
 
 
 def test_export_is_a_plain_hugging_face_folder(

@@ -67,6 +67,36 @@ def test_shapes_of_toml(recipe):
     assert parse_train([recipe("\ufeff# a comment\r\n[loss]\r\n[system]\r\nthreads = 1\r\n")]).system.threads == 1
 
 
+def test_lists_of_texts(recipe):
+    """A flag is repeated; in a file it is an array or one text; in Python a text, a list or a tuple."""
+    assert parse_train(["--stop", "</answer>", "--stop", r"\n\n", "--stop=\\\\neq"]).stop == (
+        "</answer>",
+        "\n\n",
+        "\\neq",
+    )
+    file = recipe('stop = ["\\n", "a,b"]')
+    assert parse_train([file]).stop == Config(stop=["\n", "a,b"]).stop == ("\n", "a,b")
+    assert parse_train([file, "--stop", "x"]).stop == Config(stop="x").stop == parse_train([recipe('stop="x"')]).stop
+    config = Config(stop=("\n", "a,b"))
+    assert from_dict(Config, as_dict(config)) == config
+    assert as_dict(config)["stop"] == ["\n", "a,b"], "as it is read again from JSON, so that a resume compares equal"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("stop = 3", "expected text or a list of texts; got 3"),
+        ('stop = ["a", 3]', "expected text or a list of texts; got 3"),
+        ('stop = ["a", ""]', "contains an empty text; remove it"),
+        ('stop = ["\\u0007"]', "contains a character that cannot be shown; got "),
+        ("stop = {a = 1}", "unknown"),
+    ],
+)
+def test_lists_of_other_things(recipe, text, expected):
+    assert expected in refusal(recipe(text))
+    assert "a value is missing; write --stop VALUE" in refusal("--stop")
+
+
 # --- names ------------------------------------------------------------------------------------------------------------
 
 

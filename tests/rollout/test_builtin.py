@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from transformers import MinPLogitsWarper
 
 from grpo.errors import GrpoError
 from grpo.model.packing import pack, pack_prompts
@@ -161,6 +162,25 @@ def test_top_k_and_top_p_cut_the_tail() -> None:
     assert set(sample_token(logits, uniforms, 1.0, top_p=0.4)[0].tolist()) == {0}
     # The recorded log-probability stays that of the full distribution.
     assert sample_token(logits, uniforms, 1.0, top_k=1)[1][0].item() == pytest.approx(np.log(0.5), rel=1e-5)
+
+
+@pytest.mark.parametrize("min_p", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_min_p_is_that_of_transformers(min_p: float, temperature: float) -> None:
+    torch.manual_seed(0)
+    logits_NV = 2 * torch.randn(50, 64)
+    warped_NV = MinPLogitsWarper(min_p)(None, logits_NV / temperature)
+    expected_NV = torch.softmax(warped_NV, dim=-1)
+    if min_p < 1:
+        assert ((expected_NV > 0).sum(dim=-1) > 1).any()
+    # The middle of every token's interval gives that token.
+    middle_NV = expected_NV.cumsum(dim=-1) - expected_NV / 2
+    for token in range(64):
+        possible_N = expected_NV[:, token] > 1e-5
+        tokens_N, logp_N = sample_token(logits_NV, middle_NV[:, token], temperature, min_p=min_p)
+        assert (tokens_N[possible_N] == token).all()
+        full_N = torch.log_softmax(logits_NV / temperature, dim=-1)[:, token]
+        torch.testing.assert_close(logp_N[possible_N], full_N[possible_N])
 
 
 def test_each_prompt_token_is_computed_once_per_group_and_finished_rows_leave() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,25 @@ def test_nano_learns(tmp_path: Path) -> None:
     assert max(gaps) < 5e-3
     assert after["low"] > before["high"]
     assert after["worked_share"] > before["worked_share"] + 0.3
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma"])
+def test_stop_strings_cut_the_same_completions(name: str) -> None:
+    """With 80 tokens the host looks for stop strings twice, and rows leave the batch then."""
+    policy = random_policy(name)
+    policy.end_tokens = frozenset()  # so that rows are long
+    policy.model.cuda()
+    engine = Engine(policy)
+    longer = replace(SAMPLED, max_new_tokens=80)
+    free = [c for group in engine.sample(PROBLEMS, 16, longer) for c in group.completions]
+    strings = (free[0].text[40:42], free[20].text[10:12])
+    found = [c for group in engine.sample(PROBLEMS, 16, replace(longer, stop=strings)) for c in group.completions]
+    again = [c for group in engine.sample(PROBLEMS, 16, longer) for c in group.completions]
+    cuts = 0
+    for whole, part, after in zip(free, found, again, strict=True):
+        ends = [whole.text.find(string) + 2 for string in strings if string in whole.text]
+        cuts += bool(ends)
+        assert part.tokens.tolist() == whole.tokens[: min(ends, default=80)].tolist()
+        assert part.finish == ("stop" if ends else "length")
+        assert after.tokens.tolist() == whole.tokens.tolist(), "graphs are as they were"
+    assert cuts >= 2

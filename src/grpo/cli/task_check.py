@@ -165,6 +165,7 @@ def check_with_model(
     problems: int,
     group_size: int,
     max_new_tokens: int,
+    stop: tuple[str, ...] = (),
     temperature: float,
     seed: int,
 ) -> tuple[dict[str, Any], list[Sample]]:
@@ -173,7 +174,7 @@ def check_with_model(
     from grpo.rollout.protocol import Sampling
 
     task = scorer.task
-    sampling = Sampling(seed=seed, temperature=temperature, max_new_tokens=max_new_tokens, purpose="check")
+    sampling = Sampling(seed=seed, temperature=temperature, max_new_tokens=max_new_tokens, stop=stop, purpose="check")
     groups = scorer.score(Engine(policy).sample(task.draw(0, problems, seed), group_size, sampling))
     completions = [completion for group in groups for completion in group.completions]
     right = [sum(bool(completion.correct) for completion in group.completions) for group in groups]

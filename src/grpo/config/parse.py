@@ -23,11 +23,17 @@ NOTHING: Mapping[str, str] = {}
 LARGEST_INTEGER = 2**63 - 1  # the largest that SQLite stores
 NEGATIVE_NUMBER = re.compile(r"-\.?[0-9].*|-inf.*|-nan", re.IGNORECASE | re.DOTALL)
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+UNPRINTABLE_IN_LIST = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+"""Without tab and new line."""
+ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
+"""Two characters on the command line, and the one they mean in a list of texts."""
+TEXTS = tuple[str, ...]
+"""Kind of a field that holds a list of texts: an array in TOML, a flag that may be repeated."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One settable field: its annotation (int, float, str, bool or a Literal of strings) and default, or MISSING."""
+    """One settable field: its annotation (int, float, str, bool, TEXTS, a Literal of texts) and default, or MISSING."""
 
     kind: Any
     default: Any
@@ -67,6 +73,8 @@ def misfit(leaf: Leaf, value: object) -> str:
         if not isinstance(value, str):
             return f"expected text{got}{'; write it as file.py:function' if callable(value) else ''}"
         return f"contains a character that cannot be shown{got}" if UNPRINTABLE.search(value) else ""
+    if kind == TEXTS:
+        return _misfit_in_list(value)
     number = int if kind is int else int | float
     expected = f"expected a {'whole ' if kind is int else ''}number{such_as}{got}"
     if isinstance(value, bool) or not isinstance(value, number):
@@ -77,8 +85,35 @@ def misfit(leaf: Leaf, value: object) -> str:
     return "" if math.isfinite(value) else expected.replace("a number", "a finite number")
 
 
+def _misfit_in_list(value: object) -> str:
+    """Why this is not a list of texts. One text counts as a list of one."""
+    for text in as_texts(value) if isinstance(value, str | list | tuple) else (value,):
+        if not isinstance(text, str):
+            return f"expected text or a list of texts; got {shown(text)}"
+        if not text:
+            return "contains an empty text; remove it"
+        if UNPRINTABLE_IN_LIST.search(text):
+            return f"contains a character that cannot be shown; got {shown(text)}"
+    return ""
+
+
+def as_texts(value: Any) -> tuple[Any, ...]:
+    """The value of a field of kind TEXTS as a tuple.
+
+    >>> as_texts("</answer>"), as_texts(["a", "b"])
+    (('</answer>',), ('a', 'b'))
+    """
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
 def from_text(kind: object, text: str) -> object:
-    """A flag's text as a number; text that is not a number is returned unchanged, and `misfit` refuses it."""
+    """A flag's text as a number; text that is not a number is returned unchanged, and `misfit` refuses it.
+
+    >>> from_text(int, "12"), from_text(TEXTS, r"end\\n")
+    (12, ('end\\n',))
+    """
+    if kind == TEXTS:
+        return (re.sub(r"\\[nt\\]", lambda escape: ESCAPES[escape[0]], text),)  # from left to right
     try:
         return int(text) if kind is int else float(text) if kind is float else text
     except ValueError:
@@ -94,12 +129,15 @@ def read(
     that the error gives; the names are lower-case and without separators.
     """
     reader = _Reader(leaves(cls), prog, refused)
-    files, strays, flags = [], [], {}
+    files, strays = [], []
+    flags: dict[str, Setting] = {}
     rest = list(argv)
     while rest:
         token = rest.pop(0)
         if _is_flag(token):
             path, value = reader.flag(token, rest)
+            if reader.leaves[path].kind == TEXTS and path in flags:
+                value = (*flags[path].value, *value)
             flags[path] = Setting(value, COMMAND_LINE)
         elif token.endswith(".toml"):
             files.append(token)
@@ -138,7 +176,8 @@ def _construct(cls: Any, values: Mapping[str, Any], default: Any) -> Any:
             if inner:
                 given[each.name] = _construct(kind, inner, getattr(default, each.name, None))
         elif each.name in values:
-            given[each.name] = float(values[each.name]) if kind is float else values[each.name]
+            value = values[each.name]
+            given[each.name] = float(value) if kind is float else as_texts(value) if kind == TEXTS else value
     return cls(**given) if default is None else replace(default, **given)
 
 
@@ -158,7 +197,8 @@ def show_help(cls: type, prog: str) -> None:
     """Prints every field with its help, and exits with 0."""
     import tyro  # slow to import
 
-    tyro.cli(cls, args=["--help"], prog=prog, use_underscores=False)
+    repeated = (tyro.conf.UseAppendAction,)  # --stop A --stop B
+    tyro.cli(cls, args=["--help"], prog=prog, use_underscores=False, config=repeated)
 
 
 @dataclass(frozen=True)
@@ -167,7 +207,7 @@ class _Reader:
     prog: str
     refused: Mapping[str, str]
 
-    def flag(self, token: str, rest: list[str]) -> tuple[str, object]:
+    def flag(self, token: str, rest: list[str]) -> tuple[str, Any]:
         """(path, value) of one flag. A flag without `=` takes its value from the front of `rest`."""
         name, equals, text = token.removeprefix("--").partition("=")
         section, dot, last = name.replace("-", "_").rpartition(".")
@@ -182,7 +222,7 @@ class _Reader:
         if not equals:
             if not rest or _is_flag(rest[0]):
                 default = self.leaves[path].default
-                value = "VALUE" if default in (MISSING, "") else default
+                value = "VALUE" if default in (MISSING, "", ()) else default
                 raise GrpoError(f"field {path} ({COMMAND_LINE}): a value is missing; write --{path} {value}")
             text = rest.pop(0)
         return path, self.checked(path, from_text(self.leaves[path].kind, text), COMMAND_LINE)

@@ -12,7 +12,18 @@ from operator import attrgetter
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from grpo.config.models import DEFAULT_TASK, check_model_name
-from grpo.config.parse import build, from_table, leaves, misfit, read, section_from_dict, show_help, shown
+from grpo.config.parse import (
+    TEXTS,
+    as_texts,
+    build,
+    from_table,
+    leaves,
+    misfit,
+    read,
+    section_from_dict,
+    show_help,
+    shown,
+)
 from grpo.config.presets import PRESETS, check_preset
 from grpo.config.rules import LIMITS, ZERO_OR_MORE, contradictions
 from grpo.config.sections import Checkpoints, Critic, Dataset, Evaluation, Lora, Loss, Optimizer, Scoring, System
@@ -56,6 +67,9 @@ class Config:
     """Completions per problem."""
     max_new_tokens: int = 48
     """Length limit of a completion; a longer one is truncated."""
+    stop: tuple[str, ...] = ()
+    """Text that ends a completion, which keeps it, such as "</answer>"; repeat the flag for several (\\n is a new line,
+    \\\\ a backslash)."""
     temperature: float = 1.0
     """Temperature of the policy, in sampling and in training."""
     lr: float = 3e-5
@@ -132,11 +146,13 @@ class SftConfig:
 
 
 def _build_sections(config: Config | SftConfig) -> None:
-    """Replaces every section that was given as a dictionary by its dataclass."""
+    """Replaces every section that was given as a dictionary by its dataclass, and lists of texts by tuples."""
     kinds = get_type_hints(type(config))
     for each in dataclasses.fields(config):
         value, kind = getattr(config, each.name), kinds[each.name]
-        if isinstance(value, Mapping):
+        if kind == TEXTS and isinstance(value, str | list):
+            object.__setattr__(config, each.name, as_texts(value))
+        elif isinstance(value, Mapping):
             section = section_from_dict(type(config), each.name, value, _REFUSED)
             object.__setattr__(config, each.name, section)
         elif isinstance(kind, type) and dataclasses.is_dataclass(kind) and not isinstance(value, kind):
@@ -233,8 +249,16 @@ def check_run_name(name: str, where: str = "field run") -> None:
 
 
 def as_dict(config: Config | SftConfig) -> dict[str, Any]:
-    """The config as nested dictionaries, for JSON."""
-    return dataclasses.asdict(config)
+    """The config as nested dictionaries, for JSON: lists of texts are lists, as they are when read again.
+
+    >>> as_dict(Config(stop=("</answer>",)))["stop"]
+    ['</answer>']
+    """
+    return dataclasses.asdict(config, dict_factory=_with_lists)
+
+
+def _with_lists(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in items}
 
 
 def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:

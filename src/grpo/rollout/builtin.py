@@ -24,6 +24,7 @@ from grpo.rollout.hf_generate import sample_with_generate
 from grpo.rollout.noise import sampling_noise
 from grpo.rollout.protocol import Sampling
 from grpo.rollout.sampling import sample_token
+from grpo.rollout.stop_strings import StopStrings
 from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
@@ -60,25 +61,30 @@ class Engine:
         noise_PGL = sampling_noise(sampling.seed, sampling.purpose, sampling.step, ids, group_size, new_tokens, device)
         if not self.max_concurrent:
             self.max_concurrent = self.rows_that_fit(max(map(len, prompts)), new_tokens)
+        stop = StopStrings(self.policy, sampling.stop) if sampling.stop else None
         parts: list[Sampled] = []
         for first, last, samples in self._spans(len(problems), group_size):
-            parts.append(self._sampled(prompts[first:last], noise_PGL[first:last, samples], sampling))
+            parts.append(self._sampled(prompts[first:last], noise_PGL[first:last, samples], sampling, stop))
             if samples.stop is not None and samples.stop < group_size:
                 continue  # more samples of this group follow
-            completions = self._completions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+            tokens_NL, logp_NL, length_N = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            completions = self._completions(tokens_NL, logp_NL, length_N, stop)
             parts = []
             yield [
                 Group(problem, prompt, tuple(completions[i * group_size : (i + 1) * group_size]), self.policy.version)
                 for i, (problem, prompt) in enumerate(zip(problems[first:last], prompts[first:last], strict=True))
             ]
 
-    def _sampled(self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling) -> Sampled:
+    def _sampled(
+        self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling, stop: StopStrings | None
+    ) -> Sampled:
+        """Sampled completions. They may be longer than `stop` allows: `_completions` cuts them."""
         if self.policy.padded:
-            return sample_with_generate(self.policy, prompts, noise_PGL, sampling)
+            return sample_with_generate(self.policy, prompts, noise_PGL, sampling, stop)
         if self._can_use_graphs(sampling):
-            return self._decode_on_graphs(prompts, noise_PGL, sampling.temperature)
+            return self._decode_on_graphs(prompts, noise_PGL, sampling.temperature, stop)
         with sampling_layers(self.policy, rows=noise_PGL.shape[0] * noise_PGL.shape[1]):
-            return self._decode(prompts, noise_PGL, sampling)
+            return self._decode(prompts, noise_PGL, sampling, stop)
 
     def rows_that_fit(self, prompt_tokens: int, max_new_tokens: int) -> int:
         """Number of completions that free memory holds at once."""
@@ -125,11 +131,12 @@ class Engine:
             self.policy.device.type == "cuda"
             and self.policy.compute_dtype in (torch.bfloat16, torch.float16, torch.float32)
             and has_fixed_rotation(self.policy.model)
-            and not sampling.top_k
-            and sampling.top_p >= 1
+            and not sampling.restricted
         )
 
-    def _decode_on_graphs(self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float) -> Sampled:
+    def _decode_on_graphs(
+        self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float, stop: StopStrings | None
+    ) -> Sampled:
         from grpo.rollout.cuda.graphs import GraphDecoding
         from grpo.rollout.cuda.slots import Capacity
 
@@ -145,9 +152,11 @@ class Engine:
             self.graphs = held = None  # frees its memory for the next
             self.graphs = held = GraphDecoding(self.policy, needed)
         held.refresh()
-        return held.run(lengths, held.prefill(prompts), noise_PGL, temperature)
+        return held.run(lengths, held.prefill(prompts), noise_PGL, temperature, stop)
 
-    def _decode(self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling) -> Sampled:
+    def _decode(
+        self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling, stop: StopStrings | None
+    ) -> Sampled:
         """Decodes with one call of the stock model per token."""
         device, (_, group_size, max_new_tokens) = self.policy.device, noise_PGL.shape
         noise_NL = noise_PGL.reshape(-1, max_new_tokens)
@@ -171,10 +180,12 @@ class Engine:
         position = layout.prompt_lengths_P[prompt_of_N]
         for t in range(max_new_tokens):
             token, logp = sample_token(
-                logits_NV, noise_NL[row, t], sampling.temperature, sampling.top_k, sampling.top_p
+                logits_NV, noise_NL[row, t], sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
             )
             tokens_NL[row, t], logp_NL[row, t] = token, logp
             ended = active & torch.isin(token, end_tokens)
+            if stop is not None:
+                ended = ended | (active & stop.ended(tokens_NL[row, : t + 1]))
             length_N[row[ended]] = t + 1
             active = active & ~ended
             remaining = int(active.sum())
@@ -190,14 +201,19 @@ class Engine:
             position = position + 1
         return tokens_NL.cpu().numpy(), logp_NL.cpu().numpy(), length_N.cpu().numpy()
 
-    def _completions(self, tokens_NL: np.ndarray, logp_NL: np.ndarray, length_N: np.ndarray) -> list[Completion]:
+    def _completions(
+        self, tokens_NL: np.ndarray, logp_NL: np.ndarray, length_N: np.ndarray, stop: StopStrings | None
+    ) -> list[Completion]:
         last_N = tokens_NL[np.arange(len(tokens_NL)), length_N - 1]
-        ended = np.isin(last_N, list(self.policy.end_tokens)).tolist()
-        tokens_NL, lengths = tokens_NL.astype(np.int64), length_N.tolist()
-        texts = self.policy.texts(
-            [row[: length - end] for row, length, end in zip(tokens_NL, lengths, ended, strict=True)]
-        )
+        ended_N = np.isin(last_N, list(self.policy.end_tokens))
+        tokens_NL, text_length_N = tokens_NL.astype(np.int64), length_N - ended_N
+        if stop is not None:
+            text_length_N, cut_N = stop.cut(tokens_NL, text_length_N)
+            length_N, ended_N = np.where(cut_N, text_length_N, length_N), ended_N | cut_N
+        texts = self.policy.texts([row[:end] for row, end in zip(tokens_NL, text_length_N.tolist(), strict=True)])
         return [
-            Completion(text, row[:length], logp[:length], "stop" if end else "length")
-            for text, row, logp, length, end in zip(texts, tokens_NL, logp_NL, lengths, ended, strict=True)
+            Completion(text, row[:length], logp[:length], "stop" if ended else "length")
+            for text, row, logp, length, ended in zip(
+                texts, tokens_NL, logp_NL, length_N.tolist(), ended_N.tolist(), strict=True
+            )
         ]

@@ -6,15 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, StoppingCriteria
 
 from grpo.model.policy import Policy
 from grpo.rollout.protocol import Sampling
 from grpo.rollout.sampling import sample_token
+from grpo.rollout.stop_strings import StopStrings
 
 
 def sample_with_generate(
-    policy: Policy, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling
+    policy: Policy,
+    prompts: Sequence[np.ndarray],
+    noise_PGL: torch.Tensor,
+    sampling: Sampling,
+    stop: StopStrings | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Tokens, log-probabilities and lengths of all completions."""
     P, G, L = noise_PGL.shape
@@ -32,6 +37,7 @@ def sample_with_generate(
             max_new_tokens=L,
             do_sample=False,
             logits_processor=[sampler],
+            stopping_criteria=[_Stopping(sampler, stop)] if stop else None,
             eos_token_id=sorted(policy.end_tokens),
             pad_token_id=0,
         )
@@ -51,8 +57,23 @@ class _Sampler(LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         settings = self.sampling
         token_N, logp_N = sample_token(
-            scores.float(), self.noise_NL[:, self.time], settings.temperature, settings.top_k, settings.top_p
+            scores.float(),
+            self.noise_NL[:, self.time],
+            settings.temperature,
+            settings.top_k,
+            settings.top_p,
+            settings.min_p,
         )
         self.tokens_NL[:, self.time], self.logp_NL[:, self.time] = token_N, logp_N
         self.time += 1
         return torch.full_like(scores, float("-inf")).scatter(1, token_N[:, None], 0.0)
+
+
+class _Stopping(StoppingCriteria):
+    """Ends the loop of `generate` when every row has an end token or a stop string."""
+
+    def __init__(self, sampler: _Sampler, stop: StopStrings):
+        self.sampler, self.stop = sampler, stop
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **more: object) -> torch.Tensor:
+        return self.stop.ended(self.sampler.tokens_NL[:, : self.sampler.time])

@@ -28,6 +28,15 @@ class Sampling:
     """Sample among the k likeliest tokens only; 0: all. Not for training: log-probabilities ignore it."""
     top_p: float = 1.0
     """Sample from the smallest set of tokens that holds this much probability. Not for training."""
+    min_p: float = 0.0
+    """Sample among tokens with at least this share of the likeliest one's probability. Not for training."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a completion, which keeps them."""
+
+    @property
+    def restricted(self) -> bool:
+        """Whether some tokens of positive probability cannot be sampled."""
+        return bool(self.top_k) or self.top_p < 1 or self.min_p > 0
 
 
 class SamplingEngine(Protocol):

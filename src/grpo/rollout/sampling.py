@@ -14,7 +14,12 @@ LEAST_CHUNK = 32
 
 
 def sample_token(
-    logits_NV: torch.Tensor, uniform_N: torch.Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0
+    logits_NV: torch.Tensor,
+    uniform_N: torch.Tensor,
+    temperature: float,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The next token of each row, from one uniform number each, and its log-probability.
 
@@ -29,7 +34,7 @@ def sample_token(
     # The greatest probability is 1 / sum exp(logit - greatest): it gives the normaliser without another pass.
     log_greatest_N = prob_NV.amax(dim=-1).log()
     greedy = temperature == 0
-    token_N = logits_NV.argmax(dim=-1) if greedy else _inverse(_restrict(prob_NV, top_k, top_p), uniform_N)
+    token_N = logits_NV.argmax(dim=-1) if greedy else _inverse(_restrict(prob_NV, top_k, top_p, min_p), uniform_N)
     return token_N, logits_NV.gather(1, token_N[:, None])[:, 0] - greatest_N + log_greatest_N
 
 
@@ -39,7 +44,7 @@ def _inverse(weight_NV: torch.Tensor, uniform_N: torch.Tensor) -> torch.Tensor:
     width = math.gcd(V, CHUNK)
     weight_NKW = weight_NV.view(N, -1, width if width >= LEAST_CHUNK else V)
     ends_NK = weight_NKW.sum(dim=-1).cumsum(dim=-1)
-    # The last cumulative sum is below 1 after rounding or top-k and top-p, so the target is scaled by it.
+    # The last cumulative sum is below 1 after rounding or top-k, top-p and min-p, so the target is scaled by it.
     target_N1 = uniform_N[:, None].to(ends_NK.dtype) * ends_NK[:, -1:]
     chunk_N1 = _first_beyond(ends_NK, target_N1)
     before_N1 = torch.where(chunk_N1 > 0, ends_NK.gather(1, (chunk_N1 - 1).clamp(min=0)), 0.0)
@@ -55,8 +60,11 @@ def _first_beyond(running_NK: torch.Tensor, target_N1: torch.Tensor) -> torch.Te
     return torch.searchsorted(running_NK, below_N1, right=True).clamp(max=running_NK.shape[1] - 1)
 
 
-def _restrict(prob_NV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
-    """Zeroes all but the `top_k` likeliest tokens, and all outside the smallest set that holds `top_p` of the mass."""
+def _restrict(prob_NV: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
+    """Zeroes all but the `top_k` likeliest tokens, all outside the smallest set that holds `top_p` of the mass, and
+    all below `min_p` times the greatest probability."""
+    if min_p:
+        prob_NV = torch.where(prob_NV < min_p * prob_NV.amax(dim=-1, keepdim=True), 0.0, prob_NV)
     if not top_k and top_p >= 1:
         return prob_NV
     sorted_NV, order_NV = prob_NV.sort(dim=-1, descending=True)

@@ -24,7 +24,7 @@ def evaluate(
     """
     sampling = replace(sampling, step=0, purpose="eval")
     sampled = scorer.score(engine.sample(problems, 1, sampling))
-    greedy = scorer.score(engine.sample(problems, 1, replace(sampling, temperature=0.0, top_k=0, top_p=1.0)))
+    greedy = scorer.score(engine.sample(problems, 1, replace(sampling, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)))
     completions = [group.completions[0] for group in sampled]
     row = accuracy_row(completions)
     row |= {f"greedy_{name}": value for name, value in accuracy_row([g.completions[0] for g in greedy]).items()}

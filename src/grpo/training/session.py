@@ -99,6 +99,7 @@ class Session(TrainingRun):
             seed=self.config.seed,
             temperature=self.config.temperature,
             max_new_tokens=self.config.max_new_tokens,
+            stop=self.config.stop,
             step=step,
             purpose=purpose,
         )

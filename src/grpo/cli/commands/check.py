@@ -36,6 +36,8 @@ class CheckOptions:
     """Completions per problem."""
     max_new_tokens: int = 0
     """Longest completion; 0: as in the run, or 48."""
+    stop: tuple[str, ...] = ()
+    """Text that ends a completion; repeat the flag for several; none: as in the run."""
     temperature: float = 1.0
     seed: int = 1
     runs: str = "runs"
@@ -80,6 +82,7 @@ def command(arguments: list[str]) -> int:
                 problems=options.model_problems,
                 group_size=options.group_size,
                 max_new_tokens=options.max_new_tokens or settings.get("max_new_tokens", 48),
+                stop=options.stop or tuple(settings.get("stop", ())),
                 temperature=options.temperature,
                 seed=options.seed,
             )

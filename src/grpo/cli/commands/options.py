@@ -36,6 +36,10 @@ class SamplingOptions:
     """Sample only from the k most likely tokens; 0: from all."""
     top_p: float = 1.0
     """Sample from the smallest set of tokens that holds this much probability."""
+    min_p: float = 0.0
+    """Sample from the tokens with at least this share of the likeliest token's probability; 0: from all."""
+    stop: tuple[str, ...] = ()
+    """Text that ends a completion; repeat the flag for several; none: as in the run."""
     seed: int = -1
     """Seed of the sampling noise; -1: as in the run, or 1."""
     runs: str = "runs"
@@ -55,6 +59,8 @@ class SamplingOptions:
             purpose=purpose,
             top_k=self.top_k,
             top_p=self.top_p,
+            min_p=self.min_p,
+            stop=self.stop or tuple(settings.get("stop", ())),
         )
 
 
@@ -84,4 +90,6 @@ def parse(
             raise GrpoError(f"field {name} (command line): must be at least {bound}; got {value}")
     if not 0 < (top_p := getattr(parsed, "top_p", 1.0)) <= 1:
         raise GrpoError(f"field top_p (command line): must be above 0 and at most 1; got {top_p}")
+    if not 0 <= (min_p := getattr(parsed, "min_p", 0.0)) <= 1:
+        raise GrpoError(f"field min_p (command line): must be between 0 and 1; got {min_p}")
     return parsed

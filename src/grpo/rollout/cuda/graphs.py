@@ -24,6 +24,10 @@ from grpo.rollout.cuda.prefill import Prefill
 from grpo.rollout.cuda.sampler import TokenSampler
 from grpo.rollout.cuda.slots import Capacity, DecodeBatch
 from grpo.rollout.cuda.warmup import compile_kernels
+from grpo.rollout.stop_strings import StopStrings
+
+TOKENS_BETWEEN_LOOKS = 32
+"""Tokens after which the host looks for stop strings. The GPU waits meanwhile."""
 
 
 class GraphDecoding:
@@ -55,7 +59,12 @@ class GraphDecoding:
             self.fused.refresh()
 
     def run(
-        self, prompt_lengths: Sequence[int], logits_PV: torch.Tensor, noise_PGL: torch.Tensor, temperature: float
+        self,
+        prompt_lengths: Sequence[int],
+        logits_PV: torch.Tensor,
+        noise_PGL: torch.Tensor,
+        temperature: float,
+        stop: StopStrings | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokens, log-probabilities and lengths of all completions, after `prefill` has filled the cache."""
         P, G, L = noise_PGL.shape
@@ -66,8 +75,10 @@ class GraphDecoding:
         size = self.capacity.batch_size(N)
         self.batch.compact(size)
         previous = None
-        for _ in range(1, L):
+        for t in range(1, L):
             self._graph(size).replay()
+            if stop is not None and t % TOKENS_BETWEEN_LOOKS == 0:
+                self._leave_at(stop, N, t + 1)
             # Waiting for the token before this one: the GPU computes while the host decides.
             waited_for, previous = previous, self._recorded_event()
             if waited_for is None:
@@ -79,6 +90,16 @@ class GraphDecoding:
                 break
             size = min(size, self.capacity.batch_size(active))
         return self.sampler.completions(N)
+
+    def _leave_at(self, stop: StopStrings, count: int, length: int) -> None:
+        """Ends the completions with a stop string among their `length` tokens; the next step compacts them away."""
+        results, batch = self.sampler.results, self.batch
+        running_N = results.length_S[:count] == results.tokens_SL.shape[1]
+        ended_N = running_N & stop.ended(results.tokens_SL[:count, :length], new=TOKENS_BETWEEN_LOOKS + 1)
+        results.length_S[:count] = torch.where(ended_N, length, results.length_S[:count])
+        runs_S = torch.ones(len(batch.slot_B) + 1, dtype=torch.int32, device=ended_N.device)  # the last slot is spare
+        runs_S[:count] -= ended_N.to(torch.int32)
+        batch.active_B.mul_(runs_S[batch.slot_B.long()])
 
     def _recorded_event(self) -> torch.cuda.Event:
         event = torch.cuda.Event()
