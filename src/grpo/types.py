@@ -31,7 +31,8 @@ class Problem:
     """
 
     id: str
-    """Unique and stable: it keys the sampling noise, so that a problem gets the same completions in any batch."""
+    """Unique and stable: it keys the sampling noise, so that a problem gets the same completions in any batch. For a
+    row of data it is a hash of the row, so that its place does not matter."""
     prompt: str
     """The prompt as text, for display and for models without a chat template."""
     answer: str
@@ -42,6 +43,13 @@ class Problem:
     """The other columns of the dataset row, passed to reward functions."""
     conversational: bool = False
     """Whether the row holds a conversation; reward functions then get messages, as in TRL."""
+    place: str = ""
+    """File and line of its row, such as rows.jsonl:17; empty for a generated problem."""
+
+    @property
+    def label(self) -> str:
+        """Its name in messages: the place of its row, or else its id."""
+        return self.place or self.id
 
 
 def chat(question: str, system: str = "") -> tuple[Mapping[str, str], ...]:

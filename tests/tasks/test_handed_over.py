@@ -16,15 +16,15 @@ from grpo.tasks.rows import Source
 ROWS = [{"prompt": f"{n}+1=", "answer": n + 1} for n in range(60)]
 
 
-def ids(data: Any, **settings: Any) -> tuple[set[str], set[str]]:
+def places(data: Any, **settings: Any) -> tuple[set[str], set[str]]:
     rows = take_rows(data)
     task = load_task("data", name_of_rows(rows), Dataset(**settings), rows)
-    held_out = {problem.id for problem in task.heldout()}
-    return {problem.id for problem in task.problems()} - held_out, held_out  # type: ignore[attr-defined]
+    held_out = {problem.place for problem in task.heldout()}
+    return {problem.place for problem in task.problems()} - held_out, held_out  # type: ignore[attr-defined]
 
 
 def test_rows_are_named_by_their_index() -> None:
-    train, held_out = ids(ROWS)
+    train, held_out = places(ROWS)
     assert train | held_out == {f"data[{i}]" for i in range(60)}
     assert train
     assert held_out
@@ -33,9 +33,9 @@ def test_rows_are_named_by_their_index() -> None:
 def test_a_dataset_and_its_splits() -> None:
     datasets = pytest.importorskip("datasets")
     table = datasets.Dataset.from_list(ROWS)
-    assert ids(table) == ids(ROWS)
+    assert places(table) == places(ROWS)
     splits = datasets.DatasetDict({"train": table, "test": datasets.Dataset.from_list(ROWS[:3])})
-    train, held_out = ids(splits, heldout="test")
+    train, held_out = places(splits, heldout="test")
     assert len(train) == 60
     assert held_out == {"data['test'][0]", "data['test'][1]", "data['test'][2]"}
 
@@ -54,7 +54,7 @@ def test_a_dataset_and_its_splits() -> None:
 )
 def test_what_is_not_rows_is_refused(data: Any, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(GrpoError, match=says):
-        ids(data, **settings)
+        places(data, **settings)
 
 
 def test_rows_are_not_sent_to_the_workers() -> None:

@@ -155,7 +155,7 @@ def count_of(scored: Sequence[Scored], accepted: Callable[[Completion], bool]) -
 def explained(task: Task, one: Scored, source: str) -> Sample:
     problem, done = one
     extracted, reason = task.why(problem, done.text) if isinstance(task, HasReasons) else ("", "")
-    return Sample(problem.id, source, done.text, extracted, done.parts, done.reward, done.correct, reason)
+    return Sample(problem.label, source, done.text, extracted, done.parts, done.reward, done.correct, reason)
 
 
 def check_with_model(

@@ -15,7 +15,7 @@ from grpo.rewards.functions import FunctionReward, Spec, parse
 from grpo.rewards.pool.confine import Limits
 from grpo.rewards.pool.invoke import Outcome, Request, Reward, TaskReward, invoke_each
 from grpo.rewards.pool.workers import Workers, pickled
-from grpo.tasks.protocol import ChecksCorrectness, HasTraits, Task, is_trusted
+from grpo.tasks.protocol import ChecksCorrectness, HasRequirements, HasTraits, Task, is_trusted
 from grpo.types import Completion, Group, Problem, changed
 
 if TYPE_CHECKING:
@@ -95,6 +95,11 @@ class Scorer:
             self.workers.close()
         for judge in self.judges:
             judge.close()
+
+    def check_requirements(self) -> None:
+        """Raises GrpoError where the task's checker is part of the reward and lacks something, such as golds."""
+        if self.rewards_task and isinstance(self.task, HasRequirements):
+            self.task.check_requirements()
 
     def ready(self) -> None:
         """Waits until the rewards are loaded. Raises GrpoError where one cannot be."""
@@ -280,7 +285,7 @@ def _refuse_mistakes(title: str, groups: Sequence[Group], outcomes: Outcomes) ->
     for group, rows in zip(groups, outcomes, strict=True):
         for row, outcome in enumerate(rows):
             if outcome.fault == "mistake":
-                raise GrpoError(f"{title}, problem {group.problem.id}, completion {row}: {outcome.why}")
+                raise GrpoError(f"{title}, problem {group.problem.label}, completion {row}: {outcome.why}")
 
 
 def error_line(why: str) -> str:

@@ -32,7 +32,7 @@ def score_steps(task: Task, groups: Sequence[Group], decode: Decode) -> list[Gro
         for _, reward in marked:
             if not isinstance(reward, int | float) or not math.isfinite(reward):
                 raise GrpoError(
-                    f"task {task.name}, problem {group.problem.id}: step reward {reward!r} is not a finite number"
+                    f"task {task.name}, problem {group.problem.label}: step reward {reward!r} is not a finite number"
                 )
         places = last_tokens(completion, [end for end, _ in marked], decode)
         return changed(

@@ -112,16 +112,16 @@ class Engine:
         tokens = self.policy.prompt_tokens(problem)
         limit = getattr(self.policy.model.config, "max_position_embeddings", None)
         if not tokens:
-            raise GrpoError(f"problem {problem.id}: the prompt has no tokens; write a prompt")
+            raise GrpoError(f"problem {problem.label}: the prompt has no tokens; write a prompt")
         unknown = getattr(self.policy.tokenizer, "unk_token_id", None)
         if unknown is not None and unknown in tokens:
             shown = problem.prompt[:40]
             raise GrpoError(
-                f"problem {problem.id}: {self.policy.name} has no token for part of {shown!r}; use another model"
+                f"problem {problem.label}: {self.policy.name} has no token for part of {shown!r}; use another model"
             )
         if limit and len(tokens) + max_new_tokens > limit:
             raise GrpoError(
-                f"problem {problem.id}: {len(tokens)} prompt tokens and max_new_tokens {max_new_tokens} exceed the "
+                f"problem {problem.label}: {len(tokens)} prompt tokens and max_new_tokens {max_new_tokens} exceed the "
                 f"{limit} positions of {self.policy.name}; shorten the prompt or lower max_new_tokens"
             )
         return np.array(tokens, dtype=np.int64)

@@ -18,8 +18,15 @@ from grpo.errors import GrpoError
 from grpo.tasks.checkers import expressions
 from grpo.tasks.checkers.answers import Verdict, boxes, check, kind_of
 from grpo.tasks.readers import INSTALL
+from grpo.tasks.builder import ANSWER_COLUMNS, require_golds
 from grpo.tasks.rows import Problems, Source, other_answers, question_of, read_problems, typed_problem
 from grpo.types import Problem
+
+OWN_REWARD = (
+    "; without gold answers the task's checker cannot score: give a reward of your own (--reward file.py:function, or "
+    "reward= in Python)"
+)
+"""What else can be done about rows without gold answers."""
 
 
 class DataTask:
@@ -49,14 +56,16 @@ class DataTask:
         return source
 
     def check_requirements(self) -> None:
-        """Raise where the checker cannot compare some gold: a run must not find that out in the middle."""
+        """Raise where a row has no gold answer, or one that the checker cannot compare: a run must not find that out in
+        the middle."""
+        require_golds(self.problems(), self.source.settings, ANSWER_COLUMNS, OWN_REWARD)
         if expressions.available():
             return
         formulas = [problem for problem in self.problems() if kind_of(problem.answer) == "formula"]
         if formulas:
             raise GrpoError(
                 f"task {self.name}: {len(formulas)} gold answers are formulas, the first is {formulas[0].answer!r} "
-                f"({formulas[0].id}), and comparing formulas needs math-verify; {INSTALL}"
+                f"({formulas[0].label}), and comparing formulas needs math-verify; {INSTALL}"
             )
 
     @staticmethod
@@ -65,7 +74,7 @@ class DataTask:
         return value.strip()
 
     @property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> Mapping[str, str]:
         return self.sides.fingerprint
 
     @property
@@ -112,11 +121,15 @@ class DataTask:
         return verdict.strict if self.strict else verdict.right
 
     def traits(self, problem: Problem, text: str) -> Mapping[str, float]:
+        if not problem.answer:
+            return {}
         verdict = self.verdict(problem, text)
         return {"strictly_right": float(verdict.strict), "unparsed": float(not verdict.parsed)}
 
     def why(self, problem: Problem, text: str) -> tuple[str, str]:
         """(answer found, why it is right or wrong)."""
+        if not problem.answer:
+            return "", "the row has no gold answer"
         verdict = self.verdict(problem, text)
         return verdict.extracted, f"{verdict.form}: {verdict.why}" if verdict.form else verdict.why
 

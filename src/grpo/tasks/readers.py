@@ -129,5 +129,8 @@ READERS: dict[str, Callable[[Path], list[DataRow]]] = {
 
 def shown(value: Any) -> str:
     """A value for a message, shortened."""
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    try:
+        text = json.dumps(value, default=str, ensure_ascii=False, skipkeys=True)
+    except (ValueError, RecursionError):  # border: rows handed over in Python may hold any object
+        text = f"a value of type {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:60]}…"

@@ -18,7 +18,7 @@ from grpo.model.policy import Policy, logprobs
 from grpo.rewards import Scorer
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
-from grpo.tasks.protocol import HasProblems, HasRequirements, Task, assumptions_of
+from grpo.tasks.protocol import HasProblems, Task, assumptions_of
 from grpo.types import Problem
 
 MAX_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
@@ -59,8 +59,6 @@ def preflight(
 
 def check_golds(scorer: Scorer, problems: list[Problem]) -> None:
     """Every gold answer must be correct and earn a reward from the task's checker. Other rewards are not checked."""
-    if scorer.rewards_task and isinstance(scorer.task, HasRequirements):
-        scorer.task.check_requirements()
     if not scorer.checks_golds:
         return
     scored = scorer.score_texts([(problem, problem.answer) for problem in problems])
@@ -69,7 +67,7 @@ def check_golds(scorer: Scorer, problems: list[Problem]) -> None:
         first = wrong[0]
         raise GrpoError(
             f"task {scorer.task.name}: {len(wrong)} of {len(problems)} gold answers do not pass their own check; the "
-            f"first is problem {first.id}, answer {first.answer!r}"
+            f"first is problem {first.label}, answer {first.answer!r}"
         )
 
 
@@ -86,12 +84,12 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
     lengths = [len(policy.prompt_tokens(problem)) for problem in problems]
     for problem, length in zip(problems, lengths, strict=True):
         if not length:
-            raise GrpoError(f"problem {problem.id}: the prompt has no tokens; write a prompt")
+            raise GrpoError(f"problem {problem.label}: the prompt has no tokens; write a prompt")
     limit = getattr(policy.model.config, "max_position_embeddings", None)
     if not limit:
         return
     room = limit - max_new_tokens
-    long = [(problem.id, length) for problem, length in zip(problems, lengths, strict=True) if length > room]
+    long = [(problem.label, length) for problem, length in zip(problems, lengths, strict=True) if length > room]
     if long:
         raise GrpoError(
             f"field max_new_tokens: {len(long)} prompts leave no room for {max_new_tokens} new tokens in the {limit} "

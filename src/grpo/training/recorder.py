@@ -154,7 +154,7 @@ class Recorder:
     def _watch_nonfinite(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         self.nonfinite_steps = self.nonfinite_steps + 1 if metrics.get("skipped_updates") else 0
         if self.nonfinite_steps:
-            problems = f"; problems {', '.join(group.problem.id for group in groups)}" if groups else ""
+            problems = f"; problems {', '.join(group.problem.label for group in groups)}" if groups else ""
             self.warn("nonfinite", f"step {step}: the gradient was not finite, no update taken{problems}", step)
         if self.nonfinite_steps >= MAX_NONFINITE_STEPS:
             half = self.config.system.dtype == "half"

@@ -58,6 +58,7 @@ class Session(TrainingRun):
             # Its workers import reward functions while the model is loaded here.
             device = pick_device(config.system)
             scorer = undo.enter_context(Scorer(task, config.reward, config.scoring, device, inputs.functions))
+            scorer.check_requirements()
             prints = fingerprints(config, task, inputs)
             opened = reopen_run(config, "grpo", prints, listening, undo)
             prepared = prepare(config, scorer, opened)

@@ -32,7 +32,9 @@ from grpo.record.loggers import with_loggers
 from grpo.record.store import Run
 from grpo.rewards.pool.workers import refuse_while_scoring
 from grpo.tasks import Task, load_task
+from grpo.tasks.builder import ANSWER_COLUMNS, require_golds
 from grpo.tasks.handed_over import Rows
+from grpo.tasks.protocol import HasProblems
 from grpo.tasks.rows import Source, written_answers
 from grpo.training.fingerprint import sft_fingerprints
 from grpo.training.gradient import unscale
@@ -89,6 +91,8 @@ class SftSession(TrainingRun):
         validate(config)
         listening = with_loggers(callbacks, config.system.log)
         task = load_task(config.task, config.data, config.dataset, handed_over) if config.task else None
+        if isinstance(task, HasProblems):
+            require_golds(task.problems(), config.dataset, ANSWER_COLUMNS)
         rows = [] if task else written_answers(Source(config.data, config.dataset, handed_over))
         config = replace(config, steps=config.steps or math.ceil(config.epochs * len(rows) / config.batch_size))
         prints = sft_fingerprints(config, task, rows)
@@ -146,7 +150,7 @@ def answered(problem: Problem, prompt: Sequence[int], answer: Sequence[int], pol
     limit = getattr(policy.model.config, "max_position_embeddings", None)
     if limit and len(prompt) + len(tokens) > limit:
         raise GrpoError(
-            f"{problem.id}: {len(prompt) + len(tokens)} tokens exceed the {limit} positions of {policy.name}"
+            f"{problem.label}: {len(prompt) + len(tokens)} tokens exceed the {limit} positions of {policy.name}"
         )
     completion = Completion(problem.answer, tokens, np.zeros(len(tokens), dtype=np.float32), "stop")
     return Group(problem, np.array(prompt, dtype=np.int64), (completion,), policy_version=0)

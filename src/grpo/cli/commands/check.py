@@ -72,6 +72,7 @@ def command(arguments: list[str]) -> int:
     from grpo.tasks import load_task
 
     with Scorer(load_task(options.task or "data", options.data, options.dataset)) as scorer:
+        scorer.check_requirements()
         report = ProgressLine()
         found = check_task(scorer, problems=options.problems, seed=options.seed, samples=options.samples, report=report)
         if options.model:
