@@ -167,6 +167,8 @@ def test_a_changed_row_changes_the_fingerprint(tmp_path: Path) -> None:
     assert before != load_task("data", str(path), MAPPED).fingerprint
 
 
+GOOD = "".join(json.dumps({"question": f"{a}+1=", "answer": a + 1}) + "\n" for a in range(40))
+
 FAULTS = {
     "no file": ("--data rows.jsonl", None, "field data: no file rows.jsonl"),
     "unknown kind": ("--data rows.xml", "<a/>", "field data: rows.xml has an unknown ending; known are .jsonl"),
@@ -194,8 +196,8 @@ FAULTS = {
     ),
     "column missing later": (
         "--data rows.jsonl",
-        '{"question": "q", "answer": 1}\n{"question": "r"}\n',
-        'rows.jsonl:2: has no column "answer"; it has question',
+        GOOD + '{"question": "r"}\n',
+        'rows.jsonl:41: has no column "answer"; it has question; without gold answers the task\'s checker cannot score',
     ),
     "empty prompt": (
         "--data rows.jsonl",
@@ -204,8 +206,15 @@ FAULTS = {
     ),
     "null answer": (
         "--data rows.jsonl",
-        '{"question": "q", "answer": null}\n',
-        'rows.jsonl:1: column "answer" has no gold',
+        GOOD + '{"question": "q", "answer": null}\n',
+        'rows.jsonl:41: column "answer" has no gold answer; got null; without gold answers',
+    ),
+    "no answers": (
+        "--data rows.jsonl",
+        GOOD.replace("answer", "topic"),
+        "field dataset.answer: no column named answer, gold, target, label, solution, output in rows.jsonl, which has "
+        "question, topic; name one with --dataset.answer; without gold answers the task's checker cannot score: give a "
+        "reward of your own (--reward file.py:function, or reward= in Python)",
     ),
     "bad template": (
         "--data rows.jsonl --dataset.template {level}",

@@ -52,8 +52,8 @@ class Builder:
             turns = self._in_template(row, prompt, read_conversation(question, row.place, prompt))
             turns = with_system_prompt(turns, system_prompt, row.place)
             text = "\n\n".join(turn["content"] for turn in turns)
-            messages = tuple(turns) if in_chat else ()
-            return Problem(key, text, gold, messages, row.columns, conversational=True, place=row.place)
+            in_turns = tuple(turns) if in_chat else ()
+            return Problem(key, text, gold, in_turns, row.columns, conversational=True, place=row.place)
         if not isinstance(question, str) or not question.strip():
             what = f'column "{prompt}"' if prompt else "the filled template"
             raise GrpoError(f"{row.place}: {what} must be text that is not empty; got {shown(question)}")
@@ -154,6 +154,4 @@ def _first(named: str, usual: Sequence[str], columns: Sequence[str], apart: bool
 def _missing(use: str, named: str, usual: Sequence[str], row: DataRow, columns: Sequence[str]) -> str:
     file = re.sub(r":\d+$|\[\d+\]$", "", row.place)
     wanted = f"no column {named!r}" if named else f"no column named {', '.join(usual)}"
-    return (
-        f"field dataset.{use}: {wanted} in {file}, which has {', '.join(columns)}; name one with --dataset.{use}"
-    )
+    return f"field dataset.{use}: {wanted} in {file}, which has {', '.join(columns)}; name one with --dataset.{use}"

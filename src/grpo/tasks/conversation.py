@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from grpo.errors import GrpoError
 from grpo.tasks.readers import shown
@@ -16,7 +16,7 @@ SYSTEM_ROLES = ("system", "developer")
 Messages = list[dict[str, str]]
 
 
-def is_conversation(value: Any) -> bool:
+def is_conversation(value: Any) -> TypeGuard[Sequence[Mapping[str, Any]]]:
     """Whether a value is meant as one: a list of objects."""
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(turn, Mapping) for turn in value)
 

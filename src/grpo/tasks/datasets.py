@@ -15,10 +15,10 @@ from random import Random
 from typing import Any
 
 from grpo.errors import GrpoError
+from grpo.tasks.builder import ANSWER_COLUMNS, require_golds
 from grpo.tasks.checkers import expressions
 from grpo.tasks.checkers.answers import Verdict, boxes, check, kind_of
 from grpo.tasks.readers import INSTALL
-from grpo.tasks.builder import ANSWER_COLUMNS, require_golds
 from grpo.tasks.rows import Problems, Source, other_answers, question_of, read_problems, typed_problem
 from grpo.types import Problem
 

@@ -58,7 +58,9 @@ def canonical(value: Any, place: str) -> bytes:
         return json.dumps(value, sort_keys=True, default=_as_json).encode()
     except Exception as error:  # border: rows handed over in Python may hold any object
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise GrpoError(f"{place}: has a value that cannot be stored ({reason}); use text, numbers and lists") from None
+        raise GrpoError(
+            f"{place}: has a value that cannot be stored ({reason}); use text, numbers and lists"
+        ) from error
 
 
 def _as_json(value: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
@@ -20,6 +19,7 @@ from grpo.model.hub import cached_commit, locate_model
 from grpo.model.hub.folder import adapter_base
 from grpo.rewards.functions import parse, sources
 from grpo.tasks.protocol import Task, fingerprint_of
+from grpo.tasks.row_hash import canonical, column_hashes
 from grpo.training.bytecode import describe
 from grpo.training.inputs import Inputs
 from grpo.types import Problem
@@ -55,7 +55,7 @@ def sft_fingerprints(config: SftConfig, task: Task | None, rows: Sequence[Proble
     """The same for supervised fine-tuning, on a task's gold answers or on rows."""
     return {
         "model": model_fingerprint(config.model),
-        **({"data": {"rows": problems_fingerprint(rows)}} if task is None else task_fingerprints(task, config.seed)),
+        **({"data": column_hashes(rows)} if task is None else task_fingerprints(task, config.seed)),
         **code_fingerprints(),
     }
 
@@ -64,8 +64,10 @@ def task_fingerprints(task: Task, seed: int) -> Fingerprints:
     """Of the held-out problems and the first training problems, of all rows where there are rows, and of the code."""
     data = fingerprint_of(task)
     first = {"held-out problems": task.heldout(), "training problems": task.draw(0, 8, seed)}
+    problems = {name: problems_fingerprint(some) for name, some in first.items()}
     return {
-        "problems": {name: problems_fingerprint(problems) for name, problems in first.items()},
+        # Hashes of columns cover all problems, and name what changed.
+        **({} if isinstance(data, Mapping) else {"problems": problems}),
         **({"data": data} if data is not None else {}),
         "task code": _source(task),
     }
@@ -104,7 +106,8 @@ def model_fingerprint(name: str) -> dict[str, str]:
 
 
 def problems_fingerprint(problems: Iterable[Problem]) -> str:
-    return _digest(json.dumps([problem.id, problem.prompt, problem.answer]).encode() for problem in problems)
+    """Hash of everything that a prompt or a reward can show of a problem."""
+    return _digest(canonical([p.id, p.prompt, p.answer, p.messages, p.columns], p.label) for p in problems)
 
 
 def _source(task: Task) -> dict[str, str]:
