@@ -1,38 +1,45 @@
-# make train: from a fresh checkout to a trained model.   make test: everything the checks need, then the tests.
+# make train: from a fresh checkout to a trained model.   make test: the packages that only tests need, then the tests.
 # make test-lab: the lab's pages in a browser (Chromium).
 # make faults: every kill, damage and full disk of docs/reliability.md, in about six minutes.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready
+# One stamp per set of packages: training with the lab, and everything that the checks need.
+TRAIN  := $(VENV)/.ready-train
+DEV    := $(VENV)/.ready-dev
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # One test process per core, each with one torch thread (tests/conftest.py); idle ones take over waiting tests.
 PARALLEL := -n logical --maxprocesses 8 --dist worksteal
 
 .PHONY: install train test test-lab faults check clean
 
-install: $(READY)
+install: $(TRAIN)
 
-$(READY): pyproject.toml constraints.txt
+$(TRAIN): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; set PYTHON=") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	touch $(READY)
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) -e ".[lab]"
+	touch $(TRAIN)
 
-train: $(READY)
+$(DEV): $(TRAIN)
+	$(PIP) -e ".[dev]"
+	touch $(DEV)
+
+train: $(TRAIN)
 	$(BIN)/grpo train
 
-test: $(READY)
+test: $(DEV)
 	$(BIN)/python -m pytest $(PARALLEL)
 
-test-lab: $(READY)
+test-lab: $(DEV)
 	$(BIN)/python scripts/vendor.py
 	$(BIN)/python -m pytest -m browser $(PARALLEL) tests/lab
 
-faults: $(READY)
+faults: $(DEV)
 	GRPO_FAULTS=all $(BIN)/python -m pytest $(PARALLEL) tests/training/faults
 
-check: $(READY)
+check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

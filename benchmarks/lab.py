@@ -23,13 +23,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import uvicorn
 from playwright.sync_api import sync_playwright
 
 from grpo.config import Config
 from grpo.config.schema import as_dict
 from grpo.core import group_advantages
-from grpo.lab.server import _listen, make_app
+from grpo.lab.connection import listen, web_server
+from grpo.lab.server import make_app
 from grpo.record.store import Run
 from grpo.types import Completion, Group, Problem, Trace
 
@@ -128,8 +128,8 @@ def make_metrics(rng: np.random.Generator, step: int, steps: int) -> dict[str, f
 
 
 def serve(folder: Path) -> str:
-    listener = _listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(make_app(folder), log_level="warning"))
+    listener = listen("127.0.0.1", 0)
+    server = web_server(make_app(folder))
     threading.Thread(target=server.run, args=([listener],), daemon=True).start()
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 

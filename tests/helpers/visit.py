@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
-from grpo.lab.server import _listen, make_app
+from grpo.lab.connection import listen, web_server
+from grpo.lab.server import make_app
 
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\x1b[31mred\u202egnp.exe\u200f"
 
 CHROMIUM = os.environ.get("GRPO_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+TOKEN = "of-the-tests"
 AXE = Path(__file__).parents[1] / "lab/vendor/axe-core/axe.min.js"
 SIDES = [("light", 1280, 900), ("dark", 390, 844)]
 """Colours depend on the theme alone, and layout on the width alone."""
@@ -31,6 +31,7 @@ class Visit:
 
     def __init__(self, page: Any, lab: Lab):
         self.page, self.lab = page, lab
+        self.known = False
         self.complaints: list[str] = []
         self.elsewhere: list[str] = []
         page.on(
@@ -48,7 +49,10 @@ class Visit:
         self.page.set_viewport_size({"width": width, "height": height})
 
     def go(self, path: str) -> None:
-        self.page.goto(self.lab.origin + path)
+        """The first visit has the token in its address."""
+        token = "" if self.known else f"{'&' if '?' in path else '?'}token={TOKEN}"
+        self.known = True
+        self.page.goto(self.lab.origin + path + token)
         self.settle()
 
     def settle(self) -> None:
@@ -73,8 +77,8 @@ class Visit:
 
 
 def serving(runs: Path) -> Iterator[Lab]:
-    listener = _listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(make_app(runs), log_level="warning", timeout_graceful_shutdown=1))
+    listener = listen("127.0.0.1", 0)
+    server = web_server(make_app(runs, token=TOKEN))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     yield Lab(runs, listener.getsockname()[1])

@@ -15,10 +15,11 @@ import torch
 
 from grpo.core import group_advantages, reward_statistics, token_loss, token_terms
 from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.server import show_in_browser
 from grpo.lab.tokens import Traced
 from grpo.record.store import Run
 from helpers.records import make_empty_run, make_run, make_sft_run
-from helpers.visit import HOSTILE, Lab, Visit, serving
+from helpers.visit import HOSTILE, TOKEN, Lab, Visit, serving
 
 pytestmark = pytest.mark.browser
 
@@ -102,9 +103,31 @@ def test_every_view_is_clean(visit: Visit, path: str) -> None:
 
 
 def test_an_unknown_run_is_told(visit: Visit) -> None:
-    visit.page.goto(f"{visit.lab.origin}/runs/nobody")
+    visit.go("/runs/nobody")
     assert "no run 'nobody' here" in visit.page.get_by_role("alert").inner_text()
     assert visit.violations() == []
+
+
+def test_the_file_that_grpo_lab_opens_leads_to_a_page_without_the_token(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a file, which is another site, so that a redirect would lose the cookie; then links, reloads and events."""
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    for lab in serving(tmp_path):
+        show_in_browser(f"{lab.origin}/?token={TOKEN}", tmp_path)
+        page = chromium.new_page()
+        page.goto(f"{lab.origin}/learn")
+        assert "token missing or wrong" in page.content()
+        page.goto(opened[0])
+        page.wait_for_url(f"{lab.origin}/")
+        page.get_by_role("link", name="tiny-arithmetic").first.click()
+        page.get_by_role("heading", name="tiny-arithmetic").wait_for()
+        page.reload()
+        page.get_by_role("heading", name="tiny-arithmetic").wait_for()
+        assert page.evaluate("document.cookie") == ""
+        assert page.evaluate(f"fetch('/api/runs{EXAMPLE.removeprefix('/runs')}/events').then(a => a.status)") == 200
+        page.close()
 
 
 def test_group_numbers_are_the_engines(visit: Visit) -> None:

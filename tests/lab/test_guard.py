@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import os
+import random
 import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
 from grpo.cli.main import main
 from grpo.cli.terminal import group
-from grpo.lab.server import STATIC, make_app
+from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.server import STATIC, make_app, show_in_browser
+from helpers.http_requests import HttpRequest, faults, handwritten, send_all
 
 HOME = "http://127.0.0.1:8765"
 
@@ -41,6 +45,7 @@ def test_our_own_names_are_answered(client: TestClient, host: str) -> None:
     [
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Origin": "http://127.0.0.1:9999"},
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"},
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
@@ -89,30 +94,127 @@ def test_the_policy_forbids_everything_but_our_own(client: TestClient) -> None:
         assert not re.search(r"https?:|\*", policy)
 
 
-def test_beyond_this_machine_a_token_is_needed(tmp_path: Path) -> None:
-    client = TestClient(
-        make_app(tmp_path, address="0.0.0.0", token="s3cret"), base_url="http://192.0.2.7:8765", follow_redirects=False
-    )
-    assert client.get("/api/runs").status_code == 401
-    assert client.get("/?token=wrong").status_code == 401
-    welcome = client.get("/runs?token=s3cret")
-    assert (welcome.status_code, welcome.headers["Location"]) == (303, "/runs")
-    assert "HttpOnly" in welcome.headers["Set-Cookie"]
-    assert "SameSite=strict" in welcome.headers["Set-Cookie"]
-    assert client.get("/api/runs").status_code == 200, "the cookie is enough from now on"
+def welcome(client: TestClient, token: str, path: str = "/runs") -> httpx.Response:
+    return client.get(path, params={"token": token})
+
+
+@pytest.mark.parametrize("token", ["s3cret", 'with space; and, "quotes"', "Geheimnis €&=?#"])
+def test_a_token_is_needed_once(tmp_path: Path, token: str) -> None:
+    client = TestClient(make_app(tmp_path, token=token), base_url=HOME)
+    for path in ("/", "/api/runs", "/api/runs/~tiny-arithmetic/events", "/static/js/app.js", "/nowhere"):
+        assert client.get(path).status_code == client.head(path).status_code == 401
+        assert "tiny" not in client.get(path).text
+        assert "default-src 'none'" in client.get(path).headers["Content-Security-Policy"]
+    assert "open the address that grpo lab printed" in client.get("/api/runs").json()["error"], "for an open page"
+    assert client.options("/api/runs").status_code == 403
+    assert welcome(client, "wrong").status_code == 401
+    assert not client.cookies
+    answer = welcome(client, token)
+    assert answer.status_code == 200
+    assert 'content="0; url=/runs"' in answer.text, "the page goes on without the token"
+    assert token not in answer.text
+    assert {"HttpOnly", "SameSite=strict"} <= set(answer.headers["Set-Cookie"].split("; "))
+    for path in ("/", "/api/runs", "/api/runs/~tiny-arithmetic/events", "/static/js/app.js"):
+        assert client.get(path).status_code == 200, "the cookie is enough from now on"
     assert client.get("/api/runs", headers={"Host": "evil.example"}).status_code == 403
 
 
+def test_other_parameters_stay_in_the_address_and_no_other_host_gets_in(tmp_path: Path) -> None:
+    client = TestClient(make_app(tmp_path, token="s3cret"), base_url=HOME)
+    answer = client.get("/runs/x/tokens?step=5&token=s3cret&text=%3C%22%26")
+    assert 'url=/runs/x/tokens?step=5&amp;text=%3C%22%26"' in answer.text
+    [(_, elsewhere)] = send_all(make_app(tmp_path, token="t"), [HttpRequest(b"//evil.example/%22%3E?token=t")])
+    assert b'url=/evil.example/%22%3E"' in elsewhere.body
+
+
+def test_each_port_has_its_cookie(tmp_path: Path) -> None:
+    """A browser sends the cookies of 127.0.0.1 to all its ports."""
+    jar = TestClient(make_app(tmp_path, token="one"), base_url="http://127.0.0.1:1111")
+    welcome(jar, "one")
+    other = TestClient(make_app(tmp_path, token="two"), base_url="http://127.0.0.1:2222", cookies=jar.cookies)
+    assert other.get("/api/runs").status_code == 401
+    welcome(other, "two")
+    assert other.get("/api/runs").status_code == 200
+    back = TestClient(make_app(tmp_path, token="one"), base_url="http://127.0.0.1:1111", cookies=other.cookies)
+    assert back.get("/api/runs").status_code == 200
+
+
+def test_cookies_of_other_programs_do_no_harm(tmp_path: Path) -> None:
+    client = TestClient(make_app(tmp_path, token="s3cret"), base_url=HOME)
+    name, _, rest = welcome(client, "s3cret").headers["Set-Cookie"].partition("=")
+    ours = f"{name}={rest.partition(';')[0]}"
+    for others in ("(x)=1; a,b=2", "_xsrf=2|1:0|10:1|4:x", "=", "path=/; $Version=1", 'broken="'):
+        headers = {"Cookie": f"{others}; {ours}; {others}"}
+        assert client.get("/api/runs", headers=headers).status_code == 200
+
+
+def test_there_are_no_web_sockets(tmp_path: Path) -> None:
+    client = TestClient(make_app(tmp_path), base_url=HOME)
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/api/runs"):
+        pass
+
+
+def test_bound_to_all_addresses_any_of_them_is_a_name(tmp_path: Path) -> None:
+    client = TestClient(make_app(tmp_path, address="0.0.0.0", token="s3cret"), base_url="http://192.0.2.7:8765")
+    assert client.get("/api/runs").status_code == 401
+    welcome(client, "s3cret")
+    assert client.get("/api/runs").status_code == 200
+
+
+def test_hostile_requests_are_answered(client: TestClient, tmp_path: Path) -> None:
+    """No status 500, no exception, and JSON where JSON is promised."""
+    page = client.get("/learn")
+    token = re.search(r'name="page-token" content="([^"]+)"', page.text)
+    assert token is not None
+    answers = send_all(client.app, handwritten(token[1]))
+    assert faults(answers) == []
+    assert len(answers) > 250
+    codes = {request.target: answer.status for request, answer in answers}
+    beyond = f"/api/runs/~tiny-arithmetic/steps/{2**63}/groups/{2**63}/tokens/{2**63}/{2**63}".encode()
+    assert codes[beyond] == 404
+
+
+def test_a_damaged_record_is_reported(tmp_path: Path) -> None:
+    """Every page of the file but the first ones holds noise."""
+    client = TestClient(make_app(tmp_path), base_url=HOME)
+    (tmp_path / "mine").mkdir()
+    record = bytearray((RECORDINGS / "tiny-arithmetic/run.db").read_bytes())
+    record[40 * 4096 :] = random.Random(1).randbytes(len(record) - 40 * 4096)
+    (tmp_path / "mine/run.db").write_bytes(record)
+    for path in ("/runs/mine/completions", "/runs/mine/steps/5", "/compare?runs=mine", "/runs/mine/findings"):
+        answer = client.get(f"/api{path}")
+        assert answer.status_code == 503
+        assert "cannot be read" in answer.json()["error"]
+    assert client.get("/api/runs").status_code == 200
+
+
+def test_a_folder_whose_name_is_not_text_is_not_listed(client: TestClient, tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/\xff\xfe"
+    os.mkdir(folder)
+    (Path(os.fsdecode(folder)) / "run.db").write_bytes(b"")
+    assert [run["id"] for run in client.get("/api/runs").json()["runs"]] == ["~tiny-arithmetic"]
+
+
 def test_the_command_refuses_a_public_address_without_a_token(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lab", "--host", "0.0.0.0", "--no-open"]) == 2
-    assert "--token" in capsys.readouterr().err
+    assert main(["lab", "--host", "0.0.0.0", "--token", "none", "--no-open"]) == 2
+    assert "leave out --token none" in capsys.readouterr().err
+
+
+def test_the_browser_opens_a_file_that_only_its_user_can_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    show_in_browser("http://127.0.0.1:1/?token=s3cret", tmp_path)
+    [place] = opened
+    assert "s3cret" not in place
+    assert "url=http://127.0.0.1:1/?token=s3cret" in Path(place.removeprefix("file://")).read_text()
 
 
 def test_the_command_without_the_extra_says_how_to_get_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "grpo.lab.server")
+    for module in ("grpo.lab.server", "grpo.lab.connection"):
+        monkeypatch.delitem(sys.modules, module)
     assert main(["lab", "--no-open"]) == 2
     assert 'pip install "grpo-lab[lab]"' in capsys.readouterr().err
 
@@ -122,10 +224,13 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as lab:
         try:
             assert lab.stdout is not None
-            place = re.search(r"http://127\.0\.0\.1:\d+/", lab.stdout.readline())
+            place = re.search(r"(http://127\.0\.0\.1:\d+/)\?token=[\w-]{32}", lab.stdout.readline())
             assert place is not None
-            with urllib.request.urlopen(f"{place[0]}api/runs") as answer:
-                assert [run["id"] for run in json.load(answer)["runs"]] == ["~tiny-arithmetic"]
+            with httpx.Client() as browser:
+                assert browser.get(f"{place[1]}api/runs").status_code == 401
+                browser.get(place[0])
+                found = browser.get(f"{place[1]}api/runs").json()["runs"]
+            assert [run["id"] for run in found] == ["~tiny-arithmetic"]
             lab.send_signal(signal.SIGINT)
             assert lab.wait() in (0, 130)  # 0 where whoever started the tests has interrupts ignored
         finally:

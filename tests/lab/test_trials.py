@@ -140,7 +140,12 @@ def test_each_page_has_a_token_of_its_own(client: TestClient) -> None:
 
 def test_bad_requests_are_told_in_one_line(client: TestClient) -> None:
     headers = {"Origin": HOME, "X-Page-Token": page_token(client)}
-    for body, words in ((b"{", "no JSON"), (b"[]", "expected an object"), (b"1" * 30_000, "more than 20,000 bytes")):
+    for body, words in (
+        (b"{", "not valid JSON"),
+        (b"[" * 9000, "nested too deeply"),
+        (b"[]", "expected an object"),
+        (b"1" * 30_000, "more than 20,000 bytes"),
+    ):
         answer = client.post("/api/trials", content=body, headers=headers)
         assert answer.status_code in (400, 413)
         assert words in answer.json()["error"]

@@ -18,7 +18,8 @@ class Answer(JSONResponse):
 
     @staticmethod
     def text(content: Any) -> str:
-        return json.dumps(finite(content), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        # Escapes, so that half a surrogate pair (the name of a file, a text of a trial) can be encoded too.
+        return json.dumps(finite(content), allow_nan=False, separators=(",", ":"))
 
     def render(self, content: Any) -> bytes:
         return self.text(content).encode()

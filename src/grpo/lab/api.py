@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -27,8 +27,22 @@ MOST_POINTS = 1000
 MOST_COMPARED = 12
 
 
+class IndexConvertor(IntegerConvertor):
+    """A whole number that SQLite can store; an address with a longer one does not exist."""
+
+    regex = "[0-9]{1,18}"
+
+
+register_url_convertor("index", IndexConvertor())
+
+
 def failure(problem: GrpoError) -> Answer:
     return Answer({"error": str(problem)}, 404 if isinstance(problem, UnknownRunError) else 400)
+
+
+def unreadable(request: Request, problem: Exception) -> Answer:
+    """The answer to an error of SQLite: the file may be damaged, or being written."""
+    return Answer({"error": f"the record of this run cannot be read: {problem}"}, 503)
 
 
 def _points(request: Request) -> int:
@@ -112,12 +126,12 @@ ABOUT_A_RUN: dict[str, Callable[[Run, Request], Any]] = {
     "/timeline": _timeline,
     "/findings": lambda run, request: findings(run),
     "/probes": lambda run, request: reading.probes(run),
-    "/steps/{step:int}": _step,
-    "/steps/{step:int}/spans": lambda run, request: reading.spans_of(run, request.path_params["step"]),
-    "/steps/{step:int}/whatif": _what_if,
-    "/steps/{step:int}/groups/{group:int}": _group,
-    "/steps/{step:int}/groups/{group:int}/tokens/{sample:int}": _lens,
-    "/steps/{step:int}/groups/{group:int}/tokens/{sample:int}/{token:int}": _worked,
+    "/steps/{step:index}": _step,
+    "/steps/{step:index}/spans": lambda run, request: reading.spans_of(run, request.path_params["step"]),
+    "/steps/{step:index}/whatif": _what_if,
+    "/steps/{step:index}/groups/{group:index}": _group,
+    "/steps/{step:index}/groups/{group:index}/tokens/{sample:index}": _lens,
+    "/steps/{step:index}/groups/{group:index}/tokens/{sample:index}/{token:index}": _worked,
 }
 
 
@@ -129,8 +143,6 @@ def routes(catalogue: Catalogue) -> list[Route]:
                     return Answer(question(run, request))
             except GrpoError as problem:
                 return failure(problem)
-            except sqlite3.Error as problem:  # border: the file may be damaged, or being written
-                return Answer({"error": f"the record of this run cannot be read: {problem}"}, 503)
 
         return answer
 

@@ -61,4 +61,5 @@ def _run_names(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     entries = (entry for entry in folder.iterdir() if not entry.name.startswith(".") and not entry.is_symlink())
-    return sorted(entry.name for entry in entries if (entry / "run.db").is_file())
+    # A name of other bytes than text cannot be part of an address.
+    return sorted(entry.name for entry in entries if entry.name.isprintable() and (entry / "run.db").is_file())

@@ -1,9 +1,10 @@
 """Checks of requests, and the content security policy of pages.
 
-A page of any website can make a browser send requests to this machine. So every request must name the lab's address
-(a foreign name that resolves to this machine is refused), must not come from another site, and, beyond this machine,
-must have a token. Only trials can be started and cancelled by a request, which must have the token of a lab page.
-Completions are untrusted: the policy below allows only the lab's own scripts.
+A page of any website can make a browser send requests to this machine, and every user of this machine can connect to
+it. So every request must name the lab's address (a foreign name that resolves to this machine is refused), must not
+come from another site, and must have the lab's token: in the address of the first visit, later in a cookie. Only trials
+can be started and cancelled by a request, which must also have the token of a lab page. Completions are untrusted: the
+policy below allows only the lab's own scripts.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import ipaddress
 import re
 import secrets
 from collections import deque
-from http.cookies import SimpleCookie
-from urllib.parse import parse_qs, urlsplit
+from html import escape
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.requests import cookie_parser
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from grpo.lab.answer import Answer
 
 LOOPBACK_NAMES = frozenset(["localhost", "127.0.0.1", "[::1]"])
 COOKIE = "grpo_lab"
@@ -73,33 +77,24 @@ class PageTokens:
         return self.issued[-1]
 
     def knows(self, offered: str) -> bool:
-        return any(hmac.compare_digest(offered.encode(), token.encode()) for token in list(self.issued))
+        return any(_same(offered, token) for token in list(self.issued))
 
 
 class Guard:
-    """Refuses requests of other sites and names, and sends the policy with every answer."""
+    """Refuses requests of other sites, names and users, and sends the policy with every answer."""
 
     def __init__(self, app: ASGIApp, *, address: str, token: str, policy: str, pages: PageTokens):
         self.app, self.token, self.policy, self.pages = app, token, policy, pages
+        self.session = hashlib.sha256(token.encode()).hexdigest()
+        """Value of the cookie: its characters need no quoting."""
         self.everywhere = address in ("0.0.0.0", "::")
         self.names = LOOPBACK_NAMES | {f"[{address}]" if ":" in address else address}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
-        headers = Headers(scope=scope)
-        if refusal := self._refusal(scope, headers):
-            return await PlainTextResponse(refusal, 403)(scope, receive, send)
-        if self.token and not self._knows_token(headers):
-            [offered, *_] = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
-            if not hmac.compare_digest(offered.encode(), self.token.encode()):
-                return await PlainTextResponse("token missing or wrong; open the address that grpo lab printed", 401)(
-                    scope, receive, send
-                )
-            # The token moves from the address into a cookie, so that links do not contain it.
-            welcome = RedirectResponse(scope["path"], 303)
-            welcome.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
-            return await welcome(scope, receive, send)
+        if scope["type"] != "http":  # the lab has no WebSockets
+            return await send({"type": "websocket.close", "code": 1008})
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -111,14 +106,44 @@ class Guard:
                 answer["Cross-Origin-Opener-Policy"] = "same-origin"
             await send(message)
 
-        await self.app(scope, receive, guarded)
+        await (self._own_answer(scope) or self.app)(scope, receive, guarded)
+
+    def _own_answer(self, scope: Scope) -> Response | None:
+        """A refusal, or the answer to a token in the address; None for the app's requests."""
+        headers = Headers(scope=scope)
+        if refusal := self._refusal(scope, headers):
+            return _refused(scope, refusal, 403)
+        if not self.token:
+            return None
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if any(name == "token" and _same(value, self.token) for name, value in query):
+            return self._welcome(scope["path"], [(name, value) for name, value in query if name != "token"], headers)
+        if _same(cookie_parser(headers.get("cookie", "")).get(_cookie_name(headers), ""), self.session):
+            return None
+        return _refused(scope, "token missing or wrong; open the address that grpo lab printed", 401)
+
+    def _welcome(self, path: str, query: list[tuple[str, str]], headers: Headers) -> Response:
+        """Moves the token from the address into a cookie, so that links do not contain it.
+
+        A page that loads the address without the token, because browsers do not send a strict cookie after a redirect
+        that another site's link began.
+        """
+        address = "/" + quote(path.lstrip("/\\")) + (f"?{urlencode(query)}" if query else "")
+        target = escape(address)
+        page = HTMLResponse(
+            f'<!doctype html><title>grpo lab</title><meta http-equiv="refresh" content="0; url={target}">'
+            f'<a href="{target}">grpo lab</a>',
+            headers={"Cache-Control": "no-store"},
+        )
+        page.set_cookie(_cookie_name(headers), self.session, httponly=True, samesite="strict")
+        return page
 
     def _refusal(self, scope: Scope, headers: Headers) -> str:
         host = headers.get("host", "")
         if not self._is_ours(re.sub(r":\d+$", "", host)):
             return f"grpo lab does not answer to the name {host[:100]!r}"
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             return "grpo lab answers only its own pages"
         if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
             return "grpo lab answers only its own pages"
@@ -139,6 +164,16 @@ class Guard:
         except ValueError:
             return False
 
-    def _knows_token(self, headers: Headers) -> bool:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.token.encode())
+
+def _refused(scope: Scope, why: str, status: int) -> Response:
+    return Answer({"error": why}, status) if scope["path"].startswith("/api/") else PlainTextResponse(why, status)
+
+
+def _cookie_name(headers: Headers) -> str:
+    """One per port: a browser sends the cookies of a host to all its ports, and each may have a lab."""
+    port = re.search(r":([0-9]{1,5})$", headers.get("host", ""))
+    return f"{COOKIE}_{port[1] if port else 80}"
+
+
+def _same(offered: str, secret: str) -> bool:
+    return hmac.compare_digest(offered.encode(), secret.encode())

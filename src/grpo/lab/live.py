@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -34,7 +35,7 @@ async def events(open_run: Callable[[], Run], gone: Callable[[], Awaitable[bool]
     while not await gone():
         try:
             now = await asyncio.to_thread(poll)
-        except GrpoError:  # border: a run may be moved or deleted meanwhile
+        except (GrpoError, sqlite3.Error):  # border: a run may be moved, deleted or damaged meanwhile
             return
         if now != sent:
             sent = now

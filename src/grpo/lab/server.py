@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import socket
+import secrets
+import sqlite3
+import tempfile
 import threading
 import webbrowser
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from urllib.parse import quote
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -19,13 +21,15 @@ from starlette.staticfiles import StaticFiles
 from grpo.errors import GrpoError
 from grpo.lab import chapters
 from grpo.lab.answer import Answer
-from grpo.lab.api import routes
+from grpo.lab.api import routes, unreadable
 from grpo.lab.catalogue import Catalogue
+from grpo.lab.connection import listen, web_server
 from grpo.lab.guard import Guard, PageTokens, content_policy, is_loopback
 from grpo.lab.trials.routes import routes as trial_routes
 from grpo.lab.trials.runner import Runner
 
 STATIC = Path(__file__).with_name("static")
+NO_TOKEN = "none"
 PAGES = ("/", "/runs", "/runs/{run}", "/runs/{run}/{view}", "/compare", "/metrics", "/learn", "/learn/{chapter}")
 """Paths that serve the single page; its router shows the view."""
 
@@ -54,7 +58,7 @@ def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guar
             *(Route(path, show) for path in PAGES),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        exception_handlers={404: nothing_here},
+        exception_handlers={404: nothing_here, sqlite3.Error: unreadable},
         lifespan=closing(runner),
     )
     return Guard(app, address=address, token=token, policy=content_policy(page), pages=tokens)
@@ -72,39 +76,28 @@ def closing(runner: Runner) -> Callable[[Starlette], AbstractAsyncContextManager
 
 
 def serve(runs: Path, *, address: str, port: int, token: str, open_browser: bool) -> None:
-    """Serves until interrupted. Other addresses than this machine's need a token."""
+    """Serves until interrupted. An empty token: a random one; "none": no token, only for this machine's own address."""
+    token = "" if token == NO_TOKEN else token or secrets.token_urlsafe(24)
     if not is_loopback(address) and not token:
-        raise GrpoError(
-            f"field host: other machines could read your runs at {address}; add --token SECRET, or use 127.0.0.1"
-        )
-    listener = _listen(address, port)
+        raise GrpoError(f"field host: other machines could read your runs at {address}; leave out --token {NO_TOKEN}")
+    listener = listen(address, port)
     port = listener.getsockname()[1]
     shown = "127.0.0.1" if address in ("0.0.0.0", "::") else f"[{address}]" if ":" in address else address
-    place = f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
+    place = f"http://{shown}:{port}/" + (f"?token={quote(token, safe='')}" if token else "")
     print(f"grpo lab: {place}   (runs in {runs}; stop with Ctrl-C)", flush=True)
     # Imports torch in the background, so that the first request does not wait for it.
     threading.Thread(target=_prepare, daemon=True).start()
-    if open_browser:
-        threading.Timer(0.5, webbrowser.open, [place]).start()
-    settings = uvicorn.Config(
-        make_app(runs, address=address, token=token), log_level="warning", access_log=False, timeout_graceful_shutdown=1
-    )
-    uvicorn.Server(settings).run([listener])
+    with tempfile.TemporaryDirectory(prefix="grpo-lab-") as private:
+        if open_browser:
+            threading.Timer(0.5, show_in_browser, [place, Path(private)]).start()
+        web_server(make_app(runs, address=address, token=token)).run([listener])
 
 
-def _listen(address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((address, port))
-    except OSError as error:
-        listener.close()
-        raise GrpoError(
-            f"field port: cannot listen at {address}:{port}: {error.strerror}; choose another port"
-        ) from error
-    listener.listen(128)
-    return listener
+def show_in_browser(place: str, private: Path) -> None:
+    """Opens the address through a file that only this user can read: every user can read a browser's arguments."""
+    page = private / "open.html"
+    page.write_text(f'<!doctype html><title>grpo lab</title><meta http-equiv="refresh" content="0; url={place}">')
+    webbrowser.open(page.as_uri())
 
 
 def _prepare() -> None:

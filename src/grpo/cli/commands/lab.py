@@ -20,9 +20,10 @@ class LabOptions:
     port: int = 8765
     """Port; 0: any free one."""
     host: str = "127.0.0.1"
-    """Address to listen on; an address that other machines can reach needs --token."""
+    """Address to listen on."""
     token: str = ""
-    """Secret that the browser sends once, in the address."""
+    """Secret in the printed address; empty: a random one; none: no token, every user of this machine can read the
+    runs. The list of processes shows a token given here."""
     open: bool = True
     """Open the browser."""
 

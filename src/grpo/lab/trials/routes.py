@@ -38,8 +38,8 @@ def routes(runner: Runner) -> list[Route]:
                 return Answer({"error": f"trial: more than {MOST_BYTES:,} bytes"}, 413)
         try:
             data = json.loads(body)
-        except ValueError:  # border: untrusted request body
-            return Answer({"error": "trial: no JSON"}, 400)
+        except (ValueError, RecursionError):  # border: untrusted request body
+            return Answer({"error": "trial: not valid JSON, or nested too deeply"}, 400)
         try:
             started = await run_in_threadpool(runner.start, data, rewards())
         except GrpoError as problem:
