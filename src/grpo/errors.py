@@ -1,11 +1,27 @@
 """Errors that users see."""
 
+MOST_CHARACTERS = 2000
+"""Of a message."""
+
+
+def one_line(text: str, most: int = 1000) -> str:
+    """Text for a message: control characters and line breaks escaped, at most `most` characters.
+
+    >>> one_line("two\\nlines", most=5)
+    'two\\\\n…'
+    """
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: most + 1])
+    return text if len(text) <= most else f"{text[:most]}…"
+
 
 class GrpoError(Exception):
     """An error that the user can fix, in one line: the field or file (and line), what is wrong, what to do.
 
     The command line prints it without a traceback and exits with 2; `--debug` shows the traceback.
     """
+
+    def __init__(self, message: str):
+        super().__init__(one_line(message, MOST_CHARACTERS))
 
 
 class DiskFullError(GrpoError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from grpo.config.parse import one_line, shown
+from grpo.config.parse import shown
 from grpo.errors import GrpoError
 
 USAGE = """\
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     except GrpoError as error:
         if debug:
             raise
-        print(f"grpo: {one_line(str(error), 2000)}", file=sys.stderr)
+        print(f"grpo: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

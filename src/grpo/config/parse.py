@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from grpo.errors import GrpoError
+from grpo.errors import GrpoError, one_line
 
 T = TypeVar("T")
 
@@ -280,12 +280,6 @@ class _Reader:
 def nearest(value: object, kind: object) -> str:
     found = difflib.get_close_matches(str(value)[:60], get_args(kind), n=1) if isinstance(value, str) else []
     return f'; did you mean "{found[0]}"?' if found else ""
-
-
-def one_line(text: str, most: int = 1000) -> str:
-    """Text for a message: control characters escaped, at most `most` characters."""
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: most + 1])
-    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def shown(value: object) -> str:

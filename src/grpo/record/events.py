@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo.config.parse import one_line
-from grpo.errors import GrpoError
+from grpo.errors import GrpoError, one_line
 from grpo.types import Group
 
 if TYPE_CHECKING:

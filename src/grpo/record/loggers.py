@@ -19,9 +19,8 @@ from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grpo.config.parse import one_line
 from grpo.config.schema import as_dict, to_toml
-from grpo.errors import GrpoError
+from grpo.errors import GrpoError, one_line
 from grpo.record.events import Callback, Callbacks
 from grpo.types import Group
 

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from grpo.config.parse import one_line
 from grpo.config.schema import check_run_name, with_current_names
-from grpo.errors import GrpoError
+from grpo.errors import GrpoError, one_line
 from grpo.record.columns import decoded
 from grpo.record.lock import is_abandoned
 from grpo.record.metrics import EVAL_METRICS, check_names

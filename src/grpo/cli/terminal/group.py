@@ -17,7 +17,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from grpo.config.parse import one_line
+from grpo.errors import one_line
 from grpo.types import Completion, Group
 
 FAINT = "dim"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo.config.models import EMBEDDED
-from grpo.config.parse import one_line, shown
-from grpo.errors import GrpoError
+from grpo.config.parse import shown
+from grpo.errors import GrpoError, one_line
 from grpo.model.hub import locate_model
 from grpo.model.hub.folder import adapter_base
 
