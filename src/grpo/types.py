@@ -100,6 +100,10 @@ class Completion:
     """Whether the answer is right, apart from the reward; None if it cannot be judged."""
     traits: Mapping[str, float] = field(default_factory=dict)
     """Properties of the text that earn no reward, such as whether the working was written out."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Columns that reward functions logged for it with `log_extra`: JSON values."""
+    logged: Mapping[str, float] = field(default_factory=dict)
+    """Metrics that reward functions logged with `log_metric` in the calls that scored it."""
     why: str = ""
     """Error of its scoring: a time-out or crash (reward 0), or a failure of the reward function (unscored)."""
     ref_logprobs: np.ndarray | None = None

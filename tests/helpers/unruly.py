@@ -74,7 +74,8 @@ def batch(completions, **columns):
 
 
 def odd(problem, text):
-    return {"nan": float("nan"), "inf": float("inf"), "word": "one", "list": [1.0]}.get(text, 0.0)
+    strange = {"nan": float("nan"), "inf": float("inf"), "word": "one", "list": [1.0]}
+    return {**strange, "1e20": 1e20, "-1e39": -1e39, "1e400": 10**400}.get(text, 0.0)
 
 
 def short(completions, **columns):

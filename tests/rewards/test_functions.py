@@ -19,6 +19,7 @@ from grpo.record.metrics import TIMED_METRICS
 from grpo.record.store import Run
 from grpo.rewards import Scorer
 from grpo.rewards.functions import Spec, parse
+from grpo.rewards.pool.invoke import LARGEST, TOO_LARGE
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Completion, Group, Problem, chat
 from helpers import trl_rewards
@@ -287,15 +288,35 @@ def test_a_failure_leaves_a_completion_unscored_and_a_hang_scores_nothing() -> N
         ("odd", "inf", "part 'odd' is inf; return a finite number"),
         ("odd", "word", "part 'odd' is 'one'; return a finite number"),
         ("odd", "list", "part 'odd' is [1.0]; return a finite number"),
+        ("odd", "1e20", f"part 'odd' is 1e+20; {TOO_LARGE}"),
+        ("odd", "-1e39", f"part 'odd' is -1e+39; {TOO_LARGE}"),
+        ("odd", "1e400", f"part 'odd' is 1{'0' * 199}…; return a finite number"),
         ("short", "x", "returned 1 values for 2 completions; return one for each"),
         ("number", "x", "returned 1.0; return a list with a number for each completion"),
     ],
 )
 def test_a_mistake_names_function_and_row(name: str, text: str, says: str) -> None:
-    row = 1 if name == "odd" else 0
+    row, shown = (1, text) if name == "odd" else (0, "fine")
     with pytest.raises(GrpoError) as caught:
         scored(f"{HERE / 'unruly.py'}:{name}", group_of("fine", text))
-    assert str(caught.value) == f"reward {HERE / 'unruly.py'}:{name}, problem p, completion {row}: {says}"
+    assert str(caught.value) == f"reward {HERE / 'unruly.py'}:{name}, problem p, completion {row} ({shown!r}): {says}"
+
+
+def test_the_weighted_sum_must_have_a_finite_square_too(tmp_path: Path) -> None:
+    """1e19 is allowed; twice it, by a weight or by two functions, is not. The largest float32 is its square."""
+    assert np.isfinite(np.float32(LARGEST) ** 2)
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.float32(LARGEST * 1.0001) ** 2)
+    file = tmp_path / "mine.py"
+    file.write_text("def f(problem, text):\n    return 1e19\ndef g(problem, text):\n    return 1e19\n")
+    assert [one.reward for one in scored(f"{file}:f", group_of("42"))] == [1e19]
+    assert [one.reward for one in scored(f"{file}:f, {file}:g*-1", group_of("42"))] == [0.0]
+    for reward in (f"{file}:f*2", f"{file}:f, {file}:g"):
+        with pytest.raises(GrpoError) as caught:
+            scored(reward, group_of("4" * 100))
+        text = repr("4" * 100)[:60]
+        assert f", problem p, completion 0 ({text}…): the weighted sum is 2e+19; {TOO_LARGE}" in str(caught.value)
+        assert str(caught.value).startswith(f"reward {file}:f, ")
 
 
 def test_a_checker_without_end_costs_the_limit(tmp_path: Path) -> None:
@@ -388,7 +409,9 @@ def test_a_mistake_stops_the_run_and_loses_nothing(
         "    return [float('nan') if trainer_state.global_step == 1 else float(len(c)) for c in completions]\n"
     )
     assert main([*TRAIN, "--reward", "mine.py:f"]) == 2
-    assert "grpo: reward mine.py:f, problem train/1/0, completion 0: part 'f' is nan" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert printed.startswith("grpo: reward mine.py:f, problem train/1/0, completion 0 ('")
+    assert "'): part 'f' is nan; return a finite number" in printed
     with Run.open(Path("runs"), "job", readonly=True) as run:
         assert [row["step"] for row in run.metrics()] == [0]
 

@@ -124,4 +124,4 @@ def test_a_function_of_another_process_is_refused() -> None:
         ),
         Scorer(Arithmetic(), "python:close") as scorer,
     ):
-        scorer.ready()
+        scorer.ready([])

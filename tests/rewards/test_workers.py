@@ -264,7 +264,7 @@ def test_no_torch_and_none_of_the_trainers_threads_come_along(tmp_path: Path) ->
     ("code", "says"),
     [
         ("def other(problem, text): pass", "has no function f; it has other"),
-        ("def f(): pass", "takes (); write (completions, **columns)"),
+        ("def f(): pass", "takes (); write (problem, text) for one"),
         ("x = 1\nraise RuntimeError('not today')", "line 2: RuntimeError: not today"),
         ("def f(:", "line 1: SyntaxError"),
         ("import nothing_of_this_name", "line 1: ModuleNotFoundError"),

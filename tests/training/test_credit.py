@@ -224,3 +224,24 @@ def test_the_kind_of_standard_deviation_reaches_every_way_of_crediting() -> None
     values = [replace(completion(1, reward=r), values=np.full(1, 0.5, np.float32)) for r in (1.0, 0.0)]
     found = first_advantages(value_config(scale="batch_std", std="population", std_eps=0.1), group(*values))
     assert found == [pytest.approx([0.5 / 0.6, -0.5 / 0.6])]
+
+
+@pytest.mark.parametrize("size", [1e15, 1e18, 1.8e19])
+@pytest.mark.parametrize("scale", ["group_std", "batch_std"])
+def test_rewards_near_the_limit_of_float32_keep_their_signal(size: float, scale: str) -> None:
+    """±size, 400 completions: in float32 the sum of the squares overflows. The std is size · √(400/399), so every
+    advantage is ±√(399/400)."""
+    large = group(*(completion(reward=size * (-1) ** i) for i in range(400)))
+    [advantages] = first_advantages(config(scale=scale), large)
+    assert advantages == pytest.approx([math.sqrt(399 / 400) * (-1) ** i for i in range(400)], rel=1e-6)
+    metrics = credit([large], config(scale=scale))[1]
+    assert metrics["reward_std"] == pytest.approx(size * math.sqrt(400 / 399), rel=1e-6)
+    assert metrics["zero_signal_groups"] == 0.0
+
+
+def test_parts_near_the_limit_of_float32_are_normalised_too() -> None:
+    rewards = [{"huge": 1.8e19 * sign, "small": 0.0} for sign in (1, -1)]
+    [advantages] = first_advantages(
+        config(scale="group_std", parts="normalise"), group(*(completion(reward=p["huge"], parts=p) for p in rewards))
+    )
+    assert advantages == pytest.approx([math.sqrt(0.5), -math.sqrt(0.5)], rel=1e-3)

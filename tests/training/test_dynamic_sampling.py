@@ -50,7 +50,7 @@ class Fake:
         texts = {problem.id: LIVELY if self.lively.pop(0) else DULL for problem in problems}
         return ScriptedEngine(Characters(), texts).sample(problems, group_size)
 
-    def score(self, groups: Sequence[Group]) -> list[Group]:
+    def score(self, groups: Sequence[Group], step: int = 0) -> list[Group]:
         task = SimpleNamespace(
             name="ones", trusted=True, score=lambda problem, text: {"correct": float(text == problem.answer)}
         )

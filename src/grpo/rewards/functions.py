@@ -1,6 +1,6 @@
 """Reward functions: parses the field `reward`, loads the functions and calls them.
 
-A function has one of two signatures:
+signature.py decides how a function is called:
 
     def reward(completions, answer, **columns): ...     # as in TRL: lists in, a list out; may be async
     def reward(problem, text): ...                      # one completion in, a number out
@@ -18,12 +18,15 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 from grpo.errors import GrpoError
+from grpo.rewards.call_log import CallLog
 from grpo.rewards.pool.invoke import Outcome, Request
+from grpo.rewards.signature import Signature, columns_of
 from grpo.tasks.handed_over import refuse_recorded
 from grpo.types import chat
 
@@ -95,60 +98,67 @@ class FunctionReward:
 
     batched = True
     """Known once the function is loaded."""
+    required: tuple[str, ...] = ()
 
     def __init__(self, spec: Spec, function: Callable[..., Any] | None = None):
         self.spec, self.name, self.function = spec, spec.part, function
 
     def load(self) -> None:
         self.function = self.function or load_function(self.spec)
-        self.parameters = inspect.signature(self.function).parameters
-        self.batched = takes_lists(self.parameters, str(self.spec))
+        self.signature = Signature.of(self.function, str(self.spec))
+        self.batched = self.signature.batched
+        self.required = self.signature.required if self.batched else ()
         self.other_form: bool | None = None
         """Whether it takes messages where rows are texts, or the reverse; None until a call has succeeded."""
 
     def __call__(self, request: Request) -> list[Outcome]:
         if not self.batched:
-            return [Outcome({self.name: self._value(request.problem, text)}) for text in request.texts]
-        values = self._values(request)
+            given = [self.signature.accepted({"problem": request.problem, "text": text}) for text in request.texts]
+            return [Outcome({self.name: self._value(arguments)}) for arguments in given]
+        values, log = self._values(request)
         if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
             raise GrpoError(f"returned {values!r:.200}; return a list with a number for each completion")
-        return [Outcome({self.name: value}) for value in values]
+        logged = log.means()
+        return [Outcome({self.name: value}, extra=log.row(i), logged=logged) for i, value in enumerate(values)]
 
-    def _values(self, request: Request) -> Any:
+    def _values(self, request: Request) -> tuple[Any, CallLog]:
         """Passes texts or messages, whichever the row has. If the function fails on these, passes the other form:
         `text.strip()` fails on a list of messages, and `completion[0]["content"]` on a text."""
         errors = []
         for other_form in (False, True) if self.other_form is None else (self.other_form,):
-            arguments = trl_arguments(request, messages=request.problem.conversational != other_form)
+            log = CallLog(len(request.texts))
+            arguments = trl_arguments(request, log, messages=request.problem.conversational != other_form)
+            # A column that this row lacks and others have is None, as in a `datasets.Dataset`.
+            missing = dict.fromkeys(name for name in self.required if name not in arguments)
+            missing = {name: [None] * len(request.texts) for name in missing}
             try:
-                values = self._value(**self._accepted(arguments))
+                values = self._value(self.signature.accepted({**arguments, **missing}))
             except (TypeError, AttributeError) as error:  # border: user code that expects the other form
                 errors.append(error)
             else:
                 self.other_form = other_form
-                return values
+                return values, log
         raise errors[0]
 
-    def _value(self, *arguments: Any, **named: Any) -> Any:
+    def _value(self, arguments: dict[str, Any]) -> Any:
         assert self.function is not None
-        result = self.function(*arguments, **named)
-        return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+        result = self.function(**arguments)
+        return event_loop().run(_awaited(result)) if inspect.isawaitable(result) else result
 
-    def _accepted(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters.values()):
-            return arguments
-        return {name: value for name, value in arguments.items() if name in self.parameters}
+
+@cache
+def event_loop() -> asyncio.Runner:
+    """The event loop of this worker process. All calls share it, so that a client or lock of the file lives on."""
+    return asyncio.Runner()
 
 
 async def _awaited(result: Any) -> Any:
     return await result
 
 
-def trl_arguments(request: Request, *, messages: bool) -> dict[str, Any]:
+def trl_arguments(request: Request, log: CallLog, *, messages: bool) -> dict[str, Any]:
     """The keyword arguments of TRL's trainer, with prompts and completions as lists of messages or as texts."""
     problem, count = request.problem, len(request.texts)
-    columns = {"answer": problem.answer, "solution": problem.answer, **problem.columns}
-    columns = {name: value for name, value in columns.items() if name not in ("prompt", "completion", "completion_ids")}
     if messages:
         prompt: Any = [dict(message) for message in problem.messages or chat(problem.prompt)]
         completions: Any = [[{"role": "assistant", "content": text}] for text in request.texts]
@@ -158,24 +168,11 @@ def trl_arguments(request: Request, *, messages: bool) -> dict[str, Any]:
         "prompts": [prompt] * count,
         "completions": completions,
         "completion_ids": [list(tokens) for tokens in request.tokens] or [[]] * count,
-        **{name: [value] * count for name, value in columns.items()},
-        "trainer_state": SimpleNamespace(global_step=request.step),
-        "log_extra": lambda column, values: None,
-        "log_metric": lambda name, value: None,
+        **{name: [value] * count for name, value in columns_of(problem).items()},
+        "trainer_state": request.state,
+        "log_extra": log.log_extra,
+        "log_metric": log.log_metric,
     }
-
-
-def takes_lists(parameters: Mapping[str, inspect.Parameter], spec: str) -> bool:
-    """True for TRL's signature, False for (problem, text)."""
-    if {"completions", "completion_ids"} & set(parameters):
-        return True
-    positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if sum(p.default is p.empty for p in positional) == 2:
-        return False
-    raise GrpoError(
-        f"reward {spec}: takes ({', '.join(parameters)}); write (completions, **columns) for lists of completions, or "
-        "(problem, text) for one at a time"
-    )
 
 
 def load_function(spec: Spec) -> Callable[..., Any]:

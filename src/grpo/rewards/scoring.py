@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from grpo.config import Scoring
+from grpo.config.parse import one_line
 from grpo.errors import GrpoError
 from grpo.rewards.functions import FunctionReward, Spec, parse
 from grpo.rewards.pool.confine import Limits
-from grpo.rewards.pool.invoke import Outcome, Request, Reward, TaskReward, invoke_each
+from grpo.rewards.pool.invoke import LARGEST, TOO_LARGE, Outcome, Request, Reward, TaskReward, invoke_each
 from grpo.rewards.pool.workers import Workers, pickled
+from grpo.rewards.signature import refuse_unknown_columns
+from grpo.rewards.trainer_state import TrainerState
 from grpo.tasks.protocol import ChecksCorrectness, HasRequirements, HasTraits, Task, is_trusted
 from grpo.types import Completion, Group, Problem, changed
 
@@ -65,9 +68,12 @@ class Scorer:
         scoring: Scoring | None = None,
         device: str = "cpu",
         functions: Mapping[str, Callable[..., Any]] | None = None,
+        state: TrainerState | None = None,
     ):
-        """`functions`: those that `reward` names as `python:NAME`."""
+        """`functions`: those that `reward` names as `python:NAME`. `state`: what reward functions are told of the
+        run."""
         self.task, self.scoring, self.device = task, scoring or Scoring(), device
+        self.state = state or TrainerState()
         self.functions = functions or {}
         self.specs = parse(reward) or [Spec("task", "", 1.0)]
         _refuse_duplicate_names(self.specs)
@@ -101,20 +107,25 @@ class Scorer:
         if self.rewards_task and isinstance(self.task, HasRequirements):
             self.task.check_requirements()
 
-    def ready(self) -> None:
-        """Waits until the rewards are loaded. Raises GrpoError where one cannot be."""
-        if self.workers:
-            self.workers.ready()
+    def ready(self, problems: Sequence[Problem]) -> None:
+        """Waits until the rewards are loaded. Raises GrpoError where one cannot be, or takes a column that the
+        `problems` do not have."""
+        if not self.workers:
+            return
+        self.workers.ready()
+        titles = [reward.title for reward in self.rewards if reward.start is None]
+        for title, required in zip(titles, self.workers.required, strict=True):
+            refuse_unknown_columns(title, required, problems)
 
-    def submit(self, groups: Sequence[Group]) -> Pending:
+    def submit(self, groups: Sequence[Group], step: int = 0) -> Pending:
         """Starts to score and returns at once; `collect` waits. More groups may be added."""
-        pending = Pending(self)
+        pending = Pending(self, step)
         pending.add(groups)
         return pending
 
-    def score(self, groups: Sequence[Group]) -> list[Group]:
+    def score(self, groups: Sequence[Group], step: int = 0) -> list[Group]:
         """+ rewards by part, their sum, the task's traits, and the reason where scoring went wrong."""
-        return self.submit(groups).collect()
+        return self.submit(groups, step).collect()
 
     def score_texts(self, pairs: Iterable[tuple[Problem, str]]) -> list[Completion]:
         """Each text as a scored completion of its problem."""
@@ -186,8 +197,9 @@ class Scorer:
 class Pending:
     """Completions that are being scored."""
 
-    def __init__(self, scorer: Scorer):
-        self.scorer = scorer
+    def __init__(self, scorer: Scorer, step: int = 0):
+        """`step`: that of the training, which reward functions see."""
+        self.scorer, self.state = scorer, scorer.state.at(step)
         self.groups: list[Group] = []
         self.requests: list[Request] = []
         self.waits: list[Callable[[], list[Outcomes | None]]] = []
@@ -201,7 +213,7 @@ class Pending:
                 group.problem,
                 tuple(completion.text for completion in group.completions),
                 tuple(tuple(completion.tokens.tolist()) for completion in group.completions) if workers else (),
-                group.policy_version,
+                self.state,
             )
             for group in groups
         ]
@@ -232,7 +244,11 @@ class Pending:
 
         def scored(group: Group, by_reward: Sequence[Sequence[Outcome]]) -> Group:
             rows = zip(group.completions, zip(*by_reward, strict=True), strict=True)
-            completions = (_scored(done, rewards, found, has_verdict) for done, found in rows)
+            completions = [_scored(done, rewards, found, has_verdict) for done, found in rows]
+            for row, done in enumerate(completions):
+                if done.reward is not None and abs(done.reward) > LARGEST:
+                    titles = ", ".join(weighted.title for weighted in rewards if weighted.counts)
+                    raise GrpoError(f"{titles}, {_named(group, row)}: the weighted sum is {done.reward:g}; {TOO_LARGE}")
             return replace(group, completions=tuple(completions))
 
         return [
@@ -245,11 +261,15 @@ def _scored(
 ) -> Completion:
     parts: dict[str, float | None] = {}
     traits: dict[str, float] = {}
+    extra: dict[str, Any] = {}
+    logged: dict[str, float] = {}
     values: list[float] = []
     correct: bool | None = None
     for weighted, outcome in zip(rewards, outcomes, strict=True):
         parts |= outcome.parts
         traits |= outcome.traits
+        extra |= outcome.extra
+        logged |= outcome.logged
         values += [weighted.weight * value for value in outcome.parts.values() if value is not None]
         # A completion that makes a checker hang scores 0, and its group keeps its comparison.
         values += [0.0] * (weighted.counts and outcome.fault in ("timeout", "crash"))
@@ -260,7 +280,9 @@ def _scored(
         unscored = unscored or any(weighted.counts and outcome.fault == "failure" for weighted, outcome in faulty)
         why = "\n".join(f"{outcome.fault} in {weighted.title}: {outcome.why}" for weighted, outcome in faulty)
     reward = None if unscored else float(sum(values))
-    return changed(completion, parts=parts, reward=reward, correct=correct, traits=traits, why=why)
+    return changed(
+        completion, parts=parts, reward=reward, correct=correct, traits=traits, extra=extra, logged=logged, why=why
+    )
 
 
 def _correct(outcome: Outcome, has_verdict: bool) -> bool | None:
@@ -285,7 +307,12 @@ def _refuse_mistakes(title: str, groups: Sequence[Group], outcomes: Outcomes) ->
     for group, rows in zip(groups, outcomes, strict=True):
         for row, outcome in enumerate(rows):
             if outcome.fault == "mistake":
-                raise GrpoError(f"{title}, problem {group.problem.label}, completion {row}: {outcome.why}")
+                raise GrpoError(f"{title}, {_named(group, row)}: {outcome.why}")
+
+
+def _named(group: Group, row: int) -> str:
+    """A completion in a message: its problem, its place in the group, and the start of its text."""
+    return f"problem {group.problem.label}, completion {row} ({one_line(repr(group.completions[row].text), 60)})"
 
 
 def error_line(why: str) -> str:

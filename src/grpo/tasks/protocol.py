@@ -99,6 +99,11 @@ class ExtractsAnswers(Protocol):
         ...
 
 
+def training_rows(task: Task) -> int:
+    """Number of different training problems; 0 where it has no end."""
+    return len(task.problems()) - len(task.heldout()) if isinstance(task, HasProblems) else 0
+
+
 def is_trusted(task: Task) -> bool:
     return bool(getattr(task, "trusted", False))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,12 +24,15 @@ from grpo.errors import GrpoError
 from grpo.rewards.functions import parse
 from grpo.types import Completion, Group, changed
 
+LARGE = 1e15
+"""Squares of larger rewards, summed over a batch of a million completions, may exceed the largest float32."""
+
 
 def credit(groups: Sequence[Group], config: Config) -> tuple[list[Group], dict[str, float]]:
     """(groups with advantages, one per token, and a critic's returns; metrics of the rewards)"""
     loss = config.loss
     _check_weights(groups, loss)
-    rewards_PG = torch.tensor([[np.nan if c.reward is None else c.reward for c in g.completions] for g in groups])
+    rewards_PG = _rewards([[np.nan if c.reward is None else c.reward for c in g.completions] for g in groups])
     valid_PG = ~rewards_PG.isnan()
     metrics: dict[str, float] = {}
     if loss.baseline == "value":
@@ -42,6 +46,12 @@ def credit(groups: Sequence[Group], config: Config) -> tuple[list[Group], dict[s
     # The advantages of single tokens may cancel in a completion's mean.
     metrics["zero_signal_groups"] = sum(not has_signal(group) for group in groups) / len(groups)
     return list(groups), metrics
+
+
+def _rewards(rows: Sequence[Sequence[Any]]) -> torch.Tensor:
+    """Rewards as float32, or float64 where sums of their squares could overflow in float32."""
+    rewards = torch.tensor(rows, dtype=torch.float64)
+    return rewards if rewards.nan_to_num(0.0).abs().max() > LARGE else rewards.float()
 
 
 def has_signal(group: Group) -> bool:
@@ -131,7 +141,7 @@ def _by_completion(groups: Sequence[Group], config: Config, valid_PG: torch.Tens
     if loss.parts == "normalise":
         advantages_PG = _by_part(groups, config, valid_PG)
     else:
-        rewards_PG = torch.tensor([[shaped_reward(c, config) for c in g.completions] for g in groups])
+        rewards_PG = _rewards([[shaped_reward(c, config) for c in g.completions] for g in groups])
         if loss.beta and loss.kl_in == "reward":
             kl_PG = torch.tensor([[float(kl_tokens(c, loss.kl).sum()) for c in g.completions] for g in groups])
             rewards_PG = rewards_PG - loss.beta * kl_PG
@@ -161,7 +171,7 @@ def _by_part(groups: Sequence[Group], config: Config, valid_PG: torch.Tensor) ->
         penalty = -overlong_penalty(len(completion), config.max_new_tokens, loss.overlong)
         return [np.nan if value is None else value for value in (*found, penalty if loss.overlong else None)]
 
-    parts_PGK = torch.tensor([[row(completion) for completion in group.completions] for group in groups])
+    parts_PGK = _rewards([[row(completion) for completion in group.completions] for group in groups])
     weights_K = torch.tensor([*map(weigh, names), 1.0])
     return parts_advantages(parts_PGK, weights_K, valid_PG, std=loss.std, std_eps=loss.std_eps)
 

@@ -34,7 +34,7 @@ def replace_without_signal(
         round_number += 1
         problems = fresh_problems(session.task, step, round_number, min(missing, limit - drawn), config.seed)
         fresh = session.engine.sample(problems, config.group_size, session.sampling(step))
-        kept += with_signal(session.score(fresh), config)
+        kept += with_signal(session.score(fresh, step), config)
         drawn += len(problems)
         tokens += count_tokens(fresh)
     draws = {"groups_drawn": float(drawn), "groups_kept": float(len(kept)), "tokens": float(tokens)}

@@ -17,14 +17,17 @@ def evaluate(
     scorer: Scorer,
     problems: Sequence[Problem],
     sampling: Sampling,
+    step: int = 0,
 ) -> tuple[dict[str, float], list[Group]]:
     """Metrics of one sampled and one greedy completion per problem, and the groups of sampled ones.
 
-    The sampling noise is the same at every evaluation of a run, so two evaluations differ only by the policy.
+    The sampling noise is the same at every evaluation of a run, so two evaluations differ only by the policy. `step` is
+    the number of training steps before it, which reward functions see.
     """
     sampling = replace(sampling, step=0, purpose="eval")
-    sampled = scorer.score(engine.sample(problems, 1, sampling))
-    greedy = scorer.score(engine.sample(problems, 1, replace(sampling, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)))
+    sampled = scorer.score(engine.sample(problems, 1, sampling), step)
+    greedily = replace(sampling, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+    greedy = scorer.score(engine.sample(problems, 1, greedily), step)
     completions = [group.completions[0] for group in sampled]
     row = accuracy_row(completions)
     row |= {f"greedy_{name}": value for name, value in accuracy_row([g.completions[0] for g in greedy]).items()}

@@ -40,11 +40,12 @@ def preflight(
     if not heldout:
         raise GrpoError(f"task {task.name}: has no held-out problems, so accuracy cannot be measured; add some")
     problems = [*heldout[: config.evaluation.problems], *task.draw(0, config.prompts_per_step, config.seed)]
-    scorer.ready()
+    # A dataset is checked as a whole, so that a long prompt is found now and not hours later.
+    every = task.problems() if isinstance(task, HasProblems) else problems
+    scorer.ready(every)
     check_golds(scorer, problems)
     check_vocabulary(policy)
-    # A dataset is checked as a whole, so that a long prompt is found now and not hours later.
-    check_lengths(policy, task.problems() if isinstance(task, HasProblems) else problems, config.max_new_tokens)
+    check_lengths(policy, every, config.max_new_tokens)
     check_disk(config, policy, run_path)
     check_agreement(config, policy, problems[-2:])
     prompts = [policy.prompt_tokens(problem) for problem in problems]

@@ -21,9 +21,11 @@ from grpo.record.loggers import with_loggers
 from grpo.rewards import Pending, Scorer
 from grpo.rewards.pool.workers import refuse_while_scoring
 from grpo.rewards.steps import score_steps, step_marks
+from grpo.rewards.trainer_state import TrainerState
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
 from grpo.tasks import Task
+from grpo.tasks.protocol import training_rows
 from grpo.training.evaluation import evaluate
 from grpo.training.fingerprint import fingerprints
 from grpo.training.inputs import Inputs
@@ -57,7 +59,8 @@ class Session(TrainingRun):
             task = inputs.load_task(config)
             # Its workers import reward functions while the model is loaded here.
             device = pick_device(config.system)
-            scorer = undo.enter_context(Scorer(task, config.reward, config.scoring, device, inputs.functions))
+            state = TrainerState.of(config, training_rows(task))
+            scorer = undo.enter_context(Scorer(task, config.reward, config.scoring, device, inputs.functions, state))
             scorer.check_requirements()
             prints = fingerprints(config, task, inputs)
             opened = reopen_run(config, "grpo", prints, listening, undo)
@@ -107,14 +110,14 @@ class Session(TrainingRun):
 
     def sample(self, problems: Sequence[Problem], step: int) -> Pending:
         """Completions of the problems, being scored: each sampling batch while the next one is sampled."""
-        pending = Pending(self.scorer)
+        pending = Pending(self.scorer, step)
         for groups in self.engine.sampling_batches(problems, self.config.group_size, self.sampling(step)):
             pending.add(groups)
         return pending
 
-    def score(self, groups: Sequence[Group]) -> list[Group]:
+    def score(self, groups: Sequence[Group], step: int) -> list[Group]:
         """+ rewards; with process credit, also the rewards of single steps."""
-        return self.scored(self.scorer.submit(groups))
+        return self.scored(self.scorer.submit(groups, step))
 
     def scored(self, pending: Pending) -> list[Group]:
         """Wait for the rewards of the groups in `pending`."""
@@ -136,11 +139,12 @@ class Session(TrainingRun):
         heldout = self.task.heldout()
         problems = heldout[: self.config.evaluation.problems]
         self.callbacks.on_evaluation_start(step, len(problems))
-        row, groups = evaluate(self.engine, self.scorer, problems, self.sampling())
+        row, groups = evaluate(self.engine, self.scorer, problems, self.sampling(), step)
         self.recorder.retry_when_full(lambda: self.run.record_eval(step, row, groups))
         pinned = heldout[: self.config.evaluation.probes]
         sampling = self.sampling(purpose="probe")
-        probes = self.scorer.score(self.engine.sample(pinned, self.config.group_size, sampling)) if pinned else []
+        groups = self.engine.sample(pinned, self.config.group_size, sampling) if pinned else []
+        probes = self.scorer.score(groups, step)
         self.recorder.retry_when_full(lambda: self.run.record_probes(step, probes))
         self.callbacks.on_evaluation(step, row)
         if step:

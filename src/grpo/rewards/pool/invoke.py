@@ -12,10 +12,14 @@ from types import NoneType
 from typing import Any, Literal, Protocol
 
 from grpo.errors import GrpoError
+from grpo.rewards.trainer_state import TrainerState
 from grpo.tasks.protocol import ChecksCorrectness, HasTraits, Task
 from grpo.types import Problem
 
 Fault = Literal["", "timeout", "crash", "failure", "mistake"]
+LARGEST = math.sqrt(3.4028234e38)
+"""Largest absolute reward: the largest number whose square is finite in float32."""
+TOO_LARGE = f"its square is not finite in float32, so no advantage can be computed; keep rewards below {LARGEST:.1e}"
 MAX_REASON = 4000
 """Characters kept of an error: the end of a traceback."""
 
@@ -32,8 +36,8 @@ class Request:
     texts: tuple[str, ...]
     tokens: tuple[tuple[int, ...], ...] = ()
     """Of each completion; empty where they are not known."""
-    step: int = 0
-    """Optimizer steps of the policy that sampled them."""
+    state: TrainerState = field(default_factory=TrainerState)
+    """Where training is, for functions that take `trainer_state`."""
 
     def only(self, rows: Sequence[int]) -> Request:
         tokens = tuple(self.tokens[row] for row in rows) if self.tokens else ()
@@ -48,6 +52,10 @@ class Outcome:
     traits: Mapping[str, float] = field(default_factory=dict)
     correct: bool | None = None
     """The task's verdict; None where it has none, or this is not the task."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Logged with `log_extra`: a JSON value by column."""
+    logged: Mapping[str, float] = field(default_factory=dict)
+    """Logged with `log_metric`: the mean over the call, by name."""
     fault: Fault = ""
     """timeout, crash: attributed to the completion, which scores 0. failure: an error of the function; the completion
     stays unscored. mistake: an invalid return value, which stops the run."""
@@ -60,6 +68,8 @@ class Reward(Protocol):
     name: str
     batched: bool
     """Called once with all completions of a problem, and one by one if that call fails."""
+    required: tuple[str, ...]
+    """Parameters that the data must have a column for, or that are TRL's; known once it is loaded."""
 
     def load(self) -> None:
         """Imports everything that calls need. Raises GrpoError where that fails."""
@@ -74,6 +84,7 @@ class TaskReward:
     """The task's own checker: reward by part, traits, and whether the answer is correct."""
 
     batched = False
+    required: tuple[str, ...] = ()
 
     def __init__(self, task: Task, *, rewards: bool = True):
         """`rewards=False`: only traits and correctness, for runs that are trained by other rewards."""
@@ -95,7 +106,7 @@ def invoke(reward: Reward, request: Request) -> list[Outcome]:
     """Calls the reward and returns one outcome for each completion. Only the end of the process gets past it."""
     count = len(request.texts)
     try:
-        outcomes = reward(request)
+        outcomes = [validated(outcome) for outcome in reward(request)]
     except KeyboardInterrupt:
         raise
     except GrpoError as error:  # its message already says what is wrong and what to do
@@ -107,7 +118,7 @@ def invoke(reward: Reward, request: Request) -> list[Outcome]:
     if len(outcomes) != count:
         why = f"returned {len(outcomes)} values for {count} completions; return one for each"
         return [Outcome(fault="mistake", why=why)] * count
-    return [validated(outcome) for outcome in outcomes]
+    return outcomes
 
 
 def invoke_each(reward: Reward, request: Request) -> list[Outcome]:
@@ -133,13 +144,15 @@ def _fault(error: BaseException) -> Fault:
 def validated(outcome: Outcome) -> Outcome:
     """The outcome with plain numbers; a mistake where a value is not valid."""
     numbers = (*outcome.parts.values(), *outcome.traits.values())
-    if type(outcome.correct) in (bool, NoneType) and all(type(one) is float and math.isfinite(one) for one in numbers):
+    if type(outcome.correct) in (bool, NoneType) and all(type(one) is float and abs(one) <= LARGEST for one in numbers):
         return outcome
     parts: dict[str, float | None] = {}
     for name, value in outcome.parts.items():
         number = as_number(value)
         if number is None and value is not None:
             return Outcome(fault="mistake", why=f"part {name!r} is {_short(value)}; return a finite number")
+        if number is not None and abs(number) > LARGEST:
+            return Outcome(fault="mistake", why=f"part {name!r} is {number:g}; {TOO_LARGE}")
         parts[name] = number
     correct = None if outcome.correct is None else as_number(outcome.correct)
     if correct not in (None, 0.0, 1.0) or (correct is None) != (outcome.correct is None):
@@ -150,19 +163,22 @@ def validated(outcome: Outcome) -> Outcome:
     return replace(outcome, parts=parts, traits=traits, correct=None if correct is None else bool(correct))
 
 
-def as_number(value: Any) -> float | None:
-    """A finite number of Python, numpy or torch as a float; None for anything else.
+def as_number(value: Any, *, finite: bool = True) -> float | None:
+    """A number of Python, numpy or torch as a float; None for anything else, and where it must be `finite` and is not.
 
-    >>> as_number(True), as_number(0.5), as_number("1"), as_number(float("nan")), as_number([1.0])
-    (1.0, 0.5, None, None, None)
+    >>> as_number(True), as_number(0.5), as_number("1"), as_number(float("nan")), as_number([1.0]), as_number(10**400)
+    (1.0, 0.5, None, None, None, None)
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, str | bytes) or not hasattr(value, "__float__") or getattr(value, "shape", ()) != ():
         return None
-    number = float(value)
-    return number if math.isfinite(number) else None
+    try:
+        number = float(value)
+    except (ArithmeticError, ValueError, TypeError):  # border: people's numbers, such as 10**400 or Decimal("sNaN")
+        return None
+    return number if math.isfinite(number) or not finite else None
 
 
 def _short(value: Any) -> str:

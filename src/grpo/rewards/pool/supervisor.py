@@ -350,7 +350,7 @@ def main() -> None:
     except GrpoError as error:
         return trainer.send(str(error))
     signal.alarm(0)
-    trainer.send("")
+    trainer.send([reward.required for reward in rewards])
     gc.freeze()  # garbage collection would copy the pages that workers share
     Supervisor(trainer, rewards, limits).run()
 

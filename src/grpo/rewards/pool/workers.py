@@ -95,6 +95,8 @@ class Workers:
         theirs.close()
         self.connection = Connection(ours.detach())
         self.loaded = False
+        self.required: list[tuple[str, ...]] = []
+        """Parameters of each reward that the data must have; known once they are loaded."""
         self._end = weakref.finalize(self, _end, self.connection, self.process, self.stderr)
         self.connection.send((sys.path, self.pickled, self.limits))
 
@@ -103,14 +105,14 @@ class Workers:
         if self.loaded:
             return
         try:
-            problem = self.connection.recv()
+            found: str | list[tuple[str, ...]] = self.connection.recv()
         except (EOFError, ConnectionError):
             code = self.process.wait()
             what = "took too long" if code == -signal.SIGALRM else f"ended its process with {code}"
-            problem = f"field reward: loading {', '.join(self.names)} {what}; import the file by hand to see why"
-        if problem:
-            raise GrpoError(problem)
-        self.loaded = True
+            found = f"field reward: loading {', '.join(self.names)} {what}; import the file by hand to see why"
+        if isinstance(found, str):
+            raise GrpoError(found)
+        self.loaded, self.required = True, found
 
     def start(self, requests: Sequence[Request]) -> Callable[[], list[list[list[Outcome]]]]:
         """Starts to score. The function returned waits for the outcomes, by reward, request and completion."""
