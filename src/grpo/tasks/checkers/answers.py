@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from grpo.tasks.checkers import expressions
-from grpo.tasks.checkers.numbers import Number, plain, read_number
+from grpo.tasks.checkers.numbers import Number, numbers_in, read_number, with_unit
+from grpo.tasks.checkers.typesetting import MATH, plain
 
 SEARCHED = 20_000
 """Characters searched, at the end of a completion."""
@@ -56,7 +58,7 @@ def check(text: str, gold: str, aliases: Sequence[str] = ()) -> Verdict:
 
 def _check(text: str, gold: str) -> Verdict:
     text, kind = text[-SEARCHED:], kind_of(gold)
-    for form, candidate in (*explicit(text), ("bare", text.strip()), *LENIENT[kind](text)):
+    for form, candidate in chain(explicit(text), [("bare", text.strip())], LENIENT[kind](text)):
         outcome = COMPARE[kind](candidate, gold, form) if candidate and len(candidate) <= LONGEST else None
         if outcome is not None:
             right, why = outcome
@@ -72,6 +74,8 @@ def kind_of(gold: str) -> str:
     """
     if read_number(gold):
         return "number"
+    if expressions.is_empty_set(gold):
+        return "formula"
     bare = plain(gold)
     if re.fullmatch(r"\(?[A-J]\)?", bare):
         return "choice"
@@ -131,15 +135,9 @@ def boxes(text: str) -> Iterator[tuple[int, str]]:
                 break
 
 
-LAST_NUMBER = re.compile(
-    r"(?:(?:(?<=^)|(?<=[=:(\[{$£€>]))\s{0,3}[-−–]\s?|(?<![\w)\]}.,])[-−–])?[$£€¥₹]?"
-    r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d+)?(?:/\d+(?![\d/]))?\s?%?|(?<!\d)\.\d+"
-)
-
-
 def _last_number(text: str) -> Iterator[tuple[str, str]]:
-    found = LAST_NUMBER.findall(text[-2000:].replace("{,}", ","))
-    yield from [("last number", found[-1].strip())] if found else []
+    found = numbers_in(MATH.sub(r"\1", text[-2000:].replace("{,}", ",")))
+    yield from [("last number", with_unit(found[-1]))] if found else []
 
 
 def _last_formula(text: str) -> Iterator[tuple[str, str]]:
@@ -196,21 +194,33 @@ def _number_in(candidate: str, form: str) -> Number | None:
     if "=" in candidate and (given := read_number(candidate.rpartition("=")[2])):
         return given
     if form in ("sentence", "hashes", "tag") and _is_prose(candidate, form):
-        numbers = LAST_NUMBER.findall(candidate)
-        return read_number(numbers[0]) if len(numbers) == 1 else None
+        found = numbers_in(candidate)
+        return read_number(with_unit(found[0])) if len(found) == 1 else None
     return None
 
 
 def _is_prose(candidate: str, form: str) -> bool:
     """Whether it is words, not a formula. A whole text counts as a formula only where it has no word at all."""
     words = re.findall(r"(?<!\\)\b[A-Za-z]{2,}\b", re.sub(r"\\(?:begin|end)\{\w+\*?\}", "", candidate))
-    return len([word for word in words if word not in ("pi", "sqrt")]) >= (1 if form == "bare" else 2)
+    words = [word for word in words if word not in ("pi", "sqrt") and not is_product(word)]
+    return len(words) >= (1 if form == "bare" else 2)
+
+
+def is_product(word: str) -> bool:
+    """Whether letters may be variables multiplied: two letters, or three without a vowel, in lower case.
+
+    >>> [is_product(word) for word in ("xy", "ab", "xyz", "abc", "cat", "no", "AB", "x")]
+    [True, True, True, True, False, False, False, False]
+    """
+    return word == "abc" or re.fullmatch(r"[a-df-hj-np-tv-z]{2}|[b-df-hj-np-tv-z]{3}", word) is not None
 
 
 def _compare_formulas(candidate: str, gold: str, form: str) -> Outcome:
     if normalised(candidate) == normalised(gold) and plain(candidate).replace(" ", "") == plain(gold).replace(" ", ""):
         return True, "same text"
-    if _is_prose(plain(candidate), form):
+    if expressions.is_empty_set(gold) and expressions.is_empty_set(candidate):
+        return True, "both the empty set"
+    if not expressions.assigned(plain(candidate)) and _is_prose(plain(candidate), form):
         return None
     return _as_formulas(candidate, gold, form)
 
@@ -242,6 +252,9 @@ def _compare_words(candidate: str, gold: str, form: str) -> Outcome:
     given, wanted = normalised(candidate), normalised(gold)
     if given == wanted:
         return True, "same words"
+    letters = re.sub(r"\\cdot|\\times|[ *]", "", plain(candidate))
+    if is_product(plain(gold)) and sorted(letters) == sorted(plain(gold)):
+        return True, "same product"
     if wanted in ("yes", "no") and (first := re.match(r"(yes|no|true|false)\b", given)):
         return (True, "same word") if normalised(first[1]) == wanted else (False, "other word")
     words = wanted[:1].isalpha() and wanted not in ("yes", "no")

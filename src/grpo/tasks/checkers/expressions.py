@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from grpo.tasks.checkers.numbers import plain
+from grpo.tasks.checkers.numbers import read_number
+from grpo.tasks.checkers.typesetting import plain
+from grpo.tasks.checkers.units import Unit, read_unit
 
 LIMIT = 2.0
 """Seconds for one comparison."""
@@ -38,7 +40,30 @@ class _TimeLimitError(BaseException):
 
 def equal(gold: str, answer: str) -> bool | None:
     """Whether two formulas are equal; None where the answer cannot be parsed or compared in time. Needs math-verify."""
-    gold, answer = prepared(gold), prepared(answer)
+    if is_empty_set(gold) or is_empty_set(answer):
+        return is_empty_set(gold) and is_empty_set(answer)
+    (gold, mine), (answer, its) = _measured(gold), _measured(answer)
+    if not mine or not its:
+        return _equal(prepared(gold), prepared(answer))
+    ratios = {ratio for one in mine for two in its if (ratio := one.ratio(two)) is not None}
+    scaled = [gold if ratio == 1 else rf"\frac{{{ratio.numerator}}}{{{ratio.denominator}}}({gold})" for ratio in ratios]
+    verdicts = [_equal(prepared(formula), prepared(answer)) for formula in scaled]
+    return True in verdicts or (None if None in verdicts else False)
+
+
+def _equal(gold: str, answer: str) -> bool | None:
+    parts, given_parts = MODULUS.split(gold, maxsplit=1), MODULUS.split(answer, maxsplit=1)
+    if len(parts) != len(given_parts):
+        return False
+    if len(parts) == 2:
+        pairs = zip(parts, given_parts, strict=True)
+        return all(_equal(*(EQUIVALENT.sub("", one).strip(" (){}") for one in pair)) for pair in pairs)
+    if (names := assigned(gold)) and (given_names := assigned(answer)):
+        return names.keys() == given_names.keys() and all(_equal(names[name], given_names[name]) for name in names)
+    return _same(_as_tuple(gold), _as_tuple(answer))
+
+
+def _same(gold: str, answer: str) -> bool | None:
     if side_by_side(answer):
         return None
     if (brackets(gold), brackets(answer)) in DIFFERENT:
@@ -53,6 +78,71 @@ def equal(gold: str, answer: str) -> bool | None:
             return bool(_math_verify().verify([wanted], [given], **EXACTLY))
     except _TimeLimitError:
         return None
+
+
+EMPTY_SET = re.compile(r"\\(?:varnothing|emptyset)|∅|\\?\{\s*\\?\}|(?:the )?empty set", re.IGNORECASE)
+MODULUS = re.compile(r"\(?\s*\\?[pb]?mod(?![A-Za-z])")
+EQUIVALENT = re.compile(r".*(?:\\equiv|≡)")
+UPRIGHT_UNIT = re.compile(r"\\(?:text|textrm|mathrm|mbox)\s*\{([^{}]+)\}((?:\s*\^\s*\{?-?\d\}?)?)[\s.$]*$")
+SPACED_UNIT = re.compile(r"(?<=\s)([A-Za-z]{2,}[A-Za-z/ ]*)((?:\s*\^\s*\{?-?\d\}?)?)$")
+ASSIGNMENT = re.compile(r"([A-Za-z])\s*=([^=<>]+)")
+ASSIGNED_TUPLE = re.compile(r"\(?\s*([A-Za-z](?:\s*,\s*[A-Za-z])+)\s*\)?\s*=\s*\((.+)\)")
+
+
+def is_empty_set(text: str) -> bool:
+    return EMPTY_SET.fullmatch(plain(text)) is not None
+
+
+def _measured(text: str) -> tuple[str, tuple[Unit, ...]]:
+    """A formula without its unit, and the unit's readings. A letter is a unit only in upright type: `\\text{m}`."""
+    number = read_number(text)
+    if number and not number.percent and not number.modulus and number.base == 10:
+        return rf"\frac{{{number.face.numerator}}}{{{number.face.denominator}}}", number.units
+    for pattern, shown in ((UPRIGHT_UNIT, text), (SPACED_UNIT, plain(text))):
+        if found := pattern.search(shown):
+            units, rest = read_unit((found[1] + found[2]).strip())
+            if units and not rest:
+                return shown[: found.start()], units
+    return text, ()
+
+
+def assigned(text: str) -> dict[str, str]:
+    """The values of a list of assignments to different letters; empty for any other text.
+
+    >>> assigned("x = 1, y=2"), assigned("(x,y)=(1,2)"), assigned("x=1, x=2")
+    ({'x': '1', 'y': '2'}, {'x': '1', 'y': '2'}, {})
+    """
+    if pair := ASSIGNED_TUPLE.fullmatch(text):
+        names, values = split(pair[1]), split(pair[2])
+    else:
+        found = [ASSIGNMENT.fullmatch(part) for part in split(re.sub(r"\s+and\s+|;|\\\\", ",", text))]
+        names, values = [one[1] for one in found if one], [one[2].strip() for one in found if one]
+        names = names if len(names) == len(found) else []
+    different = 1 < len(names) == len(set(names)) == len(values)
+    return dict(zip(names, values, strict=True)) if different else {}
+
+
+def _as_tuple(text: str) -> str:
+    """`(1,2)` for "x=1, y=2", in the order of the alphabet; any other text as it is."""
+    values = assigned(text)
+    ordered = values if ASSIGNED_TUPLE.fullmatch(text) else sorted(values)
+    return f"({','.join(values[name] for name in ordered)})" if values else text
+
+
+def split(text: str) -> list[str]:
+    """The parts between commas outside all brackets.
+
+    >>> split("1, (2, 3)")
+    ['1', '(2, 3)']
+    """
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
 
 
 def brackets(text: str) -> str | None:

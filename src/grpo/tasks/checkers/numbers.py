@@ -1,10 +1,15 @@
-"""Reads numbers as people and models write them, exactly: `$1,234.50`, `1{,}234`, `−3`, `3 1/2`, `1.5e3`, `50%`."""
+"""Reads numbers as people write them: `1,234`, `3 1/2`, `6.02 × 10²³`, `$5 million`, `5 km/h`, `101_2`, `twenty`."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+
+from grpo.tasks.checkers.typesetting import DEGREES, plain
+from grpo.tasks.checkers.units import NAMES, Unit, is_unit, read_unit
+from grpo.tasks.checkers.words import FRACTIONS, SCALES, SMALL, STARTS, spelled_number
 
 LONGEST = 200
 """Characters; longer texts are not numbers."""
@@ -13,109 +18,135 @@ LARGEST_EXPONENT = 400
 
 @dataclass(frozen=True)
 class Number:
-    """A number as written, and its scale: 50% is 50 at scale 1/100; 5 million is 5 at scale 10**6.
+    """A number and what it counts: a percentage, an amount of a unit, digits in a base, a residue.
 
-    >>> read_number(r"\\$1{,}234.50"), read_number("−3 1/2 km").value, read_number("3x")
-    (Number(face=Fraction(2469, 2), scale=Fraction(1, 1)), Fraction(-7, 2), None)
+    >>> read_number(r"\\$1{,}234.50").face, read_number("−3 1/2 km").face, read_number("5 million").face
+    (Fraction(2469, 2), Fraction(-7, 2), Fraction(5000000, 1))
+    >>> read_number("101_2"), read_number("3x")
+    (Number(face=Fraction(5, 1), percent=False, units=(), base=2, modulus=0), None)
     """
 
     face: Fraction
-    scale: Fraction = Fraction(1)
+    percent: bool = False
+    units: tuple[Unit, ...] = ()
+    """Readings of its unit; none for a noun such as "apples"."""
+    base: int = 10
+    modulus: int = 0
+    """Of a residue; 0 for none."""
 
     @property
     def value(self) -> Fraction:
-        return self.face * self.scale
+        return self.face / 100 if self.percent else self.face
 
     def same(self, other: Number) -> bool:
-        """Whether both are equal. Where only one has a percent sign or "million", either reading of the other counts.
+        """Whether both are equal. A number without a unit is in the other's unit.
 
         >>> [read_number("50%").same(read_number(text)) for text in ("50%", "50", "0.5", "0.5%", "5")]
         [True, True, True, False, False]
+        >>> [read_number("5 m").same(read_number(text)) for text in ("5", "500 cm", "5 apples", "5 cm", "5 s", "5%")]
+        [True, True, True, False, False, False]
         """
-        if self.scale == other.scale:
+        if (self.base, self.modulus) != (other.base, other.modulus):
+            return False
+        if self.modulus:
+            return (self.face - other.face) % self.modulus == 0
+        if self.units and other.units:
+            ratios = (one.ratio(two) for one in self.units for two in other.units)
+            return any(ratio is not None and self.face * ratio == other.face for ratio in ratios)
+        if self.percent and other.percent:
             return self.face == other.face
-        if 1 in (self.scale, other.scale):
-            return self.face == other.face or self.value == other.value
-        return self.value == other.value
+        if self.percent or other.percent:
+            return not (self.units or other.units) and bool(self.readings & other.readings)
+        return bool(self.readings & other.readings)
+
+    @property
+    def readings(self) -> set[Fraction]:
+        """The values that it may have to a reader who expects no mark: 50% is 50 or 0.5, 50 cents are 50 or 0.5."""
+        amounts = {self.face * (unit.total or unit).factor for unit in self.units if (unit.total or unit).is_money}
+        return {self.face, self.value, *amounts}
 
 
 DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?:[ ]\d{3})+|\d+)(?:\.\d*)?|\.\d+"
-EXPONENT = (
-    r"(?:[eE](?P<e>[+-]?\d+)|[ ]?(?:\\times|\\cdot|[*x])[ ]?10[ ]?\^[ ]?(?:\{(?P<ten>[+-]?\d+)\}|(?P<ten1>[+-]?\d+)))"
-)
-DECIMAL = rf"(?P<decimal>{DIGITS}){EXPONENT}?"
+POWER_OF_TEN = r"10[ ]?\^[ ]?(?:[{(](?P<ten%s>[+-]?\d+)[)}]|(?P<bare_ten%s>[+-]?\d+))"
+EXPONENT = rf"(?:[eE](?P<e>[+-]?\d+)|[ ]?(?:\\times|\\cdot|[*x])[ ]?{POWER_OF_TEN % ('', '')})"
+DECIMAL = rf"(?:{POWER_OF_TEN % (1, 1)}|(?P<decimal>{DIGITS}){EXPONENT}?)"
 FRACTION = r"(?:(?P<whole>\d+)[ ]?)?\\frac(?:\{(?P<a>[^{}]+)\}\{(?P<b>[^{}]+)\}|(?P<a1>\d)(?P<b1>\d))"
 SLASHED = rf"(?:(?P<whole1>\d+)[ ])?(?P<a2>{DIGITS})[ ]?/[ ]?(?P<b2>{DIGITS})"
+MONEY = r"US\$|[CA]\$|[$£€¥₹₩]|(?:USD|EUR|GBP|JPY|CNY|INR|KRW|CHF|CAD|AUD)(?![A-Za-z])"
 NUMBER = re.compile(
-    rf"(?P<sign>[+-])?[ ]?(?P<money>[$£€¥₹])?[ ]?(?P<sign1>[+-])?[ ]?(?:{FRACTION}|{SLASHED}|{DECIMAL})[ ]?(?P<unit>.*)"
+    rf"(?P<sign>[+-])?[ ]?(?P<money>{MONEY})?[ ]?(?P<sign1>[+-])?[ ]?(?:{FRACTION}|{SLASHED}|{DECIMAL})[ ]?(?P<tail>.*)"
 )
-SCALES = {
-    **dict.fromkeys(("%", "percent", "cent", "cents"), Fraction(1, 100)),
-    **dict.fromkeys(("half", "halves"), Fraction(1, 2)),
-    **dict.fromkeys(("third", "thirds"), Fraction(1, 3)),
-    **dict.fromkeys(("quarter", "quarters"), Fraction(1, 4)),
-    **{"dozen": Fraction(12), "hundred": Fraction(100), "thousand": Fraction(1000)},
-    **{"million": Fraction(10**6), "billion": Fraction(10**9), "trillion": Fraction(10**12)},
-}
+RESIDUE = re.compile(r"(?:.*(?:\\equiv|≡)[ ]?)?(-?\d+)[ ]?,?[ ]?\(?[ ]?\\?[pb]?mod(?:ulo)?[ ]?[{(]?[ ]?(\d+)[ ]?[)}]*")
+BASED = re.compile(
+    r"(-?)\(?([\dA-Fa-f ]+)\)?[ ]?(?:_[ ]?\{?[ ]?(?:base[ ]?)?(\d+|[a-z]+)[ ]?\}?|\(?(?:in )?base[ -]?(\d+|[a-z]+)\)?)"
+)
+PERCENT = re.compile(r"%|(?:percent|per cent|percentage points?)(?![A-Za-z])", re.IGNORECASE)
+RATE = re.compile(r"/|(?:per|a|an|each|every)(?![A-Za-z])")
+UNIT_FRACTION = re.compile(r"\\frac\{\s*([A-Za-z][^{}\d]*)\}\{\s*([A-Za-z][^{}]*)\}")
+SHORT_SCALES = {"k": 10**3, "K": 10**3, "M": 10**6, "mn": 10**6, "B": 10**9, "bn": 10**9}
+"""After a currency: $5k."""
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-SHORT_UNITS = _words("m s g h l L J N W V mm cm dm km ft yd mi in kg mg lb oz ml cl hr ms am pm")
-JOINING = _words("a an per of us")
-NO_UNIT = _words("or and to by mod over times plus minus pi sqrt sin cos tan log ln exp not")
-"""Words that are not units: the number before them is only part of the answer."""
-UNIT = re.compile(r"[A-Za-z°²³µ'/.()\^\- ]|(?<=\^)\{?[23]\}?")
-
-LOOKALIKES = str.maketrans(
-    {
-        **dict.fromkeys("−–—‒﹣－", "-"),
-        **dict.fromkeys("\u00a0\u2009\u202f\u2007\u2005\u200a\t\n", " "),
-        "×": r"\times ",
-        "⁄": "/",
-        "½": " 1/2",
-        "⅓": " 1/3",
-        "⅔": " 2/3",
-        "¼": " 1/4",
-        "¾": " 3/4",
-        "％": "%",
-        "，": ",",
-    }
-)
-TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
-SPACES = re.compile(r"(?<!\\)\\[,;:! ]|\\q?quad(?![A-Za-z])|~|[ ]+")
-DECORATION = re.compile(r"\\left(?![A-Za-z])|\\right(?![A-Za-z])|\\displaystyle|\\[()\[\]]|\*\*|`|(?<!\\)\$(?!\d)")
-DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?|\s*°(?![CFK])|\s*\\degrees?(?![A-Za-z])")
+JOINING = _words("a an in per of us")
+NO_NOUN = _words("or and to by mod base over times plus minus pi sqrt sin cos tan log ln exp not")
+"""Words that are neither nouns nor units: the number before them is only part of the answer."""
+WORD = re.compile(r"[A-Za-z]+")
+NOUN = re.compile(r"(?:[A-Za-z'/.()\- ]|\^\{?[23]\}?)*")
 
 
-def plain(text: str) -> str:
-    """The answer without typesetting: LaTeX dollars, bold, thin spaces, `\\text{}`, `\\left`.
-
-    >>> plain(r"**$\\dfrac{1}{2}\\text{ cm}$**.")
-    '\\\\frac{1}{2} cm'
-    """
-    text = text.translate(LOOKALIKES).replace("{,}", ",").replace(r"\%", "%").replace(r"\$", "$")
-    text = text.replace(r"\!", "").replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac")
-    text = TEXT_COMMAND.sub(r" \1 ", text)
-    text = DECORATION.sub("", DEGREES.sub("", text))
-    return SPACES.sub(" ", text).strip().rstrip(".;,:").strip()
-
-
+@lru_cache(maxsize=4096)
 def read_number(text: str) -> Number | None:
-    """The number in a text that is only a number, with currency, percent sign or unit; None for any other text."""
+    """The number in a text that is only a number, with what it counts; None for any other text. Cached: golds are read
+    again for every completion."""
     if len(text) > LONGEST or "\n" in text.strip():
         return None
-    found = NUMBER.fullmatch(_unassigned(plain(text)))
-    if found is None:
-        return None
-    part = found.groupdict()
-    scale = _scale(part["unit"].strip())
-    face = _magnitude(part)
-    if scale is None or face is None or (part["sign"] and part["sign1"]):
-        return None
-    return Number(-face if "-" in (part["sign"], part["sign1"]) else face, scale)
+    bare = _unassigned(UNIT_FRACTION.sub(r" \1/(\2)", plain(DEGREES.sub(" degrees ", text))))
+    found = NUMBER.fullmatch(bare)
+    if found and (number := _written(found.groupdict())):
+        return number
+    if "mod" in bare and (residue := RESIDUE.fullmatch(bare)) and int(residue[2]):
+        return Number(Fraction(int(residue[1])), modulus=int(residue[2]))
+    if ("_" in bare or "base" in bare) and (based := BASED.fullmatch(bare)):
+        return _in_base(based[1], based[2].replace(" ", ""), based[3] or based[4])
+    if re.split("[ -]", bare, maxsplit=1)[0].lower() in STARTS and (spelled := spelled_number(bare)):
+        # With a noun it may be a name: Seven Samurai.
+        return _counted(*spelled, nouns=False)
+    return None
+
+
+FOLLOWING = re.compile(r"(?:\^\{?-?\d\}?|[^\n,;:!?.\d\"])*")
+IN_TEXT = re.compile(
+    r"[A-Za-z)\]}]\s?[\^_]\s?(?:\{[^{}\n]{0,20}\}|[-−]?\d+)"  # a power or an index, which is not a number of its own
+    r"|(?P<number>(?:(?:(?<=^)|(?<=[=:(\[{$£€>]))\s{0,3}[-−–]\s?|(?<![\w)\]}.,])[-−–])?[$£€¥₹]?"
+    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d+)?(?:/\d+(?![\d/]))?|(?<!\d)\.\d+)"
+    r"(?:\s?(?:\\times|\\cdot|[×·*x])\s?10\s?(?:\^\s?\{?[+−-]?\d+\}?|[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+)"
+    r"|_\{?\d{1,2}\}?|\s?\(?\\?[pb]?mod(?:ulo)?\s?\{?\d+\}?\)?)?\s?%?)"
+)
+
+
+def numbers_in(text: str) -> list[re.Match[str]]:
+    return [found for found in IN_TEXT.finditer(text) if found["number"]]
+
+
+def with_unit(found: re.Match[str]) -> str:
+    """The number found in a text, with the scale words and the unit after it.
+
+    >>> with_unit(numbers_in("It costs $5 million, or so.")[0]), with_unit(numbers_in("It has 5 eggs in it.")[0])
+    ('$5 million', '5')
+    """
+    number = found["number"].strip()
+    following = FOLLOWING.match(found.string[found.end() : found.end() + 60])
+    tail = plain(DEGREES.sub(" degrees ", following[0])) if following else ""
+    word = WORD.match(tail)
+    if not ((word and (word[0].lower() in SCALES or word[0].lower() in FRACTIONS)) or read_unit(tail)[0]):
+        return number
+    words, bare = tail.split(), read_number(number)
+    longer = [f"{number} {' '.join(words[:count])}" for count in range(min(len(words), 6), 0, -1)]
+    return next((text for text in longer if read_number(text) not in (None, bare)), number)
 
 
 def _unassigned(text: str) -> str:
@@ -123,10 +154,21 @@ def _unassigned(text: str) -> str:
     return re.sub(r"^(?:[A-Za-z]\w*\s*=\s*)?(?:(?:≈|\\approx)\s*)?", "", text)
 
 
+def _written(part: dict[str, str | None]) -> Number | None:
+    face = _magnitude(part)
+    if face is None or (part["sign"] and part["sign1"]):
+        return None
+    face = -face if "-" in (part["sign"], part["sign1"]) else face
+    return _counted(face, (part["tail"] or "").strip(), part["money"] or "")
+
+
 def _magnitude(part: dict[str, str | None]) -> Fraction | None:
-    if part["decimal"]:
-        exponent = int((part["e"] or part["ten"] or part["ten1"] or "0")[:6])
-        return _digits(part["decimal"]) * Fraction(10) ** exponent if abs(exponent) <= LARGEST_EXPONENT else None
+    power = part["e"] or part["ten"] or part["bare_ten"] or part["ten1"] or part["bare_ten1"]
+    if part["decimal"] or power:
+        exponent = int((power or "0")[:6])
+        if abs(exponent) > LARGEST_EXPONENT:
+            return None
+        return _digits(part["decimal"] or "1") * Fraction(10) ** exponent
     above, below = (part["a"] or part["a1"] or part["a2"], part["b"] or part["b1"] or part["b2"])
     whole = part["whole"] or part["whole1"] or "0"
     pair = [_signed_digits(value or "") for value in (above, below)]
@@ -144,18 +186,49 @@ def _digits(text: str) -> Fraction:
     return Fraction(text.replace(",", "").replace(" ", "").rstrip("."))
 
 
-def _scale(unit: str) -> Fraction | None:
-    """The scale of a unit: 1 for none or a plain one; None where the text is not a unit."""
-    if not unit:
-        return Fraction(1)
-    first, _, rest = unit.replace("%", "% ").partition(" ")
-    if first.lower() in SCALES:
-        return SCALES[first.lower()] if _scale(rest.strip()) is not None else None
-    words = re.findall(r"[A-Za-z]+", unit)
-    if UNIT.sub("", unit) or not words or not all(_may_be_unit(word) for word in words):
+def _in_base(sign: str, digits: str, name: str) -> Number | None:
+    base = int(name[:3]) if name.isdecimal() else SMALL.get(name, 0)
+    named = digits[:1].isalpha() and len(digits) < 2  # A_2 is a name with an index
+    if not digits or named or not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in digits):
         return None
-    return Fraction(1)
+    return Number(Fraction(int(f"{sign}{digits}", base)), base=base)
 
 
-def _may_be_unit(word: str) -> bool:
-    return word in SHORT_UNITS or word.lower() in JOINING or (len(word) > 2 and word.lower() not in NO_UNIT)
+def _counted(face: Fraction, tail: str, money: str = "", nouns: bool = True) -> Number | None:
+    """The number with the scale words, percent sign and unit that follow it; None where they are something else."""
+    if not tail and not money:
+        return Number(face)
+    face, tail = _scaled(face, tail, money)
+    percent = PERCENT.match(tail)
+    if percent:
+        tail = tail[percent.end() :].strip()
+    if money and RATE.match(tail):
+        tail = f"{money} {tail}"
+    units, rest = read_unit(tail) if tail else ((), "")
+    if rest and not (nouns and _is_noun(rest)):
+        return None
+    return Number(face, percent is not None, units or NAMES.get(money, ()))
+
+
+def _scaled(face: Fraction, tail: str, money: str) -> tuple[Fraction, str]:
+    """The number times the scale words after it, and the text after those."""
+    part = re.match(r"and (?:a|one) ([a-z]+)", tail)
+    if part and part[1] in FRACTIONS:
+        face, tail = face + FRACTIONS[part[1]], tail[part.end() :].strip()
+    while (found := WORD.match(tail)) and (scale := _scale(found[0], face, money)):
+        face, tail = face * scale, tail[found.end() :].strip()
+    return face, tail
+
+
+def _scale(word: str, face: Fraction, money: str) -> Fraction | int | None:
+    part = FRACTIONS.get(word.lower()) if abs(face) == 1 else None
+    return SCALES.get(word.lower()) or part or (SHORT_SCALES.get(word) if money else None)
+
+
+def _is_noun(text: str) -> bool:
+    words = re.findall(r"[A-Za-z]+", text)
+    return bool(NOUN.fullmatch(text) and words) and all(_may_be_noun(word) for word in words)
+
+
+def _may_be_noun(word: str) -> bool:
+    return word.lower() in JOINING or (len(word) > 2 and word.lower() not in NO_NOUN) or is_unit(word)
