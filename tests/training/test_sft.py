@@ -12,16 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
+from safetensors.torch import load_file
 
 import grpo
+from grpo.cli.main import main
 from grpo.cli.terminal.report import describe
 from grpo.config import Config, Dataset, SftConfig, System
 from grpo.config.schema import parse_sft
 from grpo.errors import GrpoError
+from grpo.model.hub import locate_model
 from grpo.model.load import load_policy
 from grpo.model.policy import Policy, logprobs
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.events import Callback
+from grpo.record.store import Run
 from grpo.tasks import load_task
 from grpo.tasks.rows import Source, written_answers
 from grpo.training.sft import accumulate_gradients, make_batches, shuffled_batch, with_answers
@@ -240,7 +245,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[tuple[s
     folder = tmp_path_factory.mktemp("whole")
     data = str(write(folder / "rows.jsonl", ROWS[:20]))  # 8 rows a step: epochs end inside batches
     found = {}
-    for name, arguments in {"rows": (data,), "task": ("--task", "arithmetic")}.items():
+    adapted = (data, "--lora.rank", "4", "--lora.targets", "q_proj,down_proj")
+    for name, arguments in {"rows": (data,), "task": ("--task", "arithmetic"), "lora": adapted}.items():
         trainer = Trainer(sft_command(folder, name, *arguments), folder)
         assert trainer.ended() == 0, trainer.said()
         found[name] = arguments, contents(folder / name)
@@ -248,7 +254,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[tuple[s
 
 
 @pytest.mark.parametrize(
-    ("source", "place"), [*(("rows", place) for place in KILL_POINTS), ("task", "update.stepped:4")]
+    ("source", "place"),
+    [*(("rows", place) for place in KILL_POINTS), ("task", "update.stepped:4"), ("lora", "update.stepped:4")],
 )
 def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, sources: dict[str, Any], source: str, place: str) -> None:
     arguments, expected = sources[source]
@@ -308,3 +315,48 @@ def test_a_resume_may_train_longer_but_not_on_other_rows(tmp_path: Path) -> None
         grpo.sft(replace(config, epochs=3))
     with pytest.raises(GrpoError, match=r"field run: job is a run of grpo sft, not of grpo train; choose another name"):
         grpo.train(Config(model="nano", run="job", resume=True, system=System(runs=str(tmp_path))))
+
+
+def test_lora_trains_only_an_adapter_which_export_merges_and_train_starts_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "rows.jsonl", ROWS)
+    adapter = ["--lora.rank", "4", "--lora.alpha", "16", "--lora.targets", "q_proj,down_proj"]
+    argv = ["sft", "nano", "rows.jsonl", *adapter, "--lr", "1e-2", "--epochs", "5", "--quiet", "--run", "job"]
+    assert main([*argv, "--batch-size", "20"]) == 0
+    with Run.open(Path("runs"), "job", readonly=True) as run:
+        losses = [value for _, value in run.series("sft_loss")]
+        checkpoint = Checkpoints(run.path).newest()
+    assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
+    assert checkpoint is not None
+    assert {path.name for path in checkpoint.model.glob("*.safetensors")} == {"adapter_model.safetensors"}
+    saved = load_file(checkpoint.model / "adapter_model.safetensors")
+    layers = load_policy("nano").model.config.num_hidden_layers
+    assert len(saved) == 2 * 2 * layers, "A and B of two layers in every block"
+    assert len(checkpoint.tensors("optimizer")) == 3 * len(saved)
+
+    assert main(["export", "job", "merged"]) == 0
+    base, merged = (
+        transformers.AutoModelForCausalLM.from_pretrained(name) for name in (locate_model("nano"), "merged")
+    )
+    weights = dict(base.named_parameters())
+    for name, weight in merged.named_parameters():
+        factors = [saved.get(f"base_model.model.{name.replace('weight', f'lora_{part}.weight')}") for part in "AB"]
+        A, B = factors
+        expected = weights[name] if A is None or B is None else weights[name] + 4 * B @ A  # alpha / rank is 4
+        torch.testing.assert_close(weight, expected, atol=1e-6, rtol=0)
+
+    capsys.readouterr()
+    small = ["--steps", "1", "--prompts-per-step", "2", "--task", "arithmetic:easy", "--evaluation.problems", "20"]
+    assert main(["train", "--model", "job", *small, "--run", "grpo", "--quiet"]) == 0
+    with Run.open(Path("runs"), "grpo", readonly=True) as run:
+        first = run.evals()[0]
+    capsys.readouterr()
+    assert main(["eval", "merged", "--task", "arithmetic:easy", "--problems", "20", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["length_mean"] == first["length_mean"]
+
+    assert main([*argv, "--batch-size", "20", "--resume", "--lora.rank", "8"]) == 2
+    assert "began with other inputs: lora.rank was 4, is 8" in capsys.readouterr().err
+    assert main(["sft", "nano", "rows.jsonl", "--lora.rank", "4", "--lora.targets", "nothing"]) == 2
+    assert "field lora.targets: no linear layer is named 'nothing'" in capsys.readouterr().err

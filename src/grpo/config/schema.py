@@ -137,6 +137,7 @@ class SftConfig:
     """Resume the run of that name from its last checkpoint; start it if it does not exist."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0: only at the end."""
+    lora: Lora = field(default_factory=Lora)
     dataset: Dataset = field(default_factory=Dataset)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     system: System = field(default_factory=System)

@@ -56,7 +56,7 @@ def sft_fingerprints(config: SftConfig, task: Task | None, rows: Sequence[Proble
     return {
         "model": model_fingerprint(config.model),
         **({"data": column_hashes(rows)} if task is None else task_fingerprints(task, config.seed)),
-        **code_fingerprints(),
+        **code_fingerprints(*(("peft",) if config.lora.rank else ())),
     }
 
 

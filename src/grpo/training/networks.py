@@ -30,12 +30,7 @@ class Networks:
 
 def load_networks(config: Config, checkpoint: Checkpoint | None) -> Networks:
     """Policy and optimizer, with the reference and critic that the loss needs."""
-    whole = None if config.lora.rank else checkpoint
-    policy = load_trainable(config, whole)
-    if config.lora.rank:
-        adapt(policy, config.lora, config.seed)
-        if checkpoint:
-            restore_adapter(policy.model, checkpoint.model)
+    policy = load_trainable(config, checkpoint)
     reference = None
     if config.loss.beta and config.lora.rank:
         reference = policy  # with its adapter switched off
@@ -62,11 +57,17 @@ def load_for_sft(config: SftConfig, checkpoint: Checkpoint | None) -> Networks:
 
 
 def load_trainable(config: Config | SftConfig, checkpoint: Checkpoint | None) -> Policy:
-    """The policy with the weights of the checkpoint, or else of the model."""
-    if checkpoint:
-        check_shape(config.model, checkpoint.model)
-    policy = load_policy(str(checkpoint.model) if checkpoint else config.model, **placement(config.system))
+    """The policy with the weights of the checkpoint, or else of the model; with LoRA, the model with the checkpoint's
+    adapter, or else a new one."""
+    whole = None if config.lora.rank else checkpoint
+    if whole:
+        check_shape(config.model, whole.model)
+    policy = load_policy(str(whole.model) if whole else config.model, **placement(config.system))
     policy.gradient_checkpointing = config.system.gradient_checkpointing
+    if config.lora.rank:
+        adapt(policy, config.lora, config.seed)
+        if checkpoint:
+            restore_adapter(policy.model, checkpoint.model)
     return policy
 
 
