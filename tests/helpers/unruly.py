@@ -29,6 +29,9 @@ def unruly(problem, text):
         orphan(text.removeprefix("orphan"))
     if text == "leave":
         leave_a_dead_orphan()
+    for kind in ("child", "daemon", "zombie"):
+        if text.startswith(kind):
+            leave(kind, text.removeprefix(kind))
     if text == "none":
         return None
     if text == "segfault":
@@ -54,6 +57,27 @@ def orphan(note):
             time.sleep(3600)
         os._exit(0)
     time.sleep(3600)
+
+
+def leave(kind, note):
+    """A process that goes on after the call: a child, or a grandchild in a session of its own; or a dead child."""
+    child = os.fork()
+    if child == 0:
+        if kind == "daemon":
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            os.setsid()
+        with open(f"{note}.part", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(f"{note}.part", note)
+        if kind != "zombie":
+            time.sleep(3600)
+        os._exit(0)
+    if kind == "daemon":
+        os.waitpid(child, 0)
+    while not os.path.exists(note):
+        time.sleep(0.001)
 
 
 def leave_a_dead_orphan():

@@ -24,7 +24,8 @@ from grpo.errors import GrpoError
 from grpo.rewards import Scorer
 from grpo.rewards.functions import FunctionReward, Spec
 from grpo.rewards.pool import worker
-from grpo.rewards.pool.confine import Limits, descendants
+from grpo.rewards.pool.confine import Limits
+from grpo.rewards.pool.descendants import descendants
 from grpo.rewards.pool.invoke import Outcome, Request, as_number
 from grpo.rewards.pool.workers import Workers
 from grpo.types import Completion, Group, Problem
@@ -117,6 +118,7 @@ def test_quick_calls_share_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("setsid", "dup2", "_exit"):
         monkeypatch.setattr(worker.os, name, lambda *_: None)
     monkeypatch.setattr(worker, "confine", lambda limits: None)
+    monkeypatch.setattr(worker.Leftovers, "remain", lambda self: False)  # this process has the pools of other tests
     monkeypatch.setattr(worker, "SECONDS_BETWEEN_MESSAGES", 3600.0)
     worker.work(Line(), 0, [unruly], Limits(), place)  # type: ignore[arg-type]
     assert reported == [[0, 1], [2, 3, 4]], "after a fault, and at the end"
@@ -149,6 +151,39 @@ def test_the_dead_do_not_count_as_processes(workers: Workers) -> None:
     for _ in range(100):
         [done] = outcomes(workers, "leave")
         assert (done.fault, value(done)) == ("", 5.0)
+
+
+@pytest.mark.parametrize("kind", ["child", "daemon", "zombie"])
+def test_processes_that_a_call_left_do_not_count_against_the_next(workers: Workers, tmp_path: Path, kind: str) -> None:
+    """Each of the two workers may have 32 at once; a call leaves one, and a group of 8 calls is one job."""
+    notes = [[f"{kind}{tmp_path}/{group}-{row}" for row in range(8)] for group in range(12)]
+    [found] = workers.start([Request(PROBLEM, tuple(texts)) for texts in notes])()
+    for texts, rows in zip(notes, found, strict=True):
+        assert [(row.fault, value(row)) for row in rows] == [("", float(len(text))) for text in texts]
+    left = [int(note.read_text()) for note in tmp_path.iterdir()]
+    assert len(left) == 96
+    wait_until(lambda: not any(alive(pid) for pid in left))
+
+
+def test_a_process_that_the_file_started_stays(tmp_path: Path) -> None:
+    """Every worker can use it, and none ends it, however often workers are replaced."""
+    (tmp_path / "helped.py").write_text(
+        "import os, subprocess, sys\n"
+        "HELPER = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"
+        "def helper(problem, text):\n"
+        "    if text == 'exit':\n"
+        "        os._exit(1)\n"
+        "    os.kill(HELPER.pid, 0)\n"
+        "    return float(HELPER.pid)\n"
+    )
+    pool = Workers([FunctionReward(Spec(str(tmp_path / "helped.py"), "helper", 1.0))], Limits(workers=1))
+    try:
+        pids = {value(outcomes(pool, "exit", "")[1]) for _ in range(3)}
+        [pid] = pids
+        assert alive(int(pid or 0))
+    finally:
+        pool.close()
+    wait_until(lambda: not alive(int(pid or 0)))
 
 
 def test_the_others_go_on_while_one_hangs() -> None:
@@ -217,6 +252,32 @@ input()
     wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
     everyone = [supervisor, *descendants(supervisor)]
     assert int((tmp_path / "pid").read_text()) in everyone
+    trainer.kill()
+    trainer.communicate()
+    wait_until(lambda: not any(alive(pid) for pid in everyone))
+
+
+def test_a_supervisor_that_still_loads_ends_with_its_trainer(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(
+        "import os, subprocess, sys, threading\n"
+        "helper = subprocess.Popen([sys.executable, '-c', 'import os; os.setsid(); open(0).read()'], "
+        "stdin=subprocess.PIPE)\n"
+        "open('pids', 'w').write(f'{os.getpid()} {helper.pid}\\n')\n"
+        "threading.Event().wait()\n"
+        "def f(problem, text): return 0.0\n"
+    )
+    program = """
+from grpo.rewards.pool.confine import Limits
+from grpo.rewards.functions import FunctionReward, Spec
+from grpo.rewards.pool.workers import Workers
+workers = Workers([FunctionReward(Spec("endless.py", "f", 1.0))], Limits(workers=1))
+input()
+"""
+    trainer = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stdin=subprocess.PIPE)
+    pids = tmp_path / "pids"
+    wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    everyone = [int(pid) for pid in pids.read_text().split()]
+    assert all(alive(pid) for pid in everyone)
     trainer.kill()
     trainer.communicate()
     wait_until(lambda: not any(alive(pid) for pid in everyone))

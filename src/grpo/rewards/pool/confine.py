@@ -6,18 +6,17 @@ import ctypes
 import os
 import resource
 import signal
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo.rewards.pool.descendants import LINUX, mark_descendants
 from grpo.tasks.checkers.sandbox import FIRST_UNUSED_UID
 
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 1, 24, 36
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP = 1, 24
 CAP_SYS_ADMIN, CAP_SYS_RESOURCE = 21, 24
 CAPABILITY_VERSION = 0x20080522
 OTHER_PROCESSES = 256
-LINUX = sys.platform == "linux"
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ def confine(limits: Limits) -> None:
     if not LINUX:
         return
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    mark_descendants()
     _limit(resource.RLIMIT_AS, _address_space() + limits.memory)
     if os.geteuid() == 0:
         _use_separate_uid()
@@ -45,22 +45,6 @@ def confine(limits: Limits) -> None:
     else:
         # The kernel counts all processes of this user: other workers, and what the user starts later.
         _limit(resource.RLIMIT_NPROC, _threads_of_user() + limits.processes * limits.workers + OTHER_PROCESSES)
-
-
-def adopt_orphans() -> None:
-    """Makes orphaned grandchildren children of this process, so that it can find and kill them."""
-    if LINUX:
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def descendants(pid: int) -> list[int]:
-    """Children, their children and so on; empty where there is no /proc."""
-    found = []
-    with suppress(OSError):  # the process may end meanwhile
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in map(int, (task / "children").read_text().split()):
-                found += [child, *descendants(child)]
-    return found
 
 
 def _use_separate_uid() -> None:

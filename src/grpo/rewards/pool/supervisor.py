@@ -25,11 +25,20 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from grpo.errors import GrpoError
-from grpo.rewards.pool.confine import LINUX, Limits, adopt_orphans, descendants
+from grpo.rewards.pool.confine import Limits
+from grpo.rewards.pool.descendants import (
+    LINUX,
+    adopt_orphans,
+    children,
+    descendants,
+    end_with_descendants,
+    kill_all,
+    worker_of,
+)
 from grpo.rewards.pool.invoke import Fault, Outcome, Request, Reward
+from grpo.rewards.pool.loading import load
 from grpo.rewards.pool.worker import ROW_BYTES, work
 
-SECONDS_TO_LOAD = 300
 SECONDS_BETWEEN_REAPS = 0.1
 """An ended process counts against a worker's limit until it is reaped, and one call may run many programs."""
 KEPT_OUTPUT = 1000
@@ -101,7 +110,7 @@ class Supervisor:
                     try:
                         self.receive()
                     except (EOFError, ConnectionError):  # the trainer has ended
-                        return self.end_workers()
+                        end_with_descendants()
                 elif key.data in self.workers:
                     self.read(key.data, key.fd)
             for worker in [worker for worker in self.workers if worker.job and worker.deadline <= time.monotonic()]:
@@ -228,9 +237,7 @@ class Supervisor:
         below = descendants(worker.pid)
         with suppress(ProcessLookupError):
             os.killpg(worker.pid, signal.SIGKILL)
-        for pid in (worker.pid, *below):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all([worker.pid, *below])
         status = os.waitpid(worker.pid, 0)[1]
         worker.connection.close()
         worker.current_row.close()
@@ -240,19 +247,13 @@ class Supervisor:
         self._end_orphans()
         return status
 
-    def end_workers(self) -> None:
-        for worker in list(self.workers):
-            self.end_worker(worker)
-
     def _end_orphans(self) -> None:
-        """Kills processes whose parents have ended: they have become children of this one."""
+        """Kills orphans of workers that have ended: they have become children of this process."""
         for _ in range(100):
             workers = {worker.pid for worker in self.workers}
-            known = {pid for worker in workers for pid in (worker, *descendants(worker))}
-            orphans = [pid for pid in descendants(os.getpid()) if pid not in known]
-            for pid in orphans:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            adopted = {pid: worker_of(pid) for pid in children(os.getpid()) if pid not in workers}
+            orphans = [pid for pid, worker in adopted.items() if worker is not None and worker not in workers]
+            kill_all(pid for orphan in orphans for pid in (orphan, *descendants(orphan)))
             for pid in orphans:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
@@ -326,30 +327,15 @@ def _with_output(outcome: Outcome, printed: bytes) -> Outcome:
     return Outcome(fault=outcome.fault, why=f"{outcome.why}\nprinted: …{printed.decode(errors='replace')}")
 
 
-def _loaded(name: str, content: bytes) -> Reward:
-    try:
-        reward: Reward = pickle.loads(content)
-        reward.load()
-    except GrpoError:
-        raise
-    except Exception as error:  # border: people's code, which the pickle imports and calls
-        reason = f"{type(error).__name__}: {error}"
-        raise GrpoError(f"{name}: cannot be loaded in a worker process ({reason})") from error
-    return reward
-
-
 def main() -> None:
     trainer = Connection(int(sys.argv[1]))
     adopt_orphans()
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(SECONDS_TO_LOAD)  # a reward that never finishes loading ends this process
     path, pickled, limits = trainer.recv()
     sys.path[:] = path
     try:
-        rewards = [_loaded(name, content) for name, content in pickled]
+        rewards = load(pickled, trainer)
     except GrpoError as error:
         return trainer.send(str(error))
-    signal.alarm(0)
     trainer.send([reward.required for reward in rewards])
     gc.freeze()  # garbage collection would copy the pages that workers share
     Supervisor(trainer, rewards, limits).run()

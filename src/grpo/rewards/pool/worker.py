@@ -14,6 +14,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from grpo.rewards.pool.confine import Limits, confine
+from grpo.rewards.pool.descendants import Leftovers
 from grpo.rewards.pool.invoke import Reward, invoke
 
 SECONDS_BETWEEN_MESSAGES = 0.005
@@ -34,7 +35,7 @@ def work(
     os.dup2(output, 1)
     os.dup2(output, 2)
     confine(limits)
-    pid = os.getpid()
+    pid, leftovers = os.getpid(), Leftovers()
     with suppress(EOFError, OSError):
         while True:
             reward, request, together = pickle.loads(supervisor.recv_bytes())
@@ -50,14 +51,18 @@ def work(
                     sys.stdout.flush()
                 if os.getpid() != pid:  # a child that the function forked and did not end
                     os._exit(0)
+                leftovers.end_orphans()
                 faults = {outcome.fault for outcome in outcomes} - {"", "mistake"}
                 retry_each = bool(faults) and count > 1 and together
-                last = "crash" in faults  # out of memory or processes: a new worker continues
+                # Out of memory or processes, or children left behind, which end with this worker: a new one continues.
+                last = "crash" in faults or leftovers.remain()
                 unsent += [] if retry_each else [(row, vars(one)) for row, one in zip(rows, outcomes, strict=True)]
                 soon = time.monotonic() < sent_at + SECONDS_BETWEEN_MESSAGES
-                if soon and not faults and rows[-1] < count - 1:
+                if soon and not faults and not last and rows[-1] < count - 1:
                     continue
                 message = {"outcomes": unsent, "retry_each": retry_each, "last": last}
                 supervisor.send_bytes(json.dumps(message).encode())
                 unsent, sent_at = [], time.monotonic()
+                if last:
+                    break
     os._exit(0)

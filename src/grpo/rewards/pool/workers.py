@@ -165,7 +165,7 @@ def _end(connection: Connection, process: subprocess.Popen[bytes], stderr: IO[by
     connection.close()
     try:
         process.wait(SECONDS_TO_END)
-    except subprocess.TimeoutExpired:  # it may still be loading
-        process.kill()
+    except subprocess.TimeoutExpired:  # stopped, or loading with Python's lock held
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     stderr.close()
