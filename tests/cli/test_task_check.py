@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from grpo.cli.commands.check import ProgressLine
 from grpo.cli.main import main
 from grpo.cli.task_check import Count, check_task, lines, zero_signal_share
 from grpo.cli.trial_answers import FORMS, in_form
+from grpo.model.hub import locate_model
 from grpo.rewards import Scorer
 from grpo.tasks import load_task
 from grpo.tasks.code import Code
@@ -181,3 +183,37 @@ def test_a_task_whose_golds_stand_alone_says_so(monkeypatch: pytest.MonkeyPatch)
     told = "\n".join(lines(check_task(Scorer(task), problems=20, samples=0)))
     assert "golds are accepted as they are, and in no other form" in told
     assert "sentence" not in told
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """`grpo check --show 2` of rows, with a model folder that has a tokenizer and no weights."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(locate_model("nano"), "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    Path("model/chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}{{ more }}"
+    )
+    row = {"prompt": [{"role": "user", "content": "1+1="}], "answer": "2"}
+    Path("own.jsonl").write_text("".join(json.dumps({**row, "n": n}) + "\n" for n in range(9)))
+    Path("plain.jsonl").write_text(json.dumps({"prompt": "\x1b[1m1\n+1=", "answer": "2"}) + "\n")
+    return ["check", "--data", "own.jsonl", "--show", "2", "--dataset.heldout", "plain.jsonl"]
+
+
+def test_prompts_are_shown_as_the_model_reads_them(own: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: four characters and <end>, then one more character."""
+    flags = [*own, "--model", "./model", "--dataset.chat-template-kwargs", '{"more": "7"}']
+    assert main(flags) == 0
+    assert capsys.readouterr().out.split("\n")[:2] == ["own.jsonl:1   6 tokens   gold 2", "1+1=<end>7"]
+    assert main([*flags, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)[0]
+    assert (first["text"], first["tokens"], first["answer"]) == ("1+1=<end>7", [1, 10, 1, 12, 18, 7], "2")
+
+
+def test_prompts_are_shown_without_a_model(own: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    note = "these are the rows; --model MODEL shows the prompts as the model reads them, with special tokens"
+    assert main(own) == 0
+    rows = [["own.jsonl:1   gold 2", "user: 1+1=", ""], ["own.jsonl:2   gold 2", "user: 1+1=", ""]]
+    assert capsys.readouterr().out.split("\n") == [*rows[0], *rows[1], note, ""]
+    assert main([*own, "--data", "plain.jsonl", "--dataset.heldout", "own.jsonl", "--dataset.no-chat"]) == 0
+    shown = capsys.readouterr().out.split("\n")
+    assert shown[:3] == ["plain.jsonl:1   gold 2", "\\x1b[1m1⏎", "+1="], "a new line is seen, a control code is escaped"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo.config import Checkpoints, Config, System
+from grpo.config import Checkpoints, Config, Dataset, System
 from grpo.config import parse as flags
 from grpo.config.schema import Loss, as_dict, from_dict, parse_sft, parse_train
 from grpo.errors import GrpoError
@@ -89,7 +89,7 @@ def test_lists_of_texts(recipe):
         ('stop = ["a", 3]', "expected text or a list of texts; got 3"),
         ('stop = ["a", ""]', "contains an empty text; remove it"),
         ('stop = ["\\u0007"]', "contains a character that cannot be shown; got "),
-        ("stop = {a = 1}", "unknown"),
+        ("stop = {a = 1}", "expected text or a list of texts; got a table"),
     ],
 )
 def test_lists_of_other_things(recipe, text, expected):
@@ -155,6 +155,9 @@ def test_unknown_key(recipe, text, field, line, advice):
         ('resume = "yes"', "resume", 1, 'expected true or false; got "yes"'),
         ("model = 3", "model", 1, "expected text; got 3"),
         ('model = "a\\u0000b"', "model", 1, "cannot be shown"),
+        ("[loss.beta]\nx = 1", "loss.beta", 1, "expected a number, such as 0.04; got a table"),
+        ("[dataset]\nchat_template_kwargs = 1", "dataset.chat_template_kwargs", 2, "expected a JSON object, such as"),
+        ("[dataset.chat_template_kwargs]\nx = 1979-05-27", "dataset.chat_template_kwargs", 1, "got a table"),
         (
             '[loss]\nbaseline="man"',
             "loss.baseline",
@@ -178,6 +181,9 @@ def test_wrong_value_in_toml(recipe, text, field, line, expected):
         (["--lr", "nan"], "lr", "expected a finite number"),
         (["--lr", "-inf"], "lr", "expected a finite number"),
         (["--loss.kl", "k4"], "loss.kl", 'expected one of "k1", "k2", "k3", "k3_ratio"; got "k4"'),
+        (["--chat-template-kwargs", "{"], "dataset.chat_template_kwargs", 'expected a JSON object, such as {"ena'),
+        (["--chat-template-kwargs", "[1]"], "dataset.chat_template_kwargs", 'got "[1]"'),
+        (["--chat-template-kwargs", '{"a":' * 9000], "dataset.chat_template_kwargs", "expected a JSON object"),
         (["--lr"], "lr", "a value is missing; write --lr 3e-05"),
         (["--run", "--quiet"], "run", "a value is missing; write --run VALUE"),
         (["--resume=yes"], "resume", "a switch takes no value; write --resume or --no-resume"),
@@ -188,6 +194,24 @@ def test_wrong_value_in_flag(argv, field, expected):
     message = refusal(*argv)
     assert message.startswith(f"field {field} (command line): ")
     assert expected in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """[dataset]\nchat_template_kwargs = '{"enable_thinking": false}'""",
+        "[dataset]\nchat_template_kwargs = {enable_thinking = false}",
+        "[dataset]\nchat-template-kwargs.enable_thinking = false",
+        "[dataset.chat_template_kwargs]\nenable_thinking = false",
+    ],
+)
+def test_a_json_object_may_be_a_table(recipe, text):
+    expected = {"enable_thinking": False}
+    assert parse_train([recipe(text)]).dataset.template_kwargs == expected
+    assert parse_train(["--chat-template-kwargs", '{"enable_thinking": false}']).dataset.template_kwargs == expected
+    assert Config(dataset={"chat_template_kwargs": expected}).dataset.template_kwargs == expected
+    assert Config(dataset=Dataset(chat_template_kwargs=expected)) == parse_train([recipe(text)])
+    assert Config().dataset.template_kwargs == {}
 
 
 def test_stray_argument():

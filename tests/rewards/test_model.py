@@ -18,8 +18,9 @@ from grpo.record.store import Run
 from grpo.rewards import Scorer
 from grpo.rewards import model as reward_model
 from grpo.rewards.model import ModelReward
+from grpo.rewards.pool.invoke import Request
 from grpo.tasks.arithmetic import Arithmetic
-from grpo.types import Completion, Group, Problem
+from grpo.types import Completion, Group, Problem, chat
 
 TEXTS = ("42", "(1,2;3)41", "", "7" * 30)
 
@@ -124,3 +125,10 @@ def test_it_trains(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert len(rows) == 8
         for prompt, row in rows:
             assert row["reward"] == pytest.approx(float(alone(folder, prompt + row["text"])[0]), abs=1e-5)
+
+
+def test_a_prefill_and_its_completion_are_one_turn(folder: Path) -> None:
+    model = ModelReward(str(folder))
+    model.tokenizer.chat_template = "{% for m in messages %}{{ m.role[0] }}({{ m.content }}){% endfor %}"
+    problem = Problem("p", "6*7=", "42", messages=(*chat("6*7="), {"role": "assistant", "content": "6+"}))
+    assert model.text(Request(problem, ("36",)), "36") == "u(6*7=)a(6+36)"

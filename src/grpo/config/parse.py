@@ -5,23 +5,27 @@ on any dataclass and knows no field by name. tyro only prints the help.
 """
 
 import difflib
+import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from grpo.errors import GrpoError, one_line
 
 T = TypeVar("T")
+Json = Annotated[str, "JSON"]
+"""A field's kind: the text of a JSON object, or empty. Python and TOML may give a table instead."""
 
 COMMAND_LINE = "command line"
 PYTHON = "Python"
 NOTHING: Mapping[str, str] = {}
 LARGEST_INTEGER = 2**63 - 1  # the largest that SQLite stores
 NEGATIVE_NUMBER = re.compile(r"-\.?[0-9].*|-inf.*|-nan", re.IGNORECASE | re.DOTALL)
+JSON_EXAMPLE = '{"enable_thinking": false}'
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 UNPRINTABLE_IN_LIST = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 """Without tab and new line."""
@@ -33,7 +37,8 @@ TEXTS = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Leaf:
-    """One settable field: its annotation (int, float, str, bool, TEXTS, a Literal of texts) and default, or MISSING."""
+    """One settable field: its annotation (int, float, str, bool, TEXTS, Json, a Literal of texts) and default, or
+    MISSING."""
 
     kind: Any
     default: Any
@@ -50,7 +55,7 @@ class Setting:
 def leaves(cls: Any) -> dict[str, Leaf]:
     """Every settable field of a dataclass by its path, such as "steps" and "loss.beta"."""
     found: dict[str, Leaf] = {}
-    kinds = get_type_hints(cls)
+    kinds = get_type_hints(cls, include_extras=True)
     for each in fields(cls):
         kind = kinds[each.name]
         if is_dataclass(kind):
@@ -75,6 +80,8 @@ def misfit(leaf: Leaf, value: object) -> str:
         return f"contains a character that cannot be shown{got}" if UNPRINTABLE.search(value) else ""
     if kind == TEXTS:
         return _misfit_in_list(value)
+    if kind == Json:
+        return "" if value == "" or _is_json_object(value) else f"expected a JSON object, such as {JSON_EXAMPLE}{got}"
     number = int if kind is int else int | float
     expected = f"expected a {'whole ' if kind is int else ''}number{such_as}{got}"
     if isinstance(value, bool) or not isinstance(value, number):
@@ -104,6 +111,25 @@ def as_texts(value: Any) -> tuple[Any, ...]:
     (('</answer>',), ('a', 'b'))
     """
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def json_text(value: object) -> object:
+    """A table as the text of a JSON object; other values, and tables that JSON cannot hold, unchanged.
+
+    >>> json_text({"enable_thinking": False})
+    '{"enable_thinking": false}'
+    """
+    try:
+        return json.dumps(value) if isinstance(value, Mapping) and value else "" if value == {} else value
+    except (TypeError, ValueError, RecursionError):
+        return value
+
+
+def _is_json_object(value: object) -> bool:
+    try:
+        return isinstance(value, str) and isinstance(json.loads(value), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def from_text(kind: object, text: str) -> object:
@@ -239,10 +265,11 @@ class _Reader:
     def table(self, data: Mapping[str, Any], origin: Callable[[str], str]) -> dict[str, Setting]:
         """Checked settings of nested tables, from TOML, JSON or Python; `origin` gives the place of a path."""
         found = {}
-        for written, value in flat(data):
+        for written, value in flat(data, whole=self.leaves):
             if value == {} and any(leaf.startswith(f"{written}.") for leaf in self.leaves):
                 continue  # an empty section
             path = self.known(written, origin(written))
+            value = json_text(value) if self.leaves[path].kind == Json else value
             found[path] = Setting(self.checked(path, value, origin(written)), origin(written))
         return found
 
@@ -302,16 +329,17 @@ def _is_flag(token: str) -> bool:
     return token.startswith("-") and token.strip("-") != "" and not NEGATIVE_NUMBER.fullmatch(token)
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, value) of every entry of nested tables.
+def flat(table: Mapping[str, Any], prefix: str = "", whole: Container[str] = ()) -> Iterator[tuple[str, Any]]:
+    """(path, value) of every entry of nested tables; tables at the paths `whole` are values.
 
     >>> dict(flat({"lr": 0.1, "loss": {"beta": 0.0}}))
     {'lr': 0.1, 'loss.beta': 0.0}
     """
     for key, value in table.items():
         path = f"{prefix}{key}"
-        if isinstance(value, dict) and value and path.count(".") < 2:  # fields are at most one section deep
-            yield from flat(value, f"{path}.")
+        inner = isinstance(value, dict) and value and path.replace("-", "_") not in whole
+        if inner and path.count(".") < 2:  # fields are at most one section deep
+            yield from flat(value, f"{path}.", whole)
         else:
             yield path, value
 
@@ -348,6 +376,7 @@ def _lines(text: str) -> dict[str, int]:
             continue  # inside an array or a text of several lines
         header = statement if is_header else header
         for path, _ in flat(parsed):
-            lines.setdefault(path, start)
+            for dot in re.finditer(r"\.|$", path):  # also of the tables around it
+                lines.setdefault(path[: dot.start()], start)
         start, statement = number + 1, ""
     return lines

@@ -1,7 +1,10 @@
 """The sections of the config. Attribute docstrings are the `--help`; limits of single fields are in rules.py."""
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from grpo.config.parse import Json, json_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +171,8 @@ class Dataset:
     """System message of the conversation."""
     chat: bool = True
     """Apply the model's chat template, if it has one; --no-chat: plain text."""
+    chat_template_kwargs: Json = ""
+    """Further arguments of the chat template, such as '{"enable_thinking": false}'; in Python a dictionary."""
     subset: str = ""
     """Configuration of a Hugging Face dataset, such as main."""
     split: str = "train"
@@ -176,6 +181,14 @@ class Dataset:
     """Held-out rows: a split or a file; empty: a share of the rows, chosen by hash."""
     heldout_share: float = 0.1
     """Share of the rows that is held out."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "chat_template_kwargs", json_text(self.chat_template_kwargs))
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        kwargs: dict[str, Any] = json.loads(self.chat_template_kwargs or "{}")
+        return kwargs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,12 @@ from grpo.model.hub.quiet import quiet_transformers
 from grpo.model.padded import can_be_packed
 from grpo.model.policy import Policy
 
+FAULTS = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError),
+    *(SafetensorError, StrictDataclassError),
+)
+"""Border: what transformers raises on a damaged folder of the user. Any fault is reported in one line."""
+
 
 def load_policy(
     name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32, compute: torch.dtype | None = None
@@ -46,19 +52,8 @@ def load_policy(
                 use_safetensors=True,  # the other format is pickle, which can run code
                 trust_remote_code=False,
             )
-    # Border: a folder of the user. Any fault is reported in one line.
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        SafetensorError,
-        StrictDataclassError,
-    ) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise GrpoError(f"field model: cannot load {name!r}: {reason}") from error
+    except FAULTS as error:
+        raise _unloadable(name, error) from error
     tied = set(getattr(model, "_tied_weights_keys", None) or ())
     missing = sorted(set(report["missing_keys"]) - tied)
     if missing:
@@ -71,6 +66,23 @@ def load_policy(
     # Dropout would make the trainer's log-probabilities disagree with the sampler's.
     model.eval().to(device)
     return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute, padded=padded)
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of the policy that `load_policy` loads by this name."""
+    source = locate_model(name)
+    if base := adapter_base(Path(source)):
+        return load_tokenizer(base)
+    try:
+        with quiet_transformers():
+            return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except FAULTS as error:
+        raise _unloadable(name, error) from error
+
+
+def _unloadable(name: str, error: Exception) -> GrpoError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return GrpoError(f"field model: cannot load {name!r}: {reason}")
 
 
 def _model_class(config: Any) -> Any:

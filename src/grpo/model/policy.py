@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from grpo.model import lora, padded
 from grpo.model.attention import Layout, PackedLayout
 from grpo.model.fused.weights import Weights, can_be_fused, supports_flash_attention
 from grpo.model.matmul import matmul_fp32_out
+from grpo.model.prompt import prompt_tokens
 from grpo.types import Batch, Problem
 
 LOGITS_AT_ONCE = 2**24
@@ -43,6 +44,8 @@ class Policy:
     """Content of adapter_config.json where only a LoRA adapter is trained (lora.py)."""
     files: dict[str, bytes] | None = None
     """Files of its Hugging Face folder except the weights; made by `files.model_files`."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the chat template."""
     _fused: Weights | None = None
 
     @property
@@ -61,14 +64,7 @@ class Policy:
         return 2.0 ** round(math.log2(denominator)) if self.compute_dtype == torch.float16 else 1.0
 
     def prompt_tokens(self, problem: Problem) -> list[int]:
-        """The prompt's tokens, through the chat template where problem and tokenizer have one."""
-        if problem.messages and self.tokenizer.chat_template:
-            text = self.tokenizer.apply_chat_template(
-                [dict(message) for message in problem.messages], add_generation_prompt=True, tokenize=False
-            )
-            # The template has written the special tokens.
-            return self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return self.tokenizer(problem.prompt)["input_ids"]
+        return prompt_tokens(problem, self.tokenizer, self.chat_template_kwargs)
 
     def texts(self, rows: Sequence[np.ndarray]) -> list[str]:
         """The rows of tokens decoded, by the tokenizer's own threads where it has them: several times as fast."""

@@ -70,7 +70,10 @@ class ModelReward:
         """Prompt and completion; a conversation is formatted by the reward model's chat template where it has one."""
         problem = request.problem
         if problem.messages and self.tokenizer.chat_template:
-            messages = [*map(dict, problem.messages), {"role": "assistant", "content": completion}]
+            *before, last = problem.messages
+            prefill = last["content"] if last["role"] == "assistant" else ""  # which the completion continues
+            turns = before if prefill else problem.messages
+            messages = [*map(dict, turns), {"role": "assistant", "content": prefill + completion}]
             return self.tokenizer.apply_chat_template(messages, tokenize=False)
         return problem.prompt + completion
 

@@ -64,6 +64,7 @@ def load_trainable(config: Config | SftConfig, checkpoint: Checkpoint | None) ->
         check_shape(config.model, whole.model)
     policy = load_policy(str(whole.model) if whole else config.model, **placement(config.system))
     policy.gradient_checkpointing = config.system.gradient_checkpointing
+    policy.chat_template_kwargs = config.dataset.template_kwargs
     if config.lora.rank:
         adapt(policy, config.lora, config.seed)
         if checkpoint:

@@ -6,11 +6,15 @@ import json
 import sys
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from grpo.cli.commands.model import load
+from grpo.cli.commands.model import find_run, load, template_kwargs
 from grpo.cli.commands.options import LEAST, parse
 from grpo.config import Dataset
 from grpo.errors import GrpoError
+
+if TYPE_CHECKING:
+    from grpo.tasks import Task
 
 PROG = "grpo check"
 SECONDS_BETWEEN_LINES = 2.0
@@ -28,8 +32,10 @@ class CheckOptions:
     """Problems to check; 0: every row, or 1000 of an endless task. Equal problems are checked once."""
     samples: int = 12
     """Answers to show."""
+    show: int = 0
+    """Print this many prompts as the model reads them, with special tokens, and check nothing."""
     model: str = ""
-    """A model or the name of a run, to measure its pass rate; empty: none."""
+    """A model or the name of a run, to measure its pass rate, or with --show to render prompts; empty: none."""
     model_problems: int = 32
     """Problems sampled from the model."""
     group_size: int = 8
@@ -71,12 +77,15 @@ def command(arguments: list[str]) -> int:
     from grpo.rewards import Scorer
     from grpo.tasks import load_task
 
-    with Scorer(load_task(options.task or "data", options.data, options.dataset)) as scorer:
+    task = load_task(options.task or "data", options.data, options.dataset)
+    if options.show:
+        return show_prompts(task, options)
+    with Scorer(task) as scorer:
         scorer.check_requirements()
         report = ProgressLine()
         found = check_task(scorer, problems=options.problems, seed=options.seed, samples=options.samples, report=report)
         if options.model:
-            policy, settings = load(options.model, options.runs)
+            policy, settings = load(options.model, options.runs, options.dataset)
             found.model, sampled = check_with_model(
                 scorer,
                 policy,
@@ -90,3 +99,27 @@ def command(arguments: list[str]) -> int:
             found.samples = sampled[: options.samples]
     print(json.dumps(found.as_dict()) if options.json else "\n".join(lines(found)))
     return 0 if found.sound else 1
+
+
+def show_prompts(task: Task, options: CheckOptions) -> int:
+    """Print the first prompts. Of the model, only the tokenizer is loaded."""
+    from grpo.cli.terminal.prompt import as_messages, as_tokens, print_prompts
+    from grpo.tasks.protocol import HasProblems
+
+    found = task.problems() if isinstance(task, HasProblems) else task.draw(0, options.show, options.seed)
+    problems = found[: options.show]
+    if not options.model:
+        shown = [as_messages(problem) for problem in problems]
+    else:
+        from grpo.model.load import load_tokenizer
+
+        model, settings = find_run(options.model, options.runs) or (options.model, {})
+        tokenizer, kwargs = load_tokenizer(model), template_kwargs(options.dataset, settings)
+        shown = [as_tokens(problem, tokenizer, kwargs) for problem in problems]
+    if options.json:
+        print(json.dumps([prompt.as_dict() for prompt in shown]))
+        return 0
+    print_prompts(shown)
+    if not options.model:
+        print("\nthese are the rows; --model MODEL shows the prompts as the model reads them, with special tokens")
+    return 0

@@ -26,7 +26,7 @@ class EvalOptions(SamplingOptions):
 
 def command(arguments: list[str]) -> int:
     options = parse(EvalOptions, arguments, PROG, ("model",))
-    policy, settings = load(options.model, options.runs)
+    policy, settings = load(options.model, options.runs, options.dataset)
     from grpo.rollout.builtin import Engine
     from grpo.tasks.traits import label_of, trait_metrics
     from grpo.training.evaluation import evaluate

@@ -17,19 +17,27 @@ if TYPE_CHECKING:
     from grpo.rewards import Scorer
 
 
-def load(name: str, runs: str) -> tuple[Policy, dict[str, Any]]:
+def load(name: str, runs: str, dataset: Dataset) -> tuple[Policy, dict[str, Any]]:
     """The policy and the settings of its run; for a model by name, only the task it was made for."""
     from grpo.model.device import prepare_machine
     from grpo.model.load import load_policy
 
     found = find_run(name, runs)
     if found is None:
-        return load_policy(name), {"task": DEFAULT_TASK.get(name, "")}
-    model, settings = found
-    system = from_dict(System, settings["system"])
-    policy = load_policy(model, **available_placement(system))
-    prepare_machine(system, policy)
+        settings: dict[str, Any] = {"task": DEFAULT_TASK.get(name, "")}
+        policy = load_policy(name)
+    else:
+        model, settings = found
+        system = from_dict(System, settings["system"])
+        policy = load_policy(model, **available_placement(system))
+        prepare_machine(system, policy)
+    policy.chat_template_kwargs = template_kwargs(dataset, settings)
     return policy, settings
+
+
+def template_kwargs(dataset: Dataset, settings: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of the chat template: those of the command line, or else of the run."""
+    return dataset.template_kwargs or from_dict(Dataset, settings.get("dataset", {})).template_kwargs
 
 
 def available_placement(system: System) -> dict[str, Any]:

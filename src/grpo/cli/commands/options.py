@@ -74,6 +74,7 @@ LEAST: Mapping[str, int] = {
     "group_size": 1,
     "model_problems": 1,
     "samples": 0,
+    "show": 1,
 }
 """Smallest value of an option of this name, in every command that has it. The default is allowed too."""
 

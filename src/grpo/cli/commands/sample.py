@@ -46,7 +46,7 @@ def typed(task: Task | None, prompt: str) -> Problem:
 def command(arguments: list[str]) -> int:
     arguments = ["--count" if argument == "-n" else argument for argument in arguments]
     options = parse(SampleOptions, arguments, PROG, ("model", "prompt"))
-    policy, settings = load(options.model, options.runs)
+    policy, settings = load(options.model, options.runs, options.dataset)
     from grpo.cli.terminal.group import print_group
     from grpo.rollout.builtin import Engine
     from grpo.tasks.protocol import RecognisesPrompts
