@@ -30,7 +30,7 @@ BAD_BYTES = (b"\xff", b"\x00", b"[" * 2000, b"\n\n", b"{", b'"', b",", b"\xed\xa
 
 def conversation(rng: Random) -> list[Any]:
     def content() -> Any:
-        return odd_text(rng)
+        return odd_value(rng) if rng.random() < 0.2 else odd_text(rng)
 
     turns: list[Any] = [{"role": rng.choice(ROLES), "content": content()} for _ in range(rng.randint(0, 4))]
     if rng.random() < 0.1:

@@ -88,7 +88,8 @@ class Fuzz:
             with self.time_limit(number):
                 value = function()
         except GrpoError as error:
-            self.refused(number, str(error))
+            self.outcomes["refused"] += 1
+            self.message(number, str(error))
             return None
         except HangError:
             return None
@@ -102,9 +103,8 @@ class Fuzz:
         self.outcomes["accepted"] += 1
         return value
 
-    def refused(self, number: int, message: str) -> None:
+    def message(self, number: int, message: str) -> None:
         """A message is one line that names a field or a place."""
-        self.outcomes["refused"] += 1
         if len(message.splitlines()) != 1 or not message.strip():
             self.fault(number, f"not one line: {message[:40]!r}", repr(message))
         elif not self.place.search(message):
