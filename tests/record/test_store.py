@@ -204,11 +204,44 @@ def test_a_record_from_before_correct_is_read_and_not_continued() -> None:
         Run.open(folder, "tiny-arithmetic")
 
 
+def test_extra_columns_are_recorded_by_completion(run: Run) -> None:
+    [group] = make_groups(groups=1)
+    logged = ({"parsed": "4", "steps": [1, 2]}, {"parsed": None}, {})
+    completions = tuple(replace(group.completions[0], extra=extra) for extra in logged)
+    run.record(0, [replace(group, completions=completions)], {}, {})
+    run.record_eval(0, {"reward_mean": 0.5}, [replace(group, completions=completions)])
+    for found in (run.groups(0), run.eval_groups(0)):
+        assert [done["extra"] for done in found[0]["completions"]] == [*logged]
+    rows = run.completions()
+    assert [row.get("extra_parsed", "absent") for row in rows] == ["4", None, "absent"]
+    assert rows[0]["extra_steps"] == [1, 2]
+    assert "extra" not in rows[0]
+
+
+def test_a_record_from_before_extra_is_read_and_not_continued(tmp_path: Path, run: Run) -> None:
+    [group] = make_groups(groups=1)
+    run.record(0, [group], {}, {})
+    run.close()
+    db = sqlite3.connect(run.path / "run.db")
+    for table in ("completions", "eval_completions"):
+        db.execute(f"ALTER TABLE {table} DROP COLUMN extra")
+    db.execute("PRAGMA user_version = 3")
+    db.commit()
+    db.close()
+    with Run.open(tmp_path, run.name, readonly=True) as older:
+        [found] = older.groups(0)
+        assert [done["extra"] for done in found["completions"]] == [{}] * len(group.completions)
+        assert [done["correct"] for done in found["completions"]] == [one.correct for one in group.completions]
+        assert older.summary()["completions"] == len(group.completions)
+    with pytest.raises(GrpoError, match=r"an older grpo made .*: it can be read, not resumed; start a new run"):
+        Run.open(tmp_path, run.name)
+
+
 def test_folder_is_private_and_journal_is_wal(run: Run) -> None:
     assert run.path.stat().st_mode & 0o777 == 0o700
     db = sqlite3.connect(run.path / "run.db")
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert db.execute("PRAGMA user_version").fetchone() == (3,)
+    assert db.execute("PRAGMA user_version").fetchone() == (4,)
     db.close()
 
 

@@ -97,14 +97,21 @@ def test_a_trl_file_trains_unchanged(
                 parts = {name: own_value(name, *asked) for name in weights}
                 assert row["parts"] == parts
                 assert row["reward"] == pytest.approx(sum(weights[name] * parts[name] for name in parts), abs=1e-12)
+                assert row["extra"] == {"length": row["length"]}, "by log_extra of `short`"
                 assert row["why"] == ""
                 seen.add(row["reward"])
         assert len(seen) > 3
         assert [row["updates"] for row in run.metrics()] == [1, 1]
+        assert [row["extra_length"] for row in run.completions()] == [row["length"] for row in run.completions()]
+        for metrics in (*run.metrics(), *run.evals()):  # groups are of one size: the mean of their means
+            assert metrics["logged/mean_length"] == pytest.approx(metrics["length_mean"], rel=1e-12)
         measured = run.evals()[-1]
         rewards = [row["reward"] for group in run.eval_groups(2) for row in group["completions"]]
         assert measured["reward_mean"] == pytest.approx(fmean(rewards), abs=1e-12)
         assert measured["reward_mean"] != measured["accuracy"]
+        assert measured["reward_mean"] == pytest.approx(
+            sum(weights[name] * measured[f"part/{name}"] for name in weights)
+        )
     capsys.readouterr()
     assert main(["eval", "job", "--problems", "8", "--json"]) == 0
     again = json.loads(capsys.readouterr().out)

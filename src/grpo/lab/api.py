@@ -19,7 +19,7 @@ from grpo.lab.compare import AXES, compare
 from grpo.lab.findings import findings
 from grpo.lab.live import events
 from grpo.lab.search import Query, search
-from grpo.record.metrics import METRICS
+from grpo.record.metrics import is_metric
 from grpo.record.store import Run
 
 POINTS = 400
@@ -156,7 +156,7 @@ def routes(catalogue: Catalogue) -> list[Route]:
         wanted = request.query_params
         ids = list(dict.fromkeys(name for name in wanted.get("runs", "").split(",") if name))[:MOST_COMPARED]
         metric, by = wanted.get("metric", "reward_mean"), wanted.get("by", "steps")
-        if by not in AXES or not (metric in METRICS or metric.endswith("_share")):
+        if by not in AXES or not is_metric(metric):
             return Answer(
                 {"error": f"by: expected one of {', '.join(AXES)}; metric: expected a name of docs/metrics.md"}, 400
             )

@@ -75,8 +75,8 @@ def group_row(run: Run, step: int, index: int) -> dict[str, Any]:
     completions = [
         {
             "sample": done["sample_index"],
-            **{key: done[key] for key in ("text", "length", "finish", "reward", "parts", "traits", "advantage")},
-            "logprob": done["logprob"],
+            **{key: done[key] for key in ("text", "length", "finish", "reward", "parts", "traits", "extra")},
+            **{key: done[key] for key in ("advantage", "logprob")},
             "extracted": extract(done["text"]),
             "right": done["correct"],
         }

@@ -20,7 +20,7 @@ FINDING = ("recorded", "step", "kind", "text")
 GROUP = ("step", "group_index", "problem_id", "prompt", "answer", "policy_version")
 SAMPLE = ("step", "group_index", "sample_index")
 """The key of a completion."""
-CONTENT = ("text", "length", "finish", "reward", "correct", "parts", "traits", "advantage", "logprob", "why")
+CONTENT = ("text", "length", "finish", "reward", "correct", "parts", "traits", "extra", "advantage", "logprob", "why")
 COMPLETION = (*SAMPLE, *CONTENT)
 FLOAT_ARRAYS = ("logprobs", "ref_logprobs", "old_logprobs", "advantages", "trainer_logprobs", "entropies")
 TOKEN_ARRAYS = (*SAMPLE, "tokens", *FLOAT_ARRAYS, "denominator")
@@ -54,9 +54,8 @@ def content(done: Completion) -> tuple[Any, ...]:
     total = _total(done.advantages) if done.advantages is not None else None
     advantage = None if total is None else total / max(length, 1)
     logprob = _total(done.logprobs)
-    parts, traits = as_json(done.parts), as_json(done.traits)
-    reward = finite(done.reward)
-    return done.text, length, done.finish, reward, done.correct, parts, traits, advantage, logprob, done.why
+    reward, about = finite(done.reward), map(as_json, (done.parts, done.traits, done.extra))
+    return done.text, length, done.finish, reward, done.correct, *about, advantage, logprob, done.why
 
 
 def token_rows(step: int, groups: Sequence[Group], count: int) -> list[tuple[Any, ...]]:

@@ -292,16 +292,24 @@ EVAL_METRICS: dict[str, Metric] = {
 }
 
 
+PREFIXES = ("logged/", "part/")
+"""Names that need no definition: `logged/X` is what reward functions log as X with `log_metric`, `part/X` the mean of
+the reward's part X in an evaluation."""
 TIMED_METRICS = frozenset(["tokens_per_second", "peak_memory"])
 """Metrics that measure the machine. All others are the same when a run is repeated."""
 
 
-def check_names(metrics: Mapping[str, float], listed: Mapping[str, Metric] = METRICS) -> None:
-    """Raise on a name without a definition. A task's traits need none: they are named X_share.
+def is_metric(name: str, listed: Mapping[str, Metric] = METRICS) -> bool:
+    """Whether the name has a definition, or needs none: a task's traits are named X_share."""
+    return name in listed or name.endswith(SUFFIX) or name.startswith(PREFIXES)
 
-    >>> check_names({"loss": 0.0, "rhymed_share": 0.5})
+
+def check_names(metrics: Mapping[str, float], listed: Mapping[str, Metric] = METRICS) -> None:
+    """Raise on a name without a definition.
+
+    >>> check_names({"loss": 0.0, "rhymed_share": 0.5, "logged/hits": 3.0})
     """
-    unlisted = [name for name in metrics if name not in listed and not name.endswith(SUFFIX)]
+    unlisted = [name for name in metrics if not is_metric(name, listed)]
     if unlisted:
         raise UnlistedMetricError(
             f"unlisted metric: {', '.join(unlisted)}; define it in the table in grpo/record/metrics.py, "
@@ -332,14 +340,16 @@ def markdown() -> str:
         "",
         "## Training, one row per step",
         "",
-        "Step k is the k-th batch, counted from 0. A task's trait X is recorded as `X_share`.",
+        "Step k is the k-th batch, counted from 0. A task's trait X is recorded as `X_share`. What reward functions",
+        "log as X with `log_metric` is recorded as `logged/X`, averaged over the step's completions.",
         "",
         *_rows(METRICS),
         "",
         "## Evaluation, one row per evaluation",
         "",
-        "On held-out problems. An evaluation at step s comes after s batches; at 0, before training. Traits are",
-        "recorded as in training.",
+        "On held-out problems. An evaluation at step s comes after s batches; at 0, before training. Traits and",
+        "logged metrics are recorded as in training. The mean of the reward's part X, over the completions that it",
+        "applies to, is `part/X`.",
         "",
         *_rows(EVAL_METRICS),
     ]

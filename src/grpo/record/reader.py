@@ -18,9 +18,12 @@ from grpo.record.metrics import EVAL_METRICS, check_names
 from grpo.record.records import Records
 from grpo.tasks.traits import trait_metrics
 
-SCHEMA_VERSION = 3
-BEFORE_CORRECT = 2
-"""Records without the column `correct`, which can be read but not continued: full reward stood for a right answer."""
+SCHEMA_VERSION = 4
+ADDED_COLUMNS = {3: "reward >= 1 AS correct", 4: "'{}' AS extra"}
+"""By version: the column that it added to completions, as older records are shown. Before `correct`, full reward stood
+for a right answer."""
+OLDER = range(2, SCHEMA_VERSION)
+"""Versions that can be read, but not continued."""
 SETTINGS = ("model", "task", "algorithm", "seed", "prompts_per_step", "group_size")
 
 
@@ -50,10 +53,11 @@ def connect(file: Path, *, readonly: bool) -> sqlite3.Connection:
     return db
 
 
-def _add_correct(db: sqlite3.Connection) -> None:
-    """Show the tables of an older record with the column `correct`."""
+def _add_columns(db: sqlite3.Connection, version: int) -> None:
+    """Show the tables of an older record with the columns that it lacks."""
+    added = ", ".join(column for since, column in ADDED_COLUMNS.items() if since > version)
     for table in ("completions", "eval_completions"):
-        db.execute(f"CREATE TEMP VIEW {table} AS SELECT *, reward >= 1 AS correct FROM main.{table}")
+        db.execute(f"CREATE TEMP VIEW {table} AS SELECT *, {added} FROM main.{table}")
 
 
 class RunReader:
@@ -87,9 +91,9 @@ class RunReader:
             found = "ok" if readonly else db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if found != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {one_line(found, 200)}")
-            if version == BEFORE_CORRECT and readonly:
-                _add_correct(db)
-            if version == SCHEMA_VERSION or (version == BEFORE_CORRECT and readonly):
+            if version in OLDER and readonly:
+                _add_columns(db, version)
+            if version == SCHEMA_VERSION or (version in OLDER and readonly):
                 return cls(path, db)
         except sqlite3.DatabaseError as problem:  # border: any program may have written this file
             db.close()
@@ -97,10 +101,10 @@ class RunReader:
                 f"field run: {file} cannot be read as a run record ({problem}); name another run"
             ) from problem
         db.close()
-        if version == BEFORE_CORRECT:
+        if version in OLDER:
             raise GrpoError(f"field run: an older grpo made {file}: it can be read, not resumed; start a new run")
         raise GrpoError(
-            f"field run: {file} has record version {version}, this grpo reads {BEFORE_CORRECT} and {SCHEMA_VERSION}; "
+            f"field run: {file} has record version {version}, this grpo reads {OLDER[0]} to {SCHEMA_VERSION}; "
             "name another run"
         )
 
@@ -144,7 +148,7 @@ class RunReader:
 
     def completions(self, step: int | None = None) -> Records:
         """One record per completion of a step, or of all: its problem, text, reward, and advantage (the mean over its
-        tokens). Parts of the reward are `part_NAME`, traits `trait_NAME`."""
+        tokens). Parts of the reward are `part_NAME`, traits `trait_NAME`, columns of `log_extra` `extra_NAME`."""
         where, parameters = ("", ()) if step is None else ("WHERE step = ?", (step,))
         query = f"""SELECT problem_id, prompt, answer, policy_version, completions.* FROM completions
             JOIN groups USING (step, group_index) {where} ORDER BY step, group_index, sample_index"""
@@ -276,19 +280,20 @@ class RunReader:
             for row in self._db.execute(
                 f"SELECT * FROM {prefix}completions WHERE step = ? ORDER BY group_index, sample_index", (step,)
             ):
-                decoded = {"parts": json.loads(row["parts"]), "traits": json.loads(row["traits"])}
+                decoded = {name: json.loads(row[name]) for name in ("parts", "traits", "extra")}
                 decoded["correct"] = None if row["correct"] is None else bool(row["correct"])
                 grouped[row["group_index"]]["completions"].append({**dict(row), **decoded})
         return grouped
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A completion's row with a key for each part of its reward and each trait."""
-    parts, traits = json.loads(row.pop("parts")), json.loads(row.pop("traits"))
+    """A completion's row with a key for each part of its reward, each trait and each logged column."""
+    parts, traits, extra = (json.loads(row.pop(name)) for name in ("parts", "traits", "extra"))
     row["correct"] = None if row["correct"] is None else bool(row["correct"])
     return (
         {name: row.pop(name) for name in ("step", "group_index", "sample_index")}
         | row
         | {f"part_{name}": value for name, value in parts.items()}
         | {f"trait_{name}": value for name, value in traits.items()}
+        | {f"extra_{name}": value for name, value in extra.items()}
     )

@@ -1,4 +1,4 @@
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;  -- value: JSON
 
 -- Training. Step k is the k-th batch, from 0. Deleting a row of steps deletes everything recorded in that step.
@@ -19,7 +19,7 @@ CREATE TABLE completions (
   step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
   text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,
   reward REAL, correct INTEGER,  -- correct: 0 or 1; NULL: cannot be judged
-  parts TEXT NOT NULL, traits TEXT NOT NULL,  -- JSON objects
+  parts TEXT NOT NULL, traits TEXT NOT NULL, extra TEXT NOT NULL,  -- JSON objects; extra: logged with log_extra
   advantage REAL,  -- mean over the tokens
   logprob REAL,    -- the sampler's, summed over the tokens
   why TEXT NOT NULL,  -- error while scoring; empty: none
@@ -47,7 +47,8 @@ CREATE TABLE eval_groups (
 CREATE TABLE eval_completions (
   step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
   text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,
-  reward REAL, correct INTEGER, parts TEXT NOT NULL, traits TEXT NOT NULL, advantage REAL, logprob REAL,
+  reward REAL, correct INTEGER, parts TEXT NOT NULL, traits TEXT NOT NULL, extra TEXT NOT NULL,
+  advantage REAL, logprob REAL,
   why TEXT NOT NULL,
   PRIMARY KEY (step, group_index, sample_index),
   FOREIGN KEY (step, group_index) REFERENCES eval_groups ON DELETE CASCADE);

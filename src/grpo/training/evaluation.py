@@ -34,7 +34,23 @@ def evaluate(
     if scored := [completion.reward for completion in completions if completion.reward is not None]:
         row["reward_mean"] = fmean(scored)
     row["length_mean"] = sum(map(len, completions)) / len(completions)
-    return row | trait_shares(completions), sampled
+    return row | part_means(completions) | logged_means(completions) | trait_shares(completions), sampled
+
+
+def logged_means(completions: Sequence[Completion]) -> dict[str, float]:
+    """Mean of each metric that reward functions logged, over the completions of the calls that logged it."""
+    names = dict.fromkeys(name for completion in completions for name in completion.logged)
+    return {f"logged/{name}": fmean(c.logged[name] for c in completions if name in c.logged) for name in names}
+
+
+def part_means(completions: Sequence[Completion]) -> dict[str, float]:
+    """Mean of each part of the reward, over the completions that it applies to."""
+    values: dict[str, list[float]] = {}
+    for completion in completions:
+        for name, value in completion.parts.items():
+            if value is not None:
+                values.setdefault(f"part/{name}", []).append(value)
+    return {name: fmean(each) for name, each in values.items()}
 
 
 def trait_shares(completions: Sequence[Completion]) -> dict[str, float]:

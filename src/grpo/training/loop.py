@@ -24,7 +24,7 @@ from grpo.rewards.handed_over import Reward
 from grpo.training.annotations import Annotations, add_old_logprobs
 from grpo.training.credit import credit
 from grpo.training.dynamic_sampling import replace_without_signal
-from grpo.training.evaluation import trait_shares
+from grpo.training.evaluation import logged_means, trait_shares
 from grpo.training.gradient import (
     accumulate_gradients,
     contributing,
@@ -177,4 +177,4 @@ def describe(groups: Sequence[Group], draws: Mapping[str, float], clock: Clock) 
     judged = [completion.correct for completion in completions if completion.correct is not None]
     if judged:
         metrics["accuracy"] = mean(judged)
-    return metrics | trait_shares(completions)
+    return metrics | logged_means(completions) | trait_shares(completions)

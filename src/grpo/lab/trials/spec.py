@@ -12,7 +12,7 @@ from grpo.config.parse import Leaf, from_text, leaves, misfit, shown
 from grpo.config.presets import SURROGATES
 from grpo.config.schema import parse_train
 from grpo.errors import GrpoError
-from grpo.record.metrics import METRICS
+from grpo.record.metrics import is_metric
 
 MOST_ARMS, MOST_SEEDS, MOST_STEPS = 6, 5, 200
 MOST_COMPLETIONS = 600_000
@@ -169,6 +169,6 @@ def _metrics(names: Any) -> tuple[str, ...]:
     if not isinstance(names, Sequence) or isinstance(names, str) or not 1 <= len(names) <= 12:
         raise GrpoError("field metrics: expected a list of 1 to 12 names")
     for name in names:
-        if not isinstance(name, str) or not (name in METRICS or name.endswith("_share")):
+        if not isinstance(name, str) or not is_metric(name):
             raise GrpoError(f"field metrics: {shown(name)} is not a metric; docs/metrics.md lists them")
     return tuple(names)

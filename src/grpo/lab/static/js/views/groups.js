@@ -115,6 +115,7 @@ function Completion({ done, group, top, most, about, base, focused }) {
         <span class="num">${plural(done.length, "token")}</span>
         ${done.finish === "length" && html`<span class="warn">truncated</span>`}
         ${Object.entries(done.traits).map(([name, trait]) => trait > 0 && html`<span>${name}</span>`)}
+        ${Object.entries(done.extra).map(([name, logged]) => html`<span><${Untrusted} text=${name} /> <b><${Untrusted} text=${typeof logged === "string" ? logged : JSON.stringify(logged)} /></b></span>`)}
         ${group.traced && html`<${Link} to=${address(`${base}/tokens`, { step: group.step, group: group.index, sample: done.sample })}>tokens<//>`}
       </p>
       ${open && html`<${HowMade} done=${done} group=${group} about=${about} />`}
