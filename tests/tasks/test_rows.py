@@ -72,6 +72,33 @@ def test_a_folder_of_files_is_a_dataset_too(tmp_path: Path) -> None:
     assert [row.columns["ask"] for row in read_rows(str(tmp_path))] == [row["ask"] for row in ROWS]
 
 
+def test_the_folder_one_is_in_is_a_dataset_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets")
+    write(tmp_path / "rows.jsonl", ROWS)
+    monkeypatch.chdir(tmp_path)
+    assert len(read_rows(".")) == len(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("", r"the folder set has no file that ends in \.jsonl, .*\.parquet and no saved dataset; it has nothing"),
+        ("notes.txt", r"the folder set has no file that ends in .* and no saved dataset; it has notes\.txt"),
+        ("rows.jsonl", r"cannot load the dataset set: .*JSON"),
+    ],
+)
+def test_a_folder_without_rows_says_what_it_lacks(
+    file: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    Path("set").mkdir()
+    if file:
+        Path("set", file).write_text('{"prompt": \n')
+    with pytest.raises(GrpoError, match=f"^field data: {says}"):
+        read_rows("set")
+
+
 def test_the_split_follows_the_question_alone(tmp_path: Path) -> None:
     sides = read_problems(Source(str(write(tmp_path / "a.jsonl", ROWS)), MAPPED))
     shuffled = [*ROWS[40:], *ROWS[:40], *ROWS[:10]]  # sorted otherwise, and some rows twice
@@ -85,6 +112,37 @@ def test_held_out_rows_of_another_file(tmp_path: Path) -> None:
     settings = Dataset(prompt="ask", answer="gold", heldout=str(write(tmp_path / "test.csv", ROWS[:7])))
     sides = read_problems(Source(str(write(tmp_path / "train.jsonl", ROWS[7:])), settings))
     assert (len(sides.train), len(sides.heldout)) == (73, 7)
+
+
+def test_held_out_rows_may_have_columns_of_their_own(tmp_path: Path) -> None:
+    other = [{"question": [{"role": "user", "content": "6*7="}], "answer": 42}, {"question": "1+1="}]
+    settings = Dataset(prompt="ask", answer="gold", heldout=str(write(tmp_path / "test.jsonl", other)))
+    sides = read_problems(Source(str(write(tmp_path / "train.jsonl", ROWS)), settings))
+    assert [(problem.prompt, problem.answer) for problem in sides.heldout] == [("6*7=", "42"), ("1+1=", "")]
+    task = load_task("data", str(tmp_path / "train.jsonl"), settings)
+    assert task.is_correct(task.heldout()[0], "42") is True
+    assert task.is_correct(task.heldout()[1], "2") is None
+    with pytest.raises(GrpoError, match=r'test\.jsonl:2: has no column "answer"; it has question; without gold'):
+        task.check_requirements()
+
+
+@pytest.mark.parametrize("shape", ["split", "folder", "folder with a split of its own"])
+def test_held_out_rows_of_a_dataset(shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    for folder in ("set", "other"):
+        Path(folder).mkdir()
+    write(Path("set/train.jsonl"), ROWS[7:])
+    names = {"split": "set/test.jsonl", "folder": "other/rows.jsonl"}
+    write(Path(names.get(shape, "other/test.jsonl")), ROWS[:7])
+    heldout = "test" if shape == "split" else "./other"
+    sides = read_problems(Source("set", Dataset(prompt="ask", answer="gold", heldout=heldout)))
+    assert (len(sides.train), len(sides.heldout)) == (73, 7)
+
+
+def test_a_task_keeps_its_dataset_and_takes_other_held_out_rows() -> None:
+    asked = Source("", Dataset(heldout="mine.jsonl", subset="")).or_else("openai/gsm8k", subset="main", heldout="test")
+    assert (asked.data, asked.settings.subset, asked.settings.heldout) == ("openai/gsm8k", "main", "mine.jsonl")
 
 
 def test_what_is_typed_is_asked_as_the_rows_are(tmp_path: Path) -> None:
@@ -235,6 +293,16 @@ FAULTS = {
         "--data rows.jsonl --dataset.heldout rows.jsonl",
         '{"question": "q", "answer": 1}\n',
         "field dataset.heldout: rows.jsonl has the training rows; name another file",
+    ),
+    "the same file by another path": (
+        "--data rows.jsonl --dataset.heldout ./rows.jsonl",
+        '{"question": "q", "answer": 1}\n',
+        "field dataset.heldout: ./rows.jsonl has the training rows; name another file",
+    ),
+    "no held-out file": (
+        "--data rows.jsonl --dataset.heldout test.jsonl",
+        '{"question": "q", "answer": 1}\n',
+        "field dataset.heldout: no file test.jsonl; name a file",
     ),
     "broken table": (
         "--data rows.csv",

@@ -54,8 +54,42 @@ def test_a_stopped_run_of_python_objects_is_resumed_in_python(
     assert resume in capsys.readouterr().out
 
 
+def test_held_out_rows_are_handed_over_like_the_others(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    others = [{"prompt": [{"role": "user", "content": "1+2+3="}]}, {"prompt": [{"role": "user", "content": "4+5+6="}]}]
+    table = datasets.Dataset.from_list(others)
+    kept = []
+    for eval_data in (others, table, datasets.DatasetDict({"test": table}), {"test": others}):
+        config = small(tmp_path, steps=1, max_new_tokens=8)
+        with grpo.train(config, reward=lambda problem, text: len(text) / 8, data=DATA, eval_data=eval_data) as run:
+            assert run.config["dataset"]["heldout"] == "python:2 rows"
+            [before, _] = run.summary()["eval"]
+            assert before.get("accuracy") is None
+            kept.append((before["reward_mean"], run.probes()[0]["prompt"]))
+    assert kept == [kept[0]] * 4, "the same rows and completions"
+    assert kept[0][1] == "1+2+3="
+
+
+@pytest.mark.parametrize(
+    ("eval_data", "handed", "says"),
+    [
+        ({"a": DATA, "b": DATA}, {}, "field eval_data: has the splits a, b; hand over one of them, such as data"),
+        ([], {}, "field eval_data: eval_data has no rows"),
+        ([7], {}, r"field eval_data: eval_data\[0\] is of type int; give a dict"),
+        ("none.jsonl", {}, r"field dataset\.heldout: no file none\.jsonl"),
+        (DATA, {"task": "arithmetic", "data": None}, "field eval_data: the task arithmetic makes its own problems"),
+        (DATA, {"task": Arithmetic(), "data": None}, "field eval_data: the task handed over has its own problems"),
+    ],
+)
+def test_held_out_rows_that_cannot_be_used_are_refused(
+    tmp_path: Path, eval_data: Any, handed: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(GrpoError, match=f"^{says}"):
+        grpo.train(small(tmp_path), **{"data": DATA, "eval_data": eval_data, **handed})
+
+
 def test_too_few_rows_are_refused_with_what_to_pass(tmp_path: Path) -> None:
-    with pytest.raises(GrpoError, match=r'leaves no held-out rows of the 2; .* pass data=\{"train": rows'):
+    with pytest.raises(GrpoError, match=r"leaves no held-out rows of the 2; .* pass others as eval_data"):
         grpo.train(small(tmp_path), data=DATA[:2])
 
 

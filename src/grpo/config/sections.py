@@ -164,11 +164,13 @@ class Dataset:
     prompt: str = ""
     """Column of the question; empty: the first of prompt, question, problem, instruction and input that exists."""
     answer: str = ""
-    """Column of the gold answer; empty: the first of answer, gold, target, label, solution and output that exists."""
+    """Column of the gold answer; empty: the first of answer, gold, target, label, solution and output that exists;
+    none: the rows have no golds, and the reward is your own."""
     template: str = ""
-    """Prompt with columns in braces, such as "Q: {question}\\nA:" (\\n is a new line); empty: the task's template."""
+    """Prompt with columns in braces, such as "Q: {question}\\nA:" (\\n is a new line, {{ a brace); of a conversation,
+    its last user message; empty: the task's template."""
     system_prompt: str = ""
-    """System message of the conversation."""
+    """System message before the question or conversation."""
     chat: bool = True
     """Apply the model's chat template, if it has one; --no-chat: plain text."""
     chat_template_kwargs: Json = ""
@@ -178,7 +180,8 @@ class Dataset:
     split: str = "train"
     """Split of a Hugging Face dataset or folder."""
     heldout: str = ""
-    """Held-out rows: a split or a file; empty: a share of the rows, chosen by hash."""
+    """Held-out rows: a split, a file, or a folder or dataset with a / in its name; empty: a share of the rows, chosen
+    by hash."""
     heldout_share: float = 0.1
     """Share of the rows that is held out."""
 

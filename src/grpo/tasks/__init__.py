@@ -36,10 +36,16 @@ TASKS: dict[str, str | Callable[..., Task]] = {
 (`arithmetic:easy`), and `source`, the rows of `--data`."""
 
 
-def load_task(name: str, data: str = "", dataset: Dataset | None = None, rows: Rows | None = None) -> Task:
-    """A task by name, or from a Python file: `mytask.py`, or `mytask.py:Name` where it defines several. `rows` are rows
-    handed over in Python, which `data` only names."""
-    source = Source(data, dataset or Dataset(), rows)
+def load_task(
+    name: str,
+    data: str = "",
+    dataset: Dataset | None = None,
+    rows: Rows | None = None,
+    heldout_rows: Rows | None = None,
+) -> Task:
+    """A task by name, or from a Python file: `mytask.py`, or `mytask.py:Name` where it defines several. `rows` and
+    `heldout_rows` are rows handed over in Python, which `data` and `dataset.heldout` only name."""
+    source = Source(data, dataset or Dataset(), rows, heldout_rows)
     refuse_recorded("task", name, "name another with --task")
     base, _, variant = name.partition(":")
     if base.endswith(".py"):
@@ -59,8 +65,10 @@ def take_task(task: Any, source: Source) -> Task:
     """A task handed over in Python: an object, or a class that is called like that of a task's file."""
     if isinstance(task, type):
         task = _made(task, task.__name__, "", source)
-    elif source.data:
-        raise GrpoError("field data: the task handed over has its own problems; leave data out, or hand over its class")
+    elif field := _given(source):
+        raise GrpoError(
+            f"field {field}: the task handed over has its own problems; leave {field} out, or hand over its class"
+        )
     return _with_required_methods(task, f"an object of type {type(task).__name__}")
 
 
@@ -69,12 +77,17 @@ def _made(maker: Any, name: str, variant: str, source: Source) -> Task:
     # A required parameter of any other name is the variant.
     variants = [each for each in wanted.values() if each.name == "variant" or each.default is each.empty]
     takes_variant = any(each.name != "source" for each in variants)
-    if source.data and "source" not in wanted:
-        raise GrpoError(f"field data: the task {name} makes its own problems; leave out --data, or name another task")
+    if (field := _given(source)) and "source" not in wanted:
+        raise GrpoError(f"field {field}: the task {name} makes its own problems; leave it out, or name another task")
     if variant and not takes_variant:
         raise GrpoError(f"field task: {name} has no variants; leave out :{variant}")
     named = {"source": source} if "source" in wanted else {}
     return maker(*[variant] if takes_variant else (), **named)
+
+
+def _given(source: Source) -> str:
+    """The field that gives a task rows; empty: none."""
+    return "data" if source.data else "eval_data" if source.heldout_rows is not None else ""
 
 
 def _own_task(path: Path, name: str, source: Source) -> Task:

@@ -47,7 +47,7 @@ class DataTask:
     def __getstate__(self) -> dict[str, Any]:
         """Without the rows: a worker that scores does not need them."""
         state = {name: value for name, value in vars(self).items() if name != "sides"}
-        return {**state, "source": replace(self.source, rows=None)}
+        return {**state, "source": replace(self.source, rows=None, heldout_rows=None)}
 
     def usual(self, source: Source) -> Source:
         """The source, or the task's own dataset where none was named."""
@@ -58,7 +58,8 @@ class DataTask:
     def check_requirements(self) -> None:
         """Raise where a row has no gold answer, or one that the checker cannot compare: a run must not find that out in
         the middle."""
-        require_golds(self.problems(), self.source.settings, ANSWER_COLUMNS, OWN_REWARD)
+        for side in (self.sides.train, self.sides.heldout):
+            require_golds(side, self.source.settings, ANSWER_COLUMNS, OWN_REWARD)
         if expressions.available():
             return
         formulas = [problem for problem in self.problems() if kind_of(problem.answer) == "formula"]

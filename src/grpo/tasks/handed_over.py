@@ -25,16 +25,30 @@ def take_rows(data: Any) -> Rows:
     return {"": _table(data, "data")}
 
 
+def take_heldout(data: Any) -> Rows:
+    """The same for held-out rows, which have one split."""
+    if not isinstance(data, Mapping):
+        return {"": _table(data, "eval_data")}
+    if len(data) != 1:
+        splits = ", ".join(map(str, data)) or "none"
+        raise GrpoError(f"field eval_data: has the splits {splits}; hand over one of them, such as data['test']")
+    [rows] = data.values()
+    return take_heldout(rows)
+
+
 def _table(rows: Any, place: str) -> list[dict[str, Any]]:
+    field = place.partition("[")[0]
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
-        raise GrpoError(f"field data: {place} is of type {type(rows).__name__}; give a list of dicts such as {EXAMPLE}")
+        kind = type(rows).__name__
+        raise GrpoError(f"field {field}: {place} is of type {kind}; give a list of dicts such as {EXAMPLE}")
     taken = []
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise GrpoError(f"field data: {place}[{i}] is of type {type(row).__name__}; give a dict such as {EXAMPLE}")
+            kind = type(row).__name__
+            raise GrpoError(f"field {field}: {place}[{i}] is of type {kind}; give a dict such as {EXAMPLE}")
         taken.append({str(name): value for name, value in row.items()})
     if not taken:
-        raise GrpoError(f"field data: {place} has no rows")
+        raise GrpoError(f"field {field}: {place} has no rows")
     return taken
 
 

@@ -24,21 +24,21 @@ class DataRow:
     columns: Mapping[str, Any]
 
 
-def read_rows(data: str, split: str = "train", subset: str = "") -> list[DataRow]:
-    """All rows of a file or dataset."""
-    refuse_recorded("data", data, "name a file with --data")
+def read_rows(data: str, split: str = "train", subset: str = "", field: str = "data") -> list[DataRow]:
+    """All rows of a file or dataset, which the `field` of the config names."""
+    refuse_recorded(field, data, f"name a file with --{field}")
     path = Path(data)
     if path.is_file():
         reader = READERS.get(path.suffix.lower())
         if reader is None:
-            raise GrpoError(f"field data: {data} has an unknown ending; known are {', '.join(READERS)}")
+            raise GrpoError(f"field {field}: {data} has an unknown ending; known are {', '.join(READERS)}")
         rows = reader(path)
     elif path.is_dir() or (re.fullmatch(r"[\w.-]+/[\w.-]+", data) and not path.suffix):
-        rows = _huggingface(data, split, subset)
+        rows = _huggingface(data, split, subset, field)
     else:
-        raise GrpoError(f"field data: no file {data}; name a file, or a Hugging Face dataset (owner/name)")
+        raise GrpoError(f"field {field}: no file {data}; name a file, or a Hugging Face dataset (owner/name)")
     if not rows:
-        raise GrpoError(f"field data: {data} has no rows")
+        raise GrpoError(f"field {field}: {data} has no rows")
     return rows
 
 
@@ -97,25 +97,47 @@ def _parquet(path: Path) -> list[DataRow]:
     return [DataRow(f"{path}:{number}", value) for number, value in enumerate(values, 1)]
 
 
-def _huggingface(name: str, split: str, subset: str) -> list[DataRow]:
+def _huggingface(name: str, split: str, subset: str, field: str) -> list[DataRow]:
     try:
         import datasets
     except ImportError:
-        raise GrpoError(f"field data: the dataset {name} needs the library datasets; {INSTALL}") from None
+        raise GrpoError(f"field {field}: the dataset {name} needs the library datasets; {INSTALL}") from None
     datasets.disable_progress_bars()
-    saved = [Path(name) / file for file in ("state.json", "dataset_dict.json")]
+    folder = Path(name)
     try:
-        if any(file.is_file() for file in saved):
+        if any((folder / file).is_file() for file in ("state.json", "dataset_dict.json")):
             loaded = datasets.load_from_disk(name)
+        elif folder.is_dir():
+            _refuse_empty(folder, field)
+            loaded = datasets.load_dataset(str(folder.resolve()), subset or None)
         else:
             loaded = datasets.load_dataset(name, subset or None)
-        table = loaded[split] if isinstance(loaded, dict) else loaded
-    except KeyError:
-        raise GrpoError(f"field dataset.split: {name} has no split {split!r}; it has {', '.join(loaded)}") from None
+    except GrpoError:
+        raise
     except Exception as error:  # border: the hub, the network and other people's files raise anything
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise GrpoError(f"field data: cannot load the dataset {name}: {reason}; or name a file with --data") from error
-    return [DataRow(f"{name}[{split}]:{number}", row) for number, row in enumerate(table, 1)]
+        cause = error.__cause__ or error  # the outer error of a malformed file says only that there was one
+        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        raise GrpoError(
+            f"field {field}: cannot load the dataset {name}: {reason}; or name a file with --{field}"
+        ) from error
+    if isinstance(loaded, dict):
+        if field != "data" and len(loaded) == 1:
+            [split] = loaded  # a dataset of held-out rows may name its only split as it likes
+        if split not in loaded:
+            raise GrpoError(f"field dataset.split: {name} has no split {split!r}; it has {', '.join(loaded)}")
+        loaded = loaded[split]
+    return [DataRow(f"{name}[{split}]:{number}", row) for number, row in enumerate(loaded, 1)]
+
+
+def _refuse_empty(folder: Path, field: str) -> None:
+    """Refuse a folder without a file of rows. The library would read any text file as rows of text."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    if not any(path.suffix.lower() in READERS for path in files):
+        found = ", ".join(sorted(path.name for path in files)[:5]) or "nothing"
+        raise GrpoError(
+            f"field {field}: the folder {folder} has no file that ends in {', '.join(READERS)} and no saved dataset; "
+            f"it has {found}"
+        )
 
 
 READERS: dict[str, Callable[[Path], list[DataRow]]] = {

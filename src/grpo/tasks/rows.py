@@ -33,6 +33,8 @@ class Source:
     settings: Dataset = field(default_factory=Dataset)
     rows: Rows | None = None
     """Rows handed over in Python; `data` is then only their name."""
+    heldout_rows: Rows | None = None
+    """Held-out rows handed over in Python; `settings.heldout` is then only their name."""
 
     def read(self, split: str) -> list[DataRow]:
         """All rows of a split."""
@@ -44,9 +46,36 @@ class Source:
             raise GrpoError(f"field dataset.split: data has no split {split!r}; it has {', '.join(self.rows)}")
         return [DataRow(f"data[{split!r}][{i}]", row) for i, row in enumerate(self.rows[split])]
 
+    def read_heldout(self) -> list[DataRow]:
+        """The rows of `dataset.heldout`: those handed over, a file or dataset of its own, or another split."""
+        heldout = self.settings.heldout
+        if self.heldout_rows is not None:
+            [rows] = self.heldout_rows.values()
+            return [DataRow(f"eval_data[{i}]", row) for i, row in enumerate(rows)]
+        if not Path(heldout).suffix and "/" not in heldout:
+            self._refuse_split(heldout)
+            return self.read(heldout)
+        if Path(heldout).resolve() == Path(self.data).resolve():
+            raise GrpoError(
+                f"field dataset.heldout: {heldout} has the training rows; name another file, or leave the field "
+                "empty to hold out a share of the rows (dataset.heldout_share)"
+            )
+        return read_rows(heldout, self.settings.split, self.settings.subset, "dataset.heldout")
+
+    def _refuse_split(self, split: str) -> None:
+        if Path(self.data).is_file() if self.rows is None else "" in self.rows:
+            kind = "a file" if self.rows is None else "a list"
+            raise GrpoError(
+                f"field dataset.heldout: {split!r} is a split, but {self.data} is {kind} without splits; name a file "
+                "of held-out rows, or pass eval_data in Python"
+            )
+
     def or_else(self, data: str, **settings: Any) -> Source:
-        """This source, or the given one where this names no data."""
-        return self if self.data else Source(data, replace(self.settings, **settings))
+        """This source, or the given one where this names no data. Settings that are not the defaults stay."""
+        if self.data:
+            return self
+        unset = {name: value for name, value in settings.items() if not getattr(self.settings, name)}
+        return replace(self, data=data, settings=replace(self.settings, **unset))
 
 
 @dataclass(frozen=True)
@@ -66,25 +95,9 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
     """Read and split the rows. `template` is the default template; `gold` extracts the answer from its column."""
     settings = source.settings
     builder = Builder(settings, template, gold)
-    rows = source.read(settings.split)
-    problems = builder.build(rows)
+    problems = builder.build(source.read(settings.split))
     if settings.heldout:
-        other = settings.heldout if Path(settings.heldout).suffix else source.data
-        split = settings.split if Path(settings.heldout).suffix else settings.heldout
-        if settings.heldout == source.data:
-            raise GrpoError(
-                f"field dataset.heldout: {source.data} has the training rows; name another file, or leave the field "
-                "empty to hold out a share of the rows (dataset.heldout_share)"
-            )
-        without_splits = Path(source.data).is_file() if source.rows is None else "" in source.rows
-        if other == source.data and without_splits:
-            kind = "a file" if source.rows is None else "a list"
-            raise GrpoError(
-                f"field dataset.heldout: {settings.heldout!r} is a split, but {source.data} is {kind} without splits; "
-                "name a file of held-out rows"
-            )
-        rows = source.read(split) if other == source.data else read_rows(other, split, settings.subset)
-        return Problems(problems, builder.build(rows, apart=True))
+        return Problems(problems, builder.build(source.read_heldout(), apart=True))
     share = settings.heldout_share
     train = [problem for problem in problems if not _held_out(problem, share)]
     heldout = [problem for problem in problems if _held_out(problem, share)]
@@ -92,9 +105,7 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
         if not side:
             where = f" in {source.data}" if source.rows is None else ""
             instead = (
-                "name a file or split with --dataset.heldout"
-                if source.rows is None
-                else ('pass data={"train": rows, "test": others} with dataset={"heldout": "test"}')
+                "name a file or split with --dataset.heldout" if source.rows is None else "pass others as eval_data"
             )
             raise GrpoError(
                 f"field dataset.heldout_share: {share:g} leaves no {name} rows of the {len(problems)}{where}; "

@@ -10,7 +10,7 @@ from grpo.config import Config, SftConfig
 from grpo.errors import GrpoError
 from grpo.rewards.handed_over import Function, Reward, take_rewards
 from grpo.tasks import Task, load_task, take_task
-from grpo.tasks.handed_over import PREFIX, Rows, name_of_rows, take_rows
+from grpo.tasks.handed_over import PREFIX, Rows, name_of_rows, take_heldout, take_rows
 from grpo.tasks.rows import Source
 
 AnyConfig = TypeVar("AnyConfig", Config, SftConfig)
@@ -25,10 +25,16 @@ class Inputs:
     functions: Mapping[str, Function] = field(default_factory=dict)
     """By the name after `python:` in config.reward."""
     rows: Rows | None = None
+    heldout_rows: Rows | None = None
 
     @classmethod
     def take(
-        cls, config: Config, task: Any = None, reward: Reward | Sequence[Reward] | None = None, data: Any = None
+        cls,
+        config: Config,
+        task: Any = None,
+        reward: Reward | Sequence[Reward] | None = None,
+        data: Any = None,
+        eval_data: Any = None,
     ) -> tuple[Config, Inputs]:
         """The config with a name for everything handed over, and the objects. A text means what it means in the
         config."""
@@ -39,17 +45,18 @@ class Inputs:
             text, functions = take_rewards(reward)
             config = replace(config, reward=text)
         config, rows = take_data(config, data)
+        config, heldout_rows = _take_eval_data(config, eval_data)
         if isinstance(task, str):
-            return replace(config, task=task), cls(None, functions, rows)
+            return replace(config, task=task), cls(None, functions, rows, heldout_rows)
         if task is not None:
             name = task.__name__ if isinstance(task, type) else getattr(task, "name", type(task).__name__)
             config = replace(config, task=f"{PREFIX}{name}")
-        return config, cls(task, functions, rows)
+        return config, cls(task, functions, rows, heldout_rows)
 
     def load_task(self, config: Config) -> Task:
         if self.task is not None:
-            return take_task(self.task, Source(config.data, config.dataset, self.rows))
-        return load_task(config.task, config.data, config.dataset, self.rows)
+            return take_task(self.task, Source(config.data, config.dataset, self.rows, self.heldout_rows))
+        return load_task(config.task, config.data, config.dataset, self.rows, self.heldout_rows)
 
 
 def take_data(config: AnyConfig, data: Any) -> tuple[AnyConfig, Rows | None]:
@@ -59,6 +66,17 @@ def take_data(config: AnyConfig, data: Any) -> tuple[AnyConfig, Rows | None]:
         return replace(config, data=data or config.data), None
     rows = take_rows(data)
     return replace(config, data=name_of_rows(rows)), rows
+
+
+def _take_eval_data(config: Config, data: Any) -> tuple[Config, Rows | None]:
+    """The same for held-out rows; their name is the config's `dataset.heldout`."""
+    if data is None:
+        return config, None
+    if config.dataset.heldout:
+        raise GrpoError("field eval_data: dataset.heldout is set in the config too; give one of them")
+    rows = None if isinstance(data, str) else take_heldout(data)
+    name = data if rows is None else name_of_rows(rows)
+    return replace(config, dataset=replace(config.dataset, heldout=name)), rows
 
 
 def _refuse_both(name: str, configured: str, handed_over: Any) -> None:

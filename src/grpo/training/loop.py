@@ -43,6 +43,7 @@ def train(
     task: Any = None,
     reward: Reward | Sequence[Reward] | None = None,
     data: Any = None,
+    eval_data: Any = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a model with this config and return its run, the full record.
@@ -50,11 +51,11 @@ def train(
     Objects may be handed over in place of the config's texts. `task`: an object or class with the methods of
     docs/tasks.md. `reward`: a function of (problem, text) or of (completions, **columns), or a list of functions, texts
     and tuples (function, weight); functions run in worker processes. `data`: a list of dicts, a `datasets.Dataset`, or
-    a mapping from splits to either.
+    a mapping from splits to either. `eval_data`: the same for held-out rows, in place of `config.dataset.heldout`.
 
     `callbacks` are instances of `grpo.Callback` subclasses. Without any, only warnings are printed.
     """
-    config, inputs = Inputs.take(config, task, reward, data)
+    config, inputs = Inputs.take(config, task, reward, data, eval_data)
     session = Session.start(config, callbacks, inputs)
     with session.recorded():
         loop(session)
