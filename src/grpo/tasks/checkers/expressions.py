@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from grpo.tasks.checkers.numbers import read_number
@@ -27,6 +28,8 @@ LONGEST = 300
 """Characters; longer formulas are not compared."""
 LARGEST_POWER = 1000
 """Largest exponent or factorial that is evaluated."""
+DEEPEST = 20
+"""Brackets inside brackets; deeper formulas are not compared."""
 
 EXACTLY = {"float_rounding": 12, "allow_set_relation_comp": True, "timeout_seconds": None}
 ENCLOSED = ("()", "[]", "{}", "[)", "(]")
@@ -82,7 +85,7 @@ def _same(gold: str, answer: str) -> bool | None:
 
 EMPTY_SET = re.compile(r"\\(?:varnothing|emptyset)|∅|\\?\{\s*\\?\}|(?:the )?empty set", re.IGNORECASE)
 MODULUS = re.compile(r"\(?\s*\\?[pb]?mod(?![A-Za-z])")
-EQUIVALENT = re.compile(r".*(?:\\equiv|≡)")
+EQUIVALENT = re.compile(r"^\s*(?:[A-Za-z]|-?\d+)\s*(?:\\equiv|≡)")
 UPRIGHT_UNIT = re.compile(r"\\(?:text|textrm|mathrm|mbox)\s*\{([^{}]+)\}((?:\s*\^\s*\{?-?\d\}?)?)[\s.$]*$")
 SPACED_UNIT = re.compile(r"(?<=\s)([A-Za-z]{2,}[A-Za-z/ ]*)((?:\s*\^\s*\{?-?\d\}?)?)$")
 ASSIGNMENT = re.compile(r"([A-Za-z])\s*=([^=<>]+)")
@@ -135,14 +138,18 @@ def split(text: str) -> list[str]:
     >>> split("1, (2, 3)")
     ['1', '(2, 3)']
     """
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
+    parts = [""]
+    for character, depth in zip(text, _depths(text), strict=True):
         if character == "," and depth == 0:
             parts.append("")
         else:
             parts[-1] += character
     return [part.strip() for part in parts]
+
+
+def _depths(text: str) -> list[int]:
+    """The number of brackets that are open after each character."""
+    return list(accumulate((character in "([{") - (character in ")]}") for character in text))
 
 
 def brackets(text: str) -> str | None:
@@ -152,10 +159,7 @@ def brackets(text: str) -> str | None:
     ('()', '{}', '[)', '', None)
     """
     text = text.replace(r"\{", "{").replace(r"\}", "}").replace(" ", "")
-    depths, depth = [], 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        depths.append(depth)
+    depths = _depths(text)
     lowest = min((level for character, level in zip(text, depths, strict=True) if character == ","), default=2)
     if lowest == 0:
         return ""
@@ -197,7 +201,14 @@ def prepared(text: str) -> str:
     >>> prepared("pi/2"), prepared("3*sqrt(2)"), prepared("1≤x<2")
     ('\\\\pi /2', '3*\\\\sqrt{2}', '[1,2)')
     """
-    text = plain(text).replace("≤", r"\le ").replace("≥", r"\ge ").replace("<=", r"\le ").replace(">=", r"\ge ")
+    text = (
+        plain(text)
+        .replace("$", "")
+        .replace("≤", r"\le ")
+        .replace("≥", r"\ge ")
+        .replace("<=", r"\le ")
+        .replace(">=", r"\ge ")
+    )
     text = text.replace("π", r"\pi ").replace("∞", r"\infty ").replace("√", r"\sqrt ").replace("^{\\prime}", "'")
     text = re.sub(r"(?<![A-Za-z\\])(pi|infty)(?![A-Za-z])", r"\\\1 ", text)
     text = re.sub(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", text)
@@ -225,7 +236,7 @@ def explosive(text: str) -> bool:
 
 
 def _parsed(latex: str) -> Any:
-    if not latex or len(latex) > LONGEST or explosive(latex):
+    if not latex or len(latex) > LONGEST or explosive(latex) or max(_depths(latex)) > DEEPEST:
         return None
     try:
         with time_limit(LIMIT):

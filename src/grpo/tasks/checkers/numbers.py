@@ -50,14 +50,12 @@ class Number:
             return False
         if self.modulus:
             return (self.face - other.face) % self.modulus == 0
+        if self.percent != other.percent and (self.units or other.units):
+            return False
         if self.units and other.units:
             ratios = (one.ratio(two) for one in self.units for two in other.units)
             return any(ratio is not None and self.face * ratio == other.face for ratio in ratios)
-        if self.percent and other.percent:
-            return self.face == other.face
-        if self.percent or other.percent:
-            return not (self.units or other.units) and bool(self.readings & other.readings)
-        return bool(self.readings & other.readings)
+        return self.face == other.face if self.percent and other.percent else bool(self.readings & other.readings)
 
     @property
     def readings(self) -> set[Fraction]:
@@ -76,9 +74,13 @@ MONEY = r"US\$|[CA]\$|[$£€¥₹₩]|(?:USD|EUR|GBP|JPY|CNY|INR|KRW|CHF|CAD|AU
 NUMBER = re.compile(
     rf"(?P<sign>[+-])?[ ]?(?P<money>{MONEY})?[ ]?(?P<sign1>[+-])?[ ]?(?:{FRACTION}|{SLASHED}|{DECIMAL})[ ]?(?P<tail>.*)"
 )
-RESIDUE = re.compile(r"(?:.*(?:\\equiv|≡)[ ]?)?(-?\d+)[ ]?,?[ ]?\(?[ ]?\\?[pb]?mod(?:ulo)?[ ]?[{(]?[ ]?(\d+)[ ]?[)}]*")
+RESIDUE = re.compile(
+    r"(?:(?:[A-Za-z]|-?\d+)[ ]?(?:\\equiv|≡)[ ]?)?(-?\d+)[ ]?,?"
+    r"[ ]?\(?[ ]?\\?[pb]?mod(?:ulo)?[ ]?[{(]?[ ]?(\d+)[ ]?[)}]*"
+)
 BASED = re.compile(
-    r"(-?)\(?([\dA-Fa-f ]+)\)?[ ]?(?:_[ ]?\{?[ ]?(?:base[ ]?)?(\d+|[a-z]+)[ ]?\}?|\(?(?:in )?base[ -]?(\d+|[a-z]+)\)?)"
+    r"(-?)\(?([\dA-Fa-f ]+)\)?[ ]?"
+    r"(?:_[ ]?\{?[ ]?(?:base[ ]?)?(\d+|[a-z]+)[ ]?\}?|\(?(?:in )?base[ -]?(\d+|[a-z]+)\)?)"
 )
 PERCENT = re.compile(r"%|(?:percent|per cent|percentage points?)(?![A-Za-z])", re.IGNORECASE)
 RATE = re.compile(r"/|(?:per|a|an|each|every)(?![A-Za-z])")
@@ -124,7 +126,7 @@ IN_TEXT = re.compile(
     r"|(?P<number>(?:(?:(?<=^)|(?<=[=:(\[{$£€>]))\s{0,3}[-−–]\s?|(?<![\w)\]}.,])[-−–])?[$£€¥₹]?"
     r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d+)?(?:/\d+(?![\d/]))?|(?<!\d)\.\d+)"
     r"(?:\s?(?:\\times|\\cdot|[×·*x])\s?10\s?(?:\^\s?\{?[+−-]?\d+\}?|[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+)"
-    r"|_\{?\d{1,2}\}?|\s?\(?\\?[pb]?mod(?:ulo)?\s?\{?\d+\}?\)?)?\s?%?)"
+    r"|_\{?\d{1,2}\}?|\s?\(?\\?[pb]?mod(?:ulo)?\s?\{?\d+\}?\)?)?\s?\\?%?)"
 )
 
 
