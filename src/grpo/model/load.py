@@ -14,7 +14,7 @@ from grpo.errors import GrpoError
 from grpo.model import lora
 from grpo.model.attention import NAME as ATTENTION
 from grpo.model.hub import locate_model
-from grpo.model.hub.folder import adapter_base, check_weight_files
+from grpo.model.hub.folder import adapter_base, cache, check_weight_files, remedy
 from grpo.model.hub.quiet import quiet_transformers
 from grpo.model.padded import can_be_packed
 from grpo.model.policy import Policy
@@ -53,13 +53,13 @@ def load_policy(
                 trust_remote_code=False,
             )
     except FAULTS as error:
-        raise _unloadable(name, error) from error
+        raise _unloadable(name, Path(source), error) from error
     tied = set(getattr(model, "_tied_weights_keys", None) or ())
     missing = sorted(set(report["missing_keys"]) - tied)
     if missing:
         # transformers would fill these with random numbers.
         raise GrpoError(
-            f"field model: {name!r} lacks {len(missing)} weights, the first is {missing[0]}; copy the folder again"
+            f"field model: {name!r} lacks {len(missing)} weights, the first is {missing[0]}; {remedy(Path(source))}"
         )
     if (place := torch.device(device)).index is not None:
         torch.cuda.set_device(place)  # Triton launches kernels, and graphs are captured, on the current device
@@ -77,12 +77,13 @@ def load_tokenizer(name: str) -> Any:
         with quiet_transformers():
             return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except FAULTS as error:
-        raise _unloadable(name, error) from error
+        raise _unloadable(name, Path(source), error) from error
 
 
-def _unloadable(name: str, error: Exception) -> GrpoError:
+def _unloadable(name: str, source: Path, error: Exception) -> GrpoError:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return GrpoError(f"field model: cannot load {name!r}: {reason}")
+    way_out = f"; {remedy(source)}" if source.parent == cache() else ""
+    return GrpoError(f"field model: cannot load {name!r}: {reason}{way_out}")
 
 
 def _model_class(config: Any) -> Any:

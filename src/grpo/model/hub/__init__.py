@@ -12,10 +12,15 @@ def locate_model(name: str) -> str:
     check_model_name(name)
     if name in EMBEDDED:
         return str(Path(__file__).parent / name)
-    if name in FETCHED or name.endswith(".gguf"):
+    if name in FETCHED:
+        from grpo.model.hub import gguf, smollm2
+
+        folder = gguf.folder_of(Path(smollm2.MEMBER), smollm2.SHA256)
+        return str(folder if folder.is_dir() else gguf.converted(smollm2.gguf_file()))
+    if name.endswith(".gguf"):
         from grpo.model.hub import gguf
 
-        return str(gguf.smollm2() if name in FETCHED else gguf.converted(Path(name)))
+        return str(gguf.converted(Path(name)))
     return name
 
 

@@ -1,14 +1,48 @@
-"""Checks a Hugging Face folder before it is loaded."""
+"""Folders of models: the user's cache, and checks of a Hugging Face folder before it is loaded."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from grpo.errors import GrpoError
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """peft's two files."""
+
+
+def cache() -> Path:
+    """The folder of converted models: $GRPO_CACHE, or grpo under the user's cache folder."""
+    parent = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("GRPO_CACHE") or Path(parent) / "grpo")
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A temporary folder in the cache, so that what is finished there can be renamed into place."""
+    try:
+        cache().mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.TemporaryDirectory(prefix=".unfinished-", dir=cache(), ignore_cleanup_errors=True)
+    except OSError as error:  # border: a folder of the user
+        why = f"cannot write to {cache()} ({error.strerror})"
+        raise GrpoError(f"field model: {why}; set GRPO_CACHE to another folder") from error
+    with scratch as name:
+        yield Path(name)
+
+
+def digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def remedy(folder: Path) -> str:
+    """What to do about a damaged folder."""
+    return f"delete {folder}, then it is made again" if folder.parent == cache() else "copy the folder again"
 
 
 def adapter_base(folder: Path) -> str | None:
@@ -43,7 +77,7 @@ def check_weight_files(folder: Path) -> None:
         end = _last_byte(header)
         if not end or size != 8 + header_size + end:
             expected = 8 + header_size + end
-            raise GrpoError(f"field model: {file} is damaged: {size} bytes, expected {expected}; copy the file again")
+            raise GrpoError(f"field model: {file} is damaged: {size} bytes, expected {expected}; {remedy(folder)}")
 
 
 def _last_byte(header: bytes) -> int:
