@@ -1,4 +1,5 @@
-"""Runs an untrusted program in bubblewrap: no network, read-only system folders, limits on every resource.
+"""Runs an untrusted program in bubblewrap: no network, read-only system folders, few system calls, limits on every
+resource.
 
 The caller compares the program's output; nothing the program claims about itself counts.
 """
@@ -6,6 +7,7 @@ The caller compares the program's output; nothing the program claims about itsel
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import selectors
 import shutil
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpo.errors import GrpoError
+from grpo.tasks.checkers.seccomp import MACHINES, syscall_filter
 
 NOBODY = 65534
 FIRST_UNUSED_UID = 2_000_000_000
@@ -71,16 +74,16 @@ def run_program(program: str, stdin: str = "", limits: ProgramLimits | None = No
     """Run a Python program. Raises OSError where bubblewrap could not start it, which is not the program's fault."""
     limits = limits or ProgramLimits()
     require()
-    code, stdin_file, report = _memory_file(program), _memory_file(stdin), _memory_file("")
+    code, stdin_file, report, calls = files = [_memory_file(text) for text in (program, stdin, "", _syscall_filter())]
     try:
-        process = _started(_command(code, report, limits), stdin=stdin_file, pass_fds=[code, report])
+        process = _started(_command(code, report, calls, limits), stdin=stdin_file, pass_fds=[code, report, calls])
         result = _read(process, limits)
         # bubblewrap's report, which the program cannot reach, has an exit code only where the program was started.
         if not result.limit and b'"exit-code"' not in os.pread(report, 1 << 16, 0):
             raise OSError(f"bubblewrap could not start the program: {(result.error.strip().splitlines() or [''])[-1]}")
         return result
     finally:
-        for descriptor in (code, stdin_file, report):
+        for descriptor in files:
             os.close(descriptor)
 
 
@@ -109,10 +112,15 @@ def _bubble() -> tuple[str, ...]:
     for python, folder in ((str(Path(sys.executable).resolve()), sys.base_prefix), ("/usr/bin/python3", "/usr")):
         own = () if Path(folder).is_relative_to("/usr") else ("--ro-bind", folder, folder)
         command = ("bwrap", *ALWAYS, *_system(), *own)
-        tried = subprocess.run(
-            [*command, "--tmpfs", "/tmp", python, "-I", "-S", "-c", "print(6 * 7)"],
-            **{"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "cwd": "/", **_as_nobody()},
-        )
+        calls = _memory_file(_syscall_filter())
+        options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "cwd": "/", "pass_fds": [calls]}
+        try:
+            tried = subprocess.run(
+                [*command, "--seccomp", str(calls), "--tmpfs", "/tmp", python, "-I", "-S", "-c", "print(6 * 7)"],
+                **{**options, **_as_nobody()},
+            )
+        finally:
+            os.close(calls)
         if tried.stdout == "42\n":
             return (*command, python)
         why = why or (tried.stderr.strip().splitlines() or [f"it ended with {tried.returncode}"])[-1]
@@ -123,7 +131,15 @@ def _bubble() -> tuple[str, ...]:
     )
 
 
-def _command(code: int, report: int, limits: ProgramLimits) -> list[str]:
+@cache
+def _syscall_filter() -> bytes:
+    machine = platform.machine()
+    if machine not in MACHINES:
+        raise GrpoError(f"task code: programs can be sandboxed on {' and '.join(MACHINES)}, not on {machine}")
+    return syscall_filter(machine)
+
+
+def _command(code: int, report: int, calls: int, limits: ProgramLimits) -> list[str]:
     caps = [
         (resource.RLIMIT_AS, limits.memory),
         (resource.RLIMIT_CPU, max(1, round(limits.seconds + 0.5))),
@@ -134,7 +150,7 @@ def _command(code: int, report: int, limits: ProgramLimits) -> list[str]:
     ]
     *bubble, python = _bubble()
     return [
-        *(*bubble, "--json-status-fd", str(report)),
+        *(*bubble, "--json-status-fd", str(report), "--seccomp", str(calls)),
         *("--size", str(limits.disk), "--tmpfs", "/tmp", "--ro-bind-data", str(code), "/program.py"),
         # Also read-only: the folders that bubblewrap itself created in memory.
         *("--remount-ro", "/dev", "--remount-ro", "/"),
@@ -161,11 +177,11 @@ def _as_nobody() -> dict[str, Any]:
     return {"user": os.getuid() or FIRST_UNUSED_UID + os.getpid(), "group": NOBODY, "extra_groups": []}
 
 
-def _memory_file(text: str) -> int:
+def _memory_file(content: str | bytes) -> int:
     """An in-memory file with this content, open at its start."""
     descriptor = os.memfd_create("sandbox")
     with open(descriptor, "wb", closefd=False) as file:
-        file.write(text.encode(errors="replace"))
+        file.write(content.encode(errors="replace") if isinstance(content, str) else content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
