@@ -154,6 +154,8 @@ class Group:
     completions: tuple[Completion, ...]
     policy_version: int
     """Optimizer steps of the policy that sampled the completions."""
+    prompt_text: str = ""
+    """`prompt_tokens` decoded, special tokens included."""
 
 
 @dataclass(frozen=True, eq=False)

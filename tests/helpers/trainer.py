@@ -172,6 +172,7 @@ TABLES = {
     "metrics": f"SELECT * FROM metrics WHERE name NOT IN ({', '.join(f'{name!r}' for name in TIMED_METRICS)})",
     "spans": "SELECT step, name FROM spans",
     "groups": "SELECT * FROM groups",
+    "prompts": "SELECT * FROM prompts",
     "completions": "SELECT * FROM completions",
     "token_arrays": "SELECT * FROM token_arrays",
     "evals": "SELECT step FROM evals",

@@ -13,6 +13,7 @@ from grpo.config import Dataset
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy, load_tokenizer
 from grpo.model.prompt import decoded_runs, prompt_tokens, unused_template_kwargs
+from grpo.rewards.call_log import CallLog
 from grpo.rewards.functions import trl_arguments
 from grpo.rewards.pool.invoke import Request
 from grpo.tasks.rows import Source, read_problems
@@ -64,7 +65,7 @@ def test_without_a_template_the_text_ends_with_the_prefill(tmp_path: Path) -> No
 def test_reward_functions_get_the_prefill_in_the_prompt_and_the_sampled_text_as_completion() -> None:
     """As in TRL 1.16, where a completion is the decoded completion tokens."""
     problem = Problem("p", "3+4=\n\n7+", "7", messages=PREFILLED, conversational=True)
-    arguments = trl_arguments(Request(problem, ("0=7", "1")), messages=True)
+    arguments = trl_arguments(Request(problem, ("0=7", "1")), CallLog(count=2), messages=True)
     assert arguments["prompts"] == [[dict(turn) for turn in PREFILLED]] * 2
     assert arguments["completions"] == [[{"role": "assistant", "content": text}] for text in ("0=7", "1")]
 
@@ -101,5 +102,11 @@ def test_a_run_samples_from_the_rendered_prompts(tmp_path: Path) -> None:
             f"dataset.chat_template_kwargs: thinking has no effect: the chat template of {model} never mentions it"
         }
         assert run.config["dataset"]["chat_template_kwargs"] == '{"enable_thinking": false, "thinking": 1}'
+        prompts = run.prompts()
+        assert prompts
+        for prompt in prompts:
+            assert prompt["text"].startswith("1")
+            assert prompt["text"].endswith("+4=2(")
+            assert prompt["text"] == policy.tokenizer.decode(prompt["tokens"])
     with pytest.raises(GrpoError, match=r"began with other inputs: dataset.chat_template_kwargs was"):
         grpo.train(replace(config, resume=True, steps=2, dataset=Dataset(heldout_share=0.3)), data=rows)

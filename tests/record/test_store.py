@@ -22,7 +22,7 @@ from grpo.record import store
 from grpo.record.lock import RunLock
 from grpo.record.metrics import EVAL_METRICS, UnlistedMetricError
 from grpo.record.provenance import redacted
-from grpo.record.reader import connect
+from grpo.record.reader import SCHEMA_VERSION, connect
 from grpo.record.store import Run, fresh_name, list_runs
 from grpo.types import Completion, Group, Problem, Trace
 
@@ -218,13 +218,14 @@ def test_extra_columns_are_recorded_by_completion(run: Run) -> None:
     assert "extra" not in rows[0]
 
 
-def test_a_record_from_before_extra_is_read_and_not_continued(tmp_path: Path, run: Run) -> None:
+def test_a_record_from_before_extra_and_prompts_is_read_and_not_continued(tmp_path: Path, run: Run) -> None:
     [group] = make_groups(groups=1)
     run.record(0, [group], {}, {})
     run.close()
     db = sqlite3.connect(run.path / "run.db")
     for table in ("completions", "eval_completions"):
         db.execute(f"ALTER TABLE {table} DROP COLUMN extra")
+    db.execute("DROP TABLE prompts")
     db.execute("PRAGMA user_version = 3")
     db.commit()
     db.close()
@@ -232,6 +233,7 @@ def test_a_record_from_before_extra_is_read_and_not_continued(tmp_path: Path, ru
         [found] = older.groups(0)
         assert [done["extra"] for done in found["completions"]] == [{}] * len(group.completions)
         assert [done["correct"] for done in found["completions"]] == [one.correct for one in group.completions]
+        assert older.prompts() == []
         assert older.summary()["completions"] == len(group.completions)
     with pytest.raises(GrpoError, match=r"an older grpo made .*: it can be read, not resumed; start a new run"):
         Run.open(tmp_path, run.name)
@@ -241,7 +243,7 @@ def test_folder_is_private_and_journal_is_wal(run: Run) -> None:
     assert run.path.stat().st_mode & 0o777 == 0o700
     db = sqlite3.connect(run.path / "run.db")
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert db.execute("PRAGMA user_version").fetchone() == (4,)
+    assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     db.close()
 
 
@@ -282,6 +284,28 @@ def test_versions_command_and_git(tmp_path: Path, run: Run, monkeypatch: pytest.
 
 
 # Recording and reading back
+
+
+def asked(name: str, text: str, tokens: list[int]) -> Group:
+    [group] = make_groups(groups=1)
+    problem = replace(group.problem, id=name, place=f"rows.jsonl:{name}")
+    return replace(group, problem=problem, prompt_text=text, prompt_tokens=np.array(tokens))
+
+
+def test_a_prompt_is_recorded_once_for_each_problem(run: Run) -> None:
+    first, second, third = (asked(name, f"<s>{name}", [1, ord(name)]) for name in "abc")
+    for step in range(3):
+        run.record(step, [first, second, first], {}, {})
+        run.record_eval(step, {"reward_mean": 0.5}, [second])
+        run.record_probes(step, [third])
+    assert [[row[key] for key in ("problem_id", "place", "text")] for row in run.prompts()] == [
+        ["a", "rows.jsonl:a", "<s>a"],
+        ["b", "rows.jsonl:b", "<s>b"],
+        ["c", "rows.jsonl:c", "<s>c"],
+    ]
+    assert [row["tokens"].tolist() for row in run.prompts()] == [[1, 97], [1, 98], [1, 99]]
+    run.record(2, [asked("a", "<s>A", [1, 65])], {}, {})
+    assert run.prompts()[0]["text"] == "<s>A", "of a resume that accepted another chat template"
 
 
 def test_completions_come_back_as_they_went_in(run: Run) -> None:

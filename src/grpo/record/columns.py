@@ -18,6 +18,7 @@ METRIC = ("step", "name", "value")
 SPAN = ("step", "name", "start", "seconds")
 FINDING = ("recorded", "step", "kind", "text")
 GROUP = ("step", "group_index", "problem_id", "prompt", "answer", "policy_version")
+PROMPT = ("problem_id", "place", "text", "tokens")
 SAMPLE = ("step", "group_index", "sample_index")
 """The key of a completion."""
 CONTENT = ("text", "length", "finish", "reward", "correct", "parts", "traits", "extra", "advantage", "logprob", "why")
@@ -42,6 +43,11 @@ def metric_rows(step: int, metrics: Mapping[str, float]) -> list[tuple[int, str,
 def group_row(step: int, index: int, group: Group) -> tuple[Any, ...]:
     problem = group.problem
     return step, index, problem.id, problem.prompt, problem.answer, group.policy_version
+
+
+def prompt_row(group: Group) -> tuple[Any, ...]:
+    tokens = np.asarray(group.prompt_tokens, "<i4").tobytes()
+    return group.problem.id, group.problem.place, group.prompt_text, tokens
 
 
 def completion_rows(step: int, index: int, group: Group) -> list[tuple[Any, ...]]:
@@ -82,7 +88,7 @@ def probe_rows(step: int, groups: Sequence[Group]) -> list[tuple[Any, ...]]:
 
 
 def decoded(column: str, value: Any) -> Any:
-    """A value of token_arrays as the array that was stored."""
+    """A value of token_arrays or prompts as the array that was stored."""
     return np.frombuffer(value, "<i4" if column == "tokens" else "<f4") if isinstance(value, bytes) else value
 
 

@@ -54,10 +54,11 @@ def connect(file: Path, *, readonly: bool) -> sqlite3.Connection:
 
 
 def _add_columns(db: sqlite3.Connection, version: int) -> None:
-    """Show the tables of an older record with the columns that it lacks."""
+    """Show the tables of an older record with the columns that it lacks, and without prompts."""
     added = ", ".join(column for since, column in ADDED_COLUMNS.items() if since > version)
     for table in ("completions", "eval_completions"):
         db.execute(f"CREATE TEMP VIEW {table} AS SELECT *, {added} FROM main.{table}")
+    db.execute("CREATE TEMP VIEW prompts AS SELECT '' AS problem_id, '' AS place, '' AS text, x'' AS tokens WHERE 0")
 
 
 class RunReader:
@@ -153,6 +154,12 @@ class RunReader:
         query = f"""SELECT problem_id, prompt, answer, policy_version, completions.* FROM completions
             JOIN groups USING (step, group_index) {where} ORDER BY step, group_index, sample_index"""
         return Records(_flat(dict(row)) for row in self._db.execute(query, parameters))
+
+    def prompts(self) -> Records:
+        """One record per problem that was sampled, in training or evaluation: its `problem_id`, the `place` of its row,
+        and its prompt as the model read it, `text` with special tokens and `tokens`. Older records have none."""
+        rows = self.select("SELECT problem_id, place, text, tokens FROM prompts ORDER BY problem_id")
+        return Records({**row, "tokens": decoded("tokens", row["tokens"])} for row in rows)
 
     def evals(self) -> Records:
         """One record per evaluation, with all evaluation metrics; None where one does not apply."""

@@ -15,6 +15,12 @@ CREATE TABLE groups (
   step INTEGER NOT NULL REFERENCES steps ON DELETE CASCADE, group_index INTEGER NOT NULL,
   problem_id TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, policy_version INTEGER NOT NULL,
   PRIMARY KEY (step, group_index)) WITHOUT ROWID;
+CREATE TABLE prompts (  -- as the model reads them, once per problem of groups, eval_groups and probes
+  problem_id TEXT PRIMARY KEY,
+  place TEXT NOT NULL,  -- file and line of its row; empty: the problem was generated
+  text TEXT NOT NULL,   -- the decoded tokens, special ones included
+  tokens BLOB NOT NULL  -- little-endian int32
+  ) WITHOUT ROWID;
 CREATE TABLE completions (
   step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
   text TEXT NOT NULL, length INTEGER NOT NULL, finish TEXT NOT NULL,

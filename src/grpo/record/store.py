@@ -150,6 +150,7 @@ class Run(RunReader):
     def record_probes(self, step: int, groups: Sequence[Group]) -> None:
         rows = columns.probe_rows(step, groups)
         with self._transaction() as db:
+            self._insert_prompts(groups)
             db.execute("DELETE FROM probes WHERE step = ?", (step,))
             db.executemany(insert("probes", columns.PROBE), rows)
 
@@ -177,7 +178,14 @@ class Run(RunReader):
             db.execute("DELETE FROM evals WHERE step > ?", (step,))
             db.execute("DELETE FROM probes WHERE step > ?", (step,))
 
+    def _insert_prompts(self, groups: Sequence[Group]) -> None:
+        """Each problem's prompt once; the newest, where a resume accepted another chat template."""
+        query = f"""{insert("prompts", columns.PROMPT)} ON CONFLICT DO UPDATE
+            SET text = excluded.text, tokens = excluded.tokens WHERE tokens != excluded.tokens"""
+        self._db.executemany(query, map(columns.prompt_row, groups))
+
     def _insert_groups(self, prefix: str, step: int, groups: Sequence[Group]) -> None:
+        self._insert_prompts(groups)
         group_insert = insert(f"{prefix}groups", columns.GROUP)
         completion_insert = insert(f"{prefix}completions", columns.COMPLETION)
         for index, group in enumerate(groups):

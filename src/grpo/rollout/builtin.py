@@ -70,9 +70,16 @@ class Engine:
             tokens_NL, logp_NL, length_N = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
             completions = self._completions(tokens_NL, logp_NL, length_N, stop)
             parts = []
+            asked = zip(problems[first:last], prompts[first:last], self.policy.texts(prompts[first:last]), strict=True)
             yield [
-                Group(problem, prompt, tuple(completions[i * group_size : (i + 1) * group_size]), self.policy.version)
-                for i, (problem, prompt) in enumerate(zip(problems[first:last], prompts[first:last], strict=True))
+                Group(
+                    problem,
+                    prompt,
+                    tuple(completions[i * group_size : (i + 1) * group_size]),
+                    self.policy.version,
+                    prompt_text=text,
+                )
+                for i, (problem, prompt, text) in enumerate(asked)
             ]
 
     def _sampled(
