@@ -263,7 +263,7 @@ def run_grpo(work: Work, log: StepLog) -> None:
             spans = [span for span in self.run.spans() if span["step"] == step]
             phases = {span["name"]: span["seconds"] for span in spans}
             if log.add(metrics["reward_mean"], metrics["length_mean"], phases, flops, share):
-                raise FinishedError
+                raise FinishedError("the last step is done")
 
     shape = find_shape(work.model)
     with tempfile.TemporaryDirectory() as runs:

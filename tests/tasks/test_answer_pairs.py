@@ -51,6 +51,18 @@ def test_the_table_is_large_and_half_of_it_is_wrong() -> None:
     assert [pair for pair in PAIRS if bool(pair.why) != (pair.right != pair.by_math_verify)] == []
 
 
+def test_the_page_has_the_counts_of_the_table() -> None:
+    right = [pair for pair in PAIRS if pair.right]
+    accepted = sum(pair.by_math_verify for pair in right)
+    rejected = sum(not (pair.right or pair.by_math_verify) for pair in PAIRS)
+    page = " ".join((Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8").split())
+    assert f"holds {len(PAIRS)} pairs of gold and answer" in page
+    assert (
+        f"accepts {accepted} of the {len(right)} right answers and rejects {rejected} of the "
+        f"{len(PAIRS) - len(right)} wrong ones" in page
+    )
+
+
 @formulas
 @pytest.mark.parametrize("form", ["{}", r"\boxed{{{}}}", "The answer is {}", "<answer>{}</answer>"])
 def test_every_verdict_is_as_in_the_table(form: str) -> None:

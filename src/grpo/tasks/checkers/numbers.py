@@ -97,6 +97,9 @@ JOINING = _words("a an in per of us")
 NO_NOUN = _words("or and to by mod base over times plus minus pi sqrt sin cos tan log ln exp not")
 """Words that are neither nouns nor units: the number before them is only part of the answer."""
 WORD = re.compile(r"[A-Za-z]+")
+ASSIGNED = re.compile(r"^(?:[A-Za-z]\w*\s*=\s*)?(?:(?:≈|\\approx)\s*)?")
+MINUS = re.compile(r"^(?:minus|negative) (?=[$\d.])", re.IGNORECASE)
+AMOUNTS = re.compile(rf"({DIGITS})[ ]?([A-Za-z]+)(?:,?[ ](?:and[ ])?|$)")
 NOUN = re.compile(r"(?:[A-Za-z'/.()\- ]|\^\{?[23]\}?)*")
 
 
@@ -110,6 +113,8 @@ def read_number(text: str) -> Number | None:
     found = NUMBER.fullmatch(bare)
     if found and (number := _written(found.groupdict())):
         return number
+    if len(amounts := AMOUNTS.findall(bare)) > 1 and not AMOUNTS.sub("", bare):
+        return _summed(amounts)
     if "mod" in bare and (residue := RESIDUE.fullmatch(bare)) and int(residue[2]):
         return Number(Fraction(int(residue[1])), modulus=int(residue[2]))
     if ("_" in bare or "base" in bare) and (based := BASED.fullmatch(bare)):
@@ -152,8 +157,23 @@ def with_unit(found: re.Match[str]) -> str:
 
 
 def _unassigned(text: str) -> str:
-    """The text without the "x =" of "x = 3" and the "≈" of "≈ 3"."""
-    return re.sub(r"^(?:[A-Za-z]\w*\s*=\s*)?(?:(?:≈|\\approx)\s*)?", "", text)
+    """The text without the "x =" of "x = 3" and the "≈" of "≈ 3", and with a sign for "minus"."""
+    return MINUS.sub("-", ASSIGNED.sub("", text))
+
+
+def _summed(amounts: list[tuple[str, str]]) -> Number | None:
+    """The sum of amounts in ever smaller units: 18 dollars and 50 cents, 1 hour 30 minutes."""
+    (digits, name), *others = amounts
+    for unit in read_unit(name)[0]:
+        total, smallest = _digits(digits), Fraction(1)
+        for number, smaller in others:
+            ratio = next((ratio for one in read_unit(smaller)[0] if (ratio := one.ratio(unit))), smallest)
+            if ratio >= smallest:
+                break
+            total, smallest = total + _digits(number) * ratio, ratio
+        else:
+            return Number(total, units=(unit,))
+    return None
 
 
 def _written(part: dict[str, str | None]) -> Number | None:
@@ -228,9 +248,9 @@ def _scale(word: str, face: Fraction, money: str) -> Fraction | int | None:
 
 
 def _is_noun(text: str) -> bool:
-    words = re.findall(r"[A-Za-z]+", text)
+    words = [word for word in re.findall(r"[A-Za-z]+", text) if word.lower() not in JOINING]
     return bool(NOUN.fullmatch(text) and words) and all(_may_be_noun(word) for word in words)
 
 
 def _may_be_noun(word: str) -> bool:
-    return word.lower() in JOINING or (len(word) > 2 and word.lower() not in NO_NOUN) or is_unit(word)
+    return (len(word) > 2 and word.lower() not in NO_NOUN) or is_unit(word)

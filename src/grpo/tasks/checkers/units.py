@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 MOST_FACTORS = 8
-"""Units multiplied in one compound unit."""
+"""Units multiplied in one compound unit; a longer product is not read to its end."""
 MOST_READINGS = 8
 
 Dimension = tuple[tuple[str, int], ...]
@@ -82,10 +82,11 @@ TABLE = """
 1200             month       century centuries
 5/18             m/s         kmh kph kmph
 0.44704          m/s         mph
-1000             g*m/s2      N newton  +k
+1000             g*m/s2      N newton  +mk
 1000             g*m2/s2     J joule  +kM
+1000             g*m2/s2     Nm
 4184             g*m2/s2     cal calorie  +k
-1000             g*m2/s3     W watt  +kMG
+1000             g*m2/s3     W watt  +mkMG
 3600000          g*m2/s2     Wh  +kMG
 1000             g/m/s2      Pa pascal  +hkM
 1000             g*m2/s3/A   V volt  +km
@@ -202,7 +203,7 @@ def _factors(text: str) -> tuple[list[tuple[tuple[Unit, ...], int]], int]:
     factors: list[tuple[tuple[Unit, ...], int]] = []
     place = end = 0
     ahead, below, group = 1, False, False
-    while len(factors) <= MOST_FACTORS and (token := TOKEN.match(text, place)):
+    while len(factors) < MOST_FACTORS and (token := TOKEN.match(text, place)):
         word = (token["sign"] or token["word"] or "").rstrip(".")
         power = int(token["power"] or token["digit"] or AFTER.get(word.lower(), 0))
         if power and factors and end == place:
