@@ -153,6 +153,8 @@ class Evaluation:
     """Steps between evaluations; 0: only before and after the run."""
     problems: int = 500
     """Number of held-out problems."""
+    reward: str = ""
+    """Rewards of evaluations, written as reward is; empty: those of training. Accuracy does not depend on them."""
     probes: int = 4
     """Held-out problems whose completions are recorded at every evaluation, to compare them over time."""
 
@@ -199,7 +201,10 @@ class Checkpoints:
     """Checkpoints, from which a run resumes. Their interval is checkpoint_every, at the top level."""
 
     keep: int = 2
-    """Newest checkpoints to keep; the one with the best held-out accuracy is kept too."""
+    """Newest checkpoints to keep; the best one is kept too."""
+    best: str = ""
+    """What the best checkpoint is highest in, on held-out problems: accuracy, reward, the name of one of several
+    rewards, or another metric of evaluations; empty: accuracy, or reward where nothing says what is correct."""
     disk_full: Literal["stop", "wait"] = "stop"
     """When the disk is full: stop with everything written so far intact, or wait for space."""
     allow_change: bool = False

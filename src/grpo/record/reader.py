@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from grpo.config.schema import check_run_name, with_current_names
 from grpo.errors import GrpoError, one_line
+from grpo.record.best import rank
 from grpo.record.columns import decoded
 from grpo.record.lock import is_abandoned
 from grpo.record.metrics import EVAL_METRICS, check_names
@@ -241,17 +242,14 @@ class RunReader:
         return step
 
     def best_step(self, up_to: float = math.inf) -> int | None:
-        """Number of steps after which held-out accuracy was highest. Ties: the higher mean reward, then the earlier.
-
-        A run without accuracy is ranked by its mean reward.
+        """Number of steps after which `checkpoints.best` was highest: held-out accuracy where nothing else is named.
+        Ties: the higher accuracy, the higher mean reward, then the earlier. A run without accuracy is ranked by its
+        mean reward.
         """
-
-        def rank(row: dict[str, Any]) -> tuple[float, float, int]:
-            accuracy, reward = (-math.inf if row[name] is None else row[name] for name in ("accuracy", "reward_mean"))
-            return accuracy, reward, -row["step"]
-
-        rows = [row for row in self.evals() if row["step"] <= up_to and max(rank(row)[:2]) > -math.inf]
-        return max(rows, key=rank)["step"] if rows else None
+        wanted = self.config.get("checkpoints", {}).get("best", "")
+        ranked = [(rank(row, wanted), -row["step"]) for row in self.evals() if row["step"] <= up_to]
+        best = max((each for each in ranked if each[0] is not None), default=None)
+        return None if best is None else -best[1]
 
     def meta(self, key: str) -> Any:
         """A fact about the run: created, command, versions, git, fingerprints, …; None if there is none."""

@@ -16,7 +16,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -227,22 +227,3 @@ def _place(error: BaseException, source: str) -> str:
         return f"line {error.lineno}: "
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(source)]
     return f"line {lines[-1]}: " if lines else ""
-
-
-def sources(specs: Sequence[Spec]) -> list[bytes]:
-    """Contents of the files that hold the functions: a resumed run must have the same."""
-    found = []
-    for spec in specs:
-        if spec.source in ("python", "task", "model", "judge"):
-            continue
-        path = spec.source if spec.source.endswith(".py") else _origin(spec.source)
-        found.append(Path(path).read_bytes() if path and Path(path).is_file() else b"")
-    return found
-
-
-def _origin(module: str) -> str | None:
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):  # loading reports it
-        return None
-    return spec.origin if spec else None

@@ -129,6 +129,8 @@ def load_file(path: Path, field: str) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # fingerprints look up the file of its classes here
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # it may import files beside it
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # border: user code may raise anything

@@ -6,15 +6,19 @@ Pickles differ between processes, and the source of a lambda is the whole statem
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+from grpo.training.source_files import INSTALLED, own_files
 
 
 def describe(value: Any, module: str = "", seen: frozenset[int] = frozenset()) -> str:
-    """Bytecode and constants of a function or of an object's methods, and the values they refer to. Code of another
-    module than the first one stands for itself by name.
+    """Bytecode and constants of a function or of an object's methods, and the values they refer to. Other modules under
+    the folder of the first one are described too; code of any other module stands for itself by name.
 
     >>> describe(lambda text: len(text) / 10) == describe(lambda text: len(text) / 10)
     True
@@ -46,14 +50,28 @@ def describe(value: Any, module: str = "", seen: frozenset[int] = frozenset()) -
     home = getattr(value if isinstance(value, type) else type(value), "__module__", "")
     if isinstance(value, FunctionType):
         module = module or value.__module__
-        if value.__module__ != module:
+        if not _is_own(value.__module__, module):
             return name
         known = inspect.getclosurevars(value)
         parts = (value.__code__, value.__defaults__, value.__kwdefaults__, known.nonlocals, known.globals)
         return f"function({inner(*parts)})"
+    if isinstance(value, ModuleType):
+        own = _is_own(value.__name__, module) and value.__file__
+        return f"module({inner(*(path.read_bytes() for path in own_files(Path(own)).values()))})" if own else name
     module = module or home
-    if home != module:
+    if not _is_own(home, module):
         return name
     if isinstance(value, type):
         return f"class {name}({inner({key: each for key, each in vars(value).items() if not key.startswith('__')})})"
     return f"object({inner(type(value), getattr(value, '__dict__', None))})"
+
+
+def _is_own(module: str, first: str) -> bool:
+    """Whether a module is the first one, or a file under its folder that is not installed."""
+    if module == first:
+        return True
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in (module, first)]
+    if None in files:
+        return False
+    file, folder = Path(str(files[0])).resolve(), Path(str(files[1])).resolve().parent
+    return file.is_relative_to(folder) and not INSTALLED & {*file.parts}

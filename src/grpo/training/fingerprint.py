@@ -12,16 +12,18 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from grpo.config import Config, SftConfig
 from grpo.config.presets import surrogate_source
 from grpo.model.hub import cached_commit, locate_model
 from grpo.model.hub.folder import adapter_base
-from grpo.rewards.functions import parse, sources
+from grpo.rewards.functions import parse
 from grpo.tasks.protocol import Task, fingerprint_of
 from grpo.tasks.row_hash import canonical, column_hashes
 from grpo.training.bytecode import describe
 from grpo.training.inputs import Inputs
+from grpo.training.source_files import files_of, own_files
 from grpo.types import Problem
 
 PACKAGE = Path(__file__).parents[1]
@@ -39,16 +41,25 @@ Fingerprints = dict[str, str | Mapping[str, str]]
 def fingerprints(config: Config, task: Task, inputs: Inputs | None = None) -> Fingerprints:
     """Hashes of a GRPO run's model, problems and code, and versions of the libraries that compute."""
     surrogate, inputs = config.loss.surrogate, inputs or Inputs()
-    functions = [describe(function).encode() for function in inputs.functions.values()]
-    code = {"reward code": {"functions": _digest([*sources(parse(config.reward)), *functions])}}
     return {
         "model": model_fingerprint(config.model),
         **task_fingerprints(task, config.seed),
         **({"task code": {"task": _digest([describe(inputs.task).encode()])}} if inputs.task is not None else {}),
-        **(code if config.reward else {}),
+        **reward_fingerprints("reward code", config.reward, inputs.functions),
+        **reward_fingerprints("evaluation.reward code", config.evaluation.reward, inputs.eval_functions),
         **({"surrogate code": {surrogate: _digest([surrogate_source(surrogate)])}} if ":" in surrogate else {}),
         **code_fingerprints(*(("peft",) if config.lora.rank else ())),
     }
+
+
+def reward_fingerprints(name: str, reward: str, functions: Mapping[str, Any]) -> Fingerprints:
+    """Of the files of reward functions and of the functions handed over; empty where the reward has neither."""
+    files: dict[str, Path] = {}
+    for spec in parse(reward):
+        files |= {} if spec.source in ("python", "task", "model", "judge") else files_of(spec.source)
+    handed_over = {f"python:{each}": _digest([describe(function).encode()]) for each, function in functions.items()}
+    found = {**{file: _file_digest(path) for file, path in files.items()}, **handed_over}
+    return {name: found} if found else {}
 
 
 def sft_fingerprints(config: SftConfig, task: Task | None, rows: Sequence[Problem]) -> Fingerprints:
@@ -113,9 +124,10 @@ def problems_fingerprint(problems: Iterable[Problem]) -> str:
 def _source(task: Task) -> dict[str, str]:
     try:
         file = Path(inspect.getfile(type(task)))
-        return {file.name: _file_digest(file)}
     except (TypeError, OSError):  # a class defined at a prompt has no file
         return {}
+    files = {file.name: file} if file.is_relative_to(PACKAGE) else own_files(file)
+    return {name: _file_digest(path) for name, path in files.items()}
 
 
 def _file_digest(file: Path) -> str:

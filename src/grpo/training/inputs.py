@@ -24,6 +24,8 @@ class Inputs:
     """An object or a class; None: the config names the task."""
     functions: Mapping[str, Function] = field(default_factory=dict)
     """By the name after `python:` in config.reward."""
+    eval_functions: Mapping[str, Function] = field(default_factory=dict)
+    """The same for config.evaluation.reward."""
     rows: Rows | None = None
     heldout_rows: Rows | None = None
 
@@ -35,23 +37,29 @@ class Inputs:
         reward: Reward | Sequence[Reward] | None = None,
         data: Any = None,
         eval_data: Any = None,
+        eval_reward: Reward | Sequence[Reward] | None = None,
     ) -> tuple[Config, Inputs]:
         """The config with a name for everything handed over, and the objects. A text means what it means in the
         config."""
         _refuse_both("task", config.task, task)
         _refuse_both("reward", config.reward, reward)
+        _refuse_both("evaluation.reward", config.evaluation.reward, eval_reward)
         functions: dict[str, Function] = {}
+        eval_functions: dict[str, Function] = {}
         if reward is not None:
             text, functions = take_rewards(reward)
             config = replace(config, reward=text)
+        if eval_reward is not None:
+            text, eval_functions = take_rewards(eval_reward)
+            config = replace(config, evaluation=replace(config.evaluation, reward=text))
         config, rows = take_data(config, data)
         config, heldout_rows = _take_eval_data(config, eval_data)
         if isinstance(task, str):
-            return replace(config, task=task), cls(None, functions, rows, heldout_rows)
+            return replace(config, task=task), cls(None, functions, eval_functions, rows, heldout_rows)
         if task is not None:
             name = task.__name__ if isinstance(task, type) else getattr(task, "name", type(task).__name__)
             config = replace(config, task=f"{PREFIX}{name}")
-        return config, cls(task, functions, rows, heldout_rows)
+        return config, cls(task, functions, eval_functions, rows, heldout_rows)
 
     def load_task(self, config: Config) -> Task:
         if self.task is not None:

@@ -44,6 +44,7 @@ def train(
     reward: Reward | Sequence[Reward] | None = None,
     data: Any = None,
     eval_data: Any = None,
+    eval_reward: Reward | Sequence[Reward] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a model with this config and return its run, the full record.
@@ -52,10 +53,11 @@ def train(
     docs/tasks.md. `reward`: a function of (problem, text) or of (completions, **columns), or a list of functions, texts
     and tuples (function, weight); functions run in worker processes. `data`: a list of dicts, a `datasets.Dataset`, or
     a mapping from splits to either. `eval_data`: the same for held-out rows, in place of `config.dataset.heldout`.
+    `eval_reward`: the reward of evaluations, in place of `config.evaluation.reward`.
 
     `callbacks` are instances of `grpo.Callback` subclasses. Without any, only warnings are printed.
     """
-    config, inputs = Inputs.take(config, task, reward, data, eval_data)
+    config, inputs = Inputs.take(config, task, reward, data, eval_data, eval_reward)
     session = Session.start(config, callbacks, inputs)
     with session.recorded():
         loop(session)

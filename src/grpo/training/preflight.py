@@ -31,7 +31,12 @@ BYTES_PER_COMPLETION = 400
 
 
 def preflight(
-    config: Config, scorer: Scorer, policy: Policy, engine: Engine, run_path: Path | None = None
+    config: Config,
+    scorer: Scorer,
+    eval_scorer: Scorer,
+    policy: Policy,
+    engine: Engine,
+    run_path: Path | None = None,
 ) -> list[str]:
     """Assumptions of the run, one line each. Raises GrpoError when the run would fail.
 
@@ -45,13 +50,17 @@ def preflight(
     every = task.problems() if isinstance(task, HasProblems) else problems
     scorer.ready(every)
     check_golds(scorer, problems)
+    if eval_scorer is not scorer:
+        eval_scorer.ready(heldout)
+        check_golds(eval_scorer, heldout[: config.evaluation.problems])
     check_vocabulary(policy)
     check_lengths(policy, every, config.max_new_tokens)
     check_disk(config, policy, run_path)
     check_agreement(config, policy, problems[-2:])
     prompts = [policy.prompt_tokens(problem) for problem in problems]
     engine.max_concurrent = engine.max_concurrent or engine.rows_that_fit(max(map(len, prompts)), config.max_new_tokens)
-    assumptions = [*model_assumptions(policy, problems), *assumptions_of(task), *scorer.assumptions]
+    assumptions = [*model_assumptions(policy, problems), *assumptions_of(task)]
+    assumptions += dict.fromkeys((*scorer.assumptions, *eval_scorer.assumptions))
     if len(heldout) < config.evaluation.problems:
         assumptions.append(
             f"evaluation.problems is {config.evaluation.problems}; {task.name} has only {len(heldout)}, all are used"

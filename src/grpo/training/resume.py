@@ -18,7 +18,8 @@ from grpo.training.fingerprint import Fingerprints
 NAMED_CHANGES = 4
 """Most changed files that a message names."""
 FREE_TO_CHANGE = (
-    *("steps", "epochs", "run", "resume", "checkpoint_every", "evaluation", "checkpoints"),
+    *("steps", "epochs", "run", "resume", "checkpoint_every", "checkpoints"),
+    *("evaluation.every", "evaluation.problems", "evaluation.probes"),
     *("system.runs", "system.token_groups", "system.quiet", "system.log", "scoring.workers"),
 )
 """Settings and sections that a resumed run may change. `epochs` is that of supervised fine-tuning: it sets `steps`."""

@@ -16,6 +16,7 @@ from grpo.config.schema import resolve
 from grpo.model.critic import Critic
 from grpo.model.device import pick_device, prepare_machine
 from grpo.model.policy import Policy
+from grpo.record.best import check_best
 from grpo.record.events import Callback
 from grpo.record.loggers import with_loggers
 from grpo.rewards import Pending, Scorer
@@ -42,6 +43,8 @@ class Session(TrainingRun):
     config: Config
     task: Task
     scorer: Scorer
+    eval_scorer: Scorer
+    """Scores held-out completions: `scorer`, or one with the rewards of evaluation.reward."""
     engine: Engine
     reference: Policy | None
     critic: Critic | None
@@ -61,10 +64,15 @@ class Session(TrainingRun):
             device = pick_device(config.system)
             state = TrainerState.of(config, training_rows(task))
             scorer = undo.enter_context(Scorer(task, config.reward, config.scoring, device, inputs.functions, state))
-            scorer.check_requirements()
+            eval_scorer = scorer
+            if rewards := config.evaluation.reward:
+                eval_scorer = Scorer(task, rewards, config.scoring, device, inputs.eval_functions, state)
+                undo.enter_context(eval_scorer)
+            for each in (scorer, eval_scorer):
+                each.check_requirements()
             prints = fingerprints(config, task, inputs)
             opened = reopen_run(config, "grpo", prints, listening, undo)
-            prepared = prepare(config, scorer, opened)
+            prepared = prepare(config, scorer, eval_scorer, opened)
             if opened is None:
                 meta = {"fingerprints": prints, **prepared.meta}
                 opened = create_run(config, "grpo", f"{task.name}-{config.algorithm}", meta, undo)
@@ -75,6 +83,7 @@ class Session(TrainingRun):
                 assumptions=prepared.assumptions,
                 task=task,
                 scorer=scorer,
+                eval_scorer=eval_scorer,
                 engine=prepared.engine,
                 **vars(prepared.networks),
             )
@@ -83,7 +92,7 @@ class Session(TrainingRun):
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        with closing(self.scorer), super().recorded():
+        with closing(self.scorer), closing(self.eval_scorer), super().recorded():
             yield
 
     def trainable(self) -> list[tuple[str, torch.nn.Parameter]]:
@@ -139,12 +148,13 @@ class Session(TrainingRun):
         heldout = self.task.heldout()
         problems = heldout[: self.config.evaluation.problems]
         self.callbacks.on_evaluation_start(step, len(problems))
-        row, groups = evaluate(self.engine, self.scorer, problems, self.sampling(), step)
+        row, groups = evaluate(self.engine, self.eval_scorer, problems, self.sampling(), step)
+        check_best(self.config.checkpoints.best, row)
         self.recorder.retry_when_full(lambda: self.run.record_eval(step, row, groups))
         pinned = heldout[: self.config.evaluation.probes]
         sampling = self.sampling(purpose="probe")
         groups = self.engine.sample(pinned, self.config.group_size, sampling) if pinned else []
-        probes = self.scorer.score(groups, step)
+        probes = self.eval_scorer.score(groups, step)
         self.recorder.retry_when_full(lambda: self.run.record_probes(step, probes))
         self.callbacks.on_evaluation(step, row)
         if step:
@@ -165,7 +175,7 @@ class Prepared:
     """Facts for the record, such as the number of threads, which a resume restores."""
 
 
-def prepare(config: Config, scorer: Scorer, opened: OpenRun | None) -> Prepared:
+def prepare(config: Config, scorer: Scorer, eval_scorer: Scorer, opened: OpenRun | None) -> Prepared:
     """Check memory, load the networks, and run the preflight checks. `opened` is the run to resume, if there is one."""
     run, checkpoint = (opened.run, opened.checkpoint) if opened else (None, None)
     device = pick_device(config.system)
@@ -179,7 +189,10 @@ def prepare(config: Config, scorer: Scorer, opened: OpenRun | None) -> Prepared:
     # Runs recorded under an earlier name of the setting have it as rows_at_once.
     recorded = (run.meta("max_concurrent") or run.meta("rows_at_once") or 0) if run else 0
     engine = Engine(policy, config.system.max_concurrent_completions or recorded)
-    assumptions = [*warnings(config), *preflight(config, scorer, policy, engine, run.path if run else None)]
+    assumptions = [
+        *warnings(config),
+        *preflight(config, scorer, eval_scorer, policy, engine, run.path if run else None),
+    ]
     meta = {
         "threads": threads,
         "max_concurrent": engine.max_concurrent,

@@ -31,7 +31,7 @@ def command(arguments: list[str]) -> int:
     from grpo.tasks.traits import label_of, trait_metrics
     from grpo.training.evaluation import evaluate
 
-    scorer = find_scorer(options, settings, str(policy.device))
+    scorer = find_scorer(options, settings, str(policy.device), evaluation=True)
     if scorer is None:
         raise GrpoError("field task: name one with --task NAME; only runs and embedded models have a default task")
     with scorer:

@@ -76,8 +76,11 @@ def model_of(run: Run, *, best: bool = False) -> Path:
     return checkpoint.model
 
 
-def find_scorer(options: SamplingOptions, settings: dict[str, Any], device: str) -> Scorer | None:
-    """The task of the options, or else the one the model was trained on, with its rewards. The caller closes it."""
+def find_scorer(
+    options: SamplingOptions, settings: dict[str, Any], device: str, *, evaluation: bool = False
+) -> Scorer | None:
+    """The task of the options, or else the one the model was trained on, with its rewards, or those of its evaluations.
+    The caller closes it."""
     from grpo.rewards import Scorer
     from grpo.tasks import load_task
 
@@ -87,5 +90,8 @@ def find_scorer(options: SamplingOptions, settings: dict[str, Any], device: str)
         return Scorer(task, options.reward, scoring, device)
     if not settings.get("task"):
         return None
+    trained_on = settings.get("reward", "")
+    measured = (evaluation and settings.get("evaluation", {}).get("reward")) or trained_on
+    reward = options.reward or measured
     rows = settings.get("data", ""), from_dict(Dataset, settings.get("dataset", {}))
-    return Scorer(load_task(settings["task"], *rows), options.reward or settings.get("reward", ""), scoring, device)
+    return Scorer(load_task(settings["task"], *rows), reward, scoring, device)
