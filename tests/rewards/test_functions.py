@@ -154,7 +154,7 @@ def test_a_resumed_run_notices_another_reward_function(
     assert main([*TRAIN, "--reward", "mine.py:f", "--steps", "1"]) == 0
     file.write_text("def f(problem, text):\n    return len(text) / 20\n")
     assert main([*TRAIN, "--reward", "mine.py:f", "--resume"]) == 2
-    assert "reward code: functions changed" in capsys.readouterr().err
+    assert "reward code: mine.py changed" in capsys.readouterr().err
 
 
 def test_trl_arguments() -> None:

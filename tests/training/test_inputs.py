@@ -117,7 +117,7 @@ def test_a_resume_must_be_handed_the_same(tmp_path: Path) -> None:
     with grpo.train(config, reward=by_length(8), data=DATA) as run:
         assert run.last_step() == 1
     longer = small(tmp_path, steps=3, run="mine", resume=True)
-    with pytest.raises(grpo.GrpoError, match="mine began with other inputs: reward code: functions changed"):
+    with pytest.raises(grpo.GrpoError, match="mine began with other inputs: reward code: python:lambda changed"):
         grpo.train(longer, reward=by_length(9), data=DATA)
     with pytest.raises(grpo.GrpoError, match="data was 'python:80 rows', is 'python:79 rows'"):
         grpo.train(longer, reward=by_length(8), data=DATA[1:])

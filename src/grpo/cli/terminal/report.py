@@ -99,8 +99,9 @@ def _measured(run: Run) -> list[str]:
     evals, losses = run.evals(), _losses(run)
     lines = [_labelled("loss", losses)] if losses else []
     if evals:
-        after = f"after {evals[-1]['step']} steps"
-        lines.append(_labelled("held out", f"{'before → ' if len(evals) > 1 else ''}{after}   [95% interval]"))
+        after = f"{'before → ' if len(evals) > 1 else ''}after {evals[-1]['step']} steps"
+        interval = "   [95% interval]" if accuracy_change(evals) else ""
+        lines.append(_labelled("held out", f"{after}{interval}"))
         lines += [_labelled(label, text) for label, text in eval_changes(evals).items()]
     return lines
 
