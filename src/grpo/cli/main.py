@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from grpo.config.parse import shown
+from grpo.config.leaf import shown
 from grpo.errors import GrpoError
 
 USAGE = """\

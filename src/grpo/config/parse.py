@@ -4,44 +4,20 @@ Every name and value is checked here, so that a mistake gets one line that names
 on any dataclass and knows no field by name. tyro only prints the help.
 """
 
-import difflib
-import json
-import math
 import re
 import tomllib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
+from grpo.config.leaf import TEXTS, Json, Leaf, as_texts, from_text, json_text, leaves, misfit, shown
+from grpo.config.unknown import COMMAND_LINE, PYTHON, OtherName, suggestion
 from grpo.errors import GrpoError, one_line
 
 T = TypeVar("T")
-Json = Annotated[str, "JSON"]
-"""A field's kind: the text of a JSON object, or empty. Python and TOML may give a table instead."""
-
-COMMAND_LINE = "command line"
-PYTHON = "Python"
-NOTHING: Mapping[str, str] = {}
-LARGEST_INTEGER = 2**63 - 1  # the largest that SQLite stores
+NOTHING: Mapping[str, OtherName] = {}
 NEGATIVE_NUMBER = re.compile(r"-\.?[0-9].*|-inf.*|-nan", re.IGNORECASE | re.DOTALL)
-JSON_EXAMPLE = '{"enable_thinking": false}'
-UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-UNPRINTABLE_IN_LIST = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-"""Without tab and new line."""
-ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
-"""Two characters on the command line, and the one they mean in a list of texts."""
-TEXTS = tuple[str, ...]
-"""Kind of a field that holds a list of texts: an array in TOML, a flag that may be repeated."""
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """One settable field: its annotation (int, float, str, bool, TEXTS, Json, a Literal of texts) and default, or
-    MISSING."""
-
-    kind: Any
-    default: Any
 
 
 @dataclass(frozen=True)
@@ -52,109 +28,20 @@ class Setting:
     origin: str
 
 
-def leaves(cls: Any) -> dict[str, Leaf]:
-    """Every settable field of a dataclass by its path, such as "steps" and "loss.beta"."""
-    found: dict[str, Leaf] = {}
-    kinds = get_type_hints(cls, include_extras=True)
-    for each in fields(cls):
-        kind = kinds[each.name]
-        if is_dataclass(kind):
-            found |= {f"{each.name}.{inner}": leaf for inner, leaf in leaves(kind).items()}
-        else:
-            found[each.name] = Leaf(kind, each.default)
-    return found
-
-
-def misfit(leaf: Leaf, value: object) -> str:
-    """Why the field cannot hold this value; empty if it can."""
-    kind, got = leaf.kind, f"; got {shown(value)}"
-    such_as = "" if leaf.default is MISSING else f", such as {leaf.default}"
-    if get_origin(kind) is Literal:
-        choices = [f'"{choice}"' for choice in get_args(kind)]
-        return "" if value in get_args(kind) else f"expected one of {', '.join(choices)}{got}{nearest(value, kind)}"
-    if kind is bool:
-        return "" if isinstance(value, bool) else f"expected true or false{got}"
-    if kind is str:
-        if not isinstance(value, str):
-            return f"expected text{got}{'; write it as file.py:function' if callable(value) else ''}"
-        return f"contains a character that cannot be shown{got}" if UNPRINTABLE.search(value) else ""
-    if kind == TEXTS:
-        return _misfit_in_list(value)
-    if kind == Json:
-        return "" if value == "" or _is_json_object(value) else f"expected a JSON object, such as {JSON_EXAMPLE}{got}"
-    number = int if kind is int else int | float
-    expected = f"expected a {'whole ' if kind is int else ''}number{such_as}{got}"
-    if isinstance(value, bool) or not isinstance(value, number):
-        unquoted = from_text(kind, value) if isinstance(value, str) else value
-        return expected if unquoted is value or misfit(leaf, unquoted) else f"{expected}; remove the quotes"
-    if isinstance(value, int):
-        return "" if abs(value) <= LARGEST_INTEGER else expected
-    return "" if math.isfinite(value) else expected.replace("a number", "a finite number")
-
-
-def _misfit_in_list(value: object) -> str:
-    """Why this is not a list of texts. One text counts as a list of one."""
-    for text in as_texts(value) if isinstance(value, str | list | tuple) else (value,):
-        if not isinstance(text, str):
-            return f"expected text or a list of texts; got {shown(text)}"
-        if not text:
-            return "contains an empty text; remove it"
-        if UNPRINTABLE_IN_LIST.search(text):
-            return f"contains a character that cannot be shown; got {shown(text)}"
-    return ""
-
-
-def as_texts(value: Any) -> tuple[Any, ...]:
-    """The value of a field of kind TEXTS as a tuple.
-
-    >>> as_texts("</answer>"), as_texts(["a", "b"])
-    (('</answer>',), ('a', 'b'))
-    """
-    return (value,) if isinstance(value, str) else tuple(value)
-
-
-def json_text(value: object) -> object:
-    """A table as the text of a JSON object; other values, and tables that JSON cannot hold, unchanged.
-
-    >>> json_text({"enable_thinking": False})
-    '{"enable_thinking": false}'
-    """
-    try:
-        return json.dumps(value) if isinstance(value, Mapping) and value else "" if value == {} else value
-    except (TypeError, ValueError, RecursionError):
-        return value
-
-
-def _is_json_object(value: object) -> bool:
-    try:
-        return isinstance(value, str) and isinstance(json.loads(value), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def from_text(kind: object, text: str) -> object:
-    """A flag's text as a number; text that is not a number is returned unchanged, and `misfit` refuses it.
-
-    >>> from_text(int, "12"), from_text(TEXTS, r"end\\n")
-    (12, ('end\\n',))
-    """
-    if kind == TEXTS:
-        return (re.sub(r"\\[nt\\]", lambda escape: ESCAPES[escape[0]], text),)  # from left to right
-    try:
-        return int(text) if kind is int else float(text) if kind is float else text
-    except ValueError:
-        return text
-
-
 def read(
-    cls: type, argv: Sequence[str], *, prog: str, positionals: Sequence[str] = (), refused: Mapping[str, str] = NOTHING
+    cls: type,
+    argv: Sequence[str],
+    *,
+    prog: str,
+    positionals: Sequence[str] = (),
+    other_names: Mapping[str, OtherName] = NOTHING,
 ) -> dict[str, Setting]:
     """Checked settings by path: TOML files from left to right, then flags; the last one wins.
 
-    `positionals` are fields that may also be given by position. `refused` maps names that are not fields to the reason
-    that the error gives; the names are lower-case and without separators.
+    `positionals` are fields that may also be given by position. `other_names` answer for names that are not fields;
+    they are lower-case and without separators.
     """
-    reader = _Reader(leaves(cls), prog, refused)
+    reader = _Reader(leaves(cls), prog, other_names)
     files, strays = [], []
     flags: dict[str, Setting] = {}
     rest = list(argv)
@@ -207,14 +94,14 @@ def _construct(cls: Any, values: Mapping[str, Any], default: Any) -> Any:
     return cls(**given) if default is None else replace(default, **given)
 
 
-def from_table(cls: type[T], data: Mapping[str, Any], origin: str, refused: Mapping[str, str] = NOTHING) -> T:
+def from_table(cls: type[T], data: Mapping[str, Any], origin: str) -> T:
     """Builds the dataclass from nested dictionaries, with the same checks as flags."""
-    return build(cls, _Reader(leaves(cls), "grpo", refused).table(data, lambda path: origin), prog="grpo")
+    return build(cls, _Reader(leaves(cls), "grpo", NOTHING).table(data, lambda path: origin), prog="grpo")
 
 
-def section_from_dict(cls: type, name: str, data: Mapping[str, Any], refused: Mapping[str, str]) -> Any:
+def section_from_dict(cls: type, name: str, data: Mapping[str, Any], other_names: Mapping[str, OtherName]) -> Any:
     """Builds one section of the dataclass `cls`, given in Python as a dictionary."""
-    settings = _Reader(leaves(cls), "grpo", refused).table({name: data}, lambda path: PYTHON)
+    settings = _Reader(leaves(cls), "grpo", other_names).table({name: data}, lambda path: PYTHON)
     values = {path.removeprefix(f"{name}."): setting.value for path, setting in settings.items()}
     return _construct(get_type_hints(cls)[name], values, None)
 
@@ -231,7 +118,7 @@ def show_help(cls: type, prog: str) -> None:
 class _Reader:
     leaves: Mapping[str, Leaf]
     prog: str
-    refused: Mapping[str, str]
+    other_names: Mapping[str, OtherName]
 
     def flag(self, token: str, rest: list[str]) -> tuple[str, Any]:
         """(path, value) of one flag. A flag without `=` takes its value from the front of `rest`."""
@@ -239,7 +126,8 @@ class _Reader:
         section, dot, last = name.replace("-", "_").rpartition(".")
         positive = self.path(f"{section}{dot}{last.removeprefix('no_')}")
         negated = last.startswith("no_") and positive in self.leaves and self.leaves[positive].kind is bool
-        path = positive if negated else self.known(self.path(name.replace("-", "_")) or name, COMMAND_LINE)
+        typed = text if equals else rest[0] if rest and not _is_flag(rest[0]) else None
+        path = positive if negated else self.known(self.path(name.replace("-", "_")) or name, typed, COMMAND_LINE)
         if self.leaves[path].kind is bool:
             if equals or (rest and rest[0].lower() in {"true", "false", "yes", "no", "on", "off", "1", "0"}):
                 instead = f"write --{path} or {_off(path)}"
@@ -268,7 +156,7 @@ class _Reader:
         for written, value in flat(data, whole=self.leaves):
             if value == {} and any(leaf.startswith(f"{written}.") for leaf in self.leaves):
                 continue  # an empty section
-            path = self.known(written, origin(written))
+            path = self.known(written, value, origin(written))
             value = json_text(value) if self.leaves[path].kind == Json else value
             found[path] = Setting(self.checked(path, value, origin(written)), origin(written))
         return found
@@ -278,46 +166,33 @@ class _Reader:
             raise GrpoError(f"field {path} ({origin}): {why}")
         return value
 
-    def known(self, name: str, origin: str) -> str:
-        """The path of a field; dashes and underscores are the same. Refuses names that are not fields."""
+    def known(self, name: str, value: object, origin: str) -> str:
+        """The path of a field; dashes and underscores are the same. Refuses names that are not fields; `value` is what
+        was written for it."""
         path = name.replace("-", "_")
         if path in self.leaves:
             return path
         field = f"field {one_line(name, 60)} ({origin})"
-        if reason := self.refused.get(path.rpartition(".")[2].replace("_", "").lower()):
-            raise GrpoError(f"{field}: {reason}")
+        other = self.other_names.get(squeezed(path.rpartition(".")[2]))
+        if answer := other.answer(value, self.leaves, origin) if other else "":
+            raise GrpoError(f"{field}: {answer}")
         if inner := [leaf for leaf in self.leaves if leaf.startswith(f"{path}.")]:
             raise GrpoError(f"{field}: is a section; set one of its fields: {', '.join(inner)}")
-        raise GrpoError(f"{field}: unknown; {self.suggestion(path, origin)}")
-
-    def suggestion(self, path: str, origin: str) -> str:
-        """The field with the most similar name in any section, written as a flag, in TOML or in Python."""
-        by_name = {leaf.rpartition(".")[2]: leaf for leaf in reversed(list(self.leaves))}  # the top level wins
-        for wanted in (path.rpartition(".")[2], path):
-            for match in difflib.get_close_matches(wanted.lower()[:60], by_name, n=1):
-                section, _, name = by_name[match].rpartition(".")
-                if origin == COMMAND_LINE:
-                    return f"did you mean --{by_name[match]}?"
-                if origin == PYTHON:
-                    return f"did you mean {by_name[match]}?"
-                return f"did you mean {name} {f'in [{section}]' if section else 'at the top, above every [section]'}?"
-        return f"see {self.prog} --help"
+        advice = suggestion(path, self.leaves, origin) or f"see {self.prog} --help"
+        raise GrpoError(f"{field}: unknown; {advice}")
 
 
-def nearest(value: object, kind: object) -> str:
-    found = difflib.get_close_matches(str(value)[:60], get_args(kind), n=1) if isinstance(value, str) else []
-    return f'; did you mean "{found[0]}"?' if found else ""
+def squeezed(name: str) -> str:
+    """A name in lower case and without separators, as in the keys of `other_names`."""
+    return name.replace("_", "").replace("-", "").lower()
 
 
-def shown(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{one_line(value, 60)}"'
-    if isinstance(value, float) or (isinstance(value, int) and abs(value) <= LARGEST_INTEGER):
-        return repr(value)
-    names = {list: "an array", dict: "a table", int: "a number above 2**63", type(None): "nothing"}
-    return names.get(type(value), f"a {type(value).__name__}")
+def refuse_unknown(cls: type, given: Mapping[str, Any], other_names: Mapping[str, OtherName]) -> None:
+    """Refuses arguments of a dataclass that are not its fields, with the same answers as for flags."""
+    known = {each.name for each in fields(cls)}
+    for name in given:
+        if name not in known:
+            _Reader(leaves(cls), "grpo", other_names).known(name, given[name], PYTHON)
 
 
 def _off(path: str) -> str:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from grpo.config.parse import shown
+from grpo.config.leaf import shown
 from grpo.config.sections import Loss
 from grpo.errors import GrpoError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo.config.parse import shown
+from grpo.config.leaf import shown
 from grpo.config.presets import PRESETS, SURROGATES
 from grpo.config.sections import Loss
 

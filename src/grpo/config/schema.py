@@ -11,19 +11,10 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal, TypeVar, get_type_hints
 
+from grpo.config.leaf import TEXTS, as_texts, leaves, misfit, shown
 from grpo.config.models import DEFAULT_TASK, check_model_name
-from grpo.config.parse import (
-    TEXTS,
-    as_texts,
-    build,
-    from_table,
-    leaves,
-    misfit,
-    read,
-    section_from_dict,
-    show_help,
-    shown,
-)
+from grpo.config.other_names import OTHER_NAMES, RENAMED, SFT_NAMES, Named
+from grpo.config.parse import build, from_table, read, section_from_dict, show_help
 from grpo.config.presets import PRESETS, check_preset
 from grpo.config.rules import LIMITS, ZERO_OR_MORE, contradictions
 from grpo.config.sections import Checkpoints, Critic, Dataset, Evaluation, Lora, Loss, Optimizer, Scoring, System
@@ -36,7 +27,7 @@ LOGGERS = ("wandb", "tensorboard", "trackio")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Named):
     """Train a model on problems whose answers can be checked.
 
     grpo train [recipe.toml ...] [--field value ...]: defaults, then the algorithm's, then files, then flags; the last
@@ -99,7 +90,7 @@ class Config:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SftConfig:
+class SftConfig(Named):
     """Supervised fine-tuning on given answers.
 
     grpo sft MODEL DATA [recipe.toml ...] [--field value ...]: defaults, then files, then flags; the last wins.
@@ -153,25 +144,11 @@ def _build_sections(config: Config | SftConfig) -> None:
         value, kind = getattr(config, each.name), kinds[each.name]
         if kind == TEXTS and isinstance(value, str | list):
             object.__setattr__(config, each.name, as_texts(value))
-        elif isinstance(value, Mapping):
-            section = section_from_dict(type(config), each.name, value, _REFUSED)
+        elif isinstance(value, Mapping) and dataclasses.is_dataclass(kind):
+            section = section_from_dict(type(config), each.name, value, OTHER_NAMES)
             object.__setattr__(config, each.name, section)
         elif isinstance(kind, type) and dataclasses.is_dataclass(kind) and not isinstance(value, kind):
             raise GrpoError(f"field {each.name}: expected {kind.__name__}(…) or a dictionary; got {shown(value)}")
-
-
-_WHY_FULL_DISTRIBUTION = (
-    "not available in training: completions would come from a truncated distribution, so the policy ratio would "
-    "compare log-probs of two different distributions; remove it (grpo sample and grpo eval accept it)"
-)
-RENAMED = {
-    "loss.refill": "loss.dynamic_sampling",
-    "system.recompute": "system.gradient_checkpointing",
-    "system.rows_at_once": "system.max_concurrent_completions",
-}
-"""Fields by a former name. Flags and files are refused with the new name; records of older runs are translated."""
-_MOVED = {old.rpartition(".")[2].replace("_", ""): f"is now {new}" for old, new in RENAMED.items()}
-_REFUSED = dict.fromkeys(("topp", "topk", "minp"), _WHY_FULL_DISTRIBUTION) | _MOVED
 
 
 def parse_train(argv: list[str]) -> Config:
@@ -179,7 +156,7 @@ def parse_train(argv: list[str]) -> Config:
     prog = "grpo train"
     if "--help" in argv or "-h" in argv:
         show_help(Config, prog)
-    settings = read(Config, argv, prog=prog, refused=_REFUSED)
+    settings = read(Config, argv, prog=prog, other_names=OTHER_NAMES)
     config = build(Config, settings, prog=prog)
     validate(config, {path: setting.origin for path, setting in settings.items()})
     return config
@@ -190,7 +167,7 @@ def parse_sft(argv: list[str]) -> SftConfig:
     prog = "grpo sft"
     if "--help" in argv or "-h" in argv:
         show_help(SftConfig, prog)
-    settings = read(SftConfig, argv, prog=prog, positionals=("model", "data"), refused=_MOVED)
+    settings = read(SftConfig, argv, prog=prog, positionals=("model", "data"), other_names=SFT_NAMES)
     config = build(SftConfig, settings, prog=prog)
     validate(config, {path: setting.origin for path, setting in settings.items()})
     return config

@@ -4,11 +4,12 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from grpo.config.parse import Json, json_text
+from grpo.config.leaf import Json, json_text
+from grpo.config.other_names import Named
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss:
+class Loss(Named):
     """The objective. `Config` takes every field that is not set here from the preset named by `algorithm`: with
     Config(algorithm="dapo", loss=Loss(beta=0.1)) the run has dapo's settings and beta 0.1."""
 
@@ -67,7 +68,7 @@ class Loss:
     """Largest importance weight."""
 
     def __new__(cls, **given: Any) -> "Loss":
-        loss = super().__new__(cls)
+        loss = super().__new__(cls, **given)
         object.__setattr__(loss, "_fields_set", frozenset(given))
         return loss
 
@@ -92,7 +93,7 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer:
+class Optimizer(Named):
     """AdamW and its schedule."""
 
     epochs: int = 1
@@ -114,7 +115,7 @@ class Optimizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lora:
+class Lora(Named):
     """LoRA: train small adapter matrices and freeze the model's weights. Needs peft."""
 
     rank: int = 0
@@ -126,7 +127,7 @@ class Lora:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Critic:
+class Critic(Named):
     """The critic, which predicts the reward from every token on. Used only if loss.baseline is value (PPO)."""
 
     model: Literal["separate", "shared"] = "separate"
@@ -146,7 +147,7 @@ class Critic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(Named):
     """Evaluation on held-out problems, which are never trained on."""
 
     every: int = 20
@@ -160,7 +161,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dataset:
+class Dataset(Named):
     """How rows of data become problems, in tasks that read rows: data, gsm8k, math, and your own."""
 
     prompt: str = ""
@@ -197,7 +198,7 @@ class Dataset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoints:
+class Checkpoints(Named):
     """Checkpoints, from which a run resumes. Their interval is checkpoint_every, at the top level."""
 
     keep: int = 2
@@ -212,7 +213,7 @@ class Checkpoints:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scoring:
+class Scoring(Named):
     """How completions are scored. The rewards themselves are reward, at the top level."""
 
     workers: int = 0
@@ -236,7 +237,7 @@ class Scoring:
 
 
 @dataclass(frozen=True, kw_only=True)
-class System:
+class System(Named):
     """The machine. Only dtype changes the numbers."""
 
     device: str = "auto"

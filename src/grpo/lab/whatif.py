@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from grpo.config import Config
-from grpo.config.parse import leaves
+from grpo.config.leaf import leaves
 from grpo.config.presets import PRESETS, SURROGATES, load_surrogate
 from grpo.config.sections import Loss
 from grpo.core import denominator, policy_loss, reward_statistics

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from grpo.config import Scoring
-from grpo.config.parse import one_line
-from grpo.errors import GrpoError
+from grpo.errors import GrpoError, one_line
 from grpo.rewards.functions import FunctionReward, Spec, parse
 from grpo.rewards.pool.confine import Limits
 from grpo.rewards.pool.invoke import LARGEST, TOO_LARGE, Outcome, Request, Reward, TaskReward, invoke_each

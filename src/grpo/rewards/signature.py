@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo.config.parse import one_line
-from grpo.errors import GrpoError
+from grpo.errors import GrpoError, one_line
 from grpo.types import Problem
 
 LISTS = ("prompts", "completions", "completion_ids")

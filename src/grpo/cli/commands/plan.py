@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from grpo.config import Config
 from grpo.config import parse as flags
+from grpo.config.other_names import OTHER_NAMES
 from grpo.config.presets import PRESETS, check_preset
 from grpo.config.schema import parse_train
 from grpo.errors import GrpoError
@@ -21,7 +22,6 @@ from grpo.model.plan.shape import Shape, find_shape, typical_shape
 from grpo.model.plan.work import Needs, Work, needs
 
 PROG = "grpo plan"
-MOVED = {"recompute": "is now gradient_checkpointing"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def command(arguments: list[str]) -> int:
     recipes = [argument for argument in arguments if argument.endswith(".toml")]
     config = parse_train(recipes) if recipes else None
     rest = [argument for argument in arguments if argument not in recipes]
-    settings = flags.read(PlanOptions, rest, prog=PROG, positionals=("model",), refused=MOVED)
+    settings = flags.read(PlanOptions, rest, prog=PROG, positionals=("model",), other_names=OTHER_NAMES)
     options = flags.build(PlanOptions, settings, prog=PROG, default=options_of(config) if config else None)
     planned = plan(options, config)
     if options.json:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from grpo.config import Config
-from grpo.config.parse import shown
+from grpo.config.leaf import shown
 from grpo.config.schema import resolve
 from grpo.errors import GrpoError
 from grpo.lab.catalogue import RECORDINGS

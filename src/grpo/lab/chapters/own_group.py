@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from grpo.config import Config, Optimizer
-from grpo.config.parse import shown
+from grpo.config.leaf import shown
 from grpo.config.presets import PRESETS
 from grpo.config.sections import Loss
 from grpo.core import token_loss, token_terms

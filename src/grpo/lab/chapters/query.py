@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from grpo.config.parse import shown
+from grpo.config.leaf import shown
 from grpo.errors import GrpoError
 
 Query = Mapping[str, str]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.config import Config
-from grpo.config.parse import Leaf, from_text, leaves, misfit, shown
+from grpo.config.leaf import Leaf, from_text, leaves, misfit, shown
 from grpo.config.presets import SURROGATES
 from grpo.config.schema import parse_train
 from grpo.errors import GrpoError

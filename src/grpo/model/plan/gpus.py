@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping
 
-from grpo.config.parse import shown
+from grpo.config.leaf import shown
 from grpo.errors import GrpoError
 
 GIB = 2**30

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo.config.leaf import shown
 from grpo.config.models import EMBEDDED
-from grpo.config.parse import shown
 from grpo.errors import GrpoError, one_line
 from grpo.model.hub import locate_model
 from grpo.model.hub.folder import adapter_base
