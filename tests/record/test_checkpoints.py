@@ -529,7 +529,7 @@ def test_too_little_space_is_seen_before_anything_is_written(tmp_path: Path, mon
         full.setattr(shutil, "disk_usage", lambda path: usage(1000, 953, 47))
         with pytest.raises(DiskFullError) as caught:
             save(checkpoints, 2, 2)  # twice 6 numbers of 4 bytes
-        assert_full(checkpoints, 2, caught, " (48 bytes needed, 47 free)")
+        assert_full(checkpoints, 2, caught, " (48 bytes needed, 47 bytes free)")
         full.setattr(shutil, "disk_usage", lambda path: usage(1000, 952, 48))
         save(checkpoints, 2, 2)
         checkpoints.wait()

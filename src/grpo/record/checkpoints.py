@@ -18,6 +18,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from rich.filesize import decimal as readable
+
 from grpo.errors import DiskFullError
 from grpo.kill_points import point
 
@@ -114,7 +116,7 @@ class Checkpoints:
         snapshot = take()
         needed, free = snapshot.size(), shutil.disk_usage(self.folder).free
         if free < needed:
-            raise self._disk_full(step, f" ({needed:,} bytes needed, {free:,} free)")
+            raise self._disk_full(step, f" ({readable(needed)} needed, {readable(free)} free)")
         self._writing = self._writer.submit(self._write_or_clean_up, step, snapshot, also_keep)
 
     def wait(self) -> None:

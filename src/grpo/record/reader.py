@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any, Self
 from grpo.config.schema import check_run_name, with_current_names
 from grpo.errors import GrpoError, one_line
 from grpo.record.best import rank
+from grpo.record.checkpoints import Checkpoints
 from grpo.record.columns import decoded
 from grpo.record.lock import is_abandoned
 from grpo.record.metrics import EVAL_METRICS, check_names
@@ -25,6 +27,8 @@ ADDED_COLUMNS = {3: "reward >= 1 AS correct", 4: "'{}' AS extra"}
 for a right answer."""
 OLDER = range(2, SCHEMA_VERSION)
 """Versions that can be read, but not continued."""
+COPY = "copy the run to a folder that can be written"
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 SETTINGS = ("model", "task", "algorithm", "seed", "prompts_per_step", "group_size")
 
 
@@ -46,12 +50,37 @@ def run_names(folder: Path) -> list[str]:
 
 
 def connect(file: Path, *, readonly: bool) -> sqlite3.Connection:
-    uri = f"{file.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
+    mode = "mode=rwc" if not readonly else "mode=ro&immutable=1" if _is_immutable(file) else "mode=ro"
+    uri = f"{file.resolve().as_uri()}?{mode}"
     # The loop and its recorder take turns with the writing connection, never at once; a reader keeps to its thread.
     # `timeout`: seconds to wait for another connection's lock.
     db = sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=readonly)
     db.row_factory = sqlite3.Row
     return db
+
+
+def _is_immutable(file: Path) -> bool:
+    """Whether SQLite must read the file without locks and index, because their file run.db-shm cannot be created."""
+    index, log = file.with_name("run.db-shm"), file.with_name("run.db-wal")
+    if index.exists() or os.access(file.parent, os.W_OK):
+        return False
+    if log.exists() and log.stat().st_size:
+        raise GrpoError(
+            f"field run: {file.parent} cannot be written, and {log.name} has steps that are not in {file.name} yet; "
+            f"{COPY}"
+        )
+    return True
+
+
+def _damaged(path: Path, problem: Exception) -> GrpoError:
+    """The error for a record that cannot be read. Checkpoints are separate files, and can be used without it."""
+    newest = Checkpoints(path).newest()
+    model = newest.model if newest else None
+    use = f"its newest model can still be used: grpo sample {model} PROMPT, grpo train --model {model}"
+    return GrpoError(
+        f"field run: {path / 'run.db'} cannot be read as a run record ({problem}); "
+        f"{use if model else 'name another run'}"
+    )
 
 
 def _add_columns(db: sqlite3.Connection, version: int) -> None:
@@ -86,6 +115,8 @@ class RunReader:
         if not file.is_file():
             known = ", ".join(known for known in run_names(folder) if (folder / known / "run.db").exists())
             raise GrpoError(f"field run: there is no run {name} in {folder}; known runs: {known or 'none yet'}")
+        if not readonly and not os.access(path, os.W_OK):
+            raise GrpoError(f"field run: {path} cannot be written; {COPY}")
         db = connect(file, readonly=readonly)
         try:
             [version] = db.execute("PRAGMA user_version").fetchone()
@@ -99,9 +130,7 @@ class RunReader:
                 return cls(path, db)
         except sqlite3.DatabaseError as problem:  # border: any program may have written this file
             db.close()
-            raise GrpoError(
-                f"field run: {file} cannot be read as a run record ({problem}); name another run"
-            ) from problem
+            raise _damaged(path, problem) from problem
         db.close()
         if version in OLDER:
             raise GrpoError(f"field run: an older grpo made {file}: it can be read, not resumed; start a new run")
@@ -117,8 +146,11 @@ class RunReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, _: object, problem: BaseException | None, __: object) -> None:
         self.close()
+        # A reader does not check the whole file first: damage may surface in any query.
+        if isinstance(problem, sqlite3.DatabaseError) and problem.sqlite_errorcode & 0xFF in DAMAGED:
+            raise _damaged(self.path, problem) from problem
 
     @property
     def status(self) -> str:

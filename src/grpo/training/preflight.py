@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from rich.filesize import decimal as readable
 
 from grpo.config import Config
 from grpo.errors import GrpoError
@@ -123,7 +124,7 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise GrpoError(
-            f"field system.runs: {folder} has {free / 1e9:.1f} GB free and the run needs about {needed / 1e9:.1f} GB; "
+            f"field system.runs: {folder} has {readable(free)} free and the run needs about {readable(needed)}; "
             "free space, choose another folder, or keep fewer checkpoints (--checkpoints.keep)"
         )
 
@@ -158,7 +159,7 @@ def check_memory(config: Config, task: Task, device: torch.device) -> Sizes:
             budget //= 2
     if needed(budget) > free:
         raise GrpoError(
-            f"field model: training {config.model} takes about {needed(budget) / 1e9:.1f} GB, and {free / 1e9:.1f} GB "
+            f"field model: training {config.model} takes about {readable(needed(budget))}, and {readable(free)} "
             f"are free on {device}; lower prompts_per_step or max_new_tokens, turn on "
             "system.gradient_checkpointing, or choose a smaller model (see grpo plan)"
         )

@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,85 @@ def test_a_record_that_lost_steps_before_the_checkpoint_is_made_whole(
     db.close()
     assert main(command(tmp_path / "runs")) == 0
     assert_same(run, whole())
+
+
+# A damaged record
+
+
+@pytest.mark.parametrize("place", ["header", "middle"])
+def test_a_damaged_record_names_the_model_that_can_still_be_used(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    run = tmp_path / "job"
+    shutil.copytree(finished / "job", run)
+    content = bytearray((run / "run.db").read_bytes())
+    start = 0 if place == "header" else 8192  # past the page of the schema, and the one of `meta`
+    content[start:] = os.urandom(len(content) - start)
+    (run / "run.db").write_bytes(content)
+    model = run / "checkpoints" / "step-000006" / "model"
+    for argv in (
+        ["runs", "job", "--runs", str(tmp_path)],
+        ["runs", "job", "--json", "--runs", str(tmp_path)],
+        ["export", "job", str(tmp_path / "out"), "--runs", str(tmp_path)],
+        ["sample", "job", "1+1=", "--runs", str(tmp_path)],
+        command(tmp_path),
+    ):
+        assert main(argv) == 2, argv
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"grpo: field run: {run / 'run.db'} cannot be read as a run record (")
+        assert line.endswith(
+            f"); its newest model can still be used: grpo sample {model} PROMPT, grpo train --model {model}"
+        )
+    assert (run / "run.db").read_bytes() == content
+    # What the line says works, and an export of it is a copy of the folder.
+    assert main(["sample", str(model), "1+1=", "-n", "1"]) == 0
+    assert main([*command(tmp_path / "other", "next"), "--model", str(model), "--task", "arithmetic:easy"]) == 0
+
+
+# Read-only media
+
+
+def test_a_run_on_read_only_media_is_read(finished: Path, tmp_path: Path) -> None:
+    media = tmp_path / "media"
+    shutil.copytree(finished / "job", media / "job")
+    shutil.copytree(finished / "job", media / "torn")
+    (media / "torn" / "run.db-wal").write_bytes(b"steps of a run that was killed, without the index")
+    commands = [
+        ["runs", "--runs", str(media)],
+        ["runs", "job", "--json", "--runs", str(media)],
+        ["sample", "job", "1+1=", "-n", "1", "--runs", str(media)],
+        ["eval", "job", "--problems", "4", "--runs", str(media)],
+        ["export", "job", str(tmp_path / "out"), "--runs", str(media)],
+        ["runs", "torn", "--runs", str(media)],
+        command(media),
+    ]
+    program = f"""
+import os
+from pathlib import Path
+from grpo.cli.main import main
+from grpo.lab.catalogue import Catalogue
+try:
+    Path({str(media)!r}, "x").touch()
+except OSError:
+    print("read-only", [main(argv) for argv in {commands}])
+    print({{row["id"]: row["status"] for row in Catalogue(Path({str(media)!r})).listing() if not row["example"]}})
+"""
+    mount = f"mount --bind {media} {media} && mount -o remount,bind,ro {media}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    shell = ["unshare", "--mount", "--map-root-user", "sh", "-c", f'{mount} && exec "$0" -c "$1"']
+    done = subprocess.run([*shell, sys.executable, program], capture_output=True, text=True, env=environment)
+    if "read-only" not in done.stdout:
+        assert "unshare: " in done.stderr or "mount: " in done.stderr, done.stderr
+        pytest.skip("this machine does not permit mounts")
+    assert "read-only [0, 0, 0, 0, 0, 2, 2]" in done.stdout, done.stderr
+    assert "{'job': 'finished', 'torn': 'unreadable'}" in done.stdout
+    torn, resumed = done.stderr.splitlines()[-2:]
+    assert torn == (
+        f"grpo: field run: {media / 'torn'} cannot be written, and run.db-wal has steps that are not in run.db yet; "
+        "copy the run to a folder that can be written"
+    )
+    assert resumed == torn.replace("torn", "job").replace(", and run.db-wal has steps that are not in run.db yet", "")
+    assert (tmp_path / "out" / "model.safetensors").exists()
 
 
 # A replay that differs

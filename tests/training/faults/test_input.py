@@ -434,7 +434,7 @@ FAULTS |= {
         after=checkpoint_of_step(2),
     ),
     "33 too little space": Fault(
-        no_space, ("field system.runs", "GB free and the run needs about", "--checkpoints.keep")
+        no_space, ("field system.runs", " has 1.0 MB free and the run needs about ", " MB; ", "--checkpoints.keep")
     ),
     "33 disk full": Fault(
         no_space_later,
@@ -442,7 +442,9 @@ FAULTS |= {
         steps=6,
         after=checkpoint_of_step(2),
     ),
-    "33 too little memory": Fault(no_memory, ("field model: training nano takes", "GB are free on cpu")),
+    "33 too little memory": Fault(
+        no_memory, ("field model: training nano takes about ", " MB, and ", " are free on cpu; ")
+    ),
     "15 no GPU": Fault(typed("--system.device", "cuda:7"), ("field system.device: cuda:7",)),
 }
 
