@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import grpo
 from grpo.cli.main import main
-from grpo.config import Config, Dataset, Evaluation, System
+from grpo.config import Config, Dataset, Evaluation, SftConfig, System
 from grpo.errors import GrpoError
+from grpo.record.store import Run
 from grpo.tasks import load_task
 from grpo.tasks.datasets import order_of
 from grpo.tasks.protocol import assumptions_of
@@ -397,4 +400,47 @@ def test_over_long_prompts_are_found_at_load(tmp_path: Path, monkeypatch, capsys
     assert main(command.split()) == 2
     line = capsys.readouterr().err
     assert "rows.jsonl:81 with 1002 tokens" in line
-    assert "leave no room for 48 new tokens in the" in line
+    assert "leave no room for 48 new tokens in the 128 positions" in line
+    assert "or leave longer prompts out (--dataset.max-prompt-tokens 80)" in line
+
+
+def test_rows_with_long_prompts_are_left_out(tmp_path: Path, monkeypatch, capsys) -> None:
+    """One row in three is longer than the limit; a token of nano is a character."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{**row, "ask": row["ask"].replace("=", "+0" * 10 * (at % 3) + "=")} for at, row in enumerate(ROWS)]
+    write(Path("rows.jsonl"), rows)
+    flags = (
+        "--model nano --data rows.jsonl --dataset.prompt ask --dataset.answer gold --system.device cpu --steps 1 "
+        "--prompts-per-step 2 --group-size 2 --evaluation.problems 2 --run job"
+    )
+    lengths = sorted({len(row["ask"]) for row in rows})
+    assert lengths == [9, 29, 49]
+    assert main(["train", *flags.split(), "--dataset.max-prompt-tokens", "29"]) == 0
+    note = "dataset: 26 of 80 rows left out: prompt longer than 29 tokens"
+    assert note in capsys.readouterr().err
+    with Run.open(Path("runs"), "job", readonly=True) as run:
+        assert note in [finding["text"] for finding in run.findings()]
+        assert all(len(group["prompt"]) <= 29 for group in run.groups(0))
+    assert main(["eval", "job"]) == 0, "with the run's rows"
+    assert main(["train", *flags.split(), "--dataset.max-prompt-tokens", "8", "--run", "other"]) == 2
+    line = capsys.readouterr().err
+    assert "field dataset.max_prompt_tokens: the prompts of all 80 rows have more than 8 tokens, the shortest" in line
+    task = load_task("data", "rows.jsonl", Dataset(prompt="ask", answer="gold", max_prompt_tokens=9), model="nano")
+    assert len(task.problems()) == 27
+    assert task.problems()[0].id in {p.id for p in load_task("data", "rows.jsonl", MAPPED).problems()}
+
+
+def test_long_prompts_are_left_out_of_held_out_rows_and_of_sft(tmp_path: Path) -> None:
+    rows = [{"ask": "1+1=", "gold": "2"}, {"ask": "1+1+1=", "gold": "3"}]
+    path, other = (str(write(tmp_path / name, rows)) for name in ("rows.jsonl", "other.jsonl"))
+    settings = Dataset(prompt="ask", answer="gold", heldout=other, max_prompt_tokens=4)
+    sides = read_problems(Source(path, settings, model="nano"))
+    assert [problem.prompt for problem in (*sides.train, *sides.heldout)] == ["1+1=", "1+1="]
+    assert sides.notes == [
+        "dataset: 1 of 2 rows left out: prompt longer than 4 tokens",
+        "dataset: 1 of 2 held-out rows left out: prompt longer than 4 tokens",
+    ]
+    system = System(runs=str(tmp_path), device="cpu")
+    config = SftConfig(model="nano", data=path, dataset=replace(settings, heldout=""), steps=1, system=system)
+    with grpo.sft(config) as run:
+        assert [finding["text"] for finding in run.findings()] == sides.notes[:1]

@@ -36,7 +36,7 @@ from helpers.trainer import Orders, Trainer, contents
 
 
 def read_rows(source: Source, policy: Policy) -> list[Group]:
-    return with_answers(written_answers(source), policy)
+    return with_answers(written_answers(source).train, policy)
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> Path:

@@ -178,6 +178,8 @@ class Dataset(Named):
     """Apply the model's chat template, if it has one; --no-chat: plain text."""
     chat_template_kwargs: Json = ""
     """Further arguments of the chat template, such as '{"enable_thinking": false}'; in Python a dictionary."""
+    max_prompt_tokens: int = 0
+    """Leave out rows whose prompt has more tokens; 0: off. In grpo check it needs --model."""
     subset: str = ""
     """Configuration of a Hugging Face dataset, such as main."""
     split: str = "train"

@@ -42,10 +42,12 @@ def load_task(
     dataset: Dataset | None = None,
     rows: Rows | None = None,
     heldout_rows: Rows | None = None,
+    model: str = "",
 ) -> Task:
     """A task by name, or from a Python file: `mytask.py`, or `mytask.py:Name` where it defines several. `rows` and
-    `heldout_rows` are rows handed over in Python, which `data` and `dataset.heldout` only name."""
-    source = Source(data, dataset or Dataset(), rows, heldout_rows)
+    `heldout_rows` are rows handed over in Python, which `data` and `dataset.heldout` only name. `model`
+    is the one whose tokenizer counts the tokens of prompts, for `dataset.max_prompt_tokens`."""
+    source = Source(data, dataset or Dataset(), rows, heldout_rows, model)
     refuse_recorded("task", name, "name another with --task")
     base, _, variant = name.partition(":")
     if base.endswith(".py"):

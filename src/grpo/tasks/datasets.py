@@ -84,8 +84,8 @@ class DataTask:
         trained = {problem.prompt for problem in self.sides.train}
         known = sum(problem.prompt in trained for problem in self.sides.heldout)
         count = len(self.sides.heldout)
-        note = f"{known} of {count} held-out problems are also training problems: accuracy may be memory"
-        return [note] if known else []
+        memory = f"{known} of {count} held-out problems are also training problems: accuracy may be memory"
+        return [*self.sides.notes, *([memory] if known else [])]
 
     def problems(self) -> list[Problem]:
         return [*self.sides.train, *self.sides.heldout]

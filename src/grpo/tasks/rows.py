@@ -18,6 +18,7 @@ from grpo.errors import GrpoError
 from grpo.tasks.builder import ANSWER_COLUMNS, PROMPT_COLUMNS, Builder, mapped, require_golds
 from grpo.tasks.conversation import is_conversation, read_conversation
 from grpo.tasks.handed_over import Rows
+from grpo.tasks.prompt_limit import PromptLimit
 from grpo.tasks.readers import DataRow, read_rows
 from grpo.tasks.row_hash import column_hashes
 from grpo.types import Problem
@@ -35,6 +36,8 @@ class Source:
     """Rows handed over in Python; `data` is then only their name."""
     heldout_rows: Rows | None = None
     """Held-out rows handed over in Python; `settings.heldout` is then only their name."""
+    model: str = ""
+    """The model whose tokenizer counts the tokens of prompts; empty: none are counted."""
 
     def read(self, split: str) -> list[DataRow]:
         """All rows of a split."""
@@ -83,7 +86,9 @@ class Problems:
     """Training problems and held-out problems."""
 
     train: Sequence[Problem]
-    heldout: Sequence[Problem]
+    heldout: Sequence[Problem] = ()
+    notes: Sequence[str] = ()
+    """Lines to report when a run starts."""
 
     @property
     def fingerprint(self) -> Mapping[str, str]:
@@ -95,9 +100,11 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
     """Read and split the rows. `template` is the default template; `gold` extracts the answer from its column."""
     settings = source.settings
     builder = Builder(settings, template, gold)
-    problems = builder.build(source.read(settings.split))
+    limit = PromptLimit(settings, source.model)
+    problems = limit.within(builder.build(source.read(settings.split)))
     if settings.heldout:
-        return Problems(problems, builder.build(source.read_heldout(), apart=True))
+        heldout = limit.within(builder.build(source.read_heldout(), apart=True), "held-out rows")
+        return Problems(problems, heldout, limit.notes)
     share = settings.heldout_share
     train = [problem for problem in problems if not _held_out(problem, share)]
     heldout = [problem for problem in problems if _held_out(problem, share)]
@@ -111,16 +118,17 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
                 f"field dataset.heldout_share: {share:g} leaves no {name} rows of the {len(problems)}{where}; "
                 f"add rows, change the share, or {instead}"
             )
-    return Problems(train, heldout)
+    return Problems(train, heldout, limit.notes)
 
 
-def written_answers(source: Source) -> list[Problem]:
-    """All rows as problems whose answer is the full written text, for supervised fine-tuning."""
+def written_answers(source: Source) -> Problems:
+    """All rows as training problems whose answer is the full written text, for supervised fine-tuning."""
     settings = source.settings
     rows = [_prompt_and_answer(row) for row in source.read(settings.split)]
     problems = Builder(settings, "{prompt}", str, WRITTEN_COLUMNS).build(rows)
     require_golds(problems, settings, WRITTEN_COLUMNS)
-    return problems
+    limit = PromptLimit(settings, source.model)
+    return Problems(limit.within(problems), notes=limit.notes)
 
 
 def _prompt_and_answer(row: DataRow) -> DataRow:

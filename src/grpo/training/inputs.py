@@ -63,8 +63,9 @@ class Inputs:
 
     def load_task(self, config: Config) -> Task:
         if self.task is not None:
-            return take_task(self.task, Source(config.data, config.dataset, self.rows, self.heldout_rows))
-        return load_task(config.task, config.data, config.dataset, self.rows, self.heldout_rows)
+            source = Source(config.data, config.dataset, self.rows, self.heldout_rows, config.model)
+            return take_task(self.task, source)
+        return load_task(config.task, config.data, config.dataset, self.rows, self.heldout_rows, config.model)
 
 
 def take_data(config: AnyConfig, data: Any) -> tuple[AnyConfig, Rows | None]:

@@ -103,9 +103,11 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
     room = limit - max_new_tokens
     long = [(problem.label, length) for problem, length in zip(problems, lengths, strict=True) if length > room]
     if long:
+        leave_out = f", or leave longer prompts out (--dataset.max-prompt-tokens {room})" if room > 0 else ""
         raise GrpoError(
             f"field max_new_tokens: {len(long)} prompts leave no room for {max_new_tokens} new tokens in the {limit} "
-            f"positions of {policy.name}; the first is problem {long[0][0]} with {long[0][1]} tokens"
+            f"positions of {policy.name}; the first is problem {long[0][0]} with {long[0][1]} tokens; lower "
+            f"max_new_tokens{leave_out}"
         )
 
 

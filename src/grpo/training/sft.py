@@ -34,8 +34,8 @@ from grpo.rewards.pool.workers import refuse_while_scoring
 from grpo.tasks import Task, load_task
 from grpo.tasks.builder import ANSWER_COLUMNS, require_golds
 from grpo.tasks.handed_over import Rows
-from grpo.tasks.protocol import HasProblems
-from grpo.tasks.rows import Source, written_answers
+from grpo.tasks.protocol import HasProblems, assumptions_of
+from grpo.tasks.rows import Problems, Source, written_answers
 from grpo.training.fingerprint import sft_fingerprints
 from grpo.training.gradient import unscale
 from grpo.training.inputs import take_data
@@ -90,10 +90,12 @@ class SftSession(TrainingRun):
         refuse_while_scoring()
         validate(config)
         listening = with_loggers(callbacks, config.system.log)
-        task = load_task(config.task, config.data, config.dataset, handed_over) if config.task else None
+        model, rows_of = config.model, (config.data, config.dataset, handed_over)
+        task = load_task(config.task, *rows_of, model=model) if config.task else None
         if isinstance(task, HasProblems):
             require_golds(task.problems(), config.dataset, ANSWER_COLUMNS)
-        rows = [] if task else written_answers(Source(config.data, config.dataset, handed_over))
+        written = Problems(()) if task else written_answers(Source(*rows_of, model=model))
+        rows = written.train
         config = replace(config, steps=config.steps or math.ceil(config.epochs * len(rows) / config.batch_size))
         prints = sft_fingerprints(config, task, rows)
         with ExitStack() as undo:
@@ -111,6 +113,7 @@ class SftSession(TrainingRun):
                 policy=networks.policy,
                 optimizer=networks.optimizer,
                 callbacks=listening,
+                assumptions=[*written.notes, *(assumptions_of(task) if task else ())],
                 batches=batches,
             )
             undo.pop_all()
@@ -150,7 +153,8 @@ def answered(problem: Problem, prompt: Sequence[int], answer: Sequence[int], pol
     limit = getattr(policy.model.config, "max_position_embeddings", None)
     if limit and len(prompt) + len(tokens) > limit:
         raise GrpoError(
-            f"{problem.label}: {len(prompt) + len(tokens)} tokens exceed the {limit} positions of {policy.name}"
+            f"{problem.label}: {len(prompt) + len(tokens)} tokens exceed the {limit} positions of {policy.name}; "
+            "shorten the row, or leave long prompts out (--dataset.max-prompt-tokens)"
         )
     completion = Completion(problem.answer, tokens, np.zeros(len(tokens), dtype=np.float32), "stop")
     return Group(problem, np.array(prompt, dtype=np.int64), (completion,), policy_version=0)

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from grpo.cli.commands.model import find_run, load, template_kwargs
+from grpo.cli.commands.model import find_run, load, model_path, template_kwargs
 from grpo.cli.commands.options import LEAST, parse
 from grpo.config import Dataset
 from grpo.errors import GrpoError
@@ -77,7 +77,8 @@ def command(arguments: list[str]) -> int:
     from grpo.rewards import Scorer
     from grpo.tasks import load_task
 
-    task = load_task(options.task or "data", options.data, options.dataset)
+    model = model_path(options.model, options.runs)
+    task = load_task(options.task or "data", options.data, options.dataset, model=model)
     if options.show:
         return show_prompts(task, options)
     with Scorer(task) as scorer:

@@ -60,6 +60,12 @@ def find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
         return str(model_of(run)), run.config
 
 
+def model_path(name: str, runs: str) -> str:
+    """The model folder of the run of that name, or else the name."""
+    found = find_run(name, runs)
+    return found[0] if found else name
+
+
 def model_of(run: Run, *, best: bool = False) -> Path:
     from grpo.record.checkpoints import Checkpoints
 
@@ -85,8 +91,9 @@ def find_scorer(
     from grpo.tasks import load_task
 
     scoring = from_dict(Scoring, settings.get("scoring", {}))
+    model = model_path(options.model, options.runs)
     if options.task or options.data:
-        task = load_task(options.task or "data", options.data, options.dataset)
+        task = load_task(options.task or "data", options.data, options.dataset, model=model)
         return Scorer(task, options.reward, scoring, device)
     if not settings.get("task"):
         return None
@@ -94,4 +101,4 @@ def find_scorer(
     measured = (evaluation and settings.get("evaluation", {}).get("reward")) or trained_on
     reward = options.reward or measured
     rows = settings.get("data", ""), from_dict(Dataset, settings.get("dataset", {}))
-    return Scorer(load_task(settings["task"], *rows), reward, scoring, device)
+    return Scorer(load_task(settings["task"], *rows, model=model), reward, scoring, device)

@@ -22,7 +22,7 @@ def command(arguments: list[str]) -> int:
         from grpo.tasks import load_task
 
         config = resolve(config)
-        load_task(config.task, config.data, config.dataset)
+        load_task(config.task, config.data, config.dataset, model=config.model)
         print(to_toml(config), end="")
         return 0
     from grpo.cli.terminal.live import pick_view
