@@ -35,7 +35,8 @@ _SETTINGS: Mapping[Limit, str] = {
         seed checkpoint_every warmup_steps weight_decay loss.beta loss.refresh loss.entropy lora.rank
         critic.warmup_steps critic.clip critic.weight optimizer.warmup_steps optimizer.weight_decay
         evaluation.every evaluation.probes scoring.workers scoring.judge_retries scoring.judge_budget
-        dataset.max_prompt_tokens system.threads system.max_concurrent_completions system.token_budget system.token_groups""",
+        dataset.max_prompt_tokens system.threads system.max_concurrent_completions system.token_budget
+        system.token_groups""",
     Limit("above 0", lambda value: value > 0): """
         lr temperature epochs grad_clip loss.clip_high loss.gate_up loss.gate_down lora.alpha critic.lr
         optimizer.grad_clip scoring.seconds scoring.memory_gb scoring.judge_seconds""",
