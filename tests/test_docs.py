@@ -17,7 +17,7 @@ from grpo.config import Config, Evaluation, Optimizer, System
 from grpo.config import parse as flags
 from grpo.config.presets import PRESETS
 from grpo.config.schema import parse_train
-from grpo.tasks import TASKS, Task, load_task
+from grpo.rewards.functions import parse
 from grpo.training.loop import loop
 from helpers.docs import ALGORITHM, DOCS, table_rows
 
@@ -129,32 +129,12 @@ def test_defaults_shown_are_the_defaults():
         assert flags.from_text(type(default), value) == default, path
 
 
-def test_the_command_shown_parses():
-    commands = re.findall(r"`grpo train (--[^`]+)`", FROM_TRL)
-    assert commands
+def test_the_commands_shown_parse():
+    commands = re.findall(r"^grpo train (--.+)$", FROM_TRL, re.MULTILINE)
+    assert len(commands) == 2
     for command in commands:
         config = parse_train(shlex.split(command))
-        assert load_task(config.task)
-
-
-def test_the_task_shown_works():
-    [block] = [block for block in blocks(FROM_TRL, "python") if "TASKS" in block]
-    names: dict[str, object] = {}
-    try:
-        exec(block, names)
-        config, task = names["config"], load_task("backwards")
-    finally:
-        TASKS.pop("backwards", None)
-    promised = [name for name in vars(Task) if not name.startswith("_") and callable(getattr(Task, name))]
-    assert {"draw", "heldout", "score"} <= set(promised)
-    assert all(callable(getattr(task, name)) for name in promised)
-    drawn = task.draw(3, 16, seed=1)
-    assert drawn == task.draw(3, 16, seed=1) != task.draw(4, 16, seed=1)
-    assert not {problem.prompt for problem in task.heldout()} & {problem.prompt for problem in drawn}
-    for problem in (*drawn, *task.heldout()):
-        assert task.score(problem, problem.answer) == {"correct": 1.0}
-        assert task.score(problem, "junk") == {"correct": 0.0}
-    assert (config.prompts_per_step, config.group_size, config.steps) == (16, 8, 120)
+        assert [spec.weight for spec in parse(config.reward)] == [0.2, 1.0]
 
 
 # Adding an algorithm.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import re
-import runpy
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,8 +25,10 @@ from grpo.rewards.handed_over import take_rewards
 from grpo.tasks import load_task
 from grpo.tasks.handed_over import take_rows
 from grpo.types import Completion, Group
+from helpers.docs import DOCS
 from helpers.examples import EXAMPLES, output_of
 
+PAGE = (DOCS / "from-trl.md").read_text()
 SCRIPTS = {
     "token_count": ["longer"],
     "ground_truth": ["worked", "correct"],
@@ -46,13 +48,35 @@ def test_conversations_train_a_model_with_a_chat_template(tmp_path: Path) -> Non
     policy = load_policy("nano")
     policy.tokenizer.chat_template = CHAT_TEMPLATE
     save_model(policy, tmp_path / "chatty")
-    before, after = numbers(output_of("from_trl/ground_truth.py", tmp_path, str(tmp_path / "chatty")))
+    script = (EXAMPLES / "from_trl/ground_truth.py").read_text()
+    (tmp_path / "script.py").write_text(script.replace('model="nano"', 'model="chatty"'))
+    before, after = numbers(output_of(str(tmp_path / "script.py"), tmp_path))
     assert 0 <= before < after <= 1.2
 
 
 def test_two_tasks_and_an_async_reward(tmp_path: Path) -> None:
     before, after = numbers(output_of("from_trl/two_tasks.py", tmp_path))
     assert 0 <= before < after <= 1
+
+
+def test_the_page_shows_the_script_beside_trls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks: what both share, TRL's trainer, and ours. TRL's block only names arguments that TRL has."""
+    shared, theirs, ours = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[:3]
+    script = (EXAMPLES / "from_trl/ground_truth.py").read_text().partition('"""\n\n')[2]
+    assert lines(script) == lines(shared) + lines(ours.removeprefix("import grpo\n"))
+    trl = pytest.importorskip("trl")
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(trl, "GRPOConfig", lambda **settings: calls.append(settings))
+    monkeypatch.setattr(trl, "GRPOTrainer", lambda **arguments: calls.append(arguments) or SimpleNamespace(train=bool))
+    exec(f"{shared}\n{theirs}", {})
+    monkeypatch.undo()
+    settings, arguments = calls
+    assert settings.keys() <= trl.GRPOConfig.__dataclass_fields__.keys()
+    assert arguments.keys() <= inspect.signature(trl.GRPOTrainer).parameters.keys()
+
+
+def lines(script: str) -> list[str]:
+    return [line for line in script.splitlines() if line.strip() and line != "import grpo"]
 
 
 def numbers(printed: str) -> list[float]:
@@ -75,7 +99,8 @@ def event_loop() -> Iterator[asyncio.AbstractEventLoop]:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_trl_calculates_the_same_rewards(script: str, event_loop: asyncio.AbstractEventLoop) -> None:
     pytest.importorskip("trl")
-    names = runpy.run_path(str(EXAMPLES / f"from_trl/{script}.py"))
+    names: dict[str, Any] = {}
+    exec((EXAMPLES / f"from_trl/{script}.py").read_text().partition("run = grpo.train(")[0], names)
     functions = [names[name] for name in SCRIPTS[script]]
     rows = names["dataset"].select([0, 1, len(names["dataset"]) - 1])
     theirs = by_trl([row for row in rows for _ in TEXTS], functions, event_loop)

@@ -1,7 +1,6 @@
 """Conversations with a column ground_truth, and two rewards: the format and the answer. Written for TRL."""
 
 import re
-import sys
 
 from datasets import Dataset
 
@@ -25,12 +24,10 @@ def correct(completions, ground_truth, **kwargs):
     return [1.0 if match and match[0] == gold else 0.0 for match, gold in zip(found, ground_truth, strict=True)]
 
 
-if __name__ == "__main__":
-    model = sys.argv[1] if len(sys.argv) > 1 else "nano"
-    run = grpo.train(
-        grpo.Config(model=model, steps=10, prompts_per_step=8, group_size=4, max_new_tokens=32, lr=3e-4),
-        reward=[(worked, 0.2), correct],
-        data=dataset,
-    )
-    before, *_, after = run.summary()["eval"]
-    print(f"mean reward: {before['reward_mean']:.2f} before, {after['reward_mean']:.2f} after {after['step']} steps")
+run = grpo.train(
+    grpo.Config(model="nano", steps=10, prompts_per_step=8, group_size=4, max_new_tokens=32, lr=3e-4),
+    reward=[(worked, 0.2), correct],
+    data=dataset,
+)
+before, *_, after = run.summary()["eval"]
+print(f"mean reward: {before['reward_mean']:.2f} before, {after['reward_mean']:.2f} after {after['step']} steps")

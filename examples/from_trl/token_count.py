@@ -1,7 +1,5 @@
 """Rows that are only prompts, and a reward that counts tokens. Written for TRL; the last statement is ours."""
 
-import sys
-
 from datasets import Dataset
 
 import grpo
@@ -14,12 +12,10 @@ def longer(completion_ids, **kwargs):
     return [float(len(ids)) for ids in completion_ids]
 
 
-if __name__ == "__main__":
-    model = sys.argv[1] if len(sys.argv) > 1 else "nano"
-    run = grpo.train(
-        grpo.Config(model=model, steps=10, prompts_per_step=8, group_size=4, max_new_tokens=32, lr=3e-4),
-        reward=longer,
-        data=dataset,
-    )
-    before, *_, after = run.summary()["eval"]
-    print(f"mean length: {before['reward_mean']:.1f} before, {after['reward_mean']:.1f} after {after['step']} steps")
+run = grpo.train(
+    grpo.Config(model="nano", steps=10, prompts_per_step=8, group_size=4, max_new_tokens=32, lr=3e-4),
+    reward=longer,
+    data=dataset,
+)
+before, *_, after = run.summary()["eval"]
+print(f"mean length: {before['reward_mean']:.1f} before, {after['reward_mean']:.1f} after {after['step']} steps")

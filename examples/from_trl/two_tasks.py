@@ -1,7 +1,6 @@
 """Rows of two tasks, each with its own reward, one of them async; None means: not my task. Written for TRL."""
 
 import asyncio
-import sys
 
 from datasets import Dataset
 
@@ -37,12 +36,10 @@ async def right_product(completions, solution, task, **kwargs):
     return await asyncio.gather(*map(judged, completions, solution, task))
 
 
-if __name__ == "__main__":
-    model = sys.argv[1] if len(sys.argv) > 1 else "nano"
-    run = grpo.train(
-        grpo.Config(model=model, steps=10, prompts_per_step=8, group_size=4, max_new_tokens=32, lr=3e-4),
-        reward=[right_sum, right_product],
-        data=dataset,
-    )
-    before, *_, after = run.summary()["eval"]
-    print(f"mean reward: {before['reward_mean']:.2f} before, {after['reward_mean']:.2f} after {after['step']} steps")
+run = grpo.train(
+    grpo.Config(model="nano", steps=10, prompts_per_step=8, group_size=4, max_new_tokens=32, lr=3e-4),
+    reward=[right_sum, right_product],
+    data=dataset,
+)
+before, *_, after = run.summary()["eval"]
+print(f"mean reward: {before['reward_mean']:.2f} before, {after['reward_mean']:.2f} after {after['step']} steps")

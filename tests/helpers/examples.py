@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def output_of(example: str, folder: Path, *arguments: str) -> str:
-    """What the script prints. Fails where a process of its session is left behind."""
+    """What the script prints. Fails where a process of its session is left behind. `example` may be any path."""
     started = subprocess.Popen(
         [sys.executable, str(EXAMPLES / example), *arguments],
         cwd=folder,
