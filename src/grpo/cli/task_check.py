@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo.cli.terminal.group import printable
 from grpo.cli.trial_answers import ALL_FORMS, Answer, in_form, junk_for, tricks_for
@@ -19,10 +19,7 @@ from grpo.rewards import Scorer
 from grpo.tasks import Task
 from grpo.tasks.protocol import HasProblems, HasReasons
 from grpo.training.evaluation import trait_shares, wilson_interval
-from grpo.types import Completion, Problem
-
-if TYPE_CHECKING:
-    from grpo.model.policy import Policy
+from grpo.types import Completion, Group, Problem
 
 ENDLESS = 1000
 """Problems that are checked of an endless task."""
@@ -158,30 +155,15 @@ def explained(task: Task, one: Scored, source: str) -> Sample:
     return Sample(problem.label, source, done.text, extracted, done.parts, done.reward, done.correct, reason)
 
 
-def check_with_model(
-    scorer: Scorer,
-    policy: Policy,
-    *,
-    problems: int,
-    group_size: int,
-    max_new_tokens: int,
-    stop: tuple[str, ...] = (),
-    temperature: float,
-    seed: int,
-) -> tuple[dict[str, Any], list[Sample]]:
+def check_with_model(task: Task, model: str, groups: Sequence[Group]) -> tuple[dict[str, Any], list[Sample]]:
     """Pass rate and expected share of groups without signal, from sampled groups; and the completions."""
-    from grpo.rollout.builtin import Engine
-    from grpo.rollout.protocol import Sampling
-
-    task = scorer.task
-    sampling = Sampling(seed=seed, temperature=temperature, max_new_tokens=max_new_tokens, stop=stop, purpose="check")
-    groups = scorer.score(Engine(policy).sample(task.draw(0, problems, seed), group_size, sampling))
+    group_size = len(groups[0].completions)
     completions = [completion for group in groups for completion in group.completions]
     right = [sum(bool(completion.correct) for completion in group.completions) for group in groups]
     low, high = wilson_interval(sum(right), len(completions))
     sizes = [size for size in (2, 4, 8, 16, 32, 64) if size < group_size] + [group_size]
     row = {
-        "model": policy.name,
+        "model": model,
         "problems": len(groups),
         "group_size": group_size,
         "pass_rate": sum(right) / len(completions),
@@ -191,7 +173,7 @@ def check_with_model(
         "zero_signal": {size: zero_signal_share(right, group_size, size) for size in sizes},
     }
     row |= trait_shares(completions)
-    return row, [explained(task, (g.problem, completion), policy.name) for g in groups for completion in g.completions]
+    return row, [explained(task, (g.problem, completion), model) for g in groups for completion in g.completions]
 
 
 def zero_signal_share(right: Sequence[int], sampled: int, size: int) -> float:

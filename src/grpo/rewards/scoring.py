@@ -116,6 +116,10 @@ class Scorer:
         for title, required in zip(titles, self.workers.required, strict=True):
             refuse_unknown_columns(title, required, problems)
 
+    def takes(self, parameter: str) -> bool:
+        """Whether a reward function cannot be called without this argument of TRL; known once it is loaded."""
+        return self.workers is not None and any(parameter in required for required in self.workers.required)
+
     def submit(self, groups: Sequence[Group], step: int = 0) -> Pending:
         """Starts to score and returns at once; `collect` waits. More groups may be added."""
         pending = Pending(self, step)

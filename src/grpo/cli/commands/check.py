@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from grpo.cli.commands.model import find_run, load, model_path, template_kwargs
 from grpo.cli.commands.options import LEAST, parse
-from grpo.config import Dataset
+from grpo.config import Dataset, Scoring
 from grpo.errors import GrpoError
 
 if TYPE_CHECKING:
+    from grpo.model.policy import Policy
+    from grpo.rewards import Scorer
     from grpo.tasks import Task
+    from grpo.types import Group
 
 PROG = "grpo check"
 SECONDS_BETWEEN_LINES = 2.0
@@ -22,20 +26,27 @@ SECONDS_BETWEEN_LINES = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """Check a task before training on it. Exits with 1 if a gold fails its own check or junk earns the full reward."""
+    """Check a task or a reward before training on it. Exits with 1 if a gold fails its own check or junk earns the full
+    reward; with --reward, if a call fails or every answer earns the same."""
 
     task: str = ""
     """Name or file.py; also the first argument. Empty: the rows of data."""
     data: str = ""
     """Rows: a file or a Hugging Face dataset."""
+    reward: str = ""
+    """Reward functions to check, written as in grpo train; empty: the task's checker."""
+    text: str = ""
+    """With --reward: a text to score too, as a completion of every problem (\\n is a new line)."""
     problems: int = 0
-    """Problems to check; 0: every row, or 1000 of an endless task. Equal problems are checked once."""
+    """Problems to check; 0: every row, or 1000 of an endless task; with --reward 32. Equal problems are checked
+    once."""
     samples: int = 12
     """Answers to show."""
     show: int = 0
     """Print this many prompts as the model reads them, with special tokens, and check nothing."""
     model: str = ""
-    """A model or the name of a run, to measure its pass rate, or with --show to render prompts; empty: none."""
+    """A model or the name of a run: measures its pass rate, or with --reward its rewards and the share of groups with
+    signal; with --show it renders prompts. Empty: none."""
     model_problems: int = 32
     """Problems sampled from the model."""
     group_size: int = 8
@@ -51,6 +62,7 @@ class CheckOptions:
     json: bool = False
     """Print JSON."""
     dataset: Dataset = field(default_factory=Dataset)
+    scoring: Scoring = field(default_factory=Scoring)
 
 
 class ProgressLine:
@@ -73,33 +85,67 @@ def command(arguments: list[str]) -> int:
     options = parse(CheckOptions, arguments, PROG, ("task",), least={**LEAST, "problems": 0})
     if not options.task and not options.data:
         raise GrpoError("field task: missing; grpo check TASK, or grpo check --data FILE")
-    from grpo.cli.task_check import check_task, check_with_model, lines
-    from grpo.rewards import Scorer
     from grpo.tasks import load_task
 
     model = model_path(options.model, options.runs)
     task = load_task(options.task or "data", options.data, options.dataset, model=model)
     if options.show:
         return show_prompts(task, options)
-    with Scorer(task) as scorer:
+    if options.reward and options.reward.strip() != "task":
+        return check_own_reward(task, options)
+    from grpo.cli.task_check import check_task, check_with_model, lines
+    from grpo.rewards import Scorer
+
+    with Scorer(task, scoring=options.scoring) as scorer:
         scorer.check_requirements()
         report = ProgressLine()
         found = check_task(scorer, problems=options.problems, seed=options.seed, samples=options.samples, report=report)
         if options.model:
             policy, settings = load(options.model, options.runs, options.dataset)
-            found.model, sampled = check_with_model(
-                scorer,
-                policy,
-                problems=options.model_problems,
-                group_size=options.group_size,
-                max_new_tokens=options.max_new_tokens or settings.get("max_new_tokens", 48),
-                stop=options.stop or tuple(settings.get("stop", ())),
-                temperature=options.temperature,
-                seed=options.seed,
-            )
+            found.model, sampled = check_with_model(task, policy.name, sample_groups(scorer, policy, settings, options))
             found.samples = sampled[: options.samples]
     print(json.dumps(found.as_dict()) if options.json else "\n".join(lines(found)))
     return 0 if found.sound else 1
+
+
+def check_own_reward(task: Task, options: CheckOptions) -> int:
+    from grpo.cli.reward_check import check_reward, lines, model_findings
+    from grpo.rewards import Scorer
+
+    policy, settings = load(options.model, options.runs, options.dataset) if options.model else (None, {})
+    # Trial answers are odd on purpose: failures are counted here, and do not end the check.
+    scoring = replace(options.scoring, most_failures=1.0)
+    with Scorer(task, options.reward, scoring, "cpu" if policy is None else str(policy.device)) as scorer:
+        scorer.check_requirements()
+        found = check_reward(
+            scorer,
+            problems=options.problems,
+            seed=options.seed,
+            samples=options.samples,
+            text=options.text.replace("\\n", "\n"),
+            tokens=None if policy is None else lambda text: policy.tokenizer.encode(text, add_special_tokens=False),
+            report=ProgressLine(),
+        )
+        if policy is not None:
+            found.model = model_findings(policy.name, sample_groups(scorer, policy, settings, options))
+    print(json.dumps(found.as_dict()) if options.json else "\n".join(lines(found)))
+    return 0 if found.sound else 1
+
+
+def sample_groups(scorer: Scorer, policy: Policy, settings: Mapping[str, Any], options: CheckOptions) -> list[Group]:
+    """Scored groups of the model, of the first training problems."""
+    from grpo.rollout.builtin import Engine
+    from grpo.rollout.protocol import Sampling
+
+    sampling = Sampling(
+        seed=options.seed,
+        temperature=options.temperature,
+        max_new_tokens=options.max_new_tokens or settings.get("max_new_tokens", 48),
+        stop=options.stop or tuple(settings.get("stop", ())),
+        purpose="check",
+    )
+    problems = scorer.task.draw(0, options.model_problems, options.seed)
+    return scorer.score(Engine(policy).sample(problems, options.group_size, sampling))
 
 
 def show_prompts(task: Task, options: CheckOptions) -> int:
