@@ -37,7 +37,8 @@ LIMITS = [
     ("18.50", "She paid 18 dollars and 50 cents in all.", False, True, "Two units in free text"),
     ("101_2", "5", False, None, "Another base is another answer"),
     ("2", r"12 \equiv 2 \pmod 5", False, None, "A residue needs its modulus"),
-    ("3", "3 quarters", False, None, "A quarter is a fourth"),
+    ("3", "3 quarters", False, None, "Up to three quarters are fourths"),
+    ("4", "$4 million", False, None, "A scale word left to the question"),
     ("3", "three apples", False, True, "Number words stand alone"),
     ("3", "III", False, True, "Other number words"),
     ("20,000", "20k", False, True, "Short scales follow a currency"),
@@ -87,6 +88,12 @@ def test_unparseable_is_not_wrong() -> None:
     assert check("I do not know", "18") == Verdict(False, False, "", "", "no answer found")
     assert check("17", "18").parsed
     assert not check(r"\boxed{10^{10^{10}}}", "10").parsed, "a box that cannot be read, not the last number in it"
+
+
+def test_a_wrong_number_says_what_differs() -> None:
+    golds = {"5 m": "5 cm", "5 km": "5 s", "101_2": "101", "2 mod 5": "2 mod 7"}
+    why = [check(text, gold).why for gold, text in golds.items()]
+    assert why == ["other number", "other unit", "other base", "other modulus"]
 
 
 def test_any_of_several_golds_is_right() -> None:

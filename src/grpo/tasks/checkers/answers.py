@@ -1,8 +1,8 @@
 """Finds the answer in a completion and compares it with the gold answer.
 
 Strict forms: the last of `\\boxed{18}`, `#### 18`, `<answer>18</answer>`, "the answer is 18"; or a text that is only
-the answer. Lenient forms: the last number, formula, letter or line. Numbers are compared exactly, formulas by
-math-verify, words and letters ignoring case and punctuation.
+the answer. Lenient forms: the last number, formula, letter or line. Numbers are compared exactly, with their units,
+formulas by math-verify, words and letters ignoring case and punctuation.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _compare_numbers(candidate: str, gold: str, form: str) -> Outcome:
     wanted, given = read_number(gold), _number_in(candidate, form)
     assert wanted is not None
     if given:
-        return (True, "same number") if wanted.same(given) else (False, "other number")
+        return (True, "same number") if wanted.same(given) else (False, f"other {wanted.difference(given)}")
     if form in STRICT - {"bare"} and re.search(r"\d[^\d=]*\b(?:or|and)\b[^\d=]*\d", candidate):
         return False, "several numbers"
     if form not in STRICT or not re.search(r"\d|\\[a-z]+", candidate) or _is_prose(candidate, form):

@@ -57,6 +57,15 @@ class Number:
             return any(ratio is not None and self.face * ratio == other.face for ratio in ratios)
         return self.face == other.face if self.percent and other.percent else bool(self.readings & other.readings)
 
+    def difference(self, other: Number) -> str:
+        """Why the other is not the same: "base", "modulus", "unit" where no conversion exists, or "number"."""
+        if self.base != other.base:
+            return "base"
+        if self.modulus != other.modulus:
+            return "modulus"
+        ratios = [one.ratio(two) for one in self.units for two in other.units]
+        return "number" if any(ratios) or not ratios else "unit"
+
     @property
     def readings(self) -> set[Fraction]:
         """The values that it may have to a reader who expects no mark: 50% is 50 or 0.5, 50 cents are 50 or 0.5."""
@@ -243,8 +252,10 @@ def _scaled(face: Fraction, tail: str, money: str) -> tuple[Fraction, str]:
 
 
 def _scale(word: str, face: Fraction, money: str) -> Fraction | int | None:
-    part = FRACTIONS.get(word.lower()) if abs(face) == 1 else None
-    return SCALES.get(word.lower()) or part or (SHORT_SCALES.get(word) if money else None)
+    word_is_coin = word.lower() == "quarters" and abs(face) >= 4
+    if word_is_coin or (word.lower() in FRACTIONS and abs(face) != 1):
+        return None
+    return SCALES.get(word.lower()) or FRACTIONS.get(word.lower()) or (SHORT_SCALES.get(word) if money else None)
 
 
 def _is_noun(text: str) -> bool:

@@ -111,6 +111,7 @@ TABLE = """
 0.01             USD         cent ¢ penny pennies
 0.05             USD         nickel
 0.1              USD         dime
+0.25             USD         quarter
 1                EUR         EUR euro €
 0.01             EUR         cent
 1                GBP         GBP pound £
