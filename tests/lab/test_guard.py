@@ -121,8 +121,8 @@ def test_a_token_is_needed_once(tmp_path: Path, token: str) -> None:
 
 def test_other_parameters_stay_in_the_address_and_no_other_host_gets_in(tmp_path: Path) -> None:
     client = TestClient(make_app(tmp_path, token="s3cret"), base_url=HOME)
-    answer = client.get("/runs/x/tokens?step=5&token=s3cret&text=%3C%22%26")
-    assert 'url=/runs/x/tokens?step=5&amp;text=%3C%22%26"' in answer.text
+    answer = client.get("/runs/x/tokens?step=5&token=2&token=s3cret&text=%3C%22%26")
+    assert 'url=/runs/x/tokens?step=5&amp;token=2&amp;text=%3C%22%26"' in answer.text
     [(_, elsewhere)] = send_all(make_app(tmp_path, token="t"), [HttpRequest(b"//evil.example/%22%3E?token=t")])
     assert b'url=/evil.example/%22%3E"' in elsewhere.body
 

@@ -116,8 +116,10 @@ class Guard:
         if not self.token:
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if any(name == "token" and _same(value, self.token) for name, value in query):
-            return self._welcome(scope["path"], [(name, value) for name, value in query if name != "token"], headers)
+        # Pages have a parameter of this name too: the number of a token.
+        others = [(name, value) for name, value in query if name != "token" or not _same(value, self.token)]
+        if len(others) < len(query):
+            return self._welcome(scope["path"], others, headers)
         if _same(cookie_parser(headers.get("cookie", "")).get(_cookie_name(headers), ""), self.session):
             return None
         return _refused(scope, "token missing or wrong; open the address that grpo lab printed", 401)
@@ -131,7 +133,8 @@ class Guard:
         address = "/" + quote(path.lstrip("/\\")) + (f"?{urlencode(query)}" if query else "")
         target = escape(address)
         page = HTMLResponse(
-            f'<!doctype html><title>grpo lab</title><meta http-equiv="refresh" content="0; url={target}">'
+            '<!doctype html><title>grpo lab</title><link rel="icon" href="/static/icon.svg">'
+            f'<meta http-equiv="refresh" content="0; url={target}">'
             f'<a href="{target}">grpo lab</a>',
             headers={"Cache-Control": "no-store"},
         )
