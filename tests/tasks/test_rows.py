@@ -392,6 +392,33 @@ def test_a_resumed_run_must_learn_from_the_same_rows(tmp_path: Path, monkeypatch
     assert main([*command, "--steps", "2"]) == 0
 
 
+TURNS = [
+    {"prompt": [{"role": "user", "content": row["ask"]}], "answer": row["gold"], "level": row["level"]} for row in ROWS
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"level": 7}, "data: column level changed; restore"),
+        ({"prompt": [{**TURNS[0]["prompt"][0], "role": "system"}]}, "data: column prompt changed; restore"),
+        ({"hint": "add"}, "data: column hint added; restore"),
+    ],
+)
+def test_a_resume_names_the_column_that_changed(change: dict, says: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    """A column that only the reward reads, a role, and a column in a single row."""
+    monkeypatch.chdir(tmp_path)
+    path = write(Path("rows.jsonl"), TURNS)
+    flags = (
+        "--model nano --data rows.jsonl --system.device cpu --quiet --steps 1 --prompts-per-step 2 --group-size 2 "
+        "--evaluation.problems 2 --run job --resume"
+    )
+    assert main(["train", *flags.split()]) == 0
+    write(path, [{**TURNS[0], **change}, *TURNS[1:]])
+    assert main(["train", *flags.split(), "--steps", "2"]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_over_long_prompts_are_found_at_load(tmp_path: Path, monkeypatch, capsys) -> None:
     """In any row, not only the first drawn: its place, its length and the limit are named."""
     monkeypatch.chdir(tmp_path)

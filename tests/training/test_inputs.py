@@ -88,6 +88,17 @@ def test_held_out_rows_that_cannot_be_used_are_refused(
         grpo.train(small(tmp_path), **{"data": DATA, "eval_data": eval_data, **handed})
 
 
+def test_rows_without_answers_need_a_reward_of_ones_own(tmp_path: Path) -> None:
+    asked = [{"prompt": row["prompt"]} for row in DATA]
+    with pytest.raises(
+        GrpoError, match=r"^field dataset\.answer: no column named .* in data, which has prompt; .*reward="
+    ):
+        grpo.train(small(tmp_path), data=asked)
+    with grpo.train(small(tmp_path, steps=1), data=asked, reward=lambda problem, text: len(text) / 8) as run:
+        assert all(row["correct"] is None for row in run.completions(step=0))
+        assert "accuracy" not in run.metrics()[0]
+
+
 def test_too_few_rows_are_refused_with_what_to_pass(tmp_path: Path) -> None:
     with pytest.raises(GrpoError, match=r"leaves no held-out rows of the 2; .* pass others as eval_data"):
         grpo.train(small(tmp_path), data=DATA[:2])
