@@ -76,7 +76,7 @@ def test_every_task_and_setting_is_documented() -> None:
     documented = set(re.findall(r"`([a-z_0-9]+)(?::\w+)?[`,]", TASKS_PAGE))
     assert set(TASKS) <= documented
     settings = {f"dataset.{name}" for name in flags.leaves(Dataset)}
-    assert settings <= {name.replace("-", "_") for name in re.findall(r"--(dataset\.\w+)", TASKS_PAGE)}
+    assert settings <= {name.replace("-", "_") for name in re.findall(r"--(dataset\.[\w-]+)", TASKS_PAGE)}
 
 
 def test_commands_shown_parse() -> None:
