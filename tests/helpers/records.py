@@ -50,7 +50,9 @@ def make_groups(
             )
             for sample in range(size)
         )
-        made.append(Group(Problem(f"train/{step}/{index}", f"{step}+{index}=", "42"), np.array([1]), completions, step))
+        problem = Problem(f"train/{step}/{index}", f"{step}+{index}=", "42", place=f"rows.jsonl:{index}")
+        rendered = f"<|user|>{texts(step, index, 0)}\n<|assistant|>"
+        made.append(Group(problem, np.array([1, 2, 3, 4]), completions, step, prompt_text=rendered))
     return made
 
 

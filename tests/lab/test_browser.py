@@ -145,6 +145,24 @@ def test_group_numbers_are_the_engines(visit: Visit) -> None:
     assert [float(text) for text in shown] == pytest.approx(sorted(advantages[0].tolist(), reverse=True), abs=5e-3)
 
 
+def test_a_prompt_is_shown_as_the_model_read_it(visit: Visit) -> None:
+    """With its special tokens, and as text alone."""
+    visit.go("/runs/hostile/groups?step=1&group=2")
+    page = visit.page
+    page.get_by_text("The prompt as the model read it: 4 tokens").click()
+    shown = page.locator(".rendered .untrusted").inner_text()
+    assert shown.startswith(f"<|user|>{HOSTILE[:70]}")
+    assert shown.endswith("⏎\n<|assistant|>")
+    assert "ESC[31mred" in shown
+    assert "rows.jsonl:2" in page.locator(".group-head").inner_text()
+    assert page.evaluate("window.hacked") is None
+    visit.go("/runs/seed-1/groups?step=1")
+    assert page.locator(".rendered").count() == 1
+    visit.go(f"{EXAMPLE}/groups?step=5")
+    assert page.locator(".rendered").count() == 0, "a record from before prompts"
+    assert visit.complaints == []
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(
     ("path", "kind"), [("tokens?step=5&lens=push", ".token"), ("groups?step=5&group=1", ".advantage")]
@@ -223,7 +241,7 @@ def test_completions_are_text_and_nothing_else(visit: Visit, view: str) -> None:
     assert page.locator("main script, main img").count() == 0
     assert visit.complaints == []
     if view in ("groups", "completions", "replay"):
-        shown = page.locator("main .untrusted", has_text="<script>").first
+        shown = page.locator("main .untrusted:visible", has_text="<script>").first
         text = shown.inner_text()
         assert HOSTILE[:70] in text
         assert "ESC[31mred" in text

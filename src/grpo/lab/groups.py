@@ -90,11 +90,18 @@ def group_row(run: Run, step: int, index: int) -> dict[str, Any]:
         "last_step": run.last_step(),
         "groups": len(groups),
         "prompt": group["prompt"],
+        **_as_read(run, group["problem_id"]),
         "answer": group["answer"],
         "policy_version": group["policy_version"],
         "statistics": statistics([done["reward"] for done in completions], [done["advantage"] for done in completions]),
         "completions": completions,
     }
+
+
+def _as_read(run: Run, problem_id: str) -> dict[str, Any]:
+    """The place of the problem's row, and its prompt as the model read it; None in older records."""
+    found = run.select("SELECT place, text, length(tokens) / 4 AS tokens FROM prompts WHERE problem_id = ?", problem_id)
+    return {"place": found[0].pop("place"), "rendered": found[0]} if found else {"place": "", "rendered": None}
 
 
 def statistics(rewards: Sequence[float | None], advantages: Sequence[float | None]) -> dict[str, float]:

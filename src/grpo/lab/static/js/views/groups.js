@@ -58,10 +58,11 @@ export function GroupDetail({ url, step, index, about, base, focus }) {
     const most = Math.max(1e-9, ...group.completions.map((done) => Math.abs(done.advantage ?? 0)));
     return html`<${Card} class="group">
       <div class="group-head">
-        <div><p class="tiny faint">Prompt <span class="mono">${group.problem_id}</span></p><p class="prompt"><${Untrusted} text=${group.prompt} /></p></div>
+        <div><p class="tiny faint">Prompt <span class="mono"><${Untrusted} text=${group.place || group.problem_id} /></span></p><p class="prompt"><${Untrusted} text=${group.prompt} /></p></div>
         ${group.answer && html`<div><p class="tiny faint">Answer</p><p class="prompt"><${Untrusted} text=${group.answer} /></p></div>`}
         <p class="small soft">${KINDS[group.kind][1]}</p>
       </div>
+      ${group.rendered && html`<${Rendered} text=${group.rendered.text} tokens=${group.rendered.tokens} />`}
       <dl class="stats">
         <div class="stat"><dt>Mean reward</dt><dd class="stat-value num" data-number="reward_mean">${number(group.statistics.reward_mean)}</dd></div>
         <div class="stat"><dt>Standard deviation</dt><dd class="stat-value num" data-number="reward_std">${number(group.statistics.reward_std)}</dd></div>
@@ -76,6 +77,12 @@ export function GroupDetail({ url, step, index, about, base, focus }) {
       <p class="small"><${Link} to=${address(`${base}/whatif`, { step, group: index })}>Try another baseline, scale or reward weights<//></p>
     <//>`;
   }}<//>`;
+}
+
+// The prompt's tokens decoded: special tokens are part of the text, and a new line is marked.
+function Rendered({ text, tokens }) {
+  return html`<details class="more rendered"><summary class="small">The prompt as the model read it: ${plural(tokens, "token")}</summary>
+    <p class="prompt"><${Untrusted} text=${text.replaceAll("\n", "⏎\n")} /></p></details>`;
 }
 
 // Neighbouring completions with the same text and reward, in order of advantage.
