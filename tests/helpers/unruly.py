@@ -1,5 +1,6 @@
 """Rewards that misbehave, by what the completion says. Loaded by the workers as people's files are."""
 
+import contextlib
 import os
 import time
 
@@ -32,6 +33,8 @@ def unruly(problem, text):
     for kind in ("child", "daemon", "zombie"):
         if text.startswith(kind):
             leave(kind, text.removeprefix(kind))
+    if text in ("scribble", "forge"):
+        write_everywhere(b"hello" if text == "scribble" else (2).to_bytes(4, "big") + b"{}")
     if text == "none":
         return None
     if text == "segfault":
@@ -39,6 +42,13 @@ def unruly(problem, text):
 
         ctypes.string_at(0)
     return float(len(text))
+
+
+def write_everywhere(content):
+    """To every open file, the connection to the supervisor among them."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            os.write(descriptor, content)
 
 
 def fork_without_end():

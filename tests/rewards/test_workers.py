@@ -68,6 +68,8 @@ def value(outcome: Outcome) -> float | None:
         ("allocate", "crash", "MemoryError"),
         ("print", "timeout", "no result after 2 s"),
         ("segfault", "crash", "its process was killed by SIGSEGV"),
+        ("scribble", "crash", "its process was killed by SIGKILL"),
+        ("forge", "crash", "its process was killed by SIGKILL"),
     ],
 )
 def test_what_goes_wrong_costs_one_completion(workers: Workers, text: str, fault: str, why: str) -> None:

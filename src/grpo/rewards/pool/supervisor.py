@@ -41,6 +41,8 @@ from grpo.rewards.pool.worker import ROW_BYTES, work
 
 SECONDS_BETWEEN_REAPS = 0.1
 """An ended process counts against a worker's limit until it is reaped, and one call may run many programs."""
+MAX_MESSAGE = 1 << 27
+"""Bytes of a worker's message. Text that a function writes to the connection reads as the length of a longer one."""
 KEPT_OUTPUT = 1000
 """Last bytes of a call's output that are reported if it goes wrong; the rest is read and dropped."""
 
@@ -186,9 +188,11 @@ class Supervisor:
             return
         try:
             while worker in self.workers and worker.connection.poll():
-                self.handle(worker, json.loads(worker.connection.recv_bytes()))
-        except (EOFError, OSError, ValueError):  # it has closed its end, or a remaining child writes to it
+                self.handle(worker, json.loads(worker.connection.recv_bytes(MAX_MESSAGE)))
+        except (EOFError, ConnectionError):  # it has closed its end
             return self.fail(worker, "crash", "")
+        except (OSError, ValueError, LookupError, TypeError):  # border: the function of some row wrote to it
+            return self.fail(worker, "crash", "", known_row=False)
         if fd == worker.ended and worker in self.workers:
             self.fail(worker, "crash", "")
 
@@ -199,7 +203,7 @@ class Supervisor:
             return
         if message["retry_each"]:
             worker.job = None
-            self._retry_each(job)
+            self._retry_each(job, job.rows)
         for row, fields in message["outcomes"]:
             outcome = Outcome(**fields)
             if outcome.fault:
@@ -215,7 +219,7 @@ class Supervisor:
             if job:
                 self._queue_rest(job, worker.remaining)
 
-    def fail(self, worker: Worker, fault: Fault, why: str) -> None:
+    def fail(self, worker: Worker, fault: Fault, why: str, *, known_row: bool = True) -> None:
         """Ends a worker that hangs or has ended. Its call scores 0, or is made again completion by completion."""
         self.read(worker, worker.output)
         row = worker.failed_row() if worker.job else -1
@@ -223,8 +227,8 @@ class Supervisor:
         status = self.end_worker(worker)
         if job is None:
             return
-        if job.together and len(job.rows) > 1:
-            return self._retry_each(job)
+        if len(worker.remaining) > 1 and (job.together or not known_row):
+            return self._retry_each(job, worker.remaining)
         outcome = Outcome(fault=fault, why=why or _exit_reason(status))
         self._fill(job, row, _with_output(outcome, worker.printed))
         self._queue_rest(job, [other for other in worker.remaining if other != row])
@@ -281,8 +285,8 @@ class Supervisor:
     def _descriptors(self) -> list[int]:
         return [fd for w in self.workers for fd in (w.connection.fileno(), w.output, w.ended) if fd >= 0]
 
-    def _retry_each(self, job: Job) -> None:
-        for row in job.rows:
+    def _retry_each(self, job: Job, rows: Sequence[int]) -> None:
+        for row in rows:
             self.queue.append(Job(job.batch, job.reward, job.group, (row,), job.request, True))
 
     def _queue_rest(self, job: Job, rows: Sequence[int]) -> None:
