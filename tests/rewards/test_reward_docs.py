@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from grpo.cli.commands.check import PROG, CheckOptions
+from grpo.cli.commands.options import parse as parse_options
 from grpo.config import Config
 from grpo.config import parse as flags
 from grpo.config.schema import parse_train
@@ -35,15 +37,18 @@ def blocks(page: str, language: str) -> list[str]:
 def test_flags_exist_and_commands_parse() -> None:
     named = set(re.findall(r"--([a-z][\w.-]*)", OWN + SANDBOX))
     assert {"reward", "scoring.seconds", "scoring.judge-budget"} <= named
-    assert named <= {name.replace("_", "-") for name in flags.leaves(Config)}
-    [shell] = blocks(OWN, "sh")
-    for line in shell.splitlines():
-        config = parse_train(shlex.split(line, comments=True)[2:])
+    assert named <= {name.replace("_", "-") for kind in (Config, CheckOptions) for name in flags.leaves(kind)}
+    lines = [shlex.split(line, comments=True) for shell in blocks(OWN, "sh") for line in shell.splitlines()]
+    assert len(lines) == 9
+    for _, command, *arguments in lines:
+        config = (
+            parse_train(arguments) if command == "train" else parse_options(CheckOptions, arguments, PROG, ("task",))
+        )
         assert parse(config.reward)
 
 
 def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", OWN + SANDBOX):
+    for target in re.findall(r"\]\(([^)#]+)", OWN + SANDBOX):
         assert target.startswith("https://") or (DOCS / target).is_file(), target
 
 

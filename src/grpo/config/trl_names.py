@@ -11,6 +11,7 @@ _RENAMED = {
     "learning_rate": "lr",
     "max_steps": "steps",
     "stop_strings": "stop",
+    "metric_for_best_model": "checkpoints.best",
     "num_iterations": "optimizer.epochs",
     "epsilon": "loss.clip_low",
     "epsilon_high": "loss.clip_high",
@@ -165,7 +166,7 @@ _WITHOUT = {
     "a checkpoint holds everything that a resume needs; remove it": """
         save_only_model restore_callback_states_from_checkpoint""",
     "the best checkpoint is kept too; grpo export --best writes it": """
-        load_best_model_at_end metric_for_best_model greater_is_better""",
+        load_best_model_at_end greater_is_better""",
     "name the run and resume it: --run NAME --resume": "resume_from_checkpoint",
     "grpo train trains, grpo eval evaluates; remove it": "do_train do_predict",
     "pass callbacks to grpo.train": "callbacks",
