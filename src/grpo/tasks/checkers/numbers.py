@@ -80,6 +80,7 @@ DECIMAL = rf"(?:{POWER_OF_TEN % (1, 1)}|(?P<decimal>{DIGITS}){EXPONENT}?)"
 FRACTION = r"(?:(?P<whole>\d+)[ ]?)?\\frac(?:\{(?P<a>[^{}]+)\}\{(?P<b>[^{}]+)\}|(?P<a1>\d)(?P<b1>\d))"
 SLASHED = rf"(?:(?P<whole1>\d+)[ ])?(?P<a2>{DIGITS})[ ]?/[ ]?(?P<b2>{DIGITS})"
 MONEY = r"US\$|[CA]\$|[$£€¥₹₩]|(?:USD|EUR|GBP|JPY|CNY|INR|KRW|CHF|CAD|AUD)(?![A-Za-z])"
+CURRENCY = re.compile(MONEY)
 NUMBER = re.compile(
     rf"(?P<sign>[+-])?[ ]?(?P<money>{MONEY})?[ ]?(?P<sign1>[+-])?[ ]?(?:{FRACTION}|{SLASHED}|{DECIMAL})[ ]?(?P<tail>.*)"
 )
@@ -157,12 +158,14 @@ def with_unit(found: re.Match[str]) -> str:
     number = found["number"].strip()
     following = FOLLOWING.match(found.string[found.end() : found.end() + 60])
     tail = plain(DEGREES.sub(" degrees ", following[0])) if following else ""
-    word = WORD.match(tail)
-    if not ((word and (word[0].lower() in SCALES or word[0].lower() in FRACTIONS)) or read_unit(tail)[0]):
+    bare, currency = read_number(number), CURRENCY.match(number)
+    if not tail or bare is None:
         return number
-    words, bare = tail.split(), read_number(number)
-    longer = [f"{number} {' '.join(words[:count])}" for count in range(min(len(words), 6), 0, -1)]
-    return next((text for text in longer if read_number(text) not in (None, bare)), number)
+    money = currency[0] if currency else ""
+    _, rest = _scaled(bare.face, tail, money)
+    rest = read_unit(f"{money} {rest}" if money and RATE.match(rest) else rest)[1]
+    longer = f"{number} {tail[: len(tail) - len(rest)]}".strip()
+    return longer if read_number(longer) else number
 
 
 def _unassigned(text: str) -> str:
