@@ -125,7 +125,8 @@ def _examples(run: Run, width: int) -> list[list[str]]:
     pairs = zip(by_step[min(by_step)], by_step[max(by_step)], strict=False)
     examples = []
     for before, after in sorted(pairs, key=lambda pair: _outcome(pair[0])[0] - _outcome(pair[1])[0])[:2]:
-        lines = [f"{printable(before['prompt'], max(10, width - 30))}   answer {printable(before['answer'], 18)}"]
+        gold = f"   answer {printable(before['answer'], 18)}" if before["answer"] else ""
+        lines = [printable(before["prompt"], max(10, width - 30)) + gold]
         for label, probe in (("before", before), ("after", after))[: len(by_step)]:
             [(text, count)] = Counter(sample["text"] for sample in probe["samples"]).most_common(1)
             outcome = f"{_outcome(probe)[1]}   {f'×{count} ' if count > 1 else ''}"
