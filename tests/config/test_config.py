@@ -8,13 +8,14 @@ import re
 import subprocess
 import sys
 import tomllib
+from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo.config import Config, Critic, Dataset, Evaluation, Optimizer, SftConfig, System
+from grpo.config import Config, Critic, Dataset, Evaluation, Lora, Optimizer, SftConfig, System
 from grpo.config import parse as flags
 from grpo.config.presets import PRESETS, SURROGATES
 from grpo.config.rules import LIMITS, warnings
@@ -109,6 +110,43 @@ def test_any_section_may_be_a_dictionary():
         with pytest.raises(GrpoError) as refused:
             Config(**written)
         assert str(refused.value).startswith(message)
+
+
+def test_copies_of_a_config_keep_which_fields_were_set():
+    config = Config(algorithm="dr_grpo", loss=Loss(beta=0.1), lora={"rank": 4}, stop=["x"])
+    for same in (
+        pickle.loads(pickle.dumps(config)),
+        copy.copy(config),
+        copy.deepcopy(config),
+        dataclasses.replace(config),
+    ):
+        assert same == config
+        assert same.loss.fields_set == {"beta"}
+        assert dataclasses.replace(same, algorithm="grpo").loss == Loss(beta=0.1), (
+            "beta was set, the rest is the preset's"
+        )
+    sft = SftConfig(model="tiny", data="x", lora=MappingProxyType({"rank": 4}))
+    assert pickle.loads(pickle.dumps(sft)) == copy.deepcopy(sft) == dataclasses.replace(sft, lora=Lora(rank=4)) == sft
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"loss": None}, "field loss: expected Loss(…) or a dictionary; got nothing"),
+        ({"lora": 16}, "field lora: expected Lora(…) or a dictionary; got 16"),
+        ({"loss": Lora()}, "field loss: expected Loss(…) or a dictionary; got a Lora"),
+        ({"lora": {3: 4}}, "field lora.3 (Python): unknown; see grpo --help"),
+        ({"lora": {"rank": {"a": 1}}}, "field lora.rank (Python): expected a whole number, such as 0; got a table"),
+        ({"lr": {"a": 1}}, "field lr: expected a number, such as 3e-05; got a table"),
+        ({"algorithm": ["grpo"]}, "field algorithm: expected text; got an array"),
+        ({"stop": (1,)}, "field stop: expected text or a list of texts; got 1"),
+        ({"stop": {"a": 1}}, "field stop: expected text or a list of texts; got a table"),
+    ],
+)
+def test_mistakes_in_python_are_one_line(given, message):
+    with pytest.raises(GrpoError) as refused:
+        validate(Config(**given))
+    assert str(refused.value) == message
 
 
 def test_sft_positions(recipe):

@@ -95,7 +95,7 @@ def test_what_the_run_noted_is_there_once(tmp_path: Path) -> None:
 
 def test_a_sound_run_raises_none(tmp_path: Path) -> None:
     make_run(tmp_path, "sound")
-    make_run(tmp_path, "short", steps=5, metrics=lambda step: {"kl": 9.0})
+    make_run(tmp_path, "short", steps=5, metrics=lambda step: {"kl": 0.9})
     make_sft_run(tmp_path, "tuned")
     for name in ("sound", "short", "tuned"):
         with Run.open(tmp_path, name, readonly=True) as run:

@@ -72,7 +72,7 @@ def test_nothing_is_said_of_a_sound_run() -> None:
     assert diagnose(History(steps(9, truncated=1.0), groups=groups([[0.0] * 4] * 4))) == [], "too little to judge"
 
 
-@pytest.mark.parametrize("length", [10, 20, 40, 80, 120])
+@pytest.mark.parametrize("length", [2, 5, 9, 10, 20, 40, 80, 120])
 def test_the_default_run_is_healthy_at_every_length(length: int) -> None:
     rows = HEALTHY["steps"][:length]
     evals = [row for row in HEALTHY["evals"] if row["step"] <= length]
@@ -109,6 +109,12 @@ PLANTED: dict[str, tuple[History, str, float, tuple[str, ...]]] = {
         "unscored",
         0.75,
         ("75% of the completions have no reward", "returned None"),
+    ),
+    "destroyed at once": (
+        History(steps(3, kl=lambda step: 11.0 * (step > 0))),
+        "diverged",
+        11.0,
+        ("after 3 steps", "11 nats per token", "lr is too high", "lower lr"),
     ),
     "no exploration left": (
         History(steps(30, entropy=lambda step: 0.5 if step < 15 else 0.01)),
@@ -304,6 +310,17 @@ def test_without_an_earlier_reward_wrong_answers_are_no_collapse() -> None:
     assert "use easier problems" in first.text
 
 
+def test_a_policy_that_the_first_updates_destroyed_is_found_before_ten_steps() -> None:
+    lost = {"entropy": lambda step: 0.5 if step == 0 else 0.01, "kl": None}
+    [finding] = diagnose(History(steps(2, **lost)))
+    assert (finding.kind, finding.value) == ("diverged", 0.01)
+    assert "entropy has fallen from 0.5 to 0.01 nats per token" in finding.text
+    assert diagnose(History(steps(1, **lost))) == []
+    assert diagnose(History(steps(3, **lost | {"accuracy": 0.95}))) == [], "a solved task"
+    assert diagnose(History(steps(3, kl=0.9, entropy=None))) == []
+    assert kinds(History(steps(10, kl=11.0))) == ["kl"], "from ten steps on there is more to judge by"
+
+
 @pytest.mark.parametrize(("prompts", "found"), [(16, True), (1, False)])
 def test_three_bad_steps_are_a_fall_only_beyond_chance(prompts: int, found: bool) -> None:
     """0.4 to 0.1 with standard deviation 0.49: two standard errors are 0.2 with 16 prompts a step, 0.8 with one."""
@@ -327,7 +344,7 @@ def test_no_two_causes_give_contradictory_advice() -> None:
     """Raising lr is advised only where nothing asks for a lower one, or says that there is nothing to learn from."""
     advised = {finding.kind: finding.advice for record, *_ in PLANTED.values() for finding in diagnose(record)}
     lower = {kind for kind, advice in advised.items() if "lower lr" in advice}
-    assert lower == {"reward_fall", "spike", "ratios", "clipped", "kl", "entropy_collapse", "duplicates"}
+    assert lower == {"diverged", "reward_fall", "spike", "ratios", "clipped", "kl", "entropy_collapse", "duplicates"}
     [higher] = [kind for kind, advice in advised.items() if "raise lr" in advice]
     for kind in lower | {"all_wrong", "unscored", "truncated", "no_signal"}:
         first, second = ranked([finding_of(higher), finding_of(kind)])

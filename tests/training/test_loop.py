@@ -15,7 +15,7 @@ from grpo.cli.terminal.live import LinesView
 from grpo.config import Config, Evaluation, Optimizer
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy
-from grpo.model.optimizer import make_optimizer
+from grpo.model.optimizer import lr_warnings, make_optimizer
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.events import Callback
 from grpo.record.metrics import TIMED_METRICS
@@ -267,3 +267,36 @@ def test_nano_discovers_that_working_pays(tmp_path: Path) -> None:
     assert after["worked_share"] > before["worked_share"] + 0.3
     assert after["low"] > before["high"]
     assert after["length_mean"] > before["length_mean"] + 3
+
+
+class Warnings(Callback):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def on_warning(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.mark.parametrize(("lr", "lora", "warned"), [(3e-4, 0, False), (1e-3, 4, False), (1.0, 0, True), (1e6, 4, True)])
+def test_a_learning_rate_far_above_the_weights_is_told_before_and_found_after(
+    tmp_path: Path, lr: float, lora: int, warned: bool
+) -> None:
+    heard = Warnings()
+    config = small(tmp_path, lr=lr, lora={"rank": lora}, optimizer=Optimizer(warmup_steps=0))
+    with grpo.train(config, callbacks=[heard]) as run:
+        found = [row["kind"] for row in run.findings()]
+    first = heard.texts[0] if heard.texts else ""
+    assert first.startswith(f"lr {lr:g} is ") == warned
+    assert ("diverged" in found or "nonfinite" in found) == warned
+    if not warned:
+        assert heard.texts == []
+
+
+def test_a_typical_weight_is_the_root_mean_square_of_the_matrices() -> None:
+    policy = random_policy("llama")
+    with torch.no_grad():
+        for name, weight in policy.trainable():
+            weight.fill_(0.0 if "down_proj" in name else 0.3 if weight.ndim > 1 else 7.0)
+    assert lr_warnings(policy, 0.03) == []
+    [warning] = lr_warnings(policy, 0.06)
+    assert warning.startswith("lr 0.06 is 0.2 times a typical weight, 0.3 (root mean square)")

@@ -88,6 +88,22 @@ def test_it_learns_and_records(tmp_path: Path) -> None:
     assert load_policy(str(checkpoint.model)).model is not None
 
 
+def test_settings_that_cannot_help_are_told(tmp_path: Path) -> None:
+    config = SftConfig(
+        model="nano",
+        data=str(write(tmp_path / "rows.jsonl", ROWS[:8])),
+        lr=0.5,
+        lora={"alpha": 16},
+        system=System(runs=str(tmp_path)),
+    )
+    with grpo.sft(config) as run:
+        texts = [row["text"] for row in run.findings()]
+    assert texts[0] == "lora.alpha has no effect: lora.rank is 0"
+    assert texts[1].startswith("lr 0.5 is 4.4 times a typical weight, 0.11 (root mean square)")
+    with grpo.sft(replace(config, lr=SftConfig.lr, lora={})) as run:
+        assert run.findings() == []
+
+
 def test_every_row_once_per_epoch_in_a_keyed_order(tmp_path: Path) -> None:
     rows = read_rows(Source(str(write(tmp_path / "rows.jsonl", ROWS[:10]))), load_policy("nano"))
 

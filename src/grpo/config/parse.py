@@ -101,7 +101,7 @@ def from_table(cls: type[T], data: Mapping[str, Any], origin: str) -> T:
 
 def section_from_dict(cls: type, name: str, data: Mapping[str, Any], other_names: Mapping[str, OtherName]) -> Any:
     """Builds one section of the dataclass `cls`, given in Python as a dictionary."""
-    settings = _Reader(leaves(cls), "grpo", other_names).table({name: data}, lambda path: PYTHON)
+    settings = _Reader(leaves(cls), "grpo", other_names).table({name: dict(data)}, lambda path: PYTHON)
     values = {path.removeprefix(f"{name}."): setting.value for path, setting in settings.items()}
     return _construct(get_type_hints(cls)[name], values, None)
 

@@ -78,6 +78,7 @@ def warnings(config: Config) -> Iterator[str]:
     """
     for name, because in _without_effect(config):
         yield f"{name} has no effect: {because}"
+    yield from unused_in_lora(config.lora)
     loss = config.loss
     if loss.beta and loss.kl == "k1" and loss.kl_in == "loss":
         yield (
@@ -98,14 +99,17 @@ def _without_effect(config: Config) -> Iterator[tuple[str, str]]:
         for name in names:
             if getattr(loss, name) != getattr(preset, name):
                 yield f"loss.{name}", because
-    for name in _changed_in(config.lora):
-        if not config.lora.rank:
-            yield f"lora.{name}", "lora.rank is 0"
     for name in _changed_in(config.critic):
         if loss.baseline != "value":
             yield f"critic.{name}", f'loss.baseline is "{loss.baseline}"'
         elif name == "weight" and config.critic.model == "separate":
             yield "critic.weight", 'critic.model is "separate"'
+
+
+def unused_in_lora(lora: Lora) -> Iterator[str]:
+    """One line for each setting of adapters in a run without adapters."""
+    for name in _changed_in(lora) if not lora.rank else ():
+        yield f"lora.{name} has no effect: lora.rank is 0"
 
 
 def _changed_in(section: Lora | Critic) -> list[str]:

@@ -85,7 +85,7 @@ class Config(Named):
 
     def __post_init__(self) -> None:
         _build_sections(self)
-        if self.algorithm in PRESETS:
+        if isinstance(self.algorithm, str) and self.algorithm in PRESETS:  # `validate` refuses others
             object.__setattr__(self, "loss", self.loss.over(PRESETS[self.algorithm].settings))
 
 

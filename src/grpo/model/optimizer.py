@@ -14,6 +14,8 @@ from grpo.errors import GrpoError
 from grpo.kill_points import point
 from grpo.model.policy import Policy
 
+LARGEST_LR = 0.1
+"""Largest learning rate without a warning, as a share of the size of a typical weight: ten updates replace it."""
 STATE = ("step", "exp_avg", "exp_avg_sq")
 """Adam's state of every weight."""
 
@@ -33,6 +35,22 @@ def adamw(weights: Iterable[torch.nn.Parameter], settings: Optimizer) -> torch.o
     )
     optimizer.register_step_post_hook(_increment_versions)
     return optimizer
+
+
+def lr_warnings(policy: Policy, lr: float) -> list[str]:
+    """A warning where the learning rate is far too high: Adam moves every weight by about lr at each update."""
+    # Without the gains of norms, which are 1, and the adapters that start at 0.
+    matrices = [weight.detach() for _, weight in policy.trainable() if weight.ndim > 1]
+    norms = torch.stack([torch.linalg.vector_norm(weight).float() for weight in matrices]).tolist()
+    count = sum(weight.numel() for weight, norm in zip(matrices, norms, strict=True) if norm)
+    typical = math.sqrt(sum(norm**2 for norm in norms) / max(1, count))
+    if not typical or lr <= LARGEST_LR * typical:
+        return []
+    return [
+        f"lr {lr:g} is {lr / typical:.2g} times a typical weight, {typical:.2g} (root mean square), and "
+        "Adam moves every weight by about lr at each update: a few updates replace the model; usual are 1e-6 to 1e-4, "
+        "and 1e-5 to 1e-3 with LoRA"
+    ]
 
 
 def _increment_versions(optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -15,6 +15,7 @@ from grpo.config.rules import warnings
 from grpo.config.schema import resolve
 from grpo.model.critic import Critic
 from grpo.model.device import pick_device, prepare_machine
+from grpo.model.optimizer import lr_warnings
 from grpo.model.policy import Policy
 from grpo.record.best import check_best
 from grpo.record.events import Callback
@@ -191,6 +192,7 @@ def prepare(config: Config, scorer: Scorer, eval_scorer: Scorer, opened: OpenRun
     engine = Engine(policy, config.system.max_concurrent_completions or recorded)
     assumptions = [
         *warnings(config),
+        *lr_warnings(policy, config.lr),
         *preflight(config, scorer, eval_scorer, policy, engine, run.path if run else None),
     ]
     meta = {

@@ -18,11 +18,12 @@ import numpy as np
 import torch
 
 from grpo.config import SftConfig
+from grpo.config.rules import unused_in_lora
 from grpo.config.schema import validate
 from grpo.errors import GrpoError
 from grpo.model.device import prepare_machine
 from grpo.model.oom_retry import within_memory
-from grpo.model.optimizer import take_step
+from grpo.model.optimizer import lr_warnings, take_step
 from grpo.model.packing import pack
 from grpo.model.policy import Policy
 from grpo.model.policy import logprobs as policy_logprobs
@@ -113,7 +114,12 @@ class SftSession(TrainingRun):
                 policy=networks.policy,
                 optimizer=networks.optimizer,
                 callbacks=listening,
-                assumptions=[*written.notes, *(assumptions_of(task) if task else ())],
+                assumptions=[
+                    *unused_in_lora(config.lora),
+                    *lr_warnings(networks.policy, config.lr),
+                    *written.notes,
+                    *(assumptions_of(task) if task else ()),
+                ],
                 batches=batches,
             )
             undo.pop_all()

@@ -35,13 +35,17 @@ CHECKS: tuple[Callable[[History], Finding | None], ...] = (
     progress.reward_fall,
 )
 
+EARLY_CHECKS: tuple[Callable[[History], Finding | None], ...] = (policy.diverged,)
+"""Checks of a run's first ten steps."""
+
 
 def diagnose(record: History | Run) -> list[Finding]:
-    """Findings of a run as its record stands, probable causes first; none below ten steps or for fine-tuning."""
+    """Findings of a run as its record stands, probable causes first; none below two steps or for fine-tuning."""
     if not isinstance(record, History):
         if record.kind != "grpo":
             return []
         record = History.of(record)
-    if len(record) < WINDOW:
+    if len(record) < 2:
         return []
-    return ranked([finding for check in CHECKS if (finding := check(record)) is not None])
+    checks = CHECKS if len(record) >= WINDOW else EARLY_CHECKS
+    return ranked([finding for check in checks if (finding := check(record)) is not None])

@@ -12,6 +12,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "unscored": ("reward_fall", "all_wrong", "no_signal", "duplicates", "reward_flat"),
     "sampler_gap": ("ratios", "clipped", *TOO_LARGE_UPDATES),
     "reward_hacking": ("length_growth", "length_collapse"),
+    "diverged": ("reward_flat",),
     "reward_fall": (
         *("spike", "ratios", "clipped", "kl", "entropy_collapse", "length_growth", "length_collapse", "truncated"),
         *("all_wrong", "no_signal", "duplicates", "saturated_part", "reward_flat"),

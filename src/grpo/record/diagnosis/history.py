@@ -26,6 +26,7 @@ CAUSES = {
     "unscored": "the completions without a reward",
     "sampler_gap": "the gap between sampler and trainer",
     "reward_hacking": "the gamed reward",
+    "diverged": "the first updates, which were too large",
     "reward_fall": "the fall of the reward",
     "spike": "the spike in the gradient norm",
     "ratios": "the extreme policy ratios",

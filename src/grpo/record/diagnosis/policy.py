@@ -7,11 +7,15 @@ from statistics import median
 from grpo.record.diagnosis.history import WINDOW, Finding, History, mean
 
 FEWER_UPDATES = "lower lr, or take fewer updates per step (--optimizer.epochs, --optimizer.minibatches)"
+ENTROPY_LEFT = 0.03
+"""Share of the first entropy below which the policy has collapsed."""
+DESTROYED = 1.0
+"""KL divergence to the reference, in nats per token, above which the first updates were too large."""
 
 
 def entropy_collapse(history: History) -> Finding | None:
     before, now = mean(history.first("entropy")), mean(history.last("entropy"))
-    if not before or now >= 0.03 * before or history.is_solved:
+    if not before or now >= ENTROPY_LEFT * before or history.is_solved:
         return None
     updates = history.setting("optimizer.epochs", 1) * history.setting("optimizer.minibatches", 1)
     clip = ", raise --loss.clip_high," if updates > 1 else ""  # with one update nothing is clipped
@@ -21,6 +25,24 @@ def entropy_collapse(history: History) -> Finding | None:
         f"entropy has fallen from {before:.3g} to {now:.3g} nats per token while problems are unsolved (the policy "
         "no longer explores)",
         f"lower lr{clip} or add --loss.entropy 0.001",
+    )
+
+
+def diverged(history: History) -> Finding | None:
+    """The first updates destroyed the policy. For the first steps, too few for the other checks."""
+    before, now = mean(history.first("entropy", 1)), mean(history.last("entropy", 1))
+    distance = mean(history.last("kl", 1))
+    if distance > DESTROYED:
+        value, what = distance, f"the KL divergence to the reference is {distance:.2g} nats per token"
+    elif 0 < now < ENTROPY_LEFT * before and not history.is_solved:
+        value, what = now, f"entropy has fallen from {before:.3g} to {now:.3g} nats per token"
+    else:
+        return None
+    return history.found(
+        "diverged",
+        value,
+        f"{what} (the first updates destroyed the policy, probably because lr is too high)",
+        "lower lr, and start again",
     )
 
 
