@@ -15,7 +15,6 @@ from helpers.refusals import refusal
 
 LEAVES = leaves(SftConfig) | leaves(Config)
 OURS = {path.rpartition(".")[2] for path in LEAVES}
-COMING = {"dataset.max_prompt_tokens"} - LEAVES.keys()
 FROM_TRL = (DOCS / "from-trl.md").read_text()
 
 
@@ -85,7 +84,7 @@ def test_supervised_fine_tuning_has_some_of_them():
 @pytest.mark.parametrize("name", TRL_NAMES)
 def test_an_answer_names_fields_and_values_that_exist(name):
     other = TRL_NAMES[name]
-    assert other.path in LEAVES.keys() | COMING | {""}
+    assert other.path in LEAVES.keys() | {""}
     assert other.path or other.values or other.why
     for settings in other.values.values():
         for path, value in settings.items():

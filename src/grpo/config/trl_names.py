@@ -11,6 +11,7 @@ _RENAMED = {
     "learning_rate": "lr",
     "max_steps": "steps",
     "stop_strings": "stop",
+    "max_prompt_length": "dataset.max_prompt_tokens",
     "metric_for_best_model": "checkpoints.best",
     "num_iterations": "optimizer.epochs",
     "epsilon": "loss.clip_low",
@@ -93,7 +94,6 @@ _BY_VALUE = {
         "batch_size",
         why="the batch is prompts_per_step x group_size completions; micro-batches follow from system.token_budget",
     ),
-    "max_prompt_length": OtherName("dataset.max_prompt_tokens", why="prompts are not truncated; remove it"),
 }
 SAMPLING = {
     "not available in training: completions would come from a truncated distribution, so the policy ratio would "
