@@ -45,6 +45,7 @@ def make_groups(
                 parts=parts[sample],
                 reward=float(totals[sample]),
                 correct=totals[sample] >= 1,
+                extra={texts(step, index, sample): [texts(step, index, sample)], "checked": 3},
                 advantages=np.full(length, advantages[sample], np.float32),
                 trace=Trace(np.full(length, -0.4, np.float32), np.full(length, 0.7, np.float32), float(groups * size)),
             )

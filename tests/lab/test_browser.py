@@ -250,6 +250,14 @@ def test_completions_are_text_and_nothing_else(visit: Visit, view: str) -> None:
         assert not set("\x1b\u202e\u200f") & set(text)
 
 
+def test_logged_columns_are_shown_with_their_completion_as_text(visit: Visit) -> None:
+    visit.go("/runs/hostile/groups?step=1&group=2")
+    facts = visit.page.locator(".completion .facts").first
+    assert "checked 3" in facts.inner_text()
+    assert HOSTILE[:70] in facts.inner_text()
+    assert visit.page.evaluate("window.hacked") is None
+
+
 def test_keyboard_alone_gets_from_the_list_to_a_token(visit: Visit) -> None:
     visit.go("/")
     page = visit.page

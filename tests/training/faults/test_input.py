@@ -366,24 +366,24 @@ FAULTS |= {
     "09 nothing held out": Fault(task(NothingHeldOut), ("task arithmetic:easy: has no held-out problems",)),
     "25 reward that is no number": Fault(
         task(paying(float("nan"))),
-        ("task arithmetic:easy, problem train/1/2, completion 0: part 'correct' is nan",),
+        ("task arithmetic:easy, problem train/1/2, completion 0 ('", "part 'correct' is nan"),
         steps=1,
     ),
     "25 reward without end": Fault(
         task(paying(float("-inf"))),
-        ("task arithmetic:easy, problem train/1/2, completion 0: part 'correct' is -inf",),
+        ("task arithmetic:easy, problem train/1/2, completion 0 ('", "part 'correct' is -inf"),
         steps=1,
     ),
     "26 reward of text": Fault(
         task(paying("1.0")),
-        ("task arithmetic:easy, problem train/1/2, completion 0: part 'correct' is '1.0'",),
+        ("task arithmetic:easy, problem train/1/2, completion 0 ('", "part 'correct' is '1.0'"),
         steps=1,
     ),
     "28 all rewards equal": Fault(
         task(AllEqual, "--algorithm", "dr_grpo", "--lr", "0.1"), code=0, steps=6, after=nothing_moved
     ),
     "39 control characters in a message": Fault(
-        task(Coloured), (r"train/1/2\x1b[31m", "second line, completion 0: part 'correct' is nan"), steps=1
+        task(Coloured), (r"train/1/2\x1b[31m", "second line, completion 0 ('", "part 'correct' is nan"), steps=1
     ),
 }
 
