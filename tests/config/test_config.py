@@ -448,6 +448,9 @@ def test_a_setting_without_effect_gets_a_warning() -> None:
     shared = ["--algorithm", "ppo", "--critic.weight", "0.1"]
     assert list(warnings(parse_train(shared))) == ['critic.weight has no effect: critic.model is "separate"']
     assert not list(warnings(parse_train([*shared, "--critic.model", "shared"])))
+    assert list(warnings(parse_train(["--no-chat", "--chat-template-kwargs", '{"a": 1}']))) == [
+        "dataset.chat_template_kwargs has no effect: dataset.chat is off"
+    ]
     assert list(warnings(parse_train(["--algorithm", "dr_grpo", "--std", "population", "--std-eps", "1"]))) == [
         'loss.std has no effect: loss.scale is "none"',
         'loss.std_eps has no effect: loss.scale is "none"',

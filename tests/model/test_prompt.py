@@ -12,7 +12,7 @@ import grpo
 from grpo.config import Dataset
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy, load_tokenizer
-from grpo.model.prompt import decoded_runs, prompt_tokens, unused_template_kwargs
+from grpo.model.prompt import decoded_runs, prompt_tokens, template_warnings
 from grpo.rewards.call_log import CallLog
 from grpo.rewards.functions import trl_arguments
 from grpo.rewards.pool.invoke import Request
@@ -72,7 +72,11 @@ def test_reward_functions_get_the_prefill_in_the_prompt_and_the_sampled_text_as_
 
 def test_arguments_reach_the_template(tokenizer: Any) -> None:
     assert rendered(tokenizer, chat("3+4"), enable_thinking=False) == "13+4=2("
-    assert unused_template_kwargs(tokenizer, {"enable_thinking": False, "thinking": True}) == ["thinking"]
+    told = template_warnings(tokenizer, {"enable_thinking": False, "thinking": True}, "m")
+    assert told == ["dataset.chat_template_kwargs: thinking has no effect: the chat template of m never mentions it"]
+    tokenizer.chat_template = None
+    told = template_warnings(tokenizer, {"enable_thinking": False}, "m")
+    assert told == ["dataset.chat_template_kwargs: enable_thinking has no effect: m has no chat template"]
 
 
 def test_a_template_that_refuses_the_messages_is_one_line(tokenizer: Any) -> None:
@@ -104,9 +108,24 @@ def test_a_run_samples_from_the_rendered_prompts(tmp_path: Path) -> None:
         assert run.config["dataset"]["chat_template_kwargs"] == '{"enable_thinking": false, "thinking": 1}'
         prompts = run.prompts()
         assert prompts
+        assert {row["place"] for row in prompts} <= {f"data[{n}]" for n in range(30)}
         for prompt in prompts:
             assert prompt["text"].startswith("1")
             assert prompt["text"].endswith("+4=2(")
             assert prompt["text"] == policy.tokenizer.decode(prompt["tokens"])
     with pytest.raises(GrpoError, match=r"began with other inputs: dataset.chat_template_kwargs was"):
         grpo.train(replace(config, resume=True, steps=2, dataset=Dataset(heldout_share=0.3)), data=rows)
+
+
+def test_every_recorded_problem_has_its_prompt(tmp_path: Path) -> None:
+    """Those that dynamic sampling drew, of evaluations and of probes too. By hand: nano's tokens are its characters."""
+    config = small(tmp_path, steps=3, loss={"dynamic_sampling": 3.0}, evaluation={"every": 2, "problems": 5})
+    with grpo.train(config) as run:
+        asked = {
+            row["problem_id"]: row["prompt"]
+            for table in ("groups", "eval_groups", "probes")
+            for row in run.select(f"SELECT problem_id, prompt FROM {table}")
+        }
+        assert any("+" in problem for problem in asked), "replaced problems"
+        assert {row["problem_id"]: row["text"] for row in run.prompts()} == asked
+        assert all(len(row["tokens"]) == len(row["text"]) for row in run.prompts())

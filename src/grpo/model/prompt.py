@@ -39,10 +39,12 @@ def prompt_tokens(problem: Problem, tokenizer: Any, template_kwargs: Mapping[str
     return tokens
 
 
-def unused_template_kwargs(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> list[str]:
-    """Names that the chat template never mentions."""
+def template_warnings(tokenizer: Any, template_kwargs: Mapping[str, Any], model: str) -> list[str]:
+    """One line for each argument that the model's chat template never mentions."""
     template = str(tokenizer.chat_template or "")
-    return [name for name in template_kwargs if not re.search(rf"\b{re.escape(name)}\b", template)]
+    why = f"the chat template of {model} never mentions it" if template else f"{model} has no chat template"
+    unused = [name for name in template_kwargs if not re.search(rf"\b{re.escape(name)}\b", template)]
+    return [f"dataset.chat_template_kwargs: {name} has no effect: {why}" for name in unused]
 
 
 def decoded_runs(tokens: Sequence[int], tokenizer: Any) -> Iterator[tuple[str, bool]]:

@@ -16,7 +16,7 @@ from grpo.model.oom_retry import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS, tokens_
 from grpo.model.packing import pack
 from grpo.model.plan import PRECISIONS, Memory, Shape, Work, memory_of, needs, read_config, shape_of
 from grpo.model.policy import Policy, logprobs
-from grpo.model.prompt import unused_template_kwargs
+from grpo.model.prompt import template_warnings
 from grpo.rewards import Scorer
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
@@ -238,10 +238,5 @@ def model_assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
         assumptions.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
     if getattr(policy.tokenizer, "chat_template", None) and not all(problem.messages for problem in problems):
         assumptions.append(f"{policy.name} has a chat template; prompts that are plain text are used as they are")
-    for name in unused_template_kwargs(policy.tokenizer, policy.chat_template_kwargs):
-        assumptions.append(
-            f"dataset.chat_template_kwargs: {name} has no effect: the chat template of {policy.name} never mentions it"
-            if policy.tokenizer.chat_template
-            else f"dataset.chat_template_kwargs: {name} has no effect: {policy.name} has no chat template"
-        )
+    assumptions += template_warnings(policy.tokenizer, policy.chat_template_kwargs, policy.name)
     return assumptions

@@ -27,6 +27,7 @@ from grpo.model.optimizer import lr_warnings, take_step
 from grpo.model.packing import pack
 from grpo.model.policy import Policy
 from grpo.model.policy import logprobs as policy_logprobs
+from grpo.model.prompt import template_warnings
 from grpo.model.schedule import learning_rate
 from grpo.record.events import Callback
 from grpo.record.loggers import with_loggers
@@ -103,22 +104,24 @@ class SftSession(TrainingRun):
             opened = reopen_run(config, "sft", prints, listening, undo)
             run, checkpoint = (opened.run, opened.checkpoint) if opened else (None, None)
             networks = load_for_sft(config, checkpoint)
-            networks.policy.token_budget = kept_budget(run, config) or 0
-            threads = prepare_machine(config.system, networks.policy, run)
-            batches = make_batches(config, task, rows, networks.policy)
+            policy = networks.policy
+            policy.token_budget = kept_budget(run, config) or 0
+            threads = prepare_machine(config.system, policy, run)
+            batches = make_batches(config, task, rows, policy)
             if opened is None:
                 opened = create_run(config, "sft", "sft", {"fingerprints": prints, "threads": threads}, undo)
             session = cls(
                 config=config,
                 opened=opened,
-                policy=networks.policy,
+                policy=policy,
                 optimizer=networks.optimizer,
                 callbacks=listening,
                 assumptions=[
                     *unused_in_lora(config.lora),
-                    *lr_warnings(networks.policy, config.lr),
+                    *lr_warnings(policy, config.lr),
                     *written.notes,
                     *(assumptions_of(task) if task else ()),
+                    *template_warnings(policy.tokenizer, policy.chat_template_kwargs, policy.name),
                 ],
                 batches=batches,
             )
