@@ -15,6 +15,9 @@ import pytest
 
 from grpo.config import Dataset
 from grpo.model.load import load_policy
+from grpo.rewards.functions import FunctionReward, Spec
+from grpo.rewards.pool.invoke import Request, invoke_each
+from grpo.rewards.signature import TRL, columns_of
 from grpo.tasks import load_task
 from grpo.tasks.handed_over import take_rows
 from grpo.tasks.rows import ANSWER_COLUMNS, PROMPT_COLUMNS, Source, written_answers
@@ -101,16 +104,26 @@ def settings(rng: Random) -> Dataset:
         template=sometimes(rng.choice(("Q: {prompt}\\nA:", "{prompt} {answer}", "{列}", "{{prompt}}", odd_text(rng)))),
         system_prompt=sometimes(odd_text(rng)),
         chat=rng.random() < 0.8,
+        max_prompt_tokens=rng.choice((0, 0, 0, 5, 64)),
         heldout_share=rng.choice((0.1, 0.5, 0.5, 0.9)),
         heldout=sometimes(rng.choice(("test", "validation", "other.jsonl", odd_text(rng)))),
         split="train" if rng.random() < 0.9 else odd_text(rng),
     )
 
 
+def number_of_columns(completions: list[str], **columns: list[Any]) -> list[float]:
+    """As in TRL, every column is a list with an entry for each completion."""
+    given = {name: each for name, each in columns.items() if name not in TRL}
+    assert all(len(each) == len(completions) for each in given.values())
+    return [float(len(given))] * len(completions)
+
+
 def test_every_dataset_is_read_or_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fuzz = Fuzz("datasets", r"^field (data|dataset)\b|rows\.\w+(:\d+|: )|^data\[")
     policy = load_policy("nano")
+    reward = FunctionReward(Spec("python", "columns", 1.0), number_of_columns)
+    reward.load()
 
     def read(rng: Random) -> None:
         rows, dataset = table(rng), settings(rng)
@@ -130,6 +143,8 @@ def test_every_dataset_is_read_or_refused_in_one_line(tmp_path: Path, monkeypatc
             json.dumps([problem.id, problem.prompt, problem.answer], allow_nan=False).encode()
             f"{problem.prompt}{problem.answer}".encode()
             task.score(problem, "42")
+            [outcome] = invoke_each(reward, Request(problem, ("42",)))
+            assert outcome.parts == {"columns": float(len(columns_of(problem)))}, outcome.why
             task.recognise(problem.prompt)
         assert task.fingerprint == replace(task.sides).fingerprint
 

@@ -265,6 +265,11 @@ FAULTS = {
         '{"question": " ", "answer": 1}\n',
         'rows.jsonl:1: column "question" must be text',
     ),
+    "half of a character": (
+        "--data rows.jsonl",
+        GOOD + '{"question": "\\ud83d", "answer": 1}\n',
+        r"rows.jsonl:41: \ud83d is half of a character (a lone surrogate); write a whole one",
+    ),
     "null answer": (
         "--data rows.jsonl",
         GOOD + '{"question": "q", "answer": null}\n',

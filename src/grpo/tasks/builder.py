@@ -41,6 +41,7 @@ class Builder:
         ids = row_ids((row.place, row.columns) for row in rows)
         problems = [self.problem(row, key, prompt, answer) for row, key in zip(rows, ids, strict=True)]
         self._refuse_gold_in_prompt(problems, prompt)
+        _refuse_surrogates(problems)
         return problems
 
     def problem(self, row: DataRow, key: str, prompt: str, answer: str) -> Problem:
@@ -123,6 +124,13 @@ class Builder:
                     f"name the gold's column with --dataset.answer ({WITHOUT_GOLDS}: the rows have no golds, and the "
                     "reward is your own)"
                 )
+
+
+def _refuse_surrogates(problems: Sequence[Problem]) -> None:
+    """JSON can hold half of a surrogate pair, which no tokenizer reads and no record stores."""
+    for problem in problems:
+        if found := re.search("[\ud800-\udfff]", problem.prompt + problem.answer):
+            raise GrpoError(f"{problem.place}: {found[0]} is half of a character (a lone surrogate); write a whole one")
 
 
 def require_golds(problems: Sequence[Problem], settings: Dataset, usual: Sequence[str], otherwise: str = "") -> None:

@@ -92,7 +92,7 @@ def _parquet(path: Path) -> list[DataRow]:
         raise GrpoError(f"field data: reading {path} needs pyarrow; {INSTALL}") from None
     try:
         values = parquet.read_table(path).to_pylist()
-    except (arrow.ArrowException, OSError) as error:  # border: malformed file
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:  # border: malformed file
         raise GrpoError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); write it again") from None
     return [DataRow(f"{path}:{number}", value) for number, value in enumerate(values, 1)]
 
