@@ -48,6 +48,12 @@ def test_modules_under_the_folder_are_found_through_each_other(tmp_path: Path) -
     assert {*files_of(str(tmp_path / "project" / "mine.py"))} == {str(tmp_path / "project" / name) for name in expected}
 
 
+def test_a_symbolic_link_stands_for_its_target_and_the_modules_beside_that(tmp_path: Path) -> None:
+    write(tmp_path / "project", FILES)
+    (tmp_path / "link.py").symlink_to(tmp_path / "project" / "mine.py")
+    assert files_of(str(tmp_path / "link.py")) == files_of(str(tmp_path / "project" / "mine.py")) != {}
+
+
 def test_a_module_of_a_project_has_its_package_and_an_installed_one_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

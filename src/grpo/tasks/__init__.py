@@ -125,7 +125,7 @@ def load_file(path: Path, field: str) -> Any:
     if not path.is_file():
         raise GrpoError(f"field {field}: no file {path}")
     name = f"grpo_{field}_{path.stem}"
-    path = path.absolute()
+    path = path.resolve()
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -16,7 +16,7 @@ def files_of(source: str) -> dict[str, Path]:
     """By name: the files of a reward's source, `folder/mine.py` or a module. Of an installed module, and of one of
     grpo's own, only its file."""
     if source.endswith(".py"):
-        file = Path(source)
+        file = Path(source).resolve() if Path(source).is_symlink() else Path(source)
         return {str(file.parent / name): path for name, path in own_files(file).items()}
     spec = _spec(source)
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
@@ -30,8 +30,9 @@ def files_of(source: str) -> dict[str, Path]:
 
 def own_files(file: Path, root: Path | None = None) -> dict[str, Path]:
     """The file and the modules under `root` that it imports, directly or through each other, by their path from there.
-    `root`, from which imports start, is the file's folder where none is given."""
-    root, queue, found = (root or file.parent).resolve(), [file.resolve()], set[Path]()
+    `root`, from which imports start, is the file's folder where none is given; of a symbolic link, its target's."""
+    file = file.resolve()
+    root, queue, found = root.resolve() if root else file.parent, [file], set[Path]()
     while queue:
         path = queue.pop()
         if path not in found and path.is_file() and path.is_relative_to(root):
