@@ -824,6 +824,32 @@ def test_read_only_cannot_write(tmp_path: Path, run: Run) -> None:
     assert run.last_step() is None
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "INSERT INTO findings VALUES (1.0, 0, 'kind', CAST(x'ff41' AS TEXT))",  # not UTF-8
+        "UPDATE meta SET value = '{\"mod' WHERE key = 'config'",
+        "DELETE FROM meta WHERE key = 'kind'",
+    ],
+)
+def test_damage_that_sqlite_does_not_notice_is_named(tmp_path: Path, run: Run, damage: str) -> None:
+    with connect(run.path / "run.db", readonly=False) as db:
+        db.execute(damage)
+    with (
+        pytest.raises(GrpoError, match=r"run\.db cannot be read as a run record \(.+\); name another run"),
+        Run.open(tmp_path, "first", readonly=True) as reader,
+    ):
+        reader.findings()
+
+
+def test_a_mistake_in_a_query_is_no_damage(tmp_path: Path, run: Run) -> None:
+    with (
+        pytest.raises(sqlite3.ProgrammingError, match="bindings"),
+        Run.open(tmp_path, "first", readonly=True) as reader,
+    ):
+        reader.select("SELECT ?")
+
+
 def test_steps_survive_a_killed_writer(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys; from pathlib import Path; from grpo.record.store import Run\n"

@@ -72,6 +72,12 @@ def _is_immutable(file: Path) -> bool:
     return True
 
 
+def _is_damage(problem: sqlite3.DatabaseError) -> bool:
+    """Whether the file is at fault. SQLite sets a code; Python, where a text is not UTF-8, does not."""
+    code = getattr(problem, "sqlite_errorcode", None)
+    return isinstance(problem, sqlite3.OperationalError) if code is None else code & 0xFF in DAMAGED
+
+
 def _damaged(path: Path, problem: Exception) -> GrpoError:
     """The error for a record that cannot be read. Checkpoints are separate files, and can be used without it."""
     newest = Checkpoints(path).newest()
@@ -128,7 +134,8 @@ class RunReader:
                 _add_columns(db, version)
             if version == SCHEMA_VERSION or (version in OLDER and readonly):
                 return cls(path, db)
-        except sqlite3.DatabaseError as problem:  # border: any program may have written this file
+        # Border: any program may have written this file.
+        except (sqlite3.DatabaseError, ValueError, LookupError) as problem:
             db.close()
             raise _damaged(path, problem) from problem
         db.close()
@@ -149,7 +156,7 @@ class RunReader:
     def __exit__(self, _: object, problem: BaseException | None, __: object) -> None:
         self.close()
         # A reader does not check the whole file first: damage may surface in any query.
-        if isinstance(problem, sqlite3.DatabaseError) and problem.sqlite_errorcode & 0xFF in DAMAGED:
+        if isinstance(problem, sqlite3.DatabaseError) and _is_damage(problem):
             raise _damaged(self.path, problem) from problem
 
     @property
