@@ -472,6 +472,8 @@ def test_long_prompts_are_left_out_of_held_out_rows_and_of_sft(tmp_path: Path) -
         "dataset: 1 of 2 rows left out: prompt longer than 4 tokens",
         "dataset: 1 of 2 held-out rows left out: prompt longer than 4 tokens",
     ]
+    with pytest.raises(GrpoError, match=r"leaves no held-out rows of the 1 in .* \(dataset: 1 of 2 rows left out: "):
+        read_problems(Source(path, replace(settings, heldout=""), model="nano"))
     system = System(runs=str(tmp_path), device="cpu")
     config = SftConfig(model="nano", data=path, dataset=replace(settings, heldout=""), steps=1, system=system)
     with grpo.sft(config) as run:

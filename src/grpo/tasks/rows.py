@@ -114,9 +114,10 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
             instead = (
                 "name a file or split with --dataset.heldout" if source.rows is None else "pass others as eval_data"
             )
+            left_out = "".join(f" ({note})" for note in limit.notes)
             raise GrpoError(
-                f"field dataset.heldout_share: {share:g} leaves no {name} rows of the {len(problems)}{where}; "
-                f"add rows, change the share, or {instead}"
+                f"field dataset.heldout_share: {share:g} leaves no {name} rows of the {len(problems)}{where}"
+                f"{left_out}; add rows, change the share, or {instead}"
             )
     return Problems(train, heldout, limit.notes)
 
