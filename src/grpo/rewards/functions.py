@@ -129,8 +129,7 @@ class FunctionReward:
             log = CallLog(len(request.texts))
             arguments = trl_arguments(request, log, messages=request.problem.conversational != other_form)
             # A column that this row lacks and others have is None, as in a `datasets.Dataset`.
-            missing = dict.fromkeys(name for name in self.required if name not in arguments)
-            missing = {name: [None] * len(request.texts) for name in missing}
+            missing = {name: [None] * len(request.texts) for name in self.required if name not in arguments}
             try:
                 values = self._value(self.signature.accepted({**arguments, **missing}))
             except (TypeError, AttributeError) as error:  # border: user code that expects the other form
