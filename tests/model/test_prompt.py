@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import grpo
-from grpo.config import Dataset
+from grpo.config import Checkpoints, Dataset
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy, load_tokenizer
 from grpo.model.prompt import decoded_runs, prompt_tokens, template_warnings
@@ -79,6 +79,12 @@ def test_arguments_reach_the_template(tokenizer: Any) -> None:
     assert told == ["dataset.chat_template_kwargs: enable_thinking has no effect: m has no chat template"]
 
 
+@pytest.mark.parametrize("name", ["conversation", "add_generation_prompt", "tokenize"])
+def test_an_argument_that_follows_from_the_messages_is_refused(tokenizer: Any, name: str) -> None:
+    with pytest.raises(GrpoError, match=f"field dataset.chat_template_kwargs: {name} follows from the messages; leave"):
+        rendered(tokenizer, chat("3+4"), **{name: True})
+
+
 def test_a_template_that_refuses_the_messages_is_one_line(tokenizer: Any) -> None:
     tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(GrpoError, match=r"problem p: the model's chat template refuses the messages: roles must alter"):
@@ -115,6 +121,12 @@ def test_a_run_samples_from_the_rendered_prompts(tmp_path: Path) -> None:
             assert prompt["text"] == policy.tokenizer.decode(prompt["tokens"])
     with pytest.raises(GrpoError, match=r"began with other inputs: dataset.chat_template_kwargs was"):
         grpo.train(replace(config, resume=True, steps=2, dataset=Dataset(heldout_share=0.3)), data=rows)
+    # An accepted change of the template is one: the checkpoint has a copy of the old one.
+    (model / "chat_template.jinja").write_text(CHATML.replace("2{{", "3{{"))
+    accepted = replace(config, resume=True, steps=2, checkpoints=Checkpoints(allow_change=True))
+    with grpo.train(accepted, data=rows) as run:
+        texts = {row["problem_id"]: row["text"] for row in run.prompts()}
+        assert all(texts[group["problem_id"]].endswith("+4=3(") for group in run.groups(1))
 
 
 def test_every_recorded_problem_has_its_prompt(tmp_path: Path) -> None:

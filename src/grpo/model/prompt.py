@@ -10,6 +10,9 @@ from typing import Any
 from grpo.errors import GrpoError, one_line
 from grpo.types import Problem
 
+SET_HERE = ("conversation", "messages", "add_generation_prompt", "continue_final_message", "tokenize")
+"""Arguments of the chat template that follow from the problem."""
+
 
 def prompt_tokens(problem: Problem, tokenizer: Any, template_kwargs: Mapping[str, Any]) -> list[int]:
     """The prompt's tokens, through the chat template where problem and tokenizer have one.
@@ -19,6 +22,8 @@ def prompt_tokens(problem: Problem, tokenizer: Any, template_kwargs: Mapping[str
     if not problem.messages or not tokenizer.chat_template:
         tokens: list[int] = tokenizer(problem.prompt)["input_ids"]
         return tokens
+    if taken := [name for name in SET_HERE if name in template_kwargs]:
+        raise GrpoError(f"field dataset.chat_template_kwargs: {taken[0]} follows from the messages; leave it out")
     continued = problem.messages[-1]["role"] == "assistant"
     try:
         text = tokenizer.apply_chat_template(
