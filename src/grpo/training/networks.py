@@ -10,7 +10,7 @@ from grpo.config import Config, Optimizer, SftConfig
 from grpo.errors import GrpoError
 from grpo.model.critic import Critic, make_critic
 from grpo.model.device import placement
-from grpo.model.load import load_policy
+from grpo.model.load import load_policy, load_tokenizer
 from grpo.model.lora import adapt, freeze
 from grpo.model.lora import restore as restore_adapter
 from grpo.model.optimizer import make_optimizer, restore_state
@@ -58,11 +58,12 @@ def load_for_sft(config: SftConfig, checkpoint: Checkpoint | None) -> Networks:
 
 def load_trainable(config: Config | SftConfig, checkpoint: Checkpoint | None) -> Policy:
     """The policy with the weights of the checkpoint, or else of the model; with LoRA, the model with the checkpoint's
-    adapter, or else a new one."""
+    adapter, or else a new one. The tokenizer and its chat template are the model's: a resume may accept others."""
     whole = None if config.lora.rank else checkpoint
     if whole:
         check_shape(config.model, whole.model)
     policy = load_policy(str(whole.model) if whole else config.model, **placement(config.system))
+    policy.tokenizer = load_tokenizer(config.model) if whole else policy.tokenizer
     policy.gradient_checkpointing = config.system.gradient_checkpointing
     policy.chat_template_kwargs = config.dataset.template_kwargs
     if config.lora.rank:
