@@ -122,6 +122,22 @@ def test_every_completion_is_recorded_exactly_once(tmp_path: Path) -> None:
     np.testing.assert_allclose([completion["advantage"] for completion in group["completions"]], expected, rtol=1e-5)
 
 
+def some(completions: list[str]) -> list[float | None]:
+    return [1.0, 2.0, None, 4.0][: len(completions)]
+
+
+def brief(completions: list[str]) -> list[float]:
+    return [-float(len(text)) for text in completions]
+
+
+def test_the_mean_of_every_reward_part_is_recorded(tmp_path: Path) -> None:
+    run = grpo.train(small(tmp_path, steps=1), reward=[some, (brief, 0.5)])
+    texts = [completion["text"] for group in run.groups(0) for completion in group["completions"]]
+    [row] = run.metrics()
+    assert row["part/some"] == pytest.approx((1 + 2 + 4) / 3)
+    assert row["part/brief"] == pytest.approx(-np.mean([len(text) for text in texts]))  # before its weight
+
+
 def test_groups_without_spread_leave_the_weights_exactly_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

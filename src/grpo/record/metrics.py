@@ -294,7 +294,7 @@ EVAL_METRICS: dict[str, Metric] = {
 
 PREFIXES = ("logged/", "part/")
 """Names that need no definition: `logged/X` is what reward functions log as X with `log_metric`, `part/X` the mean of
-the reward's part X in an evaluation."""
+the reward's part X."""
 TIMED_METRICS = frozenset(["tokens_per_second", "peak_memory"])
 """Metrics that measure the machine. All others are the same when a run is repeated."""
 
@@ -341,15 +341,15 @@ def markdown() -> str:
         "## Training, one row per step",
         "",
         "Step k is the k-th batch, counted from 0. A task's trait X is recorded as `X_share`. What reward functions",
-        "log as X with `log_metric` is recorded as `logged/X`, averaged over the step's completions.",
+        "log as X with `log_metric` is recorded as `logged/X`, averaged over the step's completions. `part/X` is the",
+        "mean of the reward's part X, before its weight, over the completions that it applies to.",
         "",
         *_rows(METRICS),
         "",
         "## Evaluation, one row per evaluation",
         "",
-        "On held-out problems. An evaluation at step s comes after s batches; at 0, before training. Traits and",
-        "logged metrics are recorded as in training. The mean of the reward's part X, over the completions that it",
-        "applies to, is `part/X`.",
+        "On held-out problems. An evaluation at step s comes after s batches; at 0, before training. Traits, logged",
+        "metrics and the parts of the reward are recorded as in training.",
         "",
         *_rows(EVAL_METRICS),
     ]

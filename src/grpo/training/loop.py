@@ -24,7 +24,7 @@ from grpo.rewards.handed_over import Reward
 from grpo.training.annotations import Annotations, add_old_logprobs
 from grpo.training.credit import credit
 from grpo.training.dynamic_sampling import replace_without_signal
-from grpo.training.evaluation import logged_means, trait_shares
+from grpo.training.evaluation import logged_means, part_means, trait_shares
 from grpo.training.gradient import (
     accumulate_gradients,
     contributing,
@@ -163,7 +163,8 @@ def update(
 
 
 def describe(groups: Sequence[Group], draws: Mapping[str, float], clock: Clock) -> dict[str, float]:
-    """Metrics of the sampled completions: lengths, accuracy, faults, traits, and dynamic sampling's `draws`."""
+    """Metrics of the sampled completions: lengths, accuracy, reward parts, faults, traits, and dynamic sampling's
+    `draws`."""
     completions = [completion for group in groups for completion in group.completions]
     lengths = [len(completion) for completion in completions]
     metrics = {
@@ -180,4 +181,4 @@ def describe(groups: Sequence[Group], draws: Mapping[str, float], clock: Clock) 
     judged = [completion.correct for completion in completions if completion.correct is not None]
     if judged:
         metrics["accuracy"] = mean(judged)
-    return metrics | logged_means(completions) | trait_shares(completions)
+    return metrics | part_means(completions) | logged_means(completions) | trait_shares(completions)
