@@ -174,6 +174,8 @@ Outcome = tuple[bool | None, str] | None
 def _compare_numbers(candidate: str, gold: str, form: str) -> Outcome:
     wanted, given = read_number(gold), _number_in(candidate, form)
     assert wanted is not None
+    if candidate.count("=") > 1 and expressions.alternatives(plain(candidate)):
+        return False, "several numbers"
     if given:
         return (True, "same number") if wanted.same(given) else (False, f"other {wanted.difference(given)}")
     if form in STRICT - {"bare"} and re.search(r"\d[^\d=]*\b(?:or|and)\b[^\d=]*\d", candidate):
@@ -238,12 +240,22 @@ def _as_formulas(candidate: str, gold: str, form: str) -> Outcome:
     return (True, "same formula") if same else (False, "other formula")
 
 
+SEVERAL_LETTERS = re.compile(
+    r"\(?([A-J])\)?(?:\s*[,;/&|]\s*(?:and |or )?|\s+(?:and|or)\s+|\s+(?=[^a-z]*$)|(?<=\))(?=\())"
+    r"\(?(?!\1)(?:[A-HJ]|I(?![ '’]\w))(?![\w'’])"
+)
+"""Two options at the start: "A or B", "A, B, C", "(A)(B)". Not "A, I think", nor "A. B vitamins"."""
+
+
 def _compare_choices(candidate: str, gold: str, form: str) -> Outcome:
     # After "the answer is", text may follow the letter, and a lone letter may be lower case. A bare "A" may start a
     # sentence.
     announced = form in STRICT - {"bare"}
     pattern = r"\(?([A-J])\)?(?:\W.*)?|\(?([a-j])\)?" if announced else r"\(?([A-J])\)?(?:[.):,].*)?|(\Z.)"
-    letter = re.fullmatch(pattern, plain(candidate), re.DOTALL)
+    bare = plain(candidate)
+    if SEVERAL_LETTERS.match(bare):
+        return False, "several letters"
+    letter = re.fullmatch(pattern, bare, re.DOTALL)
     if letter is None:
         return None
     given = (letter[1] or letter[2]).upper()
@@ -257,6 +269,8 @@ def _compare_words(candidate: str, gold: str, form: str) -> Outcome:
     letters = re.sub(r"\\cdot|\\times|[ *]", "", plain(candidate))
     if is_product(plain(gold)) and sorted(letters) == sorted(plain(gold)):
         return True, "same product"
+    if re.match(r"(yes|no|true|false)(?: or | and |/)(?!\1)(?:yes|no|true|false)\b", given):
+        return False, "several words"
     if wanted in ("yes", "no") and (first := re.match(r"(yes|no|true|false)\b", given)):
         return (True, "same word") if normalised(first[1]) == wanted else (False, "other word")
     words = wanted[:1].isalpha() and wanted not in ("yes", "no")

@@ -118,11 +118,26 @@ def assigned(text: str) -> dict[str, str]:
     if pair := ASSIGNED_TUPLE.fullmatch(text):
         names, values = split(pair[1]), split(pair[2])
     else:
-        found = [ASSIGNMENT.fullmatch(part) for part in split(re.sub(r"\s+and\s+|;|\\\\", ",", text))]
+        found = [ASSIGNMENT.fullmatch(part) for part in _listed(text)]
         names, values = [one[1] for one in found if one], [one[2].strip() for one in found if one]
         names = names if len(names) == len(found) else []
     different = 1 < len(names) == len(set(names)) == len(values)
     return dict(zip(names, values, strict=True)) if different else {}
+
+
+def alternatives(text: str) -> bool:
+    """Whether it gives one letter several values.
+
+    >>> alternatives("x=1 or x=2"), alternatives("x=1, y=2"), alternatives("x=6/2=3")
+    (True, False, False)
+    """
+    found = [ASSIGNMENT.fullmatch(part) for part in _listed(re.sub(r"\s+or\s+", ",", text))]
+    names = [one[1] for one in found if one]
+    return len(names) == len(found) > len(set(names))
+
+
+def _listed(text: str) -> list[str]:
+    return split(re.sub(r"\s+and\s+|;|\\\\", ",", text))
 
 
 def _as_tuple(text: str) -> str:

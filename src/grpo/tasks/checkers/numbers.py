@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from grpo.tasks.checkers.typesetting import DEGREES, plain
-from grpo.tasks.checkers.units import NAMES, Unit, is_unit, read_unit
+from grpo.tasks.checkers.units import AFTER, CODES, NAMES, Unit, is_unit, read_unit
 from grpo.tasks.checkers.words import FRACTIONS, SCALES, SMALL, STARTS, spelled_number
 
 LONGEST = 200
@@ -79,7 +79,7 @@ EXPONENT = rf"(?:[eE](?P<e>[+-]?\d+)|[ ]?(?:\\times|\\cdot|[*x])[ ]?{POWER_OF_TE
 DECIMAL = rf"(?:{POWER_OF_TEN % (1, 1)}|(?P<decimal>{DIGITS}){EXPONENT}?)"
 FRACTION = r"(?:(?P<whole>\d+)[ ]?)?\\frac(?:\{(?P<a>[^{}]+)\}\{(?P<b>[^{}]+)\}|(?P<a1>\d)(?P<b1>\d))"
 SLASHED = rf"(?:(?P<whole1>\d+)[ ])?(?P<a2>{DIGITS})[ ]?/[ ]?(?P<b2>{DIGITS})"
-MONEY = r"US\$|[CA]\$|[$£€¥₹₩]|(?:USD|EUR|GBP|JPY|CNY|INR|KRW|CHF|CAD|AUD)(?![A-Za-z])"
+MONEY = rf"US\$|[CA]\$|[$£€¥₹₩]|(?:{'|'.join(CODES)})(?![A-Za-z])"
 CURRENCY = re.compile(MONEY)
 NUMBER = re.compile(
     rf"(?P<sign>[+-])?[ ]?(?P<money>{MONEY})?[ ]?(?P<sign1>[+-])?[ ]?(?:{FRACTION}|{SLASHED}|{DECIMAL})[ ]?(?P<tail>.*)"
@@ -104,7 +104,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 JOINING = _words("a an in per of us")
-NO_NOUN = _words("or and to by mod base over times plus minus pi sqrt sin cos tan log ln exp not")
+NO_NOUN = _words("or and to by mod base over times plus minus pi sqrt sin cos tan log ln exp not factorial")
 """Words that are neither nouns nor units: the number before them is only part of the answer."""
 WORD = re.compile(r"[A-Za-z]+")
 ASSIGNED = re.compile(r"^(?:[A-Za-z]\w*\s*=\s*)?(?:(?:≈|\\approx)\s*)?")
@@ -263,7 +263,8 @@ def _scale(word: str, face: Fraction, money: str) -> Fraction | int | None:
 
 def _is_noun(text: str) -> bool:
     words = [word for word in re.findall(r"[A-Za-z]+", text) if word.lower() not in JOINING]
-    return bool(NOUN.fullmatch(text) and words) and all(_may_be_noun(word) for word in words)
+    is_power = bool(words) and words[0].lower() in AFTER  # 5 squared, but not 5 units squared
+    return bool(NOUN.fullmatch(text) and words) and not is_power and all(_may_be_noun(word) for word in words)
 
 
 def _may_be_noun(word: str) -> bool:

@@ -55,6 +55,8 @@ TABLE = """
 0.9144           m           yd yard
 1609.344         m           mi mile
 1852             m           nautical_mile
+1/10000000000    m           angstrom Å
+9460730472580800 m           light_year lightyear
 10000            m2          ha hectare
 4046.8564224     m2          acre
 0.001            m3          L liter  +mcd
@@ -63,10 +65,13 @@ TABLE = """
 0.000946352946   m3          qt quart
 0.000473176473   m3          pint
 0.0002365882365  m3          cup
+0.00001478676478125 m3       tbsp tablespoon
+0.00000492892159375 m3       tsp teaspoon
 0.0000295735295625 m3        oz ounce fl_oz fluid_oz fluid_ounce
 1                g           g gram gramme  +kmµ
 1000000          g           tonne metric_ton
 907184.74        g           ton
+6350.29318       g           stone
 453.59237        g           lb pound
 28.349523125     g           oz ounce
 1                s           s sec second  +mµn
@@ -74,6 +79,7 @@ TABLE = """
 3600             s           h hr hour
 86400            s           day
 604800           s           week
+1209600          s           fortnight
 2592000          s           month
 31536000         s           yr year
 1                month       month
@@ -82,6 +88,7 @@ TABLE = """
 1200             month       century centuries
 5/18             m/s         kmh kph kmph
 0.44704          m/s         mph
+463/900          m/s         knot
 1000             g*m/s2      N newton  +mk
 1000             g*m2/s2     J joule  +kM
 1000             g*m2/s2     Nm
@@ -89,17 +96,26 @@ TABLE = """
 1000             g*m2/s3     W watt  +mkMG
 3600000          g*m2/s2     Wh  +kMG
 1000             g/m/s2      Pa pascal  +hkM
+100000000        g/m/s2      bar
+100000           g/m/s2      mbar millibar
+101325000        g/m/s2      atm atmosphere
 1000             g*m2/s3/A   V volt  +km
 1                A           amp ampere
+0.001            A           milliamp milliampere
 1000             g*m2/s3/A2  ohm Ω  +kM
 1                1/s         Hz hertz  +kMG
-1                mol         mol mole
+1                mol         mol mole  +mµn
 1                bit         bit  +kMG
 8                bit         byte  +kMGT
 8000             bit         kB KB
 8000000          bit         MB
 8000000000       bit         GB
 8000000000000    bit         TB
+8192             bit         KiB
+8388608          bit         MiB
+8589934592       bit         GiB
+1                bit/s       bps  +kMG
+1/60             1/s         rpm
 1                degree      degree
 1                radian      rad radian
 1                celsius     degree celsius degree_celsius degrees_celsius degree_C degrees_C
@@ -123,6 +139,15 @@ TABLE = """
 1                CHF         CHF franc
 1                CAD         CAD Canadian_dollar C$
 1                AUD         AUD Australian_dollar A$
+1                MXN         MXN peso
+1                RUB         RUB ruble rouble
+1                SEK         SEK
+1                NOK         NOK
+1                DKK         DKK
+1                BRL         BRL
+1                HKD         HKD
+1                NZD         NZD
+1                SGD         SGD
 """
 """Factor, base units, names, and SI prefixes after a plus. The first name of a unit with prefixes is its symbol. Every
 name has a plural in s. A name on several lines has several readings; a pound is a mass or money."""
@@ -171,7 +196,9 @@ def _names() -> dict[str, tuple[Unit, ...]]:
 
 NAMES = _names()
 FOLDED = {name.lower(): readings for name, readings in NAMES.items() if len(name) > 2}
-MONEY = frozenset(_bases(code) for code in ["USD", "EUR", "GBP", "JPY", "CNY", "INR", "KRW", "CHF", "CAD", "AUD"])
+CODES = tuple(dict.fromkeys(re.findall(r"^\S+ +([A-Z]{3}) ", TABLE, re.MULTILINE)))
+"""Of the currencies."""
+MONEY = frozenset(_bases(code) for code in CODES)
 TIME = frozenset(_bases(base) for base in ("s", "month"))
 BEFORE = {"sq": 2, "square": 2, "cu": 3, "cubic": 3}
 AFTER = {"squared": 2, "cubed": 3}

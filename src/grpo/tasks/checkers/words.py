@@ -21,13 +21,16 @@ TENS = {
 }
 LARGE = {
     **{"hundred": 10**2, "thousand": 10**3, "lakh": 10**5, "million": 10**6, "crore": 10**7},
-    **{"billion": 10**9, "trillion": 10**12, "quadrillion": 10**15},
+    **{"billion": 10**9, "trillion": 10**12, "quadrillion": 10**15, "quintillion": 10**18, "sextillion": 10**21},
 }
 FRACTIONS = {
     word: Fraction(1, part)
     for part, word in {
         **{2: "half", 3: "third", 4: "quarter", 5: "fifth", 6: "sixth", 7: "seventh", 8: "eighth", 9: "ninth"},
-        **{10: "tenth", 100: "hundredth", 1000: "thousandth", 10**6: "millionth"},
+        **{10: "tenth", 11: "eleventh", 12: "twelfth", 13: "thirteenth", 14: "fourteenth", 15: "fifteenth"},
+        **{16: "sixteenth", 17: "seventeenth", 18: "eighteenth", 19: "nineteenth", 20: "twentieth", 30: "thirtieth"},
+        **{40: "fortieth", 50: "fiftieth", 60: "sixtieth", 70: "seventieth", 80: "eightieth", 90: "ninetieth"},
+        **{100: "hundredth", 1000: "thousandth", 10**6: "millionth", 10**9: "billionth", 10**12: "trillionth"},
     }.items()
 } | {"fourth": Fraction(1, 4)}
 SCALES = {
@@ -68,7 +71,7 @@ def _continues(words: list[str], place: int) -> bool:
 
 def _whole(words: list[str], place: int) -> tuple[int, int]:
     """A whole number from this place on, and where it ends."""
-    total, current, step, limit = 0, 0, 100, 10**18
+    total, current, step, limit = 0, 0, 100, 10**24
     end = place
     while place < len(words):
         word = words[place]
