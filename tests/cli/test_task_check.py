@@ -209,6 +209,19 @@ def test_prompts_are_shown_as_the_model_reads_them(own: list[str], capsys: pytes
     assert (first["text"], first["tokens"], first["answer"]) == ("1+1=<end>7", [1, 10, 1, 12, 18, 7], "2")
 
 
+def test_what_a_run_would_warn_of_is_told(own: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: nine prompts of four characters and <end>, one of eight."""
+    Path("held.jsonl").write_text(json.dumps({"prompt": "2+2=", "answer": "4"}) + "\n")
+    with Path("own.jsonl").open("a") as file:
+        file.write(json.dumps({"prompt": "1+1+1+1=", "answer": "4"}) + "\n")
+    limit = ["--dataset.heldout", "held.jsonl", "--dataset.max-prompt-tokens", "6"]
+    assert main([*own, *limit, "--model", "./model", "--dataset.chat-template-kwargs", '{"mor": 7}']) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "grpo: dataset: 1 of 10 rows left out: prompt longer than 6 tokens",
+        "grpo: dataset.chat_template_kwargs: mor has no effect: the chat template of ./model never mentions it",
+    ]
+
+
 def test_prompts_are_shown_without_a_model(own: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     note = "these are the rows; --model MODEL shows the prompts as the model reads them, with special tokens"
     assert main(own) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +86,11 @@ def command(arguments: list[str]) -> int:
     if not options.task and not options.data:
         raise GrpoError("field task: missing; grpo check TASK, or grpo check --data FILE")
     from grpo.tasks import load_task
+    from grpo.tasks.protocol import assumptions_of
 
     model = model_path(options.model, options.runs)
     task = load_task(options.task or "data", options.data, options.dataset, model=model)
+    warn(assumptions_of(task))
     if options.show:
         return show_prompts(task, options)
     if options.reward and options.reward.strip() != "task":
@@ -106,6 +108,11 @@ def command(arguments: list[str]) -> int:
             found.samples = sampled[: options.samples]
     print(json.dumps(found.as_dict()) if options.json else "\n".join(lines(found)))
     return 0 if found.sound else 1
+
+
+def warn(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(f"grpo: {line}", file=sys.stderr)
 
 
 def check_own_reward(task: Task, options: CheckOptions) -> int:
@@ -159,9 +166,11 @@ def show_prompts(task: Task, options: CheckOptions) -> int:
         shown = [as_messages(problem) for problem in problems]
     else:
         from grpo.model.load import load_tokenizer
+        from grpo.model.prompt import template_warnings
 
         model, settings = find_run(options.model, options.runs) or (options.model, {})
         tokenizer, kwargs = load_tokenizer(model), template_kwargs(options.dataset, settings)
+        warn(template_warnings(tokenizer, kwargs, options.model))
         shown = [as_tokens(problem, tokenizer, kwargs) for problem in problems]
     if options.json:
         print(json.dumps([prompt.as_dict() for prompt in shown]))
