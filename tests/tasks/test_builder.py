@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ def test_text_parts_are_joined() -> None:
         ({"role": ["user"], "content": "x"}, 'role ["user"] is unknown; use system'),
         ({"from": "human", "value": "x"}, "has no role; it has from, value"),
         ({"role": "user"}, "has no content; it has role"),
+        ({"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}, "has tool_calls, which would be missing"),
     ],
 )
 def test_a_bad_message_is_told_in_one_line(turn: dict[str, Any], says: str) -> None:
@@ -105,6 +107,20 @@ def test_a_bad_message_is_told_in_one_line(turn: dict[str, Any], says: str) -> N
 def test_a_prompt_that_is_neither_text_nor_conversation_is_refused(prompt: Any) -> None:
     message = refusal({"prompt": prompt, "answer": "42"})
     assert message.startswith('data[0]: column "prompt" must be text that is not empty; got ')
+
+
+def test_a_conversation_of_empty_messages_is_refused() -> None:
+    message = refusal({"prompt": [{"role": "system", "content": " "}, {"role": "user", "content": ""}]})
+    assert message == 'data[0]: column "prompt" must have text; every message is empty'
+
+
+def test_an_empty_cell_of_pandas_is_no_gold() -> None:
+    assert [
+        problem.answer for problem in built({"prompt": "6*7=", "answer": math.nan}, {"prompt": "1", "answer": 0.0})
+    ] == [
+        "",
+        "0.0",
+    ]
 
 
 def test_braces_can_be_escaped_in_templates() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -112,6 +113,8 @@ class Builder:
         value = value[0] if isinstance(value, list) and value else value
         if isinstance(value, bool):
             value = "yes" if value else "no"
+        if isinstance(value, float) and math.isnan(value):  # pandas' empty cell
+            return ""
         return self.gold(str(value)) if isinstance(value, str | int | float) else ""
 
     def _refuse_gold_in_prompt(self, problems: Sequence[Problem], prompt: str) -> None:

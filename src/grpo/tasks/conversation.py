@@ -36,7 +36,11 @@ def read_conversation(turns: Sequence[Mapping[str, Any]], place: str, column: st
                 raise GrpoError(f"{where}: has no {key}; it has {', '.join(map(str, turn)) or 'nothing'}")
         if turn["role"] not in ROLES:
             raise GrpoError(f"{where}: role {shown(turn['role'])} is unknown; use {', '.join(ROLES)}")
+        if turn.get("tool_calls"):
+            raise GrpoError(f"{where}: has tool_calls, which would be missing in the prompt; write them as content")
         messages.append({"role": turn["role"], "content": _text(turn["content"], where)})
+    if not any(message["content"].strip() for message in messages):
+        raise GrpoError(f'{place}: column "{column}" must have text; every message is empty')
     return messages
 
 
