@@ -11,7 +11,7 @@ import pytest
 import grpo
 from grpo.errors import GrpoError
 from grpo.training import fingerprint
-from grpo.training.fingerprint import PACKAGES, code_fingerprints, model_fingerprint
+from grpo.training.fingerprint import PACKAGES, code_fingerprints, model_fingerprint, reward_fingerprints
 from helpers.runs import small
 
 
@@ -77,3 +77,14 @@ def test_a_hugging_face_id_stands_for_its_downloaded_commit(tmp_path: Path, monk
         (repository / "refs").mkdir(exist_ok=True)
         (repository / "refs" / "main").write_text(commit)
         assert model_fingerprint("owner/name") == {"commit": commit}
+
+
+def test_the_files_of_a_reward_model_count(tmp_path: Path) -> None:
+    for name in ("model.safetensors", "config.json", "README.md"):
+        (tmp_path / name).write_text(name)
+    reward = f"model:{tmp_path}#good*0.5, task"
+    before = reward_fingerprints("reward code", reward, {})["reward code"]
+    assert {*before} == {f"{tmp_path}/model.safetensors", f"{tmp_path}/config.json"}
+    edit(tmp_path / "model.safetensors")
+    after = reward_fingerprints("reward code", reward, {})["reward code"]
+    assert [name for name in before if before[name] != after[name]] == [f"{tmp_path}/model.safetensors"]  # type: ignore[index]

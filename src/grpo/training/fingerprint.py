@@ -53,12 +53,18 @@ def fingerprints(config: Config, task: Task, inputs: Inputs | None = None) -> Fi
 
 
 def reward_fingerprints(name: str, reward: str, functions: Mapping[str, Any]) -> Fingerprints:
-    """Of the files of reward functions and of the functions handed over; empty where the reward has neither."""
+    """Of the files of reward functions and reward models, and of the functions handed over; empty where the reward has
+    none of them."""
     files: dict[str, Path] = {}
+    models: dict[str, str] = {}
     for spec in parse(reward):
-        files |= {} if spec.source in ("python", "task", "model", "judge") else files_of(spec.source)
+        if spec.source == "model":
+            source = spec.name.partition("#")[0]
+            models |= {f"{source}/{file}": digest for file, digest in _folder_fingerprint(source).items()}
+        elif spec.source not in ("python", "task", "judge"):
+            files |= files_of(spec.source)
     handed_over = {f"python:{each}": _digest([describe(function).encode()]) for each, function in functions.items()}
-    found = {**{file: _file_digest(path) for file, path in files.items()}, **handed_over}
+    found = {**{file: _file_digest(path) for file, path in files.items()}, **models, **handed_over}
     return {name: found} if found else {}
 
 
@@ -104,9 +110,13 @@ def _version(name: str) -> str:
 
 def model_fingerprint(name: str) -> dict[str, str]:
     """Hashes of a folder's files by name, and of its base model's for an adapter; of a Hugging Face id its commit."""
-    folder = Path(locate_model(name))
+    return _folder_fingerprint(locate_model(name))
+
+
+def _folder_fingerprint(source: str) -> dict[str, str]:
+    folder = Path(source)
     if not folder.is_dir():
-        return {"commit": cached_commit(name)}
+        return {"commit": cached_commit(source)}
     inside = [*folder.iterdir(), *folder.glob("additional_chat_templates/*")]
     files = sorted(path for path in inside if path.suffix in MODEL_FILES and path.is_file())
     base = adapter_base(folder)
