@@ -5,6 +5,9 @@ import re
 
 import pytest
 
+from grpo.cli.commands.check import CheckOptions
+from grpo.cli.commands.options import parse
+from grpo.cli.commands.sample import SampleOptions
 from grpo.config import Config, Lora, Loss, SftConfig
 from grpo.config.leaf import leaves, misfit
 from grpo.config.schema import parse_sft, parse_train
@@ -79,6 +82,20 @@ def test_supervised_fine_tuning_has_some_of_them():
     assert "is grad_clip here; write --grad-clip 1" in refusal(*argv, "--max_grad_norm", "1", parse=parse_sft)
     assert "is lora.rank here; write --lora.rank 8" in refusal(*argv, "--lora_r", "8", parse=parse_sft)
     assert "unknown; see grpo sft --help" in refusal(*argv, "--loss_type", "grpo", parse=parse_sft)
+
+
+def test_the_commands_that_sample_have_some_of_them():
+    def check(argv):
+        return parse(CheckOptions, argv, "grpo check", ("task",))
+
+    def sample(argv):
+        return parse(SampleOptions, argv, "grpo sample", ("model", "prompt"))
+
+    assert refusal("--num_generations", "4", parse=check).endswith("is group_size here; write --group-size 4")
+    assert refusal("--reward_funcs", "a.py:f", parse=check).endswith("is reward here; write --reward a.py:f")
+    written = refusal("m", "p", "--max_completion_length", "9", parse=sample)
+    assert written.endswith("is max_new_tokens here; write --max-new-tokens 9")
+    assert sample(["m", "p", "--min_p", "0.5"]).min_p == 0.5, "a field of the command is no other name"
 
 
 @pytest.mark.parametrize("name", TRL_NAMES)

@@ -116,6 +116,10 @@ def short(completions, **columns):
     return [0.0] * (len(completions) - 1)
 
 
+def unordered(completions, **columns):
+    return {float(i) for i in range(len(completions))}
+
+
 def number(completions, **columns):
     return 1.0
 

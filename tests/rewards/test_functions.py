@@ -300,6 +300,7 @@ def test_a_failure_leaves_a_completion_unscored_and_a_hang_scores_nothing() -> N
         ("odd", "1e400", f"part 'odd' is 1{'0' * 199}…; return a finite number"),
         ("short", "x", "returned 1 values for 2 completions; return one for each"),
         ("number", "x", "returned 1.0; return a list with a number for each completion"),
+        ("unordered", "x", "returned {0.0, 1.0}; return a list with a number for each completion"),
     ],
 )
 def test_a_mistake_names_function_and_row(name: str, text: str, says: str) -> None:

@@ -104,6 +104,12 @@ def test_too_few_rows_are_refused_with_what_to_pass(tmp_path: Path) -> None:
         grpo.train(small(tmp_path), data=DATA[:2])
 
 
+def test_a_config_of_another_kind_is_refused() -> None:
+    for config, got in (({"model": "nano"}, "a table"), (grpo.SftConfig(data="rows.jsonl"), "a SftConfig")):
+        with pytest.raises(GrpoError, match=rf"^field config: expected grpo\.Config\(…\); got {got}$"):
+            grpo.train(config, data=DATA)
+
+
 def test_a_task_object(tmp_path: Path) -> None:
     class Sevens(Arithmetic):
         trusted = False

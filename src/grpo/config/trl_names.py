@@ -100,7 +100,9 @@ SAMPLING = {
     "compare log-probs of two different distributions; remove it (grpo sample and grpo eval accept it)": """
         top_p top_k min_p""",
     "not available: completions would come from another distribution than the policy's; remove it": """
-        repetition_penalty generation_kwargs""",
+        repetition_penalty""",
+    "not available, but for stop_strings, which is stop here: completions would come from another distribution than "
+    "the policy's; remove it": "generation_kwargs",
 }
 """Names by the reason why they are refused: they change the sampled distribution."""
 _WITHOUT = {
@@ -125,7 +127,8 @@ _WITHOUT = {
     "set optimizer.minibatches to steps_per_generation / gradient_accumulation_steps": "steps_per_generation",
     "one sampled and one greedy completion per held-out problem; remove it": """
         num_generations_eval per_device_eval_batch_size""",
-    "a weight is part of the reward's name: --reward rewards.py:correct*2,rewards.py:short*0.5": "reward_weights",
+    "a weight is part of the reward: --reward rewards.py:correct*2,rewards.py:short*0.5, or in Python "
+    "grpo.train(…, reward=[(correct, 2.0), (short, 0.5)])": "reward_weights",
     "a reward model is named in reward: model:OWNER/NAME": "reward_model_name_or_path",
     "the reference becomes a copy of the policy (loss.refresh), never a mixture; remove it": "ref_model_mixup_alpha",
     "not available in any loss here; remove it": """

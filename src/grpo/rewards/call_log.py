@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from statistics import fmean
 from typing import Any
 
@@ -34,7 +34,7 @@ class CallLog:
     def log_extra(self, column: str, values: Sequence[Any]) -> None:
         """Record a value for each completion, in the column of that name."""
         _check_name("log_extra", column)
-        if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__") or len(values) != self.count:
+        if not is_list(values) or len(values) != self.count:
             raise GrpoError(f"log_extra({column!r}, …): got {values!r:.200}; give a list with {self.count} values")
         self.columns[column] = [json_value(value) for value in values]
 
@@ -71,6 +71,15 @@ def json_value(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return json_value(value.tolist()) if hasattr(value, "tolist") else f"{value!r:.{MAX_REPR}}"
+
+
+def is_list(values: Any) -> bool:
+    """Whether it holds values in an order: a list, a tuple or an array.
+
+    >>> is_list([1]), is_list((1,)), is_list({1}), is_list({1: 2}), is_list("1"), is_list(1)
+    (True, True, False, False, False, False)
+    """
+    return hasattr(values, "__len__") and not isinstance(values, str | bytes | Mapping | Set)
 
 
 def _check_name(function: str, name: object) -> None:

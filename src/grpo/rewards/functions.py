@@ -16,7 +16,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from grpo.errors import GrpoError
-from grpo.rewards.call_log import CallLog
+from grpo.rewards.call_log import CallLog, is_list
 from grpo.rewards.pool.invoke import Outcome, Request
 from grpo.rewards.signature import Signature, columns_of
 from grpo.tasks.handed_over import refuse_recorded
@@ -116,7 +116,7 @@ class FunctionReward:
             given = [self.signature.accepted({"problem": request.problem, "text": text}) for text in request.texts]
             return [Outcome({self.name: self._value(arguments)}) for arguments in given]
         values, log = self._values(request)
-        if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
+        if not is_list(values):
             raise GrpoError(f"returned {values!r:.200}; return a list with a number for each completion")
         logged = log.means()
         return [Outcome({self.name: value}, extra=log.row(i), logged=logged) for i, value in enumerate(values)]

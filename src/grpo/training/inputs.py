@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from grpo.config import Config, SftConfig
+from grpo.config.leaf import shown
 from grpo.errors import GrpoError
 from grpo.rewards.handed_over import Function, Reward, take_rewards
 from grpo.tasks import Task, load_task, take_task
@@ -41,6 +42,8 @@ class Inputs:
     ) -> tuple[Config, Inputs]:
         """The config with a name for everything handed over, and the objects. A text means what it means in the
         config."""
+        if not isinstance(config, Config):
+            raise GrpoError(f"field config: expected grpo.Config(…); got {shown(config)}")
         _refuse_both("task", config.task, task)
         _refuse_both("reward", config.reward, reward)
         _refuse_both("evaluation.reward", config.evaluation.reward, eval_reward)

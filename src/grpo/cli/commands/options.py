@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpo.config import Dataset
 from grpo.config import parse as flags
+from grpo.config.other_names import OTHER_NAMES
 from grpo.errors import GrpoError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def parse(
 ) -> T:
     if "--help" in arguments or "-h" in arguments:
         flags.show_help(options, prog)
-    settings = flags.read(options, arguments, prog=prog, positionals=positionals)
+    settings = flags.read(options, arguments, prog=prog, positionals=positionals, other_names=OTHER_NAMES)
     parsed = flags.build(options, settings, prog=prog)
     for name, bound in least.items():
         if (value := getattr(parsed, name, bound)) < bound and value != getattr(options, name):
