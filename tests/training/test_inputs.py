@@ -105,7 +105,8 @@ def test_too_few_rows_are_refused_with_what_to_pass(tmp_path: Path) -> None:
 
 
 def test_a_config_of_another_kind_is_refused() -> None:
-    for config, got in (({"model": "nano"}, "a table"), (grpo.SftConfig(data="rows.jsonl"), "a SftConfig")):
+    others = {"a table": {"model": "nano"}, "a SftConfig": grpo.SftConfig(model="nano", data="rows.jsonl")}
+    for got, config in others.items():
         with pytest.raises(GrpoError, match=rf"^field config: expected grpo\.Config\(…\); got {got}$"):
             grpo.train(config, data=DATA)
 
