@@ -10,7 +10,7 @@ import pytest
 
 import grpo
 from grpo.cli.main import main
-from grpo.cli.reward_check import Values, model_findings, trial_answers
+from grpo.cli.reward_check import RewardFindings, Values, model_findings, trial_answers
 from grpo.types import Completion, Group, Problem
 from helpers.runs import small
 
@@ -31,6 +31,12 @@ def fails(completions, level, **_):
 
 def hangs(problem, text):
     time.sleep(3600)
+
+def as_in_trl(completions, ground_truth, **_):
+    return [float(done[0]["content"] == gold) for done, gold in zip(completions, ground_truth)]
+
+def tagged(completions, **_):
+    return [float(text.startswith("<think>")) for text in completions]
 
 def huge(problem, text):
     return 1e20
@@ -89,6 +95,26 @@ def test_prompts_without_golds(capsys: pytest.CaptureFixture[str]) -> None:
     assert (row["groups"], row["group_size"], row["count"], row["scored"]) == (3, 4, 12, 12)
     assert 1 <= row["low"] <= row["mean"] <= row["high"] <= 8
     assert 0 <= row["groups_with_signal"] <= 3
+
+
+def test_a_column_that_holds_the_answers_is_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    """TRL's shape: conversations, and golds in a column that only the reward knows."""
+    rows = [{"prompt": [{"role": "user", "content": f"{a}+1="}], "ground_truth": str(a + 1)} for a in range(10, 60)]
+    Path("trl.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = checked(capsys, "--data", "trl.jsonl", "--reward", "mine.py:as_in_trl", "--problems", "4")
+    assert found["by_answer"]["column ground_truth"]["mean"] == 1.0
+    assert found["by_answer"]["junk"]["high"] == 0.0
+
+
+def test_a_reward_that_is_constant_only_on_the_trial_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    tagged = ("--data", "prompts.jsonl", "--reward", "mine.py:tagged", "--problems", "4")
+    assert checked(capsys, *tagged, code=1)["constant"] == 0.0
+    assert checked(capsys, *tagged, "--text", "<think>x</think>")["constant"] is None
+    row = {"low": 0.0, "high": 1.0}
+    found = RewardFindings("f", "data", 1, 1, {}, {}, {}, 0.0, 0.0, [], False, row)
+    assert found.sound, "the model's completions earn different rewards"
+    assert not RewardFindings(**{**vars(found), "model": {"low": 0.0, "high": 0.0}}).sound
+    assert not RewardFindings(**{**vars(found), "model": {}}).sound
 
 
 def test_a_constant_reward_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from grpo.cli.task_check import Report, distinct_problems
 from grpo.cli.terminal.group import printable
 from grpo.cli.trial_answers import in_form, junk_for, tricks_for
 from grpo.rewards import Scorer, error_line
+from grpo.rewards.signature import columns_of
 from grpo.tasks.protocol import HasProblems
 from grpo.types import Completion, Group, Problem
 
@@ -61,7 +62,7 @@ class RewardFindings:
     seconds_per_call: float
     """Seconds for the trial answers of one problem."""
     constant: float | None
-    """The reward of every answer, where all earn the same."""
+    """The reward of every trial answer, where all earn the same."""
     samples: list[dict[str, Any]]
     made_up_tokens: bool
     """Whether the reward reads `completion_ids`, and no model gave the tokens."""
@@ -70,17 +71,25 @@ class RewardFindings:
     @property
     def sound(self) -> bool:
         """No call failed, and answers earn different rewards."""
-        return not self.faults and self.constant is None and not self.model.get("faults")
+        return not self.faults and not self.is_constant and not self.model.get("faults")
+
+    @property
+    def is_constant(self) -> bool:
+        """Every trial answer earns the same, and so does every completion of the model, if there is one."""
+        sampled = {self.model.get(name, self.constant) for name in ("low", "high")}
+        return self.constant is not None and sampled <= {self.constant, None}
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "sound": self.sound}
 
 
 def trial_answers(problems: Sequence[Problem], seed: int, text: str) -> dict[str, list[tuple[str, str]]]:
-    """By problem: (kind, text) of each trial answer, without repeats. Those made of golds need golds."""
+    """By problem: (kind, text) of each trial answer, without repeats. Those made of golds need golds; of a problem
+    without one, the values of its columns are tried, because one of them may be what the reward compares with."""
     golds = [problem for problem in problems if problem.answer]
     kinds = {
         "gold": [(problem, problem.answer) for problem in golds],
+        **column_values([problem for problem in problems if not problem.answer]),
         **{f"gold, {form}": in_form(golds, form) for form in ("sentence", "box")},
         **{trick: pairs for trick, pairs in tricks_for(problems, seed).items() if golds or "gold" not in trick},
         "the prompt twenty times": [(problem, " ".join([problem.prompt] * 20)) for problem in problems],
@@ -92,6 +101,20 @@ def trial_answers(problems: Sequence[Problem], seed: int, text: str) -> dict[str
         for problem, answer in pairs:
             found[problem.id].setdefault(answer, kind)
     return {id: [(kind, answer) for answer, kind in answers.items()] for id, answers in found.items()}
+
+
+def column_values(problems: Sequence[Problem]) -> dict[str, list[tuple[Problem, str]]]:
+    """
+    >>> column_values([Problem("p", "6*7=", "", columns={"ground_truth": "42", "tags": ["easy"], "level": 3})])
+    ... # doctest: +ELLIPSIS
+    {'column ground_truth': [(Problem(...), '42')], 'column level': [(Problem(...), '3')]}
+    """
+    found: dict[str, list[tuple[Problem, str]]] = {}
+    for problem in problems:
+        for name, value in columns_of(problem).items():
+            if isinstance(value, str | int | float):
+                found.setdefault(f"column {name}", []).append((problem, str(value)))
+    return found
 
 
 def check_reward(
@@ -201,8 +224,11 @@ def lines(found: RewardFindings) -> Iterator[str]:
         yield "completion_ids are the bytes of the text here; name a --model for its tokens"
     for fault, count in found.faults.items():
         yield f"FAULT {fault}: {count} answers; the first: {found.first_faults[fault]}"
-    if found.constant is not None:
-        yield f"CONSTANT every answer earns {found.constant:g}: there is nothing to learn from"
+    if found.is_constant:
+        yield (
+            f"CONSTANT every answer earns {found.constant:g}: there is nothing to learn from; if another answer earns "
+            "more, try it with --text"
+        )
     if row := found.model:
         yield from _model_lines(row)
     yield "samples: reward and text (kind):"
