@@ -82,6 +82,23 @@ def test_lists_of_texts(recipe):
     assert as_dict(config)["stop"] == ["\n", "a,b"], "as it is read again from JSON, so that a resume compares equal"
 
 
+@pytest.mark.parametrize("name", ["template", "system_prompt"])
+def test_escapes_are_read_in_flags_only(recipe, name):
+    """TOML and Python have their own escapes: there a backslash and an n are these two characters."""
+
+    def flag(text):
+        return getattr(parse_train([f"--dataset.{name}", text]).dataset, name)
+
+    def toml(text):
+        return getattr(parse_train([recipe(f"[dataset]\n{name} = {text}")]).dataset, name)
+
+    assert flag(r"a\nb\tc") == flag("a\nb\tc") == "a\nb\tc"
+    assert flag(r"x \\neq 1, \boxed{}") == r"x \neq 1, \boxed{}"
+    assert toml(r"'x \neq 1'") == getattr(Config(dataset={name: r"x \neq 1"}).dataset, name) == r"x \neq 1"
+    assert toml(r'"a\nb"') == toml("'''a\nb'''") == "a\nb"
+    assert "contains a character that cannot be shown" in refusal(recipe(f'[dataset]\n{name} = "\\u0007"'))
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

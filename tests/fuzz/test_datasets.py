@@ -101,7 +101,7 @@ def settings(rng: Random) -> Dataset:
     return Dataset(
         prompt=sometimes(rng.choice((*COLUMNS, odd_text(rng)))),
         answer=sometimes(rng.choice((*COLUMNS, odd_text(rng)))),
-        template=sometimes(rng.choice(("Q: {prompt}\\nA:", "{prompt} {answer}", "{列}", "{{prompt}}", odd_text(rng)))),
+        template=sometimes(rng.choice(("Q: {prompt}\nA:", "{prompt} {answer}", "{列}", "{{prompt}}", odd_text(rng)))),
         system_prompt=sometimes(odd_text(rng)),
         chat=rng.random() < 0.8,
         max_prompt_tokens=rng.choice((0, 0, 0, 5, 64)),

@@ -128,6 +128,11 @@ def test_braces_can_be_escaped_in_templates() -> None:
     assert asked("6*7=", template=template).prompt == 'Write {"answer": {level}}, or \\boxed{}: 6*7= {"x"} {3}'
 
 
+def test_backslashes_stay_in_templates() -> None:
+    assert asked("6*7=", template=r"{prompt} x \neq 1").prompt == r"6*7= x \neq 1"
+    assert asked("6*7=", template="Q: {prompt}\nA:").prompt == "Q: 6*7=\nA:"
+
+
 def test_a_template_must_ask_something() -> None:
     row = {"prompt": "6*7=", "answer": "42", "nums": [6, 7], "hint": None}
     assert "field dataset.template: names no column; put {prompt} where" in refusal(

@@ -174,7 +174,7 @@ def test_held_out_rows_that_are_trained_on_are_told(tmp_path: Path) -> None:
 def test_template_system_prompt_and_conversations(tmp_path: Path) -> None:
     path = str(write(tmp_path / "rows.jsonl", ROWS))
     settings = Dataset(
-        prompt="ask", answer="gold", template='Level {level}:\\n{prompt} {"x"}', system_prompt="Be brief."
+        prompt="ask", answer="gold", template='Level {level}:\n{prompt} {"x"}', system_prompt="Be brief."
     )
     problem = read_problems(Source(path, settings)).train[0]
     row = problem.columns

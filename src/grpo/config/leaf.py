@@ -12,21 +12,23 @@ from grpo.errors import one_line
 
 LARGEST_INTEGER = 2**63 - 1  # the largest that SQLite stores
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-UNPRINTABLE_IN_LIST = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+UNPRINTABLE_IN_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 """Without tab and new line."""
 ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
-"""Two characters on the command line, and the one they mean in a list of texts."""
+"""Two characters on the command line, and the one they mean in a Text or a list of texts."""
 JSON_EXAMPLE = '{"enable_thinking": false}'
 Json = Annotated[str, "JSON"]
 """Kind of a field that holds the text of a JSON object, or none. Python and TOML may give a table instead."""
+Text = Annotated[str, "text"]
+"""Kind of a field that holds text for a model, which may have several lines."""
 TEXTS = tuple[str, ...]
 """Kind of a field that holds a list of texts: an array in TOML, a flag that may be repeated."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One settable field: its annotation (int, float, str, bool, TEXTS, Json, a Literal of texts) and default, or
-    MISSING."""
+    """One settable field: its annotation (int, float, str, bool, Text, TEXTS, Json, a Literal of texts) and default,
+    or MISSING."""
 
     kind: Any
     default: Any
@@ -54,10 +56,11 @@ def misfit(leaf: Leaf, value: object) -> str:
         return "" if value in get_args(kind) else f"expected one of {', '.join(choices)}{got}{nearest(value, kind)}"
     if kind is bool:
         return "" if isinstance(value, bool) else f"expected true or false{got}"
-    if kind is str:
+    if kind is str or kind == Text:
         if not isinstance(value, str):
             return f"expected text{got}{'; write it as file.py:function' if callable(value) else ''}"
-        return f"contains a character that cannot be shown{got}" if UNPRINTABLE.search(value) else ""
+        unprintable = UNPRINTABLE if kind is str else UNPRINTABLE_IN_TEXT
+        return f"contains a character that cannot be shown{got}" if unprintable.search(value) else ""
     if kind == TEXTS:
         return _misfit_in_list(value)
     if kind == Json:
@@ -79,7 +82,7 @@ def _misfit_in_list(value: object) -> str:
             return f"expected text or a list of texts; got {shown(text)}"
         if not text:
             return "contains an empty text; remove it"
-        if UNPRINTABLE_IN_LIST.search(text):
+        if UNPRINTABLE_IN_TEXT.search(text):
             return f"contains a character that cannot be shown; got {shown(text)}"
     return ""
 
@@ -113,13 +116,15 @@ def _is_json_object(value: object) -> bool:
 
 
 def from_text(kind: object, text: str) -> object:
-    """A flag's text as a number; text that is not a number is returned unchanged, and `misfit` refuses it.
+    """A flag's text as a number, or with its escapes read; text that is not a number is returned unchanged, and
+    `misfit` refuses it.
 
     >>> from_text(int, "12"), from_text(TEXTS, r"end\\n")
     (12, ('end\\n',))
     """
-    if kind == TEXTS:
-        return (re.sub(r"\\[nt\\]", lambda escape: ESCAPES[escape[0]], text),)  # from left to right
+    if kind in (Text, TEXTS):
+        read = re.sub(r"\\[nt\\]", lambda escape: ESCAPES[escape[0]], text)  # from left to right
+        return (read,) if kind == TEXTS else read
     try:
         return int(text) if kind is int else float(text) if kind is float else text
     except ValueError:

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from grpo.config.leaf import Json, json_text
+from grpo.config.leaf import Json, Text, json_text
 from grpo.config.other_names import Named
 
 
@@ -169,11 +169,11 @@ class Dataset(Named):
     answer: str = ""
     """Column of the gold answer; empty: the first of answer, gold, target, label, solution and output that exists;
     none: the rows have no golds, and the reward is your own."""
-    template: str = ""
-    """Prompt with columns in braces, such as "Q: {question}\\nA:" (\\n is a new line, {{ a brace); of a conversation,
-    its last user message; empty: the task's template."""
-    system_prompt: str = ""
-    """System message before the question or conversation."""
+    template: Text = ""
+    """Prompt with columns in braces, such as "Q: {question}\\nA:" ({{ is a brace; as a flag \\n is a new line, \\\\ a
+    backslash); of a conversation, its last user message; empty: the task's template."""
+    system_prompt: Text = ""
+    """System message before the question or conversation (as a flag \\n is a new line, \\\\ a backslash)."""
     chat: bool = True
     """Apply the model's chat template, if it has one; --no-chat: plain text."""
     chat_template_kwargs: Json = ""

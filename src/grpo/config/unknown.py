@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo.config.leaf import TEXTS, Leaf, from_text, misfit, shown
+from grpo.config.leaf import TEXTS, Leaf, Text, from_text, misfit, shown
 
 COMMAND_LINE = "command line"
 PYTHON = "Python"
@@ -89,7 +89,7 @@ def _joined(value: object) -> object:
 
 def _read(leaf: Leaf, value: object) -> object:
     """The value as the field would get it."""
-    if not isinstance(value, str) or leaf.kind == TEXTS:
+    if not isinstance(value, str) or leaf.kind in (Text, TEXTS):
         return value
     if leaf.kind is bool:
         return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(value.lower(), value)

@@ -66,7 +66,7 @@ class Builder:
 
     @cached_property
     def template(self) -> Template:
-        template = Template(self.settings.template.replace("\\n", "\n") or self.default_template)
+        template = Template(self.settings.template or self.default_template)
         if not template.names:
             raise GrpoError("field dataset.template: names no column; put {prompt} where the question belongs")
         return template

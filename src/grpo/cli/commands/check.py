@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from grpo.cli.commands.model import find_run, load, model_path, template_kwargs
 from grpo.cli.commands.options import LEAST, parse
 from grpo.config import Dataset, Scoring
+from grpo.config.leaf import Text
 from grpo.errors import GrpoError
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ class CheckOptions:
     """Rows: a file or a Hugging Face dataset."""
     reward: str = ""
     """Reward functions to check, written as in grpo train; empty: the task's checker."""
-    text: str = ""
-    """With --reward: a text to score too, as a completion of every problem (\\n is a new line)."""
+    text: Text = ""
+    """With --reward: a text to score too, as a completion of every problem (\\n is a new line, \\\\ a
+    backslash)."""
     problems: int = 0
     """Problems to check; 0: every row, or 1000 of an endless task; with --reward 32. Equal problems are checked
     once."""
@@ -129,7 +131,7 @@ def check_own_reward(task: Task, options: CheckOptions) -> int:
             problems=options.problems,
             seed=options.seed,
             samples=options.samples,
-            text=options.text.replace("\\n", "\n"),
+            text=options.text,
             tokens=None if policy is None else lambda text: policy.tokenizer.encode(text, add_special_tokens=False),
             report=ProgressLine(),
         )
