@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -96,6 +97,26 @@ def make_run(
             run.record_eval(step, row, make_groups(step, groups=2, size=1, **groups))
             run.record_probes(step, make_groups(0, groups=2, **groups))
         run.set_status(status)
+
+
+def make_judged_run(
+    folder: Path,
+    name: str,
+    rewards: Sequence[float | None],
+    correct: Sequence[bool | None],
+    *,
+    finish: Literal["stop", "length"] = "stop",
+) -> None:
+    """One step of one group: its rewards, and separately what the task judged."""
+    [group] = make_groups(0, groups=1, size=len(rewards))
+    completions = tuple(
+        replace(done, reward=reward, correct=verdict, finish=finish)
+        for done, reward, verdict in zip(group.completions, rewards, correct, strict=True)
+    )
+    config = Config(model="tiny", task="arithmetic", steps=1, group_size=len(rewards))
+    with Run.create(folder, name, kind="grpo", config=as_dict(config)) as run:
+        run.record(0, [replace(group, completions=completions)], METRICS, {"rollout": 0.2, "update": 0.5})
+        run.set_status("finished")
 
 
 def make_sft_run(folder: Path, name: str) -> None:

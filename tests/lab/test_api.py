@@ -15,12 +15,13 @@ from starlette.testclient import TestClient
 
 from grpo.core import group_advantages, kl_estimate, policy_loss
 from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.groups import KINDS
 from grpo.lab.live import events, head
 from grpo.lab.server import make_app
 from grpo.record.lock import RunLock
 from grpo.record.metrics import METRICS
 from grpo.record.store import Run
-from helpers.records import make_empty_run, make_groups, make_run, make_sft_run
+from helpers.records import make_empty_run, make_groups, make_judged_run, make_run, make_sft_run
 
 EXAMPLE = "~tiny-arithmetic"
 STEP = 5
@@ -103,6 +104,29 @@ def test_the_budget_counts_what_was_recorded(client: TestClient, recording: Run)
     assert row["tokens"] == metrics["tokens"]
     completions = [done for group in recording.groups(STEP) for done in group["completions"]]
     assert row["gradient_tokens"] == sum(done["length"] for done in completions if done["advantage"] != 0)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "correct", "finish", "kind"),
+    [
+        ([2, 2, 2, 2], [True, True, False, False], "stop", "equal"),
+        ([2, 2, 2, 2], [None] * 4, "stop", "equal"),
+        ([0, 0, 0, 0], [None] * 4, "stop", "equal"),
+        ([0.5, 0.5, 0.5, 0.5], [False, False, False, None], "stop", "equal"),
+        ([2, 2, 2, 2], [True] * 4, "stop", "all_right"),
+        ([0, 0, 0, 0], [True] * 4, "stop", "all_right"),
+        ([2, 2, 2, 2], [False] * 4, "stop", "all_wrong"),
+        ([2, 2, 2, 2], [True, True, False, False], "length", "cut_off"),
+        ([2, 2, 2, 1], [False] * 4, "stop", "mixed"),
+        ([None, None, None, None], [None] * 4, "stop", "unscored"),
+    ],
+)
+def test_the_kind_of_a_group_without_spread_follows_what_was_judged(
+    client: TestClient, tmp_path: Path, rewards: list[Any], correct: list[Any], finish: Any, kind: str
+) -> None:
+    make_judged_run(tmp_path, "own", rewards, correct, finish=finish)
+    assert [row["kind"] for row in ask(client, "/steps/0", run="own")["groups"]] == [kind]
+    assert {name for name in KINDS if ask(client, "/signal", run="own")["totals"][name]} == {kind}
 
 
 def test_difficulty_counts_right_answers(client: TestClient, recording: Run) -> None:

@@ -18,7 +18,7 @@ from grpo.lab.catalogue import RECORDINGS
 from grpo.lab.server import show_in_browser
 from grpo.lab.tokens import Traced
 from grpo.record.store import Run
-from helpers.records import make_empty_run, make_run, make_sft_run
+from helpers.records import make_empty_run, make_judged_run, make_run, make_sft_run
 from helpers.visit import HOSTILE, TOKEN, Lab, Visit, serving
 
 pytestmark = pytest.mark.browser
@@ -52,6 +52,8 @@ PAGES = [
     "/runs/ppo/whatif?step=1",
     "/runs/hostile/groups",
     "/runs/hostile/replay",
+    "/runs/equal/groups",
+    "/runs/equal/signal",
     "/runs/tuned",
     "/runs/tuned/groups",
     "/runs/begun",
@@ -71,6 +73,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     make_run(runs, "diverged", metrics=lambda step: {"kl": step / 10})
     for algorithm in ("cispo", "sapo", "ppo"):
         make_run(runs, algorithm, steps=3, evals=(), algorithm=algorithm)
+    make_judged_run(runs, "equal", [2.0] * 4, [True, True, False, False])
     make_sft_run(runs, "tuned")
     make_empty_run(runs, "begun")
     (runs / "broken").mkdir()
@@ -100,6 +103,15 @@ def test_every_view_is_clean(visit: Visit, path: str) -> None:
         assert visit.page.locator(".failed, .katex-error").count() == 0
     assert visit.complaints == []
     assert visit.elsewhere == []
+
+
+def test_equal_rewards_are_called_neither_right_nor_wrong(visit: Visit) -> None:
+    """Rewards 2, 2, 2, 2, of which two are right."""
+    visit.go("/runs/equal/groups")
+    assert "1 group: 1 equal rewards" in visit.page.inner_text("main")
+    assert "all have the same reward, though they are not all right or all wrong" in visit.page.inner_text("main")
+    visit.go("/runs/equal/signal")
+    assert "equal rewards 100%" in visit.page.inner_text("main")
 
 
 def test_an_unknown_run_is_told(visit: Visit) -> None:

@@ -119,6 +119,35 @@ def test_a_token_is_needed_once(tmp_path: Path, token: str) -> None:
     assert client.get("/api/runs", headers={"Host": "evil.example"}).status_code == 403
 
 
+@pytest.mark.parametrize("token", ["s3cret", 'with space; and, "quotes"', "Geheimnis €&=?#"])
+def test_a_program_gets_its_answer_by_the_token_in_the_address_or_a_header(tmp_path: Path, token: str) -> None:
+    client = TestClient(make_app(tmp_path, token=token), base_url=HOME)
+    path = "/api/runs/~tiny-arithmetic/series"
+    open_lab = TestClient(make_app(tmp_path), base_url=HOME)
+    expected = open_lab.get(path, params={"names": "kl", "points": 8}).json()
+    by_address = client.get(path, params={"names": "kl", "token": token, "points": 8})
+    by_header = client.get(path, params={"names": "kl", "points": 8}, headers=bearer(token))
+    assert by_address.json() == by_header.json() == expected
+    assert len(expected["series"]["kl"]["mean"]) == 8
+    assert not client.cookies
+    assert client.get("/api/nothing", params={"token": token}).json() == {"error": "no such address"}
+    for refused in (
+        client.get(path, params={"token": "wrong"}),
+        *(client.get(path, headers=bearer(offered)) for offered in ("wrong", "", f"{token}x", "\xff")),
+        client.get(path, headers={"Authorization": b"Basic " + token.encode()}),
+        client.get(path, headers={"Authorization": token.encode()}),
+    ):
+        assert refused.status_code == 401
+        assert "token missing or wrong" in refused.json()["error"]
+    elsewhere = client.get(path, params={"token": token}, headers=bearer(token) | {"Host": "evil.example"})
+    assert elsewhere.status_code == 403
+    assert client.post("/api/trials", params={"token": token}, headers=bearer(token)).status_code == 403
+
+
+def bearer(token: str) -> dict[str, bytes]:
+    return {"Authorization": b"Bearer " + token.encode()}
+
+
 def test_other_parameters_stay_in_the_address_and_no_other_host_gets_in(tmp_path: Path) -> None:
     client = TestClient(make_app(tmp_path, token="s3cret"), base_url=HOME)
     answer = client.get("/runs/x/tokens?step=5&token=2&token=s3cret&text=%3C%22%26")

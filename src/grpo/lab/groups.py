@@ -12,7 +12,7 @@ from grpo.errors import GrpoError
 from grpo.lab.extraction import extractor
 from grpo.record.store import Run
 
-KINDS = ("mixed", "all_right", "all_wrong", "cut_off", "unscored")
+KINDS = ("mixed", "all_right", "all_wrong", "cut_off", "equal", "unscored")
 
 
 def kind_of(rewards: Sequence[float | None], finishes: Sequence[str], correct: Sequence[bool | None]) -> str:
@@ -22,16 +22,20 @@ def kind_of(rewards: Sequence[float | None], finishes: Sequence[str], correct: S
     ('mixed', 'unscored')
     >>> kind_of([0.5, 0.5], ["stop", "stop"], [True, True]), kind_of([0.0, 0.0], ["length", "length"], [False, False])
     ('all_right', 'cut_off')
+    >>> kind_of([0.0, 0.0], ["stop", "length"], [False, False]), kind_of([2.0, 2.0], ["stop", "stop"], [True, False])
+    ('all_wrong', 'equal')
     """
     scored = [reward for reward in rewards if reward is not None]
     if not scored:
         return "unscored"
     if max(scored) > min(scored):
         return "mixed"
-    judged = [verdict for verdict in correct if verdict is not None] or [scored[0] >= 1]
-    if all(judged):
+    verdicts = set(correct)
+    if verdicts == {True}:
         return "all_right"
-    return "cut_off" if set(finishes) == {"length"} else "all_wrong"
+    if set(finishes) == {"length"}:
+        return "cut_off"
+    return "all_wrong" if verdicts == {False} else "equal"
 
 
 def step_row(run: Run, step: int) -> dict[str, Any]:

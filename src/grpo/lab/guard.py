@@ -2,9 +2,9 @@
 
 A page of any website can make a browser send requests to this machine, and every user of this machine can connect to
 it. So every request must name the lab's address (a foreign name that resolves to this machine is refused), must not
-come from another site, and must have the lab's token: in the address of the first visit, later in a cookie. Only trials
-can be started and cancelled by a request, which must also have the token of a lab page. Completions are untrusted: the
-policy below allows only the lab's own scripts.
+come from another site, and must have the lab's token: in the address of the first visit, later in a cookie; programs
+may send it in the address of an API path or in a header. Only trials can be started and cancelled by a request, which
+must also have the token of a lab page. Completions are untrusted: the policy below allows only the lab's own scripts.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Guard:
         await (self._own_answer(scope) or self.app)(scope, receive, guarded)
 
     def _own_answer(self, scope: Scope) -> Response | None:
-        """A refusal, or the answer to a token in the address; None for the app's requests."""
+        """A refusal, or the answer to a token in the address of a page; None for the app's requests."""
         headers = Headers(scope=scope)
         if refusal := self._refusal(scope, headers):
             return _refused(scope, refusal, 403)
@@ -119,7 +119,12 @@ class Guard:
         # Pages have a parameter of this name too: the number of a token.
         others = [(name, value) for name, value in query if name != "token" or not _same(value, self.token)]
         if len(others) < len(query):
+            if scope["path"].startswith("/api/"):  # a program asks, and wants the answer itself
+                scope["query_string"] = urlencode(others).encode()
+                return None
             return self._welcome(scope["path"], others, headers)
+        if _same(_bearer(headers), self.token):
+            return None
         if _same(cookie_parser(headers.get("cookie", "")).get(_cookie_name(headers), ""), self.session):
             return None
         return _refused(scope, "token missing or wrong; open the address that grpo lab printed", 401)
@@ -170,6 +175,12 @@ class Guard:
 
 def _refused(scope: Scope, why: str, status: int) -> Response:
     return Answer({"error": why}, status) if scope["path"].startswith("/api/") else PlainTextResponse(why, status)
+
+
+def _bearer(headers: Headers) -> str:
+    """The token of `Authorization: Bearer TOKEN`; header values are read as Latin-1, and sent as UTF-8."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip().encode("latin-1").decode(errors="replace") if scheme.lower() == "bearer" else ""
 
 
 def _cookie_name(headers: Headers) -> str:

@@ -10,9 +10,10 @@ import { Untrusted } from "../text.js";
 
 export const KINDS = {
   mixed: ["mixed", "rewards differ: this group has signal"],
-  all_right: ["all right", "all have the full reward: no signal"],
-  all_wrong: ["all wrong", "all have the same reward, below the full reward: no signal"],
+  all_right: ["all right", "all are right and have the same reward: no signal"],
+  all_wrong: ["all wrong", "all are wrong and have the same reward: no signal"],
   cut_off: ["all truncated", "all reached the length limit and have the same reward: no signal"],
+  equal: ["equal rewards", "all have the same reward, though they are not all right or all wrong, or were not judged: no signal"],
   unscored: ["unscored", "scoring failed for all of them"],
 };
 

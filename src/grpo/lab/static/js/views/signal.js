@@ -12,6 +12,7 @@ const KIND_COLOURS = {
   all_right: "var(--reward-2)",
   all_wrong: "var(--line-strong)",
   cut_off: "var(--c2)",
+  equal: "var(--c1)",
   unscored: "var(--c6)",
 };
 
