@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import random
 from dataclasses import replace
@@ -109,6 +110,18 @@ def test_the_split_follows_the_question_alone(tmp_path: Path) -> None:
     assert {p.prompt for p in again.heldout} == {p.prompt for p in sides.heldout}
     assert not {p.prompt for p in again.heldout} & {p.prompt for p in again.train}
     assert 2 <= len(sides.heldout) <= 16, "a tenth of 80"
+
+
+def test_of_a_few_rows_one_question_is_held_out(tmp_path: Path) -> None:
+    """The question whose hash is the smallest, with all its rows; the rest is trained on."""
+    rows = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in range(2) for b in range(2) for _ in range(2)]
+    for count in (4, 6, 8):
+        path = write(tmp_path / f"{count}.jsonl", rows[:count])
+        found = read_problems(Source(str(path), Dataset(heldout_share=1e-9)))
+        asked = {row["prompt"] for row in rows[:count]}
+        first = min(asked, key=lambda prompt: hashlib.sha256(prompt.encode()).digest())
+        assert [problem.prompt for problem in found.heldout] == [first] * 2
+        assert {problem.prompt for problem in found.train} == asked - {first}
 
 
 def test_held_out_rows_of_another_file(tmp_path: Path) -> None:

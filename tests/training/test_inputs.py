@@ -100,8 +100,8 @@ def test_rows_without_answers_need_a_reward_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_too_few_rows_are_refused_with_what_to_pass(tmp_path: Path) -> None:
-    with pytest.raises(GrpoError, match=r"leaves no held-out rows of the 2; .* pass others as eval_data"):
-        grpo.train(small(tmp_path), data=DATA[:2])
+    with pytest.raises(GrpoError, match=r"leaves no held-out rows of the 1; .* pass others as eval_data"):
+        grpo.train(small(tmp_path), data=DATA[:1])
 
 
 def test_a_config_of_another_kind_is_refused() -> None:

@@ -106,8 +106,11 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
         heldout = limit.within(builder.build(source.read_heldout(), apart=True), "held-out rows")
         return Problems(problems, heldout, limit.notes)
     share = settings.heldout_share
-    train = [problem for problem in problems if not _held_out(problem, share)]
-    heldout = [problem for problem in problems if _held_out(problem, share)]
+    places = [_place(problem) for problem in problems]
+    # Of a few rows the share may be none: then the first question by its hash is held out.
+    bound = max(share, min(places)) if len(set(places)) > 1 else share
+    train = [problem for problem, place in zip(problems, places, strict=True) if place > bound]
+    heldout = [problem for problem, place in zip(problems, places, strict=True) if place <= bound]
     for side, name in ((train, "training"), (heldout, "held-out")):
         if not side:
             where = f" in {source.data}" if source.rows is None else ""
@@ -145,9 +148,10 @@ def _prompt_and_answer(row: DataRow) -> DataRow:
     return DataRow(row.place, columns)
 
 
-def _held_out(problem: Problem, share: float) -> bool:
+def _place(problem: Problem) -> float:
+    """A number from 0 to 1, by a hash of the prompt: equal questions are on the same side of every split."""
     digest = hashlib.sha256(problem.prompt.encode(errors="surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") < share * 2**64
+    return int.from_bytes(digest[:8], "big") / 2**64
 
 
 def typed_problem(source: Source, template: str, question: str) -> Problem:
