@@ -24,5 +24,9 @@ class GrpoError(Exception):
         super().__init__(one_line(message, MOST_CHARACTERS))
 
 
+class DamagedRecordError(GrpoError):
+    """A run's record cannot be read. Its checkpoints may still be intact."""
+
+
 class DiskFullError(GrpoError):
     """The disk is full. Everything written before is intact, and the same write can be tried again."""

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from grpo.errors import GrpoError
+from grpo.errors import DamagedRecordError, GrpoError
 from grpo.lab import reading
 from grpo.lab.answer import Answer
 from grpo.lab.catalogue import Catalogue, UnknownRunError
@@ -37,7 +37,8 @@ register_url_convertor("index", IndexConvertor())
 
 
 def failure(problem: GrpoError) -> Answer:
-    return Answer({"error": str(problem)}, 404 if isinstance(problem, UnknownRunError) else 400)
+    status = {UnknownRunError: 404, DamagedRecordError: 503}.get(type(problem), 400)
+    return Answer({"error": str(problem)}, status)
 
 
 def unreadable(request: Request, problem: Exception) -> Answer:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from grpo.config.schema import check_run_name, with_current_names
-from grpo.errors import GrpoError, one_line
+from grpo.errors import DamagedRecordError, GrpoError, one_line
 from grpo.record.best import rank
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.columns import decoded
@@ -78,12 +78,12 @@ def _is_damage(problem: sqlite3.DatabaseError) -> bool:
     return isinstance(problem, sqlite3.OperationalError) if code is None else code & 0xFF in DAMAGED
 
 
-def _damaged(path: Path, problem: Exception) -> GrpoError:
+def _damaged(path: Path, problem: Exception) -> DamagedRecordError:
     """The error for a record that cannot be read. Checkpoints are separate files, and can be used without it."""
     newest = Checkpoints(path).newest()
     model = newest.model if newest else None
     use = f"its newest model can still be used: grpo sample {model} PROMPT, grpo train --model {model}"
-    return GrpoError(
+    return DamagedRecordError(
         f"field run: {path / 'run.db'} cannot be read as a run record ({problem}); "
         f"{use if model else 'name another run'}"
     )

@@ -109,7 +109,7 @@ def change_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], list[str], str]] = {
-    "a setting": (lambda _: None, ["--lr", "0.5"], "lr was 0.001, is 0.5"),
+    "a setting": (lambda _: None, ["--lr", "0.002"], "lr was 0.001, is 0.002"),
     "a nested setting": (lambda _: None, ["--loss.beta", "0.5"], "loss.beta was 0.04, is 0.5"),
     "two settings": (lambda _: None, ["--seed", "2", "--group-size", "5"], "group_size was 4, is 5; seed was 1, is 2"),
     "the machine": (lambda _: None, ["--system.deterministic"], "system.deterministic was False, is True"),
@@ -146,7 +146,7 @@ def test_a_resume_that_would_change_the_run_is_refused_unless_accepted(
     assert main([*argv, "--checkpoints.allow-change"]) == 0
     run = again / "runs" / "job"
     assert (status(run), last_step(run)) == ("finished", 2)
-    assert [(kind, text) for kind, _, text in findings(run)] == [("changed", text) for text in differences.split("; ")]
+    assert [text for kind, _, text in findings(run) if kind == "changed"] == differences.split("; ")
     torch.use_deterministic_algorithms(False)
 
 

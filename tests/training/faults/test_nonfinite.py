@@ -128,13 +128,14 @@ def test_the_count_of_steps_in_a_row_survives_a_kill(
 
 def test_a_learning_rate_that_ruins_the_model_stops_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(tmp_path, "job", "--lr", "1e6")) == 2
-    *warnings, line = capsys.readouterr().err.splitlines()
+    before, *warnings, line = capsys.readouterr().err.splitlines()
+    assert before.startswith("grpo: lr 1e+06 is ")
     assert line.startswith("grpo: field lr: 3 steps in a row had a gradient that was not finite, the last is step ")
     assert "lower lr (now 1e+06)" in line
     assert len(warnings) == 3
     run = tmp_path / "job"
     assert status(run) == "failed"
-    assert [kind for kind, _, _ in findings(run)] == ["nonfinite"] * 3
+    assert [kind for kind, _, _ in findings(run)] == ["assumed", *["nonfinite"] * 3]
     for checkpoint in Checkpoints(run)._all():
         assert checkpoint.damage() == ""
         assert all(weight.isfinite().all() for weight in load_policy(str(checkpoint.model)).model.parameters())
