@@ -209,6 +209,19 @@ def test_prompts_are_shown_as_the_model_reads_them(own: list[str], capsys: pytes
     assert (first["text"], first["tokens"], first["answer"]) == ("1+1=<end>7", [1, 10, 1, 12, 18, 7], "2")
 
 
+def test_a_check_needs_no_heldout_rows(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run cannot hold out one of one; all rows of a file are shown, in its order."""
+    Path("one.jsonl").write_text('{"prompt": "0+1=", "answer": 1}\n')
+    assert main(["train", "--model", "nano", "--data", "one.jsonl"]) == 2
+    assert "leaves no held-out rows of the 1 in one.jsonl" in capsys.readouterr().err
+    assert main(["check", "--data", "one.jsonl", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["golds"] == {"right": 1, "count": 1}
+    Path("five.jsonl").write_text("".join(f'{{"prompt": "{n}+1=", "answer": {n + 1}}}\n' for n in range(5)))
+    assert main(["check", "--data", "five.jsonl", "--show", "5"]) == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("five.jsonl")]
+    assert shown == [f"five.jsonl:{n + 1}   gold {n + 1}" for n in range(5)]
+
+
 def test_what_a_run_would_warn_of_is_told(own: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """By hand: nine prompts of four characters and <end>, one of eight."""
     Path("held.jsonl").write_text(json.dumps({"prompt": "2+2=", "answer": "4"}) + "\n")

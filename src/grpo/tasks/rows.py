@@ -97,7 +97,8 @@ class Problems:
 
 
 def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[[str], str] = str.strip) -> Problems:
-    """Read and split the rows. `template` is the default template; `gold` extracts the answer from its column."""
+    """Read and split the rows; a share of 0 holds out none. `template` is the default template; `gold` extracts the
+    answer from its column."""
     settings = source.settings
     builder = Builder(settings, template, gold)
     limit = PromptLimit(settings, source.model)
@@ -106,6 +107,8 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
         heldout = limit.within(builder.build(source.read_heldout(), apart=True), "held-out rows")
         return Problems(problems, heldout, limit.notes)
     share = settings.heldout_share
+    if problems and not share:
+        return Problems(problems, notes=limit.notes)
     places = [_place(problem) for problem in problems]
     # Of a few rows the share may be none: then the first question by its hash is held out.
     bound = max(share, min(places)) if len(set(places)) > 1 else share

@@ -91,7 +91,8 @@ def command(arguments: list[str]) -> int:
     from grpo.tasks.protocol import assumptions_of
 
     model = model_path(options.model, options.runs)
-    task = load_task(options.task or "data", options.data, options.dataset, model=model)
+    every_row = replace(options.dataset, heldout_share=0.0)  # a check trains on nothing
+    task = load_task(options.task or "data", options.data, every_row, model=model)
     warn(assumptions_of(task))
     if options.show:
         return show_prompts(task, options)
