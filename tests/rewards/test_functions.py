@@ -275,6 +275,15 @@ def test_the_task_among_others() -> None:
     ]
 
 
+def test_a_functions_own_time_out_scores_nothing() -> None:
+    def slow(problem: Problem, text: str) -> float:
+        raise TimeoutError
+
+    with Scorer(Arithmetic(), "python:slow", functions={"slow": slow}) as scorer:
+        [done] = scorer.score_texts([(Problem("p", "6*7=", "42"), "42")])
+    assert (done.reward, done.why) == (0.0, "timeout in reward python:slow: TimeoutError")
+
+
 def test_a_failure_leaves_a_completion_unscored_and_a_hang_scores_nothing() -> None:
     unruly = f"{HERE / 'unruly.py'}:unruly"
     done = scored(f"{unruly}, {HERE / 'trl_rewards.py'}:digits", group_of("abc", "raise", "sleep", "exit", "none"))

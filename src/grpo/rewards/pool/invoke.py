@@ -113,7 +113,8 @@ def invoke(reward: Reward, request: Request) -> list[Outcome]:
         return [Outcome(fault="mistake", why=str(error))] * count
     except BaseException as error:  # noqa: BLE001  border: people's code, and libraries that time out with a BaseException
         fault = _fault(error)
-        why = "".join(traceback.format_exception(error)) if fault == "failure" else f"{type(error).__name__}: {error}"
+        shown = traceback.format_exception(error) if fault == "failure" else traceback.format_exception_only(error)
+        why = "".join(shown).rstrip()
         return [Outcome(fault=fault, why=why[-MAX_REASON:])] * count
     if len(outcomes) != count:
         why = f"returned {len(outcomes)} values for {count} completions; return one for each"
