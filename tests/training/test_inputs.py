@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,38 @@ def test_a_resume_must_be_handed_the_same(tmp_path: Path) -> None:
         grpo.train(longer, reward=by_length(8), data=DATA[1:])
     with grpo.train(longer, reward=by_length(8), data=DATA) as run:
         assert run.last_step() == 2
+
+
+def test_a_resume_may_name_the_same_rows_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another spelling or place of the path, or as objects; other rows are refused."""
+    monkeypatch.chdir(tmp_path)
+    lines = [json.dumps(row) + "\n" for row in DATA]
+    Path("rows.jsonl").write_text("".join(lines[:60]))
+    Path("held.jsonl").write_text("".join(lines[60:]))
+
+    def resumed(steps: int, file: str, heldout: str, **handed: Any) -> int | None:
+        dataset = {"heldout": heldout}
+        config = small(tmp_path / "runs", steps=steps, run="mine", resume=True, data=file, dataset=dataset)
+        with grpo.train(config, **handed) as run:
+            assert run.findings() == []
+            return run.last_step()
+
+    assert resumed(1, "rows.jsonl", "held.jsonl") == 0
+    Path("other").mkdir()
+    shutil.copy("rows.jsonl", "other/copy.jsonl")
+    shutil.copy("held.jsonl", "other/held.jsonl")
+    assert resumed(2, "./rows.jsonl", "./held.jsonl") == 1
+    assert resumed(3, "other/copy.jsonl", str(tmp_path / "other" / "held.jsonl")) == 2
+    assert resumed(4, "", "", data=DATA[:60], eval_data=DATA[60:]) == 3
+    Path("other/copy.jsonl").write_text("".join(lines[1:60]))
+    with pytest.raises(
+        GrpoError,
+        match=r"data was 'python:60 rows', is 'other/copy.jsonl'; .*; data: column answer changed, .*rows changed;",
+    ):
+        resumed(5, "other/copy.jsonl", "held.jsonl")
+    Path("other/held.jsonl").write_text("".join(lines[61:]))
+    with pytest.raises(GrpoError, match=r"data: held-out column answer changed"):
+        resumed(5, "rows.jsonl", "other/held.jsonl")
 
 
 @pytest.mark.parametrize(

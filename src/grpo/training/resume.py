@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ FREE_TO_CHANGE = (
     *("system.runs", "system.token_groups", "system.quiet", "system.log", "scoring.workers"),
 )
 """Settings and sections that a resumed run may change. `epochs` is that of supervised fine-tuning: it sets `steps`."""
+NAMES_OF_ROWS = ("data", "dataset.heldout")
+"""Settings that may also change where the rows have the same fingerprint: a file may be moved, or named otherwise."""
 COMMANDS = {"grpo": "grpo train", "sft": "grpo sft"}
 """By kind of run."""
 
@@ -57,9 +59,12 @@ def checkpoint_to_resume(
         callbacks.on_warning(damage)
         run.add_finding("damaged", damage)
 
+    recorded = run.meta("fingerprints") or {}
+    same_rows = "data" in recorded and recorded["data"] == fingerprints.get("data")
+    free = FREE_TO_CHANGE + NAMES_OF_ROWS if same_rows else FREE_TO_CHANGE
     changes = [
-        *_changed(_fixed_settings(run.config), _fixed_settings(as_dict(config))),
-        *_changed(run.meta("fingerprints") or {}, fingerprints),
+        *_changed(_fixed_settings(run.config, free), _fixed_settings(as_dict(config), free)),
+        *_changed(recorded, fingerprints),
     ]
     if changes and not config.checkpoints.allow_change:
         raise GrpoError(
@@ -87,13 +92,9 @@ def kept_budget(run: Run | None, config: Config | SftConfig) -> int | None:
     return run.meta("token_budget")
 
 
-def _fixed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a resume must not change, by path."""
-    return {
-        path: value
-        for path, value in flat(settings)
-        if path not in FREE_TO_CHANGE and path.partition(".")[0] not in FREE_TO_CHANGE
-    }
+def _fixed_settings(settings: Mapping[str, Any], free: Sequence[str]) -> dict[str, Any]:
+    """The settings that a resume must not change, by path: all but the `free` ones and sections."""
+    return {path: value for path, value in flat(settings) if path not in free and path.partition(".")[0] not in free}
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
