@@ -51,6 +51,14 @@ LIMITS = [
     ("18", "I am sure that it is not 18", True, False, "Negation"),
     ("18", "It is 17 or 18", True, False, "Hedging in free text"),
     ("Paris", "It must be Paris", False, True, "Words inside a sentence"),
+    ("5", "the answer is more than 5", True, False, "Words around one number"),
+    ("3", "3 point five", True, False, "Words around one number"),
+    ("5", "5 score", True, False, "Rare scale words"),
+    ("3", "3 octillion", True, False, "Rare scale words"),
+    ("3", "It is 3 factorial", True, False, "Operations in words"),
+    ("5", "5,5", True, False, "A value given twice"),
+    ("1/3", "0.333...", False, True, "Dots at the end"),
+    ("2:1", "2 to 1", False, True, "Ratios in words"),
 ]
 
 
@@ -219,4 +227,4 @@ def test_without_math_verify_numbers_words_and_letters_are_checked(monkeypatch: 
 
 def test_the_page_lists_every_limit_of_this_test_and_no_other() -> None:
     section = (DOCS / "rewards.md").read_text().split("## Known limits")[1].split("\n## ")[0]
-    assert re.findall(r"^- \*\*(.+?)\.\*\*", section, re.MULTILINE) == [why for *_, why in LIMITS]
+    assert re.findall(r"^- \*\*(.+?)\.\*\*", section, re.MULTILINE) == list(dict.fromkeys(why for *_, why in LIMITS))
