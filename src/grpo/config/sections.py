@@ -206,7 +206,7 @@ class Checkpoints(Named):
     keep: int = 2
     """Newest checkpoints to keep; the best one is kept too."""
     best: str = ""
-    """What the best checkpoint is highest in, on held-out problems: accuracy, reward, the name of one of several
+    """Held-out metric whose highest value marks the best checkpoint: accuracy, reward, the name of one of several
     rewards, or another metric of evaluations; empty: accuracy, or reward where nothing says what is correct."""
     disk_full: Literal["stop", "wait"] = "stop"
     """When the disk is full: stop with everything written so far intact, or wait for space."""

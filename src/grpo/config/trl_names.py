@@ -107,7 +107,7 @@ SAMPLING = {
 """Names by the reason why they are refused: they change the sampled distribution."""
 _WITHOUT = {
     **SAMPLING,
-    "there is no dropout: sampler and trainer would compute different policies; remove it": """
+    "dropout is always off, so that sampler and trainer compute the same policy; remove it": """
         disable_dropout dropout lora_dropout attention_dropout neftune_noise_alpha""",
     "only LoRA's rank, alpha and targets can be set; remove it": """
         use_rslora use_dora modules_to_save init_lora_weights lora_modules_to_save bias""",

@@ -31,7 +31,7 @@ class OtherName:
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings by value in lower case, where values have other names; none: the name can be left out."""
     why: str = ""
-    """Answer where there is no field, or not in this command."""
+    """The answer if grpo, or this command, does not have such a field."""
 
     def answer(self, value: object, leaves: Mapping[str, Leaf], origin: str) -> str:
         """What to write instead of the name with this value (None: a flag without a value); empty if unknown."""

@@ -122,7 +122,7 @@ class Callbacks(Callback):
         the run must stay the one that is raised."""
         try:
             getattr(member, event)(*arguments)
-        except Exception as error:  # user code may raise anything
+        except Exception as error:  # border: user code may raise anything
             if fatal and isinstance(error, GrpoError):
                 raise
             message = f"callback {type(member).__name__}: {event} raised {type(error).__name__}: {error}"

@@ -69,8 +69,8 @@ class Scorer:
         functions: Mapping[str, Callable[..., Any]] | None = None,
         state: TrainerState | None = None,
     ):
-        """`functions`: those that `reward` names as `python:NAME`. `state`: what reward functions are told of the
-        run."""
+        """`functions`: those that `reward` names as `python:NAME`. `state`: the state of the run that
+        they are given as `trainer_state`."""
         self.task, self.scoring, self.device = task, scoring or Scoring(), device
         self.state = state or TrainerState()
         self.functions = functions or {}

