@@ -2,7 +2,7 @@
 
 from grpo.config.presets import PRESETS
 from grpo.config.schema import Config, SftConfig
-from grpo.config.sections import Checkpoints, Critic, Dataset, Evaluation, Lora, Loss, Optimizer, Scoring, System
+from grpo.config.sections import Checkpoints, Critic, Dataset, Evaluation, Lora, Loss, Optimizer, Scale, Scoring, System
 
 __all__ = [
     "PRESETS",
@@ -14,6 +14,7 @@ __all__ = [
     "Lora",
     "Loss",
     "Optimizer",
+    "Scale",
     "Scoring",
     "SftConfig",
     "System",

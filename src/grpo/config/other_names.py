@@ -1,7 +1,8 @@
-"""Names that are not settings here and have an answer: TRL's, peft's, and former names of ours."""
+"""Names that are not settings here and have an answer: TRL's, peft's, launchers', and former names of ours."""
 
 from typing import Any, Self
 
+from grpo.config.launcher_names import LAUNCHER_NAMES
 from grpo.config.parse import refuse_unknown, squeezed
 from grpo.config.trl_names import SAMPLING, TRL_NAMES
 from grpo.config.unknown import OtherName
@@ -14,7 +15,7 @@ RENAMED = {
 """Fields by a former name. Flags and files are refused with the new name; records of older runs are translated."""
 
 OTHER_NAMES = {
-    **{squeezed(name): other for name, other in TRL_NAMES.items()},
+    **{squeezed(name): other for name, other in (LAUNCHER_NAMES | TRL_NAMES).items()},
     **{squeezed(old.rpartition(".")[2]): OtherName(new) for old, new in RENAMED.items()},
 }
 """By name in lower case and without separators."""

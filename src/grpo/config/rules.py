@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from grpo.config.leaf import shown
 from grpo.config.presets import PRESETS, SURROGATES
 from grpo.config.sections import Loss
+from grpo.errors import one_line
 
 if TYPE_CHECKING:
     from grpo.config.schema import Config
-    from grpo.config.sections import Critic, Lora
+    from grpo.config.sections import Critic, Lora, Scale
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,16 @@ _SETTINGS: Mapping[Limit, str] = {
     Limit("given, not empty", bool): "model system.device system.runs",
     Limit("at least 1", lambda value: value >= 1): """
         steps prompts_per_step group_size max_new_tokens batch_size loss.dynamic_sampling loss.correction_cap
-        checkpoints.keep optimizer.epochs optimizer.minibatches evaluation.problems""",
+        checkpoints.keep optimizer.epochs optimizer.minibatches evaluation.problems scale.gpus scale.nodes""",
     ZERO_OR_MORE: """
         seed checkpoint_every warmup_steps weight_decay loss.beta loss.refresh loss.entropy lora.rank
         critic.warmup_steps critic.clip critic.weight optimizer.warmup_steps optimizer.weight_decay
         evaluation.every evaluation.probes scoring.workers scoring.judge_retries scoring.judge_budget
         dataset.max_prompt_tokens system.threads system.max_concurrent_completions system.token_budget
-        system.token_groups""",
+        system.token_groups scale.restarts""",
     Limit("above 0", lambda value: value > 0): """
         lr temperature epochs grad_clip loss.clip_high loss.gate_up loss.gate_down lora.alpha critic.lr
-        optimizer.grad_clip scoring.seconds scoring.memory_gb scoring.judge_seconds""",
+        optimizer.grad_clip scoring.seconds scoring.memory_gb scoring.judge_seconds scale.timeout scale.join_timeout""",
     Limit("at least 1e-12", lambda value: value >= 1e-12): "loss.std_eps",
     Limit("above 0 and at most 1", lambda value: 0 < value <= 1): "loss.clip_low",
     Limit("above 0 and below 1", lambda value: 0 < value < 1): "dataset.heldout_share",
@@ -67,6 +68,20 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
             yield f"loss.{name}", why
     if config.lora.rank and loss.refresh:
         yield "loss.refresh", "with LoRA the reference is the model without adapters, which never changes; set it to 0"
+
+
+def of_scale(scale: Scale) -> Iterator[tuple[str, str]]:
+    """(field of `scale`, why its value cannot work)
+
+    >>> from grpo.config.sections import Scale
+    >>> list(of_scale(Scale(nodes=2, join="gpu-1")))
+    [('scale.join', 'has no port; write HOST:PORT, such as "gpu-1:29500"')]
+    """
+    host, _, port = scale.join.rpartition(":")
+    if scale.join and not (host and port.isdecimal() and 0 < int(port) < 2**16):
+        yield "scale.join", f'has no port; write HOST:PORT, such as "{one_line(host or port, 60)}:29500"'
+    if scale.join and scale.nodes == 1:
+        yield "scale.join", "has no effect on one host; add --nodes N, the number of hosts"
 
 
 def warnings(config: Config) -> Iterator[str]:

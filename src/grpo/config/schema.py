@@ -16,8 +16,8 @@ from grpo.config.models import DEFAULT_TASK, check_model_name
 from grpo.config.other_names import OTHER_NAMES, RENAMED, SFT_NAMES, Named
 from grpo.config.parse import build, from_table, read, section_from_dict, show_help
 from grpo.config.presets import PRESETS, check_preset
-from grpo.config.rules import LIMITS, ZERO_OR_MORE, contradictions
-from grpo.config.sections import Checkpoints, Critic, Dataset, Evaluation, Lora, Loss, Optimizer, Scoring, System
+from grpo.config.rules import LIMITS, ZERO_OR_MORE, contradictions, of_scale
+from grpo.config.sections import Checkpoints, Critic, Dataset, Evaluation, Lora, Loss, Optimizer, Scale, Scoring, System
 from grpo.errors import GrpoError
 
 T = TypeVar("T")
@@ -81,6 +81,7 @@ class Config(Named):
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     scoring: Scoring = field(default_factory=Scoring)
+    scale: Scale = field(default_factory=Scale)
     system: System = field(default_factory=System)
 
     def __post_init__(self) -> None:
@@ -131,6 +132,7 @@ class SftConfig(Named):
     lora: Lora = field(default_factory=Lora)
     dataset: Dataset = field(default_factory=Dataset)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    scale: Scale = field(default_factory=Scale)
     system: System = field(default_factory=System)
 
     def __post_init__(self) -> None:
@@ -193,6 +195,8 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
             raise GrpoError(f"{where('system.log')}: unknown logger {shown(name)}; known: {known}")
     if config.run:
         check_run_name(config.run, where("run"))
+    for path, why in of_scale(config.scale):
+        raise GrpoError(f"{where(path)}: {why}")
     if isinstance(config, Config):
         check_preset(config.algorithm, where("algorithm"))
         for path, why in contradictions(config):

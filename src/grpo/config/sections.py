@@ -239,6 +239,27 @@ class Scoring(Named):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scale(Named):
+    """Several GPUs, several hosts. Each GPU has a process, a rank. The gradient does not depend on their number."""
+
+    gpus: int = 1
+    """GPUs of this host to train on; on a CPU, processes. Under torchrun or Slurm its number of processes counts."""
+    nodes: int = 1
+    """Hosts that train together; start the same command on each, with --join."""
+    join: str = ""
+    """HOST:PORT of the first host, where the others meet it; the port is any free one."""
+    join_timeout: float = 600.0
+    """Seconds that a host waits for the other hosts: at the start, and after one was lost."""
+    shard: Literal["auto", "none", "optimizer", "weights"] = "auto"
+    """What ranks divide among them: nothing (none), the optimizer's moments (optimizer), or these and the float32
+    weights (weights); auto: the first of these that fits the GPU's memory."""
+    timeout: float = 1800.0
+    """Seconds that ranks wait for the slowest one before the run ends."""
+    restarts: int = 3
+    """Times that all ranks are started again from the last checkpoint after one died."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class System(Named):
     """The machine. Only dtype changes the numbers."""
 

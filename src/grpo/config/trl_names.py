@@ -33,6 +33,7 @@ _RENAMED = {
     "save_total_limit": "checkpoints.keep",
     "eval_steps": "evaluation.every",
     "full_determinism": "system.deterministic",
+    "ddp_timeout": "scale.timeout",
     # Arguments of GRPOTrainer and of its command line.
     "model_name_or_path": "model",
     "train_dataset": "data",
@@ -117,10 +118,14 @@ _WITHOUT = {
         vllm_max_model_length vllm_tensor_parallel_size vllm_importance_sampling_clip_min cache_implementation
         use_transformers_continuous_batching transformers_continuous_batching_config use_transformers_paged
         use_cache""",
-    "not available: training uses one GPU and one process; remove it": """
-        ds3_gather_for_generation deepspeed fsdp fsdp_config ddp_backend ddp_broadcast_buffers ddp_bucket_cap_mb
-        ddp_find_unused_parameters ddp_static_graph ddp_timeout accelerator_config parallelism_config local_rank
-        average_tokens_across_devices log_on_each_node save_on_each_node log_level_replica eval_use_gather_object""",
+    "not available: scale.shard divides optimizer and weights among GPUs; remove it": """
+        ds3_gather_for_generation deepspeed fsdp fsdp_config accelerator_config parallelism_config""",
+    "gradients are summed over ranks once per step, in float32; remove it": """
+        ddp_backend ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph""",
+    "a rank's number comes from the launcher; remove it": "local_rank",
+    "the loss is normalised over the whole batch, at any number of GPUs; remove it": "average_tokens_across_devices",
+    "only rank 0 logs and writes checkpoints; remove it": """
+        log_on_each_node save_on_each_node log_level_replica eval_use_gather_object""",
     "micro-batches follow from system.token_budget and never change the gradient; remove it": """
         gradient_accumulation_steps auto_find_batch_size pad_to_multiple_of eval_accumulation_steps""",
     "the batch is prompts_per_step x group_size completions; remove it": "generation_batch_size",

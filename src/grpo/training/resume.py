@@ -20,7 +20,7 @@ NAMED_CHANGES = 4
 FREE_TO_CHANGE = (
     *("steps", "epochs", "run", "resume", "checkpoint_every", "checkpoints"),
     *("evaluation.every", "evaluation.problems", "evaluation.probes"),
-    *("system.runs", "system.token_groups", "system.quiet", "system.log", "scoring.workers"),
+    *("system.runs", "system.token_groups", "system.quiet", "system.log", "scoring.workers", "scale"),
 )
 """Settings and sections that a resumed run may change. `epochs` is that of supervised fine-tuning: it sets `steps`."""
 NAMES_OF_ROWS = ("data", "dataset.heldout")
