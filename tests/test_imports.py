@@ -17,6 +17,7 @@ ROOMS = {
     "root": "`errors`, `types`, `kill_points`: what every room may use",
     "core": "the formulas: advantages, loss, KL, GAE; imports torch and nothing else",
     "config": "all options, presets and rules; reads flags and TOML files; imports no torch",
+    "distributed": "the ranks of a run on several GPUs or machines: how they talk, divide the work, and start",
     "model": "the policy, its attention and packing, LoRA, critic, optimizer; memory plans (`plan/`)",
     "tasks": "problems, rows of data, and the checkers of answers",
     "rewards": "scoring completions, in processes that can be killed (`pool/`); reward models, judges",

@@ -30,3 +30,11 @@ class DamagedRecordError(GrpoError):
 
 class DiskFullError(GrpoError):
     """The disk is full. Everything written before is intact, and the same write can be tried again."""
+
+
+class RankError(GrpoError):
+    """Another rank of the run ended with an error; all ranks end with it."""
+
+
+class LostRankError(GrpoError):
+    """A rank of the run is gone or does not answer. The run can be resumed; the command line exits with 1."""

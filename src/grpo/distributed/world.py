@@ -1,0 +1,247 @@
+"""The ranks of a run: one process for each GPU, which compute one step together.
+
+Ranks meet only at stations, between forward and backward passes: groups gathered, gradient reduced, weights published.
+Every station begins with `meet`, a small message of each rank to all. A rank that has failed takes part in one more
+meeting and sends its error there, so all ranks end with the same error and none waits for another.
+
+Alone (size 1) there is no process group, and every method is the identity.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from grpo.errors import GrpoError, LostRankError, RankError, one_line
+
+if TYPE_CHECKING:
+    import torch
+
+    from grpo.config import Scale
+
+T = TypeVar("T")
+
+INLINE = 1024
+"""Bytes of a message that travel with its length; the rest follows in a second exchange."""
+HEADER = 9
+"""Bytes before a message: whether its rank has failed, and the message's length."""
+ANSWER_SECONDS = 3.0
+"""How long ranks that waited in vain for another wait for each other's names, to tell who is missing."""
+
+
+@dataclass(eq=False)
+class World:
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    """Among the ranks of this host."""
+    local_size: int = 1
+    timeout: float = 1800.0
+    """Seconds after which a rank that does not arrive at a station is given up."""
+    tensors: Any = None
+    """The process group of gradients and weights: NCCL between GPUs, gloo between CPUs or ranks that share a GPU."""
+    hosts: Sequence[str] = field(default_factory=lambda: [socket.gethostname()])
+    """By rank."""
+    waited: float = 0.0
+    """Seconds spent at stations, waiting for other ranks and for the network."""
+    stations: int = 0
+    _inside: bool = False
+    """Whether tensors are being exchanged: an error now cannot be told to the others, whose connections it closes."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which decides and records."""
+        return self.rank == 0
+
+    def mine(self, items: Sequence[T]) -> list[T]:
+        """This rank's part of the items.
+
+        >>> World(rank=1, size=3).mine("abcdefg")
+        ['b', 'e']
+        """
+        return list(items[self.rank :: self.size])
+
+    def gather(self, items: Sequence[T]) -> list[T]:
+        """The items of all ranks, in the order that `mine` took them from."""
+        if self.size == 1:
+            return list(items)
+        parts = self.meet(list(items))
+        return [parts[i % self.size][i // self.size] for i in range(sum(map(len, parts)))]
+
+    def share(self, items: Sequence[T], sizes: Sequence[int]) -> list[T]:
+        """This rank's part, balanced by size: the largest first, to the rank with the least; in the order of `items`.
+
+        >>> World(rank=0, size=2).share("abcd", [5, 1, 3, 2]), World(rank=1, size=2).share("abcd", [5, 1, 3, 2])
+        (['a', 'b'], ['c', 'd'])
+        """
+        if self.size == 1:
+            return list(items)
+        loads, mine = [0] * self.size, []
+        for place in sorted(range(len(items)), key=lambda place: -sizes[place]):
+            rank = loads.index(min(loads))
+            loads[rank] += sizes[place]
+            if rank == self.rank:
+                mine.append(place)
+        return [items[place] for place in sorted(mine)]
+
+    def meet(self, value: T) -> list[T]:
+        """A value of every rank, by rank. Raises the error of a rank that has failed."""
+        if self.size == 1:
+            return [value]
+        received = self._exchange(pickle.dumps(value, protocol=5))
+        return [value if rank == self.rank else pickle.loads(text) for rank, text in enumerate(received)]
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on some rank."""
+        return any(self.meet(flag))
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What `make` returns on rank 0, on every rank."""
+        return cast(T, self.meet(make() if self.first else None)[0])
+
+    @contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """A station at which tensors are exchanged, through `tensors`."""
+        self.meet(None)
+        start = time.perf_counter()
+        self._inside = True
+        try:
+            yield
+        except RuntimeError as error:  # border: the network, and processes of other hosts
+            raise self._lost(error) from error
+        self._inside = False
+        self.waited += time.perf_counter() - start
+
+    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Copies the values of rank 0 into the tensors of all ranks."""
+        if self.size == 1:
+            return
+        import torch.distributed as dist
+
+        with self.exchanging():
+            for tensor in tensors:
+                dist.broadcast(tensor, group=self.tensors, group_src=0)
+
+    def fail(self, error: BaseException) -> None:
+        """Tells the other ranks at their next station that this one ended with this error."""
+        told = isinstance(error, RankError | LostRankError)
+        if self.size == 1 or self._inside or told or not isinstance(error, Exception):
+            return
+        reason = str(error) if isinstance(error, GrpoError) else f"{type(error).__name__}: {error}"
+        try:
+            self._exchange(one_line(reason).encode(), failed=True)
+        except GrpoError:
+            return  # the others have failed too, or are gone
+
+    def _exchange(self, text: bytes, failed: bool = False) -> list[bytes]:
+        """The text of every rank."""
+        start = time.perf_counter()
+        self.stations += 1
+        try:
+            header = bytes([failed]) + len(text).to_bytes(HEADER - 1, "little")
+            received = self._all_gather((header + text[:INLINE]).ljust(HEADER + INLINE, b"\0"))
+            lengths = [int.from_bytes(each[1:HEADER], "little") for each in received]
+            texts = [each[HEADER : HEADER + length] for each, length in zip(received, lengths, strict=True)]
+            if max(lengths) > INLINE:
+                rest = self._all_gather(text[INLINE:].ljust(max(lengths) - INLINE, b"\0"))
+                texts = [a + b[: max(0, n - INLINE)] for a, b, n in zip(texts, rest, lengths, strict=True)]
+        except RuntimeError as error:  # border: the network, and processes of other hosts
+            raise self._lost(error) from error
+        self.waited += time.perf_counter() - start
+        for rank, each in enumerate(received):
+            if each[0]:
+                raise RankError(f"{self.name(rank)}: {texts[rank].decode()}")
+        return texts
+
+    def _all_gather(self, text: bytes) -> list[bytes]:
+        """One message of equal length from every rank."""
+        import torch
+        import torch.distributed as dist
+
+        sent = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        received = torch.empty(self.size * len(text), dtype=torch.uint8)
+        dist.all_gather_into_tensor(received, sent)
+        whole = memoryview(received.numpy())
+        return [bytes(whole[rank * len(text) : (rank + 1) * len(text)]) for rank in range(self.size)]
+
+    def name(self, rank: int) -> str:
+        return f"rank {rank} on {self.hosts[rank]}"
+
+    def _lost(self, error: RuntimeError) -> LostRankError:
+        """The error of a rank that is gone, or that did not arrive in time; in that case with its name."""
+        if "timed out" not in str(error).lower():
+            return LostRankError(f"{self.name(self.rank)}: lost the connection to another rank: {one_line(str(error), 200)}")
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        store = _get_default_store()
+        names = [f"arrived/{self.stations}/{rank}" for rank in range(self.size)]
+        try:
+            store.set(names[self.rank], b"")
+            time.sleep(ANSWER_SECONDS)
+            missing = [self.name(rank) for rank, name in enumerate(names) if not store.check([name])]
+        except RuntimeError:  # border: the host of the store is gone
+            missing = [self.name(0)]
+        who = ", ".join(missing) or "a rank"
+        return LostRankError(f"field scale.timeout: {who} did not answer within {self.timeout:g} s")
+
+
+ALONE = World()
+_joined: World | None = None
+
+
+@contextmanager
+def joined(scale: Scale, device: str) -> Iterator[World]:
+    """The world of this process while it trains; an error in this context ends all ranks."""
+    world = join(scale, device)
+    try:
+        yield world
+    except BaseException as error:
+        world.fail(error)
+        raise
+
+
+def join(scale: Scale, device: str) -> World:
+    """The world that the environment describes, as torchrun writes it; `ALONE` where it describes none.
+
+    A process joins once. `device`: the setting; with one GPU named for all ranks, they share it and talk through gloo.
+    """
+    global _joined
+    size = int(os.environ.get("WORLD_SIZE", 1))
+    if size == 1:
+        return ALONE
+    if _joined is not None:
+        return _joined
+    import torch
+    import torch.distributed as dist
+
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", 0))
+    limit = timedelta(seconds=scale.timeout)
+    own_gpu = device.startswith("cuda") and ":" not in device
+    if own_gpu:
+        torch.cuda.set_device(local_rank)  # "cuda" now means this rank's GPU
+    try:
+        dist.init_process_group("gloo", timeout=limit)
+    except RuntimeError as error:  # border: the network, and processes of other hosts
+        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise LostRankError(f"rank {rank}: the ranks did not meet at {place}: {one_line(str(error), 200)}") from error
+    atexit.register(dist.destroy_process_group)
+    world = World(
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
+        timeout=scale.timeout,
+        tensors=dist.new_group(backend="nccl" if own_gpu else "gloo", timeout=limit),
+        hosts=[""] * size,
+    )
+    world.hosts = world.meet(socket.gethostname())
+    _joined = world
+    return world
