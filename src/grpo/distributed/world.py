@@ -33,8 +33,8 @@ INLINE = 1024
 """Bytes of a message that travel with its length; the rest follows in a second exchange."""
 HEADER = 9
 """Bytes before a message: whether its rank has failed, and the message's length."""
-ANSWER_SECONDS = 3.0
-"""How long ranks that waited in vain for another wait for each other's names, to tell who is missing."""
+LINGER = 2.0
+"""Seconds that rank 0, which keeps the table of arrivals, stays after a timeout so that others can read it."""
 
 
 @dataclass(eq=False)
@@ -146,6 +146,7 @@ class World:
         start = time.perf_counter()
         self.stations += 1
         try:
+            _store().set(f"station/{self.rank}", str(self.stations))
             header = bytes([failed]) + len(text).to_bytes(HEADER - 1, "little")
             received = self._all_gather((header + text[:INLINE]).ljust(HEADER + INLINE, b"\0"))
             lengths = [int.from_bytes(each[1:HEADER], "little") for each in received]
@@ -164,13 +165,11 @@ class World:
     def _all_gather(self, text: bytes) -> list[bytes]:
         """One message of equal length from every rank."""
         import torch
-        import torch.distributed as dist
 
         sent = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         received = torch.empty(self.size * len(text), dtype=torch.uint8)
-        dist.all_gather_into_tensor(received, sent)
-        whole = memoryview(received.numpy())
-        return [bytes(whole[rank * len(text) : (rank + 1) * len(text)]) for rank in range(self.size)]
+        all_gather(received, sent, None)
+        return [row.tobytes() for row in received.view(self.size, -1).numpy()]
 
     def name(self, rank: int) -> str:
         return f"rank {rank} on {self.hosts[rank]}"
@@ -178,19 +177,39 @@ class World:
     def _lost(self, error: RuntimeError) -> LostRankError:
         """The error of a rank that is gone, or that did not arrive in time; in that case with its name."""
         if "timed out" not in str(error).lower():
-            return LostRankError(f"{self.name(self.rank)}: lost the connection to another rank: {one_line(str(error), 200)}")
-        from torch.distributed.distributed_c10d import _get_default_store
-
-        store = _get_default_store()
-        names = [f"arrived/{self.stations}/{rank}" for rank in range(self.size)]
+            return LostRankError(
+                f"{self.name(self.rank)}: lost the connection to another rank: {one_line(str(error), 200)}"
+            )
         try:
-            store.set(names[self.rank], b"")
-            time.sleep(ANSWER_SECONDS)
-            missing = [self.name(rank) for rank, name in enumerate(names) if not store.check([name])]
+            arrivals = [int(_store().get(f"station/{rank}")) for rank in range(self.size)]
         except RuntimeError:  # border: the host of the store is gone
-            missing = [self.name(0)]
+            arrivals = [0]
+        missing = [self.name(rank) for rank, station in enumerate(arrivals) if station < self.stations]
+        if self.first:
+            time.sleep(LINGER)
         who = ", ".join(missing) or "a rank"
         return LostRankError(f"field scale.timeout: {who} did not answer within {self.timeout:g} s")
+
+
+def all_gather(whole: torch.Tensor, piece: torch.Tensor, group: Any) -> None:
+    """Fills `whole` with the pieces of all ranks, one after another."""
+    import torch.distributed as dist
+
+    # torch 2.13 renamed it, and warns of the older name.
+    getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(whole, piece, group=group)
+
+
+def reduce_scatter(piece: torch.Tensor, whole: torch.Tensor, group: Any) -> None:
+    """Fills `piece` with this rank's part of the sum of all `whole`s."""
+    import torch.distributed as dist
+
+    getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(piece, whole, group=group)
+
+
+def _store() -> Any:
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()
 
 
 ALONE = World()
