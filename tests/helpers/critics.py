@@ -8,7 +8,6 @@ import torch
 
 from grpo.config import Config, Critic, Optimizer
 from grpo.model.critic import Critic as CriticNetwork
-from grpo.model.optimizer import adamw
 from grpo.model.policy import Policy
 from grpo.types import Group
 
@@ -16,8 +15,7 @@ from grpo.types import Group
 def critic_of(body: Policy, *, shared: bool, seed: int = 5) -> CriticNetwork:
     torch.manual_seed(seed)
     head = torch.nn.Linear(body.model.config.hidden_size, 1, dtype=body.model.dtype)
-    owned = [*head.parameters()] if shared else [*body.model.base_model.parameters(), *head.parameters()]
-    return CriticNetwork(body, head, adamw(owned, Optimizer()), shared)
+    return CriticNetwork(body, head, Optimizer(), shared=shared)
 
 
 def ppo(**changes: object) -> Config:

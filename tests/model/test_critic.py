@@ -13,7 +13,7 @@ import grpo
 from grpo.config import Config, Critic, Evaluation, Optimizer, System
 from grpo.model.critic import make_critic
 from grpo.model.load import load_policy
-from grpo.model.optimizer import descend, make_optimizer
+from grpo.model.optimizer import make_optimizer
 from grpo.model.packing import pack
 from grpo.model.policy import Policy
 from grpo.training.credit import credit
@@ -181,7 +181,7 @@ def test_a_new_critic_expects_nothing_and_comes_back_bit_for_bit(model: str) -> 
     torch.manual_seed(0)
     for weight in weights:
         weight.grad = torch.randn_like(weight)
-    descend(critic.optimizer, lr=0.01, grad_clip=1.0)
+    critic.optimizer.descend(lr=0.01, grad_clip=1.0)
     kept = {name: tensor.clone() for name, tensor in critic.tensors().items()}
     again = make_critic(config, load_policy("nano"))
     again.restore(kept)
@@ -189,7 +189,7 @@ def test_a_new_critic_expects_nothing_and_comes_back_bit_for_bit(model: str) -> 
     for other in (critic, again):
         for _, weight in other.named_parameters():
             weight.grad = torch.ones_like(weight)
-        descend(other.optimizer, lr=0.01, grad_clip=1.0)
+        other.optimizer.descend(lr=0.01, grad_clip=1.0)
     assert flat(w for _, w in critic.named_parameters()).equal(flat(w for _, w in again.named_parameters()))
 
 
@@ -198,7 +198,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_critic_alone() -> None:
     before = flat(weight for _, weight in critic.named_parameters())
     for _, weight in critic.named_parameters():
         weight.grad = torch.full_like(weight, float("nan"))
-    assert not np.isfinite(descend(critic.optimizer, lr=0.1, grad_clip=1.0))
+    assert not np.isfinite(critic.optimizer.descend(lr=0.1, grad_clip=1.0))
     assert flat(weight for _, weight in critic.named_parameters()).equal(before)
 
 

@@ -21,7 +21,7 @@ from grpo.config import Optimizer
 from grpo.errors import DiskFullError
 from grpo.model.files import write_model
 from grpo.model.load import load_policy
-from grpo.model.optimizer import make_optimizer, restore_state, state_tensors, take_step
+from grpo.model.optimizer import AdamW, make_optimizer, take_step
 from grpo.model.policy import Policy
 from grpo.model.tensorfile import Mirror
 from grpo.record.checkpoints import MANIFEST, Checkpoint, Checkpoints, Snapshot
@@ -124,7 +124,7 @@ def test_content_comes_back_bit_for_bit(tmp_path: Path) -> None:
         }
 
 
-def trained_policy() -> tuple[Policy, torch.optim.AdamW]:
+def trained_policy() -> tuple[Policy, AdamW]:
     """One update away from the embedded model, so that Adam has a state."""
     policy = load_policy("nano")
     optimizer = make_optimizer(policy, Optimizer())
@@ -132,14 +132,14 @@ def trained_policy() -> tuple[Policy, torch.optim.AdamW]:
     return policy, optimizer
 
 
-def update(policy: Policy, optimizer: torch.optim.AdamW, seed: int) -> None:
+def update(policy: Policy, optimizer: AdamW, seed: int) -> None:
     torch.manual_seed(seed)
     for weight in policy.model.parameters():
         weight.grad = torch.randn_like(weight)
     take_step(policy, optimizer, lr=0.01, grad_clip=1.0)
 
 
-def save_policy(checkpoints: Checkpoints, step: int, policy: Policy, optimizer: torch.optim.AdamW) -> None:
+def save_policy(checkpoints: Checkpoints, step: int, policy: Policy, optimizer: AdamW) -> None:
     state = {"policy_version": policy.version}
     checkpoints.save(step, lambda: take_snapshot(policy, optimizer, Mirror(), state))
 
@@ -154,7 +154,7 @@ def test_a_model_and_its_optimizer_go_on_as_if_never_saved(tmp_path: Path) -> No
     assert sorted(files(checkpoint.path)) == FILES
     again = load_policy(str(checkpoint.model))
     again_optimizer = make_optimizer(again, Optimizer())
-    restore_state(again, again_optimizer, checkpoint.tensors("optimizer"))
+    again_optimizer.restore(checkpoint.tensors("optimizer"))
     again.version = checkpoint.state["policy_version"]
     for seed in (1, 2):
         update(policy, optimizer, seed)
@@ -163,7 +163,7 @@ def test_a_model_and_its_optimizer_go_on_as_if_never_saved(tmp_path: Path) -> No
     left, right = policy.model.state_dict(), again.model.state_dict()
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
-    left, right = state_tensors(policy.trainable(), optimizer), state_tensors(again.trainable(), again_optimizer)
+    left, right = optimizer.state(), again_optimizer.state()
     assert left.keys() == right.keys()
     assert len(left) == 3 * len(list(policy.model.parameters()))
     assert all(torch.equal(left[name], right[name]) for name in left)

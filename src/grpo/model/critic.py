@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 
-from grpo.config import Config
+from grpo.config import Config, Optimizer
 from grpo.core import value_loss
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy
 from grpo.model.lora import adapt
-from grpo.model.optimizer import STATE, adamw, state_tensors
+from grpo.model.optimizer import AdamW
 from grpo.model.policy import Policy, predicting_states
 from grpo.types import Batch
 
 
-@dataclass(eq=False)
 class Critic:
     """A network with one output. A shared critic reads the policy's hidden states and owns only its output layer."""
 
-    body: Policy
-    head: torch.nn.Linear
-    optimizer: torch.optim.AdamW
-    shared: bool
+    def __init__(self, body: Policy, head: torch.nn.Linear, settings: Optimizer, *, shared: bool):
+        self.body, self.head, self.shared = body, head, shared
+        self.optimizer = AdamW(self.named_parameters(), settings)
 
     def values(self, batch: Batch, hidden_AC: torch.Tensor | None = None) -> torch.Tensor:
         """Value before each completion token, [N, L], from the hidden state that predicts the token."""
@@ -48,19 +45,16 @@ class Critic:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weights and Adam's state by name, for a checkpoint."""
         weights = {name: weight.detach() for name, weight in self.named_parameters()}
-        named = weights | state_tensors(self.named_parameters(), self.optimizer)
-        return {f"critic/{name}": tensor for name, tensor in named.items()}
+        return {f"critic/{name}": tensor for name, tensor in (weights | self.optimizer.state()).items()}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        saved = {name.removeprefix("critic/"): tensor for name, tensor in tensors.items()}
         for name, weight in self.named_parameters():
-            if f"critic/{name}" not in tensors:
+            if name not in saved:
                 raise GrpoError("field resume: the checkpoint's critic is of another model; start a new run")
-            weight.copy_(tensors[f"critic/{name}"])
-            if f"critic/step/{name}" in tensors:
-                self.optimizer.state[weight] = {
-                    kind: tensors[f"critic/{kind}/{name}"].to(weight.device) for kind in STATE
-                }
+            weight.copy_(saved.pop(name))
+        self.optimizer.restore(saved)
 
 
 def make_critic(config: Config, policy: Policy) -> Critic:
@@ -76,6 +70,4 @@ def make_critic(config: Config, policy: Policy) -> Critic:
     torch.nn.init.zeros_(head.bias)
     if config.lora.rank and not shared:
         adapt(body, config.lora, config.seed)
-    trainable = [] if shared else [weight for weight in body.model.base_model.parameters() if weight.requires_grad]
-    owned = [*trainable, *head.parameters()]
-    return Critic(body, head, adamw(owned, config.optimizer), shared)
+    return Critic(body, head, config.optimizer, shared=shared)

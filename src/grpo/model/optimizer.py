@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
@@ -20,21 +19,69 @@ STATE = ("step", "exp_avg", "exp_avg_sq")
 """Adam's state of every weight."""
 
 
-def make_optimizer(policy: Policy, settings: Optimizer) -> torch.optim.AdamW:
-    return adamw((weight for _, weight in policy.trainable()), settings)
+def make_optimizer(policy: Policy, settings: Optimizer) -> AdamW:
+    return AdamW(policy.trainable(), settings)
 
 
-def adamw(weights: Iterable[torch.nn.Parameter], settings: Optimizer) -> torch.optim.AdamW:
-    """An optimizer without a learning rate: the schedule sets it at every step."""
-    optimizer = torch.optim.AdamW(
-        weights,
-        lr=0.0,
-        betas=(settings.adam_beta1, settings.adam_beta2),
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
-    optimizer.register_step_post_hook(_increment_versions)
-    return optimizer
+class AdamW:
+    """AdamW on named weights. It has no learning rate of its own: the schedule sets it at every step."""
+
+    def __init__(self, named: Iterable[tuple[str, torch.nn.Parameter]], settings: Optimizer):
+        self.named = dict(named)
+        self.adam = torch.optim.AdamW(
+            self.named.values(),
+            lr=0.0,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+
+    def descend(self, *, lr: float, grad_clip: float) -> float:
+        """One update with the present gradients. Returns their norm before clipping.
+
+        If the norm is not finite, no update is made: weights and optimizer state stay as they are.
+        """
+        norm = float(torch.nn.utils.clip_grad_norm_(self.named.values(), grad_clip))
+        if math.isfinite(norm):
+            self.adam.param_groups[0]["lr"] = lr
+            point("update.gradients")
+            self.adam.step()
+            point("update.stepped")
+            # Fused updates do not increment the weights' versions; working copies (`model.fused.weights`) read them.
+            increment_version(self.named.values())
+        self.discard_gradients()
+        return norm
+
+    def discard_gradients(self) -> None:
+        self.adam.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Adam's moments and step count of every weight, as `exp_avg/model.layers.0…`."""
+        return {
+            f"{kind}/{name}": tensor
+            for name, weight in self.named.items()
+            for kind, tensor in self.adam.state.get(weight, {}).items()
+        }
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Takes the state of a checkpoint, in which a weight without an update has none."""
+        expected = {
+            f"{kind}/{name}": () if kind == "step" else tuple(weight.shape)
+            for name, weight in self.named.items()
+            for kind in STATE
+        }
+        if not {name: tuple(tensor.shape) for name, tensor in tensors.items()}.items() <= expected.items():
+            raise GrpoError("field resume: the checkpoint's optimizer state is of another model; start a new run")
+        for name, weight in self.named.items():
+            if f"step/{name}" in tensors:
+                self.adam.state[weight] = {kind: tensors[f"{kind}/{name}"].to(weight.device) for kind in STATE}
+
+
+def take_step(policy: Policy, optimizer: AdamW, *, lr: float, grad_clip: float) -> float:
+    """`AdamW.descend` for the policy; increments its version if an update was made."""
+    norm = optimizer.descend(lr=lr, grad_clip=grad_clip)
+    policy.version += math.isfinite(norm)
+    return norm
 
 
 def lr_warnings(policy: Policy, lr: float) -> list[str]:
@@ -51,53 +98,3 @@ def lr_warnings(policy: Policy, lr: float) -> list[str]:
         "Adam moves every weight by about lr at each update: a few updates replace the model; usual are 1e-6 to 1e-4, "
         "and 1e-5 to 1e-3 with LoRA"
     ]
-
-
-def _increment_versions(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Increments the weights' versions, as fused updates do not; working copies (`model.fused.weights`) read them."""
-    increment_version(weight for group in optimizer.param_groups for weight in group["params"])
-
-
-def take_step(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_clip: float) -> float:
-    """`descend` for the policy; increments its version if an update was made."""
-    norm = descend(optimizer, lr=lr, grad_clip=grad_clip)
-    policy.version += math.isfinite(norm)
-    return norm
-
-
-def descend(optimizer: torch.optim.AdamW, *, lr: float, grad_clip: float) -> float:
-    """One update with the present gradients. Returns their norm before clipping.
-
-    If the norm is not finite, no update is made: weights and optimizer state stay as they are.
-    """
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    norm = float(torch.nn.utils.clip_grad_norm_(weights, grad_clip))
-    if math.isfinite(norm):
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        point("update.gradients")
-        optimizer.step()
-        point("update.stepped")
-    optimizer.zero_grad(set_to_none=True)
-    return norm
-
-
-def state_tensors(
-    named: Iterable[tuple[str, torch.nn.Parameter]], optimizer: torch.optim.AdamW
-) -> dict[str, torch.Tensor]:
-    """Adam's moments and step count of every weight, as `exp_avg/model.layers.0…`."""
-    return {f"{kind}/{name}": tensor for name, weight in named for kind, tensor in optimizer.state[weight].items()}
-
-
-def restore_state(policy: Policy, optimizer: torch.optim.AdamW, tensors: Mapping[str, torch.Tensor]) -> None:
-    expected = {
-        f"{kind}/{name}": () if kind == "step" else tuple(weight.shape)
-        for name, weight in policy.trainable()
-        for kind in STATE
-    }
-    # A checkpoint before the first update has no state (no group had signal).
-    if tensors and {name: tuple(tensor.shape) for name, tensor in tensors.items()} != expected:
-        raise GrpoError("field resume: the checkpoint's optimizer state is of another model; start a new run")
-    if tensors:
-        for name, weight in policy.trainable():
-            optimizer.state[weight] = {kind: tensors[f"{kind}/{name}"].to(weight.device) for kind in STATE}

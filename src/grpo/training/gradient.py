@@ -140,7 +140,7 @@ def accumulate_gradients(
     def discard_gradients() -> None:
         policy.model.zero_grad(set_to_none=True)
         if critic is not None:
-            critic.optimizer.zero_grad(set_to_none=True)
+            critic.optimizer.discard_gradients()
 
     found = within_memory(policy, config.system.token_budget, accumulate, discard_gradients)
     unscale(policy.model.parameters(), loss_scale)

@@ -10,11 +10,9 @@ from functools import partial
 from statistics import fmean as mean
 from typing import Any
 
-import torch
-
 from grpo.config import Config
 from grpo.model.critic import Critic
-from grpo.model.optimizer import descend, take_step
+from grpo.model.optimizer import AdamW, take_step
 from grpo.model.policy import Policy
 from grpo.model.schedule import learning_rate
 from grpo.record.events import Callback
@@ -118,7 +116,7 @@ class Clock:
 
 def update(
     policy: Policy,
-    optimizer: torch.optim.AdamW,
+    optimizer: AdamW,
     groups: Sequence[Group],
     config: Config,
     step: int,
@@ -139,7 +137,7 @@ def update(
             continue
         found = accumulate_gradients(policy, minibatch, config, critic, warming_up, traces)
         if critic is not None:
-            norm = descend(critic.optimizer, lr=scheduled(config.critic.lr), grad_clip=settings.grad_clip)
+            norm = critic.optimizer.descend(lr=scheduled(config.critic.lr), grad_clip=settings.grad_clip)
             skipped += not math.isfinite(norm)
             critic_norms.append(norm)
         if not warming_up:

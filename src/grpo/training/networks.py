@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from grpo.config import Config, Optimizer, SftConfig
 from grpo.errors import GrpoError
 from grpo.model.critic import Critic, make_critic
@@ -13,7 +11,7 @@ from grpo.model.device import placement
 from grpo.model.load import load_policy, load_tokenizer
 from grpo.model.lora import adapt, freeze
 from grpo.model.lora import restore as restore_adapter
-from grpo.model.optimizer import make_optimizer, restore_state
+from grpo.model.optimizer import AdamW, make_optimizer
 from grpo.model.policy import Policy
 from grpo.record.checkpoints import Checkpoint
 from grpo.training.preflight import check_shape
@@ -22,7 +20,7 @@ from grpo.training.preflight import check_shape
 @dataclass(frozen=True, eq=False)
 class Networks:
     policy: Policy
-    optimizer: torch.optim.AdamW
+    optimizer: AdamW
     reference: Policy | None = None
     """The model the run began with, or the last refresh; None without a KL term."""
     critic: Critic | None = None
@@ -73,10 +71,10 @@ def load_trainable(config: Config | SftConfig, checkpoint: Checkpoint | None) ->
     return policy
 
 
-def restore_policy(policy: Policy, optimizer: torch.optim.AdamW, checkpoint: Checkpoint, model: str) -> None:
+def restore_policy(policy: Policy, optimizer: AdamW, checkpoint: Checkpoint, model: str) -> None:
     """Name, number of updates and AdamW's moments; the weights are loaded with the policy."""
     policy.name, policy.version = model, checkpoint.state["policy_version"]
-    restore_state(policy, optimizer, checkpoint.tensors("optimizer"))
+    optimizer.restore(checkpoint.tensors("optimizer"))
 
 
 def _restore_others(networks: Networks, config: Config, checkpoint: Checkpoint) -> None:

@@ -14,7 +14,7 @@ from grpo.config.schema import as_dict
 from grpo.errors import DiskFullError, GrpoError
 from grpo.model.device import frozen_garbage_collector, peak_memory
 from grpo.model.files import model_files
-from grpo.model.optimizer import state_tensors
+from grpo.model.optimizer import AdamW
 from grpo.model.policy import Policy
 from grpo.model.tensorfile import Mirror
 from grpo.record.checkpoints import Checkpoints, Snapshot
@@ -31,7 +31,7 @@ class TrainingRun:
     config: Config | SftConfig
     opened: OpenRun
     policy: Policy
-    optimizer: torch.optim.AdamW
+    optimizer: AdamW
     callbacks: Callbacks
     assumptions: Sequence[str] = ()
     """Assumptions to report when a run starts."""
@@ -132,13 +132,13 @@ class TrainingRun:
 
 def take_snapshot(
     policy: Policy,
-    optimizer: torch.optim.AdamW,
+    optimizer: AdamW,
     mirror: Mirror,
     state: dict[str, Any],
     extra: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
 ) -> Snapshot:
     """Copy weights, AdamW's moments and the `extra` tensors as they are now."""
-    weights, moments, extra = policy.weights(), state_tensors(policy.trainable(), optimizer), extra or {}
+    weights, moments, extra = policy.weights(), optimizer.state(), extra or {}
     copies = mirror.copy(
         {**weights, **moments, **{name: t for tensors in extra.values() for name, t in tensors.items()}}
     )

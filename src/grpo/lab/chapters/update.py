@@ -15,7 +15,7 @@ from grpo.config.schema import resolve
 from grpo.core import token_terms
 from grpo.lab.chapters.nano import LONGEST, Nano, fresh_nano, nano, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
-from grpo.model.optimizer import make_optimizer, take_step
+from grpo.model.optimizer import AdamW, make_optimizer, take_step
 from grpo.model.policy import Policy, logprobs
 from grpo.record.trace import Traces
 from grpo.rollout.protocol import Sampling
@@ -38,7 +38,7 @@ class Pause:
 
 
 def one_update(
-    student: Nano, reference: Policy, optimizer: torch.optim.AdamW, problems: Sequence[Problem], config: Config
+    student: Nano, reference: Policy, optimizer: AdamW, problems: Sequence[Problem], config: Config
 ) -> Iterator[Pause]:
     """One step of GRPO; yields after every phase."""
     groups = student.engine.sample(problems, config.group_size, _sampling(config))

@@ -17,7 +17,7 @@ from grpo.lab.chapters.emergence import aha
 from grpo.lab.chapters.nano import LONGEST, nano, sampled, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
 from grpo.lab.chapters.update import one_update, paused_update
-from grpo.model.optimizer import descend
+from grpo.model.optimizer import AdamW
 from grpo.rewards import Scorer
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
@@ -133,7 +133,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "credit": credit,
     "accumulate_gradients": accumulate_gradients,
     "policy_loss": policy_loss,
-    "descend": descend,
+    "descend": AdamW.descend,
     "check": check,
     "aha": aha,
     "gap": _gap,
