@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import grpo.model.plan.fused as fused
 from grpo.model.plan.shape import Shape
+from grpo.model.plan.shard import BUCKET, Shard, narrow_parameters
 from grpo.model.plan.work import MicroBatch, Needs, Work
 
 LOGITS_AT_ONCE = 2**24
@@ -73,68 +74,114 @@ def memory_of(
     gradient_checkpointing: bool = False,
     stock: bool = False,
     reward_model: Shape | None = None,
+    shard: Shard = "none",
+    ranks: int = 1,
 ) -> Memory:
     """`lora`: rank of adapters on every linear map; 0: the whole model is trained. `stock`: transformers' blocks, even
-    where `grpo.model.fused` would run."""
-    trained = shape.adapter_parameters(lora) if lora else shape.parameters
+    where `grpo.model.fused` would run. With several ranks: the memory of each, which does its share of the work."""
+    work, states = work.share(ranks), _states(shape, needs, precision, lora, shard, ranks)
     if lora:
-        weights = _frozen(shape, precision) + FLOAT32 * trained
         precision = replace(precision, gradients=FLOAT32, optimizer=2 * FLOAT32)
-    else:
-        weights = precision.weights * trained
-    gradients, optimizer = precision.gradients * trained, precision.optimizer * trained
     # With LoRA, the reference is the policy without its adapter.
     reference = _frozen(shape, precision) if needs.reference and not lora else 0
     reward = precision.weights * reward_model.parameters if reward_model else 0
-    # The critic is another whole model; an untied output layer of it is not trained.
-    critic_gradients = precision.gradients * (trained if lora else shape.body) if needs.critic else 0
-    critic = weights + precision.optimizer * critic_gradients // precision.gradients if needs.critic else 0
     keys_values, sampled_logits = rollout(shape, work, precision.values, on_gpu)
-    copy = _working_copy(shape, precision, on_gpu, lora)
+    copy = _working_copy(shape, precision, on_gpu, lora, states.narrow)
     through_fused = on_gpu and precision.values < FLOAT32 and shape.fused and not stock
     if through_fused:  # a critic has one like the policy's, a reference one of its output layer
         head = precision.values * shape.embedding * _casts_head(shape, precision)
         copy += copy * needs.critic + head * (reference > 0)
-    resident = weights + optimizer + reference + reward + critic + on_gpu * (copy + keys_values)
+    resident = states.kept + reference + reward + on_gpu * (copy + keys_values)
 
     batch = work.micro_batch()
     # Gradients exist beside activations from the second micro-batch on.
     earlier = batch.count > 1
     table = 0 if lora else precision.gradients * shape.embedding
     if through_fused:
-        activations, logits, forward, update = _fused(shape, batch, precision, gradients, gradient_checkpointing)
+        activations, logits, forward, update = _fused(shape, batch, precision, states.gradients, gradient_checkpointing)
     else:
-        activations, logits, forward, update = _stock(shape, batch, precision, gradients, table, lora)
+        activations, logits, forward, update = _stock(shape, batch, precision, states, table, lora)
     scored = needs.reference or needs.critic or work.epochs * work.minibatches > 1
     phases = {
         "rollout": resident + (not on_gpu) * (copy + keys_values) + sampled_logits,
         "score": resident + scored * (forward + logits),
         # The critic's backward pass comes before the policy's in every micro-batch.
-        "update": resident + critic_gradients + update,
+        "update": resident + states.critic_gradients + update,
     }
     if needs.critic:
-        own = max(activations + earlier * critic_gradients, critic_gradients + earlier * table)
-        phases["critic update"] = resident + earlier * gradients + own
+        own = max(activations + earlier * states.critic_gradients, states.critic_gradients + earlier * table)
+        phases["critic update"] = resident + earlier * states.gradients + own
+    if ranks > 1:
+        phases["reduce"] = resident + states.gradients + states.critic_gradients + states.bucket
     components = {
-        "weights": weights,
-        "gradients": gradients,
-        "optimizer": optimizer,
+        "weights": states.weights,
+        "gradients": states.gradients,
+        "optimizer": states.optimizer,
         "reference": reference,
         "reward model": reward,
-        "critic": critic + critic_gradients,
+        "critic": states.critic + states.critic_gradients,
         "working copies": copy,
         "keys/values": keys_values,
         "activations": activations,
         "logits": max(logits, sampled_logits),
+        "bucket": states.bucket,
     }
     return Memory(components, phases)
 
 
-def _working_copy(shape: Shape, precision: Precision, on_gpu: bool, lora: int) -> int:
+@dataclass(frozen=True)
+class _States:
+    """Bytes of weights, gradients and Adam's state, of the policy and of a critic."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    critic: int
+    """Weights and optimizer."""
+    critic_gradients: int
+    bucket: int
+    """Gradients are reduced through one flat bucket."""
+    narrow: bool
+    """Whether trainable linear layers are held in the precision of computation: no working copy, no casts."""
+
+    @property
+    def kept(self) -> int:
+        return self.weights + self.optimizer + self.critic
+
+
+def _states(shape: Shape, needs: Needs, precision: Precision, lora: int, shard: Shard, ranks: int) -> _States:
+    trained = shape.adapter_parameters(lora) if lora else shape.parameters
+    narrow = narrow_parameters(shape) if shard == "weights" and precision.mixed and not lora else 0
+    if lora:
+        weights = _frozen(shape, precision) + FLOAT32 * trained
+        precision = replace(precision, gradients=FLOAT32, optimizer=2 * FLOAT32)
+    else:
+        weights = precision.weights * (trained - narrow) + precision.values * narrow
+    owners = 1 if shard == "none" else ranks
+
+    def optimizer(parameters: int) -> int:
+        """Adam's two moments, and float32 masters of weights that are held in 16 bits."""
+        masters = FLOAT32 * max(0, narrow - (shape.parameters - parameters))
+        return -(-(precision.optimizer * parameters + masters) // owners)
+
+    # The critic is another whole model; an untied output layer of it is not trained.
+    in_critic = (trained if lora else shape.body) if needs.critic else 0
+    return _States(
+        weights=weights,
+        gradients=precision.gradients * trained,
+        optimizer=optimizer(trained),
+        critic=weights + optimizer(in_critic) if needs.critic else 0,
+        critic_gradients=precision.gradients * in_critic,
+        bucket=FLOAT32 * min(BUCKET, trained) if ranks > 1 else 0,
+        narrow=narrow > 0,
+    )
+
+
+def _working_copy(shape: Shape, precision: Precision, on_gpu: bool, lora: int, narrow: bool) -> int:
     """Bytes of the policy's working copy. A GPU keeps it, and the KV cache, from step to step. A CPU makes one per
     rollout, for float32 models that are too large for its cache."""
-    if lora and on_gpu:
-        # Frozen weights are not copied, except an output layer tied to an embedding in a wider precision.
+    if (lora or narrow) and on_gpu:
+        # Weights that are held narrow are not copied, except an output layer tied to an embedding.
         head = shape.embedding * _casts_head(shape, precision)
         return precision.values * (shape.adapters_side_by_side(lora) + head) * shape.fused
     large = precision.values == FLOAT32 and shape.parameters > CACHED_MODEL
@@ -157,13 +204,16 @@ def _fused(
 
 
 def _stock(
-    shape: Shape, batch: MicroBatch, precision: Precision, gradients: int, table: int, lora: int
+    shape: Shape, batch: MicroBatch, precision: Precision, states: _States, table: int, lora: int
 ) -> tuple[int, int, int, int]:
     """The same through transformers' blocks."""
-    activations = saved(shape, batch, precision, lora)
+    activations, forward = saved(shape, batch, precision, lora), no_gradient(shape, batch.tokens, precision, lora)
+    if states.narrow:  # only a tied output layer is cast
+        uncast = precision.values * narrow_parameters(shape)
+        activations, forward = activations - uncast, forward - uncast
     logits = 3 * FLOAT32 * shape.vocabulary * min(batch.trained_tokens, _rows(shape))
-    update = _update(shape, batch, precision, activations, logits, gradients, table)
-    return activations, logits, no_gradient(shape, batch.tokens, precision, lora), update
+    update = _update(shape, batch, precision, activations, logits, states.gradients, table)
+    return activations, logits, forward, update
 
 
 def _frozen(shape: Shape, precision: Precision) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grpo.config import Config, Critic
 from grpo.config.schema import Loss
@@ -69,6 +69,14 @@ class Work:
     def packed_tokens(self) -> int:
         """Tokens of a step: each prompt once, each completion once."""
         return self.prompts * self.prompt_tokens + self.completions * self.new_tokens
+
+    def share(self, ranks: int) -> Work:
+        """The work of the busiest rank, which samples whole groups.
+
+        >>> Work(prompts=16, group_size=8, prompt_tokens=8, new_tokens=32).share(3).prompts
+        6
+        """
+        return replace(self, prompts=-(-self.prompts // ranks), heldout=-(-self.heldout // ranks))
 
     def micro_batch(self) -> MicroBatch:
         """The largest micro-batch of an update, as `model.packing.pack` makes them, and their number."""
