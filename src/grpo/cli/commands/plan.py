@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
@@ -16,9 +16,12 @@ from grpo.config.presets import PRESETS, check_preset
 from grpo.config.schema import parse_train
 from grpo.errors import GrpoError
 from grpo.model.plan.compute import flops
-from grpo.model.plan.gpus import GIB, USABLE, gpu_memory
-from grpo.model.plan.memory import PRECISIONS, memory_of
+from grpo.model.plan.gpus import SPEEDS, USABLE, gpu_memory, timed_gpu
+from grpo.model.plan.links import LINKS, Cluster
+from grpo.model.plan.memory import PRECISIONS, Memory, memory_of
+from grpo.model.plan.scaling import Run, curve, predicted_step
 from grpo.model.plan.shape import Shape, find_shape, typical_shape
+from grpo.model.plan.shard import SHARDS, Shard, pick_shard
 from grpo.model.plan.work import Needs, Work, needs
 
 PROG = "grpo plan"
@@ -29,7 +32,8 @@ class PlanOptions:
     """Predict memory and compute of a step without loading the model.
 
     grpo plan MODEL [--algorithm NAME,NAME] [--gpu NAME]: MODEL is the name of a well-known shape such as qwen2.5-1.5b,
-    an embedded model, a Hugging Face folder or id. grpo plan RECIPE.toml plans a recipe of grpo train.
+    an embedded model, a Hugging Face folder or id. grpo plan RECIPE.toml plans a recipe of grpo train. With --gpus and
+    --nodes: memory by mode, bytes and seconds of each collective, and how a step scales.
     """
 
     model: str = ""
@@ -40,6 +44,15 @@ class PlanOptions:
     """One preset, or several separated by commas; empty: all."""
     gpu: str = ""
     """h200, h100, a100-80, 4090, …, or a memory size such as "24 GB"; the output says what fits."""
+    gpus: int = 1
+    """GPUs of each node, as scale.gpus."""
+    nodes: int = 1
+    """Hosts, as scale.nodes."""
+    link: str = ""
+    """nvlink or pcie inside a node, 400gbit or 1gbit between nodes, or both, such as pcie,1gbit; empty: nvlink and
+    400gbit."""
+    shard: Literal["auto", "none", "optimizer", "weights"] = "auto"
+    """What ranks divide among them, as scale.shard; auto: the first mode that fits --gpu."""
     device: Literal["gpu", "cpu"] = "gpu"
     """Device to train on."""
     dtype: Literal["auto", "mixed", "half", "float32", "bfloat16"] = "auto"
@@ -78,16 +91,21 @@ def command(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps(planned))
     else:
+        from grpo.cli.terminal.plan import show
+
         show(planned)
     return 0
 
 
 def options_of(config: Config) -> PlanOptions:
     """Options of a recipe; the length of its prompts stays at the default."""
-    system, optimizer = config.system, config.optimizer
+    system, optimizer, scale = config.system, config.optimizer, config.scale
     return PlanOptions(
         model=config.model,
         algorithm=config.algorithm,
+        gpus=scale.gpus,
+        nodes=scale.nodes,
+        shard=scale.shard,
         device="cpu" if system.device == "cpu" else "gpu",
         dtype=system.dtype,
         lora=config.lora.rank,
@@ -108,11 +126,13 @@ def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
         shape=typical_shape(options.params) if options.params else find_shape(options.model),
         reward_model=find_shape(options.reward_model) if options.reward_model else None,
         gpu=gpu_memory(options.gpu) if options.gpu else 0,
+        cluster=Cluster.read(options.gpus, options.nodes, options.link),
         recipe=recipe,
     )
     rows = [inputs.row(name, options) for name in _chosen(options.algorithm)]
     for row in rows:
         row["advice"] = inputs.advice(row, options) if row["fits"] is False else ""
+        row["scale"] = inputs.scaled(row["algorithm"], options) if inputs.cluster.ranks > 1 else None
     usable = {"name": options.gpu, "bytes": inputs.gpu, "usable": round(USABLE * inputs.gpu)}
     return {
         "model": options.model or options.params,
@@ -123,6 +143,7 @@ def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
         "lora": options.lora,
         "gradient_checkpointing": options.gradient_checkpointing,
         "gpu": usable if inputs.gpu else None,
+        "cluster": _about(inputs.cluster, options.gpu) if inputs.cluster.ranks > 1 else None,
         "algorithms": rows,
     }
 
@@ -135,6 +156,7 @@ class _PlanInputs:
     reward_model: Shape | None
     gpu: int
     """Bytes; 0: no GPU is named."""
+    cluster: Cluster
     recipe: Config | None
 
     def work(self, options: PlanOptions) -> Work:
@@ -154,9 +176,8 @@ class _PlanInputs:
             return needs(self.recipe.loss, self.recipe.critic)
         return needs(PRESETS[algorithm].settings)
 
-    def row(self, algorithm: str, options: PlanOptions) -> dict[str, Any]:
-        work, needed = self.work(options), self.needed(algorithm)
-        found = memory_of(
+    def memory(self, work: Work, needed: Needs, options: PlanOptions, shard: Shard, ranks: int) -> Memory:
+        return memory_of(
             self.shape,
             work,
             needed,
@@ -165,14 +186,64 @@ class _PlanInputs:
             lora=options.lora,
             gradient_checkpointing=options.gradient_checkpointing,
             reward_model=self.reward_model,
+            shard=shard,
+            ranks=ranks,
         )
+
+    def fits(self, found: Memory) -> bool | None:
+        return found.peak <= USABLE * self.gpu if self.gpu else None
+
+    def mode(self, work: Work, needed: Needs, options: PlanOptions, ranks: int) -> Shard:
+        """The requested mode, or the first that fits; the most sparing one if none does. Without a GPU: replicated."""
+        if options.shard != "auto":
+            return options.shard
+        if not self.gpu or ranks == 1:
+            return "none"
+        picked = pick_shard(
+            lambda shard: self.memory(work, needed, options, shard, ranks).peak, USABLE * self.gpu, ranks
+        )
+        return picked or "weights"
+
+    def row(self, algorithm: str, options: PlanOptions) -> dict[str, Any]:
+        work, needed, ranks = self.work(options), self.needed(algorithm), self.cluster.ranks
+        found = self.memory(work, needed, options, self.mode(work, needed, options, ranks), ranks)
         return {
             "algorithm": algorithm,
             "memory": dict(found.components),
             "phases": dict(found.phases),
             "peak": found.peak,
-            "fits": found.peak <= USABLE * self.gpu if self.gpu else None,
+            "fits": self.fits(found),
             "flops": flops(self.shape, work, needed, lora=options.lora, reward_model=self.reward_model),
+        }
+
+    def scaled(self, algorithm: str, options: PlanOptions) -> dict[str, Any]:
+        """Memory by mode, the predicted step on all GPUs, and both curves."""
+        work, needed, ranks = self.work(options), self.needed(algorithm), self.cluster.ranks
+        run = Run(
+            shape=self.shape,
+            work=work,
+            needs=needed,
+            precision=PRECISIONS[_precision(options)],
+            speed=SPEEDS[timed_gpu(options.gpu)],
+            lora=options.lora,
+        )
+        by_mode = {shard: self.memory(work, needed, options, shard, ranks) for shard in SHARDS}
+        modes = {
+            shard: {"memory": dict(found.components), "peak": found.peak, "fits": self.fits(found)}
+            for shard, found in by_mode.items()
+        }
+
+        def pick(own: Work, count: int) -> tuple[Shard, bool | None]:
+            shard = self.mode(own, needed, options, count)
+            return shard, self.fits(self.memory(own, needed, options, shard, count))
+
+        shard = self.mode(work, needed, options, ranks)
+        return {
+            "shard": shard,
+            "modes": modes,
+            "step": predicted_step(run, shard, self.cluster, ranks),
+            "strong": curve(run, self.cluster, pick, weak=False),
+            "weak": curve(run, self.cluster, pick, weak=True),
         }
 
     def advice(self, row: Mapping[str, Any], options: PlanOptions) -> str:
@@ -200,9 +271,23 @@ def _check(options: PlanOptions) -> None:
         both = "not both" if options.model else "such as grpo plan qwen2.5-1.5b, or grpo plan --params 7B"
         raise GrpoError(f"field model (command line): name a model or a size, {both}")
     least = {"lora": 0, **dict.fromkeys(("prompt_tokens", "max_new_tokens", "token_budget", "epochs"), 1)}
-    for name, bound in {**least, "prompts_per_step": 1, "group_size": 1, "minibatches": 1}.items():
+    least |= dict.fromkeys(("prompts_per_step", "group_size", "minibatches", "gpus", "nodes"), 1)
+    for name, bound in least.items():
         if (value := getattr(options, name)) < bound:
             raise GrpoError(f"field {name} (command line): must be at least {bound}; got {value}")
+    if options.device == "cpu" and options.gpus * options.nodes > 1:
+        raise GrpoError("field device (command line): several processes are planned on GPUs only; use --device gpu")
+
+
+def _about(cluster: Cluster, gpu: str) -> dict[str, Any]:
+    """The cluster and the assumptions of its seconds."""
+    used = {cluster.inside, cluster.slowest(cluster.ranks)}
+    return {
+        **dataclasses.asdict(cluster),
+        "ranks": cluster.ranks,
+        "links": {name: dataclasses.asdict(link) for name, link in LINKS.items() if name in used},
+        "seconds_of": timed_gpu(gpu),
+    }
 
 
 def _precision(options: PlanOptions) -> str:
@@ -215,81 +300,3 @@ def _chosen(names: str) -> list[str]:
     for name in chosen:
         check_preset(name, "field algorithm")
     return chosen
-
-
-def show(planned: Mapping[str, Any]) -> None:
-    from rich.console import Console
-
-    work, rows = planned["work"], _merged(planned["algorithms"])
-    adapters = f", LoRA of rank {planned['lora']}" if planned["lora"] else ""
-    lines = [
-        f"{planned['model']}: {planned['parameters'] / 1e9:.3g} billion parameters in {planned['dtype']}{adapters}",
-        f"{work['prompts']} prompts × {work['group_size']} completions, {work['prompt_tokens']} + {work['new_tokens']} "
-        f"tokens, micro-batches of at most {work['token_budget']} tokens",
-    ]
-    console = Console()
-    console.print("\n".join(lines), highlight=False, soft_wrap=True)
-    console.print(_table("GiB at most", rows, "memory", GIB, total=("peak", [row["peak"] for row in rows])))
-    console.print(_table("10¹² operations a step", rows, "flops", 1e12, total=("all", _sums(rows))))
-    if planned["gpu"]:
-        console.print(_verdict(planned), highlight=False, soft_wrap=True)
-
-
-def _merged(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with the same numbers merged, under all their names."""
-    columns: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        numbers = json.dumps([row["memory"], row["flops"]])
-        if numbers in columns:
-            columns[numbers]["algorithm"] += f"\n{row['algorithm']}"
-        else:
-            columns[numbers] = dict(row)
-    return list(columns.values())
-
-
-def _sums(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    return [sum(row["flops"].values()) for row in rows]
-
-
-def _table(
-    title: str, rows: Sequence[Mapping[str, Any]], key: str, unit: float, total: tuple[str, Sequence[float]]
-) -> Any:
-    """A column per algorithm; rows that are 0 for all are left out."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(title)
-    for row in rows:
-        table.add_column(row["algorithm"], justify="right")
-    for name in rows[0][key]:
-        values = [row[key][name] for row in rows]
-        if any(values):
-            table.add_row(name, *(_number(value / unit) for value in values))
-    table.add_section()
-    table.add_row(total[0], *(_number(value / unit) for value in total[1]))
-    return table
-
-
-def _number(value: float) -> str:
-    """
-    >>> [_number(value) for value in (0, 0.00123, 3.14159, 123.4)]
-    ['–', '0.0012', '3.14', '123']
-    """
-    if not value:
-        return "–"
-    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}" if value >= 0.01 else f"{value:.2g}"
-
-
-def _verdict(planned: Mapping[str, Any]) -> str:
-    gpu, rows = planned["gpu"], _merged(planned["algorithms"])
-    has = f"{gpu['name']} has {gpu['bytes'] / GIB:.0f} GiB, {gpu['usable'] / GIB:.0f} of them for tensors"
-    fits = ", ".join(row["algorithm"] for row in planned["algorithms"] if row["fits"])
-    lines = [f"{has}: " + (f"{fits} would fit." if fits else "nothing here would fit.")]
-    for row in rows:
-        if not row["fits"]:
-            row = {**row, "algorithm": row["algorithm"].replace("\n", ", ")}
-            worst = max(row["phases"], key=row["phases"].get)
-            lacks = f"{(row['peak'] - gpu['usable']) / GIB:.1f} GiB"
-            lines.append(f"{row['algorithm']} lacks {lacks}, in its {worst}: {row['advice']}")
-    return "\n".join(lines)

@@ -16,9 +16,9 @@ SHARDS: Mapping[Shard, str] = {
     "weights": "B: 16-bit layers, masters sharded",
 }
 """By `scale.shard`, in the order in which they are tried: each holds less than the one before and sends no less."""
-BUCKET = 2**26
-"""Elements of a flat bucket, 256 MiB in float32: a copy of `grpo.distributed.sharded.BUCKET`, so that planning imports
-no torch; a test checks that they are equal."""
+BUCKET, ALIGNMENT = 2**26, 8
+"""Elements of a flat bucket, 256 MiB in float32, and of which an interval is a multiple: copies of
+`grpo.distributed.buckets`', so that planning imports no torch; a test checks that they are equal."""
 
 
 def narrow_parameters(shape: Shape) -> int:
@@ -27,13 +27,14 @@ def narrow_parameters(shape: Shape) -> int:
 
 
 def padded(elements: int, ranks: int) -> int:
-    """Elements in flat buckets, each padded to a multiple of the ranks.
+    """Elements of flat buckets, in each of which every rank owns an equal interval.
 
     >>> padded(10, 4), padded(2**26 + 1, 3)
-    (12, 67108869)
+    (32, 67108896)
     """
     full, rest = divmod(elements, BUCKET)
-    return (full * -(-BUCKET // ranks) + -(-rest // ranks)) * ranks
+    unit = ranks * ALIGNMENT
+    return (full * -(-BUCKET // unit) + -(-rest // unit)) * unit
 
 
 def pick_shard(peak: Callable[[Shard], int], room: float, ranks: int) -> Shard | None:

@@ -1,0 +1,147 @@
+"""A step on several GPUs: its three collectives, its seconds, and how it scales. All of it is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from grpo.model.plan.gpus import Speed
+from grpo.model.plan.links import LINKS, Cluster, Operation, sent
+from grpo.model.plan.memory import Precision
+from grpo.model.plan.seconds import seconds_of
+from grpo.model.plan.shape import Shape
+from grpo.model.plan.shard import Shard, narrow_parameters, padded
+from grpo.model.plan.work import Needs, Work
+
+FLOAT32, INT64 = 4, 8
+COMPLETION_BYTES = 190
+"""A pickled completion without its arrays and text."""
+PICKLED = 250e6
+"""Bytes of groups that a rank packs and unpacks per second: measured on one core of a busy CPU."""
+
+
+@dataclass(frozen=True)
+class Collective:
+    name: str
+    operation: Operation
+    size: int
+    """Bytes of the whole buffer."""
+    sent: int
+    """Bytes that each rank sends and receives over the ring."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained; the number of GPUs is not part of it."""
+
+    shape: Shape
+    work: Work
+    needs: Needs
+    precision: Precision
+    speed: Speed
+    lora: int = 0
+
+    @property
+    def trained(self) -> tuple[int, ...]:
+        """Weights of each optimizer: of the policy, and of a critic."""
+        own = self.shape.adapter_parameters(self.lora) if self.lora else self.shape.parameters
+        return (own, own if self.lora else self.shape.body) if self.needs.critic else (own,)
+
+    @property
+    def characters(self) -> int:
+        """Of a token: about four with a large vocabulary, and one with a small one."""
+        return 4 if self.shape.vocabulary > 1000 else 1
+
+
+def group_bytes(run: Run) -> int:
+    """Bytes of a step's groups when they are gathered: tokens, the sampler's log-probabilities, text, annotations."""
+    work, arrays = run.work, 1 + run.needs.reference + run.needs.critic
+    token = INT64 + FLOAT32 * arrays + run.characters
+    prompt = work.prompt_tokens * (INT64 + run.characters)
+    return work.prompts * prompt + work.completions * (COMPLETION_BYTES + token * work.new_tokens)
+
+
+def reduced_bytes(run: Run, elements: int, shard: Shard, ranks: int) -> int:
+    """Bytes of the flat float32 buckets in which gradients are added over the ranks at every update."""
+    return FLOAT32 * sum(padded(count, ranks) for _, count in _formats(run, elements, shard))
+
+
+def published_bytes(run: Run, elements: int, shard: Shard, ranks: int) -> int:
+    """Bytes of the flat buckets in which every rank receives the new weights."""
+    if shard == "none":
+        return 0
+    return sum(size * padded(count, ranks) for size, count in _formats(run, elements, shard))
+
+
+def _formats(run: Run, elements: int, shard: Shard) -> list[tuple[int, int]]:
+    """(bytes of a weight, number of weights) of each number format of an optimizer's weights, in buckets of its own."""
+    stored = FLOAT32 if run.lora else run.precision.weights
+    if shard != "weights" or run.lora or not run.precision.mixed:
+        return [(stored, elements)]
+    narrow = narrow_parameters(run.shape) - (run.shape.parameters - elements)
+    return [(stored, elements - narrow), (run.precision.values, narrow)]
+
+
+def collectives(run: Run, shard: Shard, cluster: Cluster, ranks: int) -> list[Collective]:
+    """The collectives of a step on `ranks` GPUs of the cluster; none for one GPU."""
+    if ranks == 1:
+        return []
+    bandwidth, updates = LINKS[cluster.slowest(ranks)].bandwidth, run.work.epochs * run.work.minibatches
+    groups = group_bytes(run)
+    crossing = sent("all_gather", groups, ranks) / bandwidth if ranks > cluster.gpus else 0.0
+    gathered = sent("all_gather", groups, ranks)
+    found = [Collective("groups gathered", "all_gather", groups, gathered, groups / PICKLED + crossing)]
+    reduce: Operation = "all_reduce" if shard == "none" else "reduce_scatter"
+    for name, operation, size in (
+        ("gradient reduced", reduce, sum(reduced_bytes(run, each, shard, ranks) for each in run.trained)),
+        ("weights published", "all_gather", sum(published_bytes(run, each, shard, ranks) for each in run.trained)),
+    ):
+        bytes_sent = updates * sent(operation, size, ranks)
+        found.append(Collective(name, operation, updates * size, bytes_sent, bytes_sent / bandwidth))
+    return found
+
+
+def predicted_step(run: Run, shard: Shard, cluster: Cluster, ranks: int) -> dict[str, Any]:
+    """Seconds of a step on `ranks` GPUs by phase: each does its share of the work, then all meet."""
+    phases = seconds_of(run.shape, run.work.share(ranks), run.needs, run.speed, lora=run.lora)
+    exchanged = collectives(run, shard, cluster, ranks)
+    phases["exchange"] = sum(each.seconds for each in exchanged)
+    busy = min(ranks, run.work.prompts)
+    return {
+        "gpus": ranks,
+        "shard": shard,
+        "prompts": run.work.prompts,
+        "idle": ranks - busy,
+        "link": cluster.slowest(ranks) if ranks > 1 else None,
+        "phases": phases,
+        "seconds": sum(phases.values()),
+        "collectives": [asdict(each) for each in exchanged],
+    }
+
+
+def curve(
+    run: Run, cluster: Cluster, pick: Callable[[Work, int], tuple[Shard, bool | None]], *, weak: bool
+) -> list[dict[str, Any]]:
+    """A step on 1, 2, 4, … GPUs. Strong scaling: the same batch on all. Weak: as many prompts for each GPU.
+
+    `pick` gives the mode for some work on some GPUs, and whether it fits.
+    """
+    rows: list[dict[str, Any]] = []
+    for ranks in doublings(cluster.ranks):
+        own = replace(run, work=replace(run.work, prompts=run.work.prompts * ranks)) if weak else run
+        shard, fits = pick(own.work, ranks)
+        step = predicted_step(own, shard, cluster, ranks)
+        alone = rows[0]["seconds"] if rows else step["seconds"]
+        efficiency = alone / step["seconds"] / (1 if weak else ranks)
+        rows.append({**step, "fits": fits, "efficiency": efficiency})
+    return rows
+
+
+def doublings(most: int) -> list[int]:
+    """
+    >>> doublings(12)
+    [1, 2, 4, 8, 12]
+    """
+    return [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
