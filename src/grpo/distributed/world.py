@@ -108,13 +108,13 @@ class World:
         return cast(T, self.meet(make() if self.first else None)[0])
 
     @contextmanager
-    def exchanging(self) -> Iterator[None]:
-        """A station at which tensors are exchanged, through `tensors`."""
-        self.meet(None)
+    def exchanging(self, value: T | None = None) -> Iterator[list[T]]:
+        """A station at which tensors are exchanged, through `tensors`; yields a value of every rank, as `meet`."""
+        met = self.meet(value)
         start = time.perf_counter()
         self._inside = True
         try:
-            yield
+            yield cast("list[T]", met)
         except RuntimeError as error:  # border: the network, and processes of other hosts
             raise self._lost(error) from error
         self._inside = False

@@ -8,9 +8,10 @@ import torch
 
 from grpo.config import Config, Optimizer
 from grpo.core import value_loss
+from grpo.distributed.world import ALONE, World
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy
-from grpo.model.lora import adapt
+from grpo.model.lora import adapt, held_weights
 from grpo.model.optimizer import AdamW
 from grpo.model.policy import Policy, predicting_states
 from grpo.types import Batch
@@ -19,9 +20,18 @@ from grpo.types import Batch
 class Critic:
     """A network with one output. A shared critic reads the policy's hidden states and owns only its output layer."""
 
-    def __init__(self, body: Policy, head: torch.nn.Linear, settings: Optimizer, *, shared: bool):
+    def __init__(
+        self,
+        body: Policy,
+        head: torch.nn.Linear,
+        settings: Optimizer,
+        world: World = ALONE,
+        shard: str = "none",
+        *,
+        shared: bool,
+    ):
         self.body, self.head, self.shared = body, head, shared
-        self.optimizer = AdamW(self.named_parameters(), settings)
+        self.optimizer = AdamW(self.named_parameters(), settings, world, shard, held_weights(body))
 
     def values(self, batch: Batch, hidden_AC: torch.Tensor | None = None) -> torch.Tensor:
         """Value before each completion token, [N, L], from the hidden state that predicts the token."""
@@ -44,20 +54,20 @@ class Critic:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weights and Adam's state by name, for a checkpoint."""
-        weights = {name: weight.detach() for name, weight in self.named_parameters()}
+        weights = {name: weight.detach() for name, weight in self.named_parameters()} | self.optimizer.weights()
         return {f"critic/{name}": tensor for name, tensor in (weights | self.optimizer.state()).items()}
 
-    @torch.no_grad()
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Takes the tensors that rank 0 read from a checkpoint."""
         saved = {name.removeprefix("critic/"): tensor for name, tensor in tensors.items()}
-        for name, weight in self.named_parameters():
-            if name not in saved:
-                raise GrpoError("field resume: the checkpoint's critic is of another model; start a new run")
-            weight.copy_(saved.pop(name))
-        self.optimizer.restore(saved)
+        names = {name for name, _ in self.named_parameters()}
+        if self.optimizer.world.first and not names <= saved.keys():
+            raise GrpoError("field resume: the checkpoint's critic is of another model; start a new run")
+        self.optimizer.load(saved)
+        self.optimizer.restore({name: tensor for name, tensor in saved.items() if name not in names})
 
 
-def make_critic(config: Config, policy: Policy) -> Critic:
+def make_critic(config: Config, policy: Policy, world: World = ALONE, shard: str = "none") -> Critic:
     """A copy of the run's first model, or an output layer on the policy (shared). Values start at 0."""
     shared = config.critic.model == "shared"
     dtype, device = policy.model.dtype, policy.device
@@ -70,4 +80,4 @@ def make_critic(config: Config, policy: Policy) -> Critic:
     torch.nn.init.zeros_(head.bias)
     if config.lora.rank and not shared:
         adapt(body, config.lora, config.seed)
-    return Critic(body, head, config.optimizer, shared=shared)
+    return Critic(body, head, config.optimizer, world, shard, shared=shared)

@@ -61,8 +61,23 @@ def freeze(policy: Policy) -> None:
     """
     policy.model.requires_grad_(False)
     if policy.compute is not None:
-        for layer in (*_linear_layers(policy.model).values(), *_own_head(policy.model)):
+        for layer in narrow_layers(policy.model):
             layer.to(policy.compute)
+
+
+def held_weights(policy: Policy) -> dict[torch.nn.Parameter, torch.dtype]:
+    """Trainable weights that the model can hold in the precision of computation, with that precision. No result
+    changes if their float32 values are kept for the optimizer."""
+    if policy.compute is None or policy.adapter:
+        return {}
+    return {layer.weight: policy.compute for layer in narrow_layers(policy.model)}
+
+
+def narrow_layers(model: Any) -> list[Any]:
+    """Layers that compute in 16 bits: the linear ones, and the output layer unless it is tied to the embedding."""
+    head = model.get_output_embeddings()
+    tied = head.weight is model.get_input_embeddings().weight
+    return [*_linear_layers(model).values(), *([] if tied else [head])]
 
 
 def adapted_layers(model: Any) -> list[Any]:
@@ -171,12 +186,6 @@ def _linear_layers(model: Any) -> dict[str, Any]:
         for name, layer in model.named_modules()
         if isinstance(layer, torch.nn.Linear | Conv1D) and layer is not head
     }
-
-
-def _own_head(model: Any) -> list[Any]:
-    """The output layer, if its weight is not tied to the embedding."""
-    head = model.get_output_embeddings()
-    return [] if head.weight is model.get_input_embeddings().weight else [head]
 
 
 def _targets(model: Any, wanted: str) -> list[str]:

@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 
 import torch
-from torch.autograd.graph import increment_version
 
 from grpo.config import Optimizer
+from grpo.distributed.sharded import Replicas, Shards
+from grpo.distributed.world import ALONE, World
 from grpo.errors import GrpoError
 from grpo.kill_points import point
+from grpo.model.lora import held_weights
 from grpo.model.policy import Policy
 
 LARGEST_LR = 0.1
@@ -19,17 +21,36 @@ STATE = ("step", "exp_avg", "exp_avg_sq")
 """Adam's state of every weight."""
 
 
-def make_optimizer(policy: Policy, settings: Optimizer) -> AdamW:
-    return AdamW(policy.trainable(), settings)
+def make_optimizer(policy: Policy, settings: Optimizer, world: World = ALONE, shard: str = "none") -> AdamW:
+    """The policy's optimizer. `shard`: what is divided among the ranks, as `scale.shard`."""
+    return AdamW(policy.trainable(), settings, world, shard, held_weights(policy))
 
 
 class AdamW:
-    """AdamW on named weights. It has no learning rate of its own: the schedule sets it at every step."""
+    """AdamW on named weights. It has no learning rate of its own: the schedule sets it at every step.
 
-    def __init__(self, named: Iterable[tuple[str, torch.nn.Parameter]], settings: Optimizer):
-        self.named = dict(named)
+    On several ranks, gradients are summed over them. With `shard` "optimizer" each rank has a part of Adam's moments
+    and updates that part of the weights. With "weights" those in `held` are also converted to the precision given
+    there, and each rank has the float32 values of its part.
+    """
+
+    def __init__(
+        self,
+        named: Iterable[tuple[str, torch.nn.Parameter]],
+        settings: Optimizer,
+        world: World = ALONE,
+        shard: str = "none",
+        held: Mapping[torch.nn.Parameter, torch.dtype] | None = None,
+    ):
+        self.named, self.world = dict(named), world
+        self.names, weights = list(self.named), list(self.named.values())
+        if world.size == 1 or shard == "none":
+            self.ranks: Replicas | Shards = Replicas(weights, world)
+        else:
+            narrow = held or {} if shard == "weights" else {}
+            self.ranks = Shards(weights, world, {n: narrow[each] for n, each in enumerate(weights) if each in narrow})
         self.adam = torch.optim.AdamW(
-            self.named.values(),
+            [{"params": self.ranks.parameters}],
             lr=0.0,
             betas=(settings.adam_beta1, settings.adam_beta2),
             weight_decay=settings.weight_decay,
@@ -37,34 +58,45 @@ class AdamW:
         )
 
     def descend(self, *, lr: float, grad_clip: float) -> float:
-        """One update with the present gradients. Returns their norm before clipping.
+        """One update with the present gradients, summed over the ranks. Returns their norm before clipping.
 
         If the norm is not finite, no update is made: weights and optimizer state stay as they are.
         """
-        norm = float(torch.nn.utils.clip_grad_norm_(self.named.values(), grad_clip))
+        total = self.ranks.reduce()
+        torch.nn.utils.clip_grads_with_norm_(self.ranks.parameters, grad_clip, total)
+        norm = float(total)
         if math.isfinite(norm):
             self.adam.param_groups[0]["lr"] = lr
             point("update.gradients")
             self.adam.step()
             point("update.stepped")
-            # Fused updates do not increment the weights' versions; working copies (`model.fused.weights`) read them.
-            increment_version(self.named.values())
+            self.ranks.publish()
         self.discard_gradients()
         return norm
 
     def discard_gradients(self) -> None:
-        self.adam.zero_grad(set_to_none=True)
+        for weight in (*self.named.values(), *self.ranks.parameters):
+            weight.grad = None
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Adam's moments and step count of every weight, as `exp_avg/model.layers.0…`."""
-        return {
-            f"{kind}/{name}": tensor
-            for name, weight in self.named.items()
-            for kind, tensor in self.adam.state.get(weight, {}).items()
-        }
+        """Adam's moments and step count of every weight, as `exp_avg/model.layers.0…`; if sharded, on rank 0 only."""
+        return {f"{kind}/{self.names[n]}": tensor for n, kind, tensor in self.ranks.gather(self.adam.state)}
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The float32 values of the weights that the model holds in 16 bits; on rank 0 only."""
+        return {self.names[number]: tensor for number, tensor in self.ranks.masters().items()}
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Takes the state of a checkpoint, in which a weight without an update has none."""
+        """Takes the state that rank 0 read from a checkpoint, in which a weight without an update has none."""
+        steps = self.world.from_first(lambda: self._steps(tensors))
+        for kind in ("exp_avg", "exp_avg_sq"):
+            values = {n: tensors[f"{kind}/{self.names[n]}"] for n in steps} if self.world.first else {}
+            for parameter, moment in self.ranks.scatter(values, list(steps)).items():
+                step = torch.tensor(steps[self.ranks.number[parameter]], device=parameter.device)
+                self.adam.state[parameter] |= {"step": step, kind: moment}
+
+    def _steps(self, tensors: Mapping[str, torch.Tensor]) -> dict[int, float]:
+        """Number of updates of each weight with a state."""
         expected = {
             f"{kind}/{name}": () if kind == "step" else tuple(weight.shape)
             for name, weight in self.named.items()
@@ -72,9 +104,16 @@ class AdamW:
         }
         if not {name: tuple(tensor.shape) for name, tensor in tensors.items()}.items() <= expected.items():
             raise GrpoError("field resume: the checkpoint's optimizer state is of another model; start a new run")
-        for name, weight in self.named.items():
-            if f"step/{name}" in tensors:
-                self.adam.state[weight] = {kind: tensors[f"{kind}/{name}"].to(weight.device) for kind in STATE}
+        names = enumerate(self.names)
+        return {number: float(tensors[f"step/{name}"]) for number, name in names if f"step/{name}" in tensors}
+
+    @torch.no_grad()
+    def load(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Replaces all weights by those that rank 0 read from a checkpoint."""
+        values = {number: weights[name] for number, name in enumerate(self.names)} if self.world.first else {}
+        for parameter, value in self.ranks.scatter(values, range(len(self.names))).items():
+            parameter.copy_(value)
+        self.ranks.publish()
 
 
 def take_step(policy: Policy, optimizer: AdamW, *, lr: float, grad_clip: float) -> float:

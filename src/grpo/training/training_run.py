@@ -138,7 +138,7 @@ def take_snapshot(
     extra: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
 ) -> Snapshot:
     """Copy weights, AdamW's moments and the `extra` tensors as they are now."""
-    weights, moments, extra = policy.weights(), optimizer.state(), extra or {}
+    weights, moments, extra = policy.weights() | optimizer.weights(), optimizer.state(), extra or {}
     copies = mirror.copy(
         {**weights, **moments, **{name: t for tensors in extra.values() for name, t in tensors.items()}}
     )
