@@ -47,6 +47,30 @@ def test_sliders_by_keyboard_and_numbers_of_the_planner(chromium: Any, classroom
     page.close()
 
 
+def test_several_gpus_by_link_and_by_click(chromium: Any, classroom: Lab) -> None:
+    """The address says what is planned; a click changes the address and every number."""
+    asked = {"model": "qwen2.5-7b", "gpu": "a100-80", "gpus": "4", "nodes": "16", "prompts": "128"}
+    visit = open_page(chromium, classroom, "/learn/costs?sgpu=a100-80&gpus=4&nodes=16&sprompts=128")
+    page, section = visit.page, visit.page.locator("#gpus")
+    found = answer("costs", "scale", asked)
+    assert found["shard"] == "weights"
+    assert visit.page.locator("[data-number=mode]").inner_text() == "B"
+    assert gib(visit, "scale-peak") == pytest.approx(found["modes"]["weights"]["peak"] / GIB, abs=0.05)
+    assert visit.number("weak-efficiency") == pytest.approx(found["weak"][-1]["efficiency"], abs=5e-3)
+    section.get_by_text("1 Gbit/s", exact=True).click()
+    page.wait_for_url("**between=1gbit*")
+    slow = answer("costs", "scale", {**asked, "between": "1gbit"})
+    visit.await_number("weak-efficiency", f"{100 * slow['weak'][-1]['efficiency']:.0f}%")
+    section.get_by_text("replicated", exact=True).first.click()
+    page.wait_for_url("**shard=none*")
+    visit.await_number("mode", "replicated")
+    page.locator("input[name=sprompts]").press("End")
+    page.wait_for_url("**sprompts=512*")
+    assert page.locator("#gpus [data-collective=weights]").count() == 0, "replicated weights are not published"
+    assert faults(visit) == []
+    page.close()
+
+
 def test_the_mathematics_are_clean(chromium: Any, classroom: Lab) -> None:
     opened = "q-state=some&q-size=silent&q-light=free&q-batch=easy&lift=5&node=ppo&moved=yes"
     visit = open_page(chromium, classroom, f"/learn/costs?depth=math&{opened}")

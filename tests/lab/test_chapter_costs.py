@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from grpo.cli.main import main
 from grpo.config.presets import PRESETS
 from grpo.core import group_advantages
 from grpo.core.explain import tabular
@@ -99,6 +100,34 @@ def test_a_small_critic_is_small():
     assert mlp["parameters"] == 64 * 256 + 256 + 256 * 256 + 256 + 256 + 1
     assert mlp["bytes"] == 16 * mlp["parameters"]
     assert seventy["parameters"] == pytest.approx(10 * seven["parameters"], rel=0.01)
+
+
+# Several GPUs.
+
+
+def test_the_page_shows_what_the_command_plans(capsys):
+    """The same 7B on 2 nodes of 8, as `grpo plan` prints it; 64 prompts."""
+    asked = {"model": "qwen2.5-7b", "gpu": "a100-80", "gpus": "8", "nodes": "2", "inside": "pcie", "between": "1gbit"}
+    found = ask["scale"](asked)
+    words = "qwen2.5-7b --algorithm grpo --gpu a100-80 --gpus 8 --nodes 2 --link pcie,1gbit --prompts-per-step 64"
+    assert main(["plan", *words.split(), "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    scale = planned["algorithms"][0]["scale"]
+    assert found["shard"] == scale["shard"]
+    assert [found[key] for key in ("step", "strong", "weak")] == [scale[key] for key in ("step", "strong", "weak")]
+    assert found["cluster"] == planned["cluster"]
+    assert found["usable"] == planned["gpu"]["usable"]
+    for shard, mode in found["modes"].items():
+        assert sum(mode["parts"].values()) == mode["peak"] == scale["modes"][shard]["peak"]
+        assert min(mode["parts"].values()) >= 0
+
+
+@pytest.mark.parametrize(
+    "query", [{"gpus": "1"}, {"nodes": "0"}, {"inside": "1gbit"}, {"between": "nvlink"}, {"shard": "all"}, {"gpu": "x"}]
+)
+def test_a_cluster_that_cannot_be_is_refused(query):
+    with pytest.raises(GrpoError):
+        ask["scale"](query)
 
 
 # Family.

@@ -162,14 +162,14 @@ def test_groups_are_as_large_as_when_pickled() -> None:
     for work in (WORK, replace(WORK, prompts=32, new_tokens=64)):
         for reference in (False, True):
             needs = Needs(reference=reference, critic=False)
-            predicted = group_bytes(Run(SEVEN, work, needs, MIXED, H200))
+            predicted = group_bytes(Run(shape=SEVEN, work=work, needs=needs, precision=MIXED))
             assert predicted == pytest.approx(len(pickle.dumps(groups(work, reference), protocol=5)), rel=0.05)
 
 
 def test_collectives_by_hand() -> None:
     """7.6B, 8 GPUs over NVLink at 350 GB/s, 16 × 8 completions. Replicated: 7/4 of 4 bytes a parameter. A: 7/8 of 4
     bytes, then 7/8 of 4 bytes. B: the second has 2 bytes for linear layers and the output layer, 4 for the rest."""
-    run, cluster = Run(SEVEN, WORK, ALONE, MIXED, H200), Cluster(8)
+    run, cluster = Run(shape=SEVEN, work=WORK, needs=ALONE, precision=MIXED), Cluster(8)
     P, wide = SEVEN.parameters, SEVEN.parameters - SEVEN.linear_parameters - SEVEN.embedding
     expected = {
         "none": (7 * P, 0),
@@ -251,12 +251,8 @@ def test_strong_and_weak_scaling() -> None:
     """The same 64 × 16 completions on eight GPUs: a rollout 2.2 times faster, not 8. As many for each: as fast as one,
     less what is exchanged."""
     work = Work(prompts=64, group_size=16, prompt_tokens=64, new_tokens=128)
-    run, cluster = Run(SHAPES["smollm2-135m"], work, ALONE, MIXED, H200), Cluster(8)
-
-    def pick(own: Work, ranks: int) -> tuple[Shard, bool | None]:
-        return "none", None
-
-    strong, weak = (curve(run, cluster, pick, weak=weak) for weak in (False, True))
+    run = Run(shape=SHAPES["smollm2-135m"], work=work, needs=ALONE, precision=MIXED)
+    strong, weak = (curve(run, Cluster(8), weak=weak) for weak in (False, True))
     assert [row["gpus"] for row in strong] == [1, 2, 4, 8]
     assert strong[0]["phases"]["rollout"] / strong[-1]["phases"]["rollout"] == pytest.approx(2.2, abs=0.1)
     assert strong[0]["phases"]["update"] / strong[-1]["phases"]["update"] == pytest.approx(8, rel=0.01)
@@ -266,7 +262,7 @@ def test_strong_and_weak_scaling() -> None:
     assert weak[-1]["seconds"] - weak[0]["seconds"] == pytest.approx(weak[-1]["phases"]["exchange"])
     efficiencies = [[row["efficiency"] for row in rows] for rows in (strong, weak)]
     assert all(each == sorted(each, reverse=True) and each[0] == 1 for each in efficiencies)
-    assert predicted_step(run, "none", Cluster(96), 96)["idle"] == 32
+    assert predicted_step(run, Cluster(96), 96)["idle"] == 32
 
 
 # The command

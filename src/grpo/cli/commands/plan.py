@@ -16,12 +16,11 @@ from grpo.config.presets import PRESETS, check_preset
 from grpo.config.schema import parse_train
 from grpo.errors import GrpoError
 from grpo.model.plan.compute import flops
-from grpo.model.plan.gpus import SPEEDS, USABLE, gpu_memory, timed_gpu
-from grpo.model.plan.links import LINKS, Cluster
-from grpo.model.plan.memory import PRECISIONS, Memory, memory_of
-from grpo.model.plan.scaling import Run, curve, predicted_step
+from grpo.model.plan.gpus import USABLE, gpu_memory
+from grpo.model.plan.links import Cluster
+from grpo.model.plan.memory import PRECISIONS
+from grpo.model.plan.scaling import Run, assumptions, scaled
 from grpo.model.plan.shape import Shape, find_shape, typical_shape
-from grpo.model.plan.shard import SHARDS, Shard, pick_shard
 from grpo.model.plan.work import Needs, Work, needs
 
 PROG = "grpo plan"
@@ -129,10 +128,11 @@ def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
         cluster=Cluster.read(options.gpus, options.nodes, options.link),
         recipe=recipe,
     )
+    cluster = inputs.cluster
     rows = [inputs.row(name, options) for name in _chosen(options.algorithm)]
     for row in rows:
         row["advice"] = inputs.advice(row, options) if row["fits"] is False else ""
-        row["scale"] = inputs.scaled(row["algorithm"], options) if inputs.cluster.ranks > 1 else None
+        row["scale"] = scaled(inputs.run(row["algorithm"], options), cluster) if cluster.ranks > 1 else None
     usable = {"name": options.gpu, "bytes": inputs.gpu, "usable": round(USABLE * inputs.gpu)}
     return {
         "model": options.model or options.params,
@@ -143,7 +143,7 @@ def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
         "lora": options.lora,
         "gradient_checkpointing": options.gradient_checkpointing,
         "gpu": usable if inputs.gpu else None,
-        "cluster": _about(inputs.cluster, options.gpu) if inputs.cluster.ranks > 1 else None,
+        "cluster": assumptions(cluster, options.gpu) if cluster.ranks > 1 else None,
         "algorithms": rows,
     }
 
@@ -176,74 +176,30 @@ class _PlanInputs:
             return needs(self.recipe.loss, self.recipe.critic)
         return needs(PRESETS[algorithm].settings)
 
-    def memory(self, work: Work, needed: Needs, options: PlanOptions, shard: Shard, ranks: int) -> Memory:
-        return memory_of(
-            self.shape,
-            work,
-            needed,
-            PRECISIONS[_precision(options)],
-            on_gpu=options.device == "gpu",
+    def run(self, algorithm: str, options: PlanOptions) -> Run:
+        return Run(
+            shape=self.shape,
+            work=self.work(options),
+            needs=self.needed(algorithm),
+            precision=PRECISIONS[_precision(options)],
+            gpu=options.gpu,
+            shard=options.shard,
             lora=options.lora,
+            on_gpu=options.device == "gpu",
             gradient_checkpointing=options.gradient_checkpointing,
             reward_model=self.reward_model,
-            shard=shard,
-            ranks=ranks,
         )
-
-    def fits(self, found: Memory) -> bool | None:
-        return found.peak <= USABLE * self.gpu if self.gpu else None
-
-    def mode(self, work: Work, needed: Needs, options: PlanOptions, ranks: int) -> Shard:
-        """The requested mode, or the first that fits; the most sparing one if none does. Without a GPU: replicated."""
-        if options.shard != "auto":
-            return options.shard
-        if not self.gpu or ranks == 1:
-            return "none"
-        picked = pick_shard(
-            lambda shard: self.memory(work, needed, options, shard, ranks).peak, USABLE * self.gpu, ranks
-        )
-        return picked or "weights"
 
     def row(self, algorithm: str, options: PlanOptions) -> dict[str, Any]:
-        work, needed, ranks = self.work(options), self.needed(algorithm), self.cluster.ranks
-        found = self.memory(work, needed, options, self.mode(work, needed, options, ranks), ranks)
+        run, ranks = self.run(algorithm, options), self.cluster.ranks
+        found = run.memory(run.mode(ranks), ranks)
         return {
             "algorithm": algorithm,
             "memory": dict(found.components),
             "phases": dict(found.phases),
             "peak": found.peak,
-            "fits": self.fits(found),
-            "flops": flops(self.shape, work, needed, lora=options.lora, reward_model=self.reward_model),
-        }
-
-    def scaled(self, algorithm: str, options: PlanOptions) -> dict[str, Any]:
-        """Memory by mode, the predicted step on all GPUs, and both curves."""
-        work, needed, ranks = self.work(options), self.needed(algorithm), self.cluster.ranks
-        run = Run(
-            shape=self.shape,
-            work=work,
-            needs=needed,
-            precision=PRECISIONS[_precision(options)],
-            speed=SPEEDS[timed_gpu(options.gpu)],
-            lora=options.lora,
-        )
-        by_mode = {shard: self.memory(work, needed, options, shard, ranks) for shard in SHARDS}
-        modes = {
-            shard: {"memory": dict(found.components), "peak": found.peak, "fits": self.fits(found)}
-            for shard, found in by_mode.items()
-        }
-
-        def pick(own: Work, count: int) -> tuple[Shard, bool | None]:
-            shard = self.mode(own, needed, options, count)
-            return shard, self.fits(self.memory(own, needed, options, shard, count))
-
-        shard = self.mode(work, needed, options, ranks)
-        return {
-            "shard": shard,
-            "modes": modes,
-            "step": predicted_step(run, shard, self.cluster, ranks),
-            "strong": curve(run, self.cluster, pick, weak=False),
-            "weak": curve(run, self.cluster, pick, weak=True),
+            "fits": run.fits(found),
+            "flops": flops(run.shape, run.work, run.needs, lora=run.lora, reward_model=run.reward_model),
         }
 
     def advice(self, row: Mapping[str, Any], options: PlanOptions) -> str:
@@ -277,17 +233,6 @@ def _check(options: PlanOptions) -> None:
             raise GrpoError(f"field {name} (command line): must be at least {bound}; got {value}")
     if options.device == "cpu" and options.gpus * options.nodes > 1:
         raise GrpoError("field device (command line): several processes are planned on GPUs only; use --device gpu")
-
-
-def _about(cluster: Cluster, gpu: str) -> dict[str, Any]:
-    """The cluster and the assumptions of its seconds."""
-    used = {cluster.inside, cluster.slowest(cluster.ranks)}
-    return {
-        **dataclasses.asdict(cluster),
-        "ranks": cluster.ranks,
-        "links": {name: dataclasses.asdict(link) for name, link in LINKS.items() if name in used},
-        "seconds_of": timed_gpu(gpu),
-    }
 
 
 def _precision(options: PlanOptions) -> str:

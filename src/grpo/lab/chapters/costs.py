@@ -7,9 +7,12 @@ from typing import Any
 
 from grpo.core import group_advantages, process_advantages, zero_signal_chance
 from grpo.core.explain import tabular
-from grpo.lab.chapters import budget, family, questions, relatives, reported
+from grpo.lab.chapters import budget, family, gpus, questions, relatives, reported
 from grpo.lab.chapters.distance import train_tabular
 from grpo.model.plan import flops, memory_of, needs
+from grpo.model.plan.scaling import collectives, predicted_step
+from grpo.model.plan.seconds import rollout_seconds
+from grpo.model.plan.shard import pick_shard
 
 ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
     "memory": budget.memory,
@@ -20,6 +23,7 @@ ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
     "measured": budget.measured,
     "critics": budget.critics,
     "small-critics": budget.small_and_large_critics,
+    "scale": gpus.scale,
     "tree": family.tree,
     "preset": family.preset,
     "claims": family.claims,
@@ -40,6 +44,10 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "memory_of": memory_of,
     "flops": flops,
     "needs": needs,
+    "pick_shard": pick_shard,
+    "collectives": collectives,
+    "predicted_step": predicted_step,
+    "rollout_seconds": rollout_seconds,
     "effect": family.effect,
     "group_estimates": relatives.group_estimates,
     "trpo_step": tabular.trpo_step,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from grpo.model.plan.gpus import Speed
+from grpo.model.plan.gpus import SPEEDS, USABLE, Speed, gpu_memory, timed_gpu
 from grpo.model.plan.links import LINKS, Cluster, Operation, sent
-from grpo.model.plan.memory import Precision
+from grpo.model.plan.memory import Memory, Precision, memory_of
 from grpo.model.plan.seconds import seconds_of
 from grpo.model.plan.shape import Shape
-from grpo.model.plan.shard import Shard, narrow_parameters, padded
+from grpo.model.plan.shard import SHARDS, Shard, narrow_parameters, padded, pick_shard
 from grpo.model.plan.work import Needs, Work
 
 FLOAT32, INT64 = 4, 8
@@ -32,16 +31,51 @@ class Collective:
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is trained; the number of GPUs is not part of it."""
+    """What is trained, and on which GPU; the number of GPUs is not part of it."""
 
     shape: Shape
     work: Work
     needs: Needs
     precision: Precision
-    speed: Speed
+    gpu: str = ""
+    """Its name or memory; empty: none is named."""
+    shard: Shard | Literal["auto"] = "auto"
     lora: int = 0
+    on_gpu: bool = True
+    gradient_checkpointing: bool = False
+    reward_model: Shape | None = None
+
+    @property
+    def speed(self) -> Speed:
+        return SPEEDS[timed_gpu(self.gpu)]
+
+    def memory(self, shard: Shard, ranks: int) -> Memory:
+        return memory_of(
+            self.shape,
+            self.work,
+            self.needs,
+            self.precision,
+            on_gpu=self.on_gpu,
+            lora=self.lora,
+            gradient_checkpointing=self.gradient_checkpointing,
+            reward_model=self.reward_model,
+            shard=shard,
+            ranks=ranks,
+        )
+
+    def fits(self, memory: Memory) -> bool | None:
+        return memory.peak <= USABLE * gpu_memory(self.gpu) if self.gpu else None
+
+    def mode(self, ranks: int) -> Shard:
+        """The requested mode, or the first that fits; the most sparing one if none does. Without a GPU: replicated."""
+        if self.shard != "auto":
+            return self.shard
+        if not self.gpu or ranks == 1:
+            return "none"
+        room = USABLE * gpu_memory(self.gpu)
+        return pick_shard(lambda shard: self.memory(shard, ranks).peak, room, ranks) or "weights"
 
     @property
     def trained(self) -> tuple[int, ...]:
@@ -103,17 +137,18 @@ def collectives(run: Run, shard: Shard, cluster: Cluster, ranks: int) -> list[Co
     return found
 
 
-def predicted_step(run: Run, shard: Shard, cluster: Cluster, ranks: int) -> dict[str, Any]:
-    """Seconds of a step on `ranks` GPUs by phase: each does its share of the work, then all meet."""
+def predicted_step(run: Run, cluster: Cluster, ranks: int) -> dict[str, Any]:
+    """A step on `ranks` GPUs of the cluster: each does its share of the work, then all meet."""
+    shard = run.mode(ranks)
     phases = seconds_of(run.shape, run.work.share(ranks), run.needs, run.speed, lora=run.lora)
     exchanged = collectives(run, shard, cluster, ranks)
     phases["exchange"] = sum(each.seconds for each in exchanged)
-    busy = min(ranks, run.work.prompts)
     return {
         "gpus": ranks,
         "shard": shard,
+        "fits": run.fits(run.memory(shard, ranks)),
         "prompts": run.work.prompts,
-        "idle": ranks - busy,
+        "idle": max(0, ranks - run.work.prompts),
         "link": cluster.slowest(ranks) if ranks > 1 else None,
         "phases": phases,
         "seconds": sum(phases.values()),
@@ -121,22 +156,41 @@ def predicted_step(run: Run, shard: Shard, cluster: Cluster, ranks: int) -> dict
     }
 
 
-def curve(
-    run: Run, cluster: Cluster, pick: Callable[[Work, int], tuple[Shard, bool | None]], *, weak: bool
-) -> list[dict[str, Any]]:
-    """A step on 1, 2, 4, … GPUs. Strong scaling: the same batch on all. Weak: as many prompts for each GPU.
-
-    `pick` gives the mode for some work on some GPUs, and whether it fits.
-    """
+def curve(run: Run, cluster: Cluster, *, weak: bool) -> list[dict[str, Any]]:
+    """A step on 1, 2, 4, … GPUs. Strong scaling: the same prompts on all together. Weak: as many for each GPU."""
     rows: list[dict[str, Any]] = []
     for ranks in doublings(cluster.ranks):
         own = replace(run, work=replace(run.work, prompts=run.work.prompts * ranks)) if weak else run
-        shard, fits = pick(own.work, ranks)
-        step = predicted_step(own, shard, cluster, ranks)
+        step = predicted_step(own, cluster, ranks)
         alone = rows[0]["seconds"] if rows else step["seconds"]
-        efficiency = alone / step["seconds"] / (1 if weak else ranks)
-        rows.append({**step, "fits": fits, "efficiency": efficiency})
+        rows.append({**step, "efficiency": alone / step["seconds"] / (1 if weak else ranks)})
     return rows
+
+
+def scaled(run: Run, cluster: Cluster) -> dict[str, Any]:
+    """Memory by mode, the predicted step on all GPUs, and both curves."""
+    modes = {shard: run.memory(shard, cluster.ranks) for shard in SHARDS}
+    return {
+        "shard": run.mode(cluster.ranks),
+        "modes": {
+            shard: {"memory": dict(found.components), "peak": found.peak, "fits": run.fits(found)}
+            for shard, found in modes.items()
+        },
+        "step": predicted_step(run, cluster, cluster.ranks),
+        "strong": curve(run, cluster, weak=False),
+        "weak": curve(run, cluster, weak=True),
+    }
+
+
+def assumptions(cluster: Cluster, gpu: str) -> dict[str, Any]:
+    """The cluster, its links, and the GPU whose seconds are assumed."""
+    used = {cluster.inside, cluster.slowest(cluster.ranks)}
+    return {
+        **asdict(cluster),
+        "ranks": cluster.ranks,
+        "links": {name: asdict(link) for name, link in LINKS.items() if name in used},
+        "seconds_of": timed_gpu(gpu),
+    }
 
 
 def doublings(most: int) -> list[int]:
