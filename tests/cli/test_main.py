@@ -81,9 +81,11 @@ def test_mistakes_in_a_recipe_name_file_and_line(elsewhere: Path, capsys: pytest
     assert "field lr (my.toml:3): expected a number" in capsys.readouterr().err
 
 
-def test_debug_shows_the_traceback() -> None:
-    with pytest.raises(Exception, match="unknown model"):
-        main(["train", "--model", "tinny", "--debug"])
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--model", "tinny", "--debug"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("Traceback (most recent call last):")
+    assert "unknown model" in shown.splitlines()[-1]
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

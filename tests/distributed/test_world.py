@@ -50,23 +50,30 @@ def test_shares_cover_every_item_once_and_are_balanced() -> None:
     assert sorted(sum(sizes[item] for item in share) for share in shares) == [14, 15, 16]
 
 
-def fail_on_rank_1(world: World) -> str:
+def fail_on_rank_1(world: World, error: Exception) -> str:
     try:
         if world.rank == 1:
-            raise GrpoError("field lr: too high; lower it")
+            raise error
         world.gather([1, 2, 3])
-    except GrpoError as error:
+    except (GrpoError, ZeroDivisionError) as error:
         world.fail(error)
-        return str(error)
+        return f"{type(error).__name__}: {error}"
     raise AssertionError("nobody failed")
 
 
 def test_an_error_of_one_rank_is_the_error_of_all() -> None:
-    found = ranks(3, fail_on_rank_1)
-    assert found[1] == "field lr: too high; lower it"
+    found = ranks(3, fail_on_rank_1, GrpoError("field lr: too high; lower it"))
+    assert found[1] == "GrpoError: field lr: too high; lower it"
     assert found[0] == found[2]
-    assert found[0].startswith("rank 1 on ")
+    assert found[0].startswith("RankError: rank 1 on ")
     assert found[0].endswith(": field lr: too high; lower it")
+
+
+def test_a_crash_of_one_rank_is_one_that_a_restart_may_help() -> None:
+    found = ranks(2, fail_on_rank_1, ZeroDivisionError("of 3"))
+    assert found[1] == "ZeroDivisionError: of 3"
+    assert found[0].startswith("LostRankError: rank 1 on ")
+    assert found[0].endswith(": ZeroDivisionError: of 3")
 
 
 def fail_in_a_tensor_exchange(world: World) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib import import_module
 
 from grpo.config.leaf import shown
+from grpo.distributed import worker
 from grpo.errors import GrpoError
 
 USAGE = """\
@@ -46,15 +48,17 @@ def main(argv: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
+    worker.end_with_launcher()
     try:
-        return _dispatch(arguments)
+        return worker.leave(_dispatch(arguments))
     except GrpoError as error:
         if debug:
-            raise
-        print(f"grpo: {error}", file=sys.stderr)
-        return 2
+            traceback.print_exception(error)
+        elif worker.prints(error):
+            print(f"grpo: {error}", file=sys.stderr)
+        return worker.fail(error)
     except KeyboardInterrupt:
-        return 130
+        return worker.leave(130)
     except BrokenPipeError:  # border: the reader of our output, `head` for instance, has left
         sys.stderr.close()
         return 0

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from grpo.distributed.slurm import adopt_slurm
 from grpo.errors import GrpoError, LostRankError, RankError, one_line
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ T = TypeVar("T")
 INLINE = 1024
 """Bytes of a message that travel with its length; the rest follows in a second exchange."""
 HEADER = 9
-"""Bytes before a message: whether its rank has failed, and the message's length."""
+"""Bytes before a message: how its rank has failed, or 0, and the message's length."""
+REFUSED, CRASHED = 1, 2
+"""How a rank has failed: with an error that the user must fix, or with any other, after which a restart may help."""
 LINGER = 2.0
 """Seconds that rank 0, which keeps the table of arrivals, stays after a timeout so that others can read it."""
 
@@ -135,13 +138,14 @@ class World:
         told = isinstance(error, RankError | LostRankError)
         if self.size == 1 or self._inside or told or not isinstance(error, Exception):
             return
-        reason = str(error) if isinstance(error, GrpoError) else f"{type(error).__name__}: {error}"
+        crashed = not isinstance(error, GrpoError)
+        reason = f"{type(error).__name__}: {error}" if crashed else str(error)
         try:
-            self._exchange(one_line(reason).encode(), failed=True)
+            self._exchange(one_line(reason).encode(), failed=CRASHED if crashed else REFUSED)
         except GrpoError:
             return  # the others have failed too, or are gone
 
-    def _exchange(self, text: bytes, failed: bool = False) -> list[bytes]:
+    def _exchange(self, text: bytes, failed: int = 0) -> list[bytes]:
         """The text of every rank."""
         start = time.perf_counter()
         self.stations += 1
@@ -159,7 +163,8 @@ class World:
         self.waited += time.perf_counter() - start
         for rank, each in enumerate(received):
             if each[0]:
-                raise RankError(f"{self.name(rank)}: {texts[rank].decode()}")
+                kind = RankError if each[0] == REFUSED else LostRankError
+                raise kind(f"{self.name(rank)}: {texts[rank].decode()}")
         return texts
 
     def _all_gather(self, text: bytes) -> list[bytes]:
@@ -216,6 +221,11 @@ ALONE = World()
 _joined: World | None = None
 
 
+def has_joined() -> bool:
+    """Whether this process is one of several ranks that have met."""
+    return _joined is not None
+
+
 @contextmanager
 def joined(scale: Scale, device: str) -> Iterator[World]:
     """The world of this process while it trains; an error in this context ends all ranks."""
@@ -233,7 +243,13 @@ def join(scale: Scale, device: str) -> World:
     A process joins once. `device`: the setting; with one GPU named for all ranks, they share it and talk through gloo.
     """
     global _joined
+    adopt_slurm(scale)
     size = int(os.environ.get("WORLD_SIZE", 1))
+    if size == 1 and scale.gpus * scale.nodes > 1:
+        raise GrpoError(
+            f"field scale.gpus: a script has one rank; run it with torchrun --nproc-per-node {scale.gpus} script.py, "
+            f"or train with grpo train --gpus {scale.gpus}"
+        )
     if size == 1:
         return ALONE
     if _joined is not None:

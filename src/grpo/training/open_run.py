@@ -10,6 +10,7 @@ from typing import Any
 
 from grpo.config import Config, SftConfig
 from grpo.config.schema import as_dict
+from grpo.distributed.worker import remember_run
 from grpo.errors import DiskFullError
 from grpo.record.checkpoints import Checkpoint
 from grpo.record.events import Callback
@@ -43,7 +44,9 @@ def reopen_run(
 def create_run(config: Config | SftConfig, kind: str, stem: str, meta: Mapping[str, Any], undo: ExitStack) -> OpenRun:
     """Create the run and lock it. `undo` closes it with status "failed"; an unnamed run is called `stem`-001, -002 …"""
     folder = Path(config.system.runs)
-    run = Run.create(folder, config.run or fresh_name(folder, stem), kind=kind, config=as_dict(config), meta=meta)
+    name = config.run or fresh_name(folder, stem)
+    remember_run(name)
+    run = Run.create(folder, name, kind=kind, config=as_dict(config), meta=meta)
     undo.callback(run.close)
     undo.callback(_record_failure, run)
     lock = RunLock(run.path)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from grpo.config import Config, SftConfig
 from grpo.config.parse import flat
 from grpo.config.schema import as_dict
+from grpo.distributed.worker import run_to_resume
 from grpo.errors import GrpoError
 from grpo.record.checkpoints import Checkpoint, Checkpoints
 from grpo.record.events import Callback
@@ -32,6 +34,8 @@ COMMANDS = {"grpo": "grpo train", "sft": "grpo sft"}
 def existing_run(config: Config | SftConfig, kind: str) -> Run | None:
     """The run to resume; None where a new run must be created."""
     folder = Path(config.system.runs)
+    if begun := run_to_resume():
+        config = replace(config, run=begun, resume=True)
     if config.resume and not config.run:
         raise GrpoError("field resume: no run is named; name it with --run NAME")
     if not config.run or not (folder / config.run).exists():

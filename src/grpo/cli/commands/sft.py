@@ -7,6 +7,7 @@ from dataclasses import replace
 from grpo.cli.commands.model import find_run
 from grpo.cli.commands.train import exit_code
 from grpo.config.schema import parse_sft, to_toml
+from grpo.distributed.launch import launched
 
 
 def command(arguments: list[str]) -> int:
@@ -17,6 +18,8 @@ def command(arguments: list[str]) -> int:
     if dry_run:
         print(to_toml(config), end="")
         return 0
+    if (code := launched(config.scale, config.system.device, ["sft", *arguments])) is not None:
+        return code
     from grpo.cli.terminal.live import pick_view
     from grpo.training.sft import sft
 

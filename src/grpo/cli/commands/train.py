@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from grpo.cli.commands.model import find_run
 from grpo.config import Config, Dataset
 from grpo.config.schema import from_dict, parse_train, resolve, to_toml
+from grpo.distributed.launch import launched
 
 if TYPE_CHECKING:
     from grpo.record.store import Run
@@ -25,6 +26,8 @@ def command(arguments: list[str]) -> int:
         load_task(config.task, config.data, config.dataset, model=config.model)
         print(to_toml(config), end="")
         return 0
+    if (code := launched(config.scale, config.system.device, ["train", *arguments])) is not None:
+        return code
     from grpo.cli.terminal.live import pick_view
     from grpo.training.loop import train
 

@@ -1,0 +1,221 @@
+"""The agent of one host: torch's elastic agent, which starts the ranks and starts all of them again after one died.
+
+Differences to torch's: signals stop the run after its step instead of killing it, a rank that refused its input is not
+restarted, rank 0 has the terminal, and the reason of a restart is one line.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from subprocess import Popen
+from types import FrameType
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousTimeoutError
+
+from grpo.config import Scale
+from grpo.distributed.worker import LAUNCHER, REFUSED, Launcher, read_ending, run_to_resume
+from grpo.errors import GrpoError, LostRankError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+GRACE = 2
+"""Seconds in which ranks end by themselves after one died, or after a second signal; then they are killed."""
+FAREWELL = 10.0
+"""Seconds that the host of the store waits for the other hosts' ranks to end."""
+ENDED_ELSEWHERE = "another host has ended the run; its terminal says why"
+SHOWN_LINES = 40
+SHOW_CURSOR = "\x1b[?25h"
+
+
+class Refused(Exception):  # noqa: N818  not an error of the launcher: the rank has printed one
+    """A rank refused its input before it joined the others."""
+
+
+class Output(LogsSpecs):
+    """Rank 0 inherits the terminal. The others' stderr goes to a file."""
+
+    def __init__(self, launcher: Launcher):
+        super().__init__()
+        self.launcher = launcher
+
+    @property
+    def root_log_dir(self) -> str:
+        return str(self.launcher.folder)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        for local_rank, variables in envs.items():
+            variables[LAUNCHER] = self.launcher.variable
+            self.launcher.ending(local_rank).unlink(missing_ok=True)
+        hidden = [local_rank for local_rank, variables in envs.items() if variables["RANK"] != "0"]
+        inherited = dict.fromkeys(envs, "")
+        return LogsDest(
+            stdouts=inherited | dict.fromkeys(hidden, os.devnull),
+            stderrs=inherited | {local_rank: str(self.launcher.errors(local_rank)) for local_rank in hidden},
+            error_files=dict.fromkeys(envs, os.devnull),
+        )
+
+
+class Agent(LocalElasticAgent):
+    def __init__(self, spec: WorkerSpec, launcher: Launcher, scale: Scale, *, is_first: bool):
+        super().__init__(spec, Output(launcher))
+        self.launcher, self.scale, self.is_first = launcher, scale, is_first
+        self.stopping = False
+
+    def exit_code(self) -> int:
+        """Start the ranks, wait until they have ended together, and return their exit code."""
+        try:
+            with self._handling_signals():
+                result = self.run()
+        except SignalException:  # torch's handler, before ours was installed again
+            raise KeyboardInterrupt from None
+        except RendezvousTimeoutError:
+            why = f"field scale.nodes: not all {self.scale.nodes} hosts came to {self.scale.join} within"
+            kind = GrpoError if self._worker_group.state == WorkerState.INIT else LostRankError
+            raise kind(f"{why} {self.scale.join_timeout:g} s; start the same command on each host") from None
+        except RendezvousClosedError:
+            raise LostRankError(ENDED_ELSEWHERE) from None
+        if result is None:  # the agent's answer to a closed meeting
+            raise LostRankError(ENDED_ELSEWHERE)
+        endings = [read_ending(self.launcher, worker.local_rank) for worker in self._worker_group.workers]
+        return max(ending.code for ending in endings if ending) if any(endings) else 0
+
+    # Hooks of torch's agent, in the order in which it calls them.
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        started = super()._start_workers(worker_group)
+        self._install_handlers()  # starting the ranks has installed torch's
+        if worker_group.group_rank != 0:
+            first, last = worker_group.workers[0].global_rank, worker_group.workers[-1].global_rank
+            size = worker_group.workers[0].world_size
+            report(f"ranks {first} to {last} of {size} run here; the terminal of the first host shows the run")
+        return started
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if self._fallen():
+            self._end_others()
+            self._judge(self._fallen())
+        result = super()._monitor_workers(worker_group)
+        handler = worker_group.spec.rdzv_handler
+        if result.state == WorkerState.HEALTHY and worker_group.group_world_size != 1 and handler.is_closed():
+            raise LostRankError(ENDED_ELSEWHERE)
+        return result
+
+    def _exit_barrier(self) -> None:
+        """The host of the store leaves last."""
+        group = self._worker_group
+        store: Any = group.store
+        ended = [f"ended/{rank}" for rank in range(group.group_world_size or 1)]
+        deadline = time.monotonic() + FAREWELL
+        with suppress(RuntimeError):  # border: other hosts may be gone
+            store.set(ended[group.group_rank or 0], "")
+            while self.is_first and not store.check(ended) and time.monotonic() < deadline:
+                time.sleep(0.1)
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = GRACE) -> None:
+        super()._shutdown(death_sig, min(timeout, GRACE))
+
+    def _fallen(self) -> dict[int, int]:
+        """Exit codes by local rank of those that did not end together with the others."""
+        codes = {local_rank: process.poll() for local_rank, process in self._processes().items()}
+        return {local_rank: code for local_rank, code in codes.items() if code}
+
+    def _end_others(self) -> None:
+        processes, deadline = self._processes().values(), time.monotonic() + GRACE
+        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def _judge(self, fallen: dict[int, int]) -> None:
+        """Report why ranks fell, and raise an error unless they are to be restarted."""
+        if self.stopping:
+            raise KeyboardInterrupt
+        ranks = {worker.local_rank: worker.global_rank for worker in self._worker_group.workers}
+        if REFUSED in fallen.values():
+            refusals = sorted(local_rank for local_rank, code in fallen.items() if code == REFUSED)
+            if ranks[refusals[0]] != 0:
+                show_end_of(self.launcher.errors(refusals[0]))
+            raise Refused
+        local_rank, cause = self._cause(fallen)
+        if ranks[local_rank] != 0:
+            show_end_of(self.launcher.errors(local_rank))
+        most = self._worker_group.spec.max_restarts
+        if self._remaining_restarts == 0:
+            run = run_to_resume(self.launcher)
+            again = f"; continue with --run {run} --resume" if run else ""
+            raise LostRankError(f"{cause}; restarts used up: {most} of {most}{again}")
+        report(f"{cause}; restart {most - self._remaining_restarts + 1} of {most} from the last checkpoint")
+
+    def _cause(self, fallen: dict[int, int]) -> tuple[int, str]:
+        """(local rank, what happened) of the rank that fell first: a killed one, then a crashed one, then one that lost
+        another."""
+
+        def told(local_rank: int) -> str:
+            ending = read_ending(self.launcher, local_rank)
+            return ending.error if ending else ""
+
+        first = min(fallen, key=lambda local_rank: (fallen[local_rank] > 0, bool(told(local_rank)), local_rank))
+        code = fallen[first]
+        name = f"rank {self._worker_group.workers[first].global_rank} on {_host()}"
+        if code < 0:
+            return first, f"{name} was killed by {signal.Signals(-code).name}"
+        return first, told(first) or f"{name} ended with exit code {code}"
+
+    def _processes(self) -> dict[int, Popen[bytes]]:
+        context: Any = self._pcontext
+        handlers = context.subprocess_handlers if context else {}
+        return {local_rank: handler.proc for local_rank, handler in handlers.items()}
+
+    @contextmanager
+    def _handling_signals(self) -> Iterator[None]:
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        self._install_handlers()
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _install_handlers(self) -> None:
+        for number in SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # under nohup it stays ignored
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        """The first signal is passed on, once to each rank: the run stops after its step. The second ends it now."""
+        running = [process.pid for process in self._processes().values() if process.poll() is None]
+        if self.stopping and number == signal.SIGHUP:
+            return  # a terminal that closes sends it twice
+        if self.stopping or not running:
+            raise KeyboardInterrupt
+        self.stopping = True
+        for pid in running:
+            with suppress(ProcessLookupError):
+                # Until a rank handles signals, SIGTERM ends it even inside a wait for the others; SIGINT would not.
+                os.kill(pid, signal.SIGHUP if number == signal.SIGHUP else signal.SIGTERM)
+
+
+def report(line: str) -> None:
+    cursor = SHOW_CURSOR if sys.stderr.isatty() else ""  # a live view that was killed has hidden it
+    print(f"{cursor}grpo: {line}", file=sys.stderr, flush=True)
+
+
+def show_end_of(errors: Path) -> None:
+    if errors.exists():
+        lines = errors.read_text(errors="replace").splitlines()
+        print(*lines[-SHOWN_LINES:], sep="\n", file=sys.stderr, flush=True)
+
+
+def _host() -> str:
+    return socket.gethostname()
