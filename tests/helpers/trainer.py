@@ -30,7 +30,7 @@ from grpo import kill_points as faults
 from grpo.cli.main import main
 from grpo.model.policy import Policy
 from grpo.record.checkpoints import Checkpoints
-from grpo.record.metrics import TIMED_METRICS
+from grpo.record.metrics import is_timed
 from grpo.tasks import TASKS
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Group, Problem
@@ -169,7 +169,7 @@ class Trainer:
 
 TABLES = {
     "steps": "SELECT step FROM steps",
-    "metrics": f"SELECT * FROM metrics WHERE name NOT IN ({', '.join(f'{name!r}' for name in TIMED_METRICS)})",
+    "metrics": "SELECT * FROM metrics WHERE NOT is_timed(name)",
     "spans": "SELECT step, name FROM spans",
     "groups": "SELECT * FROM groups",
     "prompts": "SELECT * FROM prompts",
@@ -190,6 +190,7 @@ def contents(run: Path) -> dict[str, Any]:
     assert checkpoint is not None
     assert checkpoint.damage() == ""
     db = sqlite3.connect(f"{(run / 'run.db').as_uri()}?mode=ro", uri=True)
+    db.create_function("is_timed", 1, is_timed)
     try:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

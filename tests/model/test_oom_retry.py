@@ -108,7 +108,7 @@ def test_a_run_keeps_and_tells_what_it_found(tmp_path: Path, monkeypatch: pytest
         "evaluation": Evaluation(every=0, problems=4, probes=0),
     }
     with grpo.train(Config(**settings, run="small", system=System(runs=str(tmp_path)))) as run:
-        kept = run.meta("token_budget")
+        [kept] = run.meta("token_budgets")
         told = [finding["text"] for finding in run.findings() if finding["kind"] == "memory"]
     assert kept < 16384
     assert told == [f"step 0: out of memory; micro-batches now hold {kept} tokens"]
@@ -117,8 +117,8 @@ def test_a_run_keeps_and_tells_what_it_found(tmp_path: Path, monkeypatch: pytest
     more = settings | {"steps": 3, "resume": True}
     with grpo.train(Config(**more, run="small", system=System(runs=str(tmp_path)))) as run:
         assert isinstance(run, Run)
-        assert run.meta("token_budget") == kept
+        assert run.meta("token_budgets") == [kept]
     asked = more | {"steps": 4, "checkpoints": Checkpoints(allow_change=True)}
     with grpo.train(Config(**asked, run="small", system=System(runs=str(tmp_path), token_budget=4096))) as run:
-        assert run.meta("token_budget") == 4096, "asked for anew"
+        assert run.meta("token_budgets") == [4096], "asked for anew"
         assert not [found for found in run.findings() if found["kind"] == "memory" and "4096" in found["text"]]

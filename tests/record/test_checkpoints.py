@@ -141,7 +141,11 @@ def update(policy: Policy, optimizer: AdamW, seed: int) -> None:
 
 def save_policy(checkpoints: Checkpoints, step: int, policy: Policy, optimizer: AdamW) -> None:
     state = {"policy_version": policy.version}
-    checkpoints.save(step, lambda: take_snapshot(policy, optimizer, Mirror(), state))
+    checkpoints.save(step, lambda: take_snapshot(policy, Mirror(), state, tensors_of(policy, optimizer)))
+
+
+def tensors_of(policy: Policy, optimizer: AdamW) -> dict[str, dict[str, torch.Tensor]]:
+    return {"model": policy.weights(), "optimizer": optimizer.state()}
 
 
 def test_a_model_and_its_optimizer_go_on_as_if_never_saved(tmp_path: Path) -> None:
@@ -218,7 +222,7 @@ def test_a_snapshot_is_taken_only_when_the_one_before_is_written(
     for step in (1, 2, 3):
         update(policy, optimizer, step)
         expected.append({name: weight.clone() for name, weight in policy.weights().items()})
-        checkpoints.save(step, lambda: take_snapshot(policy, optimizer, mirror, {}))
+        checkpoints.save(step, lambda: take_snapshot(policy, mirror, {}, tensors_of(policy, optimizer)))
     checkpoints.wait()
     for step in (1, 2, 3):
         found = load_file(checkpoints.folder / f"step-00000{step}" / "model" / "model.safetensors")

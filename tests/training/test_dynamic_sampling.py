@@ -12,6 +12,7 @@ import pytest
 import grpo
 from grpo.config import Config, Evaluation, System
 from grpo.config.schema import Loss
+from grpo.distributed.world import ALONE
 from grpo.rewards import Scorer
 from grpo.rollout.scripted import ScriptedEngine
 from grpo.tasks.arithmetic import Arithmetic
@@ -38,7 +39,7 @@ class Fake:
         self.asked: list[tuple[int, int, int]] = []
         settings = {"beta": 0.0, "dynamic_sampling": refill} | loss
         self.config = Config(group_size=2, prompts_per_step=prompts, loss=Loss(**settings))
-        self.task, self.engine = self, self
+        self.task, self.engine, self.world = self, self, ALONE
 
     def sampling(self, step: int) -> None: ...
 

@@ -63,7 +63,7 @@ def test_a_message_names_few_of_many_changed_files(tmp_path: Path, package: Path
     for room in PACKAGES:
         edit(package / room / "__init__.py")
     names = ", ".join(f"{room}/__init__.py changed" for room in PACKAGES[:4])
-    with pytest.raises(GrpoError, match=f"began with other inputs: grpo code: {names} and 3 more; restore"):
+    with pytest.raises(GrpoError, match=f"began with other inputs: grpo code: {names} and 4 more; restore"):
         grpo.train(replace(config, steps=2))
 
 

@@ -18,7 +18,7 @@ from grpo.model.load import load_policy
 from grpo.model.optimizer import lr_warnings, make_optimizer
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.events import Callback
-from grpo.record.metrics import TIMED_METRICS
+from grpo.record.metrics import is_timed
 from grpo.record.store import Run
 from grpo.tasks import TASKS
 from grpo.tasks.arithmetic import Arithmetic
@@ -38,7 +38,7 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
 
 
 def timeless(run: Run) -> list[dict[str, float]]:
-    return [{name: value for name, value in row.items() if name not in TIMED_METRICS} for row in run.metrics()]
+    return [{name: value for name, value in row.items() if not is_timed(name)} for row in run.metrics()]
 
 
 def assert_same_run(a: Run, b: Run) -> None:

@@ -84,6 +84,11 @@ class LossStatistics:
         joined["ratio_max"] = torch.maximum(self.ratio_max, other.ratio_max)
         return LossStatistics(**joined)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled with its values in main memory: another process may not have this one's GPU."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return _rebuilt, ({name: None if value is None else value.cpu() for name, value in values.items()},)
+
     def __getitem__(self, metric: str) -> float:
         return self.metrics()[metric]
 
@@ -94,6 +99,10 @@ class LossStatistics:
         divisors |= dict.fromkeys(("loss", "policy_loss", "kl_loss", "entropy_bonus", "ratio_min", "ratio_max"), 1.0)
         measured = {name: getattr(self, name) for name in divisors if getattr(self, name) is not None}
         return {name: float(value) / divisors[name] for name, value in measured.items()}
+
+
+def _rebuilt(values: Mapping[str, Any]) -> LossStatistics:
+    return LossStatistics(**values)
 
 
 def reward_statistics(

@@ -127,7 +127,7 @@ class Shards:
                         self.weights[span.weight].grad = None
                 mine = buffer.new_empty(bucket.interval)
                 _reduce_scatter(mine, flat, self.world.tensors)
-                squares += torch.linalg.vector_norm(mine).double().square()
+                squares += torch.linalg.vector_norm(mine, dtype=torch.float64).square()  # in float32 long sums drift
                 for span, piece in zip(spans, pieces, strict=True):
                     piece.grad = span.within(mine).to(piece.dtype) if present >> span.weight & 1 else None
             dist.all_reduce(squares, group=self.world.tensors)

@@ -19,21 +19,20 @@ from grpo.errors import GrpoError
 
 if TYPE_CHECKING:
     from grpo.model.policy import Policy
-    from grpo.record.store import Run
 
 SMALL_MODEL = 5_000_000
 """Parameters below which one thread is used: a second makes an idle machine a fifth faster and a busy one ten times
 slower, because waiting threads spin."""
 
 
-def prepare_machine(system: System, policy: Policy, run: Run | None = None) -> int:
-    """Sets determinism and the number of threads, and returns that number.
+def prepare_machine(system: System, policy: Policy, kept: int = 0, ranks: int = 1) -> int:
+    """Sets determinism and the number of threads, and returns that number. `ranks`: processes that share the cores.
 
-    A resumed run gets as many threads as it began with: their number changes the last bits.
+    A resumed run gets as many threads as it began with (`kept`): their number changes the last bits.
     """
     parameters = sum(weight.numel() for weight in policy.model.parameters())
-    fitting = 1 if parameters < SMALL_MODEL else os.cpu_count() or 1
-    torch.set_num_threads(system.threads or (run.meta("threads") if run else None) or fitting)
+    fitting = 1 if parameters < SMALL_MODEL else max(1, (os.cpu_count() or 1) // ranks)
+    torch.set_num_threads(system.threads or kept or fitting)
     if policy.compute_dtype == torch.float16:
         # Otherwise partial sums of a matrix product are rounded to float16 before they are added.
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False

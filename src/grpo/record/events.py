@@ -68,6 +68,13 @@ class Terminal(Callback):
         print(f"grpo: {one_line(text)}", file=sys.stderr)
 
 
+class Silent(Terminal):
+    """The view of ranks other than 0: rank 0 reports for all."""
+
+    def on_warning(self, text: str) -> None:
+        pass
+
+
 class Callbacks(Callback):
     """Passes every event to each callback in turn. Adds a `Terminal` where there is none."""
 

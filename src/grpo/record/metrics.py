@@ -246,12 +246,14 @@ METRICS: dict[str, Metric] = {
         "prompts per step × group size × length_mean; with dynamic sampling up to dynamic_sampling times that.",
     ),
     "tokens_per_second": Metric(
-        "tokens divided by the seconds of the rollout, which include scoring where groups are replaced.",
+        "tokens divided by the seconds of the rollout, which include scoring where groups are replaced; with several "
+        "ranks, all tokens by the seconds of the slowest.",
         "tokens per second",
         "Steady; it falls as completions grow.",
     ),
     "peak_memory": Metric(
-        "Peak memory since the program began: of tensors on a GPU, of the whole process on a CPU.",
+        "Peak memory since the program began: of tensors on a GPU, of the whole process on a CPU; with several ranks, "
+        "that of the rank with most.",
         "bytes",
         "Rises once, to about the prediction of grpo plan, and stays.",
     ),
@@ -292,11 +294,14 @@ EVAL_METRICS: dict[str, Metric] = {
 }
 
 
-PREFIXES = ("logged/", "part/")
+PREFIXES = ("logged/", "part/", "idle/")
 """Names that need no definition: `logged/X` is what reward functions log as X with `log_metric`, `part/X` the mean of
-the reward's part X."""
-TIMED_METRICS = frozenset(["tokens_per_second", "peak_memory"])
-"""Metrics that measure the machine. All others are the same when a run is repeated."""
+the reward's part X, `idle/R` the idle share of rank R."""
+
+
+def is_timed(name: str) -> bool:
+    """Whether the metric measures the machine. All others are the same when a run is repeated."""
+    return name in ("tokens_per_second", "peak_memory") or name.startswith("idle/")
 
 
 def is_metric(name: str, listed: Mapping[str, Metric] = METRICS) -> bool:
@@ -342,7 +347,8 @@ def markdown() -> str:
         "",
         "Step k is the k-th batch, counted from 0. A task's trait X is recorded as `X_share`. What reward functions",
         "log as X with `log_metric` is recorded as `logged/X`, averaged over the step's completions. `part/X` is the",
-        "mean of the reward's part X, before its weight, over the completions that it applies to.",
+        "mean of the reward's part X, before its weight, over the completions that it applies to. With several ranks,",
+        "`idle/R` is the share of the step that rank R waited for the others and for the network.",
         "",
         *_rows(METRICS),
         "",

@@ -23,7 +23,7 @@ from grpo.errors import DiskFullError, GrpoError
 from grpo.kill_points import point
 from grpo.record import columns
 from grpo.record.columns import as_json, completion_rows, content, group_row, insert, metric_rows
-from grpo.record.metrics import EVAL_METRICS, TIMED_METRICS, check_names
+from grpo.record.metrics import EVAL_METRICS, check_names, is_timed
 from grpo.record.provenance import provenance
 from grpo.record.reader import RunReader, connect, run_names, run_path
 from grpo.types import Group
@@ -122,7 +122,7 @@ class Run(RunReader):
         """How a step that is made again, after a kill, differs from its earlier record, apart from its times. Empty:
         it is the same, or it was never recorded."""
         known = dict(self._db.execute("SELECT name, value FROM metrics WHERE step = ?", (step,)).fetchall())
-        before: dict[str, Any] = {f"metric {name}": known[name] for name in known.keys() - TIMED_METRICS}
+        before: dict[str, Any] = {f"metric {name}": known[name] for name in known if not is_timed(name)}
         wanted = ", ".join(columns.CONTENT)
         for group, sample, *values in self._db.execute(
             f"SELECT group_index, sample_index, {wanted} FROM completions WHERE step = ?", (step,)
@@ -131,7 +131,7 @@ class Run(RunReader):
         if not before:
             return []
         after: dict[str, Any] = {
-            f"metric {name}": value for _, name, value in metric_rows(step, metrics) if name not in TIMED_METRICS
+            f"metric {name}": value for _, name, value in metric_rows(step, metrics) if not is_timed(name)
         }
         for index, group in enumerate(groups):
             after |= {f"completion {index}/{i}": content(done) for i, done in enumerate(group.completions)}

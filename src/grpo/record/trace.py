@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from grpo.distributed.world import World
 from grpo.types import Completion, Group, Trace
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class Traces:
     """Collects traces during the updates of a step. Of several updates on a completion, the last one is kept."""
 
     def __init__(self, groups: Sequence[Group], count: int):
-        self.selected = {done for index in traced_groups(groups, count) for done in groups[index].completions}
+        self.selected = [done for index in traced_groups(groups, count) for done in groups[index].completions]
+        self.places = {done: place for place, done in enumerate(self.selected)}
         self.collected: dict[Completion, Trace] = {}
 
     def collect(
@@ -33,9 +35,14 @@ class Traces:
     ) -> None:
         """Copy the selected completions of one micro-batch, whose rows are in the order of `completions`."""
         for row, done in enumerate(completions):
-            if done in self.selected:
+            if done in self.places:
                 logp_L, entropy_L = (grid[row, : len(done)].detach().cpu().numpy() for grid in (logp_NL, entropy_NL))
                 self.collected[done] = Trace(logp_L, entropy_L, denominator)
+
+    def gather(self, world: World) -> None:
+        """Adds what the other ranks collected. On all of them `selected` has the same order."""
+        for part in world.meet({self.places[done]: trace for done, trace in self.collected.items()}):
+            self.collected |= {self.selected[place]: trace for place, trace in part.items()}
 
     def add_to(self, groups: Sequence[Group]) -> list[Group]:
         """The groups with the traces of their completions."""

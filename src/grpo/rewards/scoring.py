@@ -210,6 +210,8 @@ class Pending:
 
     def add(self, groups: Sequence[Group]) -> None:
         """Starts to score these groups too."""
+        if not groups:
+            return
         workers, rewards = self.scorer.workers, self.scorer.rewards
         requests = [
             Request(

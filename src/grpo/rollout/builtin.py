@@ -55,6 +55,8 @@ class Engine:
         self, problems: Sequence[Problem], group_size: int, sampling: Sampling
     ) -> Iterator[list[Group]]:
         """The groups of `sample`, a sampling batch at a time: as many whole groups as memory holds."""
+        if not problems:  # a rank may have none
+            return
         new_tokens, device = sampling.max_new_tokens, self.policy.device
         prompts = [self._prompt_tokens(problem, new_tokens) for problem in problems]
         ids = [problem.id for problem in problems]

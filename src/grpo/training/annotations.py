@@ -15,6 +15,7 @@ from typing import Self
 import torch
 
 from grpo.config import Config
+from grpo.distributed.world import ALONE, World
 from grpo.model.critic import Critic
 from grpo.model.lora import switched_off
 from grpo.model.oom_retry import within_memory
@@ -107,14 +108,19 @@ class Annotations:
         return forwards
 
 
-def add_old_logprobs(groups: Sequence[Group], policy: Policy, config: Config) -> list[Group]:
+def add_old_logprobs(groups: Sequence[Group], policy: Policy, config: Config, world: World = ALONE) -> list[Group]:
     """+ log-probs before the first of several updates, for completions with a gradient that lack them."""
     if not has_several_updates(config):
         return list(groups)
     needed = contributing([group for group in groups if group.completions[0].old_logprobs is None], config)
-    found = annotate(
-        needed, _logp(policy, config), "old_logprobs", policy=policy, token_budget=config.system.token_budget
+    mine = annotate(
+        world.mine(needed),
+        _logp(policy, config),
+        "old_logprobs",
+        policy=policy,
+        token_budget=config.system.token_budget,
     )
+    found = world.gather(mine)
     before, after = ([done for group in part for done in group.completions] for part in (needed, found))
     replaced = dict(zip(before, after, strict=True))
     return [

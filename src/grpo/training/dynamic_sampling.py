@@ -19,26 +19,28 @@ if TYPE_CHECKING:
 def replace_without_signal(
     groups: Sequence[Group], session: Session, step: int
 ) -> tuple[list[Group], dict[str, float]]:
-    """`prompts_per_step` scored groups with signal, and the metrics groups_drawn, groups_kept and tokens.
+    """This rank's part of `prompts_per_step` scored groups with signal, and the metrics groups_drawn, groups_kept and
+    tokens. `groups`: those that this rank has sampled.
 
     Each round samples as many problems as groups are missing. At the limit the step continues with the groups it has.
     If none has signal it continues with the first ones, which have no gradient.
     """
-    config = session.config
+    config, world = session.config, session.world
     if not replaces_groups(config):
         return list(groups), {}
-    limit = max_groups(config)
+    groups, limit = world.gather(groups), max_groups(config)
     drawn, kept, round_number = len(groups), with_signal(groups, config), 0
     tokens = count_tokens(groups)
     while (missing := config.prompts_per_step - len(kept)) and drawn < limit:
         round_number += 1
         problems = fresh_problems(session.task, step, round_number, min(missing, limit - drawn), config.seed)
-        fresh = session.engine.sample(problems, config.group_size, session.sampling(step))
-        kept += with_signal(session.score(fresh, step), config)
+        sampled = session.engine.sample(world.mine(problems), config.group_size, session.sampling(step))
+        fresh = world.gather(session.score(sampled, step))
+        kept += with_signal(fresh, config)
         drawn += len(problems)
         tokens += count_tokens(fresh)
     draws = {"groups_drawn": float(drawn), "groups_kept": float(len(kept)), "tokens": float(tokens)}
-    return kept or list(groups), draws
+    return world.mine(kept or groups), draws
 
 
 def max_groups(config: Config) -> int:

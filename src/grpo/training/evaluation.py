@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from grpo.distributed.world import ALONE, World
 from grpo.rewards import Scorer
 from grpo.rollout.protocol import Sampling, SamplingEngine
 from grpo.types import Completion, Group, Problem
@@ -18,6 +19,7 @@ def evaluate(
     problems: Sequence[Problem],
     sampling: Sampling,
     step: int = 0,
+    world: World = ALONE,
 ) -> tuple[dict[str, float], list[Group]]:
     """Metrics of one sampled and one greedy completion per problem, and the groups of sampled ones.
 
@@ -25,9 +27,9 @@ def evaluate(
     the number of training steps before it, which reward functions see.
     """
     sampling = replace(sampling, step=0, purpose="eval")
-    sampled = scorer.score(engine.sample(problems, 1, sampling), step)
     greedily = replace(sampling, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-    greedy = scorer.score(engine.sample(problems, 1, greedily), step)
+    mine = world.mine(problems)
+    sampled, greedy = (world.gather(scorer.score(engine.sample(mine, 1, each), step)) for each in (sampling, greedily))
     completions = [group.completions[0] for group in sampled]
     row = accuracy_row(completions)
     row |= {f"greedy_{name}": value for name, value in accuracy_row([g.completions[0] for g in greedy]).items()}

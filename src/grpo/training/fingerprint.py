@@ -27,7 +27,7 @@ from grpo.training.source_files import files_of, own_files
 from grpo.types import Problem
 
 PACKAGE = Path(__file__).parents[1]
-PACKAGES = ("config", "core", "model", "rewards", "rollout", "tasks", "training")
+PACKAGES = ("config", "core", "distributed", "model", "rewards", "rollout", "tasks", "training")
 """Subpackages whose code affects the numbers, in addition to the top-level modules. Record, lab and command line only
 show them; only the lab uses core/explain."""
 

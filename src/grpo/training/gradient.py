@@ -17,6 +17,7 @@ from grpo.config.presets import load_surrogate
 from grpo.config.sections import Loss
 from grpo.core import LossStatistics, denominator, policy_loss
 from grpo.core.statistics import SIGNAL_SHARES
+from grpo.distributed.world import ALONE, World
 from grpo.model.critic import Critic
 from grpo.model.oom_retry import within_memory
 from grpo.model.packing import pack
@@ -102,18 +103,20 @@ def accumulate_gradients(
     critic: Critic | None = None,
     warming_up: bool = False,
     traces: Traces | None = None,
+    world: World = ALONE,
 ) -> Gradient:
-    """Leaves the gradient of one optimizer step in the weights, micro-batch by micro-batch.
+    """Leaves this rank's share of one optimizer step's gradient in the weights, micro-batch by micro-batch. The
+    optimizer adds the shares up.
 
     While the critic warms up, only the critic's weights get one. `traces` collects the values of every token.
     """
     lengths_N = torch.tensor([len(completion) for group in groups for completion in group.completions])
     divide_by = denominator(lengths_N, config.loss.aggregate, config.max_new_tokens)
     tokens = int(lengths_N.sum())
-    kept = contributing(groups, config, critic)
+    kept = share(contributing(groups, config, critic), world)
     loss_scale = policy.loss_scale(max(divide_by, tokens))
 
-    def accumulate(token_budget: int) -> Gradient:
+    def accumulate(token_budget: int) -> Sums:
         # Sums stay on the GPU until the end: reading one earlier would make host and GPU wait for each other.
         zero = torch.zeros((), device=policy.device)
         total, gap, errors = None, zero, zero
@@ -134,8 +137,7 @@ def accumulate_gradients(
                 traces.collect(islice(in_order, len(forward.logp_NL)), forward.logp_NL, forward.entropy_NL, divide_by)
             total = statistics if total is None else total + statistics
             gap = gap + forward.gap
-        assert total is not None
-        return Gradient(total, float(gap) / float(total.tokens), float(errors) if critic else None)
+        return Sums(total, float(gap), float(errors))
 
     def discard_gradients() -> None:
         policy.model.zero_grad(set_to_none=True)
@@ -146,7 +148,34 @@ def accumulate_gradients(
     unscale(policy.model.parameters(), loss_scale)
     if critic is not None:
         unscale((weight for _, weight in critic.named_parameters()), loss_scale)
-    return found
+    return reduce(add, world.meet(found)).gradient(critic is not None)
+
+
+def share(groups: Sequence[Group], world: World) -> list[Group]:
+    """The groups whose gradient this rank computes: whole ones, so that each prompt is computed once, balanced by
+    tokens."""
+    sizes = [len(group.prompt_tokens) + sum(map(len, group.completions)) for group in groups]
+    return world.share(groups, sizes)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a rank measured while it computed its share of a gradient; `+` adds ranks."""
+
+    statistics: LossStatistics | None
+    """None: the rank had no work."""
+    gap: float
+    """Summed |sampler logp − trainer logp|."""
+    errors: float
+    """Of the critic."""
+
+    def __add__(self, other: Sums) -> Sums:
+        measured = [each.statistics for each in (self, other) if each.statistics is not None]
+        return Sums(reduce(add, measured) if measured else None, self.gap + other.gap, self.errors + other.errors)
+
+    def gradient(self, has_critic: bool) -> Gradient:
+        assert self.statistics is not None
+        return Gradient(self.statistics, self.gap / float(self.statistics.tokens), self.errors if has_critic else None)
 
 
 def unscale(weights: Iterable[torch.nn.Parameter], loss_scale: float) -> None:

@@ -11,6 +11,7 @@ from statistics import fmean as mean
 from typing import Any
 
 from grpo.config import Config
+from grpo.distributed.world import ALONE, World, joined
 from grpo.model.critic import Critic
 from grpo.model.optimizer import AdamW, take_step
 from grpo.model.policy import Policy
@@ -56,21 +57,22 @@ def train(
     `callbacks` are instances of `grpo.Callback` subclasses. Without any, only warnings are printed.
     """
     config, inputs = Inputs.take(config, task, reward, data, eval_data, eval_reward)
-    session = Session.start(config, callbacks, inputs)
-    with session.recorded():
-        loop(session)
+    with joined(config.scale, config.system.device) as world:
+        session = Session.start(config, callbacks, inputs, world)
+        with session.recorded():
+            loop(session)
     return session.run
 
 
 def loop(session: Session) -> None:
-    config, task, policy = session.config, session.task, session.policy
+    config, task, policy, world = session.config, session.task, session.policy, session.world
     for step in range(session.first_step, config.steps):
         if step % (config.evaluation.every or config.steps) == 0:
             session.evaluate(step)
         session.refresh_reference(step)
         clock = Clock("rollout", "reward", "update")
         with clock("rollout"):
-            problems = task.draw(step, config.prompts_per_step, config.seed)
+            problems = world.mine(task.draw(step, config.prompts_per_step, config.seed))
             scoring = session.sample(problems, step)
         with clock("update"):
             annotations = Annotations.start(scoring.groups, policy, session.reference, config, session.critic)
@@ -79,14 +81,14 @@ def loop(session: Session) -> None:
         with clock("rollout"):
             groups, draws = replace_without_signal(groups, session, step)
         with clock("update"):
-            groups = annotations.finish(groups)
+            groups = world.gather(annotations.finish(groups))
             groups, rewards = credit(groups, config)
-            groups = add_old_logprobs(groups, policy, config)
+            groups = add_old_logprobs(groups, policy, config, world)
             traces = Traces(groups, config.system.token_groups)
-            updates = update(policy, session.optimizer, groups, config, step, session.critic, traces)
+            updates = update(policy, session.optimizer, groups, config, step, session.critic, traces, world)
         metrics = rewards | updates | describe(groups, draws, clock)
         session.record(step, traces.add_to(groups), metrics, clock.seconds)
-        if session.stop.requested:
+        if session.stopping:
             return session.checkpoint(step + 1, last=True)
         if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:
             session.checkpoint(step + 1)
@@ -122,6 +124,7 @@ def update(
     step: int,
     critic: Critic | None = None,
     traces: Traces | None = None,
+    world: World = ALONE,
 ) -> dict[str, float]:
     """`epochs` passes over the groups, each of `minibatches` optimizer steps. `traces` collects token values."""
     settings = config.optimizer
@@ -135,7 +138,7 @@ def update(
         # Without a gradient, Adam's momentum would still move the weights.
         if not contributing(minibatch, config, critic):
             continue
-        found = accumulate_gradients(policy, minibatch, config, critic, warming_up, traces)
+        found = accumulate_gradients(policy, minibatch, config, critic, warming_up, traces, world)
         if critic is not None:
             norm = critic.optimizer.descend(lr=scheduled(config.critic.lr), grad_clip=settings.grad_clip)
             skipped += not math.isfinite(norm)
@@ -147,6 +150,8 @@ def update(
                 continue
             norms.append(norm)
         gradients.append(found)
+    if traces:
+        traces.gather(world)
     metrics = {"lr": lr, "updates": float(len(norms)), "skipped_updates": float(skipped)}
     if gradients:
         metrics |= over_updates(gradients)

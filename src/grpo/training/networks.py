@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grpo.config import Config, Optimizer, SftConfig
+from grpo.distributed.world import ALONE, World
 from grpo.errors import GrpoError
 from grpo.model.critic import Critic, make_critic
 from grpo.model.device import placement
@@ -12,6 +13,7 @@ from grpo.model.load import load_policy, load_tokenizer
 from grpo.model.lora import adapt, freeze
 from grpo.model.lora import restore as restore_adapter
 from grpo.model.optimizer import AdamW, make_optimizer
+from grpo.model.plan.shard import Shard
 from grpo.model.policy import Policy
 from grpo.record.checkpoints import Checkpoint
 from grpo.training.preflight import check_shape
@@ -26,35 +28,43 @@ class Networks:
     critic: Critic | None = None
 
 
-def load_networks(config: Config, checkpoint: Checkpoint | None) -> Networks:
-    """Policy and optimizer, with the reference and critic that the loss needs."""
-    policy = load_trainable(config, checkpoint)
+def load_networks(
+    config: Config, checkpoint: Checkpoint | None, world: World = ALONE, shard: Shard = "none"
+) -> Networks:
+    """Policy and optimizer, with the reference and critic that the loss needs.
+
+    Only rank 0 has the checkpoint; the other ranks load the model that the run began with and receive the rest.
+    """
+    policy = load_trainable(config, checkpoint, world)
     reference = None
     if config.loss.beta and config.lora.rank:
         reference = policy  # with its adapter switched off
     elif config.loss.beta:
         reference = load_policy(config.model, **placement(config.system))
         freeze(reference)
-    optimizer = make_optimizer(policy, config.optimizer)
-    critic = make_critic(config, policy) if config.loss.baseline == "value" else None
+    optimizer = make_optimizer(policy, config.optimizer, world, shard)
+    critic = make_critic(config, policy, world, shard) if config.loss.baseline == "value" else None
     if critic is not None:
         critic.body.gradient_checkpointing = config.system.gradient_checkpointing
     networks = Networks(policy, optimizer, reference, critic)
-    if checkpoint:
-        restore_policy(policy, optimizer, checkpoint, config.model)
-        _restore_others(networks, config, checkpoint)
+    if world.any(checkpoint is not None):
+        restore_policy(policy, optimizer, checkpoint, config.model, world)
+        _restore_others(networks, config, checkpoint, world)
     return networks
 
 
-def load_for_sft(config: SftConfig, checkpoint: Checkpoint | None) -> Networks:
-    policy = load_trainable(config, checkpoint)
-    optimizer = make_optimizer(policy, Optimizer(adam_beta2=0.98, weight_decay=config.weight_decay))
-    if checkpoint:
-        restore_policy(policy, optimizer, checkpoint, config.model)
+def load_for_sft(
+    config: SftConfig, checkpoint: Checkpoint | None, world: World = ALONE, shard: Shard = "none"
+) -> Networks:
+    policy = load_trainable(config, checkpoint, world)
+    settings = Optimizer(adam_beta2=0.98, weight_decay=config.weight_decay)
+    optimizer = make_optimizer(policy, settings, world, shard)
+    if world.any(checkpoint is not None):
+        restore_policy(policy, optimizer, checkpoint, config.model, world)
     return Networks(policy, optimizer)
 
 
-def load_trainable(config: Config | SftConfig, checkpoint: Checkpoint | None) -> Policy:
+def load_trainable(config: Config | SftConfig, checkpoint: Checkpoint | None, world: World = ALONE) -> Policy:
     """The policy with the weights of the checkpoint, or else of the model; with LoRA, the model with the checkpoint's
     adapter, or else a new one. The tokenizer and its chat template are the model's: a resume may accept others."""
     whole = None if config.lora.rank else checkpoint
@@ -68,26 +78,33 @@ def load_trainable(config: Config | SftConfig, checkpoint: Checkpoint | None) ->
         adapt(policy, config.lora, config.seed)
         if checkpoint:
             restore_adapter(policy.model, checkpoint.model)
+    world.broadcast([weight.detach() for _, weight in policy.trainable()])
     return policy
 
 
-def restore_policy(policy: Policy, optimizer: AdamW, checkpoint: Checkpoint, model: str) -> None:
+def restore_policy(
+    policy: Policy, optimizer: AdamW, checkpoint: Checkpoint | None, model: str, world: World = ALONE
+) -> None:
     """Name, number of updates and AdamW's moments; the weights are loaded with the policy."""
-    policy.name, policy.version = model, checkpoint.state["policy_version"]
-    optimizer.restore(checkpoint.tensors("optimizer"))
+    policy.name = model
+    policy.version = world.from_first(lambda: checkpoint.state["policy_version"] if checkpoint else 0)
+    optimizer.restore(checkpoint.tensors("optimizer") if checkpoint else {})
 
 
-def _restore_others(networks: Networks, config: Config, checkpoint: Checkpoint) -> None:
+def _restore_others(networks: Networks, config: Config, checkpoint: Checkpoint | None, world: World) -> None:
     if networks.critic is not None:
-        if not checkpoint.has("critic"):
+        if checkpoint and not checkpoint.has("critic"):
             raise GrpoError(
                 "field loss.baseline: the run began without a critic, so it has none to resume; start another run"
             )
-        networks.critic.restore(checkpoint.tensors("critic"))
+        networks.critic.restore(checkpoint.tensors("critic") if checkpoint else {})
     # Without a refresh before the checkpoint, the reference is still the model the run began with.
-    if networks.reference is not None and config.loss.refresh and checkpoint.has("reference"):
-        refreshed = checkpoint.tensors("reference")
-        # The file holds tied weights once, under their first name.
-        networks.reference.model.load_state_dict(
-            {name.removeprefix("reference/"): tensor for name, tensor in refreshed.items()}, strict=False
-        )
+    if networks.reference is not None and config.loss.refresh:
+        model = networks.reference.model
+        if checkpoint and checkpoint.has("reference"):
+            refreshed = checkpoint.tensors("reference")
+            # The file holds tied weights once, under their first name.
+            model.load_state_dict(
+                {name.removeprefix("reference/"): tensor for name, tensor in refreshed.items()}, strict=False
+            )
+        world.broadcast(list(networks.reference.weights().values()))

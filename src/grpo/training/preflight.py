@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from rich.filesize import decimal as readable
 
 from grpo.config import Config
+from grpo.distributed.world import ALONE, World
 from grpo.errors import GrpoError
 from grpo.model.device import free_memory, pick_precision
 from grpo.model.oom_retry import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS, tokens_at_once
 from grpo.model.packing import pack
 from grpo.model.plan import PRECISIONS, Memory, Shape, Work, memory_of, needs, read_config, shape_of
+from grpo.model.plan.shard import Shard, pick_shard, refuse_shard
 from grpo.model.policy import Policy, logprobs
 from grpo.model.prompt import template_warnings
 from grpo.rewards import Scorer
@@ -138,11 +142,13 @@ class Sizes:
     token_budget: int
     predicted: int | None = None
     """Peak bytes; None where the model's config.json does not say enough."""
+    shard: Shard = "none"
+    """What ranks divide among them."""
 
 
-def check_memory(config: Config, task: Task, device: torch.device) -> Sizes:
+def check_memory(config: Config, task: Task, device: torch.device, world: World = ALONE) -> Sizes:
     """Compare predicted with free memory before anything is loaded, from the model's config.json. On a GPU, an
-    automatic token budget is the largest that fits."""
+    automatic token budget is the largest that fits. Rank 0 decides what ranks divide among them."""
     requested = config.system.token_budget
     try:
         shape = shape_of(read_config(config.model), config.model)
@@ -151,21 +157,40 @@ def check_memory(config: Config, task: Task, device: torch.device) -> Sizes:
     texts = [problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)]
     # A token has about three characters with a large vocabulary, and one with a small one.
     longest = max(map(len, texts)) // (3 if shape.vocabulary > 1000 else 1)
-    free, budget = free_memory(device), requested or (MAX_TOKENS if device.type == "cuda" else DEFAULT_TOKENS)
+    alone = device.type == "cuda" and device.index is None
+    free = free_memory(device) // (1 if alone else world.local_size)  # ranks may share a machine's memory
 
-    def needed(tokens: int) -> int:
-        return predicted_memory(config, shape, longest, device, tokens).peak
+    def needed(tokens: int, shard: Shard) -> int:
+        return predicted_memory(config, shape, longest, device, tokens, shard, world.size).peak
 
+    shard = world.from_first(lambda: choose_shard(config, needed, free, world.size))
+    budget = requested or (MAX_TOKENS if device.type == "cuda" else DEFAULT_TOKENS)
     if not requested:
-        while budget > MIN_TOKENS and needed(budget) > SHARE_OF_FREE * free:
+        while budget > MIN_TOKENS and needed(budget, shard) > SHARE_OF_FREE * free:
             budget //= 2
-    if needed(budget) > free:
+    if needed(budget, shard) > free:
         raise GrpoError(
-            f"field model: training {config.model} takes about {readable(needed(budget))}, and {readable(free)} "
+            f"field model: training {config.model} takes about {readable(needed(budget, shard))}, and {readable(free)} "
             f"are free on {device}; lower prompts_per_step or max_new_tokens, turn on "
             "system.gradient_checkpointing, or choose a smaller model (see grpo plan)"
         )
-    return Sizes(budget, needed(budget))
+    return Sizes(budget, needed(budget, shard), shard)
+
+
+def choose_shard(config: Config, needed: Callable[[int, Shard], int], free: int, ranks: int) -> Shard:
+    """What ranks divide among them: the configured mode, or the first that fits with micro-batches of the usual size,
+    or else with small ones. `needed`: bytes by tokens per micro-batch and mode."""
+    wanted, requested = config.scale.shard, config.system.token_budget
+    if ranks == 1:
+        return "none"
+    if wanted != "auto":
+        least = partial(needed, requested or MIN_TOKENS)
+        if least(wanted) > free:
+            raise refuse_shard(wanted, least, free, ranks)
+        return wanted
+    sizes = [requested] if requested else [DEFAULT_TOKENS, MIN_TOKENS]
+    fitting = (pick_shard(partial(needed, tokens), SHARE_OF_FREE * free, ranks) for tokens in sizes)
+    return next((shard for shard in fitting if shard), "weights")
 
 
 def check_shape(model: str, checkpoint: Path) -> None:
@@ -183,9 +208,15 @@ def check_shape(model: str, checkpoint: Path) -> None:
 
 
 def predicted_memory(
-    config: Config, shape: Shape, prompt_tokens: int, device: torch.device, token_budget: int = 0
+    config: Config,
+    shape: Shape,
+    prompt_tokens: int,
+    device: torch.device,
+    token_budget: int = 0,
+    shard: Shard = "none",
+    ranks: int = 1,
 ) -> Memory:
-    """Memory of the run with prompts of this length and completions of `max_new_tokens`."""
+    """Memory of each rank with prompts of this length and completions of `max_new_tokens`."""
     return memory_of(
         shape,
         Work.of(config, max(1, prompt_tokens), token_budget),
@@ -194,6 +225,8 @@ def predicted_memory(
         on_gpu=device.type == "cuda",
         lora=config.lora.rank,
         gradient_checkpointing=config.system.gradient_checkpointing,
+        shard=shard,
+        ranks=ranks,
     )
 
 

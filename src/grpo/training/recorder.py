@@ -59,13 +59,13 @@ class Recorder:
         groups: Sequence[Group],
         metrics: Mapping[str, float],
         seconds: Mapping[str, float],
-        token_budget: int,
+        token_budgets: Sequence[int],
     ) -> None:
         """Start to write a step after the previous one is written. The arguments must not change afterwards."""
         self.wait()
         self._hurry.clear()
         spans, self.waited = {**seconds, "record": self.waited}, 0.0
-        self._writing = self._thread.submit(self._write, step, groups, metrics, spans, time.time(), token_budget)
+        self._writing = self._thread.submit(self._write, step, groups, metrics, spans, time.time(), token_budgets)
 
     def wait(self) -> None:
         """Wait until the step is written; raise its error."""
@@ -117,7 +117,7 @@ class Recorder:
         metrics: Mapping[str, float],
         spans: Mapping[str, float],
         ended: float,
-        token_budget: int,
+        token_budgets: Sequence[int],
     ) -> None:
         """Write one step and report what it shows. A step computed again after a kill must equal the recorded one."""
         self._hurry.wait(WRITE_DELAY)
@@ -128,7 +128,7 @@ class Recorder:
             more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
             self.warn("replay", f"step {step} was computed again and differs: {differences[0]}{more}", step)
         self._report_faults(step, groups)
-        self._record_budget(step, token_budget)
+        self._record_budgets(step, token_budgets)
         self.callbacks.on_step(step, metrics, groups)
         self._watch_nonfinite(step, groups, metrics)
         if self.run.kind == "grpo" and (step + 1) % EVERY == 0:
@@ -145,11 +145,17 @@ class Recorder:
                     reason = error_line(completion.why).removeprefix(f"{kind}: ")
                     self.warn("reward", f"step {step}: {kind}: {reason}; the completion {scored}", step)
 
-    def _record_budget(self, step: int, tokens: int) -> None:
-        """Record the token budget that an out-of-memory error in this step has halved."""
-        if tokens != self.run.meta("token_budget"):
-            self.run.set_meta("token_budget", tokens)
-            self.warn("memory", f"step {step}: out of memory; micro-batches now hold {tokens} tokens", step)
+    def _record_budgets(self, step: int, budgets: Sequence[int]) -> None:
+        """Record the token budgets, by rank, that an out-of-memory error in this step has halved."""
+        before = self.run.meta("token_budgets")
+        if list(budgets) == before:
+            return
+        self.run.set_meta("token_budgets", list(budgets))
+        for rank, (was, tokens) in enumerate(zip(before, budgets, strict=True)):
+            if tokens != was:
+                where = f"rank {rank} is " if len(budgets) > 1 else ""
+                text = f"step {step}: {where}out of memory; micro-batches now hold {tokens} tokens"
+                self.warn("memory", text, step)
 
     def _watch_nonfinite(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         self.nonfinite_steps = self.nonfinite_steps + 1 if metrics.get("skipped_updates") else 0

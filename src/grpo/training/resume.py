@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from grpo.config import Config, SftConfig
 from grpo.config.parse import flat
 from grpo.config.schema import as_dict
 from grpo.distributed.worker import run_to_resume
+from grpo.distributed.world import World
 from grpo.errors import GrpoError
 from grpo.record.checkpoints import Checkpoint, Checkpoints
 from grpo.record.events import Callback
@@ -88,12 +89,42 @@ def checkpoint_to_resume(
     return checkpoint
 
 
-def kept_budget(run: Run | None, config: Config | SftConfig) -> int | None:
-    """The recorded tokens per micro-batch, which an out-of-memory error may have halved; None where the setting
-    changed."""
-    if run is None or run.config["system"].get("token_budget") != config.system.token_budget:
-        return None
-    return run.meta("token_budget")
+@dataclass(frozen=True)
+class Kept:
+    """What a resumed run keeps of how it began, because it changes the last bits."""
+
+    threads: int
+    token_budgets: Sequence[int]
+    """Tokens per micro-batch of each rank, which an out-of-memory error may have halved."""
+    rows: Sequence[int]
+    """Most completions that each rank samples at a time."""
+
+    @classmethod
+    def of(cls, run: Run | None, config: Config | SftConfig, ranks: int) -> Kept:
+        """Of a run to resume; 0 where nothing was recorded, or the setting or the number of ranks has changed."""
+        if run is None:
+            return cls(0, [0] * ranks, [0] * ranks)
+        same = run.config["system"].get("token_budget") == config.system.token_budget
+        # Runs recorded by earlier versions have one number, for their only rank, and the rows under other names.
+        budgets = run.meta("token_budgets") or run.meta("token_budget") if same else None
+        rows = run.meta("max_concurrent") or run.meta("rows_at_once")
+        return cls(run.meta("threads") or 0, *(_by_rank(kept, ranks) for kept in (budgets, rows)))
+
+
+def _by_rank(kept: int | list[int] | None, ranks: int) -> list[int]:
+    numbers = kept if isinstance(kept, list) else [kept or 0]
+    return numbers if len(numbers) == ranks else [0] * ranks
+
+
+def check_same_inputs(world: World, fingerprints: Fingerprints) -> None:
+    """Refuse to train where a rank has another model, other data, code or versions than rank 0."""
+    every = world.meet(fingerprints)
+    for rank, found in enumerate(every):
+        if changes := _changed(every[0], found):
+            raise GrpoError(
+                f"{world.name(rank)} differs from {world.name(0)}: {'; '.join(changes)}; install and copy the same "
+                "everywhere"
+            )
 
 
 def _fixed_settings(settings: Mapping[str, Any], free: Sequence[str]) -> dict[str, Any]:

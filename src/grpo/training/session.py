@@ -3,22 +3,24 @@ every run has."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 
-from grpo.config import Config
+from grpo.config import Config, Scoring
 from grpo.config.rules import warnings
 from grpo.config.schema import resolve
+from grpo.distributed.world import ALONE, World
 from grpo.model.critic import Critic
 from grpo.model.device import pick_device, prepare_machine
 from grpo.model.optimizer import lr_warnings
 from grpo.model.policy import Policy
 from grpo.record.best import check_best
-from grpo.record.events import Callback
+from grpo.record.events import Callback, Silent
 from grpo.record.loggers import with_loggers
 from grpo.rewards import Pending, Scorer
 from grpo.rewards.pool.workers import refuse_while_scoring
@@ -34,7 +36,7 @@ from grpo.training.inputs import Inputs
 from grpo.training.networks import Networks, load_networks
 from grpo.training.open_run import OpenRun, create_run, reopen_run
 from grpo.training.preflight import check_memory, preflight
-from grpo.training.resume import kept_budget
+from grpo.training.resume import Kept, check_same_inputs
 from grpo.training.training_run import TrainingRun
 from grpo.types import Group, Problem
 
@@ -51,36 +53,47 @@ class Session(TrainingRun):
     critic: Critic | None
 
     @classmethod
-    def start(cls, config: Config, callbacks: Sequence[Callback] = (), inputs: Inputs | None = None) -> Self:
-        """Start the run, or resume it from its last complete checkpoint.
+    def start(
+        cls,
+        config: Config,
+        callbacks: Sequence[Callback] = (),
+        inputs: Inputs | None = None,
+        world: World = ALONE,
+    ) -> Self:
+        """Start the run, or resume it from its last complete checkpoint. Rank 0 decides which.
 
         Everything is validated before the run is created. A failure in between releases what was taken.
         """
         refuse_while_scoring()
         config, inputs = resolve(config), inputs or Inputs()
-        listening = with_loggers(callbacks, config.system.log)
+        listening = with_loggers(callbacks, config.system.log) if world.first else with_loggers([Silent()], "")
         with ExitStack() as undo:
             task = inputs.load_task(config)
             # Its workers import reward functions while the model is loaded here.
             device = pick_device(config.system)
             state = TrainerState.of(config, training_rows(task))
-            scorer = undo.enter_context(Scorer(task, config.reward, config.scoring, device, inputs.functions, state))
+            scoring = share_of_machine(config.scoring, world)
+            scorer = undo.enter_context(Scorer(task, config.reward, scoring, device, inputs.functions, state))
             eval_scorer = scorer
             if rewards := config.evaluation.reward:
-                eval_scorer = Scorer(task, rewards, config.scoring, device, inputs.eval_functions, state)
+                eval_scorer = Scorer(task, rewards, scoring, device, inputs.eval_functions, state)
                 undo.enter_context(eval_scorer)
             for each in (scorer, eval_scorer):
                 each.check_requirements()
             prints = fingerprints(config, task, inputs)
-            opened = reopen_run(config, "grpo", prints, listening, undo)
-            prepared = prepare(config, scorer, eval_scorer, opened)
-            if opened is None:
+            check_same_inputs(world, prints)
+            opened = reopen_run(config, "grpo", prints, listening, undo) if world.first else None
+            prepared = prepare(config, scorer, eval_scorer, opened, world)
+            if opened is None and world.first:
                 meta = {"fingerprints": prints, **prepared.meta}
                 opened = create_run(config, "grpo", f"{task.name}-{config.algorithm}", meta, undo)
+            elif opened is not None:
+                opened.run.set_meta("token_budgets", prepared.meta["token_budgets"])
             session = cls(
                 config=config,
                 opened=opened,
                 callbacks=listening,
+                world=world,
                 assumptions=prepared.assumptions,
                 task=task,
                 scorer=scorer,
@@ -100,8 +113,8 @@ class Session(TrainingRun):
         critic = [] if self.critic is None else self.critic.named_parameters()
         return [*super().trainable(), *((f"critic.{name}", weight) for name, weight in critic)]
 
-    def extra_tensors(self) -> dict[str, dict[str, torch.Tensor]]:
-        files = {}
+    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        files = super().tensors()
         if self.critic is not None:
             files["critic"] = self.critic.tensors()
         if self.reference is not None and self.config.loss.refresh:
@@ -145,23 +158,27 @@ class Session(TrainingRun):
 
     def evaluate(self, step: int) -> None:
         """Measure held-out accuracy after `step` steps, and sample a group for each pinned problem."""
-        self.recorder.wait()
+        recorder, world = self.recorder, self.world
+        if recorder:
+            recorder.wait()
         heldout = self.task.heldout()
         problems = heldout[: self.config.evaluation.problems]
         self.callbacks.on_evaluation_start(step, len(problems))
-        row, groups = evaluate(self.engine, self.eval_scorer, problems, self.sampling(), step)
+        row, groups = evaluate(self.engine, self.eval_scorer, problems, self.sampling(), step, world)
         check_best(self.config.checkpoints.best, row)
-        self.recorder.retry_when_full(lambda: self.run.record_eval(step, row, groups))
-        pinned = heldout[: self.config.evaluation.probes]
-        sampling = self.sampling(purpose="probe")
-        groups = self.engine.sample(pinned, self.config.group_size, sampling) if pinned else []
-        probes = self.eval_scorer.score(groups, step)
-        self.recorder.retry_when_full(lambda: self.run.record_probes(step, probes))
+        if recorder:
+            recorder.retry_when_full(lambda: self.run.record_eval(step, row, groups))
+        pinned = world.mine(heldout[: self.config.evaluation.probes])
+        sampled = self.engine.sample(pinned, self.config.group_size, self.sampling(purpose="probe"))
+        probes = world.gather(self.eval_scorer.score(sampled, step))
+        if recorder:
+            recorder.retry_when_full(lambda: self.run.record_probes(step, probes))
         self.callbacks.on_evaluation(step, row)
-        if step:
-            self.recorder.diagnose(step - 1)
-        if step and self.run.best_step(up_to=step) == step:
+        if recorder and step:
+            recorder.diagnose(step - 1)
+        if world.from_first(lambda: step > 0 and self.run.best_step(up_to=step) == step):
             self.checkpoint(step)
+        world.waited = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,29 +193,53 @@ class Prepared:
     """Facts for the record, such as the number of threads, which a resume restores."""
 
 
-def prepare(config: Config, scorer: Scorer, eval_scorer: Scorer, opened: OpenRun | None) -> Prepared:
+def prepare(
+    config: Config, scorer: Scorer, eval_scorer: Scorer, opened: OpenRun | None, world: World = ALONE
+) -> Prepared:
     """Check memory, load the networks, and run the preflight checks. `opened` is the run to resume, if there is one."""
     run, checkpoint = (opened.run, opened.checkpoint) if opened else (None, None)
     device = pick_device(config.system)
-    sizes = check_memory(config, scorer.task, torch.device(device))
+    sizes = check_memory(config, scorer.task, torch.device(device), world)
     if config.loss.credit == "process":
         step_marks(scorer.task)
-    networks = load_networks(config, checkpoint)
+    networks = load_networks(config, checkpoint, world, sizes.shard)
     policy = networks.policy
-    policy.token_budget = kept_budget(run, config) or sizes.token_budget
-    threads = prepare_machine(config.system, policy, run)
-    # Runs recorded under an earlier name of the setting have it as rows_at_once.
-    recorded = (run.meta("max_concurrent") or run.meta("rows_at_once") or 0) if run else 0
-    engine = Engine(policy, config.system.max_concurrent_completions or recorded)
+    kept = world.from_first(lambda: Kept.of(run, config, world.size))
+    policy.token_budget = kept.token_budgets[world.rank] or sizes.token_budget
+    threads = prepare_machine(config.system, policy, kept.threads, world.local_size)
+    engine = Engine(policy, config.system.max_concurrent_completions or kept.rows[world.rank])
     assumptions = [
         *warnings(config),
         *lr_warnings(policy, config.lr),
         *preflight(config, scorer, eval_scorer, policy, engine, run.path if run else None),
+        *idle_ranks(config.prompts_per_step, world),
     ]
     meta = {
         "threads": threads,
-        "max_concurrent": engine.max_concurrent,
-        "token_budget": policy.token_budget,
+        "max_concurrent": world.meet(engine.max_concurrent),
+        "token_budgets": world.meet(policy.token_budget),
         "memory": {"device": device, "predicted": sizes.predicted},
     }
     return Prepared(networks, engine, assumptions, meta)
+
+
+def share_of_machine(scoring: Scoring, world: World) -> Scoring:
+    """The settings of one rank's rewards: its part of the cores and of the judge's budget."""
+    if world.size == 1:
+        return scoring
+    workers = scoring.workers or min(16, os.cpu_count() or 1)
+    return replace(
+        scoring,
+        workers=max(1, workers // world.local_size),
+        judge_budget=max(1, scoring.judge_budget // world.size),
+    )
+
+
+def idle_ranks(prompts: int, world: World) -> list[str]:
+    """A note where there are more ranks than prompts in a step."""
+    if prompts >= world.size:
+        return []
+    return [
+        f"prompts_per_step is {prompts}: of {world.size} ranks, {prompts} to {world.size - 1} have nothing to sample; "
+        "raise it"
+    ]

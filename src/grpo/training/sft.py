@@ -20,6 +20,7 @@ import torch
 from grpo.config import SftConfig
 from grpo.config.rules import unused_in_lora
 from grpo.config.schema import validate
+from grpo.distributed.world import ALONE, World, joined
 from grpo.errors import GrpoError
 from grpo.model.device import prepare_machine
 from grpo.model.oom_retry import within_memory
@@ -29,7 +30,7 @@ from grpo.model.policy import Policy
 from grpo.model.policy import logprobs as policy_logprobs
 from grpo.model.prompt import template_warnings
 from grpo.model.schedule import learning_rate
-from grpo.record.events import Callback
+from grpo.record.events import Callback, Silent
 from grpo.record.loggers import with_loggers
 from grpo.record.store import Run
 from grpo.rewards.pool.workers import refuse_while_scoring
@@ -39,11 +40,11 @@ from grpo.tasks.handed_over import Rows
 from grpo.tasks.protocol import HasProblems, assumptions_of
 from grpo.tasks.rows import Problems, Source, written_answers
 from grpo.training.fingerprint import sft_fingerprints
-from grpo.training.gradient import unscale
+from grpo.training.gradient import share, unscale
 from grpo.training.inputs import take_data
 from grpo.training.networks import load_for_sft
 from grpo.training.open_run import create_run, reopen_run
-from grpo.training.resume import kept_budget
+from grpo.training.resume import Kept, check_same_inputs
 from grpo.training.training_run import TrainingRun
 from grpo.types import Completion, Group, Problem
 
@@ -57,9 +58,10 @@ def sft(config: SftConfig, *, data: Any = None, callbacks: Sequence[Callback] = 
     `data`: rows in place of `config.data`: a list of dicts, a `datasets.Dataset`, or a mapping from splits to either.
     """
     config, rows = take_data(config, data)
-    session = SftSession.start(config, callbacks, rows)
-    with session.recorded():
-        loop(session)
+    with joined(config.scale, config.system.device) as world:
+        session = SftSession.start(config, callbacks, rows, world)
+        with session.recorded():
+            loop(session)
     return session.run
 
 
@@ -69,12 +71,12 @@ def loop(session: SftSession) -> None:
     for step in range(session.first_step, config.steps):
         start = time.perf_counter()
         lr = learning_rate(config.lr, step, steps=config.steps, warmup_steps=warmup_steps, schedule=config.schedule)
-        loss, tokens = accumulate_gradients(policy, session.batches(step), config.system.token_budget)
+        loss, tokens = accumulate_gradients(policy, session.batches(step), config.system.token_budget, session.world)
         norm = take_step(policy, session.optimizer, lr=lr, grad_clip=config.grad_clip)
         skipped = float(not math.isfinite(norm))
         metrics = {"sft_loss": loss, "tokens": float(tokens), "lr": lr, "grad_norm": norm, "skipped_updates": skipped}
         session.record(step, [], metrics, {"update": time.perf_counter() - start})
-        if session.stop.requested:
+        if session.stopping:
             return session.checkpoint(step + 1, last=True)
         if config.checkpoint_every and (step + 1) % config.checkpoint_every == 0:
             session.checkpoint(step + 1)
@@ -87,11 +89,17 @@ class SftSession(TrainingRun):
     batches: Batches
 
     @classmethod
-    def start(cls, config: SftConfig, callbacks: Sequence[Callback] = (), handed_over: Rows | None = None) -> Self:
+    def start(
+        cls,
+        config: SftConfig,
+        callbacks: Sequence[Callback] = (),
+        handed_over: Rows | None = None,
+        world: World = ALONE,
+    ) -> Self:
         """Start the run, or resume it from its last complete checkpoint. A failure releases what was taken."""
         refuse_while_scoring()
         validate(config)
-        listening = with_loggers(callbacks, config.system.log)
+        listening = with_loggers(callbacks, config.system.log) if world.first else with_loggers([Silent()], "")
         model, rows_of = config.model, (config.data, config.dataset, handed_over)
         task = load_task(config.task, *rows_of, model=model) if config.task else None
         if isinstance(task, HasProblems):
@@ -101,21 +109,29 @@ class SftSession(TrainingRun):
         config = replace(config, steps=config.steps or math.ceil(config.epochs * len(rows) / config.batch_size))
         prints = sft_fingerprints(config, task, rows)
         with ExitStack() as undo:
-            opened = reopen_run(config, "sft", prints, listening, undo)
+            check_same_inputs(world, prints)
+            opened = reopen_run(config, "sft", prints, listening, undo) if world.first else None
             run, checkpoint = (opened.run, opened.checkpoint) if opened else (None, None)
-            networks = load_for_sft(config, checkpoint)
+            shard = "none" if config.scale.shard == "auto" else config.scale.shard
+            networks = load_for_sft(config, checkpoint, world, shard)
             policy = networks.policy
-            policy.token_budget = kept_budget(run, config) or 0
-            threads = prepare_machine(config.system, policy, run)
+            kept = world.from_first(lambda: Kept.of(run, config, world.size))
+            policy.token_budget = kept.token_budgets[world.rank]
+            threads = prepare_machine(config.system, policy, kept.threads, world.local_size)
             batches = make_batches(config, task, rows, policy)
-            if opened is None:
-                opened = create_run(config, "sft", "sft", {"fingerprints": prints, "threads": threads}, undo)
+            budgets = world.meet(policy.token_budget)
+            if opened is None and world.first:
+                meta = {"fingerprints": prints, "threads": threads, "token_budgets": budgets}
+                opened = create_run(config, "sft", "sft", meta, undo)
+            elif opened is not None:
+                opened.run.set_meta("token_budgets", budgets)
             session = cls(
                 config=config,
                 opened=opened,
                 policy=policy,
                 optimizer=networks.optimizer,
                 callbacks=listening,
+                world=world,
                 assumptions=[
                     *unused_in_lora(config.lora),
                     *lr_warnings(policy, config.lr),
@@ -169,14 +185,18 @@ def answered(problem: Problem, prompt: Sequence[int], answer: Sequence[int], pol
     return Group(problem, np.array(prompt, dtype=np.int64), (completion,), policy_version=0)
 
 
-def accumulate_gradients(policy: Policy, groups: Sequence[Group], token_budget: int) -> tuple[float, int]:
-    """Leave the gradient of the mean −logp in the weights; return that mean and the number of answer tokens."""
+def accumulate_gradients(
+    policy: Policy, groups: Sequence[Group], token_budget: int, world: World = ALONE
+) -> tuple[float, int]:
+    """Leave this rank's share of the gradient of the mean −logp in the weights; return that mean and the number of
+    answer tokens, of all ranks."""
     tokens = sum(len(completion) for group in groups for completion in group.completions)
     loss_scale = policy.loss_scale(tokens)
+    mine = share(groups, world)
 
     def accumulated(tokens_at_once: int) -> float:
         total = torch.zeros((), device=policy.device)
-        for batch in pack(groups, tokens_at_once, policy.device, padded=policy.padded):
+        for batch in pack(mine, tokens_at_once, policy.device, padded=policy.padded):
             logp_NL, _ = policy_logprobs(policy, batch, temperature=1.0)
             loss = -logp_NL.sum() / tokens
             (loss_scale * loss).backward()
@@ -185,4 +205,4 @@ def accumulate_gradients(policy: Policy, groups: Sequence[Group], token_budget: 
 
     loss = within_memory(policy, token_budget, accumulated, lambda: policy.model.zero_grad(set_to_none=True))
     unscale(policy.model.parameters(), loss_scale)
-    return loss, tokens
+    return sum(world.meet(loss)), tokens

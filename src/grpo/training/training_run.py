@@ -1,16 +1,21 @@
-"""A run while it trains: record, checkpoints, callbacks and ending. GRPO (session.py) and sft.py share it."""
+"""A run while it trains: record, checkpoints, callbacks and ending. GRPO (session.py) and sft.py share it.
+
+Of several ranks only rank 0 has the record; the others take part where something is gathered or agreed on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from grpo.config import Config, SftConfig
 from grpo.config.schema import as_dict
+from grpo.distributed.checksum import differing
+from grpo.distributed.world import ALONE, World
 from grpo.errors import DiskFullError, GrpoError
 from grpo.model.device import frozen_garbage_collector, peak_memory
 from grpo.model.files import model_files
@@ -29,97 +34,145 @@ from grpo.types import Group
 @dataclass(eq=False, kw_only=True)
 class TrainingRun:
     config: Config | SftConfig
-    opened: OpenRun
+    opened: OpenRun | None
+    """None on other ranks than 0."""
     policy: Policy
     optimizer: AdamW
     callbacks: Callbacks
+    world: World = ALONE
     assumptions: Sequence[str] = ()
     """Assumptions to report when a run starts."""
 
     def __post_init__(self) -> None:
-        checkpoint = self.opened.checkpoint
-        self.run: Run = self.opened.run
+        checkpoint = self.opened.checkpoint if self.opened else None
         self.stop = StopRequest(self.callbacks)
-        nonfinite_steps = checkpoint.state["nonfinite_steps"] if checkpoint else 0
-        self.recorder = Recorder(self.run, self.callbacks, self.config, self.stop, nonfinite_steps=nonfinite_steps)
-        self.checkpoints = Checkpoints(self.run.path, keep=self.config.checkpoints.keep)
+        self.stopping = False
+        """Whether a rank was asked to stop, as all of them know after a step."""
         self.mirror = Mirror()
-        self.first_step = checkpoint.step if checkpoint else 0
-        self.saved_step = checkpoint.step if checkpoint else -1
+        self.first_step: int = self.world.from_first(lambda: checkpoint.step if checkpoint else 0)
+        self.saved_step = self.first_step or -1
         """Step of the newest checkpoint; -1: none."""
+        self.recorder: Recorder | None = None
+        if self.opened:
+            run, keep = self.opened.run, self.config.checkpoints.keep
+            nonfinite_steps = checkpoint.state["nonfinite_steps"] if checkpoint else 0
+            self.recorder = Recorder(run, self.callbacks, self.config, self.stop, nonfinite_steps=nonfinite_steps)
+            self.checkpoints = Checkpoints(run.path, keep=keep)
+
+    @property
+    def run(self) -> Run:
+        """The record. Other ranks than 0 have none: where a program asks for it, their work is done, and they exit."""
+        if self.opened is None:
+            raise SystemExit(0)
+        return self.opened.run
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """Training happens in this context. When it ends, in any way, the record gets the final status, callbacks get
         `on_end`, and the lock is released."""
-        with (
-            closing(self.opened.lock),
-            recorded_ending(self.run, self.callbacks, self.stop),
-            frozen_garbage_collector(self.policy.device),
-        ):
-            try:
-                self._begin()
-                yield
-                self.recorder.wait()
-            finally:
-                self.recorder.settle()
-                self.checkpoints.settle()
+        with frozen_garbage_collector(self.policy.device):
+            if self.opened is None or self.recorder is None:
+                with self.stop:
+                    yield
+                return
+            with closing(self.opened.lock), recorded_ending(self.run, self.callbacks, self.stop):
+                try:
+                    self._begin(self.recorder)
+                    yield
+                    self.recorder.wait()
+                finally:
+                    self.recorder.settle()
+                    self.checkpoints.settle()
 
-    def _begin(self) -> None:
+    def _begin(self, recorder: Recorder) -> None:
         """Record how training starts or resumes, and report it."""
         self.run.set_config(as_dict(self.config))  # a resume may ask for more steps
-        self.run.set_meta("token_budget", self.policy.token_budget)
         self.run.rewind(self.config.steps)  # a resume may ask for fewer steps than were recorded
         self.run.set_status("running")
         self.callbacks.on_start(self.run, self.config, self.first_step)
         for assumption in self.assumptions:
-            self.recorder.warn("assumed", assumption)
+            recorder.warn("assumed", assumption)
 
     def record(
         self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], seconds: Mapping[str, float]
     ) -> None:
         """Pass the step to the recorder, with the values that the next step may change."""
-        metrics = {**metrics, "peak_memory": peak_memory(self.policy.device)}
-        self.recorder.wait()
-        self._report_checkpoints()
-        self.recorder.hand_over(step, groups, metrics, seconds, self.policy.token_budget)
+        if self.recorder:
+            self.recorder.wait()
+            self._report_checkpoints()
+        reports = self.world.meet(self._report(seconds))
+        self.stopping = any(report.stop for report in reports)
+        if self.recorder:
+            budgets = [report.token_budget for report in reports]
+            self.recorder.hand_over(
+                step, groups, {**metrics, **over_ranks(reports, metrics, seconds)}, seconds, budgets
+            )
+
+    def _report(self, seconds: Mapping[str, float]) -> Report:
+        waited, self.world.waited = self.world.waited, 0.0
+        return Report(
+            stop=self.stop.requested,
+            token_budget=self.policy.token_budget,
+            peak_memory=peak_memory(self.policy.device),
+            rollout=seconds.get("rollout", 0.0),
+            idle=waited / max(sum(seconds.values()), 1e-9),
+        )
 
     def checkpoint(self, step: int, *, last: bool = False) -> None:
         """Copy the weights now and write them in the background. With `last`, wait until they are written."""
-        self.recorder.wait()  # a checkpoint must not be ahead of the record
+        recorder = self.recorder
+        if recorder:
+            recorder.wait()  # a checkpoint must not be ahead of the record
         if step != self.saved_step:
             self._check_weights(step)
-        self.recorder.retry_when_full(lambda: self._save(step, last))
-        self._report_checkpoints()
+        tensors = self.tensors() if last or step != self.saved_step else None
+        if recorder:
+            recorder.retry_when_full(lambda: self._save(recorder, step, tensors, last))
+            self._report_checkpoints()
+        self.saved_step = step
+        self.world.waited = 0.0
 
     def trainable(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Every weight that training changes, by name."""
         return self.policy.trainable()
 
-    def extra_tensors(self) -> dict[str, dict[str, torch.Tensor]]:
-        """By file: tensors beside policy and optimizer that a resume needs."""
-        return {}
+    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        """The tensors that a resume needs, by file. Where ranks hold parts of them, rank 0 gets them whole."""
+        return {
+            "model": {**self.policy.weights(), **self.optimizer.weights()},
+            "optimizer": self.optimizer.state(),
+        }
 
     def _report_checkpoints(self) -> None:
         for checkpoint in self.checkpoints.written():
             self.callbacks.on_checkpoint(checkpoint.step, checkpoint.path)
 
     def _check_weights(self, step: int) -> None:
+        if ranks := differing(self.trainable(), self.world):
+            names = ", ".join(map(self.world.name, ranks))
+            raise GrpoError(
+                f"after {step} steps the weights of {names} differ from those of rank 0; older checkpoints are intact, "
+                "resume from them (--resume) and check these machines"
+            )
         for name, weight in self.trainable():
             if not torch.isfinite(weight).all():
                 raise GrpoError(
                     f"weight {name} is not finite after {step} steps; older checkpoints are intact, lower lr"
                 )
 
-    def _save(self, step: int, last: bool) -> None:
-        if step != self.saved_step:
+    def _save(
+        self, recorder: Recorder, step: int, tensors: Mapping[str, Mapping[str, torch.Tensor]] | None, last: bool
+    ) -> None:
+        if step != self.saved_step and tensors is not None:
             self.checkpoints.wait()
             self._report_checkpoints()  # before a newer one replaces them
-            state = {"policy_version": self.policy.version, "nonfinite_steps": self.recorder.nonfinite_steps}
+            state = {
+                "policy_version": self.policy.version,
+                "nonfinite_steps": recorder.nonfinite_steps,
+                "world_size": self.world.size,
+            }
             self.checkpoints.save(
-                step,
-                lambda: take_snapshot(self.policy, self.optimizer, self.mirror, state, self.extra_tensors()),
-                self.run.best_step(),
+                step, lambda: take_snapshot(self.policy, self.mirror, state, tensors), self.run.best_step()
             )
             self.saved_step = step
         if last:
@@ -130,23 +183,43 @@ class TrainingRun:
                 raise
 
 
+class Report(NamedTuple):
+    """What a rank tells the others after a step."""
+
+    stop: bool
+    token_budget: int
+    peak_memory: float
+    rollout: float
+    """Seconds."""
+    idle: float
+    """Share of the step that it waited for other ranks and for the network."""
+
+
+def over_ranks(
+    reports: Sequence[Report], metrics: Mapping[str, float], seconds: Mapping[str, float]
+) -> dict[str, float]:
+    """Metrics that depend on all ranks: the largest memory, the speed of all together, and how idle each was."""
+    found = {"peak_memory": max(report.peak_memory for report in reports)}
+    if len(reports) == 1:
+        return found
+    found |= {f"idle/{rank}": report.idle for rank, report in enumerate(reports)}
+    if "tokens_per_second" in metrics:
+        slowest = max(report.rollout for report in reports)
+        found["tokens_per_second"] = metrics["tokens_per_second"] * seconds["rollout"] / max(slowest, 1e-9)
+    return found
+
+
 def take_snapshot(
-    policy: Policy,
-    optimizer: AdamW,
-    mirror: Mirror,
-    state: dict[str, Any],
-    extra: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
+    policy: Policy, mirror: Mirror, state: dict[str, Any], tensors: Mapping[str, Mapping[str, torch.Tensor]]
 ) -> Snapshot:
-    """Copy weights, AdamW's moments and the `extra` tensors as they are now."""
-    weights, moments, extra = policy.weights() | optimizer.weights(), optimizer.state(), extra or {}
-    copies = mirror.copy(
-        {**weights, **moments, **{name: t for tensors in extra.values() for name, t in tensors.items()}}
-    )
+    """Copy the tensors, by file, as they are now."""
+    copies = mirror.copy({name: tensor for held in tensors.values() for name, tensor in held.items()})
+    files = {file: {name: copies[name] for name in held} for file, held in tensors.items()}
     return Snapshot(
-        weights={name: copies[name] for name in weights},
+        weights=files.pop("model"),
         files=model_files(policy),
-        optimizer_tensors={name: copies[name] for name in moments},
-        extra_tensors={file: {name: copies[name] for name in tensors} for file, tensors in extra.items()},
+        optimizer_tensors=files.pop("optimizer"),
+        extra_tensors=files,
         state=state,
     )
 
