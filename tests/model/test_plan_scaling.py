@@ -9,15 +9,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from grpo.cli.main import main
+from grpo.distributed import buckets
 from grpo.errors import GrpoError
+from grpo.model.lora import narrow_layers
 from grpo.model.plan import PRECISIONS, SHAPES, Needs, Work, find_shape, memory_of
 from grpo.model.plan.gpus import GPUS, SPEEDS
 from grpo.model.plan.links import Cluster, sent
-from grpo.model.plan.scaling import PICKLED, Run, collectives, curve, group_bytes, predicted_step
+from grpo.model.plan.scaling import (
+    PICKLED,
+    Run,
+    collectives,
+    curve,
+    group_bytes,
+    predicted_step,
+    published_bytes,
+    reduced_bytes,
+)
 from grpo.model.plan.seconds import decoding, rollout_seconds, seconds_of
-from grpo.model.plan.shard import BUCKET, Shard, padded, pick_shard, refuse_shard
+from grpo.model.plan.shard import ALIGNMENT, BUCKET, Shard, padded, pick_shard, refuse_shard
 from grpo.types import Completion, Group, Problem
 
 ALONE = Needs(reference=False, critic=False)
@@ -39,18 +52,18 @@ def test_modes_by_hand(shard: Shard) -> None:
     found = memory_of(shape, work, ALONE, MIXED, on_gpu=True, shard=shard, ranks=8)
     P, linear, rest = shape.parameters, shape.linear_parameters, 19 * 160 + 7 * 160
     assert linear + rest == P
-    weights, optimizer, copies = {
-        "none": (4 * P, 8 * P, 2 * (linear + 19 * 160)),
-        "optimizer": (4 * P, P, 2 * (linear + 19 * 160)),
-        "weights": (2 * linear + 4 * rest, P + linear // 2, 2 * 19 * 160),
+    weights, optimizer, copies, bucket = {
+        "none": (4 * P, 8 * P, 2 * (linear + 19 * 160), 4 * P),
+        "optimizer": (4 * P, P, 2 * (linear + 19 * 160), 4 * P),
+        "weights": (2 * linear + 4 * rest, P + linear // 2, 2 * 19 * 160, 4 * linear),
     }[shard]
     parts = found.components
     assert (parts["weights"], parts["optimizer"], parts["working copies"]) == (weights, optimizer, copies)
-    assert (parts["gradients"], parts["bucket"]) == (4 * P, 4 * P), "fewer gradients than a bucket holds"
+    assert (parts["gradients"], parts["bucket"]) == (4 * P, bucket), "fewer gradients than a bucket holds"
     # 2 prompts of each rank, in room for 64 tokens, and 8 completions of 30.
     assert parts["keys/values"] == 1920 * (2 * 64 + 8 * 30) + 12 * 8 * 30
     resident = weights + optimizer + copies + parts["keys/values"]
-    assert found.phases["reduce"] == resident + 8 * P
+    assert found.phases["reduce"] == resident + 4 * P + bucket
 
 
 @pytest.mark.parametrize(("shard", "each"), [("none", 18), ("optimizer", 11), ("weights", 7.5)])
@@ -200,6 +213,35 @@ def test_shards_of_a_thousand_ranks_cover_every_weight() -> None:
         assert padded(SEVEN.parameters, ranks) % ranks == 0
         assert 0 <= extra < 8 * ranks * -(-SEVEN.parameters // BUCKET)
     assert padded(BUCKET, 1024) == BUCKET
+
+
+@pytest.mark.parametrize("ranks", [8, 1024])
+@pytest.mark.parametrize("name", ["qwen2.5-7b", "qwen2.5-1.5b"])
+def test_bytes_are_those_of_the_buckets(name: str, ranks: int) -> None:
+    """The weights of transformers' own model, laid out as the trainer lays them out."""
+    shape = SHAPES[name]
+    config = transformers.Qwen2Config(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        tie_word_embeddings=shape.tied,
+    )
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    weights = list(model.parameters())
+    narrow = {layer.weight for layer in narrow_layers(model)}
+    run = Run(shape=shape, work=WORK, needs=ALONE, precision=MIXED)
+    for shard in MODES:
+        held = narrow if shard == "weights" else set()
+        dtypes = [torch.bfloat16 if weight in held else torch.float32 for weight in weights]
+        laid_out = buckets.make_buckets([weight.numel() for weight in weights], dtypes, ranks)
+        assert reduced_bytes(run, shape.parameters, shard, ranks) == buckets.reduced_bytes(laid_out)
+        if shard != "none":
+            assert published_bytes(run, shape.parameters, shard, ranks) == buckets.gathered_bytes(laid_out)
+    assert (BUCKET, ALIGNMENT) == (buckets.BUCKET, buckets.ALIGNMENT)
 
 
 # Seconds, against benchmarks/results.md

@@ -172,7 +172,8 @@ def _states(shape: Shape, needs: Needs, precision: Precision, lora: int, shard: 
         optimizer=optimizer(trained),
         critic=weights + optimizer(in_critic) if needs.critic else 0,
         critic_gradients=precision.gradients * in_critic,
-        bucket=FLOAT32 * min(BUCKET, trained) if ranks > 1 else 0,
+        # Weights of each number format have buckets of their own; one buffer serves them all.
+        bucket=FLOAT32 * min(BUCKET, max(narrow, trained - narrow)) if ranks > 1 else 0,
         narrow=narrow > 0,
     )
 
