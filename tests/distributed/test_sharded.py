@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,8 @@ from grpo.distributed.world import ALONE, World
 from grpo.errors import GrpoError
 from grpo.model import optimizer as optimizer_module
 from grpo.model.optimizer import AdamW
+from helpers.critics import critic_of
+from helpers.policies import random_policy
 from helpers.ranks import ranks
 
 SHAPES = {"matrix": (7, 5), "norm": (3,), "one": (1,), "wide": (16, 9), "unused": (4,), "vector": (65,), "last": (2, 2)}
@@ -211,6 +214,32 @@ def test_float32_values_follow_gradients_of_rounded_weights() -> None:
         weight.grad = held * (update + 1) + held * (update + 2)
         adam.descend(lr=0.01, grad_clip=1e9)
         np.testing.assert_array_equal(found[update]["weight"], weight.detach().numpy())
+
+
+def a_critic(world: World, shard: str, saved: Arrays | None = None) -> Arrays:
+    """A critic's tensors after one update, or as restored by rank 0; on rank 0."""
+    critic = critic_of(replace(random_policy("llama"), compute=torch.bfloat16), shared=False, world=world, shard=shard)
+    if saved is None:
+        for name, weight in critic.named_parameters():
+            values = torch.arange(weight.numel(), dtype=torch.float32).view(weight.shape) / weight.numel()
+            weight.grad = (values + len(name)) * (world.rank + 1) / (world.size * (world.size + 1) / 2)
+        critic.optimizer.descend(lr=0.01, grad_clip=1.0)
+    else:
+        critic.restore({name: torch.tensor(array) for name, array in saved.items()} if world.first else {})
+    return arrays(critic.tensors())
+
+
+def critics(world: World) -> dict[str, tuple[Arrays, Arrays]]:
+    found = {shard: a_critic(world, shard) for shard in MODES}
+    return {shard: (tensors, a_critic(world, shard, found["none"])) for shard, tensors in found.items()}
+
+
+def test_a_critic_is_sharded_saved_and_restored_alike() -> None:
+    alone, (first, _) = a_critic(ALONE, "none"), ranks(2, critics)
+    for trained_there, restored_there in first.values():
+        close(trained_there, alone)
+        equal(restored_there, first["none"][0])
+        equal(a_critic(ALONE, "none", trained_there), trained_there)
 
 
 # Many ranks, in one process: the intervals, and the bytes that travel.

@@ -7,15 +7,16 @@ from dataclasses import replace
 import torch
 
 from grpo.config import Config, Critic, Optimizer
+from grpo.distributed.world import ALONE, World
 from grpo.model.critic import Critic as CriticNetwork
 from grpo.model.policy import Policy
 from grpo.types import Group
 
 
-def critic_of(body: Policy, *, shared: bool, seed: int = 5) -> CriticNetwork:
+def critic_of(body: Policy, *, shared: bool, seed: int = 5, world: World = ALONE, shard: str = "none") -> CriticNetwork:
     torch.manual_seed(seed)
     head = torch.nn.Linear(body.model.config.hidden_size, 1, dtype=body.model.dtype)
-    return CriticNetwork(body, head, Optimizer(), shared=shared)
+    return CriticNetwork(body, head, Optimizer(), world, shard, shared=shared)
 
 
 def ppo(**changes: object) -> Config:

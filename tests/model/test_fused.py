@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from grpo.config import Lora, Optimizer
+from grpo.distributed.world import World
 from grpo.model.load import load_policy
 from grpo.model.lora import freeze
 from grpo.model.optimizer import make_optimizer, take_step
@@ -380,6 +381,35 @@ def test_a_reference_that_is_refreshed_is_followed(compute: torch.dtype | None) 
             names = [f"model.layers.0.self_attn.{name}_proj.{kind}" for name in "qkv"]
             assert torch.equal(part, torch.cat([saved[name] for name in names]).to(part.dtype))
         assert torch.equal(weights.head, saved["lm_head.weight"].to(weights.dtype))
+
+
+@pytest.mark.parametrize("path", ["fused", "stock"])
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_weights_held_in_16_bits_have_the_same_gradients(name: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held weights are their own working copy; with float32 gradients, over several micro-batches, nothing changes."""
+    monkeypatch.setattr(Policy, "fused_for", lambda self, layout: self.fused if path == "fused" else None)
+    dtype = torch.bfloat16
+    plain, held = (replace(random_policy(name), compute=dtype) for _ in range(2))
+    plain.model.to(DEVICE), held.model.to(DEVICE)
+    make_optimizer(held, Optimizer(), World(rank=0, size=2), "weights")
+    narrow = {name for name, weight in held.model.named_parameters() if weight.dtype == dtype}
+    assert narrow == {n for n, w in plain.model.named_parameters() if w.ndim == 2 and "embed_tokens" not in n}
+    expected_loss, expected = loss_and_gradients(plain, 25)
+    found_loss, found = loss_and_gradients(held, 25)
+    assert torch.equal(found_loss, expected_loss)
+    for weight, gradient in expected.items():
+        assert found[weight].dtype == torch.float32
+        assert torch.equal(found[weight], gradient), weight
+    weights, attention = held.fused, held.model.model.layers[0].self_attn
+    assert weights.layers[0].qkv.weight.data_ptr() == attention.q_proj.weight.data_ptr()
+    assert weights.head.data_ptr() == held.model.lm_head.weight.data_ptr()
+    with torch.no_grad():
+        for weight in held.model.parameters():
+            weight.mul_(2)
+    assert torch.equal(weights.layers[0].qkv.weight[-1], attention.v_proj.weight[-1]), "fresh without a refresh"
+    if name == "qwen2":
+        weights.refresh()
+        assert torch.equal(weights.layers[0].qkv.bias[-1], attention.v_proj.bias[-1].to(dtype))
 
 
 def test_where_the_fused_blocks_are_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,12 @@ ARGUMENTS = {
     "torch.ops.mkldnn._linear_pointwise": ("X W B attr scalars algorithm", ""),
     "torch.ops.mkldnn._linear_pointwise.binary": ("X other W B attr", ""),
     "torch._foreach_div_": ("self scalar", ""),
+    "torch._foreach_copy_": ("self src non_blocking", ""),
 }
-OVERLOADS = {"torch._foreach_div_": "torch.ops.aten._foreach_div_.Scalar"}
+OVERLOADS = {
+    "torch._foreach_div_": "torch.ops.aten._foreach_div_.Scalar",
+    "torch._foreach_copy_": "torch.ops.aten._foreach_copy_",
+}
 
 
 def called() -> set[str]:

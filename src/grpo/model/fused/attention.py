@@ -98,7 +98,11 @@ def _backward(
     )  # fmt: skip
 
 
-# The same in plain torch, sequence by sequence: for tests without a GPU.
+# The same in plain torch, sequence by sequence, in float32 or wider: for tests without a GPU.
+
+
+def _widened(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    return [tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]
 
 
 def _weights(q_LHD: torch.Tensor, k_SHD: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
@@ -109,13 +113,14 @@ def _weights(q_LHD: torch.Tensor, k_SHD: torch.Tensor, scale: float, causal: boo
 def _plain_forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: SequenceBounds, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    shared = q.shape[1] // k.shape[1]
+    shared, dtype = q.shape[1] // k.shape[1], q.dtype
+    q, k, v = _widened(q, k, v)
     outs, sums = [], []
     for queries, keys in bounds:
         score_HLS = _weights(q[queries], k[keys].repeat_interleave(shared, 1), scale, bounds.causal)
         sums.append(score_HLS.logsumexp(-1))
         outs.append(torch.einsum("hls,shd->lhd", score_HLS.softmax(-1), v[keys].repeat_interleave(shared, 1)))
-    return torch.cat(outs), torch.cat(sums, dim=1)
+    return torch.cat(outs).to(dtype), torch.cat(sums, dim=1)
 
 
 def _plain_backward(
@@ -134,6 +139,7 @@ def _plain_backward(
         torch.empty_like(k.contiguous()),
         torch.empty_like(v.contiguous()),
     )
+    grad, q, k, v, out = _widened(grad, q, k, v, out)
     for queries, keys in bounds:
         wide_k, wide_v = (x[keys].repeat_interleave(shared, 1) for x in (k, v))
         weight_HLS = (_weights(q[queries], wide_k, scale, bounds.causal) - lse[:, queries, None]).exp()

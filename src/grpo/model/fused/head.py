@@ -69,7 +69,7 @@ class _Head(torch.autograd.Function):
             torch.mm(grad_RV, head_VC, out=grad)
             if weight_VC.requires_grad:
                 if weight_VC.grad is None:
-                    weight_VC.grad = matmul(grad_RV.t(), hidden, dtype=weight_VC.dtype)
+                    weight_VC.grad = matmul(grad_RV.t(), hidden, dtype=weight_VC.grad_dtype)
                 else:
                     matmul(grad_RV.t(), hidden, onto=weight_VC.grad, in_place=True)
         return grad_AC, None, None, None, None

@@ -1,8 +1,8 @@
 """The working copy of a model's weights, in the precision of computation, with linear maps of one input concatenated.
 
 One matrix product replaces three (queries, keys, values) or two (gate and up) of the stock model. Training updates the
-model's own weights, usually float32; the copy is refreshed when they have changed. Gradients are added to the model's
-own weights, in their precision, for any number of micro-batches.
+model's own weights, usually float32; the copy is refreshed when they have changed. Gradients are added to those of the
+model's own weights, usually in float32, for any number of micro-batches.
 """
 
 from __future__ import annotations
@@ -52,11 +52,9 @@ class Linear:
         biased = modules[0].bias is not None
         self.bias = torch.cat([module.bias.detach() for module in modules]).to(dtype) if biased else None
         self.adapter = Adapter(modules, dtype) if any(map(is_adapted, modules)) else None
-        self.copied = self.trainable or modules[0].weight.dtype != dtype
-        if not self.copied:
-            # Frozen weights need no copy: the model's own become views of the concatenation.
-            for own, part in self._parts():
-                own.data = part
+        for own, part in self._parts():
+            if needs_no_copy(own, dtype):
+                own.data = part  # a view of the concatenation
 
     def _parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Every weight and bias of the model, and the part of the concatenation that copies it."""
@@ -66,8 +64,8 @@ class Linear:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        if self.copied:
-            for own, part in self._parts():
+        for own, part in self._parts():
+            if own.data_ptr() != part.data_ptr():
                 part.copy_(own)
         if self.adapter:
             self.adapter.refresh()
@@ -104,7 +102,7 @@ class Linear:
         if (whole_EC := self._gradient()) is not None:
             matmul(grad_TE.t(), x_TC, onto=whole_EC, in_place=True)
             return
-        whole_EC = matmul(grad_TE.t(), x_TC, dtype=self.modules[0].weight.dtype)
+        whole_EC = matmul(grad_TE.t(), x_TC, dtype=self.modules[0].weight.grad_dtype)
         for module, part in zip(self.modules, whole_EC.split(self.sizes), strict=True):
             if module.weight.grad is None:
                 module.weight.grad = part
@@ -237,7 +235,7 @@ class Weights:
         self.width: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.layers = [Layer(layer, dtype) for layer in self.body.layers]
         output = model.get_output_embeddings().weight
-        self.head = output.detach().to(dtype, copy=output.requires_grad)  # a frozen one is not copied
+        self.head = output.detach().to(dtype, copy=not needs_no_copy(output, dtype))
         self.head_version = output._version
         self.addresses = WeightAddresses(model)
         self.stamp = self._stamp()
@@ -255,7 +253,7 @@ class Weights:
         self.head_version, self.stamp = output._version, now
 
     def _stamp(self) -> tuple[int, ...]:
-        """Versions of all weights. Writes in place increment them; for the fused optimizer `model.optimizer` does."""
+        """Versions of all weights. Writes in place increment them; for the fused AdamW, `distributed.sharded` does."""
         return tuple(weight._version for weight in self.addresses.parameters)
 
     def rotation(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -269,10 +267,16 @@ class Weights:
         return self._rotation
 
 
+def needs_no_copy(weight: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether the model's own weight serves as working copy: it is frozen, or held in the precision of computation
+    while the optimizer has its float32 values."""
+    return weight.dtype == dtype and (not weight.requires_grad or weight.grad_dtype != dtype)
+
+
 def add_gradient(weight: torch.Tensor, gradient: torch.Tensor) -> None:
     if not weight.requires_grad:
         return
     if weight.grad is None:
-        weight.grad = gradient.to(weight.dtype)
+        weight.grad = gradient.to(weight.grad_dtype)
     else:
-        weight.grad += gradient.to(weight.dtype)
+        weight.grad += gradient.to(weight.grad_dtype)
