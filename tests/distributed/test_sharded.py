@@ -19,7 +19,8 @@ from grpo.distributed.buckets import gathered_bytes, make_buckets, reduced_bytes
 from grpo.distributed.world import ALONE, World
 from grpo.errors import GrpoError
 from grpo.model import optimizer as optimizer_module
-from grpo.model.optimizer import AdamW
+from grpo.model.load import load_policy
+from grpo.model.optimizer import AdamW, make_optimizer
 from helpers.critics import critic_of
 from helpers.policies import random_policy
 from helpers.ranks import ranks
@@ -216,6 +217,20 @@ def test_float32_values_follow_gradients_of_rounded_weights() -> None:
         np.testing.assert_array_equal(found[update]["weight"], weight.detach().numpy())
 
 
+def saved_in_float32(world: World) -> tuple[set[torch.dtype], Arrays]:
+    policy = replace(load_policy("nano"), compute=torch.bfloat16)
+    optimizer = make_optimizer(policy, SETTINGS, world, "weights")
+    saved = {**policy.weights(), **optimizer.weights()}
+    return {weight.dtype for weight in policy.model.parameters()}, arrays(saved)
+
+
+def test_a_policy_is_saved_with_the_float32_values_of_weights_held_in_16_bits() -> None:
+    for rank, (formats, saved) in enumerate(ranks(2, saved_in_float32)):
+        assert formats == {torch.float32, torch.bfloat16}
+        if rank == 0:
+            equal(saved, arrays(load_policy("nano").weights()))
+
+
 def a_critic(world: World, shard: str, saved: Arrays | None = None) -> Arrays:
     """A critic's tensors after one update, or as restored by rank 0; on rank 0."""
     critic = critic_of(replace(random_policy("llama"), compute=torch.bfloat16), shared=False, world=world, shard=shard)
@@ -314,6 +329,7 @@ def test_an_update_of_1024_ranks_sends_what_the_formulas_say(
             weight.grad = torch.empty(weight.shape, device="meta")
         sent.update(reduced=0, gathered=0)
         shards.reduce()
+        assert all(weight.grad is None for weight in named.values()), "only pieces have gradients"
         shards.publish()
         assert sent == {"reduced": reduced_bytes(shards.buckets), "gathered": gathered_bytes(shards.buckets)}
         assert sent["reduced"] == pytest.approx(4 * parameters, rel=1e-3)
