@@ -20,7 +20,7 @@ import grpo
 import grpo.model.plan.memory as memory_module
 import grpo.model.policy
 from grpo.cli.main import main
-from grpo.config import Config, Lora, Optimizer, System
+from grpo.config import Config, Lora, Optimizer, Scale, System
 from grpo.config.presets import PRESETS
 from grpo.config.schema import Loss
 from grpo.distributed.world import ALONE as WORLD_OF_ONE
@@ -50,13 +50,15 @@ from grpo.model.plan import (
 )
 from grpo.model.plan.memory import saved
 from grpo.model.plan.shape import typical_shape
-from grpo.model.plan.shard import Shard
+from grpo.model.plan.shard import SHARDS, Shard
 from grpo.model.policy import Policy, logprobs
 from grpo.rollout.builtin import Engine
 from grpo.rollout.cpu import linear as packed
 from grpo.rollout.protocol import Sampling
+from grpo.tasks import load_task
 from grpo.training.credit import credit
 from grpo.training.loop import update
+from grpo.training.preflight import SHARE_OF_FREE, check_memory
 from grpo.types import Completion, Group, Problem
 from helpers.groups import annotated
 from helpers.policies import random_policy as small_policy
@@ -582,15 +584,48 @@ def test_gpus() -> None:
 # Before a run
 
 
-def test_a_model_too_large_is_refused_before_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def seven_billion(tmp_path: Path) -> str:
     """A folder with nothing but the config of a 7 B model: were it loaded, the missing weights would be the error."""
     config = transformers.Qwen2Config(
         vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28
     )
     config.save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+def test_a_model_too_large_is_refused_before_loading(seven_billion: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo.training.preflight.free_memory", lambda _: 24 * 10**9)
     with pytest.raises(GrpoError, match=r"takes about \d+\.\d GB, and 24.0 GB are free on cpu"):
-        grpo.train(Config(model=str(tmp_path), task="arithmetic", system=System(device="cpu")))
+        grpo.train(Config(model=seven_billion, task="arithmetic", system=System(device="cpu")))
+
+
+def test_a_run_picks_the_first_mode_that_fits(
+    seven_billion: str, rank_0_of_4: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8.8 billion weights in mixed precision on four ranks, without a reference; micro-batches of 16,384 tokens."""
+    task, device, free = load_task("arithmetic"), torch.device("cuda"), 0  # nothing is loaded onto it
+    monkeypatch.setattr("grpo.training.preflight.free_memory", lambda _: free)
+
+    def settings(shard: Any) -> Config:
+        system = System(token_budget=16384)
+        return Config(model=seven_billion, loss=Loss(beta=0.0), system=system, scale=Scale(shard=shard))
+
+    needed: dict[Shard, int] = {}
+    for shard in SHARDS:
+        free = 10**13
+        found = check_memory(settings(shard), task, device, rank_0_of_4)
+        assert (found.shard, found.token_budget) == (shard, 16384)
+        needed[shard] = found.predicted or 0
+    for shard, bytes_needed in needed.items():
+        free = round(bytes_needed / SHARE_OF_FREE) + 1
+        assert check_memory(settings("auto"), task, device, rank_0_of_4).shard == shard
+    free = needed["none"] - 1
+    refused = r"field scale.shard: none takes about .* on each of 4 ranks, and .* are free; use optimizer"
+    with pytest.raises(GrpoError, match=refused):
+        check_memory(settings("none"), task, device, rank_0_of_4)
+    free = 10**13
+    assert check_memory(settings("weights"), task, device).shard == "none", "one rank has nobody to share with"
 
 
 def test_a_run_records_predicted_and_measured(tmp_path: Path) -> None:
