@@ -353,7 +353,7 @@ def test_the_tables_say_what_is_predicted(capsys: pytest.CaptureFixture[str]) ->
     for fragment in (
         "GiB at most, on each GPU",
         "24 GPUs, 3 nodes of 8. Everything below is predicted.",
-        "A: moments sharded (--shard optimizer)",
+        "A: moments sharded (optimizer)",
         "gradient reduced",
         "weights published",
         "Strong scaling, grpo: 16 prompts",

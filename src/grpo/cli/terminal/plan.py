@@ -43,7 +43,7 @@ def _show_scale(console: Console, planned: Mapping[str, Any], rows: Sequence[Map
     joined = f", {cluster['nodes']} nodes of {cluster['gpus']}" if cluster["nodes"] > 1 else ""
     console.print(f"\n{cluster['ranks']} GPUs{joined}. Everything below is predicted.", highlight=False, soft_wrap=True)
     modes = Table(box=SIMPLE_HEAD, pad_edge=False)
-    modes.add_column("GiB at most, by mode")
+    modes.add_column("GiB at most, by mode (--shard)")
     for row in rows:
         modes.add_column(row["algorithm"], justify="right")
     for mode, words in SHARDS.items():
@@ -51,7 +51,7 @@ def _show_scale(console: Console, planned: Mapping[str, Any], rows: Sequence[Map
             f"{_number(row['scale']['modes'][mode]['peak'] / GIB)}{' ←' if row['scale']['shard'] == mode else '  '}"
             for row in rows
         ]
-        modes.add_row(f"{words} (--shard {mode})", *peaks)
+        modes.add_row(f"{words} ({mode})", *peaks)
     console.print(modes)
     console.print(_collectives(scale["step"]["collectives"], name))
     work = planned["work"]["prompts"]
@@ -92,7 +92,7 @@ def _curve(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _assumptions(planned: Mapping[str, Any], scale: Mapping[str, Any]) -> list[str]:
     cluster, gpu = planned["cluster"], planned["cluster"]["seconds_of"]
-    measured = "measured on one H200" if gpu == MEASURED_GPU else f"of an H200, with the {gpu}'s peak and bandwidth"
+    measured = "measured on one H200" if gpu == MEASURED_GPU else f"of an H200, with the peak and bandwidth of a {gpu}"
     lines = [
         f"Seconds of a GPU ({gpu}): from constants {measured}; a decoded token costs a + b·rows. Rewards, the record "
         "and evaluations are not counted.",
