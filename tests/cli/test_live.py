@@ -258,6 +258,35 @@ def test_live_frame_before_the_first_step(run: Run, live: LiveView) -> None:
     assert frame(live, 80)[2] == "held out 35.2% [31–40]   before training"
 
 
+def test_several_ranks_have_a_line(run: Run, live: LiveView, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ranks 0 to 3 are idle for 10% of every step, rank 4 for 50% and then 70%: 60%, and 20% on average."""
+    run.set_meta("world", {"size": 5, "hosts": ["gpu-1"] * 3 + ["gpu-2"] * 2, "shard": "weights"})
+    sharded = "5 ranks on 2 hosts, optimizer moments and float32 weights sharded"
+    rows = [
+        METRICS | {f"idle/{rank}": 0.1 for rank in range(4)} | {"idle/4": 0.7 if step % 2 else 0.5}
+        for step in range(20)
+    ]
+    waiting = "idle 20% (mean), 60% (rank 4 on gpu-2)"
+    view = LinesView(quiet=False)
+    view.on_start(run, CONFIG, 0)
+    for step, row in enumerate(rows):
+        run.record(step, [], row, {"rollout": 0.1})
+        view.on_step(step, row, [])
+    run.set_status("finished")
+    view.on_end(run)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1] == sharded
+    assert [f"tokens/s 12,345  {waiting}  0:0" in line for line in printed[2:4]] == [True, True]
+    assert f"ranks      {sharded}; {waiting}" in printed
+    assert run.summary()["world"]["size"] == 5
+    run.rewind(0)
+    live.on_start(run, CONFIG, 0)
+    assert frame(live, 80)[2] == sharded
+    for step, row in enumerate(rows):
+        live.on_step(step, row, [])
+    assert frame(live, 80)[2] == f"5 ranks on 2 hosts   12,345 tokens/s   {waiting}"
+
+
 def test_frame_keeps_its_height_when_groups_differ(run: Run, live: LiveView) -> None:
     live.on_start(run, CONFIG, 0)
     heights = set()

@@ -85,10 +85,12 @@ def make_run(
     lr: float = 3e-5,
     algorithm: str = "grpo",
     status: str = "finished",
+    world: dict[str, Any] | None = None,
     **groups: Any,
 ) -> None:
     config = Config(model="tiny", task="arithmetic", steps=steps, seed=seed, lr=lr, algorithm=algorithm, group_size=4)
-    with Run.create(folder, name, kind="grpo", config=as_dict(config)) as run:
+    meta = {"world": world} if world else {}
+    with Run.create(folder, name, kind="grpo", config=as_dict(config), meta=meta) as run:
         for step in range(steps):
             made = make_groups(step, **groups)
             run.record(step, made, METRICS | metrics(step), {"rollout": 0.2, "update": 0.5})

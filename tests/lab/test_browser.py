@@ -52,6 +52,7 @@ PAGES = [
     "/runs/ppo/whatif?step=1",
     "/runs/hostile/groups",
     "/runs/hostile/replay",
+    "/runs/ranks/time",
     "/runs/equal/groups",
     "/runs/equal/signal",
     "/runs/tuned",
@@ -59,6 +60,7 @@ PAGES = [
     "/runs/begun",
     "/runs/begun/groups",
 ]
+WORLD = {"size": 2, "hosts": ["gpu-1.cluster.example.org", "gpu-2"], "shard": "optimizer"}
 WIDE, NARROW = (1280, 900), (390, 844)
 ABOVE, BELOW = (0x2F, 0x7F, 0xD0), (0xD9, 0x6B, 0x0B)  # --above and --below of system.css
 SURFACES = {"light": (0xFF, 0xFF, 0xFF), "dark": (0x19, 0x1B, 0x1F)}  # --mix
@@ -74,6 +76,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     for algorithm in ("cispo", "sapo", "ppo"):
         make_run(runs, algorithm, steps=3, evals=(), algorithm=algorithm)
     make_judged_run(runs, "equal", [2.0] * 4, [True, True, False, False])
+    make_run(runs, "ranks", steps=3, evals=(), world=WORLD, metrics=lambda step: {"idle/0": 0.04, "idle/1": 0.4})
     make_sft_run(runs, "tuned")
     make_empty_run(runs, "begun")
     (runs / "broken").mkdir()
@@ -103,6 +106,19 @@ def test_every_view_is_clean(visit: Visit, path: str) -> None:
         assert visit.page.locator(".failed, .katex-error").count() == 0
     assert visit.complaints == []
     assert visit.elsewhere == []
+
+
+def test_ranks_are_in_the_header_and_their_idle_time_beside_the_phases(visit: Visit) -> None:
+    visit.go("/runs/ranks/time")
+    header = visit.page.locator(".run-head").inner_text()
+    assert header.endswith("2 ranks on 2 hosts, optimizer moments sharded")
+    assert visit.page.locator(".ranks li").all_inner_texts() == [
+        "rank 1 gpu-2\n40.0%",
+        "rank 0 gpu-1.cluster.example.org\n4.0%",
+    ]
+    assert "22% on average over 2 ranks" in visit.page.locator(".card", has=visit.page.locator(".ranks")).inner_text()
+    visit.go("/runs/seed-1/time")
+    assert "rank" not in visit.page.locator("#main").inner_text()
 
 
 def test_equal_rewards_are_called_neither_right_nor_wrong(visit: Visit) -> None:

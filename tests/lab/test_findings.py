@@ -75,7 +75,13 @@ def test_a_planted_fault_leads_to_its_evidence_and_no_other_is_found(kind: str, 
 
 def test_every_kind_has_a_place() -> None:
     for kind in KINDS:
-        assert evidence(Finding(kind, 5, 1.0, "", "", 5))["view"] in ("completions", "tokens", "signal", "groups")
+        assert evidence(Finding(kind, 5, 1.0, "", "", 5))["view"] in (
+            "completions",
+            "tokens",
+            "signal",
+            "groups",
+            "time",
+        )
 
 
 def test_what_the_run_noted_is_there_once(tmp_path: Path) -> None:

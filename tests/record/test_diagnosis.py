@@ -17,6 +17,7 @@ from grpo.record.diagnosis import KINDS, Finding, History, diagnose
 from grpo.record.diagnosis.causes import EXPLAINS, ranked
 from grpo.record.diagnosis.history import CAUSES
 from grpo.record.diagnosis.monitor import Monitor
+from grpo.record.ranks import Ranks
 from grpo.record.store import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -79,7 +80,27 @@ def test_the_default_run_is_healthy_at_every_length(length: int) -> None:
     assert diagnose(History(rows, evals, config=HEALTHY["config"])) == []
 
 
+def with_ranks(*idle: float, seconds: float = 4.0) -> History:
+    """A run on two hosts, in every step of which ranks are idle for these shares of its seconds."""
+    rows = steps(20, seconds=seconds, **{f"idle/{rank}": share for rank, share in enumerate(idle)})
+    history = History(rows)
+    history.ranks = Ranks(len(idle), ["gpu-1", "gpu-2"] * (len(idle) // 2), "none")
+    return history
+
+
 PLANTED: dict[str, tuple[History, str, float, tuple[str, ...]]] = {
+    "a slow rank": (
+        with_ranks(0.05, 0.6, 0.55, 0.75),
+        "idle_rank",
+        0.75,
+        ("rank 3 on gpu-2 is idle for 75% of a step (3.0 s)", "waiting for rank 0 on gpu-1, which is idle for 5%"),
+    ),
+    "a slow network": (
+        with_ranks(0.6, 0.8),
+        "idle_rank",
+        0.8,
+        ("rank 1 on gpu-2 is idle for 80% of a step (3.2 s), and every rank for 60% or more", "link"),
+    ),
     "cut": (
         History(steps(20, truncated=lambda step: 0.1 if step < 10 else 0.4), config={"max_new_tokens": 48}),
         "truncated",
@@ -256,6 +277,13 @@ def test_what_excuses() -> None:
     assert kinds(History(steps(60), evals)) == [], "within luck"
     lucky = History(steps(60, reward_mean=lambda step: 0.01 if step == 20 else 0.0))
     assert "reward_fall" not in kinds(lucky), "one right answer, and then none again"
+
+
+def test_ranks_are_left_in_peace_where_little_is_lost() -> None:
+    """Half of the time; and 80% of a step of a second, 0.8 s."""
+    assert kinds(with_ranks(0.1, 0.5)) == []
+    assert kinds(with_ranks(0.1, 0.8, seconds=1.0)) == []
+    assert kinds(History(steps(20, seconds=4.0, **{"idle/0": 0.9}))) == [], "one rank"
 
 
 def test_partial_rewards_teach_though_nothing_is_right() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo.record.metrics import EVAL_METRICS, METRICS, Metric
+from grpo.record.ranks import Ranks
 from grpo.record.store import Run
 
 SETTINGS = ("model", "task", "algorithm", "seed", "prompts_per_step", "group_size")
@@ -45,17 +46,30 @@ def overview(run: Run) -> dict[str, Any]:
         "findings": run.select("SELECT count(*) AS count FROM findings")[0]["count"],
         "seconds": {row["name"]: row["seconds"] for row in spans},
         "metrics": metric_names(run),
+        "ranks": ranks(run),
         "telling_step": telling_step(run),
         "traced_steps": traced_steps(run, most=400),
         "probes": run.select("SELECT count(DISTINCT probe_index) AS count FROM probes")[0]["count"],
     }
 
 
+def ranks(run: Run) -> dict[str, Any] | None:
+    """The ranks in words, and their mean idle shares, the idlest first; None where there is one."""
+    found = Ranks.of(run)
+    if not found:
+        return None
+    rows = run.select("SELECT name, avg(value) AS idle FROM metrics WHERE name LIKE 'idle/%' GROUP BY name")
+    shares = sorted(((row["idle"], int(row["name"].removeprefix("idle/"))) for row in rows), reverse=True)
+    idle = [{"rank": rank, "host": found.hosts[rank], "idle": share} for share, rank in shares if rank < found.size]
+    return {"text": str(found), "idle": idle}
+
+
 def metric_names(run: Run) -> list[str]:
-    """Recorded metrics in the order of their table, from the first and last 20 steps: a skipped update has fewer."""
+    """Recorded metrics in the order of their table, from the first and last 20 steps: a skipped update has fewer. Idle
+    shares of ranks are left out."""
     last = run.last_step() or 0
     found = run.select("SELECT DISTINCT name FROM metrics WHERE step < 20 OR step > ?", last - 20)
-    names = {row["name"] for row in found}
+    names = {row["name"] for row in found if not row["name"].startswith("idle/")}
     return [*(name for name in METRICS if name in names), *sorted(names - METRICS.keys())]
 
 

@@ -256,6 +256,7 @@ class RunReader:
             "spans": spans,
             "findings": findings,
             "config": self.config,
+            "world": meta.get("world"),
             **{key: meta[key] for key in ("versions", "git")},
         }
 

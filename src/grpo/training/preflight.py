@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 from rich.filesize import decimal as readable
 
-from grpo.config import Config
+from grpo.config import Config, SftConfig
 from grpo.distributed.world import ALONE, World
 from grpo.errors import GrpoError
 from grpo.model.device import free_memory, pick_precision
 from grpo.model.oom_retry import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS, tokens_at_once
 from grpo.model.packing import pack
-from grpo.model.plan import PRECISIONS, Memory, Shape, Work, memory_of, needs, read_config, shape_of
+from grpo.model.plan import PRECISIONS, Memory, Needs, Shape, Work, memory_of, needs, read_config, shape_of
 from grpo.model.plan.shard import Shard, pick_shard, refuse_shard
 from grpo.model.policy import Policy, logprobs
 from grpo.model.prompt import template_warnings
@@ -153,12 +153,10 @@ def check_memory(config: Config, task: Task, device: torch.device, world: World 
     try:
         shape = shape_of(read_config(config.model), config.model)
     except GrpoError:  # border: malformed folder; loading it gives the better message
-        return Sizes(requested or DEFAULT_TOKENS)
-    texts = [problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)]
-    # A token has about three characters with a large vocabulary, and one with a small one.
-    longest = max(map(len, texts)) // (3 if shape.vocabulary > 1000 else 1)
-    alone = device.type == "cuda" and device.index is None
-    free = free_memory(device) // (1 if alone else world.local_size)  # ranks may share a machine's memory
+        shard = "none" if config.scale.shard == "auto" or world.size == 1 else config.scale.shard
+        return Sizes(requested or DEFAULT_TOKENS, shard=shard)
+    longest = longest_text((problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)), shape)
+    free = memory_of_rank(device, world)
 
     def needed(tokens: int, shard: Shard) -> int:
         return predicted_memory(config, shape, longest, device, tokens, shard, world.size).peak
@@ -177,7 +175,53 @@ def check_memory(config: Config, task: Task, device: torch.device, world: World 
     return Sizes(budget, needed(budget, shard), shard)
 
 
-def choose_shard(config: Config, needed: Callable[[int, Shard], int], free: int, ranks: int) -> Shard:
+def longest_text(texts: Iterable[str], shape: Shape) -> int:
+    """About how many tokens the longest text has: of three characters with a large vocabulary, of one with a small
+    one."""
+    return max(map(len, texts)) // (3 if shape.vocabulary > 1000 else 1)
+
+
+def memory_of_rank(device: torch.device, world: World) -> int:
+    """Free bytes; ranks may share a machine's memory, or one GPU."""
+    own_gpu = device.type == "cuda" and device.index is None
+    return free_memory(device) // (1 if own_gpu else world.local_size)
+
+
+def sft_shard(config: SftConfig, problems: Sequence[Problem], device: torch.device, world: World) -> Shard:
+    """What ranks divide among them in supervised fine-tuning. `problems`: rows with their answers."""
+    if world.size == 1:
+        return "none"
+    try:
+        shape = shape_of(read_config(config.model), config.model)
+    except GrpoError:  # border: malformed folder; loading it gives the better message
+        return "none"
+    prompt, answer = (longest_text((getattr(row, part) for row in problems), shape) for part in ("prompt", "answer"))
+
+    def needed(tokens: int, shard: Shard) -> int:
+        planned = memory_of(
+            shape,
+            Work(
+                prompts=config.batch_size,
+                group_size=1,
+                prompt_tokens=max(1, prompt),
+                new_tokens=max(1, answer),
+                token_budget=tokens,
+            ),
+            Needs(reference=False, critic=False),
+            PRECISIONS[pick_precision(config.system, device.type)],
+            on_gpu=device.type == "cuda",
+            lora=config.lora.rank,
+            gradient_checkpointing=config.system.gradient_checkpointing,
+            shard=shard,
+            ranks=world.size,
+        )
+        cache = planned.components["keys/values"] if device.type == "cuda" else 0  # nothing is sampled
+        return max(planned.phases["update"], planned.phases["reduce"]) - cache
+
+    return world.from_first(lambda: choose_shard(config, needed, memory_of_rank(device, world), world.size))
+
+
+def choose_shard(config: Config | SftConfig, needed: Callable[[int, Shard], int], free: int, ranks: int) -> Shard:
     """What ranks divide among them: the configured mode, or the first that fits with micro-batches of the usual size,
     or else with small ones. `needed`: bytes by tokens per micro-batch and mode."""
     wanted, requested = config.scale.shard, config.system.token_budget

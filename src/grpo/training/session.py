@@ -88,7 +88,8 @@ class Session(TrainingRun):
                 meta = {"fingerprints": prints, **prepared.meta}
                 opened = create_run(config, "grpo", f"{task.name}-{config.algorithm}", meta, undo)
             elif opened is not None:
-                opened.run.set_meta("token_budgets", prepared.meta["token_budgets"])
+                for name in ("token_budgets", "world"):
+                    opened.run.set_meta(name, prepared.meta[name])
             session = cls(
                 config=config,
                 opened=opened,
@@ -178,7 +179,7 @@ class Session(TrainingRun):
             recorder.diagnose(step - 1)
         if world.from_first(lambda: step > 0 and self.run.best_step(up_to=step) == step):
             self.checkpoint(step)
-        world.waited = 0.0
+        self.measure_idle_time()
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,6 +220,7 @@ def prepare(
         "max_concurrent": world.meet(engine.max_concurrent),
         "token_budgets": world.meet(policy.token_budget),
         "memory": {"device": device, "predicted": sizes.predicted},
+        "world": world.describe(sizes.shard),
     }
     return Prepared(networks, engine, assumptions, meta)
 

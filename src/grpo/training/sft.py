@@ -22,7 +22,7 @@ from grpo.config.rules import unused_in_lora
 from grpo.config.schema import validate
 from grpo.distributed.world import ALONE, World, joined
 from grpo.errors import GrpoError
-from grpo.model.device import prepare_machine
+from grpo.model.device import pick_device, prepare_machine
 from grpo.model.oom_retry import within_memory
 from grpo.model.optimizer import lr_warnings, take_step
 from grpo.model.packing import pack
@@ -44,6 +44,7 @@ from grpo.training.gradient import share, unscale
 from grpo.training.inputs import take_data
 from grpo.training.networks import load_for_sft
 from grpo.training.open_run import create_run, reopen_run
+from grpo.training.preflight import sft_shard
 from grpo.training.resume import Kept, check_same_inputs
 from grpo.training.training_run import TrainingRun
 from grpo.types import Completion, Group, Problem
@@ -112,19 +113,20 @@ class SftSession(TrainingRun):
             check_same_inputs(world, prints)
             opened = reopen_run(config, "sft", prints, listening, undo) if world.first else None
             run, checkpoint = (opened.run, opened.checkpoint) if opened else (None, None)
-            shard = "none" if config.scale.shard == "auto" else config.scale.shard
+            sample = task.draw(0, config.batch_size, config.seed) if task else rows
+            shard = sft_shard(config, sample, torch.device(pick_device(config.system)), world)
             networks = load_for_sft(config, checkpoint, world, shard)
             policy = networks.policy
             kept = world.from_first(lambda: Kept.of(run, config, world.size))
             policy.token_budget = kept.token_budgets[world.rank]
             threads = prepare_machine(config.system, policy, kept.threads, world.local_size)
             batches = make_batches(config, task, rows, policy)
-            budgets = world.meet(policy.token_budget)
+            ranks = {"token_budgets": world.meet(policy.token_budget), "world": world.describe(shard)}
             if opened is None and world.first:
-                meta = {"fingerprints": prints, "threads": threads, "token_budgets": budgets}
-                opened = create_run(config, "sft", "sft", meta, undo)
+                opened = create_run(config, "sft", "sft", {"fingerprints": prints, "threads": threads, **ranks}, undo)
             elif opened is not None:
-                opened.run.set_meta("token_budgets", budgets)
+                for name, value in ranks.items():
+                    opened.run.set_meta(name, value)
             session = cls(
                 config=config,
                 opened=opened,

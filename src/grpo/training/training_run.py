@@ -5,6 +5,7 @@ Of several ranks only rank 0 has the record; the others take part where somethin
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ class TrainingRun:
         self.stop = StopRequest(self.callbacks)
         self.stopping = False
         """Whether a rank was asked to stop, as all of them know after a step."""
+        self.measured_from = time.perf_counter()
+        """When the measurement of idle time began."""
         self.mirror = Mirror()
         self.first_step: int = self.world.from_first(lambda: checkpoint.step if checkpoint else 0)
         self.saved_step = self.first_step or -1
@@ -71,6 +74,7 @@ class TrainingRun:
         """Training happens in this context. When it ends, in any way, the record gets the final status, callbacks get
         `on_end`, and the lock is released."""
         with frozen_garbage_collector(self.policy.device):
+            self.measure_idle_time()
             if self.opened is None or self.recorder is None:
                 with self.stop:
                     yield
@@ -109,14 +113,20 @@ class TrainingRun:
             )
 
     def _report(self, seconds: Mapping[str, float]) -> Report:
-        waited, self.world.waited = self.world.waited, 0.0
         return Report(
             stop=self.stop.requested,
             token_budget=self.policy.token_budget,
             peak_memory=peak_memory(self.policy.device),
             rollout=seconds.get("rollout", 0.0),
-            idle=waited / max(sum(seconds.values()), 1e-9),
+            idle=self.measure_idle_time(),
         )
+
+    def measure_idle_time(self) -> float:
+        """The idle share of the time since the last measurement, which starts again: after every step, and after what
+        is not part of one."""
+        waited, self.world.waited = self.world.waited, 0.0
+        begun, self.measured_from = self.measured_from, time.perf_counter()
+        return waited / (self.measured_from - begun)
 
     def checkpoint(self, step: int, *, last: bool = False) -> None:
         """Copy the weights now and write them in the background. With `last`, wait until they are written."""
@@ -130,7 +140,7 @@ class TrainingRun:
             recorder.retry_when_full(lambda: self._save(recorder, step, tensors, last))
             self._report_checkpoints()
         self.saved_step = step
-        self.world.waited = 0.0
+        self.measure_idle_time()
 
     def trainable(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Every weight that training changes, by name."""

@@ -7,6 +7,7 @@ import math
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,6 +23,7 @@ from rich.text import Text
 from grpo.cli.terminal.group import FAINT, PLAIN_WIDTH, group_lines, instructive, printable, write_line
 from grpo.cli.terminal.report import clock, describe, eval_changes, headline, result, short_result
 from grpo.record.events import Terminal
+from grpo.record.ranks import Ranks
 from grpo.tasks.traits import label_of, trait_metrics
 from grpo.types import Group
 
@@ -33,6 +35,8 @@ WIDEST_FRAME = 120
 GROUP_ROWS = 8
 SECONDS_BETWEEN_FRAMES = 1 / 8
 SECONDS_TO_READ_A_GROUP = 2.0
+IDLE_STEPS = 10
+"""Last steps over which the idle time of ranks is averaged."""
 SECONDS_OF_SILENCE = 5.0
 """A log gets a notice of an evaluation that takes longer."""
 
@@ -55,6 +59,8 @@ class LinesView(Terminal):
         self.printed_step, self.printed_at, self.lines_printed = first_step, time.monotonic(), 0
         begun = f"from step {first_step} of {self.progress.steps}" if first_step else f"{self.progress.steps} steps"
         self._print(f"{run.name}: {describe(run)}, {begun}, in {printable(str(run.path), 500)}")
+        if self.progress.ranks:
+            self._print(str(self.progress.ranks))
 
     def on_evaluation_start(self, step: int, problems: int) -> None:
         line = f"held out after {step} steps: evaluating {problems} problems …"
@@ -76,7 +82,9 @@ class LinesView(Terminal):
         numbers = "  ".join(
             f"{number.label} {number.text(trend.latest):>4}" for number, trend in self.progress.numbers()
         )
-        self._print(f"step {done:>3}/{self.progress.steps}  {numbers}  {clock(self.progress.seconds_left())} left")
+        idle = f"{self.progress.idle()}  " if self.progress.idle() else ""
+        left = f"{clock(self.progress.seconds_left())} left"
+        self._print(f"step {done:>3}/{self.progress.steps}  {numbers}  {idle}{left}")
         if groups and self.lines_printed % 5 == 0:
             lines = group_lines(instructive(groups), PLAIN_WIDTH - 2, GROUP_ROWS)
             self._print("\n".join([f"a group of step {done}", *(f"  {line.plain}".rstrip() for line in lines)]))
@@ -148,7 +156,7 @@ class LiveView(Terminal):
     def frame(self) -> Stack:
         width = min(self.console.width, WIDEST_FRAME)
         with self.lock:
-            lines = []
+            lines = [_ranks(self.progress)] if self.progress.ranks else []
             if self.progress.evals or self.evaluating:
                 lines.append(_held_out(self.progress.evals, self.evaluating))
             lines += [Text(), *_number_lines(self.progress, width)]
@@ -180,6 +188,15 @@ def _bar(progress: RunProgress, width: int) -> Table:
     bar = ProgressBar(progress.steps, progress.done, style=FAINT, complete_style="bold", finished_style="bold")
     row.add_row(bar, f"  step {progress.done}/{progress.steps}  {clock(progress.seconds())} elapsed{left}")
     return row
+
+
+def _ranks(progress: RunProgress) -> Text:
+    """Number of ranks and hosts; before the first step what they divide, then their speed and idle time."""
+    idle = progress.idle()
+    if not idle:
+        return Text(str(progress.ranks), FAINT)
+    speed = TOKENS_PER_SECOND.text(progress.trends[TOKENS_PER_SECOND].latest)
+    return Text.assemble((f"{progress.ranks.count()}   ", FAINT), (speed, "bold"), (f" tokens/s   {idle}", FAINT))
 
 
 def _held_out(evals: Sequence[Mapping[str, Any]], evaluating: int) -> Text:
@@ -276,6 +293,7 @@ class RunProgress:
         self.evals: list[dict[str, Any]] = run.evals()
         self.trends = {number: Trend() for number in (SFT_NUMBERS if run.kind == "sft" else GRPO_NUMBERS)}
         self.traits: dict[Number, Trend] = {}
+        self.ranks, self.last_rows = Ranks.of(run), deque[Mapping[str, Any]](maxlen=IDLE_STEPS)
         for metrics in run.metrics():  # of a resumed run
             self._follow(metrics)
 
@@ -291,12 +309,18 @@ class RunProgress:
         self._follow(metrics)
 
     def _follow(self, metrics: Mapping[str, Any]) -> None:
+        self.last_rows.append(metrics)
         for metric in trait_metrics(metrics):
             self.traits.setdefault(Number(label_of(metric), (metric,), "{:.0%}", top=1.0), Trend())
         for number, trend in (*self.trends.items(), *self.traits.items()):
             values = [metrics[name] for name in number.metrics if metrics.get(name) is not None]
             if len(values) == len(number.metrics):  # a skipped update has no gradient, clipping or entropy
                 trend.add(sum(values))
+
+    def idle(self) -> str:
+        """Idle time of the ranks over the last steps; empty before the first one, and with one rank."""
+        shares = self.ranks.idle(self.last_rows) if self.ranks else []
+        return printable(self.ranks.idle_text(shares), 200) if shares else ""
 
     def numbers(self) -> list[tuple[Number, Trend]]:
         """The numbers that the run has: reward and accuracy, the task's traits, the others."""

@@ -19,6 +19,7 @@ from rich.text import Text
 from grpo.cli.terminal.group import PLAIN_WIDTH, printable, write_line
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.diagnosis import KINDS, diagnose, explained
+from grpo.record.ranks import Ranks
 from grpo.tasks.handed_over import PREFIX
 from grpo.tasks.traits import label_of, trait_metrics
 
@@ -165,6 +166,8 @@ def _next_commands(run: Run, summary: Mapping[str, Any]) -> list[str]:
         in_order = sorted(spans, key=lambda name: PHASES.index(name) if name in PHASES else len(PHASES))
         phases = ", ".join(f"{name} {duration(spans[name])}" for name in in_order)
         lines.append(_labelled("training", f"{duration(summary['seconds'])}: {phases}"))
+    if ranks := _ranks(run):
+        lines.append(_labelled("ranks", ranks))
     if memory := _memory(run):
         lines.append(_labelled("memory", memory))
     elsewhere = "" if str(run.path.parent) == "runs" else f" --runs {shlex.quote(str(run.path.parent))}"
@@ -179,6 +182,13 @@ def _next_commands(run: Run, summary: Mapping[str, Any]) -> list[str]:
     if _can_resume(run, summary["status"]):
         lines.append(_labelled("resume", _resume_command(run)))
     return lines
+
+
+def _ranks(run: Run) -> str:
+    """Ranks and their idle time over the run; empty where there is one."""
+    ranks = Ranks.of(run)
+    shares = ranks.idle(run.metrics()) if ranks else []
+    return printable(f"{ranks}{f'; {ranks.idle_text(shares)}' if shares else ''}", 500) if ranks else ""
 
 
 def _memory(run: Run) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from grpo.record.diagnosis import completions, policy, progress
+from grpo.record.diagnosis import completions, machine, policy, progress
 from grpo.record.diagnosis.causes import KINDS, explained, ranked
 from grpo.record.diagnosis.history import WINDOW, Finding, History
 
@@ -33,6 +33,7 @@ CHECKS: tuple[Callable[[History], Finding | None], ...] = (
     progress.reward_hacking,
     progress.reward_flat,
     progress.reward_fall,
+    machine.idle_rank,
 )
 
 EARLY_CHECKS: tuple[Callable[[History], Finding | None], ...] = (policy.diverged,)

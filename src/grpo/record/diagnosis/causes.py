@@ -31,6 +31,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "duplicates": ("reward_flat",),
     "saturated_part": ("reward_flat",),
     "reward_flat": (),
+    "idle_rank": (),
 }
 """All kinds, the probable causes first. Each explains kinds that come after it, so every chain ends at one cause.
 

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from grpo.record.ranks import Ranks
+
 if TYPE_CHECKING:
     from grpo.record.store import Run
 
@@ -110,6 +112,7 @@ class History:
         self.rewards: list[float | None] = []
         """Mean reward of every step."""
         self.best, self.best_short = Best(WINDOW), Best(SAMPLED_STEPS)
+        self.ranks = Ranks()
         for row in rows:
             self.add(row)
 
@@ -122,9 +125,13 @@ class History:
 
     def extend(self, run: Run, up_to: int | None = None) -> None:
         """Adds the steps recorded since, up to step `up_to`."""
-        for row in run.metrics(since=len(self.rewards)):
+        known = len(self.rewards)
+        query = "SELECT step, sum(seconds) AS seconds FROM spans WHERE step >= ? GROUP BY step"
+        seconds = {row["step"]: row["seconds"] for row in run.select(query, known)}
+        for row in run.metrics(since=known):
             if up_to is None or row["step"] <= up_to:
-                self.add(row)
+                self.add({**row, "seconds": seconds.get(row["step"])})
+        self.ranks = Ranks.of(run)
         self.evals = [row for row in run.evals() if row["step"] <= len(self.rewards)]
         self.groups = [group for row in self.last_rows[-SAMPLED_STEPS:] for group in run.groups(row["step"])]
 

@@ -53,7 +53,7 @@ export function RunPage({ id, view, query }) {
   return html`<main class="run" id="main">
     <div class="run-head">
       <div class="run-title"><h1>${about.name}</h1><${Status} run=${about} /></div>
-      <p class="soft small">${about.kind === "sft" ? `${about.model}, supervised fine-tuning` : `${about.model} on ${about.task} · ${about.algorithm} · ${about.prompts_per_step} prompts × ${about.group_size} completions a step · seed ${about.seed}`}</p>
+      <p class="soft small">${about.kind === "sft" ? `${about.model}, supervised fine-tuning` : `${about.model} on ${about.task} · ${about.algorithm} · ${about.prompts_per_step} prompts × ${about.group_size} completions a step · seed ${about.seed}`}${about.ranks && ` · ${about.ranks.text}`}</p>
     </div>
     <nav class="views" aria-label="Views of the run">${offered.map(
       ([key, [name]]) => html`<${Link} to=${address(`${base}/${key}`, kept)} aria-current=${key === view ? "page" : undefined}>

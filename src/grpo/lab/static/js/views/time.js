@@ -14,6 +14,8 @@ const PHASES = {
   record: ["record", "var(--c2)", "writing the record"],
   between: ["between steps", "var(--c6)", "evaluations, checkpoints, waiting"],
 };
+// Most ranks that are listed.
+const RANKS = 16;
 const about = (name) => PHASES[name] ?? [name, "var(--c5)", ""];
 
 export function Time({ url, version, about: run, query }) {
@@ -33,6 +35,7 @@ export function Time({ url, version, about: run, query }) {
           table=${{ columns: ["step", "phase", "seconds"], rows: rows.map((row) => [row.step, row.name, row.seconds]) }} />
       <//>
       <${OneStep} url=${url} step=${step} />
+      ${run.ranks?.idle.length > 0 && html`<${Idle} ranks=${run.ranks.idle} />`}
       <${Fetched} state=${speed} height="14rem">${({ series }) => {
         const points = series.tokens_per_second;
         if (!points) return null;
@@ -42,6 +45,14 @@ export function Time({ url, version, about: run, query }) {
         <//>`;
       }}<//>`;
   }}<//>`;
+}
+
+function Idle({ ranks }) {
+  const mean = ranks.reduce((sum, row) => sum + row.idle, 0) / ranks.length;
+  const all = `${percent(mean)} on average over ${ranks.length} ranks`;
+  return html`<${Card} title="Idle time of each rank" note=${`Share of the training time spent waiting for other ranks and for the network: ${all}${ranks.length > RANKS ? `; the ${RANKS} idlest are listed` : ""}.`}>
+    <ul class="gantt ranks">${ranks.slice(0, RANKS).map((row) => html`<li><span class="small">rank ${row.rank} <span class="soft">${row.host}</span></span><span class="gantt-track" aria-hidden="true"><i style=${{ left: 0, width: `max(2px, ${100 * Math.min(1, row.idle)}%)`, background: "var(--c6)" }}></i></span><span class="num small">${percent(row.idle, 1)}</span></li>`)}</ul>
+  <//>`;
 }
 
 function OneStep({ url, step }) {
