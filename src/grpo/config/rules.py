@@ -77,6 +77,10 @@ def of_scale(scale: Scale) -> Iterator[tuple[str, str]]:
     >>> list(of_scale(Scale(nodes=2, join="gpu-1")))
     [('scale.join', 'has no port; write HOST:PORT, such as "gpu-1:29500"')]
     """
+    for name, value in vars(scale).items():
+        limit = LIMITS.get(f"scale.{name}")
+        if limit and not limit.holds(value):
+            yield f"scale.{name}", f"must be {limit.words}; got {shown(value)}"
     host, _, port = scale.join.rpartition(":")
     if scale.join and not (host and port.isdecimal() and 0 < int(port) < 2**16):
         yield "scale.join", f'has no port; write HOST:PORT, such as "{one_line(host or port, 60)}:29500"'

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from grpo.cli.commands.model import find_scorer, load
 from grpo.cli.commands.options import SamplingOptions, parse
+from grpo.config import Scale
+from grpo.config.rules import of_scale
+from grpo.distributed.launch import launched
 from grpo.errors import GrpoError
 
 PROG = "grpo eval"
@@ -22,10 +25,15 @@ class EvalOptions(SamplingOptions):
 
     problems: int = 0
     """Number of held-out problems; 0: as in the run, or 500."""
+    scale: Scale = field(default_factory=Scale)
 
 
 def command(arguments: list[str]) -> int:
     options = parse(EvalOptions, arguments, PROG, ("model",))
+    for path, why in of_scale(options.scale):
+        raise GrpoError(f"field {path} (command line): {why}")
+    if (code := launched(options.scale, "auto", ["eval", *arguments])) is not None:
+        return code
     policy, settings = load(options.model, options.runs, options.dataset)
     from grpo.rollout.builtin import Engine
     from grpo.tasks.traits import label_of, trait_metrics

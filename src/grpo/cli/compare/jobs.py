@@ -62,7 +62,10 @@ def make_jobs(algorithms: Sequence[str], seeds: int, name: str, train_arguments:
             run = f"{name}-{re.sub(r'[^A-Za-z0-9._-]', '', arm.replace('+', 'p'))}-s{seed}"
             check_run_name(run, "field name")
             whole = (*arguments, "--seed", str(seed), "--run", run, "--resume", "--quiet")
-            jobs.append(Job(arm, seed, run, whole, parse_train(list(whole))))
+            config = parse_train(list(whole))
+            if config.scale.nodes > 1:
+                raise GrpoError("field scale.nodes: a comparison trains on one host; leave it out")
+            jobs.append(Job(arm, seed, run, whole, config))
     return jobs
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 from grpo.cli.compare.jobs import Job
 from grpo.config.schema import as_dict, resolve
@@ -64,11 +64,16 @@ def _stop(running: Sequence[Running]) -> None:
 
 
 def is_finished(job: Job) -> bool:
-    """Whether the run exists, has finished, and has this config."""
+    """Whether the run exists, has finished, and has this config, on any number of GPUs."""
     if not (job.folder / job.name / "run.db").is_file():
         return False
     with Run.open(job.folder, job.name, readonly=True) as run:
-        return run.status == "finished" and run.config == as_dict(resolve(job.config))
+        return run.status == "finished" and _fixed(run.config) == _fixed(as_dict(resolve(job.config)))
+
+
+def _fixed(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings that change results: the number of ranks does not."""
+    return {name: value for name, value in config.items() if name != "scale"}
 
 
 def _start(job: Job, errors: IO[bytes]) -> Running:
@@ -106,12 +111,13 @@ def _check(entry: Running) -> None:
 
 
 def jobs_at_once(jobs: Sequence[Job]) -> int:
-    """One per core for models that train on one thread; 1 if a run uses all cores or a GPU."""
+    """One per core for models that train on one thread, or as many as have cores for their ranks; 1 if a run uses all
+    cores or a GPU."""
     import torch
 
     from grpo.model.device import SMALL_MODEL, free_memory, pick_device
 
-    needed = 0
+    needed, ranks = 0, max(job.config.scale.gpus for job in jobs)
     for job in jobs:
         config = job.config
         try:
@@ -123,5 +129,6 @@ def jobs_at_once(jobs: Sequence[Job]) -> int:
         predicted = memory_of(
             shape, Work.of(config, PROMPT_TOKENS), needs(config.loss, config.critic), PRECISIONS["float32"]
         )
-        needed = max(needed, PROGRAM + predicted.peak)
-    return max(1, min(len(jobs), len(os.sched_getaffinity(0)), free_memory(torch.device("cpu")) // needed))
+        needed = max(needed, ranks * (PROGRAM + predicted.peak))
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(len(jobs), cores // ranks, free_memory(torch.device("cpu")) // needed))
