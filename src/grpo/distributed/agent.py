@@ -87,7 +87,8 @@ class Agent(LocalElasticAgent):
         if result is None:  # the agent's answer to a closed meeting
             raise LostRankError(ENDED_ELSEWHERE)
         endings = [read_ending(self.launcher, worker.local_rank) for worker in self._worker_group.workers]
-        return max(ending.code for ending in endings if ending) if any(endings) else 0
+        codes = [ending.code for ending in endings if ending]  # only rank 0 says that the run finished or stopped
+        return max(codes, default=130 if self.stopping else 0)
 
     # Hooks of torch's agent, in the order in which it calls them.
 

@@ -263,9 +263,9 @@ def join(scale: Scale, device: str) -> World:
 
     rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", 0))
     limit = timedelta(seconds=scale.timeout)
-    own_gpu = device.startswith("cuda") and ":" not in device
-    if own_gpu:
-        torch.cuda.set_device(local_rank)  # "cuda" now means this rank's GPU
+    own_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    if own_gpu:  # "cuda" now means this rank's GPU. Slurm may show each task only its own.
+        torch.cuda.set_device(min(local_rank, torch.cuda.device_count() - 1))
     try:
         dist.init_process_group("gloo", timeout=limit)
     except RuntimeError as error:  # border: the network, and processes of other hosts
@@ -278,9 +278,26 @@ def join(scale: Scale, device: str) -> World:
         local_rank=local_rank,
         local_size=int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
         timeout=scale.timeout,
-        tensors=dist.new_group(backend="nccl" if own_gpu else "gloo", timeout=limit),
         hosts=[""] * size,
     )
     world.hosts = world.meet(socket.gethostname())
     _joined = world
+    if own_gpu:
+        refuse_shared(world, world.meet(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)))
+    world.tensors = dist.new_group(backend="nccl" if own_gpu else "gloo", timeout=limit)
     return world
+
+
+def refuse_shared(world: World, gpus: Sequence[str]) -> None:
+    """Refuse ranks that have the same GPU, by its name: NCCL cannot connect them.
+
+    >>> refuse_shared(World(size=3, hosts=["a", "a", "a"]), ["GPU-1", "GPU-2", "GPU-1"])
+    Traceback (most recent call last):
+    grpo.errors.GrpoError: field scale.gpus: rank 2 on a has the GPU of rank 0; drop it, or share one (--device cuda:0)
+    """
+    for rank, gpu in enumerate(gpus):
+        if (first := gpus.index(gpu)) != rank:
+            raise GrpoError(
+                f"field scale.gpus: {world.name(rank)} has the GPU of rank {first}; drop it, or share one "
+                "(--device cuda:0)"
+            )

@@ -19,10 +19,12 @@ class StopRequest:
     def __init__(self, callbacks: Callback):
         self.callbacks = callbacks
         self.signalled = False
+        self.on_some_rank = False
+        """Whether a rank of the run, perhaps another one, was asked to stop."""
 
     @property
     def requested(self) -> bool:
-        return self.signalled or self.callbacks.stop_requested
+        return self.signalled or self.on_some_rank or self.callbacks.stop_requested
 
     def __enter__(self) -> Self:
         self._before: dict[int, Any] = {}

@@ -16,8 +16,9 @@ import torch
 from grpo.config import Config, SftConfig
 from grpo.config.schema import as_dict
 from grpo.distributed.checksum import differing
+from grpo.distributed.worker import launcher
 from grpo.distributed.world import ALONE, World
-from grpo.errors import DiskFullError, GrpoError
+from grpo.errors import DiskFullError, GrpoError, LostRankError
 from grpo.model.device import frozen_garbage_collector, peak_memory
 from grpo.model.files import model_files
 from grpo.model.optimizer import AdamW
@@ -106,6 +107,7 @@ class TrainingRun:
             self._report_checkpoints()
         reports = self.world.meet(self._report(seconds))
         self.stopping = any(report.stop for report in reports)
+        self.stop.on_some_rank = self.stopping
         if self.recorder:
             budgets = [report.token_budget for report in reports]
             self.recorder.hand_over(
@@ -236,8 +238,8 @@ def take_snapshot(
 
 @contextmanager
 def recorded_ending(run: Run, callbacks: Callback, stop: StopRequest) -> Iterator[None]:
-    """Record the final status and call `on_end`, however training ends."""
-    status = "failed"
+    """Record the final status and call `on_end`, however training ends, unless its ranks are restarted."""
+    status, goes_on = "failed", False
     try:
         with stop:
             yield
@@ -245,8 +247,12 @@ def recorded_ending(run: Run, callbacks: Callback, stop: StopRequest) -> Iterato
     except KeyboardInterrupt:
         status = "stopped"
         raise
+    except LostRankError:
+        goes_on = launcher() is not None  # which restarts the ranks
+        raise
     finally:
-        # On a full disk the status stays "running"; the DiskFullError being raised says why.
-        with suppress(DiskFullError):
-            run.set_status(status)
-        callbacks.on_end(run)
+        if not goes_on:
+            # On a full disk the status stays "running"; the DiskFullError being raised says why.
+            with suppress(DiskFullError):
+                run.set_status(status)
+            callbacks.on_end(run)
