@@ -317,7 +317,7 @@ def test_an_update_of_1024_ranks_sends_what_the_formulas_say(
         assert whole.numel() == 1024 * part.numel()
         sent[kind] += whole.nbytes
 
-    monkeypatch.setattr(sharded, "_reduce_scatter", lambda mine, flat, group: count("reduced", flat, mine))
+    monkeypatch.setattr(sharded, "reduce_scatter", lambda mine, flat, group: count("reduced", flat, mine))
     monkeypatch.setattr(sharded, "all_gather", lambda flat, mine, group: count("gathered", flat, mine))
     parameters = sum(math.prod(shape) for shape in SEVEN_BILLION.values())
     wide = sum(math.prod(s) for name, s in SEVEN_BILLION.items() if name.rpartition(" ")[2] in IN_FLOAT32)

@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from grpo.distributed.buckets import BUCKET, Bucket, Span, make_buckets
-from grpo.distributed.world import World, all_gather
+from grpo.distributed.world import World, all_gather, reduce_scatter
 
 State = Mapping[Any, Mapping[str, torch.Tensor]]
 """AdamW's state: `step`, `exp_avg` and `exp_avg_sq` of each parameter."""
@@ -126,7 +126,7 @@ class Shards:
                     if span.start + span.size == self.weights[span.weight].numel():
                         self.weights[span.weight].grad = None
                 mine = buffer.new_empty(bucket.interval)
-                _reduce_scatter(mine, flat, self.world.tensors)
+                reduce_scatter(mine, flat, self.world.tensors)
                 squares += torch.linalg.vector_norm(mine, dtype=torch.float64).square()  # in float32 long sums drift
                 for span, piece in zip(spans, pieces, strict=True):
                     piece.grad = span.within(mine).to(piece.dtype) if present >> span.weight & 1 else None
@@ -248,9 +248,3 @@ def _spread(tensors: Sequence[torch.Tensor | None], bucket: Bucket, flat: torch.
 def _copy(to: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     if to:
         torch._foreach_copy_(to, values)
-
-
-def _reduce_scatter(mine: torch.Tensor, flat: torch.Tensor, group: Any) -> None:
-    """`mine`: this rank's interval of the sum of `flat` over the ranks."""
-    # torch 2.13 renamed the function.
-    getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(mine, flat, group=group)
