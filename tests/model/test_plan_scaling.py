@@ -199,6 +199,11 @@ def test_collectives_by_hand() -> None:
     assert collectives(run, "none", cluster, 1) == []
     twice = replace(run, work=replace(WORK, minibatches=2))
     assert collectives(twice, "none", cluster, 8)[1].sent == 2 * collectives(run, "none", cluster, 8)[1].sent
+    # Groups travel again with advantages and old log-probabilities, or once with the latter beside the reference's.
+    tokens = 128 * 1024
+    assert collectives(twice, "none", cluster, 8)[0].size == 2 * (16 * 256 * 12 + 128 * 190 + 16 * tokens) + 8 * tokens
+    anchored = replace(twice, needs=Needs(reference=True, critic=False))
+    assert collectives(anchored, "none", cluster, 8)[0].size == 16 * 256 * 12 + 128 * 190 + 24 * tokens
     # With LoRA only adapters travel, in float32.
     adapted = collectives(replace(run, lora=16), "none", cluster, 8)[1]
     assert adapted.size == 4 * padded(SEVEN.adapter_parameters(16), 8)

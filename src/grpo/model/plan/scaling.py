@@ -90,11 +90,19 @@ class Run:
 
 
 def group_bytes(run: Run) -> int:
-    """Bytes of a step's groups when they are gathered: tokens, the sampler's log-probabilities, text, annotations."""
-    work, arrays = run.work, 1 + run.needs.reference + run.needs.critic
-    token = INT64 + FLOAT32 * arrays + run.characters
+    """Bytes of a step's groups when they are gathered: tokens, the sampler's log-probabilities, text, annotations.
+
+    Several updates need log-probabilities of the old policy. They are annotations too if there are others; otherwise
+    they are computed after the advantages, and the groups are gathered a second time.
+    """
+    work, annotations = run.work, run.needs.reference + run.needs.critic
+    several = work.epochs * work.minibatches > 1
+    token = INT64 + FLOAT32 * (1 + annotations + (several and annotations > 0)) + run.characters
     prompt = work.prompt_tokens * (INT64 + run.characters)
-    return work.prompts * prompt + work.completions * (COMPLETION_BYTES + token * work.new_tokens)
+    size = work.prompts * prompt + work.completions * (COMPLETION_BYTES + token * work.new_tokens)
+    if several and not annotations:
+        size += size + 2 * FLOAT32 * work.completions * work.new_tokens
+    return size
 
 
 def reduced_bytes(run: Run, elements: int, shard: Shard, ranks: int) -> int:
