@@ -160,7 +160,7 @@ def test_two_hosts_meet_and_rank_0_is_on_the_first(tmp_path: Path, script: Path)
     assert (first.code(), second.code()) == (130, 130)
     assert (first.stdout, second.stdout) == ("rank 0 of 3 prints\n", "")
     assert lines_of(first) == []
-    assert lines_of(second) == ["grpo: ranks 2 to 2 of 3 run here; the terminal of the first host shows the run"]
+    assert lines_of(second) == ["grpo: this host has rank 2 of 3; the terminal of the first host shows the run"]
 
 
 def test_a_host_that_is_killed_and_returns_goes_on_with_the_others(tmp_path: Path, script: Path) -> None:
@@ -178,6 +178,21 @@ def test_a_host_that_is_killed_and_returns_goes_on_with_the_others(tmp_path: Pat
     second.signal(signal.SIGTERM)
     first.signal(signal.SIGTERM)
     assert (first.code(), second.code()) == (130, 130)
+
+
+def test_hosts_tell_each_other_what_happened_to_a_rank(tmp_path: Path, script: Path) -> None:
+    """The first host's terminal has the line, although the rank was on the second."""
+    cases = {
+        "crash": (1, "rank 1 on HOST ended with exit code 1"),
+        "refused": (2, "rank 1 on HOST: field data: no such file"),
+    }
+    for what, (code, line) in cases.items():
+        scale = {"nodes": 2, "join": f"127.0.0.1:{free_port()}", "join_timeout": 30, "restarts": 0}
+        first = start(tmp_path, script, what, name=f"first-{what}", **scale)
+        eventually(lambda place=scale["join"]: is_listening(place))
+        second = start(tmp_path, script, what, name=f"second-{what}", **scale)
+        assert (first.code(), second.code()) == (code, code)
+        assert lines_of(first) == [f"grpo: {line}"]
 
 
 def is_listening(place: str) -> bool:

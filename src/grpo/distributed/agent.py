@@ -25,7 +25,7 @@ from torch.distributed.elastic.rendezvous import RendezvousClosedError, Rendezvo
 
 from grpo.config import Scale
 from grpo.distributed.worker import LAUNCHER, REFUSED, Launcher, read_ending, run_to_resume
-from grpo.errors import GrpoError, LostRankError
+from grpo.errors import GrpoError, LostRankError, RankError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE = 2
@@ -33,6 +33,10 @@ GRACE = 2
 FAREWELL = 10.0
 """Seconds that the host of the store waits for the other hosts' ranks to end."""
 ENDED_ELSEWHERE = "another host has ended the run; its terminal says why"
+CAUSE, REFUSAL = "cause", "refusal"
+"""Keys in the store of the hosts: what happened to a rank, as told by its host."""
+CAUSE_SECONDS = 3.0
+"""Time in which the host of a lost rank tells the others what happened to it; a host that is gone tells nothing."""
 SHOWN_LINES = 40
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -70,6 +74,8 @@ class Agent(LocalElasticAgent):
         super().__init__(spec, Output(launcher))
         self.launcher, self.scale, self.is_first = launcher, scale, is_first
         self.stopping = False
+        self.reported = False
+        """Whether the reason of a restart has been printed."""
 
     def exit_code(self) -> int:
         """Start the ranks, wait until they have ended together, and return their exit code."""
@@ -83,9 +89,9 @@ class Agent(LocalElasticAgent):
             kind = GrpoError if self._worker_group.state == WorkerState.INIT else LostRankError
             raise kind(f"{why} {self.scale.join_timeout:g} s; start the same command on each host") from None
         except RendezvousClosedError:
-            raise LostRankError(ENDED_ELSEWHERE) from None
+            raise self._ended_elsewhere() from None
         if result is None:  # the agent's answer to a closed meeting
-            raise LostRankError(ENDED_ELSEWHERE)
+            raise self._ended_elsewhere()
         endings = [read_ending(self.launcher, worker.local_rank) for worker in self._worker_group.workers]
         codes = [ending.code for ending in endings if ending]  # only rank 0 says that the run finished or stopped
         return max(codes, default=130 if self.stopping else 0)
@@ -95,10 +101,12 @@ class Agent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         started = super()._start_workers(worker_group)
         self._install_handlers()  # starting the ranks has installed torch's
+        self.reported = False
         if worker_group.group_rank != 0:
-            first, last = worker_group.workers[0].global_rank, worker_group.workers[-1].global_rank
+            ranks = [worker.global_rank for worker in worker_group.workers]
+            here = f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
             size = worker_group.workers[0].world_size
-            report(f"ranks {first} to {last} of {size} run here; the terminal of the first host shows the run")
+            report(f"this host has {here} of {size}; the terminal of the first host shows the run")
         return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -108,8 +116,14 @@ class Agent(LocalElasticAgent):
         result = super()._monitor_workers(worker_group)
         handler = worker_group.spec.rdzv_handler
         if result.state == WorkerState.HEALTHY and worker_group.group_world_size != 1 and handler.is_closed():
-            raise LostRankError(ENDED_ELSEWHERE)
+            raise self._ended_elsewhere()
         return result
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        if not self.reported:  # another host was faster than the ranks of this one
+            cause = self._told_by_others(CAUSE) or "another host has started again"
+            report(f"{cause}; all ranks restart from the last checkpoint")
+        super()._restart_workers(worker_group)
 
     def _exit_barrier(self) -> None:
         """The host of the store leaves last."""
@@ -144,19 +158,22 @@ class Agent(LocalElasticAgent):
             raise KeyboardInterrupt
         ranks = {worker.local_rank: worker.global_rank for worker in self._worker_group.workers}
         if REFUSED in fallen.values():
-            refusals = sorted(local_rank for local_rank, code in fallen.items() if code == REFUSED)
-            if ranks[refusals[0]] != 0:
-                show_end_of(self.launcher.errors(refusals[0]))
+            refused = min(local_rank for local_rank, code in fallen.items() if code == REFUSED)
+            if ranks[refused] != 0:
+                lines = show_end_of(self.launcher.errors(refused))
+                self._tell_others(REFUSAL, f"{self._name(refused)}: {lines[-1].removeprefix('grpo: ')}")
             raise Refused
         local_rank, cause = self._cause(fallen)
         if ranks[local_rank] != 0:
             show_end_of(self.launcher.errors(local_rank))
+        self.reported = True
         most = self._worker_group.spec.max_restarts
         if self._remaining_restarts == 0:
             run = run_to_resume(self.launcher)
             again = f"; continue with --run {run} --resume" if run else ""
             raise LostRankError(f"{cause}; restarts used up: {most} of {most}{again}")
-        report(f"{cause}; restart {most - self._remaining_restarts + 1} of {most} from the last checkpoint")
+        wait = f", after at most {self.scale.join_timeout:g} s for all hosts" if self.scale.nodes > 1 else ""
+        report(f"{cause}; restart {most - self._remaining_restarts + 1} of {most} from the last checkpoint{wait}")
 
     def _cause(self, fallen: dict[int, int]) -> tuple[int, str]:
         """(local rank, what happened) of the rank that fell first: a killed one, then a crashed one, then one that lost
@@ -168,10 +185,38 @@ class Agent(LocalElasticAgent):
 
         first = min(fallen, key=lambda local_rank: (fallen[local_rank] > 0, bool(told(local_rank)), local_rank))
         code = fallen[first]
-        name = f"rank {self._worker_group.workers[first].global_rank} on {_host()}"
-        if code < 0:
-            return first, f"{name} was killed by {signal.Signals(-code).name}"
-        return first, told(first) or f"{name} ended with exit code {code}"
+        if told(first):  # it lost another rank, whose host may know more
+            return first, self._told_by_others(CAUSE, CAUSE_SECONDS) or told(first)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self._tell_others(CAUSE, f"{self._name(first)} {how}")
+        return first, f"{self._name(first)} {how}"
+
+    def _name(self, local_rank: int) -> str:
+        return f"rank {self._worker_group.workers[local_rank].global_rank} on {socket.gethostname()}"
+
+    def _ended_elsewhere(self) -> GrpoError:
+        """The error of a run that another host has ended."""
+        if refusal := self._told_by_others(REFUSAL):
+            return RankError(refusal)
+        return LostRankError(self._told_by_others(CAUSE) or ENDED_ELSEWHERE)
+
+    def _tell_others(self, key: str, what: str) -> None:
+        store: Any = self._worker_group.store
+        with suppress(RuntimeError):  # border: the first host may be gone
+            store.set(key, what)
+
+    def _told_by_others(self, key: str, seconds: float = 0.0) -> str:
+        """What another host has told within these seconds; empty if none has."""
+        store: Any = self._worker_group.store
+        deadline = time.monotonic() + seconds
+        with suppress(RuntimeError):  # border: the first host may be gone
+            while self.scale.nodes > 1 and store is not None:
+                if store.check([key]):
+                    return str(store.get(key).decode())
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(0.05)
+        return ""
 
     def _processes(self) -> dict[int, Popen[bytes]]:
         context: Any = self._pcontext
@@ -212,11 +257,9 @@ def report(line: str) -> None:
     print(f"{cursor}grpo: {line}", file=sys.stderr, flush=True)
 
 
-def show_end_of(errors: Path) -> None:
-    if errors.exists():
-        lines = errors.read_text(errors="replace").splitlines()
-        print(*lines[-SHOWN_LINES:], sep="\n", file=sys.stderr, flush=True)
-
-
-def _host() -> str:
-    return socket.gethostname()
+def show_end_of(errors: Path) -> list[str]:
+    """Print the last lines, and return them."""
+    lines = errors.read_text(errors="replace").splitlines()[-SHOWN_LINES:] if errors.exists() else []
+    if lines:
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
+    return lines or [""]

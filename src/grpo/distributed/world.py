@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -186,9 +187,9 @@ class World:
     def _lost(self, error: RuntimeError) -> LostRankError:
         """The error of a rank that is gone, or that did not arrive in time; in that case with its name."""
         if "timed out" not in str(error).lower():
-            return LostRankError(
-                f"{self.name(self.rank)}: lost the connection to another rank: {one_line(str(error), 200)}"
-            )
+            peer = re.search(r"\[([\da-fA-F.:]+)\]:\d+", str(error))  # its address, as gloo writes it
+            other = f"a rank at {peer[1]}" if peer else f"another rank: {one_line(str(error), 200)}"
+            return LostRankError(f"{self.name(self.rank)} has lost the connection to {other}")
         try:
             arrivals = [int(_store().get(f"station/{rank}")) for rank in range(self.size)]
         except RuntimeError:  # border: the host of the store is gone
