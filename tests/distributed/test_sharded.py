@@ -90,13 +90,13 @@ def trained(world: World, shard: str, updates: range, start: tuple[Arrays, Array
         norms.append(descend(optimizer, gradients(update, world.rank, world.size)))
         history.append(arrays(named))
         assert all(weight.grad is None for weight in named.values())
-    masters = arrays(optimizer.weights())
+    masters = arrays(dict(optimizer.whole({})))
     return {
         "history": history,
         "norms": norms,
         "masters": masters,
         "weights": history[-1] | masters,
-        "state": arrays(optimizer.state()),
+        "state": arrays(dict(optimizer.state())),
         "formats": {name: weight.dtype for name, weight in named.items()},
     }
 
@@ -189,7 +189,7 @@ def test_any_number_of_ranks_goes_on_with_the_state_of_two(two: Runs) -> None:
 def test_a_restored_state_is_the_saved_state(two: Runs, shard: str) -> None:
     optimizer = AdamW(first_weights().items(), SETTINGS)
     optimizer.restore({name: torch.tensor(array) for name, array in two[0][shard]["state"].items()})
-    equal(arrays(optimizer.state()), two[0][shard]["state"])
+    equal(arrays(dict(optimizer.state())), two[0][shard]["state"])
     with pytest.raises(GrpoError, match="of another model"):
         optimizer.restore({"exp_avg/other": torch.zeros(3)})
 
@@ -202,7 +202,7 @@ def rounded_in_the_model(world: World) -> list[Arrays]:
     for update in range(5):
         named["weight"].grad = named["weight"].detach().float() * (update + 1 + world.rank)
         optimizer.descend(lr=0.01, grad_clip=1e9)
-        found.append(arrays(optimizer.weights()))
+        found.append(arrays(dict(optimizer.whole({}))))
     return found
 
 

@@ -21,11 +21,11 @@ from grpo.config import Optimizer
 from grpo.errors import DiskFullError
 from grpo.model.files import write_model
 from grpo.model.load import load_policy
-from grpo.model.optimizer import AdamW, make_optimizer, take_step
+from grpo.model.optimizer import AdamW, Named, make_optimizer, take_step
 from grpo.model.policy import Policy
 from grpo.model.tensorfile import Mirror
 from grpo.record.checkpoints import MANIFEST, Checkpoint, Checkpoints, Snapshot
-from grpo.training.training_run import take_snapshot
+from grpo.training.training_run import make_snapshot
 
 FILES = [
     "manifest.json",
@@ -141,11 +141,11 @@ def update(policy: Policy, optimizer: AdamW, seed: int) -> None:
 
 def save_policy(checkpoints: Checkpoints, step: int, policy: Policy, optimizer: AdamW) -> None:
     state = {"policy_version": policy.version}
-    checkpoints.save(step, lambda: take_snapshot(policy, Mirror(), state, tensors_of(policy, optimizer)))
+    checkpoints.save(step, lambda: make_snapshot(policy, Mirror(), state, tensors_of(policy, optimizer)))
 
 
-def tensors_of(policy: Policy, optimizer: AdamW) -> dict[str, dict[str, torch.Tensor]]:
-    return {"model": policy.weights(), "optimizer": optimizer.state()}
+def tensors_of(policy: Policy, optimizer: AdamW) -> dict[str, Named]:
+    return {"model": optimizer.whole(policy.weights()), "optimizer": optimizer.state()}
 
 
 def test_a_model_and_its_optimizer_go_on_as_if_never_saved(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_model_and_its_optimizer_go_on_as_if_never_saved(tmp_path: Path) -> No
     left, right = policy.model.state_dict(), again.model.state_dict()
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
-    left, right = optimizer.state(), again_optimizer.state()
+    left, right = dict(optimizer.state()), dict(again_optimizer.state())
     assert left.keys() == right.keys()
     assert len(left) == 3 * len(list(policy.model.parameters()))
     assert all(torch.equal(left[name], right[name]) for name in left)
@@ -222,7 +222,7 @@ def test_a_snapshot_is_taken_only_when_the_one_before_is_written(
     for step in (1, 2, 3):
         update(policy, optimizer, step)
         expected.append({name: weight.clone() for name, weight in policy.weights().items()})
-        checkpoints.save(step, lambda: take_snapshot(policy, mirror, {}, tensors_of(policy, optimizer)))
+        checkpoints.save(step, lambda: make_snapshot(policy, mirror, {}, tensors_of(policy, optimizer)))
     checkpoints.wait()
     for step in (1, 2, 3):
         found = load_file(checkpoints.folder / f"step-00000{step}" / "model" / "model.safetensors")

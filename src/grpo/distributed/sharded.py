@@ -7,8 +7,7 @@ whose updated values then travel back in the weights' own format.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Container, Iterator, Mapping, Sequence
 from operator import or_
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch.nn import Parameter
 
 from grpo.distributed.buckets import BUCKET, Bucket, Span, make_buckets
 from grpo.distributed.world import World, all_gather, reduce_scatter
+from grpo.kill_points import point
 
 State = Mapping[Any, Mapping[str, torch.Tensor]]
 """AdamW's state: `step`, `exp_avg` and `exp_avg_sq` of each parameter."""
@@ -29,6 +29,7 @@ class Replicas:
 
     def __init__(self, weights: Sequence[Parameter], world: World, limit: int = BUCKET):
         self.world, self.parameters = world, list(weights)
+        self.held: dict[int, torch.dtype] = {}
         self.number = {weight: number for number, weight in enumerate(weights)}
         self.buckets = make_buckets(*_formats(weights), world.size, limit)
 
@@ -50,13 +51,14 @@ class Replicas:
                 flat = _fill(buffer, bucket, self.parameters)
                 dist.all_reduce(flat, group=self.world.tensors)
                 _spread([weight.grad for weight in self.parameters], bucket, flat)
+            point("gradients.reduced")
 
     def publish(self) -> None:
         # Fused updates do not increment the weights' versions; working copies (`model.fused.weights`) read them.
         increment_version(self.parameters)
 
-    def masters(self) -> dict[int, torch.Tensor]:
-        return {}
+    def masters(self) -> Iterator[tuple[int, torch.Tensor]]:
+        return iter(())
 
     def gather(self, state: State) -> Iterator[tuple[int, str, torch.Tensor]]:
         """AdamW's state by weight and kind."""
@@ -131,6 +133,7 @@ class Shards:
                 for span, piece in zip(spans, pieces, strict=True):
                     piece.grad = span.within(mine).to(piece.dtype) if present >> span.weight & 1 else None
             dist.all_reduce(squares, group=self.world.tensors)
+            point("gradients.reduced")
         return squares.sqrt().to(buffer.dtype)
 
     @torch.no_grad()
@@ -138,24 +141,24 @@ class Shards:
         """Sends the pieces to all ranks, into the weights."""
         weights = [weight.detach() for weight in self.weights]
         formats = [bucket.dtype for bucket in self.buckets]
-        self._all_gather(dict(zip(self.parameters, self.parameters, strict=True)), formats, partial(_spread, weights))
+        values = dict(zip(self.parameters, self.parameters, strict=True))
+        for bucket, flat in self._all_gather(values, formats):
+            _spread(weights, bucket, flat)
+        point("weights.published")
 
-    def masters(self) -> dict[int, torch.Tensor]:
-        """The float32 values of weights that the model holds in 16 bits, in main memory; on rank 0 only."""
+    def masters(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """The float32 values of weights that the model holds in 16 bits, one by one; on rank 0 only."""
         return self._collect({piece: piece.detach() for piece in self.parameters}, self.held)
 
     def gather(self, state: State) -> Iterator[tuple[int, str, torch.Tensor]]:
-        """AdamW's state by weight and kind, in main memory; on rank 0 only."""
+        """AdamW's state by weight and kind, tensor by tensor; on rank 0 only."""
         updated = [piece for piece in self.parameters if state.get(piece)]
         steps = functools.reduce(or_, self.world.meet({self.number[p]: float(state[p]["step"]) for p in updated}))
-        moments = {
-            kind: self._collect({piece: state[piece][kind] for piece in updated}, steps)
-            for kind in ("exp_avg", "exp_avg_sq")
-        }
         for number in sorted(steps) if self.world.first else ():
             yield number, "step", torch.tensor(steps[number])
-            for kind, found in moments.items():
-                yield number, kind, found[number]
+        for kind in ("exp_avg", "exp_avg_sq"):
+            for number, moment in self._collect({piece: state[piece][kind] for piece in updated}, steps):
+                yield number, kind, moment
 
     @torch.no_grad()
     def scatter(self, values: Mapping[int, torch.Tensor], numbers: Container[int]) -> dict[Parameter, torch.Tensor]:
@@ -175,30 +178,32 @@ class Shards:
                         found[piece] = span.within(mine).to(piece.dtype, copy=True)
         return found
 
-    @torch.no_grad()
-    def _collect(self, values: Mapping[Parameter, torch.Tensor], numbers: Container[int]) -> dict[int, torch.Tensor]:
-        """Values of the weights of these numbers, each as one tensor in main memory; on rank 0 only."""
+    def _collect(
+        self, values: Mapping[Parameter, torch.Tensor], numbers: Container[int]
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Values of the weights of these numbers, each as one tensor in main memory; on rank 0 only.
+
+        All ranks must read it to its end.
+        """
         wanted = [any(span.weight in numbers for span in bucket.spans) for bucket in self.buckets]
         dtypes = [self.dtypes[bucket.spans[0].weight] for bucket in self.buckets]
-        found: dict[int, torch.Tensor] = {}
-
-        def take(bucket: Bucket, flat: torch.Tensor) -> None:
+        begun: dict[int, torch.Tensor] = {}
+        formats = [dtype if one else None for dtype, one in zip(dtypes, wanted, strict=True)]
+        for bucket, flat in self._all_gather(values, formats):
             for span in bucket.spans if self.world.first else ():
                 if span.weight in numbers:
-                    if span.start == 0:
-                        found[span.weight] = torch.empty(self.weights[span.weight].shape, dtype=flat.dtype)
-                    span.of(found[span.weight]).copy_(span.within(flat))
-
-        self._all_gather(values, [dtype if one else None for dtype, one in zip(dtypes, wanted, strict=True)], take)
-        return found
+                    shape = self.weights[span.weight].shape
+                    whole = begun.pop(span.weight) if span.start else torch.empty(shape, dtype=flat.dtype)
+                    span.of(whole).copy_(span.within(flat))
+                    if span.start + span.size == whole.numel():
+                        yield span.weight, whole
+                    else:
+                        begun[span.weight] = whole
 
     def _all_gather(
-        self,
-        values: Mapping[Parameter, torch.Tensor],
-        formats: Sequence[torch.dtype | None],
-        use: Callable[[Bucket, torch.Tensor], None],
-    ) -> None:
-        """Calls `use` with every bucket that has a format, and the values of all ranks in that format."""
+        self, values: Mapping[Parameter, torch.Tensor], formats: Sequence[torch.dtype | None]
+    ) -> Iterator[tuple[Bucket, torch.Tensor]]:
+        """Every bucket that has a format, with the values of all ranks in that format; the next one overwrites them."""
         if not any(formats):
             return
         buffer = _buffer(self.buckets, self.weights).view(torch.uint8)
@@ -209,9 +214,9 @@ class Shards:
                 flat = buffer[: bucket.size * dtype.itemsize].view(dtype)
                 mine = flat.new_empty(bucket.interval)
                 owned = [(span, values[piece]) for span, piece in zip(spans, pieces, strict=True) if piece in values]
-                _copy([span.within(mine) for span, _ in owned], [value for _, value in owned])
+                _copy([span.within(mine) for span, _ in owned], [value.detach() for _, value in owned])
                 all_gather(flat, mine, self.world.tensors)
-                use(bucket, flat)
+                yield bucket, flat
 
 
 def _formats(weights: Sequence[Parameter]) -> tuple[list[int], list[torch.dtype]]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from grpo.distributed.slurm import adopt_slurm
 from grpo.errors import GrpoError, LostRankError, RankError, one_line
+from grpo.kill_points import point
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +79,7 @@ class World:
         if self.size == 1:
             return list(items)
         parts = self.meet(list(items))
+        point("groups.gathered")
         return [parts[i % self.size][i // self.size] for i in range(sum(map(len, parts)))]
 
     def share(self, items: Sequence[T], sizes: Sequence[int]) -> list[T]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 import torch
 
@@ -12,7 +13,7 @@ from grpo.distributed.world import ALONE, World
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy
 from grpo.model.lora import adapt, held_weights
-from grpo.model.optimizer import AdamW
+from grpo.model.optimizer import AdamW, Named
 from grpo.model.policy import Policy, predicting_states
 from grpo.types import Batch
 
@@ -52,10 +53,10 @@ class Critic:
             yield from ((f"body.{name}", weight) for name, weight in body if weight.requires_grad)
         yield from ((f"head.{name}", weight) for name, weight in self.head.named_parameters())
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Weights and Adam's state by name, for a checkpoint."""
-        weights = {name: weight.detach() for name, weight in self.named_parameters()} | self.optimizer.weights()
-        return {f"critic/{name}": tensor for name, tensor in (weights | self.optimizer.state()).items()}
+    def tensors(self) -> Named:
+        """Weights and Adam's state by name, for a checkpoint; read as `AdamW.state`."""
+        for name, tensor in chain(self.optimizer.whole(dict(self.named_parameters())), self.optimizer.state()):
+            yield f"critic/{name}", tensor
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Takes the tensors that rank 0 read from a checkpoint."""

@@ -11,7 +11,7 @@ import torch
 
 from grpo.model.hub.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from grpo.model.policy import Policy
-from grpo.model.tensorfile import Mirror, write_tensors
+from grpo.model.tensorfile import Mirror, save_tensors, write_tensors
 
 
 def model_files(policy: Policy) -> dict[str, bytes]:
@@ -40,11 +40,14 @@ def _made(policy: Policy) -> dict[str, bytes]:
 
 def save_model(policy: Policy, folder: Path) -> None:
     """Writes a Hugging Face folder."""
-    write_model(folder, model_files(policy), Mirror().copy(policy.weights()))
+    write_model(folder, model_files(policy), Mirror().copy({"model": policy.weights().items()})["model"])
 
 
 def write_model(folder: Path, files: Mapping[str, bytes], weights: Mapping[str, torch.Tensor]) -> None:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    write_tensors(folder / (ADAPTER_WEIGHTS if ADAPTER_CONFIG in files else "model.safetensors"), weights)
+    if ADAPTER_CONFIG in files:
+        write_tensors(folder / ADAPTER_WEIGHTS, weights)  # peft reads one file only
+    else:
+        save_tensors(folder / "model.safetensors", weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
@@ -17,6 +17,7 @@ from grpo.model.policy import Policy
 
 LARGEST_LR = 0.1
 """Largest learning rate without a warning, as a share of the size of a typical weight: ten updates replace it."""
+Named = Iterator[tuple[str, torch.Tensor]]
 STATE = ("step", "exp_avg", "exp_avg_sq")
 """Adam's state of every weight."""
 
@@ -78,13 +79,21 @@ class AdamW:
         for weight in (*self.named.values(), *self.ranks.parameters):
             weight.grad = None
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Adam's moments and step count of every weight, as `exp_avg/model.layers.0…`; if sharded, on rank 0 only."""
-        return {f"{kind}/{self.names[n]}": tensor for n, kind, tensor in self.ranks.gather(self.adam.state)}
+    def state(self) -> Named:
+        """Adam's moments and step count of every weight, as `exp_avg/model.layers.0…`.
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """The float32 values of the weights that the model holds in 16 bits; on rank 0 only."""
-        return {self.names[number]: tensor for number, tensor in self.ranks.masters().items()}
+        If sharded, rank 0 gets each tensor when it is asked for the next one, and the other ranks get none; all ranks
+        must read to the end.
+        """
+        for number, kind, tensor in self.ranks.gather(self.adam.state):
+            yield f"{kind}/{self.names[number]}", tensor
+
+    def whole(self, weights: Mapping[str, torch.Tensor]) -> Named:
+        """The weights with float32 values in place of those that the model holds in 16 bits; read as `state`."""
+        held = {self.names[number] for number in self.ranks.held}
+        yield from ((name, tensor) for name, tensor in weights.items() if name not in held)
+        for number, tensor in self.ranks.masters():
+            yield self.names[number], tensor
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Takes the state that rank 0 read from a checkpoint, in which a weight without an update has none."""

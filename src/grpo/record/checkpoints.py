@@ -68,13 +68,16 @@ class Checkpoint:
         return dict(json.loads((self.path / "state.json").read_text()))
 
     def has(self, name: str) -> bool:
-        return (self.path / f"{name}.safetensors").exists()
+        from grpo.model.tensorfile import index_of
+
+        file = self.path / f"{name}.safetensors"
+        return file.exists() or index_of(file).exists()
 
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
-        """Tensors of one file: optimizer, critic or reference."""
-        from safetensors.torch import load_file
+        """Tensors of one file, or of the files that it was cut into: optimizer, critic or reference."""
+        from grpo.model.tensorfile import load_tensors
 
-        return load_file(self.path / f"{name}.safetensors")
+        return load_tensors(self.path / f"{name}.safetensors")
 
     def damage(self) -> str:
         """The first damaged file and its damage; empty if every file has its size and hash."""
@@ -181,7 +184,7 @@ class Checkpoints:
 
     def _write(self, step: int, snapshot: Snapshot) -> None:
         from grpo.model.files import write_model
-        from grpo.model.tensorfile import write_tensors
+        from grpo.model.tensorfile import save_tensors
 
         aside, final = self._aside(step), self._final(step)
         for abandoned in self.folder.glob(".*-step-*"):  # of a run that was killed while writing
@@ -191,7 +194,7 @@ class Checkpoints:
         write_model(aside / "model", snapshot.files, snapshot.weights)
         point("checkpoint.model")
         for name, tensors in {"optimizer": snapshot.optimizer_tensors, **snapshot.extra_tensors}.items():
-            write_tensors(aside / f"{name}.safetensors", tensors)
+            save_tensors(aside / f"{name}.safetensors", tensors)
         (aside / "state.json").write_text(json.dumps(snapshot.state))
         point("checkpoint.optimizer")
         files = sorted(path for path in aside.rglob("*") if path.is_file())

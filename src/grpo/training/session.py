@@ -17,7 +17,7 @@ from grpo.config.schema import resolve
 from grpo.distributed.world import ALONE, World
 from grpo.model.critic import Critic
 from grpo.model.device import pick_device, prepare_machine
-from grpo.model.optimizer import lr_warnings
+from grpo.model.optimizer import Named, lr_warnings
 from grpo.model.policy import Policy
 from grpo.record.best import check_best
 from grpo.record.events import Callback, Silent
@@ -114,12 +114,12 @@ class Session(TrainingRun):
         critic = [] if self.critic is None else self.critic.named_parameters()
         return [*super().trainable(), *((f"critic.{name}", weight) for name, weight in critic)]
 
-    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+    def tensors(self) -> dict[str, Named]:
         files = super().tensors()
         if self.critic is not None:
             files["critic"] = self.critic.tensors()
         if self.reference is not None and self.config.loss.refresh:
-            files["reference"] = {f"reference/{name}": tensor for name, tensor in self.reference.weights().items()}
+            files["reference"] = ((f"reference/{name}", each) for name, each in self.reference.weights().items())
         return files
 
     def sampling(self, step: int = 0, purpose: str = "train") -> Sampling:

@@ -6,9 +6,10 @@ Of several ranks only rank 0 has the record; the others take part where somethin
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -19,9 +20,10 @@ from grpo.distributed.checksum import differing
 from grpo.distributed.worker import launcher
 from grpo.distributed.world import ALONE, World
 from grpo.errors import DiskFullError, GrpoError, LostRankError
+from grpo.kill_points import point
 from grpo.model.device import frozen_garbage_collector, peak_memory
 from grpo.model.files import model_files
-from grpo.model.optimizer import AdamW
+from grpo.model.optimizer import AdamW, Named
 from grpo.model.policy import Policy
 from grpo.model.tensorfile import Mirror
 from grpo.record.checkpoints import Checkpoints, Snapshot
@@ -53,6 +55,8 @@ class TrainingRun:
         self.measured_from = time.perf_counter()
         """When the measurement of idle time began."""
         self.mirror = Mirror()
+        self.snapshot: Callable[[], Snapshot]
+        """Of the newest checkpoint."""
         self.first_step: int = self.world.from_first(lambda: checkpoint.step if checkpoint else 0)
         self.saved_step = self.first_step or -1
         """Step of the newest checkpoint; -1: none."""
@@ -137,9 +141,13 @@ class TrainingRun:
             recorder.wait()  # a checkpoint must not be ahead of the record
         if step != self.saved_step:
             self._check_weights(step)
-        tensors = self.tensors() if last or step != self.saved_step else None
+            if recorder:
+                # Taken once, because other ranks take part; a full disk may need it again.
+                self.snapshot = cache(lambda: self._take_snapshot(recorder))
+            else:
+                self._send_tensors()
         if recorder:
-            recorder.retry_when_full(lambda: self._save(recorder, step, tensors, last))
+            recorder.retry_when_full(lambda: self._save(step, last))
             self._report_checkpoints()
         self.saved_step = step
         self.measure_idle_time()
@@ -148,12 +156,27 @@ class TrainingRun:
         """Every weight that training changes, by name."""
         return self.policy.trainable()
 
-    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
-        """The tensors that a resume needs, by file. Where ranks hold parts of them, rank 0 gets them whole."""
-        return {
-            "model": {**self.policy.weights(), **self.optimizer.weights()},
-            "optimizer": self.optimizer.state(),
+    def tensors(self) -> dict[str, Named]:
+        """The tensors that a resume needs, by file. Where ranks hold parts of them, rank 0 gets them whole, one by one,
+        and all ranks must read to the end."""
+        return {"model": self.optimizer.whole(self.policy.weights()), "optimizer": self.optimizer.state()}
+
+    def _take_snapshot(self, recorder: Recorder) -> Snapshot:
+        state = {
+            "policy_version": self.policy.version,
+            "nonfinite_steps": recorder.nonfinite_steps,
+            "world_size": self.world.size,
         }
+        snapshot = make_snapshot(self.policy, self.mirror, state, self.tensors())
+        point("checkpoint.gathered")
+        return snapshot
+
+    def _send_tensors(self) -> None:
+        """This rank's part in the snapshot that rank 0 takes."""
+        for tensors in self.tensors().values():
+            for _ in tensors:
+                pass
+        point("checkpoint.gathered")
 
     def _report_checkpoints(self) -> None:
         for checkpoint in self.checkpoints.written():
@@ -161,31 +184,22 @@ class TrainingRun:
 
     def _check_weights(self, step: int) -> None:
         if ranks := differing(self.trainable(), self.world):
-            names = ", ".join(map(self.world.name, ranks))
+            which = ", ".join(map(self.world.name, ranks))
             raise GrpoError(
-                f"after {step} steps the weights of {names} differ from those of rank 0; older checkpoints are intact, "
+                f"after {step} steps the weights of {which} differ from those of rank 0; older checkpoints are intact, "
                 "resume from them (--resume) and check these machines"
             )
-        for name, weight in self.trainable():
-            if not torch.isfinite(weight).all():
-                raise GrpoError(
-                    f"weight {name} is not finite after {step} steps; older checkpoints are intact, lower lr"
-                )
+        names, weights = zip(*self.trainable(), strict=True)
+        finite = torch.stack([torch.isfinite(weight).all() for weight in weights]).tolist()
+        if not all(finite):
+            name = names[finite.index(False)]
+            raise GrpoError(f"weight {name} is not finite after {step} steps; older checkpoints are intact, lower lr")
 
-    def _save(
-        self, recorder: Recorder, step: int, tensors: Mapping[str, Mapping[str, torch.Tensor]] | None, last: bool
-    ) -> None:
-        if step != self.saved_step and tensors is not None:
+    def _save(self, step: int, last: bool) -> None:
+        if step != self.saved_step:
             self.checkpoints.wait()
             self._report_checkpoints()  # before a newer one replaces them
-            state = {
-                "policy_version": self.policy.version,
-                "nonfinite_steps": recorder.nonfinite_steps,
-                "world_size": self.world.size,
-            }
-            self.checkpoints.save(
-                step, lambda: take_snapshot(self.policy, self.mirror, state, tensors), self.run.best_step()
-            )
+            self.checkpoints.save(step, self.snapshot, self.run.best_step())
             self.saved_step = step
         if last:
             try:
@@ -221,12 +235,9 @@ def over_ranks(
     return found
 
 
-def take_snapshot(
-    policy: Policy, mirror: Mirror, state: dict[str, Any], tensors: Mapping[str, Mapping[str, torch.Tensor]]
-) -> Snapshot:
+def make_snapshot(policy: Policy, mirror: Mirror, state: dict[str, Any], tensors: Mapping[str, Named]) -> Snapshot:
     """Copy the tensors, by file, as they are now."""
-    copies = mirror.copy({name: tensor for held in tensors.values() for name, tensor in held.items()})
-    files = {file: {name: copies[name] for name in held} for file, held in tensors.items()}
+    files = mirror.copy(tensors)
     return Snapshot(
         weights=files.pop("model"),
         files=model_files(policy),
