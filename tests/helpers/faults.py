@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.record.store import Run
-from helpers.trainer import Trainer, assert_same, command, contents
+from helpers.trainer import Ranks, Trainer, assert_same, command, contents
 
 ALL = os.environ.get("GRPO_FAULTS") == "all"
 VARIANTS = {"one update": (), "four updates": ("--optimizer.epochs", "2", "--optimizer.minibatches", "2")}
@@ -20,22 +20,26 @@ class Whole:
     def __init__(self, folder: Path):
         self.folder = folder
         assert Trainer(["runs", "--runs", str(folder)], folder).ended() == 0  # now the server has started
-        self.made: dict[tuple[str, ...], tuple[dict[str, Any], float]] = {}
+        self.made: dict[tuple[str, ...], tuple[Path, dict[str, Any], float]] = {}
 
-    def __call__(self, *more: str) -> dict[str, Any]:
-        return self.run(*more)[0]
+    def __call__(self, *more: str, ranks: int = 1) -> dict[str, Any]:
+        return self.run(*more, ranks=ranks)[1]
+
+    def path(self, *more: str, ranks: int = 1) -> Path:
+        return self.run(*more, ranks=ranks)[0]
 
     def seconds(self, *more: str) -> float:
-        return self.run(*more)[1]
+        return self.run(*more)[2]
 
-    def run(self, *more: str) -> tuple[dict[str, Any], float]:
-        if more not in self.made:
-            name = f"whole-{len(self.made)}"
+    def run(self, *more: str, ranks: int = 1) -> tuple[Path, dict[str, Any], float]:
+        key = (str(ranks), *more)
+        if key not in self.made:
+            path = self.folder / f"whole-{len(self.made)}"
             started = time.monotonic()
-            trainer = Trainer(command(self.folder, name, *more), self.folder)
-            assert trainer.ended() == 0, trainer.said()
-            self.made[more] = contents(self.folder / name), time.monotonic() - started
-        return self.made[more]
+            trainers = Ranks(ranks, command(self.folder, path.name, *more), self.folder)
+            assert trainers.ended() == [0] * ranks, trainers.said()
+            self.made[key] = path, contents(path), time.monotonic() - started
+        return self.made[key]
 
 
 def findings(run: Path) -> list[tuple[str, int | None, str]]:

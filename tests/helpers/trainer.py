@@ -17,7 +17,8 @@ import signal
 import sqlite3
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -34,6 +35,7 @@ from grpo.record.metrics import is_timed
 from grpo.tasks import TASKS
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Group, Problem
+from helpers.ranks import free_port
 
 SETTINGS = """
     --model nano --steps 6 --prompts-per-step 4 --group-size 4 --max-new-tokens 32 --lr 1e-3
@@ -61,6 +63,11 @@ class Orders:
     """SIGHUP is ignored when it starts."""
     terminal: str = ""
     """Its terminal, in place of the log."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    argv: Sequence[str] = ()
+    """Of one rank, in place of the arguments of all."""
+    other_weights: int = -1
+    """A number of updates after which one weight is changed."""
 
 
 class Paused(Arithmetic):
@@ -90,8 +97,23 @@ def poisoned(steps: frozenset[int]) -> Any:
     return accumulate
 
 
+def disturbed(updates: int) -> Any:
+    """`take_step` that changes the last bit of one weight after this many updates."""
+    real = grpo.training.loop.take_step
+
+    def take_step(policy: Policy, *arguments: Any, **more: Any) -> float:
+        norm: float = real(policy, *arguments, **more)
+        if policy.version == updates:
+            weight = next(policy.model.parameters()).detach().view(-1).view(torch.int32)
+            weight[5] ^= 1
+        return norm
+
+    return take_step
+
+
 def _obey(argv: list[str], log: Path, orders: Orders) -> None:
     """In the child."""
+    os.environ.update(orders.environment)
     if orders.terminal:
         os.setsid()  # the terminal opened next becomes the controlling terminal
     descriptor = os.open(orders.terminal or log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -102,6 +124,8 @@ def _obey(argv: list[str], log: Path, orders: Orders) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     torch.set_num_threads(1)
     faults._name, faults._remaining = orders.kill_at, orders.count
+    if orders.other_weights >= 0:
+        grpo.training.loop.take_step = disturbed(orders.other_weights)
     TASKS["paused"] = lambda _: Paused(orders, log.with_suffix(".paused"))
     if orders.nonfinite:
         grpo.training.loop.accumulate_gradients = poisoned(orders.nonfinite)
@@ -165,6 +189,41 @@ class Trainer:
             self.process.join()
             raise AssertionError(f"still running after {timeout} s: {self.said()}")
         return code
+
+
+class Ranks:
+    """The ranks of one `grpo`, started at once without a launcher."""
+
+    def __init__(self, size: int, argv: Sequence[str], folder: Path, orders: Mapping[int, Orders] | None = None):
+        """`orders`: by rank."""
+        port, by_rank = str(free_port()), [(orders or {}).get(rank, Orders()) for rank in range(size)]
+        self.trainers = [
+            Trainer(
+                [*(order.argv or argv), "--scale.timeout", "30"],
+                folder,
+                replace(order, environment=environment_of(rank, size, port)),
+            )
+            for rank, order in enumerate(by_rank)
+        ]
+
+    def ended(self) -> list[int]:
+        return [trainer.ended() for trainer in self.trainers]
+
+    def said(self) -> list[list[str]]:
+        """Errors and warnings of each rank; rank 0 also prints the run's results."""
+        return [
+            [line for line in trainer.said().splitlines() if line.startswith(("grpo:", "Traceback"))]
+            for trainer in self.trainers
+        ]
+
+
+def environment_of(rank: int, size: int, port: str) -> dict[str, str]:
+    """What torchrun writes."""
+    number, count = str(rank), str(size)
+    return {
+        **{"RANK": number, "WORLD_SIZE": count, "LOCAL_RANK": number, "LOCAL_WORLD_SIZE": count},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCH_CPP_LOG_LEVEL": "ERROR"},
+    }
 
 
 TABLES = {

@@ -34,7 +34,7 @@ def checksum(tensors: Iterable[torch.Tensor]) -> list[int]:
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bits as integers: of 8 bytes where possible, because a sum of smaller ones copies them to 8 bytes."""
+    """The tensor's bits as integers, of 8 bytes where possible: a sum of smaller ones would copy them to 8 bytes."""
     flat, size = tensor.reshape(-1), tensor.element_size()
     aligned = flat.nbytes % 8 == 0 and flat.storage_offset() * size % 8 == 0
     return flat.view(torch.int64 if aligned else WORDS[size])

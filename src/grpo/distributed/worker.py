@@ -55,10 +55,14 @@ def launcher() -> Launcher | None:
 
 
 def prints(error: GrpoError) -> bool:
-    """Whether this process prints the error that ends it: all ranks have the same one, and rank 0 has the terminal."""
+    """Whether this process prints the error that ends it: all ranks have the same one, and rank 0 has the terminal.
+
+    A lost rank may be rank 0: then every other rank prints it, or the launcher does.
+    """
+    is_lost = isinstance(error, LostRankError)
     if launcher() is None:
-        return os.environ.get("RANK", "0") == "0"
-    return not isinstance(error, LostRankError)  # the launcher prints those; it shows other ranks' only if it must
+        return is_lost or os.environ.get("RANK", "0") == "0"
+    return not is_lost
 
 
 def leave(code: int) -> int:

@@ -17,7 +17,7 @@ from grpo.record.events import Callback
 from grpo.record.lock import RunLock
 from grpo.record.store import Run, fresh_name
 from grpo.training.fingerprint import Fingerprints
-from grpo.training.resume import checkpoint_to_resume, existing_run
+from grpo.training.resume import checkpoint_to_resume, existing_run, recorded_ranks
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +26,8 @@ class OpenRun:
     lock: RunLock
     checkpoint: Checkpoint | None = None
     """None: training starts with the first step."""
+    ranks: int = 0
+    """Number of ranks that the run had before this resume; 0: the run is new."""
 
 
 def reopen_run(
@@ -38,7 +40,7 @@ def reopen_run(
     undo.callback(run.close)
     lock = RunLock(run.path)
     undo.callback(lock.close)
-    return OpenRun(run, lock, checkpoint_to_resume(run, config, fingerprints, callbacks))
+    return OpenRun(run, lock, checkpoint_to_resume(run, config, fingerprints, callbacks), recorded_ranks(run))
 
 
 def create_run(config: Config | SftConfig, kind: str, stem: str, meta: Mapping[str, Any], undo: ExitStack) -> OpenRun:

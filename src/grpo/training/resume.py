@@ -89,6 +89,12 @@ def checkpoint_to_resume(
     return checkpoint
 
 
+def recorded_ranks(run: Run) -> int:
+    """Number of ranks with which the run was last started."""
+    budgets = run.meta("token_budgets")
+    return len(budgets) if isinstance(budgets, list) else 1  # earlier versions recorded the budget of their only rank
+
+
 @dataclass(frozen=True)
 class Kept:
     """What a resumed run keeps of how it began, because it changes the last bits."""

@@ -64,7 +64,10 @@ class TrainingRun:
         if self.opened:
             run, keep = self.opened.run, self.config.checkpoints.keep
             nonfinite_steps = checkpoint.state["nonfinite_steps"] if checkpoint else 0
-            self.recorder = Recorder(run, self.callbacks, self.config, self.stop, nonfinite_steps=nonfinite_steps)
+            exact = self.opened.ranks in (0, self.world.size)
+            self.recorder = Recorder(
+                run, self.callbacks, self.config, self.stop, nonfinite_steps=nonfinite_steps, exact=exact
+            )
             self.checkpoints = Checkpoints(run.path, keep=keep)
 
     @property
@@ -86,14 +89,14 @@ class TrainingRun:
                 return
             with closing(self.opened.lock), recorded_ending(self.run, self.callbacks, self.stop):
                 try:
-                    self._begin(self.recorder)
+                    self._begin(self.opened, self.recorder)
                     yield
                     self.recorder.wait()
                 finally:
                     self.recorder.settle()
                     self.checkpoints.settle()
 
-    def _begin(self, recorder: Recorder) -> None:
+    def _begin(self, opened: OpenRun, recorder: Recorder) -> None:
         """Record how training starts or resumes, and report it."""
         self.run.set_config(as_dict(self.config))  # a resume may ask for more steps
         self.run.rewind(self.config.steps)  # a resume may ask for fewer steps than were recorded
@@ -101,6 +104,14 @@ class TrainingRun:
         self.callbacks.on_start(self.run, self.config, self.first_step)
         for assumption in self.assumptions:
             recorder.warn("assumed", assumption)
+        if not recorder.exact:
+            before, now = opened.ranks, self.world.size
+            recorder.warn(
+                "world_size",
+                f"from step {self.first_step} on the run has {now} rank{'s' if now > 1 else ''} instead of {before}; "
+                "results agree to rounding, not bit for bit",
+                self.first_step,
+            )
 
     def record(
         self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], seconds: Mapping[str, float]

@@ -1,0 +1,175 @@
+"""Runs of several ranks: one of them is killed, differs or fails, and the run goes on with as many or another number.
+
+A quick form is part of `make test`; `make faults` (GRPO_FAULTS=all) runs every case.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from grpo.cli.main import main
+from grpo.config.schema import parse_train
+from grpo.distributed.world import World
+from grpo.kill_points import POINTS, STATIONS
+from grpo.model.oom_retry import DEFAULT_TOKENS
+from grpo.record.checkpoints import Checkpoints
+from grpo.record.lock import RunLock
+from grpo.record.store import Run
+from grpo.training.session import Session
+from helpers.faults import ALL, Whole, assert_resumed, findings, last_step, status
+from helpers.ranks import ranks
+from helpers.trainer import Orders, Ranks, Trainer, command, contents
+
+SHARDED = ("--scale.shard", "optimizer")
+PASSED = {"update": 4, "record": 4, "checkpoint": 2, "groups": 7, "gradients": 4, "weights": 3}
+"""How many times to pass the points of each kind, so that there is a checkpoint to go on from."""
+EVERY = [
+    *((point, 0) for point in (*POINTS, *STATIONS)),
+    *((point, 1) for point in (*POINTS[:2], *STATIONS)),
+]
+CHOSEN = [("groups.gathered", 1), ("update.stepped", 0), ("weights.published", 1), ("checkpoint.model", 0)]
+
+
+def flags_of(point: str) -> tuple[str, ...]:
+    return SHARDED if point in ("weights.published", "checkpoint.gathered") else ()
+
+
+@pytest.mark.parametrize(("point", "rank"), EVERY if ALL else CHOSEN)
+def test_a_rank_killed_at_a_point(tmp_path: Path, whole: Whole, point: str, rank: int) -> None:
+    argv = command(tmp_path, "job", *flags_of(point))
+    count = 1 if point == "checkpoint.pruning" else PASSED[point.partition(".")[0]]
+    killed = Ranks(2, argv, tmp_path, {rank: Orders(kill_at=point, count=count)})
+    assert killed.ended() == ([-signal.SIGKILL, 1] if rank == 0 else [1, -signal.SIGKILL]), killed.said()
+    [line] = killed.said()[1 - rank]
+    assert line.startswith(f"grpo: rank {1 - rank} on {socket.gethostname()}: lost the connection to another rank: ")
+    checkpoint = Checkpoints(tmp_path / "job").newest()
+    assert checkpoint is not None
+    again = Ranks(2, argv, tmp_path)
+    assert again.ended() == [0, 0], again.said()
+    assert_resumed(tmp_path / "job", whole(*flags_of(point), ranks=2))
+
+
+def test_a_killed_rank_is_restarted_and_the_run_goes_on_by_itself(tmp_path: Path, whole: Whole) -> None:
+    """Started again, rank 1 has two updates left and is not killed a second time."""
+    environment = {"GRPO_KILL_AT": "update.stepped:5@1", "PYTHONPATH": os.environ["PYTHONPATH"]}
+    launcher = Trainer([*command(tmp_path), "--gpus", "2"], tmp_path, Orders(environment=environment))
+    assert launcher.ended(timeout=180) == 0, launcher.said()
+    host = socket.gethostname()
+    lines = [line for line in launcher.said().splitlines() if line.startswith("grpo:")]
+    assert lines == [f"grpo: rank 1 on {host} was killed by SIGKILL; restart 1 of 3 from the last checkpoint"]
+    assert_resumed(tmp_path / "job", whole(ranks=2))
+
+
+# Another number of ranks, another division
+
+
+def weights_of(run: Path) -> dict[str, np.ndarray]:
+    checkpoint = Checkpoints(run).newest()
+    assert checkpoint is not None
+    assert checkpoint.damage() == ""
+    return load_file(checkpoint.model / "model.safetensors") | load_file(checkpoint.path / "optimizer.safetensors")
+
+
+def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        distance = np.linalg.norm(found[name].astype(float) - array) / max(np.linalg.norm(array.astype(float)), 1e-30)
+        assert distance < 1e-5, name
+
+
+def test_a_run_goes_on_with_other_numbers_of_ranks_and_other_divisions(tmp_path: Path, whole: Whole) -> None:
+    expected = whole(ranks=2)
+    sessions = [(2, "2", ()), (1, "3", ()), (3, "4", SHARDED), (3, "5", ()), (2, "6", SHARDED)]
+    for size, steps, flags in sessions:
+        session = Ranks(size, command(tmp_path, "job", "--steps", steps, *flags), tmp_path)
+        assert session.ended() == [0] * size, session.said()
+        checkpoint = Checkpoints(tmp_path / "job").newest()
+        assert checkpoint is not None
+        assert checkpoint.state["world_size"] == size
+    run = tmp_path / "job"
+    assert_close(weights_of(run), weights_of(whole.path(ranks=2)))
+    found = contents(run)
+    assert found["steps"] == expected["steps"]
+    # Rows begin with step, group and sample; the text follows.
+    assert [row[:4] for row in found["completions"]] == [row[:4] for row in expected["completions"]]
+    rounded = "results agree to rounding, not bit for bit"
+    assert findings(run) == [
+        ("world_size", 2, f"from step 2 on the run has 1 rank instead of 2; {rounded}"),
+        ("world_size", 3, f"from step 3 on the run has 3 ranks instead of 1; {rounded}"),
+        ("world_size", 5, f"from step 5 on the run has 2 ranks instead of 3; {rounded}"),
+    ]
+    # Files as a run of one rank has them.
+    assert set(weights_of(run)) == set(weights_of(whole.path()))
+    assert main(["export", "job", str(tmp_path / "out"), "--runs", str(tmp_path)]) == 0
+    assert main(["eval", "job", "--runs", str(tmp_path), "--problems", "4"]) == 0
+
+
+def sizes_of(world: World, argv: list[str]) -> tuple[int, int]:
+    """Tokens per micro-batch and completions at once of this rank, of a resumed run."""
+    session = Session.start(parse_train(argv[1:]), world=world)
+    with session.recorded():
+        return session.policy.token_budget, session.engine.max_concurrent
+
+
+def test_each_rank_gets_back_its_sizes(tmp_path: Path, whole: Whole) -> None:
+    shutil.copytree(whole.path(ranks=2), tmp_path / "job")
+    argv = command(tmp_path)
+    with Run.open(tmp_path, "job") as run:
+        run.set_meta("token_budgets", [700, 350])
+        run.set_meta("max_concurrent", [6, 5])
+    assert ranks(2, sizes_of, argv) == [(700, 6), (350, 5)]
+    usual = ranks(3, sizes_of, argv)
+    assert {tokens for tokens, _ in usual} == {DEFAULT_TOKENS}
+    with Run.open(tmp_path, "job") as run:
+        assert [*zip(run.meta("token_budgets"), run.meta("max_concurrent"), strict=True)] == usual
+
+
+def test_other_ranks_need_neither_run_nor_checkpoint(tmp_path: Path, whole: Whole) -> None:
+    """As on another host: there, the folder of runs is empty."""
+    (tmp_path / "elsewhere").mkdir()
+    for steps in ("4", "6"):
+        argv = command(tmp_path, "job", *SHARDED, "--steps", steps)
+        there = [str(tmp_path / "elsewhere") if word == str(tmp_path) else word for word in argv]
+        run = Ranks(2, argv, tmp_path, {1: Orders(argv=there)})
+        assert run.ended() == [0, 0], run.said()
+    assert os.listdir(tmp_path / "elsewhere") == []
+    found, expected = contents(tmp_path / "job"), whole(*SHARDED, ranks=2)
+    for name in ("metrics", "completions", "groups", "token_arrays", "files"):
+        assert found[name] == expected[name], name
+    assert findings(tmp_path / "job") == []
+
+
+# Errors of one rank
+
+
+def test_ranks_whose_weights_differ_are_named_at_a_checkpoint(tmp_path: Path, whole: Whole) -> None:
+    argv = command(tmp_path)
+    run = Ranks(2, argv, tmp_path, {1: Orders(other_weights=3)})
+    assert run.ended() == [2, 2]
+    line = (
+        f"grpo: after 3 steps the weights of rank 1 on {socket.gethostname()} differ from those of rank 0; older "
+        "checkpoints are intact, resume from them (--resume) and check these machines"
+    )
+    assert run.said() == [[line], []]
+    assert (status(tmp_path / "job"), last_step(tmp_path / "job")) == ("failed", 2)
+    checkpoint = Checkpoints(tmp_path / "job").newest()
+    assert checkpoint is not None
+    assert (checkpoint.step, checkpoint.damage()) == (2, "")
+
+
+def test_a_run_that_another_process_trains_is_refused_on_all_ranks(tmp_path: Path, whole: Whole) -> None:
+    shutil.copytree(whole.path(ranks=2), tmp_path / "job")
+    lock = RunLock(tmp_path / "job")
+    run = Ranks(2, command(tmp_path), tmp_path)
+    assert run.ended() == [2, 2]
+    line = f"grpo: field run: job is being trained by process {os.getpid()}; wait for it, or choose --run OTHER"
+    assert run.said() == [[line], []]
+    lock.close()
