@@ -220,7 +220,7 @@ def test_float32_values_follow_gradients_of_rounded_weights() -> None:
 def saved_in_float32(world: World) -> tuple[set[torch.dtype], Arrays]:
     policy = replace(load_policy("nano"), compute=torch.bfloat16)
     optimizer = make_optimizer(policy, SETTINGS, world, "weights")
-    saved = {**policy.weights(), **optimizer.weights()}
+    saved = dict(optimizer.whole(policy.weights()))
     return {weight.dtype for weight in policy.model.parameters()}, arrays(saved)
 
 
@@ -241,7 +241,7 @@ def a_critic(world: World, shard: str, saved: Arrays | None = None) -> Arrays:
         critic.optimizer.descend(lr=0.01, grad_clip=1.0)
     else:
         critic.restore({name: torch.tensor(array) for name, array in saved.items()} if world.first else {})
-    return arrays(critic.tensors())
+    return arrays(dict(critic.tensors()))
 
 
 def critics(world: World) -> dict[str, tuple[Arrays, Arrays]]:

@@ -182,10 +182,10 @@ def test_a_new_critic_expects_nothing_and_comes_back_bit_for_bit(model: str) -> 
     for weight in weights:
         weight.grad = torch.randn_like(weight)
     critic.optimizer.descend(lr=0.01, grad_clip=1.0)
-    kept = {name: tensor.clone() for name, tensor in critic.tensors().items()}
+    kept = {name: tensor.clone() for name, tensor in critic.tensors()}
     again = make_critic(config, load_policy("nano"))
     again.restore(kept)
-    assert all(torch.equal(kept[name], tensor) for name, tensor in again.tensors().items())
+    assert all(torch.equal(kept[name], tensor) for name, tensor in again.tensors())
     for other in (critic, again):
         for _, weight in other.named_parameters():
             weight.grad = torch.ones_like(weight)

@@ -91,8 +91,8 @@ def checkpoint_to_resume(
 
 def recorded_ranks(run: Run) -> int:
     """Number of ranks with which the run was last started."""
-    budgets = run.meta("token_budgets")
-    return len(budgets) if isinstance(budgets, list) else 1  # earlier versions recorded the budget of their only rank
+    world = run.meta("world")
+    return int(world["size"]) if world else 1  # earlier versions had one
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def test_a_rank_killed_at_a_point(tmp_path: Path, whole: Whole, point: str, rank
     killed = Ranks(2, argv, tmp_path, {rank: Orders(kill_at=point, count=count)})
     assert killed.ended() == ([-signal.SIGKILL, 1] if rank == 0 else [1, -signal.SIGKILL]), killed.said()
     [line] = killed.said()[1 - rank]
-    assert line.startswith(f"grpo: rank {1 - rank} on {socket.gethostname()}: lost the connection to another rank: ")
+    assert line.startswith(f"grpo: rank {1 - rank} on {socket.gethostname()} has lost the connection")
     checkpoint = Checkpoints(tmp_path / "job").newest()
     assert checkpoint is not None
     again = Ranks(2, argv, tmp_path)
