@@ -137,7 +137,9 @@ class Agent(LocalElasticAgent):
                 time.sleep(0.1)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = GRACE) -> None:
-        super()._shutdown(death_sig, min(timeout, GRACE))
+        if self._pcontext:  # here, because torch's own method has no timeout before 2.13
+            self._pcontext.close(death_sig, min(timeout, GRACE))
+        super()._shutdown(death_sig)
 
     def _fallen(self) -> dict[int, int]:
         """Exit codes by local rank of those that did not end together with the others."""
