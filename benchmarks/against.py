@@ -1,11 +1,12 @@
-"""Seconds of a step in two checkouts of the code, in turn on the same machine.
+"""Seconds of a step in several checkouts of the code, in turn on the same machine.
 
 git worktree add ../old COMMIT
 python benchmarks/against.py ../old . --recipe recipes/smollm2-135m.toml [--rounds 5] [--steps 5] [--field value ...]
 
 Each checkout trains in a process of its own, with its own benchmarks/recipes.py: random weights, rewards that are
-noise, every completion at full length. In every round one after the other makes --steps steps while the other waits;
-a GPU must hold both. The median of the rounds' medians counts. Flags of `grpo train` change fields of the recipe.
+noise, every completion at full length. In every round one after the other makes --steps steps while the others wait;
+a GPU must hold all of them. The median of the rounds' medians counts. A checkout that is named twice shows how much the
+same code differs. Flags of `grpo train` change fields of the recipe.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def train(arguments: argparse.Namespace, changes: list[str]) -> None:
 
     on_gpu = torch.cuda.is_available()
     if on_gpu:
-        torch.cuda.set_per_process_memory_fraction(0.485)
+        torch.cuda.set_per_process_memory_fraction(0.97 / arguments.together)
     header = recipes.read_header(arguments.recipe)
     assert header, f"{arguments.recipe}: its second line does not name a shape"
     total = WARM_UP + arguments.rounds * arguments.steps
@@ -47,21 +48,21 @@ def train(arguments: argparse.Namespace, changes: list[str]) -> None:
     ):
         session = Session.start(recipes.make_config(arguments.recipe, model, total, runs, changes))
         session.checkpoint = lambda *_, **__: None  # type: ignore[method-assign]  # no checkpoints
-        record, seconds, done = session.record, [], 0
+        record, steps, done = session.record, [], 0
         begin = time.perf_counter()
 
-        def timed(*values: Any) -> None:
+        def timed(step: int, groups: Any, metrics: Any, phases: Any) -> None:
             nonlocal begin, done
-            record(*values)
+            record(step, groups, metrics, phases)
             if on_gpu:
                 torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - begin)
+            steps.append({"step": time.perf_counter() - begin, **phases})
             done += 1
             if done >= WARM_UP and (done - WARM_UP) % arguments.steps == 0:
                 session.recorder.wait()
                 peak = torch.cuda.max_memory_allocated() if on_gpu else 0
-                print(json.dumps({"seconds": seconds, "peak": peak, "micro": session.policy.token_budget}), flush=True)
-                seconds.clear()
+                print(json.dumps({"steps": steps, "peak": peak, "micro": session.policy.token_budget}), flush=True)
+                steps.clear()
                 sys.stdin.readline()
             begin = time.perf_counter()
 
@@ -73,9 +74,10 @@ def train(arguments: argparse.Namespace, changes: list[str]) -> None:
 class Checkout:
     """A process that trains with the code of one checkout."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, together: int):
         places = [str(folder / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        command = [sys.executable, "-W", "ignore", __file__, *sys.argv[1:], "--train", str(folder)]
+        own = ["--train", str(folder), "--together", str(together)]
+        command = [sys.executable, "-W", "ignore", __file__, *sys.argv[1:], *own]
         self.folder = folder
         self.process = subprocess.Popen(
             command,
@@ -99,18 +101,22 @@ class Checkout:
         self.process.stdin.flush()
 
     def summary(self) -> dict[str, Any]:
-        medians = [statistics.median(each["seconds"]) for each in self.rounds]
+        phases = self.rounds[0]["steps"][0]
+        rounds = {
+            name: [statistics.median(one[name] for one in each["steps"]) for each in self.rounds] for name in phases
+        }
         return {
             "checkout": str(self.folder),
-            "rounds": [round(median, 5) for median in medians],
-            "median": statistics.median(medians),
+            "rounds": [round(seconds, 5) for seconds in rounds["step"]],
+            "medians": {name: round(statistics.median(each), 5) for name, each in rounds.items()},
             "peak": self.rounds[-1]["peak"],
             "micro": self.rounds[-1]["micro"],
         }
 
 
-def compare(folders: Sequence[Path], rounds: int) -> dict[str, Any]:
-    checkouts = [Checkout(folder) for folder in folders]
+def compare(folders: Sequence[Path], rounds: int) -> list[dict[str, Any]]:
+    """Summaries, each with its ratio to the first."""
+    checkouts = [Checkout(folder, len(folders)) for folder in folders]
     for checkout in checkouts:
         checkout.report()  # of the first steps, which do not count
     for number in range(rounds):
@@ -121,36 +127,38 @@ def compare(folders: Sequence[Path], rounds: int) -> dict[str, Any]:
         checkout.go_on()
     for checkout in checkouts:
         checkout.process.wait()
-    first, second = (checkout.summary() for checkout in checkouts)
-    return {"first": first, "second": second, "ratio": round(second["median"] / first["median"], 5)}
+    found = [checkout.summary() for checkout in checkouts]
+    first = found[0]["medians"]["step"]
+    return [{**each, "ratio": round(each["medians"]["step"] / first, 4)} for each in found]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkouts", nargs="*", type=Path, help="two folders of the repository")
+    parser.add_argument("checkouts", nargs="*", type=Path, help="folders of the repository, two or more")
     parser.add_argument("--recipe", type=Path, required=True, help="its second line names a shape")
     parser.add_argument("--shape", default="", help="replaces the recipe's shape")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each checkout")
     parser.add_argument("--steps", type=int, default=5, help="steps in a turn")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--together", type=int, help=argparse.SUPPRESS)
     arguments, changes = parser.parse_known_args()
     if arguments.train:
         arguments.checkouts = [arguments.train]
         train(arguments, changes)
         return
-    if len(arguments.checkouts) != 2:
+    if len(arguments.checkouts) < 2:
         parser.error("name two checkouts, such as ../old and .")
     found = compare(arguments.checkouts, arguments.rounds)
     if arguments.json:
         print(json.dumps(found))
         return
     print(f"{arguments.recipe.stem}, {arguments.rounds} rounds of {arguments.steps} steps each, medians")
-    for row in (found["first"], found["second"]):
-        rounds = ", ".join(f"{seconds:.4f}" for seconds in row["rounds"])
+    for row in found:
+        medians = ", ".join(f"{name} {seconds:.4f}" for name, seconds in row["medians"].items())
+        rounds = " ".join(f"{seconds:.4f}" for seconds in row["rounds"])
         peak = f", {row['peak'] / 2**30:.1f} GiB" if row["peak"] else ""
-        print(f"  {row['checkout']:12} {row['median']:.4f} s a step ({rounds}){peak}, micro-batches of {row['micro']}")
-    print(f"  second / first: {found['ratio']:.4f}")
+        print(f"  {row['checkout']}: {medians} s, ratio {row['ratio']} (rounds {rounds}){peak}, micro {row['micro']}")
 
 
 if __name__ == "__main__":
