@@ -279,3 +279,15 @@ def test_operations_count_what_was_drawn_and_what_took_part(tmp_path: Path) -> N
         prompt = round(sum(len(group["prompt"]) for group in run.groups(0)) / 2)
     parts = flops(find_shape("nano"), replace(Work.of(config, prompt), new_tokens=5), needs(config.loss, config.critic))
     assert found == pytest.approx(2 * parts["rollout"] + 0.5 * parts["update"])
+
+
+def test_ranks_share_the_cores_with_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("grpo.model.device.free_memory", lambda _: 2**50)
+
+    def at_once(*flags: str) -> int:
+        return runner.jobs_at_once(make_jobs(["grpo", "dapo", "gspo"], 4, "c", [*SMALL, "--device", "cpu", *flags]))
+
+    assert (at_once(), at_once("--gpus", "2"), at_once("--gpus", "3"), at_once("--gpus", "16")) == (8, 4, 2, 1)
+    with pytest.raises(GrpoError, match=r"^field scale\.nodes: a comparison trains on one host; leave it out$"):
+        at_once("--nodes", "2", "--join", "here:29500")

@@ -32,6 +32,9 @@ print(f"rank {rank} complains", file=sys.stderr, flush=True)
 first = not Path(f"seen-{rank}").exists()
 Path(f"seen-{rank}").write_text(str(os.getpid()))
 
+if what == "terminal":
+    print("a terminal" if sys.stdout.isatty() and sys.stderr.isatty() else "no terminal")
+    sys.exit(worker.leave(0))
 if what == "code":
     sys.exit(worker.leave(int(sys.argv[2])))
 if what == "killed":
@@ -91,6 +94,16 @@ def test_ranks_that_end_together_give_their_exit_code_and_only_rank_0_prints(tmp
         assert launch.code() == code
         assert launch.stdout == "rank 0 of 3 prints\n"
         assert launch.stderr == "rank 0 complains\n"
+
+
+def test_rank_0_has_the_terminal(tmp_path: Path, script: Path) -> None:
+    ours, theirs = os.openpty()
+    launch = start(tmp_path, script, "terminal", gpus=2, tty=os.ttyname(theirs))
+    launch.process.join()
+    assert launch.process.exitcode == 0
+    os.close(theirs)
+    assert os.read(ours, 1000).decode().split("\r\n") == ["rank 0 of 2 prints", "rank 0 complains", "a terminal", ""]
+    os.close(ours)
 
 
 def test_a_killed_rank_restarts_all_and_the_run_goes_on(tmp_path: Path, script: Path) -> None:
@@ -159,8 +172,12 @@ def test_two_hosts_meet_and_rank_0_is_on_the_first(tmp_path: Path, script: Path)
     second = start(tmp_path, script, "code", "130", name="second", gpus=1, **scale)
     assert (first.code(), second.code()) == (130, 130)
     assert (first.stdout, second.stdout) == ("rank 0 of 3 prints\n", "")
-    assert lines_of(first) == []
-    assert lines_of(second) == ["grpo: this host has rank 2 of 3; the terminal of the first host shows the run"]
+    waiting = f"grpo: waiting for 2 hosts at {scale['join']}"
+    assert lines_of(first) == [waiting]
+    assert lines_of(second) == [
+        waiting,
+        "grpo: this host has rank 2 of 3; the terminal of the first host shows the run",
+    ]
 
 
 def test_a_host_that_is_killed_and_returns_goes_on_with_the_others(tmp_path: Path, script: Path) -> None:
@@ -169,11 +186,12 @@ def test_a_host_that_is_killed_and_returns_goes_on_with_the_others(tmp_path: Pat
     eventually(lambda: is_listening(scale["join"]))
     second = start(tmp_path, script, "stop", name="second", **scale)
     eventually(lambda: seen(tmp_path, 0, 1))
-    for lost, number in ((second, 1), (first, 0)):
-        pid = (tmp_path / f"seen-{number}").read_text()
+    for lost in (second, first):
+        before = [(tmp_path / f"seen-{rank}").read_text() for rank in (0, 1)]
         lost.signal(signal.SIGKILL)
         back = start(tmp_path, script, "stop", name=f"{lost.name}-again", **scale)
-        eventually(lambda number=number, pid=pid: (tmp_path / f"seen-{number}").read_text() not in (pid, ""))
+        for rank, pid in enumerate(before):
+            eventually(lambda rank=rank, pid=pid: (tmp_path / f"seen-{rank}").read_text() not in (pid, ""))
         first, second = (first, back) if lost is second else (back, second)
     second.signal(signal.SIGTERM)
     first.signal(signal.SIGTERM)
@@ -192,7 +210,7 @@ def test_hosts_tell_each_other_what_happened_to_a_rank(tmp_path: Path, script: P
         eventually(lambda place=scale["join"]: is_listening(place))
         second = start(tmp_path, script, what, name=f"second-{what}", **scale)
         assert (first.code(), second.code()) == (code, code)
-        assert lines_of(first) == [f"grpo: {line}"]
+        assert lines_of(first)[1:] == [f"grpo: {line}"]
 
 
 def is_listening(place: str) -> bool:
@@ -227,7 +245,8 @@ def test_places_where_hosts_cannot_meet(tmp_path: Path, script: Path) -> None:
         for place, why in cases.items():
             alone = "field scale.nodes: not all 2 hosts came to .+ within 1 s; start the same command on each host"
             assert launches[place].code() == 2
-            [line] = lines_of(launches[place])
+            waiting, line = lines_of(launches[place])
+            assert waiting == f"grpo: waiting for 2 hosts at {place}"
             assert re.match(f"grpo: {f'field scale.join: {why}' if why else alone}", line)
 
 

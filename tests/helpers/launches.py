@@ -44,10 +44,10 @@ class Launch:
         return int(self.process.exitcode)
 
 
-def start(folder: Path, script: Path, *arguments: str, name: str = "host", **scale: Any) -> Launch:
-    """Start the launcher of `python SCRIPT ARGUMENTS`, which run in `folder`."""
-    command = [str(script), *arguments]
-    process = _context.Process(target=_run, args=(folder, name, Scale(**scale), command), daemon=False)
+def start(folder: Path, script: Path, *arguments: str, name: str = "host", tty: str = "", **scale: Any) -> Launch:
+    """Start the launcher of `python SCRIPT ARGUMENTS`, which run in `folder`. `tty`: a terminal to print to."""
+    command, outputs = [str(script), *arguments], [tty or f"{name}.out", tty or f"{name}.err"]
+    process = _context.Process(target=_run, args=(folder, outputs, Scale(**scale), command), daemon=False)
     process.start()
     return Launch(process, folder, name)
 
@@ -60,14 +60,14 @@ def eventually(happened: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def _run(folder: Path, name: str, scale: Scale, command: list[str]) -> None:
+def _run(folder: Path, outputs: list[str], scale: Scale, command: list[str]) -> None:
     """As `grpo.cli.main.main` does."""
     from grpo.distributed.launch import launch
     from grpo.errors import GrpoError, LostRankError
 
     os.chdir(folder)
-    for stream, descriptor in (("out", 1), ("err", 2)):
-        os.dup2(os.open(f"{name}.{stream}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    for descriptor, path in enumerate(outputs, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     try:
         code = launch(scale, command)
     except GrpoError as error:

@@ -248,6 +248,8 @@ class Agent(LocalElasticAgent):
         if self.stopping or not running:
             raise KeyboardInterrupt
         self.stopping = True
+        if self._worker_group.group_rank:  # rank 0 says so on the first host
+            report("stopping after this step with a checkpoint; a second signal stops at once")
         for pid in running:
             with suppress(ProcessLookupError):
                 # Until a rank handles signals, SIGTERM ends it even inside a wait for the others; SIGINT would not.
@@ -256,12 +258,13 @@ class Agent(LocalElasticAgent):
 
 def report(line: str) -> None:
     cursor = SHOW_CURSOR if sys.stderr.isatty() else ""  # a live view that was killed has hidden it
-    print(f"{cursor}grpo: {line}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # border: the terminal may have closed
+        print(f"{cursor}grpo: {line}", file=sys.stderr, flush=True)
 
 
 def show_end_of(errors: Path) -> list[str]:
     """Print the last lines, and return them."""
     lines = errors.read_text(errors="replace").splitlines()[-SHOWN_LINES:] if errors.exists() else []
-    if lines:
-        print(*lines, sep="\n", file=sys.stderr, flush=True)
+    with suppress(OSError):  # border: the terminal may have closed
+        sys.stderr.writelines(f"{line}\n" for line in lines)
     return lines or [""]

@@ -80,6 +80,8 @@ def launch(scale: Scale, command: Sequence[str]) -> int:
     from grpo.distributed.agent import Agent, Refused, report
 
     logging.disable(logging.CRITICAL)  # of torch's agent
+    if scale.nodes > 1:
+        report(f"waiting for {scale.nodes} hosts at {scale.join}")
     with tempfile.TemporaryDirectory(prefix="grpo-ranks-") as folder:
         launcher = Launcher(os.getpid(), Path(folder))
         for restarts in range(scale.restarts, -1, -1):
