@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -192,6 +193,25 @@ def test_a_restored_state_is_the_saved_state(two: Runs, shard: str) -> None:
     equal(arrays(dict(optimizer.state())), two[0][shard]["state"])
     with pytest.raises(GrpoError, match="of another model"):
         optimizer.restore({"exp_avg/other": torch.zeros(3)})
+
+
+def held_at_once(world: World) -> int:
+    """Most tensors of a gathered state that exist at the same time, besides the one being made."""
+    named = first_weights()
+    optimizer = make(world, "optimizer", named)
+    descend(optimizer, gradients(0, world.rank, world.size))
+    given: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+    for _, tensor in optimizer.state():
+        given.append(weakref.ref(tensor))
+        del tensor
+        most = max(most, sum(each() is not None for each in given))
+    return most
+
+
+def test_a_state_is_gathered_tensor_by_tensor() -> None:
+    """A checkpoint holds one copy in main memory, not two."""
+    assert ranks(2, held_at_once) == [1, 0]
 
 
 def rounded_in_the_model(world: World) -> list[Arrays]:

@@ -173,6 +173,40 @@ def test_a_model_and_its_optimizer_go_on_as_if_never_saved(tmp_path: Path) -> No
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
+def test_large_files_are_cut_and_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.model.tensorfile.LARGEST_FILE", 100_000)
+    policy, optimizer = trained_policy()
+    checkpoints = Checkpoints(tmp_path)
+    save_policy(checkpoints, 1, policy, optimizer)
+    checkpoints.wait()
+    checkpoint = checkpoints.newest_whole(refuse)
+    assert checkpoint is not None
+    for folder, stem, expected in (
+        (checkpoint.model, "model", policy.weights()),
+        (checkpoint.path, "optimizer", dict(optimizer.state())),
+    ):
+        index = json.loads((folder / f"{stem}.safetensors.index.json").read_text())
+        assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in expected.values())
+        parts = {file: load_file(folder / file) for file in sorted(set(index["weight_map"].values()))}
+        assert list(parts) == [f"{stem}-{n:05d}-of-{len(parts):05d}.safetensors" for n in range(1, len(parts) + 1)]
+        assert sorted(folder.glob("*.safetensors")) == [folder / file for file in parts]
+        assert {name: file for file, part in parts.items() for name in part} == index["weight_map"]
+        sizes = [[tensor.nbytes for tensor in part.values()] for part in parts.values()]
+        assert len(sizes) > 2
+        assert all(sum(each) <= 100_000 or len(each) == 1 for each in sizes)
+    again = load_policy(str(checkpoint.model))
+    assert all(torch.equal(tensor, policy.weights()[name]) for name, tensor in again.weights().items())
+    assert checkpoint.has("optimizer")
+    assert not checkpoint.has("critic")
+    found = checkpoint.tensors("optimizer")
+    assert found.keys() == dict(optimizer.state()).keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in optimizer.state())
+
+    second = sorted(checkpoint.path.glob("optimizer-*.safetensors"))[1]
+    second.unlink()
+    assert checkpoint.damage() == f"{second} is missing"
+
+
 def test_what_is_written_in_the_background_is_what_was_there_when_save_was_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

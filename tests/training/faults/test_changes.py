@@ -170,6 +170,21 @@ def test_more_steps_are_no_change(again: Path, whole: Whole) -> None:
         assert found[name] == expected[name]
 
 
+def test_files_of_a_checkpoint_may_be_cut(again: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as cut:
+        cut.setattr("grpo.model.tensorfile.LARGEST_FILE", 100_000)
+        assert main([*MINE, "--steps", "4"]) == 0
+        assert main(["export", "job", "out"]) == 0
+        assert main(["sample", "out", "1+1=", "-n", "1"]) == 0
+    assert list(again.glob("runs/job/checkpoints/step-000004/*.safetensors")) != []
+    assert not (again / "runs/job/checkpoints/step-000004/optimizer.safetensors").exists()
+    assert main([*MINE, "--steps", "6"]) == 0
+    assert findings(again / "runs" / "job") == []
+    found, expected = contents(again / "runs" / "job"), whole()
+    for name in ("metrics", "completions", "groups", "token_arrays", "files"):
+        assert found[name] == expected[name]
+
+
 def test_fewer_steps_than_taken_are_refused(again: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = tree(again / "runs")
     assert main([*MINE, "--steps", "1"]) == 2

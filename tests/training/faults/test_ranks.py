@@ -10,17 +10,21 @@ import shutil
 import signal
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import grpo
 from grpo.cli.main import main
 from grpo.config.schema import parse_train
 from grpo.distributed.world import World
+from grpo.errors import GrpoError
 from grpo.kill_points import POINTS, STATIONS
 from grpo.model.oom_retry import DEFAULT_TOKENS
 from grpo.record.checkpoints import Checkpoints
+from grpo.record.events import Callback
 from grpo.record.lock import RunLock
 from grpo.record.store import Run
 from grpo.training.session import Session
@@ -165,11 +169,44 @@ def test_ranks_whose_weights_differ_are_named_at_a_checkpoint(tmp_path: Path, wh
     assert (checkpoint.step, checkpoint.damage()) == (2, "")
 
 
-def test_a_run_that_another_process_trains_is_refused_on_all_ranks(tmp_path: Path, whole: Whole) -> None:
-    shutil.copytree(whole.path(ranks=2), tmp_path / "job")
-    lock = RunLock(tmp_path / "job")
-    run = Ranks(2, command(tmp_path), tmp_path)
-    assert run.ended() == [2, 2]
+def test_what_rank_0_cannot_open_is_refused_on_all_ranks(tmp_path: Path, whole: Whole) -> None:
+    run = tmp_path / "job"
+    shutil.copytree(whole.path(ranks=2), run)
+    lock = RunLock(run)
+    busy = Ranks(2, command(tmp_path), tmp_path)
+    assert busy.ended() == [2, 2]
     line = f"grpo: field run: job is being trained by process {os.getpid()}; wait for it, or choose --run OTHER"
-    assert run.said() == [[line], []]
+    assert busy.said() == [[line], []]
     lock.close()
+
+    (run / "run.db").write_bytes(b"no longer a record" * 1000)
+    damaged = Ranks(2, command(tmp_path), tmp_path)
+    assert damaged.ended() == [2, 2]
+    [line], others = damaged.said()
+    assert line.startswith(f"grpo: field run: {run / 'run.db'} cannot be read as a run record (")
+    assert others == []
+
+
+class NoSpace(Callback):
+    """The disk is full for checkpoints after the first one."""
+
+    def on_checkpoint(self, *_: object) -> None:
+        shutil.disk_usage = lambda _: SimpleNamespace(free=100)
+
+
+def trained_on_a_full_disk(world: World, argv: list[str]) -> str:
+    """The error that ends this rank."""
+    try:
+        grpo.train(parse_train(argv[1:]), callbacks=[NoSpace()])
+    except GrpoError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def test_a_full_disk_of_rank_0_ends_all_ranks(tmp_path: Path, whole: Whole) -> None:
+    first, second = ranks(2, trained_on_a_full_disk, command(tmp_path))
+    assert first.startswith(f"DiskFullError: {tmp_path}/job/checkpoints: the disk is full, step-000003 cannot be ")
+    assert second == first.replace("DiskFullError: ", f"RankError: rank 0 on {socket.gethostname()}: ")
+    again = Ranks(2, command(tmp_path), tmp_path)
+    assert again.ended() == [0, 0], again.said()
+    assert_resumed(tmp_path / "job", whole(ranks=2))
