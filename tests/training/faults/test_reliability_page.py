@@ -21,4 +21,4 @@ def test_the_page_names_what_exists() -> None:
     assert {"resume", "checkpoints.allow-change", "checkpoints.disk-full", "system.deterministic"} <= named <= known
     assert set(re.findall(r"GRPO_KILL_AT=([\w.]+)", text)) <= set(POINTS)
     kinds = set(re.findall(r"finding `(\w+)`", text))
-    assert kinds == {"replay", "damaged", "nonfinite", "changed", "assumed"}
+    assert kinds == {"replay", "damaged", "nonfinite", "changed", "assumed", "world_size"}
