@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+import yaml
 
 import grpo
 from grpo.cli.main import COMMANDS
@@ -166,7 +167,7 @@ def test_the_algorithm_added_from_outside_trains(tmp_path, monkeypatch):
     assert rows[-1]["ratio_max"] > 1
 
 
-@pytest.mark.parametrize("page", ["lora.md", "loggers.md", "gpu.md", "../README.md"])
+@pytest.mark.parametrize("page", ["lora.md", "loggers.md", "gpu.md", "scale.md", "../README.md"])
 def test_the_commands_of_a_page_parse(page, monkeypatch):
     monkeypatch.chdir(DOCS.parent)  # for the recipes
     text = (DOCS / page).read_text()
@@ -176,6 +177,23 @@ def test_the_commands_of_a_page_parse(page, monkeypatch):
         parse_train(shlex.split(command))
     fields = re.findall(r"`--(\w+\.\w+)[` ]", text)
     assert set(fields) <= set(flags.leaves(Config))
+
+
+def test_the_commands_of_the_cluster_examples_parse():
+    slurm = (DOCS.parent / "examples/scale/slurm.sbatch").read_text().replace("\\\n", " ")
+    [command] = re.findall(r"^srun grpo train (.+)$", slurm, re.MULTILINE)
+    service, job = yaml.safe_load_all((DOCS.parent / "examples/scale/kubernetes.yaml").read_text())
+    pod = job["spec"]["template"]["spec"]
+    name, index = job["metadata"]["name"], 0
+    assert pod["subdomain"] == service["metadata"]["name"]
+    for words in (
+        shlex.split(command.replace("$first:$port", "gpu07:21234")),
+        pod["containers"][0]["command"][2:],
+    ):
+        scale = parse_train(words).scale
+        assert (scale.gpus, scale.nodes) == (8, 2)
+    assert scale.join == f"{name}-{index}.{service['metadata']['name']}:29500"
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == scale.nodes
 
 
 def test_the_commands_of_the_readme_exist():
