@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gguf
 import pytest
@@ -15,9 +17,11 @@ import transformers
 from safetensors.torch import load_file
 
 from grpo.cli.main import main
+from grpo.distributed.world import World
 from grpo.errors import GrpoError
 from grpo.model.hub import locate_model, smollm2
 from grpo.model.load import load_policy
+from helpers.ranks import ranks
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +91,26 @@ def test_a_gguf_file_becomes_the_same_model(model_file: Path, nano: Any, cache: 
     policy = load_policy(str(model_file))
     assert policy.tokenizer.encode("ABA") == [18, 1]
     assert [entry.name for entry in cache.iterdir()] == [folder.name], "nothing unfinished is left"
+
+
+def convert(world: World, cache: Path, file: Path) -> tuple[str, bool]:
+    """The folder, and whether this process made it."""
+    os.environ["GRPO_CACHE"] = str(cache)
+    with mock.patch.object(transformers.AutoTokenizer, "from_pretrained", wraps=tokenizer_of) as made:
+        world.meet(None)
+        return locate_model(str(file)), bool(made.call_args)
+
+
+tokenizer_of = transformers.AutoTokenizer.from_pretrained
+
+
+def test_ranks_that_start_together_convert_once(model_file: Path, nano: Any, cache: Path) -> None:
+    [(folder, first), (other, second)] = ranks(2, convert, cache, model_file)
+    assert folder == other
+    assert first != second, "one converts, the other waits"
+    weights = load_file(Path(folder) / "model.safetensors")
+    assert all(torch.equal(weight, nano.state_dict()[name].bfloat16()) for name, weight in weights.items())
+    assert [entry.name for entry in cache.iterdir()] == [Path(folder).name]
 
 
 def test_what_gguf_needs_is_in_the_plain_package() -> None:

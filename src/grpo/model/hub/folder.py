@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grpo.errors import GrpoError
@@ -24,15 +25,22 @@ def cache() -> Path:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A temporary folder in the cache, so that what is finished there can be renamed into place."""
+    """A temporary folder in the cache, so that what is finished there can be renamed into place. One process at a time
+    has one: ranks that start together need the same model, and all but the first find it finished."""
     try:
         cache().mkdir(parents=True, exist_ok=True)
+        held = os.open(cache(), os.O_RDONLY)
         scratch = tempfile.TemporaryDirectory(prefix=".unfinished-", dir=cache(), ignore_cleanup_errors=True)
     except OSError as error:  # border: a folder of the user
         why = f"cannot write to {cache()} ({error.strerror})"
         raise GrpoError(f"field model: {why}; set GRPO_CACHE to another folder") from error
-    with scratch as name:
-        yield Path(name)
+    try:
+        with suppress(OSError):  # border: a file system without locks; then several processes make the same
+            fcntl.flock(held, fcntl.LOCK_EX)
+        with scratch as name:
+            yield Path(name)
+    finally:
+        os.close(held)
 
 
 def digest(file: Path) -> str:

@@ -36,6 +36,8 @@ def convert(file: Path, folder: Path) -> None:
 
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     with scratch_folder() as scratch:
+        if folder.is_dir():
+            return  # another process has made it meanwhile
         aside = scratch / "model"
         try:
             with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):

