@@ -199,6 +199,19 @@ def test_mistakes_are_one_line(
     assert not (elsewhere / "runs").exists()
 
 
+def test_runs_at_once_share_the_cores_with_their_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight cores: eight runs of one rank, two of three ranks, and never fewer than one."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.setattr("grpo.model.device.free_memory", lambda device: 10**12)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for ranks, at_once in ((1, 8), (3, 2), (16, 1)):
+        jobs = make_jobs(["grpo", "dapo"], 4, "x", ["--model", "nano", "--gpus", str(ranks)])
+        assert runner.jobs_at_once(jobs) == at_once
+        assert {job.config.scale.gpus for job in jobs} == {ranks}
+    with pytest.raises(GrpoError, match=r"^field scale\.nodes: a comparison trains on one host; leave it out$"):
+        make_jobs(["grpo", "dapo"], 1, "x", ["--nodes", "2", "--join", "gpu-1:29500"])
+
+
 def test_without_matplotlib_nothing_starts(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,7 +123,7 @@ def test_a_crash_is_shown_and_ends_the_run_when_restarts_are_used_up(tmp_path: P
     again = ["rank 1 complains", "ZeroDivisionError: of rank 1"]
     assert lines == [
         *again,
-        "grpo: rank 1 on HOST ended with exit code 1; restart 1 of 1 from the last checkpoint",
+        "grpo: rank 1 on HOST ended with exit code 1; restart 1 of 1",
         *again,
         "grpo: rank 1 on HOST ended with exit code 1; restarts used up: 1 of 1",
     ]

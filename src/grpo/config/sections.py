@@ -219,7 +219,7 @@ class Scoring(Named):
     """How completions are scored. The rewards themselves are reward, at the top level."""
 
     workers: int = 0
-    """Reward worker processes; 0: one per core, at most 16."""
+    """Reward worker processes of a host; 0: one per core, at most 16."""
     seconds: float = 10.0
     """Time limit of one reward call; a completion over the limit scores 0."""
     memory_gb: float = 2.0

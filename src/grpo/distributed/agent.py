@@ -174,8 +174,9 @@ class Agent(LocalElasticAgent):
             run = run_to_resume(self.launcher)
             again = f"; continue with --run {run} --resume" if run else ""
             raise LostRankError(f"{cause}; restarts used up: {most} of {most}{again}")
+        begun = " from the last checkpoint" if run_to_resume(self.launcher) else ""
         wait = f", after at most {self.scale.join_timeout:g} s for all hosts" if self.scale.nodes > 1 else ""
-        report(f"{cause}; restart {most - self._remaining_restarts + 1} of {most} from the last checkpoint{wait}")
+        report(f"{cause}; restart {most - self._remaining_restarts + 1} of {most}{begun}{wait}")
 
     def _cause(self, fallen: dict[int, int]) -> tuple[int, str]:
         """(local rank, what happened) of the rank that fell first: a killed one, then a crashed one, then one that lost

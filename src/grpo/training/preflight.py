@@ -41,12 +41,8 @@ def preflight(
     eval_scorer: Scorer,
     policy: Policy,
     engine: Engine,
-    run_path: Path | None = None,
 ) -> list[str]:
-    """Assumptions of the run, one line each. Raises GrpoError when the run would fail.
-
-    `run_path` is the folder of a resumed run; the disk space it takes counts as available.
-    """
+    """Assumptions of the run, one line each. Raises GrpoError when the run would fail."""
     task, heldout = scorer.task, scorer.task.heldout()
     if not heldout:
         raise GrpoError(f"task {task.name}: has no held-out problems, so accuracy cannot be measured; add some")
@@ -60,7 +56,6 @@ def preflight(
         check_golds(eval_scorer, heldout[: config.evaluation.problems])
     check_vocabulary(policy)
     check_lengths(policy, every, config.max_new_tokens)
-    check_disk(config, policy, run_path)
     check_agreement(config, policy, problems[-2:])
     prompts = [policy.prompt_tokens(problem) for problem in problems]
     engine.max_concurrent = engine.max_concurrent or engine.rows_that_fit(max(map(len, prompts)), config.max_new_tokens)
@@ -116,6 +111,7 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
 
 
 def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
+    """`run_path` is the folder of a resumed run; the disk space it takes counts as available."""
     folder = Path(config.system.runs).absolute()
     while not folder.exists():
         folder = folder.parent

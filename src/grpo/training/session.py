@@ -3,15 +3,14 @@ every run has."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 
-from grpo.config import Config, Scoring
+from grpo.config import Config
 from grpo.config.rules import warnings
 from grpo.config.schema import resolve
 from grpo.distributed.world import ALONE, World
@@ -24,6 +23,7 @@ from grpo.record.events import Callback, Silent
 from grpo.record.loggers import with_loggers
 from grpo.rewards import Pending, Scorer
 from grpo.rewards.pool.workers import refuse_while_scoring
+from grpo.rewards.share import share_of_rank
 from grpo.rewards.steps import score_steps, step_marks
 from grpo.rewards.trainer_state import TrainerState
 from grpo.rollout.builtin import Engine
@@ -35,7 +35,7 @@ from grpo.training.fingerprint import fingerprints
 from grpo.training.inputs import Inputs
 from grpo.training.networks import Networks, load_networks
 from grpo.training.open_run import OpenRun, create_run, reopen_run
-from grpo.training.preflight import check_memory, preflight
+from grpo.training.preflight import check_disk, check_memory, preflight
 from grpo.training.resume import Kept, check_same_inputs
 from grpo.training.training_run import TrainingRun
 from grpo.types import Group, Problem
@@ -72,7 +72,7 @@ class Session(TrainingRun):
             # Its workers import reward functions while the model is loaded here.
             device = pick_device(config.system)
             state = TrainerState.of(config, training_rows(task))
-            scoring = share_of_machine(config.scoring, world)
+            scoring = share_of_rank(config.scoring, world)
             scorer = undo.enter_context(Scorer(task, config.reward, scoring, device, inputs.functions, state))
             eval_scorer = scorer
             if rewards := config.evaluation.reward:
@@ -209,10 +209,12 @@ def prepare(
     policy.token_budget = kept.token_budgets[world.rank] or sizes.token_budget
     threads = prepare_machine(config.system, policy, kept.threads, world.local_size)
     engine = Engine(policy, config.system.max_concurrent_completions or kept.rows[world.rank])
+    if world.first:
+        check_disk(config, policy, run.path if run else None)
     assumptions = [
         *warnings(config),
         *lr_warnings(policy, config.lr),
-        *preflight(config, scorer, eval_scorer, policy, engine, run.path if run else None),
+        *preflight(config, scorer, eval_scorer, policy, engine),
         *idle_ranks(config.prompts_per_step, world),
     ]
     meta = {
@@ -223,18 +225,6 @@ def prepare(
         "world": world.describe(sizes.shard),
     }
     return Prepared(networks, engine, assumptions, meta)
-
-
-def share_of_machine(scoring: Scoring, world: World) -> Scoring:
-    """The settings of one rank's rewards: its part of the cores and of the judge's budget."""
-    if world.size == 1:
-        return scoring
-    workers = scoring.workers or min(16, os.cpu_count() or 1)
-    return replace(
-        scoring,
-        workers=max(1, workers // world.local_size),
-        judge_budget=max(1, scoring.judge_budget // world.size),
-    )
 
 
 def idle_ranks(prompts: int, world: World) -> list[str]:

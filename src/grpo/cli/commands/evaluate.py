@@ -11,6 +11,7 @@ from grpo.cli.commands.options import SamplingOptions, parse
 from grpo.config import Scale
 from grpo.config.rules import of_scale
 from grpo.distributed.launch import launched
+from grpo.distributed.world import World, joined
 from grpo.errors import GrpoError
 
 PROG = "grpo eval"
@@ -34,23 +35,37 @@ def command(arguments: list[str]) -> int:
         raise GrpoError(f"field {path} (command line): {why}")
     if (code := launched(options.scale, "auto", ["eval", *arguments])) is not None:
         return code
-    policy, settings = load(options.model, options.runs, options.dataset)
+    with joined(options.scale, "auto") as world:
+        task, problems, row = measure(options, world)
+    if world.first:
+        show(options, task, problems, row)
+    return 0
+
+
+def measure(options: EvalOptions, world: World) -> tuple[str, int, dict[str, float]]:
+    """(task, number of problems, metrics). Each rank samples its part of the problems."""
+    policy, settings = load(options.model, options.runs, options.dataset, world)
     from grpo.rollout.builtin import Engine
-    from grpo.tasks.traits import label_of, trait_metrics
     from grpo.training.evaluation import evaluate
 
-    scorer = find_scorer(options, settings, str(policy.device), evaluation=True)
+    scorer = find_scorer(options, settings, str(policy.device), world, evaluation=True)
     if scorer is None:
         raise GrpoError("field task: name one with --task NAME; only runs and embedded models have a default task")
     with scorer:
         count = options.problems or settings.get("evaluation", {}).get("problems", 500)
         problems = scorer.task.heldout()[:count]
-        if sys.stderr.isatty():
+        if world.first and sys.stderr.isatty():
             print(f"evaluating {len(problems)} held-out problems …", file=sys.stderr)
-        row, _ = evaluate(Engine(policy), scorer, problems, options.sampling(settings, "eval"))
+        row, _ = evaluate(Engine(policy), scorer, problems, options.sampling(settings, "eval"), world=world)
+    return scorer.task.name, len(problems), row
+
+
+def show(options: EvalOptions, task: str, problems: int, row: dict[str, float]) -> None:
+    from grpo.tasks.traits import label_of, trait_metrics
+
     if options.json:
-        print(json.dumps({"model": options.model, "task": scorer.task.name, "problems": len(problems), **row}))
-        return 0
+        print(json.dumps({"model": options.model, "task": task, "problems": problems, **row}))
+        return
     for kind, prefix in (("sampled", ""), ("greedy", "greedy_")):
         if f"{prefix}accuracy" not in row:
             continue  # the reward is not the task's, and the task has no is_correct
@@ -61,4 +76,3 @@ def command(arguments: list[str]) -> int:
     print(f"mean length {row['length_mean']:.1f} tokens")
     for name, share in trait_metrics(row).items():
         print(f"{label_of(name)} share {share:.1%}")
-    return 0

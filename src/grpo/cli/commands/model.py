@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from grpo.config import Dataset, Scoring, System
 from grpo.config.models import DEFAULT_TASK
 from grpo.config.schema import from_dict
+from grpo.distributed.world import ALONE, World
 from grpo.errors import GrpoError
 
 if TYPE_CHECKING:
@@ -17,20 +18,16 @@ if TYPE_CHECKING:
     from grpo.rewards import Scorer
 
 
-def load(name: str, runs: str, dataset: Dataset) -> tuple[Policy, dict[str, Any]]:
+def load(name: str, runs: str, dataset: Dataset, world: World = ALONE) -> tuple[Policy, dict[str, Any]]:
     """The policy and the settings of its run; for a model by name, only the task it was made for."""
     from grpo.model.device import prepare_machine
     from grpo.model.load import load_policy
 
     found = find_run(name, runs)
-    if found is None:
-        settings: dict[str, Any] = {"task": DEFAULT_TASK.get(name, "")}
-        policy = load_policy(name)
-    else:
-        model, settings = found
-        system = from_dict(System, settings["system"])
-        policy = load_policy(model, **available_placement(system))
-        prepare_machine(system, policy)
+    model, settings = found or (name, {"task": DEFAULT_TASK.get(name, "")})
+    system = from_dict(System, settings.get("system", {}))
+    policy = load_policy(model, **available_placement(system))
+    prepare_machine(system, policy, ranks=world.local_size)
     policy.chat_template_kwargs = template_kwargs(dataset, settings)
     return policy, settings
 
@@ -83,14 +80,15 @@ def model_of(run: Run, *, best: bool = False) -> Path:
 
 
 def find_scorer(
-    options: SamplingOptions, settings: dict[str, Any], device: str, *, evaluation: bool = False
+    options: SamplingOptions, settings: dict[str, Any], device: str, world: World = ALONE, *, evaluation: bool = False
 ) -> Scorer | None:
     """The task of the options, or else the one the model was trained on, with its rewards, or those of its evaluations.
     The caller closes it."""
     from grpo.rewards import Scorer
+    from grpo.rewards.share import share_of_rank
     from grpo.tasks import load_task
 
-    scoring = from_dict(Scoring, settings.get("scoring", {}))
+    scoring = share_of_rank(from_dict(Scoring, settings.get("scoring", {})), world)
     model = model_path(options.model, options.runs)
     if options.task or options.data:
         task = load_task(options.task or "data", options.data, options.dataset, model=model)
