@@ -96,10 +96,11 @@ class Scorer:
         self.close()
 
     def close(self) -> None:
+        """May be called again: a run closes the scorers of training and of evaluations, which may be one."""
         if self.workers:
             self.workers.close()
-        for judge in self.judges:
-            judge.close()
+        while self.judges:
+            self.judges.pop().close()
 
     def check_requirements(self) -> None:
         """Raises GrpoError where the task's checker is part of the reward and lacks something, such as golds."""
