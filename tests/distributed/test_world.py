@@ -83,9 +83,9 @@ def fail_in_a_tensor_exchange(world: World) -> str:
     try:
         with world.exchanging():
             if world.rank == 1:
-                raise MemoryError
+                raise torch.OutOfMemoryError
             dist.all_reduce(torch.ones(4), group=world.tensors)
-    except MemoryError as error:
+    except torch.OutOfMemoryError as error:
         world.fail(error)  # returns at once: the others are waiting elsewhere
         os._exit(1)
     except GrpoError as error:

@@ -116,11 +116,15 @@ class World:
     @contextmanager
     def exchanging(self, value: T | None = None) -> Iterator[list[T]]:
         """A station at which tensors are exchanged, through `tensors`; yields a value of every rank, as `meet`."""
+        from torch import OutOfMemoryError
+
         met = self.meet(value)
         start = time.perf_counter()
         self._inside = True
         try:
             yield cast("list[T]", met)
+        except OutOfMemoryError:  # a RuntimeError too, but of this rank
+            raise
         except RuntimeError as error:  # border: the network, and processes of other hosts
             raise self._lost(error) from error
         self._inside = False
