@@ -32,7 +32,7 @@ from grpo.tasks.rows import Source, written_answers
 from grpo.training.sft import accumulate_gradients, make_batches, shuffled_batch, with_answers
 from grpo.types import Batch, Group
 from helpers.faults import assert_resumed
-from helpers.trainer import Orders, Trainer, contents
+from helpers.trainer import Orders, Ranks, Trainer, contents
 
 
 def read_rows(source: Source, policy: Policy) -> list[Group]:
@@ -281,6 +281,17 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, sources: dict[str, Any
     again = Trainer(argv, tmp_path)
     assert again.ended() == 0, again.said()
     assert_resumed(tmp_path / "job", expected)
+
+
+def test_a_killed_rank_resumes_bit_for_bit(tmp_path: Path, sources: dict[str, Any]) -> None:
+    argv = [*sft_command(tmp_path, "job", *sources["rows"][0]), "--scale.shard", "optimizer"]
+    killed = Ranks(2, argv, tmp_path, {1: Orders(kill_at="gradients.reduced", count=4)})
+    assert killed.ended() == [1, -signal.SIGKILL], killed.said()
+    again = Ranks(2, argv, tmp_path)
+    assert again.ended() == [0, 0], again.said()
+    whole = Ranks(2, [*argv, "--run", "whole"], tmp_path)
+    assert whole.ended() == [0, 0], whole.said()
+    assert_resumed(tmp_path / "job", contents(tmp_path / "whole"))
 
 
 def test_a_hang_up_ends_the_run_with_a_checkpoint(tmp_path: Path, sources: dict[str, Any]) -> None:

@@ -61,6 +61,25 @@ def test_a_rank_killed_at_a_point(tmp_path: Path, whole: Whole, point: str, rank
     assert_resumed(tmp_path / "job", whole(*flags_of(point), ranks=2))
 
 
+FAMILY = {
+    "critic and refreshed reference": (*SHARDED, "--algorithm=ppo", "--critic.warmup-steps=1", "--loss.refresh=3"),
+    "replaced groups": ("--algorithm=dapo", "--group-size=2", "--loss.beta=0.1"),
+    "adapters": ("--lora.rank=4",),
+    "four updates": (*SHARDED, "--optimizer.epochs=2", "--optimizer.minibatches=2"),
+}
+
+
+@pytest.mark.skipif(not ALL, reason="part of make faults")
+@pytest.mark.parametrize("variant", FAMILY)
+def test_a_rank_killed_with_more_than_a_policy(tmp_path: Path, whole: Whole, variant: str) -> None:
+    argv = command(tmp_path, "job", *FAMILY[variant])
+    killed = Ranks(2, argv, tmp_path, {1: Orders(kill_at="groups.gathered", count=9)})
+    assert killed.ended() == [1, -signal.SIGKILL], killed.said()
+    again = Ranks(2, argv, tmp_path)
+    assert again.ended() == [0, 0], again.said()
+    assert_resumed(tmp_path / "job", whole(*FAMILY[variant], ranks=2))
+
+
 def test_a_killed_rank_is_restarted_and_the_run_goes_on_by_itself(tmp_path: Path, whole: Whole) -> None:
     """Started again, rank 1 has two updates left and is not killed a second time."""
     environment = {"GRPO_KILL_AT": "update.stepped:5@1", "PYTHONPATH": os.environ["PYTHONPATH"]}
