@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -13,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from grpo.config import Scale
+from helpers import forks
 
 SECONDS = 60.0
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["grpo.training.loop", "grpo.distributed.agent", "helpers.launches", "helpers.ranks"])
 
 
 @dataclass
@@ -47,7 +45,8 @@ class Launch:
 def start(folder: Path, script: Path, *arguments: str, name: str = "host", tty: str = "", **scale: Any) -> Launch:
     """Start the launcher of `python SCRIPT ARGUMENTS`, which run in `folder`. `tty`: a terminal to print to."""
     command, outputs = [str(script), *arguments], [tty or f"{name}.out", tty or f"{name}.err"]
-    process = _context.Process(target=_run, args=(folder, outputs, Scale(**scale), command), daemon=False)
+    forks.ensure_running()
+    process = forks.context.Process(target=_run, args=(folder, outputs, Scale(**scale), command), daemon=False)
     process.start()
     return Launch(process, folder, name)
 

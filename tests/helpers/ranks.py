@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo.config import Scale
 from grpo.distributed.world import World, join
+from helpers import forks
 
 SECONDS = 120.0
 """After which ranks that still run have failed the test."""
-
-# One process imports torch and grpo; every rank is a fork of it, before any thread has started there.
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["grpo.training.loop", "helpers.ranks"])
 
 
 def free_port() -> int:
@@ -39,26 +36,28 @@ def ranks(size: int, work: Callable[..., Any], *arguments: Any, timeout: float =
 
 def outcomes(size: int, work: Callable[..., Any], *arguments: Any, timeout: float = 60.0) -> list[tuple[bool, Any]]:
     """(True, what `work` returned) or (False, its traceback) of each rank; ("gone", exit code) of one that died."""
+    forks.ensure_running()
     port, started = free_port(), []
     for rank in range(size):
-        receiver, sender = _context.Pipe(duplex=False)
+        receiver, sender = forks.context.Pipe(duplex=False)
         environment = {
             **{"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size},
             **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1},
         }
-        process = _context.Process(target=_run, args=(sender, environment, timeout, work, arguments), daemon=False)
+        process = forks.context.Process(target=_run, args=(sender, environment, timeout, work, arguments), daemon=False)
         process.start()
         sender.close()
         started.append((process, receiver))
-    found = []
+    found, deadline = [], time.monotonic() + SECONDS
     for process, receiver in started:
         try:
-            found.append(receiver.recv() if receiver.poll(SECONDS) else (False, f"still running after {SECONDS:.0f} s"))
+            ended = receiver.poll(max(0.0, deadline - time.monotonic()))
+            found.append(receiver.recv() if ended else (False, f"still running after {SECONDS:.0f} s"))
         except EOFError:
             process.join(10)
             found.append((False, f"died with exit code {process.exitcode}"))
     for process, _ in started:
-        process.join(10)
+        process.join(max(0.0, deadline - time.monotonic()) + 1)
         process.kill()
     return found
 

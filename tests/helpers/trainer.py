@@ -1,7 +1,7 @@
 """A trainer in a process of its own, for tests to kill; and what a run left behind, to compare.
 
-Children are forked from a server that has torch loaded already, so that one costs tenths of a second. What they are
-asked to do besides training (die at a point, pause in a step, meet a gradient that is not finite) is in `Orders`.
+What it is asked to do besides training (die at a point, pause in a step, meet a gradient that is not finite) is in
+`Orders`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
-import multiprocessing
-import multiprocessing.forkserver
 import os
 import select
 import signal
@@ -21,10 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
-import transformers.models.llama.modeling_llama  # noqa: F401  (loaded once, in the server)
 
 import grpo.training.loop
 from grpo import kill_points as faults
@@ -35,6 +31,7 @@ from grpo.record.metrics import is_timed
 from grpo.tasks import TASKS
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Group, Problem
+from helpers import forks
 from helpers.ranks import free_port
 
 SETTINGS = """
@@ -136,21 +133,11 @@ class Trainer:
     """`grpo` in a child process, started at once."""
 
     def __init__(self, argv: list[str], folder: Path, orders: Orders | None = None):
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["helpers.trainer"])
-        surroundings = {
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            "CUDA_VISIBLE_DEVICES": "",
-            "GRPO_KILL_AT": "",
-        }
-        with mock.patch.dict(os.environ, surroundings):
-            multiprocessing.forkserver.ensure_running()
+        forks.ensure_running()
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / f"trainer-{time.monotonic_ns()}.log"
         self.note = self.log.with_suffix(".paused")
-        self.process = context.Process(target=_obey, args=(argv, self.log, orders or Orders()))
+        self.process = forks.context.Process(target=_obey, args=(argv, self.log, orders or Orders()))
         self.process.start()
         atexit.register(self.send, signal.SIGKILL)  # where a test failed: nobody waits for it to end by itself
 
