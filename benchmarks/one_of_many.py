@@ -53,14 +53,14 @@ def simulated_ranks(size: int) -> Iterator[World]:
     """The world of rank 0. Collectives of torch's fake process group leave tensors as they are."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    original = sharded._reduce_scatter, sharded.all_gather
-    sharded._reduce_scatter, sharded.all_gather = reduce_scatter, all_gather
+    original = sharded.reduce_scatter, sharded.all_gather
+    sharded.reduce_scatter, sharded.all_gather = reduce_scatter, all_gather
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     try:
         yield Simulated(rank=0, size=size, hosts=["simulated"] * size, tensors=dist.group.WORLD)
     finally:
         dist.destroy_process_group()
-        sharded._reduce_scatter, sharded.all_gather = original
+        sharded.reduce_scatter, sharded.all_gather = original
 
 
 def measure(arguments: argparse.Namespace, shard: Any) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from grpo.config.schema import Loss, resolve
 from grpo.distributed.checksum import differing
 from grpo.distributed.launch import launch
 from grpo.distributed.world import ALONE, World, joined
+from grpo.errors import LostRankError
 from grpo.model.optimizer import make_optimizer, take_step
 from grpo.model.plan.shard import SHARDS
 from grpo.model.policy import Policy
@@ -118,7 +119,7 @@ def on_each_rank(arguments: argparse.Namespace, folder: Path, world: World) -> d
     del policy, optimizer, summed
     modes = {shard: updated(arguments, groups, world, shard) for shard in SHARDS}
     weights = {shard: mode.pop("weights") for shard, mode in modes.items()}
-    for shard, mode in modes.items():
+    for shard, mode in modes.items() if world.first else ():
         mode["from_replicated"] = difference(weights[shard], weights["none"])
     return found | {"modes": modes, "backend": torch.distributed.get_backend(world.tensors)}
 
@@ -136,10 +137,9 @@ def updated(arguments: argparse.Namespace, groups: Sequence[Group], world: World
         gaps.append(accumulate_gradients(policy, own, config, world=world).gap)
         norms.append(take_step(policy, optimizer, lr=1e-4, grad_clip=1.0))
         drifted.append(differing(policy.trainable(), world))
-    masters = optimizer.weights()  # float32 values of weights held in 16 bits; on rank 0
-    weights = [masters.get(name, weight.detach()).float().cpu() for name, weight in policy.trainable()]
+    whole = dict(optimizer.whole(policy.weights()))  # on rank 0
     return {
-        "weights": weights,
+        "weights": [whole[name].cpu() for name, _ in policy.trainable()] if world.first else [],
         "norms": norms,
         "gap": max(gaps[1:], default=0.0),
         "drifted": drifted,
@@ -204,8 +204,12 @@ def main() -> None:
         alone = on_one_rank(arguments, folder)
         torch.cuda.empty_cache()
         command = [__file__, *sys.argv[1:], "--folder", name]
-        if launch(Scale(gpus=arguments.ranks, restarts=0), command):
-            sys.exit("ranks.py: a rank failed; its error is above")
+        try:
+            code = launch(Scale(gpus=arguments.ranks, restarts=0), command)
+        except LostRankError as error:
+            sys.exit(f"ranks.py: {error}")
+        if code:
+            sys.exit(code)  # the ranks have printed the error
         ranks = json.loads((folder / "found").read_text())
     print(json.dumps({"one rank": alone, "ranks": ranks}) if arguments.json else table(arguments, alone, ranks))
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from grpo.distributed.world import World
 from grpo.model.plan.shape import Shape
+from helpers import ranks as helpers
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import arms  # noqa: E402
 import learn  # noqa: E402
+import one_of_many  # noqa: E402
+import ranks as ranks_script  # noqa: E402
+import scaling  # noqa: E402
 import step as step_script  # noqa: E402
 
 
@@ -99,3 +106,47 @@ def test_a_missing_peer_is_reported_in_one_line(script: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(source)}, check=False)
     assert done.returncode == 2
     assert done.stderr == f"{script}: --peer trl: trl cannot be imported; install it, or put its folder on PYTHONPATH\n"
+
+
+def test_efficiency_by_hand() -> None:
+    """Two ranks of a strong scaling take 6 seconds for what one does in 10; of a weak one 12.5 for twice as much."""
+    spans = [{"step": step, "name": name, "seconds": 3.0} for step in range(3) for name in ("rollout", "update")]
+    metrics = [{"step": step, "tokens": 600.0, "idle/0": 0.25, "idle/1": 0.75} for step in range(3)]
+    found = scaling.measurements(spans, metrics, 2)
+    assert found == {"seconds": 6.0, "tokens_per_second": 100.0, "idle": 0.5, "waited": 3.0, "steps": [6.0, 6.0]}
+    strong = scaling.with_efficiency([{"ranks": 1, "tokens_per_second": 60.0}, {"ranks": 2, **found}])
+    assert [row["efficiency"] for row in strong] == [1.0, pytest.approx(10 / 6 / 2)]
+    weak = scaling.with_efficiency([{"ranks": 1, "tokens_per_second": 60.0}, {"ranks": 2, "tokens_per_second": 96.0}])
+    assert weak[1]["efficiency"] == pytest.approx(10 / 12.5)
+
+
+def as_rank(world: World, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    return ranks_script.on_each_rank(arguments, folder, world)
+
+
+def test_two_ranks_have_the_gradient_of_one(tmp_path: Path) -> None:
+    """The script for one GPU, here in float32 on CPUs, where rounding is far smaller."""
+    arguments = argparse.Namespace(
+        **{"shape": "smallest", "device": "cpu", "dtype": "float32", "prompts": 3, "group": 3, "prompt_tokens": 5},
+        **{"new": 6, "micro": 64, "updates": 3},
+    )
+    alone = ranks_script.on_one_rank(arguments, tmp_path)
+    assert alone["repeated"] == 0
+    assert alone["half"] < 1e-6
+    first, second = helpers.ranks(2, as_rank, arguments, tmp_path)
+    assert first["gradient"] < 1e-6
+    assert first["gradient"] == second["gradient"]
+    for mode in first["modes"].values():
+        assert mode["drifted"] == [[], [], []]
+        assert mode["gap"] < 1e-5
+        assert mode["from_replicated"] < 1e-6
+
+
+def test_one_rank_of_many_holds_what_is_predicted() -> None:
+    arguments = argparse.Namespace(
+        **{"shape": "smallest", "gpus": 8, "algorithm": "dr_grpo", "dtype": "auto", "prompts_per_step": 16, "steps": 2},
+        **{"group_size": 4, "prompt_tokens": 16, "max_new_tokens": 16, "token_budget": 128},
+    )
+    found = one_of_many.measure(arguments, "optimizer")
+    assert len(found["norms"]) == 2, "both steps made an update"
+    assert found["ratio"] == pytest.approx(1, abs=0.02)

@@ -399,7 +399,9 @@ def test_weights_held_in_16_bits_have_the_same_gradients(name: str, path: str, m
     assert torch.equal(found_loss, expected_loss)
     for weight, gradient in expected.items():
         assert found[weight].dtype == torch.float32
-        assert torch.equal(found[weight], gradient), weight
+        # CUDA sums the gradients of an embedding's row in any order.
+        same = torch.allclose if "embed_tokens" in weight and DEVICE == "cuda" else torch.equal
+        assert same(found[weight], gradient), weight
     weights, attention = held.fused, held.model.model.layers[0].self_attn
     assert weights.layers[0].qkv.weight.data_ptr() == attention.q_proj.weight.data_ptr()
     assert weights.head.data_ptr() == held.model.lm_head.weight.data_ptr()
