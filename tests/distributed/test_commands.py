@@ -7,9 +7,11 @@ import contextlib
 import http.server
 import io
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ import transformers
 
 import grpo
 from grpo.cli.main import main
-from grpo.config import Evaluation, Scoring, SftConfig
+from grpo.config import Evaluation, Scoring, SftConfig, System
 from grpo.distributed.world import ALONE, World
 from grpo.model.hub import locate_model
 from grpo.record.events import Callback
@@ -47,6 +49,10 @@ class Judge(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None: ...
 
 
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 64  # connections beyond it are tried again after a second
+
+
 class Heard(Callback):
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -64,6 +70,20 @@ class Heard(Callback):
         self.events.append(run.status)
 
 
+class Logger(SimpleNamespace):
+    """Stands for trackio: what it was given to log."""
+
+    __spec__ = SimpleNamespace(origin="here")
+
+    def init(self, **settings: Any) -> Any:
+        return self
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.steps.append(step)
+
+    def finish(self) -> None: ...
+
+
 class StopAtOnce(Heard):
     def on_step(self, step: int, metrics: Any, groups: Any) -> None:
         super().on_step(step, metrics, groups)
@@ -75,6 +95,7 @@ def digits(completions, trainer_state, log_metric, log_extra, **columns):
     found = [sum(c.isdigit() for c in text) for text in completions]
     log_metric("digits", sum(found) / len(found))
     log_extra("step", [trainer_state.global_step] * len(found))
+    log_extra("first", [trainer_state.is_world_process_zero] * len(found))
     return [count / 10 for count in found]
 """
 
@@ -101,7 +122,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
     padded = small_model(folder / "bloom", transformers.BloomForCausalLM, transformers.BloomConfig(**BLOOM, **ends))
     grader = transformers.LlamaConfig(**LLAMA, **ends, max_position_embeddings=96, num_labels=1)
     classifier = small_model(folder / "grader", transformers.LlamaForSequenceClassification, grader)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+    server = Server(("127.0.0.1", 0), Judge)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     url = f"http://127.0.0.1:{server.server_port}/v1"
@@ -135,14 +156,17 @@ def trained(world: World, folder: Path, settings: dict[str, Any]) -> dict[str, A
     """By name of a run: what it recorded, and what its callback heard. A rank without a record exits."""
     found: dict[str, Any] = {}
     for name, changes in settings.items():
-        config = small(folder, **{"steps": 2, "prompts_per_step": 3, "run": name, **changes})
+        sys.modules["trackio"] = logger = Logger(steps=[])  # type: ignore[assignment]
+        system = System(runs=str(folder), threads=1, log="trackio")
+        config = small(folder, **{"steps": 2, "prompts_per_step": 3, "run": name, "system": system, **changes})
         heard = StopAtOnce() if name == "functions" else Heard()
         try:
             with grpo.train(config, callbacks=[heard]) as run:
                 found[name] = contents(run)
         except SystemExit as done:
             found[name] = done.code
-        found[f"{name} heard"] = heard.events
+        found[f"{name} heard"] = [*heard.events, *logger.steps]
+        del sys.modules["trackio"]
     return found
 
 
@@ -179,6 +203,8 @@ def test_rewards_and_models_of_every_kind(tmp_path: Path, settings: dict[str, An
     requests = Judge.requests
     two, silent = ranks(2, trained, tmp_path / "two", settings)
     assert Judge.requests == 2 * requests, "each completion is graded once, on one rank"
+    on_rank_0 = [[row.pop("extra_first") for row in each["functions"]["completions"]] for each in (one, two)]
+    assert on_rank_0 == [[True] * 24, ([True] * 4 + [False] * 4 + [True] * 4) * 2]
     for name in settings:
         alone, together = one[name], two[name]
         assert together.pop("world")["size"] == 2
@@ -186,7 +212,7 @@ def test_rewards_and_models_of_every_kind(tmp_path: Path, settings: dict[str, An
         for part in ("completions", "probes", "evals", "metrics", "findings"):
             assert close(together[part], alone[part]), f"{name}: {part}"
         assert one[f"{name} heard"] == two[f"{name} heard"] != []
-        assert (silent[name], silent[f"{name} heard"]) == (0, []), "other ranks have neither record nor callbacks"
+        assert (silent[name], silent[f"{name} heard"]) == (0, []), "neither record, callbacks nor loggers"
     # What the runs were made for has happened.
     functions = one["functions"]
     texts = [row["text"] for row in functions["completions"]]
@@ -194,8 +220,22 @@ def test_rewards_and_models_of_every_kind(tmp_path: Path, settings: dict[str, An
     assert not any(";" in text[:-1] or "9" in text[:-1] for text in texts)
     assert {row["extra_step"] for row in functions["completions"]} == {0, 1}
     assert all(row["logged/digits"] > 0 for row in functions["metrics"])
-    assert one["functions heard"] == ["start", "evaluation 0", "step 0", "evaluation 1", "step 1", "stopped"]
+    assert one["functions heard"] == [
+        "start",
+        "evaluation 0",
+        "step 0",
+        "evaluation 1",
+        "step 1",
+        "stopped",
+        0,
+        0,
+        1,
+        1,
+    ]
     assert any("has its own attention" in text for text in one["padded"]["findings"])
+    changes = {**settings["padded"], "steps": 3, "prompts_per_step": 3, "run": "padded", "resume": True}
+    with grpo.train(small(tmp_path / "two", **changes)) as run:
+        assert run.meta("world") == ALONE.describe("none"), "a resume on one rank says so"
 
 
 def test_fine_tuning_and_evaluation(tmp_path: Path) -> None:

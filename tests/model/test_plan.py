@@ -20,7 +20,7 @@ import grpo
 import grpo.model.plan.memory as memory_module
 import grpo.model.policy
 from grpo.cli.main import main
-from grpo.config import Config, Lora, Optimizer, Scale, System
+from grpo.config import Config, Lora, Optimizer, Scale, SftConfig, System
 from grpo.config.presets import PRESETS
 from grpo.config.schema import Loss
 from grpo.distributed.world import ALONE as WORLD_OF_ONE
@@ -58,7 +58,7 @@ from grpo.rollout.protocol import Sampling
 from grpo.tasks import load_task
 from grpo.training.credit import credit
 from grpo.training.loop import update
-from grpo.training.preflight import SHARE_OF_FREE, check_memory
+from grpo.training.preflight import SHARE_OF_FREE, check_memory, sft_shard
 from grpo.types import Completion, Group, Problem
 from helpers.groups import annotated
 from helpers.policies import random_policy as small_policy
@@ -626,6 +626,31 @@ def test_a_run_picks_the_first_mode_that_fits(
         check_memory(settings("none"), task, device, rank_0_of_4)
     free = 10**13
     assert check_memory(settings("weights"), task, device).shard == "none", "one rank has nobody to share with"
+
+
+def test_fine_tuning_picks_the_first_mode_that_fits(
+    seven_billion: str, rank_0_of_4: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes per weight on four ranks: 4 + 2 + 4 + 8 = 18 replicated, 4 + 2 + 4 + 8/4 = 12 with moments sharded. Short
+    rows and the bucket of gradients add less than 2%; nothing is sampled, so there is no KV cache."""
+    weights, free = find_shape(seven_billion).parameters, 0
+    monkeypatch.setattr("grpo.training.preflight.free_memory", lambda _: free)
+    rows = [Problem("p", "2+3=", "5")] * 64
+
+    def picked(bytes_per_weight: float, **changes: Any) -> Shard:
+        nonlocal free
+        free = round(bytes_per_weight * weights / SHARE_OF_FREE)
+        config = SftConfig(model=seven_billion, data="rows.jsonl", batch_size=64, **changes)
+        return sft_shard(config, rows, torch.device("cuda"), rank_0_of_4)
+
+    assert [picked(each) for each in (1.02 * 18, 0.98 * 18, 1.02 * 12, 0.98 * 12, 1)] == [
+        *("none", "optimizer", "optimizer", "weights", "weights")
+    ]
+    assert picked(1.02 * 18, scale=Scale(shard="weights")) == "weights"
+    assert picked(3, lora=Lora(rank=4)) == "none"
+    with pytest.raises(GrpoError, match=r"field scale.shard: none takes about .* on each of 4 ranks"):
+        picked(12, scale=Scale(shard="none"))
+    assert sft_shard(SftConfig(model=seven_billion), rows, torch.device("cuda"), WORLD_OF_ONE) == "none"
 
 
 def test_a_run_records_predicted_and_measured(tmp_path: Path) -> None:

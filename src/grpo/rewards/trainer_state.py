@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo.config import Config
+from grpo.distributed.world import ALONE, World
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class TrainerState:
     steps_per_epoch: float = 0.0
 
     @classmethod
-    def of(cls, config: Config, training_rows: int = 0) -> TrainerState:
+    def of(cls, config: Config, training_rows: int = 0, world: World = ALONE) -> TrainerState:
         """At the start of a run. `training_rows` is 0 for a task that makes problems without end."""
         per_epoch = training_rows / config.prompts_per_step if training_rows else float(config.steps)
         return cls(
@@ -55,6 +56,8 @@ class TrainerState:
             train_batch_size=config.prompts_per_step * config.group_size,
             num_train_epochs=math.ceil(config.steps / per_epoch),
             steps_per_epoch=per_epoch,
+            is_local_process_zero=world.local_rank == 0,
+            is_world_process_zero=world.first,
         )
 
     def at(self, step: int) -> TrainerState:

@@ -71,7 +71,7 @@ class Session(TrainingRun):
             task = inputs.load_task(config)
             # Its workers import reward functions while the model is loaded here.
             device = pick_device(config.system)
-            state = TrainerState.of(config, training_rows(task))
+            state = TrainerState.of(config, training_rows(task), world)
             scoring = share_of_rank(config.scoring, world)
             scorer = undo.enter_context(Scorer(task, config.reward, scoring, device, inputs.functions, state))
             eval_scorer = scorer
