@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 
 from grpo.cli.main import main
+from grpo.config.schema import parse_train
+from grpo.distributed.world import World
 from grpo.errors import GrpoError
+from grpo.training.resume import check_same_inputs
 from helpers.docs import DOCS, table_rows
 from helpers.faults import findings, last_step, status
 from helpers.hosts import Host, eventually, two_hosts, why_not
@@ -24,7 +27,7 @@ from helpers.trainer import assert_same, contents
 
 PAGE = (DOCS / "scale.md").read_text().split("### A walk-through on one machine")[1].split("\n## ")[0]
 SET_UP, ENTER, COMMAND = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-[SECOND_SAYS] = re.findall(r"^```\ngrpo: (.*)\n```$", PAGE, re.MULTILINE)
+[SECOND_SAYS] = re.findall(r"^```\n((?:grpo: .*\n)+)```$", PAGE, re.MULTILINE)
 FIRST_SAYS = [row[2].strip("`") for row in table_rows(PAGE)]
 
 
@@ -42,8 +45,8 @@ def undisturbed(hosts: tuple[Host, Host]) -> dict[str, Any]:
     first, second = hosts
     terminals = [host.type(COMMAND) for host in (second, first)]  # in any order
     assert [terminal.code() for terminal in terminals] == [0, 0], terminals[1].text
-    assert terminals[0].text == f"grpo: {SECOND_SAYS}\n"
-    assert terminals[1].reports() == []
+    assert terminals[0].text == SECOND_SAYS
+    assert terminals[1].reports() == ["waiting for 2 hosts at 10.77.0.1:29500"]
     assert list(second.disk.iterdir()) == [terminals[0].log]
     assert status(first.disk / "runs/two") == "finished"
     found = contents(first.disk / "runs/two")
@@ -74,6 +77,20 @@ def test_two_hosts_record_what_one_rank_does(
         assert math.isclose(found[2], expected[2], rel_tol=1e-4, abs_tol=1e-7), found
 
 
+def test_hosts_on_which_another_command_was_typed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    world = World(size=2, hosts=["gpu-1", "gpu-2"])
+    monkeypatch.setattr(world, "meet", lambda inputs: told.append(inputs) or told[-1:] * 2)
+    check_same_inputs(world, parse_train(shlex.split(COMMAND)[2:]), {"model": {"weights": "5f0c"}})
+    monkeypatch.setattr(world, "meet", lambda inputs: [told[0], inputs])
+    other = "--nodes 2 --join gpu-1:29500 --gpus 4 --model /models/nano --system.runs elsewhere --quiet"
+    same = "--steps 40 --checkpoint-every 2 --evaluation.problems 20"
+    check_same_inputs(world, parse_train(f"{other} {same}".split()), {"model": {"weights": "5f0c"}})
+    line = r"^rank 1 on gpu-2 differs from rank 0 on gpu-1: lr was 3e-05, is 0.1; model: weights changed; use the same"
+    with pytest.raises(GrpoError, match=line):
+        check_same_inputs(world, parse_train(f"{other} {same} --lr 0.1".split()), {"model": {"weights": "77ab"}})
+
+
 def step_of(host: Host) -> int:
     try:
         return last_step(host.disk / "runs/two") or 0
@@ -93,8 +110,9 @@ def test_a_run_of_two_hosts_survives_a_killed_rank_a_lost_host_and_a_pulled_cabl
         eventually(lambda: step_of(first) >= begun + more, one, two)
 
     def reported(count: int) -> str:
-        eventually(lambda: len(one.reports()) >= count, one, two)
-        return one.reports()[-1]
+        """The line of so many failures; the first line is not one."""
+        eventually(lambda: len(one.reports()) > count, one, two)
+        return one.reports()[count]
 
     at_work()
     [rank] = [process for process in second.processes() if process.ppid() == two.process.pid]
@@ -113,7 +131,7 @@ def test_a_run_of_two_hosts_survives_a_killed_rank_a_lost_host_and_a_pulled_cabl
     second.plug("up")
 
     assert (one.code(), two.code()) == (0, 0), f"{one.text}\n{two.text}"
-    assert one.reports() == lines
+    assert one.reports()[1:] == lines
     for line, said in zip(lines, FIRST_SAYS, strict=True):
         assert line.startswith(f"{said}; ")
         assert re.search("; (restart [12] of 3|all ranks restart) from the last checkpoint", line), line

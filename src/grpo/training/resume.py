@@ -26,6 +26,12 @@ FREE_TO_CHANGE = (
     *("system.runs", "system.token_groups", "system.quiet", "system.log", "scoring.workers", "scale"),
 )
 """Settings and sections that a resumed run may change. `epochs` is that of supervised fine-tuning: it sets `steps`."""
+FREE_TO_DIFFER = (
+    *("model", "data", "dataset.heldout"),  # paths; their contents are compared
+    *("run", "resume", "scoring.workers", "scale"),
+    *("system.device", "system.runs", "system.quiet", "system.log"),
+)
+"""Settings and sections that may differ between the hosts of a run."""
 NAMES_OF_ROWS = ("data", "dataset.heldout")
 """Settings that may also change where the rows have the same fingerprint: a file may be moved, or named otherwise."""
 COMMANDS = {"grpo": "grpo train", "sft": "grpo sft"}
@@ -122,19 +128,18 @@ def _by_rank(kept: int | list[int] | None, ranks: int) -> list[int]:
     return numbers if len(numbers) == ranks else [0] * ranks
 
 
-def check_same_inputs(world: World, fingerprints: Fingerprints) -> None:
-    """Refuse to train where a rank has another model, other data, code or versions than rank 0."""
-    every = world.meet(fingerprints)
+def check_same_inputs(world: World, config: Config | SftConfig, fingerprints: Fingerprints) -> None:
+    """Refuse to train where a rank has other settings, another model, other data, code or versions than rank 0."""
+    every = world.meet({**_fixed_settings(as_dict(config), FREE_TO_DIFFER), **fingerprints})
     for rank, found in enumerate(every):
         if changes := _changed(every[0], found):
             raise GrpoError(
-                f"{world.name(rank)} differs from {world.name(0)}: {'; '.join(changes)}; install and copy the same "
-                "everywhere"
+                f"{world.name(rank)} differs from {world.name(0)}: {'; '.join(changes)}; use the same on every host"
             )
 
 
 def _fixed_settings(settings: Mapping[str, Any], free: Sequence[str]) -> dict[str, Any]:
-    """The settings that a resume must not change, by path: all but the `free` ones and sections."""
+    """The settings that must stay the same, by path: all but the `free` ones and sections."""
     return {path: value for path, value in flat(settings) if path not in free and path.partition(".")[0] not in free}
 
 

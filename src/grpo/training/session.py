@@ -81,7 +81,7 @@ class Session(TrainingRun):
             for each in (scorer, eval_scorer):
                 each.check_requirements()
             prints = fingerprints(config, task, inputs)
-            check_same_inputs(world, prints)
+            check_same_inputs(world, config, prints)
             opened = reopen_run(config, "grpo", prints, listening, undo) if world.first else None
             prepared = prepare(config, scorer, eval_scorer, opened, world)
             if opened is None and world.first:

@@ -110,7 +110,7 @@ class SftSession(TrainingRun):
         config = replace(config, steps=config.steps or math.ceil(config.epochs * len(rows) / config.batch_size))
         prints = sft_fingerprints(config, task, rows)
         with ExitStack() as undo:
-            check_same_inputs(world, prints)
+            check_same_inputs(world, config, prints)
             opened = reopen_run(config, "sft", prints, listening, undo) if world.first else None
             run, checkpoint = (opened.run, opened.checkpoint) if opened else (None, None)
             sample = task.draw(0, config.batch_size, config.seed) if task else rows
