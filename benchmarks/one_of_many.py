@@ -65,6 +65,8 @@ def simulated_ranks(size: int) -> Iterator[World]:
 
 def measure(arguments: argparse.Namespace, shard: Any) -> dict[str, Any]:
     on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
     with (
         tempfile.TemporaryDirectory() as runs,
         random_weights(arguments.shape, arguments.prompt_tokens) as model,
