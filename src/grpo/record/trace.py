@@ -39,6 +39,12 @@ class Traces:
                 logp_L, entropy_L = (grid[row, : len(done)].detach().cpu().numpy() for grid in (logp_NL, entropy_NL))
                 self.collected[done] = Trace(logp_L, entropy_L, denominator)
 
+    def discard(self, groups: Sequence[Group]) -> None:
+        """Forget earlier updates on these groups: another rank may compute the next one."""
+        for group in groups:
+            for done in group.completions:
+                self.collected.pop(done, None)
+
     def gather(self, world: World) -> None:
         """Adds what the other ranks collected. On all of them `selected` has the same order."""
         for part in world.meet({self.places[done]: trace for done, trace in self.collected.items()}):

@@ -113,7 +113,10 @@ def accumulate_gradients(
     lengths_N = torch.tensor([len(completion) for group in groups for completion in group.completions])
     divide_by = denominator(lengths_N, config.loss.aggregate, config.max_new_tokens)
     tokens = int(lengths_N.sum())
-    kept = share(contributing(groups, config, critic), world)
+    contributors = contributing(groups, config, critic)
+    kept = share(contributors, world)
+    if traces:
+        traces.discard(contributors)
     loss_scale = policy.loss_scale(max(divide_by, tokens))
 
     def accumulate(token_budget: int) -> Sums:
