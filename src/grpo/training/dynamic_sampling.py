@@ -33,7 +33,7 @@ def replace_without_signal(
     tokens = count_tokens(groups)
     while (missing := config.prompts_per_step - len(kept)) and drawn < limit:
         round_number += 1
-        problems = fresh_problems(session.task, step, round_number, min(missing, limit - drawn), config.seed)
+        problems = fresh_problems(session, step, round_number, min(missing, limit - drawn), config.seed)
         sampled = session.engine.sample(world.mine(problems), config.group_size, session.sampling(step))
         fresh = world.gather(session.score(sampled, step))
         kept += with_signal(fresh, config)
@@ -57,7 +57,7 @@ def count_tokens(groups: Sequence[Group]) -> int:
     return sum(len(completion) for group in groups for completion in group.completions)
 
 
-def fresh_problems(task: Task, step: int, round_number: int, count: int, seed: int) -> list[Problem]:
+def fresh_problems(task: Task | Session, step: int, round_number: int, count: int, seed: int) -> list[Problem]:
     """The problems of one round: a function of the arguments, so that a resumed run draws the same. Each round gives
     the task another seed; the ids end in the round, because ids key the sampling noise."""
     problems = task.draw(step, count, seed + round_number * 2**32)

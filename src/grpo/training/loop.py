@@ -65,14 +65,14 @@ def train(
 
 
 def loop(session: Session) -> None:
-    config, task, policy, world = session.config, session.task, session.policy, session.world
+    config, policy, world = session.config, session.policy, session.world
     for step in range(session.first_step, config.steps):
         if step % (config.evaluation.every or config.steps) == 0:
             session.evaluate(step)
         session.refresh_reference(step)
         clock = Clock("rollout", "reward", "update")
         with clock("rollout"):
-            problems = world.mine(task.draw(step, config.prompts_per_step, config.seed))
+            problems = world.mine(session.draw(step, config.prompts_per_step, config.seed))
             scoring = session.sample(problems, step)
         with clock("update"):
             annotations = Annotations.start(scoring.groups, policy, session.reference, config, session.critic)

@@ -14,6 +14,7 @@ from grpo.config import Config
 from grpo.config.rules import warnings
 from grpo.config.schema import resolve
 from grpo.distributed.world import ALONE, World
+from grpo.errors import GrpoError
 from grpo.model.critic import Critic
 from grpo.model.device import pick_device, prepare_machine
 from grpo.model.optimizer import Named, lr_warnings
@@ -31,7 +32,7 @@ from grpo.rollout.protocol import Sampling
 from grpo.tasks import Task
 from grpo.tasks.protocol import training_rows
 from grpo.training.evaluation import evaluate
-from grpo.training.fingerprint import fingerprints
+from grpo.training.fingerprint import fingerprints, problems_fingerprint
 from grpo.training.inputs import Inputs
 from grpo.training.networks import Networks, load_networks
 from grpo.training.open_run import OpenRun, create_run, reopen_run
@@ -132,6 +133,17 @@ class Session(TrainingRun):
             purpose=purpose,
         )
 
+    def draw(self, step: int, count: int, seed: int) -> list[Problem]:
+        """The problems of a step, the same on all ranks; refuses a task that draws others on some rank."""
+        problems, world = self.task.draw(step, count, seed), self.world
+        drawn = world.meet(problems_fingerprint(problems) if world.size > 1 else "")
+        if others := [rank for rank, each in enumerate(drawn) if each != drawn[0]]:
+            raise GrpoError(
+                f"task {self.task.name}: in step {step} {world.name(others[0])} drew other problems than rank 0; draw "
+                "must depend on step, count and seed only"
+            )
+        return problems
+
     def sample(self, problems: Sequence[Problem], step: int) -> Pending:
         """Completions of the problems, being scored: each sampling batch while the next one is sampled."""
         pending = Pending(self.scorer, step)
@@ -231,7 +243,6 @@ def idle_ranks(prompts: int, world: World) -> list[str]:
     """A note where there are more ranks than prompts in a step."""
     if prompts >= world.size:
         return []
-    return [
-        f"prompts_per_step is {prompts}: of {world.size} ranks, {prompts} to {world.size - 1} have nothing to sample; "
-        "raise it"
-    ]
+    first, last = prompts, world.size - 1
+    idle = f"rank {first} has" if first == last else f"ranks {first} to {last} have"
+    return [f"prompts_per_step is {prompts}: {idle} nothing to sample; raise it to at least {world.size}"]
