@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from grpo.config import Config, Scale
+from grpo.distributed import worker
 from grpo.distributed.launch import launched
 from grpo.distributed.slurm import adopt_slurm
-from grpo.distributed.world import join
+from grpo.distributed.world import World, join
 from grpo.errors import GrpoError
 from helpers.launches import Launch, eventually, start
-from helpers.ranks import free_port
+from helpers.ranks import free_port, listening_at
 
 SCRIPT = """
 import os, signal, sys, time
@@ -219,9 +220,12 @@ def is_listening(place: str) -> bool:
         return probe.connect_ex((host, int(port))) == 0
 
 
-def test_ranks_do_not_outlive_their_launcher(tmp_path: Path, script: Path) -> None:
+def test_a_launcher_of_one_host_is_closed_to_others_and_its_ranks_do_not_outlive_it(
+    tmp_path: Path, script: Path
+) -> None:
     launch = start(tmp_path, script, "wait", gpus=2)
     eventually(lambda: seen(tmp_path, 0, 1))
+    assert listening_at(launch.process.pid) == {"127.0.0.1"}
     launch.signal(signal.SIGKILL)
     eventually(lambda: not any(is_running(tmp_path, rank) for rank in (0, 1)))
 
@@ -262,6 +266,11 @@ def test_what_cannot_be_started_is_refused_in_one_line(monkeypatch: pytest.Monke
         launched(Scale(nodes=2), "cpu", ["train"])
     with pytest.raises(GrpoError, match=r"torchrun --nproc-per-node 2 script\.py, or train with grpo train --gpus 2$"):
         join(Config(scale={"gpus": 2}).scale, "cpu")
+    with monkeypatch.context() as half_set:
+        half_set.setenv("WORLD_SIZE", "2")
+        half_set.setenv("RANK", "0")
+        with pytest.raises(GrpoError, match=r"^the environment has WORLD_SIZE=2 without MASTER_ADDR, MASTER_PORT; "):
+            join(Scale(), "cpu")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     line = r"^field scale\.gpus: this host has 1 GPU, not 2; lower it, or let all ranks share one \(--device cuda:0\)$"
@@ -273,6 +282,23 @@ TASK = {
     **{"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"},
     **{"SLURM_STEP_NODELIST": "gpu[07-08]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_JOB_ID": "61234"},
 }
+
+
+def test_under_torchrun_each_host_prints_an_error_until_ranks_have_met_and_then_rank_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def printing() -> list[tuple[int, int]]:
+        found = []
+        for rank, local_rank in ((0, 0), (1, 1), (2, 0), (3, 1)):
+            monkeypatch.setenv("RANK", str(rank))
+            monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+            if worker.prints(GrpoError("field data: no such file")):
+                found.append((rank, local_rank))
+        return found
+
+    assert printing() == [(0, 0), (2, 0)]
+    monkeypatch.setattr("grpo.distributed.world._joined", World(size=4))
+    assert printing() == [(0, 0)]
 
 
 def test_a_task_of_srun_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:

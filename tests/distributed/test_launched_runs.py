@@ -68,12 +68,13 @@ def test_a_stopped_run_ends_with_a_checkpoint_and_leaves_no_process(tmp_path: Pa
     assert (tmp_path / f"runs/mine/checkpoints/step-{last + 1:06d}").exists()
 
 
-def test_an_error_of_all_ranks_is_one_line(tmp_path: Path) -> None:
-    launcher = started(tmp_path, "grpo", "train", *SETTINGS, "--gpus", "2", "--reward", "missing.py:reward")
+def test_an_error_of_all_ranks_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    launcher = started(tmp_path, "grpo", "train", *SETTINGS, "--gpus", "2", "--device", "cuda")
     printed, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 2
     assert printed == ""
-    assert errors == "grpo: reward missing.py:reward: file missing.py does not exist\n"
+    assert errors == "grpo: field system.device: cuda: no GPU was found; use cpu or auto\n"
 
 
 @pytest.mark.parametrize("command", ["eval nano", "sft nano rows.jsonl", "compare --algorithms grpo,dapo"])

@@ -8,7 +8,7 @@ import time
 
 from grpo.distributed.world import ALONE, World
 from grpo.errors import GrpoError
-from helpers.ranks import outcomes, ranks
+from helpers.ranks import listening_at, outcomes, ranks
 
 
 def conversation(world: World) -> dict[str, object]:
@@ -23,6 +23,7 @@ def conversation(world: World) -> dict[str, object]:
         "any": (world.any(world.rank == 2), world.any(False)),
         "first": world.from_first(lambda: f"made by {world.rank}"),
         "hosts": len(set(world.hosts)),
+        "open to": listening_at(os.getpid()) if world.size > 1 else set(),
     }
 
 
@@ -39,6 +40,7 @@ def test_all_ranks_know_what_each_of_them_said() -> None:
                 "any": (size == 3, False),
                 "first": "made by 0",
                 "hosts": 1,
+                "open to": {"127.0.0.1"} if size > 1 else set(),
             }
 
 

@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import psutil
+
 from grpo.config import Scale
 from grpo.distributed.world import World, join
 from helpers import forks
@@ -21,6 +23,12 @@ def free_port() -> int:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return int(held.getsockname()[1])
+
+
+def listening_at(process: int) -> set[str]:
+    """The addresses at which a process accepts connections."""
+    connections = psutil.Process(process).net_connections("tcp")
+    return {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
 
 
 def ranks(size: int, work: Callable[..., Any], *arguments: Any, timeout: float = 60.0) -> list[Any]:
@@ -42,7 +50,7 @@ def outcomes(size: int, work: Callable[..., Any], *arguments: Any, timeout: floa
         receiver, sender = forks.context.Pipe(duplex=False)
         environment = {
             **{"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size},
-            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1},
+            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1, "GLOO_SOCKET_IFNAME": "lo"},
         }
         process = forks.context.Process(target=_run, args=(sender, environment, timeout, work, arguments), daemon=False)
         process.start()

@@ -154,7 +154,9 @@ def _meeting_place(scale: Scale) -> Place:
     """Open the store, or connect to the first host's."""
     if scale.nodes == 1:
         _choose_interface(LOOPBACK)
-        return Place(_store(LOOPBACK, 0, is_server=True), True, LOOPBACK, LOOPBACK)
+        listener = socket.create_server((LOOPBACK, 0))  # torch's own would accept connections from other hosts
+        store = _store(*listener.getsockname(), is_server=True, master_listen_fd=listener.detach())
+        return Place(store, True, LOOPBACK, LOOPBACK)
     host, port = scale.join.rpartition(":")[0].strip("[]"), int(scale.join.rpartition(":")[2])
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
@@ -163,9 +165,9 @@ def _meeting_place(scale: Scale) -> Place:
     address = _own_address_towards(str(found))
     _choose_interface(address)
     is_first = str(found) in _own_addresses() or ipaddress.ip_address(found).is_loopback
-    if is_first and _is_free(str(found), port):
-        return Place(_store(host, port, is_server=True), True, host, address)
-    # A port that is taken on the first host may be that of another launcher there.
+    if is_first:
+        with suppress(RuntimeError):  # border: a program has the port, perhaps another launcher on this host
+            return Place(_store(host, port, is_server=True), True, host, address)
     _wait_for_listener(host, port, scale)
     store = _connect(host, port)
     if store is None:
@@ -174,19 +176,11 @@ def _meeting_place(scale: Scale) -> Place:
     return Place(store, False, host, address)
 
 
-def _is_free(address: str, port: int) -> bool:
-    try:
-        socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
-    except OSError:  # border: another program has the port
-        return False
-    return True
-
-
-def _store(host: str, port: int, *, is_server: bool) -> Any:
+def _store(host: str, port: int, *, is_server: bool, **options: Any) -> Any:
     from torch.distributed import TCPStore
 
     limit = timedelta(seconds=STORE_SECONDS)
-    return TCPStore(host, port, is_master=is_server, wait_for_workers=False, timeout=limit)
+    return TCPStore(host, port, is_master=is_server, wait_for_workers=False, timeout=limit, **options)
 
 
 def _connect(host: str, port: int) -> Any:

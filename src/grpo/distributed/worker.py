@@ -57,11 +57,12 @@ def launcher() -> Launcher | None:
 def prints(error: GrpoError) -> bool:
     """Whether this process prints the error that ends it: all ranks have the same one, and rank 0 has the terminal.
 
-    A lost rank may be rank 0: then every other rank prints it, or the launcher does.
+    A lost rank may be rank 0: then every other rank prints it, or the launcher does. Before ranks have met, each host
+    may have an error of its own.
     """
     is_lost = isinstance(error, LostRankError)
     if launcher() is None:
-        return is_lost or os.environ.get("RANK", "0") == "0"
+        return is_lost or os.environ.get("RANK" if world.has_joined() else "LOCAL_RANK", "0") == "0"
     return not is_lost
 
 

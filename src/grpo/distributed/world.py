@@ -268,14 +268,20 @@ def join(scale: Scale, device: str) -> World:
     import torch
     import torch.distributed as dist
 
+    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise GrpoError(
+            f"the environment has WORLD_SIZE={size} without {', '.join(missing)}; start ranks with --gpus {size}, "
+            "torchrun or srun, or unset it"
+        )
     rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", 0))
     limit = timedelta(seconds=scale.timeout)
-    own_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    own_gpu = device in ("auto", "cuda") and torch.cuda.is_available()
     if own_gpu:  # "cuda" now means this rank's GPU. Slurm may show each task only its own.
         torch.cuda.set_device(min(local_rank, torch.cuda.device_count() - 1))
     try:
-        dist.init_process_group("gloo", timeout=limit)
-    except RuntimeError as error:  # border: the network, and processes of other hosts
+        store = _loopback_store(rank, size, limit)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+    except (RuntimeError, OSError) as error:  # border: the network, and processes of other hosts
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise LostRankError(f"rank {rank}: the ranks did not meet at {place}: {one_line(str(error), 200)}") from error
     atexit.register(dist.destroy_process_group)
@@ -293,6 +299,18 @@ def join(scale: Scale, device: str) -> World:
         refuse_shared(world, world.meet(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)))
     world.tensors = dist.new_group(backend="nccl" if own_gpu else "gloo", timeout=limit)
     return world
+
+
+def _loopback_store(rank: int, size: int, limit: timedelta) -> Any:
+    """Where ranks on one host find each other: rank 0 listens to that host only, while torch's own store would accept
+    connections from all. None where the address is another, or where torchrun has a store: torch finds it."""
+    from torch.distributed import TCPStore
+
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if host != "127.0.0.1" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return None
+    listener = socket.create_server((host, port)).detach() if rank == 0 else None
+    return TCPStore(host, port, size, rank == 0, limit, master_listen_fd=listener)
 
 
 def refuse_shared(world: World, gpus: Sequence[str]) -> None:
