@@ -5,9 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
 
 from grpo.distributed.world import ALONE, World
 from grpo.errors import GrpoError
+from grpo.training.preflight import check_golds
+from grpo.types import Completion, Problem
 from helpers.ranks import listening_at, outcomes, ranks
 
 
@@ -130,3 +138,26 @@ def test_a_rank_that_does_not_arrive_is_named() -> None:
         assert ok, text
         assert text.startswith("LostRankError: field scale.timeout: rank 1 on ")
         assert text.endswith(" did not answer within 2 s")
+
+
+def checked_golds(world: World) -> tuple[list[str], str]:
+    """(answers that this rank checked, the error)"""
+    checked: list[str] = []
+
+    def score_texts(pairs: Iterable[tuple[Problem, str]]) -> list[Completion]:
+        checked.extend(answer for _, answer in pairs)
+        empty = np.zeros(0, dtype=np.int64)
+        return [Completion(answer, empty, empty, "stop", reward=1.0, correct=answer != "7") for answer in checked]
+
+    scorer: Any = SimpleNamespace(checks_golds=True, task=SimpleNamespace(name="sums"), score_texts=score_texts)
+    problems = [Problem(str(i), f"{i}+0=", str(i)) for i in range(9)]
+    with pytest.raises(GrpoError) as found:
+        check_golds(scorer, problems, world)
+    return checked, str(found.value)
+
+
+def test_ranks_divide_the_gold_answers_and_all_know_which_are_wrong() -> None:
+    wrong = "task sums: 1 of 9 gold answers do not pass their own check; the first is problem 7, answer '7'"
+    for size in (1, 2):
+        found = [checked_golds(ALONE)] if size == 1 else ranks(size, checked_golds)
+        assert found == [([str(i) for i in range(rank, 9, size)], wrong) for rank in range(size)]

@@ -41,6 +41,7 @@ def preflight(
     eval_scorer: Scorer,
     policy: Policy,
     engine: Engine,
+    world: World = ALONE,
 ) -> list[str]:
     """Assumptions of the run, one line each. Raises GrpoError when the run would fail."""
     task, heldout = scorer.task, scorer.task.heldout()
@@ -50,10 +51,10 @@ def preflight(
     # A dataset is checked as a whole, so that a long prompt is found now and not hours later.
     every = task.problems() if isinstance(task, HasProblems) else problems
     scorer.ready(every)
-    check_golds(scorer, problems)
+    check_golds(scorer, problems, world)
     if eval_scorer is not scorer:
         eval_scorer.ready(heldout)
-        check_golds(eval_scorer, heldout[: config.evaluation.problems])
+        check_golds(eval_scorer, heldout[: config.evaluation.problems], world)
     check_vocabulary(policy)
     check_lengths(policy, every, config.max_new_tokens)
     check_agreement(config, policy, problems[-2:])
@@ -68,11 +69,12 @@ def preflight(
     return assumptions
 
 
-def check_golds(scorer: Scorer, problems: list[Problem]) -> None:
-    """Every gold answer must be correct and earn a reward from the task's checker. Other rewards are not checked."""
+def check_golds(scorer: Scorer, problems: list[Problem], world: World) -> None:
+    """Every gold answer must be correct and earn a reward from the task's checker. Other rewards are not checked. Each
+    rank checks its part: it has its part of the workers."""
     if not scorer.checks_golds:
         return
-    scored = scorer.score_texts([(problem, problem.answer) for problem in problems])
+    scored = world.gather(scorer.score_texts([(problem, problem.answer) for problem in world.mine(problems)]))
     wrong = [p for p, done in zip(problems, scored, strict=True) if not (done.correct and done.reward)]
     if wrong:
         first = wrong[0]

@@ -226,7 +226,7 @@ def prepare(
     assumptions = [
         *warnings(config),
         *lr_warnings(policy, config.lr),
-        *preflight(config, scorer, eval_scorer, policy, engine),
+        *preflight(config, scorer, eval_scorer, policy, engine, world),
         *idle_ranks(config.prompts_per_step, world),
     ]
     meta = {
