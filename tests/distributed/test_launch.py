@@ -6,13 +6,15 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from grpo.config import Config, Scale
 from grpo.distributed import worker
-from grpo.distributed.launch import launched
+from grpo.distributed.launch import launched, python_arguments
 from grpo.distributed.slurm import adopt_slurm
 from grpo.distributed.world import World, join
 from grpo.errors import GrpoError
@@ -259,6 +261,18 @@ def test_ranks_are_started_only_where_this_process_is_not_one(monkeypatch: pytes
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert launched(Scale(gpus=2), "cpu", ["train"]) is None
+
+
+def test_ranks_import_from_where_the_command_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command `grpo` does not search the current folder, in which a file grpo.py would be found first."""
+    (tmp_path / "grpo.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    for first, flags in ((sys.exec_prefix, ["-P"]), ("", []), (str(tmp_path), [])):
+        monkeypatch.setattr("sys.path", [first, *sys.path])
+        assert python_arguments(["--version"]) == [*flags, "-m", "grpo", "--version"]
+    for flags, code in ((["-P"], 0), ([], 1)):
+        command = [sys.executable, *flags, "-m", "grpo", "--version"]
+        assert subprocess.run(command, capture_output=True).returncode == code
 
 
 def test_what_cannot_be_started_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,14 @@ def launched(scale: Scale, device: str, arguments: Sequence[str]) -> int | None:
     _quiet_torch()
     _check_gpus(scale, device)
     debug = [word for word in sys.argv[1:] if word == "--debug"]
-    return launch(scale, ["-m", "grpo", *arguments, *debug])
+    return launch(scale, python_arguments([*arguments, *debug]))
+
+
+def python_arguments(arguments: Sequence[str]) -> list[str]:
+    """Arguments with which Python runs `grpo ARGUMENTS` as this process does: without -P, a file grpo.py in the current
+    folder would run instead."""
+    searches_folder = sys.path[0] in ("", os.getcwd())
+    return [*([] if searches_folder else ["-P"]), "-m", "grpo", *arguments]
 
 
 def is_rank() -> bool:

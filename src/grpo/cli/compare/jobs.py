@@ -11,6 +11,7 @@ from pathlib import Path
 
 from grpo.config import Config
 from grpo.config.schema import check_run_name, parse_train
+from grpo.distributed.launch import python_arguments
 from grpo.errors import GrpoError
 
 OWN_SETTINGS = ("run", "resume", "seed", "algorithm", "quiet")
@@ -29,7 +30,7 @@ class Job:
 
     @property
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "grpo", "train", *self.arguments]
+        return [sys.executable, *python_arguments(["train", *self.arguments])]
 
     @property
     def folder(self) -> Path:
