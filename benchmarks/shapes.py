@@ -39,6 +39,18 @@ SHAPES = {
     "qwen2.5-0.5b": _qwen2(896, 4864, 24, 14, 2),
     "qwen2.5-1.5b": _qwen2(1536, 8960, 28, 12, 2),
     "qwen2.5-7b": _qwen2(3584, 18944, 28, 28, 4, vocab_size=152064, tie_word_embeddings=False),
+    "tiny": transformers.LlamaConfig(  # the embedded model
+        hidden_size=160,
+        intermediate_size=432,
+        num_hidden_layers=3,
+        num_attention_heads=5,
+        num_key_value_heads=5,
+        head_dim=32,
+        vocab_size=19,
+        tie_word_embeddings=True,
+        max_position_embeddings=128,
+        eos_token_id=18,
+    ),
     # For trying out a benchmark; too small for speed figures.
     "smallest": _qwen2(64, 128, 2, 4, 2, vocab_size=512),
 }
