@@ -301,13 +301,19 @@ TASK = {
 def test_under_torchrun_each_host_prints_an_error_until_ranks_have_met_and_then_rank_0(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+
     def printing() -> list[tuple[int, int]]:
         found = []
+        waits.clear()
         for rank, local_rank in ((0, 0), (1, 1), (2, 0), (3, 1)):
             monkeypatch.setenv("RANK", str(rank))
             monkeypatch.setenv("LOCAL_RANK", str(local_rank))
             if worker.prints(GrpoError("field data: no such file")):
                 found.append((rank, local_rank))
+            assert worker.fail(GrpoError("field data: no such file")) == 2
+            assert len(waits) == rank + 1 - len(found)  # those that print end first
         return found
 
     assert printing() == [(0, 0), (2, 0)]

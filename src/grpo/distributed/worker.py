@@ -22,6 +22,8 @@ LAUNCHER = "GRPO_LAUNCHER"
 REFUSED = 2
 """Exit code after an error that the user must fix."""
 SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_TO_PRINT = 5.0
+"""Time that ranks which do not print an error leave to the one that does: when one ends, torchrun ends the others."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def fail(error: GrpoError) -> int:
         write_ending(found, Ending(1, str(error)))
     if is_lost:
         return 1
+    if not prints(error):
+        time.sleep(SECONDS_TO_PRINT)
     return leave(REFUSED) if world.has_joined() else REFUSED
 
 

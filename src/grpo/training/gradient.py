@@ -140,7 +140,7 @@ def accumulate_gradients(
                 traces.collect(islice(in_order, len(forward.logp_NL)), forward.logp_NL, forward.entropy_NL, divide_by)
             total = statistics if total is None else total + statistics
             gap = gap + forward.gap
-        return Sums(total, float(gap), float(errors))
+        return Sums(total, float(gap), float(errors) if critic else 0.0)
 
     def discard_gradients() -> None:
         policy.model.zero_grad(set_to_none=True)
