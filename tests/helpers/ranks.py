@@ -15,7 +15,7 @@ from grpo.config import Scale
 from grpo.distributed.world import World, join
 from helpers import forks
 
-SECONDS = 120.0
+SECONDS = 300.0
 """After which ranks that still run have failed the test."""
 
 
