@@ -92,7 +92,7 @@ def _curve(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _assumptions(planned: Mapping[str, Any], scale: Mapping[str, Any]) -> list[str]:
     cluster, gpu = planned["cluster"], planned["cluster"]["seconds_of"]
-    measured = "measured on one H200" if gpu == MEASURED_GPU else f"of an H200, with the peak and bandwidth of a {gpu}"
+    measured = "measured on one H200" if gpu == MEASURED_GPU else f"of an H200, with the peak and bandwidth of {gpu}"
     lines = [
         f"Seconds of a GPU ({gpu}): from constants {measured}; a decoded token costs a + b·rows. Rewards, the record "
         "and evaluations are not counted.",

@@ -55,7 +55,7 @@ function Modes({ data }) {
 }
 
 function Exchanged({ data }) {
-  const does = { all_gather: "all gather", all_reduce: "all reduce", reduce_scatter: "reduce-scatter" };
+  const does = { all_gather: "all-gather", all_reduce: "all-reduce", reduce_scatter: "reduce-scatter" };
   return html`<${Table} label="Collectives of a step" head=${["exchanged in a step", "operation", "in all", "sent by each GPU", "seconds"]} rows=${data.step.collectives.filter((row) => row.size).map((row) => [row.name, does[row.operation], gb(row.size), gb(row.sent), html`<span class="num" data-collective=${row.name.split(" ")[0]}>${seconds(row.seconds)}</span>`])} foot=${`Around a ring of all GPUs, at the pace of its slowest link: ${Object.entries(data.cluster.links).map(([name, link]) => `${name}, assumed ${exact(link.bandwidth / 1e9, 3)} GB/s`).join("; ")}. Groups travel between processes, and packing them takes the time.`} />`;
 }
 
@@ -67,7 +67,7 @@ function Curves({ data }) {
   const x = { type: "log", base: 2, label: "GPUs", ticks, tickFormat: String };
   const deps = [JSON.stringify(rows.map((row) => [row.gpus, row.seconds]))];
   return html`<div class="pair">
-    <div><h3>Seconds of a step</h3><${Figure} label="Seconds of a step by number of GPUs" height=${200} deps=${deps} legend=${legend}
+    <div><h3>Seconds of a step, log scale</h3><${Figure} label="Seconds of a step by number of GPUs" height=${200} deps=${deps} legend=${legend}
       build=${(Plot) => ({ x, y: { label: null, grid: true, type: "log", ticks: logTicks(rows.map((row) => row.seconds)), tickFormat: (value) => `${tick(value)} s` }, marginLeft: 52, marks: lines(Plot, "seconds") })}
       table=${{ columns: ["GPUs", "scaling", "mode", "rollout", "score", "update", "exchange", "seconds"], rows: rows.map((row) => [row.gpus, row.kind, row.shard, ...["rollout", "score", "update", "exchange"].map((phase) => row.phases[phase]), row.seconds]) }} /></div>
     <div><h3>Efficiency</h3><${Figure} label="Efficiency by number of GPUs" height=${200} deps=${deps} legend=${legend}
@@ -86,7 +86,7 @@ function words(data) {
 
 function Formulas() {
   return html`<${Table} label="Bytes per parameter by mode" head=${["mode, in mixed precision", "weights", "working copy", "gradient", "masters and moments", "total, N = 8"]} rows=${[["replicated", 4, 2, 4, 8, 18], ["A", 4, 2, 4, "8 / N", 11], ["B, linear layers", 2, "–", 4, "12 / N", 7.5]]} foot="N: number of GPUs. Embeddings, norms and biases stay in float32. In addition to one flat bucket of 256 MiB, through which gradients are added." />
-    <${Equation} tex="t_{\\text{all reduce}}=\\frac{2(N-1)}{N}\\cdot\\frac{\\text{bytes}}{\\text{bandwidth}},\\qquad t_{\\text{reduce-scatter}}=t_{\\text{all gather}}=\\frac{N-1}{N}\\cdot\\frac{\\text{bytes}}{\\text{bandwidth}}" spoken="an all reduce takes two times N minus one over N times bytes over bandwidth; a reduce-scatter and an all gather half of it" />
+    <${Equation} tex="t_{\\text{all-reduce}}=\\frac{2(N-1)}{N}\\cdot\\frac{\\text{bytes}}{\\text{bandwidth}},\\qquad t_{\\text{reduce-scatter}}=t_{\\text{all-gather}}=\\frac{N-1}{N}\\cdot\\frac{\\text{bytes}}{\\text{bandwidth}}" spoken="an all-reduce takes two times N minus one over N times bytes over bandwidth; a reduce-scatter and an all-gather half of it" />
     <${Equation} tex="t_{\\text{rollout}}=L\\,(a+b\\cdot\\text{rows})+t_{\\text{prefill}},\\qquad \\text{efficiency}=\\frac{t_1}{N\\,t_N}\\;\\text{(strong)},\\quad\\frac{t_1}{t_N}\\;\\text{(weak)}" spoken="a rollout takes L tokens times a plus b times the rows, plus the prefill; efficiency is the time on one GPU over N times the time on N for strong scaling, and the time on one over the time on N for weak scaling" />
     <p>a and b were fitted to rollouts measured on one H200, and the update's share of the peak to updates measured there. Other GPUs: the same constants with the peak and bandwidth that their makers state.</p>
     <${Code} slug="costs" source="rollout_seconds" title="The planner's rollout" />`;
