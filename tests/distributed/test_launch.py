@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from grpo.config import Config, Scale
@@ -228,8 +229,22 @@ def test_a_launcher_of_one_host_is_closed_to_others_and_its_ranks_do_not_outlive
     launch = start(tmp_path, script, "wait", gpus=2)
     eventually(lambda: seen(tmp_path, 0, 1))
     assert listening_at(launch.process.pid) == {"127.0.0.1"}
+    variables = psutil.Process(int((tmp_path / "seen-1").read_text())).environ()
+    folder = Path(variables[worker.LAUNCHER].partition(" ")[2])
+    assert folder.stat().st_mode & 0o777 == 0o700
     launch.signal(signal.SIGKILL)
     eventually(lambda: not any(is_running(tmp_path, rank) for rank in (0, 1)))
+    assert not folder.exists()
+
+
+def test_a_command_that_a_rank_starts_is_not_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in worker.RANK_VARIABLES:
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv(worker.LAUNCHER, f"{os.getpid()} {tmp_path}")  # it runs, and is not this process's parent
+    worker.end_with_launcher()
+    assert worker.launcher() is None
+    assert not {*worker.RANK_VARIABLES} & {*os.environ}
+    assert tmp_path.exists()
 
 
 def test_places_where_hosts_cannot_meet(tmp_path: Path, script: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from grpo.errors import GrpoError, LostRankError
 
 LAUNCHER = "GRPO_LAUNCHER"
 """Variable with the launcher's process id and its folder."""
+RANK_VARIABLES = (LAUNCHER, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 REFUSED = 2
 """Exit code after an error that the user must fix."""
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -114,12 +116,23 @@ def run_to_resume(found: Launcher | None = None) -> str:
 
 
 def end_with_launcher() -> None:
-    """Kills this process when its launcher is gone: a rank is in a session of its own and would go on."""
-    if (found := launcher()) is not None:
-        threading.Thread(target=_watch, args=(found.process,), daemon=True).start()
+    """Kills this process when its launcher is gone: a rank is in a session of its own and would go on.
+
+    A command that a rank has started, in a callback for instance, has its variables and is not a rank.
+    """
+    if (found := launcher()) is None:
+        return
+    import psutil
+
+    if os.getppid() != found.process and psutil.pid_exists(found.process):
+        for name in RANK_VARIABLES:
+            os.environ.pop(name, None)
+        return
+    threading.Thread(target=_watch, args=(found,), daemon=True).start()
 
 
-def _watch(process: int) -> None:
-    while os.getppid() == process:
+def _watch(found: Launcher) -> None:
+    while os.getppid() == found.process:
         time.sleep(SECONDS_BETWEEN_LOOKS)
+    shutil.rmtree(found.folder, ignore_errors=True)  # the launcher was killed and has left it
     os.kill(os.getpid(), signal.SIGKILL)
