@@ -110,9 +110,9 @@ def test_nor_is_a_reward_that_only_masked_completions_differ_in() -> None:
 def test_problems_of_a_round_are_fresh_and_a_function_of_seed_step_and_round() -> None:
     task = Arithmetic()
     first = task.draw(3, 8, seed=1)
-    rounds = [fresh_problems(task, 3, number, 8, seed=1) for number in (1, 2)]
-    assert rounds[0] == fresh_problems(task, 3, 1, 8, seed=1)
-    assert rounds[0] != fresh_problems(task, 4, 1, 8, seed=1) != fresh_problems(task, 3, 1, 8, seed=2)
+    rounds = [fresh_problems(task.draw, 3, number, 8, seed=1) for number in (1, 2)]
+    assert rounds[0] == fresh_problems(task.draw, 3, 1, 8, seed=1)
+    assert rounds[0] != fresh_problems(task.draw, 4, 1, 8, seed=1) != fresh_problems(task.draw, 3, 1, 8, seed=2)
     ids = [problem.id for problems in (first, *rounds) for problem in problems]
     prompts = {problem.prompt for problems in (first, *rounds) for problem in problems}
     assert len(set(ids)) == 24

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from grpo.config import Config
-from grpo.tasks import Task
 from grpo.training.credit import credit
 from grpo.training.gradient import contributing
 from grpo.types import Group, Problem
 
 if TYPE_CHECKING:
     from grpo.training.session import Session
+
+Draw = Callable[[int, int, int], list[Problem]]
+"""`draw` of a task: problems by step, count and seed."""
 
 
 def replace_without_signal(
@@ -33,7 +35,7 @@ def replace_without_signal(
     tokens = count_tokens(groups)
     while (missing := config.prompts_per_step - len(kept)) and drawn < limit:
         round_number += 1
-        problems = fresh_problems(session, step, round_number, min(missing, limit - drawn), config.seed)
+        problems = fresh_problems(session.draw, step, round_number, min(missing, limit - drawn), config.seed)
         sampled = session.engine.sample(world.mine(problems), config.group_size, session.sampling(step))
         fresh = world.gather(session.score(sampled, step))
         kept += with_signal(fresh, config)
@@ -57,10 +59,10 @@ def count_tokens(groups: Sequence[Group]) -> int:
     return sum(len(completion) for group in groups for completion in group.completions)
 
 
-def fresh_problems(task: Task | Session, step: int, round_number: int, count: int, seed: int) -> list[Problem]:
+def fresh_problems(draw: Draw, step: int, round_number: int, count: int, seed: int) -> list[Problem]:
     """The problems of one round: a function of the arguments, so that a resumed run draws the same. Each round gives
     the task another seed; the ids end in the round, because ids key the sampling noise."""
-    problems = task.draw(step, count, seed + round_number * 2**32)
+    problems = draw(step, count, seed + round_number * 2**32)
     return [replace(problem, id=f"{problem.id}+{round_number}") for problem in problems]
 
 

@@ -192,7 +192,7 @@ def sft_shard(config: SftConfig, problems: Sequence[Problem], device: torch.devi
     try:
         shape = shape_of(read_config(config.model), config.model)
     except GrpoError:  # border: malformed folder; loading it gives the better message
-        return "none"
+        return "none" if config.scale.shard == "auto" else config.scale.shard
     prompt, answer = (longest_text((getattr(row, part) for row in problems), shape) for part in ("prompt", "answer"))
 
     def needed(tokens: int, shard: Shard) -> int:

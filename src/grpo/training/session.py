@@ -191,7 +191,7 @@ class Session(TrainingRun):
             recorder.diagnose(step - 1)
         if world.from_first(lambda: step > 0 and self.run.best_step(up_to=step) == step):
             self.checkpoint(step)
-        self.measure_idle_time()
+        self.go_on_together()
 
 
 @dataclass(frozen=True, eq=False)

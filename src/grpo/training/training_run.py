@@ -145,6 +145,11 @@ class TrainingRun:
         begun, self.measured_from = self.measured_from, time.perf_counter()
         return waited / (self.measured_from - begun)
 
+    def go_on_together(self) -> None:
+        """After what is not part of a step: the wait for the slowest rank is not part of the next one either."""
+        self.world.meet(None)
+        self.measure_idle_time()
+
     def checkpoint(self, step: int, *, last: bool = False) -> None:
         """Copy the weights now and write them in the background. With `last`, wait until they are written."""
         recorder = self.recorder
@@ -161,7 +166,7 @@ class TrainingRun:
             recorder.retry_when_full(lambda: self._save(step, last))
             self._report_checkpoints()
         self.saved_step = step
-        self.measure_idle_time()
+        self.go_on_together()
 
     def trainable(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Every weight that training changes, by name."""
