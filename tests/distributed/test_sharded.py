@@ -99,6 +99,11 @@ def trained(world: World, shard: str, updates: range, start: tuple[Arrays, Array
         "weights": history[-1] | masters,
         "state": arrays(dict(optimizer.state())),
         "formats": {name: weight.dtype for name, weight in named.items()},
+        "kept": [
+            (piece.nbytes, piece.untyped_storage().nbytes())
+            for piece in optimizer.ranks.parameters
+            if optimizer.ranks.number[piece] in optimizer.ranks.held
+        ],
     }
 
 
@@ -168,6 +173,9 @@ def test_only_rank_0_gets_sharded_state_and_the_model_holds_16_bits(two: Runs) -
     for rank in (0, 1):
         formats = two[rank]["weights"]["formats"]
         assert {name for name, dtype in formats.items() if dtype == torch.bfloat16} == set(HELD)
+        kept = two[rank]["weights"]["kept"]
+        assert kept
+        assert all(own == stored for own, stored in kept), "no piece keeps the whole float32 weight"
     for name, master in two[0]["weights"]["masters"].items():
         held = two[1]["weights"]["history"][-1][name]
         np.testing.assert_array_equal(torch.from_numpy(master).bfloat16().float().numpy(), held)
