@@ -120,8 +120,9 @@ def _query(run: Path, queries: Mapping[str, str]) -> dict[str, list[tuple[Any, .
 
 def assert_same_run(found: Path, expected: Path) -> None:
     """Tokens and rewards are the same; gradient norms, metrics and weights agree to rounding."""
+    ours = exact_rows(found)
     for table, rows in exact_rows(expected).items():
-        assert exact_rows(found)[table] == rows, table
+        assert ours[table] == rows, table
     theirs = metrics_of(expected)
     for (step, name), value in metrics_of(found).items():
         allowed = (
