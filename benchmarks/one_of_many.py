@@ -14,7 +14,7 @@ import argparse
 import gc
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,6 +35,16 @@ from grpo.training.session import Session
 
 class Simulated(World):
     """Rank 0 of many: the others send what this one sends."""
+
+    divided = 0
+    """Items that `mine` divided last."""
+
+    def mine(self, items: Sequence[Any]) -> list[Any]:
+        self.divided = len(items)
+        return super().mine(items)
+
+    def gather(self, items: Sequence[Any]) -> list[Any]:
+        return super().gather(items)[: self.divided]  # rank 0 has one more than some others
 
     def _exchange(self, text: bytes, failed: int = 0) -> list[bytes]:
         return [text] * self.size

@@ -111,8 +111,8 @@ class Agent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self._fallen():
-            self._end_others()
-            self._judge(self._fallen())
+            killed = self._end_others()
+            self._judge({local_rank: code for local_rank, code in self._fallen().items() if local_rank not in killed})
         result = super()._monitor_workers(worker_group)
         handler = worker_group.spec.rdzv_handler
         if result.state == WorkerState.HEALTHY and worker_group.group_world_size != 1 and handler.is_closed():
@@ -146,13 +146,15 @@ class Agent(LocalElasticAgent):
         codes = {local_rank: process.poll() for local_rank, process in self._processes().items()}
         return {local_rank: code for local_rank, code in codes.items() if code}
 
-    def _end_others(self) -> None:
-        processes, deadline = self._processes().values(), time.monotonic() + GRACE
-        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+    def _end_others(self) -> set[int]:
+        """Wait until all ranks have ended; kill those that do not. Returns the killed ones, by local rank."""
+        processes, deadline = self._processes(), time.monotonic() + GRACE
+        while any(process.poll() is None for process in processes.values()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+        running = {local_rank for local_rank, process in processes.items() if process.poll() is None}
+        for local_rank in running:
+            os.killpg(processes[local_rank].pid, signal.SIGKILL)
+        return running
 
     def _judge(self, fallen: dict[int, int]) -> None:
         """Report why ranks fell, and raise an error unless they are to be restarted."""

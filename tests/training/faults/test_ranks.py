@@ -80,6 +80,7 @@ def test_a_rank_killed_with_more_than_a_policy(tmp_path: Path, whole: Whole, var
     assert_resumed(tmp_path / "job", whole(*FAMILY[variant], ranks=2))
 
 
+@pytest.mark.skipif(not ALL, reason="part of make faults")
 def test_a_killed_rank_is_restarted_and_the_run_goes_on_by_itself(tmp_path: Path, whole: Whole) -> None:
     """Started again, rank 1 has two updates left and is not killed a second time."""
     environment = {"GRPO_KILL_AT": "update.stepped:5@1", "PYTHONPATH": os.environ["PYTHONPATH"]}
