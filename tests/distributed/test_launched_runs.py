@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from grpo.record.store import Run
+from helpers.faults import ALL
 from helpers.launches import eventually
 
 SETTINGS = [
@@ -35,6 +36,7 @@ def weights(run: Path) -> str:
     return hashlib.sha256((run / "checkpoints/step-000004/model/model.safetensors").read_bytes()).hexdigest()
 
 
+@pytest.mark.skipif(not ALL, reason="part of make faults")
 def test_a_run_whose_rank_is_killed_goes_on_and_ends_as_under_torchrun(tmp_path: Path) -> None:
     launcher = started(tmp_path, "grpo", "train", *SETTINGS, "--gpus", "2")
     eventually(lambda: bool(list(tmp_path.glob("runs/*/checkpoints/step-000001"))))

@@ -93,6 +93,18 @@ def test_a_gguf_file_becomes_the_same_model(model_file: Path, nano: Any, cache: 
     assert [entry.name for entry in cache.iterdir()] == [folder.name], "nothing unfinished is left"
 
 
+def convert_on_rank_1(world: World, cache: Path, file: Path) -> None:
+    os.environ["GRPO_CACHE"] = str(cache)
+    if world.rank == 1:
+        locate_model(str(file))
+    world.meet(None)
+
+
+def test_any_rank_may_convert(model_file: Path, cache: Path) -> None:
+    ranks(2, convert_on_rank_1, cache, model_file)
+    assert load_policy(str(model_file)).tokenizer.encode("ABA") == [18, 1]
+
+
 def convert(world: World, cache: Path, file: Path) -> tuple[str, bool]:
     """The folder, and whether this process made it."""
     os.environ["GRPO_CACHE"] = str(cache)

@@ -49,6 +49,8 @@ def convert(file: Path, folder: Path) -> None:
                 plain = type(quantised)(type(quantised.config).from_dict(settings)).to(torch.bfloat16)
                 plain.load_state_dict(quantised.state_dict())
                 plain.generation_config.eos_token_id = tokenizer.eos_token_id
+                # Of several ranks transformers would write only rank 0's, and another may be the one that converts.
+                plain.should_save_on_this_rank = lambda is_main_process: is_main_process
                 plain.save_pretrained(aside)
                 tokenizer.save_pretrained(aside)
         # Border: a file of the user, and a disk that may be full. Any fault is reported in one line.
