@@ -1,6 +1,6 @@
 # make train: from a fresh checkout to a trained model.   make test: the packages that only tests need, then the tests.
 # make test-lab: the lab's pages in a browser (Chromium).
-# make faults: every kill, damage and full disk of docs/reliability.md, in about ten minutes.
+# make faults: every kill, damage and full disk of docs/reliability.md.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
