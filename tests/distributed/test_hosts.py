@@ -86,7 +86,7 @@ def test_hosts_on_which_another_command_was_typed_are_refused(monkeypatch: pytes
     other = "--nodes 2 --join gpu-1:29500 --gpus 4 --model /models/nano --system.runs elsewhere --quiet"
     same = "--steps 40 --checkpoint-every 2 --evaluation.problems 20"
     check_same_inputs(world, parse_train(f"{other} {same}".split()), {"model": {"weights": "5f0c"}})
-    line = r"^rank 1 on gpu-2 differs from rank 0 on gpu-1: lr was 3e-05, is 0.1; model: weights changed; use the same"
+    line = r"^rank 1 on gpu-2 differs from rank 0 on gpu-1: lr is 0.1, not 3e-05; model: weights changed; use the same"
     with pytest.raises(GrpoError, match=line):
         check_same_inputs(world, parse_train(f"{other} {same} --lr 0.1".split()), {"model": {"weights": "77ab"}})
 

@@ -231,7 +231,7 @@ def test_what_ends_one_rank_ends_all_with_one_line(tmp_path: Path) -> None:
     assert checkpoint is not None
     assert checkpoint.step == 2
 
-    differs = f"grpo: rank 1 on {HOST} differs from rank 0 on {HOST}: torch was '{version('torch')}', is '2.0.1'; "
+    differs = f"grpo: rank 1 on {HOST} differs from rank 0 on {HOST}: torch is '2.0.1', not '{version('torch')}'; "
     [(code, printed), *others] = endings(found, "versions")
     assert code == 2
     assert printed.startswith(differs)

@@ -34,7 +34,7 @@ FAREWELL = 10.0
 """Seconds that the host of the store waits for the other hosts' ranks to end."""
 ENDED_ELSEWHERE = "another host has ended the run; its terminal says why"
 CAUSE, REFUSAL = "cause", "refusal"
-"""Keys in the store of the hosts: what happened to a rank, as told by its host."""
+"""Keys in the store of the hosts, under which a host reports what happened to one of its ranks."""
 CAUSE_SECONDS = 3.0
 """Time in which the host of a lost rank tells the others what happened to it; a host that is gone tells nothing."""
 SHOWN_LINES = 40
@@ -184,14 +184,14 @@ class Agent(LocalElasticAgent):
         """(local rank, what happened) of the rank that fell first: a killed one, then a crashed one, then one that lost
         another."""
 
-        def told(local_rank: int) -> str:
+        def error_of(local_rank: int) -> str:
             ending = read_ending(self.launcher, local_rank)
             return ending.error if ending else ""
 
-        first = min(fallen, key=lambda local_rank: (fallen[local_rank] > 0, bool(told(local_rank)), local_rank))
+        first = min(fallen, key=lambda local_rank: (fallen[local_rank] > 0, bool(error_of(local_rank)), local_rank))
         code = fallen[first]
-        if told(first):  # it lost another rank, whose host may know more
-            return first, self._told_by_others(CAUSE, CAUSE_SECONDS) or told(first)
+        if error_of(first):  # it lost another rank, whose host may know more
+            return first, self._told_by_others(CAUSE, CAUSE_SECONDS) or error_of(first)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self._tell_others(CAUSE, f"{self._name(first)} {how}")
         return first, f"{self._name(first)} {how}"

@@ -203,7 +203,7 @@ class World:
         missing = [self.name(rank) for rank, station in enumerate(arrivals) if station < self.stations]
         if self.first:
             time.sleep(LINGER)
-        # Where all had arrived, the network failed between them; of two ranks, the other is meant.
+        # Where all had arrived, the network between them failed. With two ranks it is clear which one is cut off.
         who = ", ".join(missing) or (self.name(1 - self.rank) if self.size == 2 else "a rank")
         return LostRankError(f"field scale.timeout: {who} did not answer within {self.timeout:g} s")
 

@@ -132,7 +132,7 @@ def check_same_inputs(world: World, config: Config | SftConfig, fingerprints: Fi
     """Refuse to train where a rank has other settings, another model, other data, code or versions than rank 0."""
     every = world.meet({**_fixed_settings(as_dict(config), FREE_TO_DIFFER), **fingerprints})
     for rank, found in enumerate(every):
-        if changes := _changed(every[0], found):
+        if changes := _changed(every[0], found, "{name} is {now!r}, not {was!r}"):
             raise GrpoError(
                 f"{world.name(rank)} differs from {world.name(0)}: {'; '.join(changes)}; use the same on every host"
             )
@@ -143,20 +143,22 @@ def _fixed_settings(settings: Mapping[str, Any], free: Sequence[str]) -> dict[st
     return {path: value for path, value in flat(settings) if path not in free and path.partition(".")[0] not in free}
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One line for each entry that differs. Of a mapping, the names whose values differ.
+def _changed(
+    before: Mapping[str, Any], now: Mapping[str, Any], form: str = "{name} was {was!r}, is {now!r}"
+) -> list[str]:
+    """One line for each entry that differs, in this form. Of a mapping, the names whose values differ.
 
     >>> _changed({"lr": 0.1, "model": {"a": "1", "b": "2"}}, {"lr": 0.2, "model": {"b": "3", "c": "4"}})
     ['lr was 0.1, is 0.2', 'model: a removed, b changed, c added']
     """
     names = [*before, *(name for name in now if name not in before)]
     pairs = [(name, before.get(name), now.get(name)) for name in names]
-    return [_difference(name, was, is_) for name, was, is_ in pairs if was != is_]
+    return [_difference(name, was, is_, form) for name, was, is_ in pairs if was != is_]
 
 
-def _difference(name: str, was: Any, is_: Any) -> str:
+def _difference(name: str, was: Any, is_: Any, form: str) -> str:
     if not isinstance(was or is_, Mapping) or not isinstance(is_ or was, Mapping):
-        return f"{name} was {was!r}, is {is_!r}"
+        return form.format(name=name, was=was, now=is_)
     was, is_ = was or {}, is_ or {}
     changes = [
         f"{part} {'added' if part not in was else 'removed' if part not in is_ else 'changed'}"
