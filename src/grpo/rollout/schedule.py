@@ -1,0 +1,174 @@
+"""The schedule of a rollout: which completions are decoded now, and which blocks hold their keys and values.
+
+Completion n is sample n % group_size of problem n // group_size. A row is a completion that is being decoded. A block
+holds the keys and values of 64 tokens, in all layers, of one completion or one prompt. Every 32 tokens the engine
+takes a look: completions that have ended free their blocks, rows get the blocks of their next tokens, and waiting
+completions start where there is room. If no block is left, the youngest row is dropped. It starts again later from its
+first token, and its noise, whose key is the completion, gives it the same tokens.
+
+Completions start in order of their number, and the one dropped is the youngest. So among running and waiting
+completions a smaller number is always an earlier start: the order of numbers is the order of age, of the batch and of
+the queue. Axis letters: types.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from grpo.errors import GrpoError
+
+BLOCK_TOKENS = 64
+TOKENS_BETWEEN_LOOKS = 32
+TOKENS_LATE = 2
+"""The host may learn of an ending this many tokens late; a row has blocks for them."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a KV cache holds at once."""
+
+    blocks: int
+    """Of prompts and completions together."""
+    rows: int
+
+
+@dataclass(frozen=True)
+class Look:
+    """What changes now. Completions are in batch order: the rows of one problem are adjacent."""
+
+    started: tuple[int, ...]
+    """Completions that start now; they are among `running`."""
+    dropped: tuple[int, ...]
+    """Completions that lose their row now and start again later."""
+    running: tuple[int, ...]
+    finished: tuple[int, ...]
+    """Problems all of whose completions have ended, the last of them since the look before."""
+
+
+Tokens = TypeVar("Tokens", int, np.ndarray)
+
+
+def blocks_of(tokens: Tokens) -> Tokens:
+    """Number of blocks that hold so many tokens of one prompt or completion."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
+class Schedule:
+    """Decides without clocks or randomness: the same endings give the same decisions."""
+
+    def __init__(
+        self,
+        prompt_tokens: Sequence[int],
+        group_size: int,
+        new_tokens: int,
+        room: Room,
+        ahead: int = TOKENS_BETWEEN_LOOKS,
+    ):
+        """`ahead`: tokens that every row may sample until the next look."""
+        P, N = len(prompt_tokens), len(prompt_tokens) * group_size
+        longest = max(prompt_tokens, default=0)
+        blocks, prompt_blocks = blocks_of(new_tokens), blocks_of(longest)
+        if blocks + prompt_blocks > room.blocks:
+            raise GrpoError(
+                f"max_new_tokens {new_tokens} and a prompt of {longest} tokens need {blocks + prompt_blocks} blocks of "
+                f"{BLOCK_TOKENS} tokens, and the KV cache holds {room.blocks}; lower max_new_tokens or shorten prompts"
+            )
+        self.group_size, self.new_tokens, self.room, self.ahead = group_size, new_tokens, room, ahead
+        self.time_N = np.zeros(N, np.int32)
+        """Tokens that each row has sampled, as if none had ended; 0 for completions without a row."""
+        self._running_N = np.zeros(N, np.bool_)
+        self._ended_N = np.zeros(N, np.bool_)
+        # Owners of blocks are the completions, then the prompts. Block 0 is a spare that nobody owns.
+        self._free = np.arange(1, room.blocks + 1, dtype=np.int32)
+        self._held_O = np.zeros(N + P, np.int64)
+        self._table_OT = np.zeros((N + P, max(blocks, prompt_blocks)), np.int32)
+        self.table_NT = self._table_OT[:N, :blocks]
+        """Blocks of each running completion, in order; 0 where it has none."""
+        self.prompt_table_PT = self._table_OT[N:, :prompt_blocks]
+        """Blocks of each prompt that has rows; 0 where it has none."""
+        self._prompt_blocks_P = blocks_of(np.array(prompt_tokens, np.int64))
+
+    @property
+    def done(self) -> bool:
+        """All completions have ended, and `look` has reported all problems as finished."""
+        return bool(self._ended_N.all())
+
+    def look(self, ended: Sequence[int]) -> Look:
+        """`ended`: completions whose end is new."""
+        finished = self._end(np.array(ended, np.int64))
+        dropped = self._grow()
+        started = [] if dropped else self._start()
+        return Look(tuple(started), tuple(dropped), tuple(np.flatnonzero(self._running_N).tolist()), tuple(finished))
+
+    def advance(self, tokens: int) -> None:
+        """Every row has sampled `tokens` more tokens."""
+        self.time_N[self._running_N] = np.minimum(self.time_N[self._running_N] + tokens, self.new_tokens)
+
+    def _end(self, ended: np.ndarray) -> list[int]:
+        self._ended_N[ended] = True
+        self._remove(ended)
+        problems = np.unique(ended // self.group_size)
+        return problems[self._ended_N.reshape(-1, self.group_size)[problems].all(axis=1)].tolist()
+
+    def _grow(self) -> list[int]:
+        """Gives rows the blocks of their next tokens, and drops the youngest rows if there are too few blocks."""
+        rows = np.flatnonzero(self._running_N)
+        needed = self._needed(self.time_N[rows])
+        missing = np.maximum(needed - self._held_O[rows], 0)
+        kept = len(rows)
+        while missing[:kept].sum() > len(self._free):
+            kept -= 1
+            self._remove(rows[kept : kept + 1])
+        self._give(rows[:kept], needed[:kept])
+        return rows[kept:].tolist()
+
+    def _start(self) -> list[int]:
+        """Starts waiting completions while every row can keep its blocks and grow by half of what it may still grow.
+
+        So a start rarely ends in a drop. If nothing runs, at least one completion starts: a whole one fits.
+        """
+        N, rows = len(self.time_N), np.flatnonzero(self._running_N)
+        reserved = np.maximum(self._held_O[rows], self._reserve(self.time_N[rows])).sum() + self._held_O[N:].sum()
+        waiting = np.flatnonzero(~(self._running_N | self._ended_N))[: self.room.rows - len(rows)]
+        problems = waiting // self.group_size
+        needed, reserve = self._needed(np.array([1])), self._reserve(np.array([1]))
+        opens = (np.diff(problems, prepend=-1) != 0) & (self._held_O[N + problems] == 0)  # first row of its prompt
+        cost = np.maximum(needed, reserve) + opens * self._prompt_blocks_P[problems]
+        count = int(np.searchsorted(np.cumsum(cost), self.room.blocks - reserved, side="right"))
+        started, opened = waiting[:count], problems[:count][opens[:count]]
+        self._running_N[started], self.time_N[started] = True, 1
+        self._give(started, np.repeat(needed, len(started)))
+        self._give(N + opened, self._prompt_blocks_P[opened])
+        return started.tolist()
+
+    def _needed(self, time: np.ndarray) -> np.ndarray:
+        """Blocks that rows need until the next look."""
+        return blocks_of(np.minimum(time + self.ahead + TOKENS_LATE, self.new_tokens))
+
+    def _reserve(self, time: np.ndarray) -> np.ndarray:
+        """Blocks of rows that have grown by half of what they may still grow."""
+        return blocks_of(-(-(time + self.new_tokens) // 2))
+
+    def _give(self, owners: np.ndarray, needed: np.ndarray) -> None:
+        """Gives each owner blocks until it has as many as it needs."""
+        held = self._held_O[owners]
+        missing = np.maximum(needed - held, 0)
+        total = int(missing.sum())
+        nth = np.arange(total) - np.repeat(np.cumsum(missing) - missing, missing)
+        self._table_OT[np.repeat(owners, missing), np.repeat(held, missing) + nth] = self._free[:total]
+        self._free = self._free[total:]
+        self._held_O[owners] = held + missing
+
+    def _remove(self, completions: np.ndarray) -> None:
+        """Takes rows out of the batch, and frees their blocks and those of prompts that have no rows left."""
+        self._running_N[completions], self.time_N[completions] = False, 0
+        problems = np.unique(completions // self.group_size)
+        closed = problems[~self._running_N.reshape(-1, self.group_size)[problems].any(axis=1)]
+        owners = np.concatenate([completions, len(self.time_N) + closed])
+        blocks = self._table_OT[owners]
+        self._free = np.concatenate([blocks[blocks > 0], self._free])
+        self._table_OT[owners], self._held_O[owners] = 0, 0

@@ -1,0 +1,216 @@
+"""Which completions run, and who owns which block. Numbers are worked out by hand from the rules of schedule.py."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo.errors import GrpoError
+from grpo.rollout.schedule import BLOCK_TOKENS, TOKENS_BETWEEN_LOOKS, TOKENS_LATE, Look, Room, Schedule
+
+
+def go_on(schedule: Schedule, looks: int) -> list[Look]:
+    """Looks in which nothing has ended, 32 tokens apart."""
+    seen = []
+    for _ in range(looks):
+        schedule.advance(TOKENS_BETWEEN_LOOKS)
+        seen.append(schedule.look([]))
+    return seen
+
+
+# --- decisions by hand ------------------------------------------------------------------------------------------------
+
+
+def test_completions_start_while_their_reserves_fit():
+    # A completion has 1 block at first and reserves 65 tokens, 2 blocks; the prompts take 1, 1 and 2.
+    # 1 + 2 + 2 for the first problem, 1 + 2 for a row of the second: all 8.
+    schedule = Schedule([64, 10, 65], 2, 128, Room(blocks=8, rows=10))
+    assert schedule.look([]) == Look(started=(0, 1, 2), dropped=(), running=(0, 1, 2), finished=())
+    assert schedule.time_N.tolist() == [1, 1, 1, 0, 0, 0]
+    assert schedule.table_NT.tolist() == [[1, 0], [2, 0], [3, 0], [0, 0], [0, 0], [0, 0]]
+    assert schedule.prompt_table_PT.tolist() == [[4, 0], [5, 0], [0, 0]]
+    assert schedule.table_NT.dtype == schedule.prompt_table_PT.dtype == schedule.time_N.dtype == np.int32
+
+
+def test_rows_get_blocks_before_they_need_them():
+    schedule = Schedule([64, 10, 65], 2, 128, Room(blocks=8, rows=10))
+    schedule.look([])
+    schedule.advance(29)  # 30 + 32 + 2 tokens: exactly a block
+    schedule.look([])
+    assert schedule.table_NT[:3].tolist() == [[1, 0], [2, 0], [3, 0]]
+    schedule.advance(1)
+    assert schedule.look([]) == Look((), (), (0, 1, 2), ())
+    assert schedule.table_NT[:3].tolist() == [[1, 6], [2, 7], [3, 8]]
+    schedule.advance(32)
+    assert schedule.look([]) == Look((), (), (0, 1, 2), ()), "128 tokens, the limit, are 2 blocks"
+    schedule.advance(1000)
+    assert schedule.time_N.tolist() == [128, 128, 128, 0, 0, 0], "no row goes on beyond the limit"
+
+
+def test_a_row_that_ends_makes_room_for_the_next():
+    schedule = Schedule([64, 10, 65], 2, 128, Room(blocks=8, rows=10))
+    schedule.look([])
+    go_on(schedule, 1)
+    schedule.advance(32)
+    assert schedule.look([0]) == Look(started=(3,), dropped=(), running=(1, 2, 3), finished=())
+    assert schedule.table_NT.tolist() == [[0, 0], [2, 7], [3, 8], [1, 0], [0, 0], [0, 0]]
+    assert schedule.time_N.tolist() == [0, 65, 65, 1, 0, 0]
+    # Problem 0 ends: its 3 blocks, and a free one reserved for row 3. The next row would take 2 + 2, with its prompt.
+    assert schedule.look([1]) == Look((), (), (2, 3), finished=(0,))
+    assert schedule.prompt_table_PT.tolist() == [[0, 0], [5, 0], [0, 0]]
+    assert schedule.look([2]) == Look(started=(4,), dropped=(), running=(3, 4), finished=())
+
+
+def test_the_youngest_row_is_dropped_and_is_the_next_to_start():
+    # 4 blocks a completion, of which 3 are reserved at the start: 1 + 3 + 3 for the prompt and two rows.
+    schedule = Schedule([64], 4, 256, Room(blocks=7, rows=4))
+    assert schedule.look([]).running == (0, 1)
+    looks = go_on(schedule, 4)  # 129 tokens: 3 blocks each
+    assert all(look == Look((), (), (0, 1), ()) for look in looks)
+    (look,) = go_on(schedule, 1)  # 161 + 34 tokens: a fourth block each, and none is left
+    assert look == Look(started=(), dropped=(1,), running=(0,), finished=())
+    assert schedule.time_N.tolist() == [161, 0, 0, 0]
+    assert (schedule.table_NT[0] > 0).all()
+    assert not schedule.table_NT[1:].any()
+    (look,) = go_on(schedule, 1)
+    assert look == Look((), (), (0,), ()), "2 of 7 blocks are free; a row reserves 3"
+    assert schedule.look([0]) == Look(started=(1, 2), dropped=(), running=(1, 2), finished=())
+    assert schedule.look([1, 2]).started == (3,)
+    assert schedule.look([3]) == Look((), (), (), finished=(0,))
+    assert schedule.done
+
+
+def test_older_rows_get_the_blocks_of_the_youngest():
+    # 8 blocks a completion, 5 reserved: three rows with their prompt take 16. At 225 tokens (259 with those ahead) all
+    # three need a fifth block: 16 blocks. At 289 they need a sixth: row 2 gives its 5 to the others. At 481 (the limit
+    # of 512 ahead) both have 8: with the prompt's, all 17.
+    schedule = Schedule([64], 3, 512, Room(blocks=17, rows=4))
+    assert schedule.look([]).running == (0, 1, 2)
+    looks = go_on(schedule, 15)
+    assert [look.dropped for look in looks] == [()] * 8 + [(2,)] + [()] * 6
+    assert looks[-1].running == (0, 1)
+    assert (schedule.table_NT[:2] > 0).all()
+
+
+def test_several_rows_are_dropped_where_one_does_not_suffice():
+    schedule = Schedule([64], 8, 192, Room(blocks=17, rows=8), ahead=1)
+    assert schedule.look([]).running == tuple(range(8)), "2 of 3 blocks reserved"
+    schedule.advance(100)
+    assert schedule.look([]).dropped == ()
+    schedule.advance(30)  # a third block for 8 rows: 5 rows have 15; the sixth would need 3 of the 1 that is left
+    assert schedule.look([]) == Look((), dropped=(5, 6, 7), running=(0, 1, 2, 3, 4), finished=())
+
+
+def test_a_group_is_split_where_rows_are_few():
+    schedule = Schedule([10, 10], 3, 64, Room(blocks=100, rows=4))
+    assert schedule.look([]).running == (0, 1, 2, 3)
+    assert schedule.look([1]) == Look(started=(4,), dropped=(), running=(0, 2, 3, 4), finished=())
+    assert schedule.look([4]) == Look(started=(5,), dropped=(), running=(0, 2, 3, 5), finished=())
+    assert schedule.look([3, 5]) == Look((), (), (0, 2), finished=(1,)), "problems finish in any order"
+    assert schedule.look([0]).finished == ()
+    assert not schedule.done
+    assert schedule.look([2]).finished == (0,)
+    assert schedule.done
+
+
+def test_a_prompt_has_blocks_while_it_has_rows():
+    schedule = Schedule([65], 2, 64, Room(blocks=4, rows=1))
+    schedule.look([])
+    assert schedule.prompt_table_PT.tolist() == [[2, 3]]
+    assert schedule.look([0]).started == (1,)
+    assert len({*schedule.prompt_table_PT[0].tolist(), *schedule.table_NT[1].tolist()} - {0}) == 3
+    schedule.look([1])
+    assert not schedule.prompt_table_PT.any()
+
+
+def test_an_ending_known_only_after_the_drop_counts():
+    schedule = Schedule([64], 2, 256, Room(blocks=7, rows=4))
+    schedule.look([])
+    assert go_on(schedule, 5)[-1].dropped == (1,)
+    schedule.advance(32)
+    assert schedule.look([1]) == Look((), (), (0,), ())
+    assert schedule.look([0]) == Look((), (), (), finished=(0,))
+
+
+def test_no_problems_are_done_at_once():
+    assert Schedule([], 8, 128, Room(blocks=8, rows=4)).done
+
+
+def test_one_completion_larger_than_the_room():
+    Schedule([64, 65], 2, 128, Room(blocks=4, rows=1))
+    message = (
+        "max_new_tokens 129 and a prompt of 65 tokens need 5 blocks of 64 tokens, and the KV cache holds 4; "
+        "lower max_new_tokens or shorten prompts"
+    )
+    with pytest.raises(GrpoError, match=re.escape(message)):
+        Schedule([64, 65], 2, 129, Room(blocks=4, rows=1))
+
+
+# --- any endings ------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def rollouts(draw: st.DrawFn) -> tuple[list[int], int, int, Room, int, list[int]]:
+    prompts = draw(st.lists(st.integers(1, 200), min_size=1, max_size=6))
+    group_size, new_tokens = draw(st.integers(1, 6)), draw(st.integers(1, 700))
+    whole = -(-max(prompts) // BLOCK_TOKENS) - (-new_tokens // BLOCK_TOKENS)
+    room = Room(blocks=whole + draw(st.integers(0, 30)), rows=draw(st.integers(1, 12)))
+    N = len(prompts) * group_size
+    lengths = draw(st.lists(st.integers(1, new_tokens), min_size=N, max_size=N))
+    return prompts, group_size, new_tokens, room, draw(st.sampled_from([1, 8, 32, 100])), lengths
+
+
+def check_blocks(schedule: Schedule, prompts: list[int], running: tuple[int, ...]) -> None:
+    """Every row has what it needs until the next look, its prompt too, and nobody else has anything."""
+    owned = [block for table in (schedule.table_NT, schedule.prompt_table_PT) for block in table[table > 0].tolist()]
+    assert len(owned) == len(set(owned)), "owned twice"
+    assert not owned or max(owned) <= schedule.room.blocks
+    for n, blocks in enumerate(schedule.table_NT):
+        tokens = min(int(schedule.time_N[n]) + schedule.ahead + TOKENS_LATE, schedule.new_tokens)
+        needed = -(-tokens // BLOCK_TOKENS) if n in running else 0
+        assert (blocks[:needed] > 0).all()
+        assert n in running or not blocks.any()
+        assert (schedule.time_N[n] > 0) == (n in running)
+    with_rows = {n // schedule.group_size for n in running}
+    for p, blocks in enumerate(schedule.prompt_table_PT):
+        needed = -(-prompts[p] // BLOCK_TOKENS) if p in with_rows else 0
+        assert (blocks > 0).sum() == needed
+
+
+@settings(max_examples=150, deadline=None)
+@given(rollouts(), st.randoms(use_true_random=False))
+def test_any_endings(rollout, random):
+    prompts, group_size, new_tokens, room, ahead, lengths = rollout
+    schedule = Schedule(prompts, group_size, new_tokens, room, ahead)
+    again = Schedule(prompts, group_size, new_tokens, room, ahead)
+    waiting, running = list(range(len(lengths))), []  # oldest first
+    unfinished = dict.fromkeys(range(len(prompts)), group_size)
+    ended: list[int] = []
+    while not schedule.done:
+        look = schedule.look(ended)
+        assert again.look(ended) == look
+        running = [n for n in running if n not in ended]
+        for n in ended:
+            unfinished[n // group_size] -= 1
+        assert list(look.finished) == sorted({n // group_size for n in ended if not unfinished[n // group_size]})
+        assert not (look.dropped and look.started)
+        kept = len(running) - len(look.dropped)
+        assert list(look.dropped) == running[kept:], "the youngest"
+        assert kept or not running, "the oldest stays"
+        running, waiting = running[:kept], running[kept:] + waiting
+        assert list(look.started) == waiting[: len(look.started)], "in order"
+        running, waiting = running + waiting[: len(look.started)], waiting[len(look.started) :]
+        assert list(look.running) == running == sorted(running), "so rows of a problem are adjacent"
+        assert len(running) <= room.rows
+        assert running or not waiting
+        check_blocks(schedule, prompts, look.running)
+        schedule.advance(ahead)
+        again.advance(ahead)
+        # An ending may be known one look late, unless the row is at its limit and nothing else would go on.
+        over = [n for n in running if lengths[n] <= schedule.time_N[n]]
+        ended = [n for n in over if schedule.time_N[n] == new_tokens or random.random() < 0.7]
+    assert not running
+    assert not waiting
+    assert not any(unfinished.values())
