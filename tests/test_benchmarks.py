@@ -8,16 +8,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from grpo.distributed.world import World
-from grpo.model.plan.shape import Shape
+from grpo.model.plan.shape import SHAPES, Shape
 from helpers import ranks as helpers
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import arms  # noqa: E402
+import engines  # noqa: E402
+import floor  # noqa: E402
 import learn  # noqa: E402
+import lengths  # noqa: E402
 import one_of_many  # noqa: E402
 import ranks as ranks_script  # noqa: E402
 import scaling  # noqa: E402
@@ -150,3 +154,64 @@ def test_one_rank_of_many_holds_what_is_predicted() -> None:
     found = one_of_many.measure(arguments, "optimizer")
     assert len(found["norms"]) == 2, "both steps made an update"
     assert found["ratio"] == pytest.approx(1, abs=0.02)
+
+
+def test_lengths_are_drawn_once_with_a_mean_of_a_third() -> None:
+    assert lengths.draw_lengths("", 3, 128).tolist() == [128, 128, 128]
+    for kind in lengths.DISTRIBUTIONS:
+        drawn = lengths.draw_lengths(kind, 20_000, 300)
+        assert drawn.mean() == pytest.approx(100, rel=0.02)
+        assert (drawn.min(), drawn.max()) == (1, {"geometric": 300, "uniform": 199}[kind])
+        assert (drawn == lengths.draw_lengths(kind, 20_000, 300)).all()
+    geometric = lengths.draw_lengths("geometric", 20_000, 300)
+    stays = [(geometric > end + 1).sum() / (geometric > end).sum() for end in (0, 100)]
+    assert stays[0] == pytest.approx(stays[1], abs=0.005), "a completion ends with the same chance at every token"
+
+
+def test_floor_by_hand() -> None:
+    """One group of two completions, of 3 tokens and 1, after a prompt of 10."""
+    traffic = floor.Traffic(weights=1000.0, keys=10.0)
+    own = 0 + 1 + 2  # keys that the three tokens of the first completion read; the second one's only token reads none
+    seconds = {
+        "per_row": (3 * 1000 + 10 * (own + 4 * 10)) / floor.MEMORY_BANDWIDTH,
+        "shared": (3 * 1000 + 10 * (own + 3 * 10)) / floor.MEMORY_BANDWIDTH,
+    }
+    found = floor.floors(traffic, np.array([[3, 1]]), prompt_tokens=10)
+    assert found == pytest.approx({name: 4 / each for name, each in seconds.items()})
+
+
+@pytest.mark.parametrize(
+    ("shape", "prompts", "group", "prompt_tokens", "new", "kind", "mean", "per_row", "shared"),
+    [
+        ("smollm2-135m", 64, 16, 64, 128, "", 128.0, 1.34e6, 2.37e6),
+        ("qwen2.5-1.5b", 32, 16, 256, 4096, "geometric", 1411.0, 73_200, 81_700),
+        ("qwen2.5-7b", 32, 8, 256, 2048, "geometric", 681.2, 20_000, 21_000),
+    ],
+)
+def test_floors_of_the_measured_work(
+    shape: str,
+    prompts: int,
+    group: int,
+    prompt_tokens: int,
+    new: int,
+    kind: str,
+    mean: float,
+    per_row: float,
+    shared: float,
+) -> None:
+    drawn = lengths.draw_lengths(kind, prompts * group, new)
+    assert drawn.mean() == pytest.approx(mean, abs=0.05)
+    found = floor.floors(floor.Traffic.of(SHAPES[shape]), drawn.reshape(prompts, group), prompt_tokens)
+    assert found == pytest.approx({"per_row": per_row, "shared": shared}, rel=0.005)
+
+
+def test_generate_gives_every_completion_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In batches of 3 rows, each until its longest completion ends."""
+    work = argparse.Namespace(
+        **{"shape": "smallest", "model": "", "device": "cpu", "uneven": "geometric"},
+        **{"prompts": 2, "group": 4, "prompt_tokens": 5, "new": 12},
+    )
+    row_bytes = 2 * 2 * (2 * 16) * 4 * (5 + 12)  # keys and values, 2 layers, 2 heads of 16, float32, tokens
+    monkeypatch.setattr("grpo.model.device.free_memory", lambda _: 3.5 * row_bytes / engines.SHARE_OF_FREE_MEMORY)
+    engine = engines.hf_engine(work)
+    assert engine.sample() == engines.lengths_of(work).sum()
