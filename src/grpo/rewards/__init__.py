@@ -6,6 +6,7 @@ worker processes that can be killed (`pool/`).
 
 from __future__ import annotations
 
-from grpo.rewards.scoring import Pending, Scorer, error_line
+from grpo.rewards.pending import Pending
+from grpo.rewards.scoring import Scorer, error_line
 
 __all__ = ["Pending", "Scorer", "error_line"]

@@ -1,24 +1,25 @@
-"""Scores completions: starts the rewards of a run, waits for them, and sums their values."""
+"""Scores completions with the rewards of a run, each in the trainer's process, in workers or at a judge."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from grpo.config import Scoring
-from grpo.errors import GrpoError, one_line
+from grpo.errors import GrpoError
 from grpo.rewards.functions import FunctionReward, Spec, parse
+from grpo.rewards.pending import Pending
 from grpo.rewards.pool.confine import Limits
-from grpo.rewards.pool.invoke import LARGEST, TOO_LARGE, Outcome, Request, Reward, TaskReward, invoke_each
+from grpo.rewards.pool.invoke import Outcome, Request, Reward, TaskReward, invoke_each
 from grpo.rewards.pool.workers import Workers, pickled
 from grpo.rewards.signature import refuse_unknown_columns
 from grpo.rewards.trainer_state import TrainerState
 from grpo.tasks.protocol import ChecksCorrectness, HasRequirements, HasTraits, Task, is_trusted
-from grpo.types import Completion, Group, Problem, changed
+from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
     from grpo.rewards.judge import Judge
@@ -124,7 +125,7 @@ class Scorer:
     def submit(self, groups: Sequence[Group], step: int = 0) -> Pending:
         """Starts to score and returns at once; `collect` waits. More groups may be added."""
         pending = Pending(self, step)
-        pending.add(groups)
+        pending.add(dict(enumerate(groups)))
         return pending
 
     def score(self, groups: Sequence[Group], step: int = 0) -> list[Group]:
@@ -198,127 +199,12 @@ class Scorer:
         return lambda requests: lambda: [invoke_each(reward, request) for request in requests]
 
 
-class Pending:
-    """Completions that are being scored."""
-
-    def __init__(self, scorer: Scorer, step: int = 0):
-        """`step`: that of the training, which reward functions see."""
-        self.scorer, self.state = scorer, scorer.state.at(step)
-        self.groups: list[Group] = []
-        self.requests: list[Request] = []
-        self.waits: list[Callable[[], list[Outcomes | None]]] = []
-        """One for each call of `add`: waits for workers and judges, and returns their outcomes by reward."""
-
-    def add(self, groups: Sequence[Group]) -> None:
-        """Starts to score these groups too."""
-        if not groups:
-            return
-        workers, rewards = self.scorer.workers, self.scorer.rewards
-        requests = [
-            Request(
-                group.problem,
-                tuple(completion.text for completion in group.completions),
-                tuple(tuple(completion.tokens.tolist()) for completion in group.completions) if workers else (),
-                self.state,
-            )
-            for group in groups
-        ]
-        by_workers = workers.start(requests) if workers else list
-        others = [each.start(requests) if each.start and not each.in_process else None for each in rewards]
-
-        def wait() -> list[Outcomes | None]:
-            judged = [None if finish is None else finish() for finish in others]
-            from_workers = iter(by_workers())
-            return [next(from_workers) if each.start is None else judged[i] for i, each in enumerate(rewards)]
-
-        self.groups += groups
-        self.requests += requests
-        self.waits.append(wait)
-
-    def collect(self) -> list[Group]:
-        """Waits until all groups are scored."""
-        rewards, has_verdict = self.scorer.rewards, self.scorer.has_verdict
-        local = [each.start(self.requests)() if each.start and each.in_process else None for each in rewards]
-        parts = [wait() for wait in self.waits]
-        outcomes = [
-            [rows for part in parts for rows in part[i] or ()] if found is None else found
-            for i, found in enumerate(local)
-        ]
-        for weighted, by_group in zip(rewards, outcomes, strict=True):
-            _refuse_mistakes(weighted.title, self.groups, by_group)
-            self.scorer.count_faults(weighted.title, by_group)
-
-        def scored(group: Group, by_reward: Sequence[Sequence[Outcome]]) -> Group:
-            rows = zip(group.completions, zip(*by_reward, strict=True), strict=True)
-            completions = [_scored(done, rewards, found, has_verdict) for done, found in rows]
-            for row, done in enumerate(completions):
-                if done.reward is not None and abs(done.reward) > LARGEST:
-                    titles = ", ".join(weighted.title for weighted in rewards if weighted.counts)
-                    raise GrpoError(f"{titles}, {_named(group, row)}: the weighted sum is {done.reward:g}; {TOO_LARGE}")
-            return replace(group, completions=tuple(completions))
-
-        return [
-            scored(group, by_reward) for group, by_reward in zip(self.groups, zip(*outcomes, strict=True), strict=True)
-        ]
-
-
-def _scored(
-    completion: Completion, rewards: Sequence[WeightedReward], outcomes: Sequence[Outcome], has_verdict: bool
-) -> Completion:
-    parts: dict[str, float | None] = {}
-    traits: dict[str, float] = {}
-    extra: dict[str, Any] = {}
-    logged: dict[str, float] = {}
-    values: list[float] = []
-    correct: bool | None = None
-    for weighted, outcome in zip(rewards, outcomes, strict=True):
-        parts |= outcome.parts
-        traits |= outcome.traits
-        extra |= outcome.extra
-        logged |= outcome.logged
-        values += [weighted.weight * value for value in outcome.parts.values() if value is not None]
-        # A completion that makes a checker hang scores 0, and its group keeps its comparison.
-        values += [0.0] * (weighted.counts and outcome.fault in ("timeout", "crash"))
-        correct = _correct(outcome, has_verdict) if weighted.is_task else correct
-    unscored, why = not values, ""
-    if any(outcome.fault for outcome in outcomes):
-        faulty = [(weighted, out) for weighted, out in zip(rewards, outcomes, strict=True) if out.fault]
-        unscored = unscored or any(weighted.counts and outcome.fault == "failure" for weighted, outcome in faulty)
-        why = "\n".join(f"{outcome.fault} in {weighted.title}: {outcome.why}" for weighted, outcome in faulty)
-    reward = None if unscored else float(sum(values))
-    return changed(
-        completion, parts=parts, reward=reward, correct=correct, traits=traits, extra=extra, logged=logged, why=why
-    )
-
-
-def _correct(outcome: Outcome, has_verdict: bool) -> bool | None:
-    """The task's verdict; for a task without one, whether its checker gave the full reward of 1."""
-    if outcome.fault:
-        return None if outcome.fault == "failure" else False
-    if has_verdict:
-        return outcome.correct
-    values = [value for value in outcome.parts.values() if value is not None]
-    return sum(values) >= 1.0 if values else None
-
-
 def _refuse_duplicate_names(specs: Sequence[Spec]) -> None:
     """Values are recorded by the function's name."""
     names = [spec.name.partition("(")[0] for spec in specs if spec.source not in ("model", "judge")]
     for name in names:
         if names.count(name) > 1:
             raise GrpoError(f"field reward: two rewards are named {name or 'task'}; rename one")
-
-
-def _refuse_mistakes(title: str, groups: Sequence[Group], outcomes: Outcomes) -> None:
-    for group, rows in zip(groups, outcomes, strict=True):
-        for row, outcome in enumerate(rows):
-            if outcome.fault == "mistake":
-                raise GrpoError(f"{title}, {_named(group, row)}: {outcome.why}")
-
-
-def _named(group: Group, row: int) -> str:
-    """A completion in a message: its problem, its place in the group, and the start of its text."""
-    return f"problem {group.problem.label}, completion {row} ({one_line(repr(group.completions[row].text), 60)})"
 
 
 def error_line(why: str) -> str:

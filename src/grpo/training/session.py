@@ -145,10 +145,10 @@ class Session(TrainingRun):
         return problems
 
     def sample(self, problems: Sequence[Problem], step: int) -> Pending:
-        """Completions of the problems, being scored: each sampling batch while the next one is sampled."""
+        """Completions of the problems, being scored: each group while others are still sampled."""
         pending = Pending(self.scorer, step)
         for groups in self.engine.sampling_batches(problems, self.config.group_size, self.sampling(step)):
-            pending.add(groups)
+            pending.add(dict(enumerate(groups, start=len(pending.arrived))))
         return pending
 
     def score(self, groups: Sequence[Group], step: int) -> list[Group]:

@@ -1,0 +1,142 @@
+"""Completions that are being scored: waits for their rewards, and sums the values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from grpo.errors import GrpoError, one_line
+from grpo.rewards.pool.invoke import LARGEST, TOO_LARGE, Outcome, Request
+from grpo.types import Completion, Group, changed
+
+if TYPE_CHECKING:
+    from grpo.rewards.scoring import Outcomes, Scorer, WeightedReward
+
+T = TypeVar("T")
+
+
+class Pending:
+    """Completions that are being scored."""
+
+    def __init__(self, scorer: Scorer, step: int = 0):
+        """`step`: that of the training, which reward functions see."""
+        self.scorer, self.state = scorer, scorer.state.at(step)
+        self.arrived: dict[int, Group] = {}
+        """By number, in order of arrival, as `requests` and `waits` are."""
+        self.requests: list[Request] = []
+        self.waits: list[Callable[[], list[Outcomes | None]]] = []
+        """One for each call of `add`: waits for workers and judges, and returns their outcomes by reward."""
+
+    @property
+    def groups(self) -> list[Group]:
+        """In order of their numbers."""
+        return self._in_order([*self.arrived.values()])
+
+    def _in_order(self, of_groups: Sequence[T]) -> list[T]:
+        """One thing of each group: from order of arrival to order of number."""
+        return [thing for _, thing in sorted(zip(self.arrived, of_groups, strict=True), key=lambda pair: pair[0])]
+
+    def add(self, groups: Mapping[int, Group]) -> None:
+        """Starts to score these groups too. Their numbers, those of their problems, come in any order."""
+        if not groups:
+            return
+        workers, rewards = self.scorer.workers, self.scorer.rewards
+        requests = [
+            Request(
+                group.problem,
+                tuple(completion.text for completion in group.completions),
+                tuple(tuple(completion.tokens.tolist()) for completion in group.completions) if workers else (),
+                self.state,
+            )
+            for group in groups.values()
+        ]
+        by_workers = workers.start(requests) if workers else list
+        others = [each.start(requests) if each.start and not each.in_process else None for each in rewards]
+
+        def wait() -> list[Outcomes | None]:
+            judged = [None if finish is None else finish() for finish in others]
+            from_workers = iter(by_workers())
+            return [next(from_workers) if each.start is None else judged[i] for i, each in enumerate(rewards)]
+
+        self.arrived |= groups
+        self.requests += requests
+        self.waits.append(wait)
+
+    def collect(self) -> list[Group]:
+        """Waits until all groups are scored; in order of their numbers."""
+        rewards, has_verdict = self.scorer.rewards, self.scorer.has_verdict
+        requests = self._in_order(self.requests)
+        local = [each.start(requests)() if each.start and each.in_process else None for each in rewards]
+        parts = [wait() for wait in self.waits]
+        outcomes = [
+            self._in_order([rows for part in parts for rows in part[i] or ()]) if found is None else found
+            for i, found in enumerate(local)
+        ]
+        for weighted, by_group in zip(rewards, outcomes, strict=True):
+            _refuse_mistakes(weighted.title, self.groups, by_group)
+            self.scorer.count_faults(weighted.title, by_group)
+
+        def scored(group: Group, by_reward: Sequence[Sequence[Outcome]]) -> Group:
+            rows = zip(group.completions, zip(*by_reward, strict=True), strict=True)
+            completions = [_scored(done, rewards, found, has_verdict) for done, found in rows]
+            for row, done in enumerate(completions):
+                if done.reward is not None and abs(done.reward) > LARGEST:
+                    titles = ", ".join(weighted.title for weighted in rewards if weighted.counts)
+                    raise GrpoError(f"{titles}, {_named(group, row)}: the weighted sum is {done.reward:g}; {TOO_LARGE}")
+            return replace(group, completions=tuple(completions))
+
+        return [
+            scored(group, by_reward) for group, by_reward in zip(self.groups, zip(*outcomes, strict=True), strict=True)
+        ]
+
+
+def _scored(
+    completion: Completion, rewards: Sequence[WeightedReward], outcomes: Sequence[Outcome], has_verdict: bool
+) -> Completion:
+    parts: dict[str, float | None] = {}
+    traits: dict[str, float] = {}
+    extra: dict[str, Any] = {}
+    logged: dict[str, float] = {}
+    values: list[float] = []
+    correct: bool | None = None
+    for weighted, outcome in zip(rewards, outcomes, strict=True):
+        parts |= outcome.parts
+        traits |= outcome.traits
+        extra |= outcome.extra
+        logged |= outcome.logged
+        values += [weighted.weight * value for value in outcome.parts.values() if value is not None]
+        # A completion that makes a checker hang scores 0, and its group keeps its comparison.
+        values += [0.0] * (weighted.counts and outcome.fault in ("timeout", "crash"))
+        correct = _correct(outcome, has_verdict) if weighted.is_task else correct
+    unscored, why = not values, ""
+    if any(outcome.fault for outcome in outcomes):
+        faulty = [(weighted, out) for weighted, out in zip(rewards, outcomes, strict=True) if out.fault]
+        unscored = unscored or any(weighted.counts and outcome.fault == "failure" for weighted, outcome in faulty)
+        why = "\n".join(f"{outcome.fault} in {weighted.title}: {outcome.why}" for weighted, outcome in faulty)
+    reward = None if unscored else float(sum(values))
+    return changed(
+        completion, parts=parts, reward=reward, correct=correct, traits=traits, extra=extra, logged=logged, why=why
+    )
+
+
+def _correct(outcome: Outcome, has_verdict: bool) -> bool | None:
+    """The task's verdict; for a task without one, whether its checker gave the full reward of 1."""
+    if outcome.fault:
+        return None if outcome.fault == "failure" else False
+    if has_verdict:
+        return outcome.correct
+    values = [value for value in outcome.parts.values() if value is not None]
+    return sum(values) >= 1.0 if values else None
+
+
+def _refuse_mistakes(title: str, groups: Sequence[Group], outcomes: Outcomes) -> None:
+    for group, rows in zip(groups, outcomes, strict=True):
+        for row, outcome in enumerate(rows):
+            if outcome.fault == "mistake":
+                raise GrpoError(f"{title}, {_named(group, row)}: {outcome.why}")
+
+
+def _named(group: Group, row: int) -> str:
+    """A completion in a message: its problem, its place in the group, and the start of its text."""
+    return f"problem {group.problem.label}, completion {row} ({one_line(repr(group.completions[row].text), 60)})"
