@@ -22,7 +22,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -53,6 +52,10 @@ class Work:
     """grpo only; 0: its default."""
     gradient_checkpointing: bool = False
     """grpo only. TRL's default is on."""
+    prompt_tokens: int = 0
+    """Length of the task "noise"'s prompts, which are random; 0: another task."""
+    micro_batch: int = 0
+    """TRL only: completions per micro-batch; 0: all of a step."""
     trl: tuple[str, ...] = ()
     """Settings of TRL's GRPOConfig as name=value, the value in JSON."""
 
@@ -75,6 +78,7 @@ def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     parser.add_argument("--token-budget", type=int, default=0, help="grpo: tokens per micro-batch; default: grpo's")
     parser.add_argument("--gradient-checkpointing", action="store_true", help="grpo: turn it on, as TRL's default")
     parser.add_argument("--recompute", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--micro-batch", type=int, default=0, help="TRL: completions per micro-batch; default: all")
     parser.add_argument("--trl", action="append", default=[], metavar="NAME=VALUE",
                         help="setting of TRL's GRPOConfig, the value in JSON; repeatable")  # fmt: skip
     parser.add_argument("--peer", default="none", help="trl, trl-vllm, both separated by a comma, or none")
@@ -106,6 +110,7 @@ def parse_work(arguments: argparse.Namespace, **more: Any) -> tuple[list[str], W
         "threads",
         "token_budget",
         "gradient_checkpointing",
+        "micro_batch",
     ]
     settings = {name: getattr(arguments, name) for name in names} | {"trl": tuple(arguments.trl)} | more
     task = arguments.task or DEFAULT_TASK.get(arguments.model, "addition")
@@ -145,7 +150,7 @@ def read_steps(file: Path) -> list[dict[str, Any]]:
 
 def summarize(steps: Sequence[Mapping[str, Any]], tflops: float) -> dict[str, Any]:
     """Medians over the steps after the first few, which warm up. MFU of the whole step, and of the update only."""
-    settled = steps[min(5, len(steps) // 3) :]
+    settled = steps[min(5, max(len(steps) // 3, min(1, len(steps) - 1))) :]
     phases = {name: statistics.median(step["phases"][name] for step in settled) for name in settled[0]["phases"]}
     seconds = statistics.median(step["seconds"] for step in settled)
     flops = {name: statistics.fmean(step["flops"][name] for step in settled) for name in settled[0]["flops"]}
@@ -292,129 +297,22 @@ def run_grpo(work: Work, log: StepLog) -> None:
             grpo.train(config, callbacks=[Watch()])
 
 
-def run_trl(work: Work, log: StepLog, vllm: bool = False) -> None:
-    os.environ.update(
-        HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false", VLLM_NO_USAGE_STATS="1",
-        VLLM_LOGGING_LEVEL="WARNING", TRL_EXPERIMENTAL_SILENCE="1", WANDB_MODE="disabled",
-    )  # fmt: skip
-    import torch
-    from datasets import Dataset, disable_progress_bars
-    from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
-    from transformers.utils.logging import disable_progress_bar
-    from trl import GRPOConfig, GRPOTrainer
-
-    from grpo.model.hub import locate_model
-    from grpo.model.plan.shape import find_shape
-    from grpo.tasks import load_task
-
-    disable_progress_bars()
-    disable_progress_bar()
-    torch.set_num_threads(work.threads or os.cpu_count() or 1)
-    folder, task, shape = locate_model(work.model), load_task(work.task), find_shape(work.model)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    problems = [problem for step in range(work.steps) for problem in task.draw(step, work.prompts, work.seed)]
-
-    def prompt_of(problem: Any) -> Any:
-        conversational = problem.messages and tokenizer.chat_template
-        return [dict(message) for message in problem.messages] if conversational else problem.prompt
-
-    dataset = Dataset.from_list([{"prompt": prompt_of(problem), "row": i} for i, problem in enumerate(problems)])
-    phases: dict[str, float] = {}
-    batch: dict[str, Any] = {}
-
-    def reward(completions: Sequence[Any], completion_ids: Sequence[Any], row: Sequence[int], **_: Any) -> list[float]:
-        texts = [done if isinstance(done, str) else done[0]["content"] for done in completions]
-        parts = [task.score(problems[i], text) for i, text in zip(row, texts, strict=True)]
-        batch["rewards"] = [sum(part for part in each.values() if part is not None) for each in parts]
-        batch["lengths"] = [len(ids) for ids in completion_ids]
-        return batch["rewards"]
-
-    def timed(phase: str, function: Any) -> Any:
-        def run(*arguments: Any, **options: Any) -> Any:
-            begin = time.perf_counter()
-            result = function(*arguments, **options)
-            phases[phase] = phases.get(phase, 0.0) + time.perf_counter() - begin
-            return result
-
-        return run
-
-    class Watch(TrainerCallback):
-        def on_train_begin(self, *_: Any, **__: Any) -> None:
-            log.begin()
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if work.device == "cuda":
-                torch.cuda.synchronize()
-            prompts = batch.setdefault("prompt", prompt_tokens(tokenizer, prompt_of(problems[0])))
-            layout = [(prompts, [length]) for length in batch["lengths"]]
-            forward = forward_flops(shape, layout)
-            # The correction for vLLM's log-probabilities needs another forward pass.
-            passes = 3 + (1 if work.beta else 0) + (1 if vllm and args.vllm_importance_sampling_correction else 0)
-            shared = [(prompts, batch["lengths"][i : i + work.group]) for i in range(0, len(layout), work.group)]
-            flops = {"rollout": forward_flops(shape, shared) if vllm else forward, "update": passes * forward}
-            spent = {name: phases.pop(name) for name in ("rollout", "reward")}
-            spent["update"] = time.perf_counter() - log.last - sum(spent.values())
-            means = [statistics.fmean(batch[name]) for name in ("rewards", "lengths")]
-            control.should_training_stop = log.add(*means, spent, flops)
-
-    with tempfile.TemporaryDirectory() as output:
-        trainer = GRPOTrainer(
-            model=folder,
-            reward_funcs=reward,
-            args=GRPOConfig(**(trl_settings(work, vllm) | {"output_dir": output})),
-            train_dataset=dataset,
-            processing_class=tokenizer,
-            callbacks=[Watch()],
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer._generate = timed("rollout", trainer._generate)
-        trainer._calculate_rewards = timed("reward", trainer._calculate_rewards)
-        trainer.train()
-
-
-def trl_settings(work: Work, vllm: bool) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        "per_device_train_batch_size": work.prompts * work.group,
-        "num_generations": work.group,
-        "max_completion_length": work.new,
-        "max_steps": work.steps,
-        "learning_rate": work.lr,
-        "lr_scheduler_type": "constant",
-        "beta": work.beta,
-        "temperature": 1.0,
-        "seed": work.seed,
-        "shuffle_dataset": False,
-        "bf16": work.device == "cuda",
-        "use_cpu": work.device == "cpu",
-        "model_init_kwargs": {"dtype": "float32"},
-        "report_to": [],
-        "save_strategy": "no",
-        "disable_tqdm": True,
-    }
-    if vllm:
-        settings |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
-    for setting in work.trl:
-        name, _, value = setting.partition("=")
-        settings[name] = json.loads(value)
-    # Smaller micro-batches: the same number of completions per update.
-    settings["gradient_accumulation_steps"] = work.prompts * work.group // settings["per_device_train_batch_size"]
-    return settings
-
-
-def prompt_tokens(tokenizer: Any, prompt: Any) -> int:
-    """Tokens of one prompt. The prompts of a task have about the same length."""
-    if isinstance(prompt, str):
-        return len(tokenizer(prompt)["input_ids"])
-    return len(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"])
-
-
 def main() -> None:
     arm, settings, path = sys.argv[1:]
     given = json.loads(settings)
     work = Work(**(given | {"trl": tuple(given["trl"])}))
     log = StepLog(arm, work, Path(path))
+    if work.prompt_tokens:
+        from noise import add_noise_task
+
+        add_noise_task(work.prompt_tokens)
     try:
-        {"grpo": run_grpo, "trl": run_trl, "trl-vllm": partial(run_trl, vllm=True)}[arm](work, log)
+        if arm == "grpo":
+            run_grpo(work, log)
+        else:
+            from trl_arm import run_trl
+
+            run_trl(work, log, vllm=arm == "trl-vllm")
     except ImportError as error:  # border: packages of others, and the packages they need
         print(f"--peer {arm}: import failed: {str(error).splitlines()[0]}", file=sys.stderr)
         sys.exit(CANNOT_IMPORT)

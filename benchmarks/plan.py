@@ -19,39 +19,20 @@ from typing import Any
 
 import torch
 import transformers
+from noise import add_noise_task, letter_tokenizer
 from torch.profiler import ProfilerActivity, profile
 
 import grpo.training.preflight
 from grpo.config import Config, Evaluation, Optimizer, System
 from grpo.model.device import pick_device
-from grpo.model.hub import locate_model
 from grpo.model.plan import GIB, Shape, find_shape
-from grpo.tasks import TASKS
 from grpo.training.loop import loop
 from grpo.training.preflight import predicted_memory
 from grpo.training.session import Session
-from grpo.types import Problem
-
-
-class NoiseTask:
-    """Prompts of one length. The reward is a hash of the text, so that rewards differ within a group."""
-
-    name = "noise"
-    prompt_tokens = 128
-
-    def draw(self, step: int, count: int, seed: int) -> list[Problem]:
-        prompt = "1+" * (self.prompt_tokens // 2) + "=" * (self.prompt_tokens % 2)
-        return [Problem(f"{seed}/{step}/{i}", prompt, "1") for i in range(count)]
-
-    def heldout(self) -> list[Problem]:
-        return self.draw(-1, 2, 0)
-
-    def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
-        return {"correct": 1.0 if text == problem.answer else float(zlib.crc32(text.encode()) % 2)}
 
 
 def save_random_model(shape: Shape, dtype: str, folder: str) -> None:
-    """Saves random weights, with the tokenizer of nano: its tokens are characters, and all are in the vocabulary."""
+    """Saves random weights and a tokenizer."""
     family = "Qwen2" if shape.qkv_bias else "Qwen3" if shape.qk_norm else "Llama"
     config = getattr(transformers, f"{family}Config")(
         vocab_size=shape.vocabulary,
@@ -64,14 +45,14 @@ def save_random_model(shape: Shape, dtype: str, folder: str) -> None:
         tie_word_embeddings=shape.tied,
         max_position_embeddings=32768,
         bos_token_id=None,
-        eos_token_id=18,
+        eos_token_id=2,
     )
     model = transformers.AutoModelForCausalLM.from_config(
         config, dtype=torch.bfloat16 if dtype == "bfloat16" else torch.float32
     )
     assert sum(weight.numel() for weight in model.parameters()) == shape.parameters
     model.save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(locate_model("nano")).save_pretrained(folder)
+    letter_tokenizer(shape.vocabulary).save_pretrained(folder)
 
 
 def measure(shape: Shape, model: str, algorithm: str, arguments: argparse.Namespace, runs: str) -> dict[str, Any]:
@@ -133,8 +114,7 @@ def peak_on_cpu(work: Callable[[], None]) -> int:
 
 def measure_all(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     transformers.utils.logging.disable_progress_bar()
-    TASKS["noise"] = lambda variant="": NoiseTask()
-    NoiseTask.prompt_tokens = arguments.prompt_tokens
+    add_noise_task(arguments.prompt_tokens)
     grpo.training.preflight.check_disk = lambda *_: None  # checkpoints are off
     rows = []
     for name in arguments.shapes.split(","):

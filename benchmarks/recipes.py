@@ -14,7 +14,6 @@ import json
 import re
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,8 +23,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))  # tests import this module from another folder
 
 import torch
+from noise import add_noise_task, letter_tokenizer
 from plan import peak_on_cpu
-from shapes import SHAPES, NoTokenizer, random_policy
+from shapes import SHAPES, random_policy
 
 import grpo.training.networks
 import grpo.training.preflight
@@ -38,41 +38,11 @@ from grpo.tasks import TASKS
 from grpo.training.loop import loop
 from grpo.training.preflight import predicted_memory
 from grpo.training.session import Session
-from grpo.types import Problem
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 HEADER = re.compile(
     r"# One GPU of (\d+) GB\. Shape ([\w.-]+), prompts of (\d+) tokens: at most (\d+) GiB, by grpo plan\."
 )
-
-
-class NumberTokenizer(NoTokenizer):
-    """Decodes completions too, so that their rewards differ."""
-
-    pad_token_id = 0
-
-    def __len__(self) -> int:
-        return 3
-
-    def batch_decode(self, rows: Any) -> list[str]:
-        return [" ".join(map(str, row)) for row in rows]
-
-
-class NoiseTask:
-    """Prompts of one length. The reward is a hash of the text, so that rewards differ within a group."""
-
-    name = "noise"
-    trusted = True
-    prompt_tokens = 256
-
-    def draw(self, step: int, count: int, seed: int) -> list[Problem]:
-        return [Problem(f"{seed}/{step}/{i}", " ".join(["1", "2"] * self.prompt_tokens), "1") for i in range(count)]
-
-    def heldout(self) -> list[Problem]:
-        return self.draw(-1, 2, 0)
-
-    def score(self, problem: Problem, text: str) -> Mapping[str, float | None]:
-        return {"correct": 1.0 if text == problem.answer else float(zlib.crc32(text.encode()) % 2)}
 
 
 def read_header(recipe: Path) -> tuple[int, str, int, int] | None:
@@ -87,11 +57,12 @@ def random_weights(shape: str, prompt_tokens: int) -> Iterator[str]:
 
     def load(name: str, *, device: str, dtype: torch.dtype, compute: torch.dtype | None = None) -> Policy:
         precision = "mixed" if compute is not None else str(dtype).removeprefix("torch.")
-        return replace(random_policy(shape, device, precision), tokenizer=NumberTokenizer(), name=name)
+        return replace(
+            random_policy(shape, device, precision), tokenizer=letter_tokenizer(SHAPES[shape].vocab_size), name=name
+        )
 
     original = grpo.training.networks.load_policy, grpo.training.preflight.check_disk
-    task = type("NoiseTask", (NoiseTask,), {"prompt_tokens": prompt_tokens // 2})
-    TASKS["noise"] = lambda variant="": task()
+    add_noise_task(prompt_tokens)
     grpo.training.networks.load_policy = load
     grpo.training.preflight.check_disk = lambda *_: None  # checkpoints are off
     try:

@@ -22,10 +22,12 @@ import engines  # noqa: E402
 import floor  # noqa: E402
 import learn  # noqa: E402
 import lengths  # noqa: E402
+import noise  # noqa: E402
 import one_of_many  # noqa: E402
 import ranks as ranks_script  # noqa: E402
 import scaling  # noqa: E402
 import step as step_script  # noqa: E402
+import trl_arm  # noqa: E402
 
 
 def row(step: int, seconds: float, reward: float = 0.0) -> dict[str, object]:
@@ -54,6 +56,7 @@ def test_first_steps_do_not_count() -> None:
     assert found["mfu_update"] == pytest.approx(3 / 1.5 / 100)
     assert found["peak_gb"] == 6.0
     assert arms.summarize(rows, tflops=0.0)["mfu"] is None
+    assert [arms.summarize(rows[1:last], tflops=0.0)["step_seconds"] for last in (2, 3)] == [100.0, 2.0]
 
 
 def test_arms_are_compared_on_the_steps_that_all_of_them_made_in_every_round() -> None:
@@ -85,6 +88,35 @@ def test_grpo_stops_after_the_last_step(tmp_path: Path) -> None:
     assert (first["step"], last["step"]) == (1, 2)
     assert set(last["phases"]) == {"rollout", "reward", "update", "record"}
     assert 0 < last["length"] <= 4
+
+
+def test_random_weights_are_trained_on_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Qwen2 model: transformers loads its tokenizer by its own rules."""
+    monkeypatch.setitem(noise.TASKS, "noise", "")  # undone at the end
+    noise.add_noise_task(7)
+    noise.save_random_model("smallest", "cpu", str(tmp_path / "model"))
+    work = arms.Work(
+        **{"model": str(tmp_path / "model"), "task": "noise", "device": "cpu", "threads": 1, "prompt_tokens": 7},
+        **{"prompts": 2, "group": 4, "new": 6, "steps": 2},
+    )
+    log = arms.StepLog("grpo", work, tmp_path / "steps")
+    with log.file:
+        arms.run_grpo(work, log)
+    steps = arms.read_steps(tmp_path / "steps")
+    shape = Shape(vocabulary=512, hidden=64, intermediate=128, layers=2, heads=4, kv_heads=2, head_width=16)
+    full = arms.forward_flops(shape, [(7, [6] * 4)] * 2)
+    assert [step["flops"]["rollout"] for step in steps] == [full, full], "prompts and completions have these lengths"
+    assert sum(step["updated"] for step in steps) > 0, "rewards differ within a group"
+
+
+def test_micro_batches_of_trl() -> None:
+    work = arms.Work(
+        **{"model": "", "task": "noise", "device": "cuda", "prompts": 64, "group": 8, "new": 640, "steps": 3},
+        **{"prompt_tokens": 256, "micro_batch": 32, "trl": ("beta=0.5",)},
+    )
+    found = trl_arm.trl_settings(work, vllm=True)
+    assert (found["per_device_train_batch_size"], found["gradient_accumulation_steps"], found["beta"]) == (32, 16, 0.5)
+    assert found["vllm_max_model_length"] == 256 + 640 + 64
 
 
 def test_when_a_reward_is_reached() -> None:
