@@ -11,7 +11,7 @@ from grpo.errors import GrpoError
 from grpo.model.packing import pack, pack_prompts
 from grpo.model.policy import Policy, logprobs
 from grpo.rollout.builtin import Engine
-from grpo.rollout.cpu.kv_cache import DecodeCache, PromptCache, SharedPromptCache
+from grpo.rollout.cpu.kv_cache import PromptCache
 from grpo.rollout.cpu.linear import Block, reordered_weights
 from grpo.rollout.noise import sampling_noise
 from grpo.rollout.protocol import Sampling
@@ -117,34 +117,6 @@ def test_a_large_vocabulary_is_searched_chunk_by_chunk(vocabulary: int, temperat
     same_N = torch.searchsorted(end_NV, uniform_N[:, None].double(), right=True)[:, 0] == token_N
     assert same_N.sum() >= 198
     torch.testing.assert_close(logp_N.double(), plain_NV.gather(1, token_N[:, None])[:, 0], atol=2e-5, rtol=0)
-
-
-@pytest.mark.parametrize("key_heads", [1, 2, 6])
-@pytest.mark.parametrize("window", [None, 4])
-def test_shared_prompts_equal_prompts_copied_to_every_row(window: int | None, key_heads: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-
-    def random(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, dtype=torch.float64, generator=generator)
-
-    prompts, lengths_P, prompt_of_N = PromptCache(), torch.tensor([5, 2, 7]), torch.arange(3).repeat_interleave(4)
-    prompts.store(0, random(3, key_heads, 7, 8), random(3, key_heads, 7, 8), lengths_P)
-    caches = [kind(prompts, lengths_P, prompt_of_N, 6) for kind in (SharedPromptCache, DecodeCache)]
-    rows = 12
-    # Rows leave unevenly, then a whole group, then all groups but one, then all rows but one.
-    leaving = {1: [0, 2, 4, 5, 6, 8, 9, 10, 11], 2: [0, 1, 5, 6, 7, 8], 4: [3, 4], 5: [1]}
-    for t in range(6):
-        if kept := leaving.get(t):
-            rows = len(kept)
-            for cache in caches:
-                cache.keep(torch.tensor(kept))
-        # As models hand them over: parts of one product, heads first by view alone.
-        heads = random(rows, 1, 6 + 2 * key_heads, 8).transpose(1, 2)
-        query, key, value = heads.split([6, key_heads, key_heads], dim=1)
-        for cache in caches:
-            cache.grow()
-        shared, copied = (cache.attend(0, query, key, value, 0.3, window) for cache in caches)
-        torch.testing.assert_close(shared, copied, atol=1e-12, rtol=0)
 
 
 def test_a_token_of_no_probability_is_never_chosen() -> None:

@@ -16,22 +16,18 @@ import torch
 from grpo.errors import GrpoError
 from grpo.model.device import free_memory
 from grpo.model.fused.weights import has_fixed_rotation
-from grpo.model.packing import pack_prompts
 from grpo.model.policy import Policy
-from grpo.rollout.cpu.kv_cache import DecodeCache, PromptCache, SharedPromptCache
-from grpo.rollout.cpu.linear import sampling_layers
-from grpo.rollout.hf_generate import sample_with_generate
+from grpo.rollout.cpu.decoding import StepDecoding
+from grpo.rollout.hf_generate import GenerateDecoding
 from grpo.rollout.noise import sampling_noise
 from grpo.rollout.protocol import Sampling
-from grpo.rollout.sampling import sample_token
+from grpo.rollout.schedule import Look
 from grpo.rollout.stop_strings import StopStrings
 from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
     from grpo.rollout.cuda.graphs import GraphDecoding
 
-COMPACT_BELOW = 0.8
-"""Finished rows are dropped once fewer than this share of the batch is active: dropping copies the cache."""
 SHARE_OF_FREE_MEMORY = 0.4
 """Share of free memory for completions being sampled; gradients, optimizer state and activations need the rest."""
 
@@ -88,12 +84,9 @@ class Engine:
         self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling, stop: StopStrings | None
     ) -> Sampled:
         """Sampled completions. They may be longer than `stop` allows: `_completions` cuts them."""
-        if self.policy.padded:
-            return sample_with_generate(self.policy, prompts, noise_PGL, sampling, stop)
-        if self._can_use_graphs(sampling):
+        if not self.policy.padded and self._can_use_graphs(sampling):
             return self._decode_on_graphs(prompts, noise_PGL, sampling.temperature, stop)
-        with sampling_layers(self.policy, rows=noise_PGL.shape[0] * noise_PGL.shape[1]):
-            return self._decode(prompts, noise_PGL, sampling, stop)
+        return self._decode(prompts, noise_PGL, sampling, stop)
 
     def rows_that_fit(self, prompt_tokens: int, max_new_tokens: int) -> int:
         """Number of completions that free memory holds at once."""
@@ -166,49 +159,13 @@ class Engine:
     def _decode(
         self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling, stop: StopStrings | None
     ) -> Sampled:
-        """Decodes with one call of the stock model per token."""
-        device, (_, group_size, max_new_tokens) = self.policy.device, noise_PGL.shape
-        noise_NL = noise_PGL.reshape(-1, max_new_tokens)
-        N = len(noise_NL)
-        prompt_cache = PromptCache()
-        tokens_T, positions_T, layout, last_P = pack_prompts(prompts, device, prompt_cache)
-        hidden_TC = self.policy.hidden(tokens_T[None], positions_T[None], layout)[0]
-        prompt_of_N = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
-        logits_NV = self.policy.logits(hidden_TC[last_P])[prompt_of_N]
-        full_precision = device.type == "cpu" and self.policy.compute_dtype in (torch.float32, torch.float64)
-        cache_kind = SharedPromptCache if full_precision else DecodeCache
-        cache = cache_kind(prompt_cache, layout.prompt_lengths_P, prompt_of_N, max_new_tokens)
-
-        end_tokens = torch.tensor(sorted(self.policy.end_tokens), device=device)
-        tokens_NL = torch.zeros(N, max_new_tokens, dtype=torch.int64, device=device)
-        logp_NL = torch.zeros(N, max_new_tokens, dtype=logits_NV.dtype, device=device)
-        length_N = torch.full((N,), max_new_tokens, device=device)
-        row = torch.arange(N, device=device)
-        """Completion of each row; the batch shrinks as completions end."""
-        active = torch.ones(N, dtype=torch.bool, device=device)
-        position = layout.prompt_lengths_P[prompt_of_N]
-        for t in range(max_new_tokens):
-            token, logp = sample_token(
-                logits_NV, noise_NL[row, t], sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
-            )
-            tokens_NL[row, t], logp_NL[row, t] = token, logp
-            ended = active & torch.isin(token, end_tokens)
-            if stop is not None:
-                ended = ended | (active & stop.ended(tokens_NL[row, : t + 1]))
-            length_N[row[ended]] = t + 1
-            active = active & ~ended
-            remaining = int(active.sum())
-            if remaining == 0 or t + 1 == max_new_tokens:
-                break
-            if remaining < COMPACT_BELOW * len(row):
-                kept = active.nonzero()[:, 0]
-                cache.keep(kept)
-                row, token, position, active = row[kept], token[kept], position[kept], active[kept]
-            cache.grow()
-            hidden_N1C = self.policy.hidden(token[:, None], position[:, None], cache)
-            logits_NV = self.policy.logits(hidden_N1C[:, 0])
-            position = position + 1
-        return tokens_NL.cpu().numpy(), logp_NL.cpu().numpy(), length_N.cpu().numpy()
+        noise_NL = noise_PGL.flatten(0, 1)
+        everyone = tuple(range(len(noise_NL)))
+        kind = GenerateDecoding if self.policy.padded else StepDecoding
+        decoding = kind(self.policy, prompts, noise_NL, sampling, stop)
+        decoding.change(Look(started=everyone, dropped=(), running=everyone, finished=()))
+        decoding.decode(sampling.max_new_tokens)
+        return decoding.read(everyone)
 
     def _completions(
         self, tokens_NL: np.ndarray, logp_NL: np.ndarray, length_N: np.ndarray, stop: StopStrings | None

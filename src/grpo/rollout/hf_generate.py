@@ -11,39 +11,70 @@ from transformers import LogitsProcessor, StoppingCriteria
 from grpo.model.policy import Policy
 from grpo.rollout.protocol import Sampling
 from grpo.rollout.sampling import sample_token
+from grpo.rollout.schedule import Look
 from grpo.rollout.stop_strings import StopStrings
 
 
-def sample_with_generate(
-    policy: Policy,
-    prompts: Sequence[np.ndarray],
-    noise_PGL: torch.Tensor,
-    sampling: Sampling,
-    stop: StopStrings | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens, log-probabilities and lengths of all completions."""
-    P, G, L = noise_PGL.shape
-    longest, device = max(map(len, prompts)), policy.device
-    ids_PQ = torch.zeros(P, longest, dtype=torch.int64, device=device)
-    mask_PQ = torch.zeros_like(ids_PQ)
-    for row, prompt in enumerate(prompts):
-        ids_PQ[row, longest - len(prompt) :] = torch.from_numpy(prompt)
-        mask_PQ[row, longest - len(prompt) :] = 1
-    sampler = _Sampler(noise_PGL.reshape(P * G, L), sampling)
-    with torch.autocast(device.type, policy.compute, enabled=policy.compute is not None):
-        policy.model.generate(
-            ids_PQ.repeat_interleave(G, 0),
-            attention_mask=mask_PQ.repeat_interleave(G, 0),
-            max_new_tokens=L,
-            do_sample=False,
-            logits_processor=[sampler],
-            stopping_criteria=[_Stopping(sampler, stop)] if stop else None,
-            eos_token_id=sorted(policy.end_tokens),
-            pad_token_id=0,
-        )
-    tokens_NL, logp_NL = sampler.tokens_NL.cpu().numpy(), sampler.logp_NL.cpu().numpy()
-    ended_NL = np.isin(tokens_NL, sorted(policy.end_tokens))
-    return tokens_NL, logp_NL, np.where(ended_NL.any(axis=1), ended_NL.argmax(axis=1) + 1, L)
+class GenerateDecoding:
+    """A `Decoding` that runs rows to their end: none is ever dropped, and none starts while others go on."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        prompts: Sequence[np.ndarray],
+        noise_NL: torch.Tensor,
+        sampling: Sampling,
+        stop: StopStrings | None,
+    ):
+        N, L = noise_NL.shape
+        self.policy, self.prompts, self.noise_NL, self.sampling, self.stop = policy, prompts, noise_NL, sampling, stop
+        self.group_size = N // len(prompts)
+        self.running: tuple[int, ...] = ()
+        self.tokens_NL = np.zeros((N, L), dtype=np.int64)
+        self.logp_NL = np.zeros((N, L), dtype=np.float32)
+        self.length_N = np.zeros(N, dtype=np.int64)
+
+    def change(self, look: Look) -> None:
+        self.running = look.running
+
+    @torch.no_grad()
+    def decode(self, tokens: int) -> list[int]:
+        rows, self.running = list(self.running), ()
+        if not rows:
+            return rows
+        sampler = _Sampler(self.noise_NL[rows], self.sampling)
+        ids_NQ, mask_NQ = self._padded([self.prompts[completion // self.group_size] for completion in rows])
+        policy, end_tokens = self.policy, sorted(self.policy.end_tokens)
+        with torch.autocast(policy.device.type, policy.compute, enabled=policy.compute is not None):
+            policy.model.generate(
+                ids_NQ,
+                attention_mask=mask_NQ,
+                max_new_tokens=self.sampling.max_new_tokens,
+                do_sample=False,
+                logits_processor=[sampler],
+                stopping_criteria=[_Stopping(sampler, self.stop)] if self.stop else None,
+                eos_token_id=end_tokens,
+                pad_token_id=0,
+            )
+        self.tokens_NL[rows] = tokens_NL = sampler.tokens_NL.cpu().numpy()
+        self.logp_NL[rows] = sampler.logp_NL.cpu().numpy()
+        ended_NL = np.isin(tokens_NL, end_tokens)
+        self.length_N[rows] = np.where(ended_NL.any(axis=1), ended_NL.argmax(axis=1) + 1, tokens_NL.shape[1])
+        return rows
+
+    def read(self, completions: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        index = list(completions)
+        return self.tokens_NL[index], self.logp_NL[index], self.length_N[index]
+
+    def _padded(self, prompts: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens aligned at the end, and the mask of those that are not padding."""
+        longest = max(map(len, prompts))
+        ids_NQ = torch.zeros(len(prompts), longest, dtype=torch.int64)
+        mask_NQ = torch.zeros_like(ids_NQ)
+        for row, prompt in enumerate(prompts):
+            ids_NQ[row, longest - len(prompt) :] = torch.from_numpy(prompt)
+            mask_NQ[row, longest - len(prompt) :] = 1
+        return ids_NQ.to(self.policy.device), mask_NQ.to(self.policy.device)
 
 
 class _Sampler(LogitsProcessor):

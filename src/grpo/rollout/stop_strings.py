@@ -35,15 +35,17 @@ class StopStrings:
         cut_N[index_F] = high_F
         return cut_N, found_N
 
-    def ended(self, tokens_NL: torch.Tensor, new: int = 1) -> torch.Tensor:
-        """bool [N]: rows whose last `new` tokens complete a stop string.
+    def ended(self, tokens_NL: torch.Tensor, new: int = 1, length_N: torch.Tensor | None = None) -> torch.Tensor:
+        """bool [N]: rows whose last `new` tokens complete a stop string. Without `length_N`, all rows are full.
 
         Only the end of each row is decoded at first. A stop string that this misses is found by `cut`.
         """
-        rows_NL = tokens_NL.cpu().numpy()
-        ended_N = self._contained(list(rows_NL[:, -(self.longest + new - 1) :]))
+        rows = list(tokens_NL.cpu().numpy())
+        if length_N is not None:
+            rows = [row[:length] for row, length in zip(rows, length_N.tolist(), strict=True)]
+        ended_N = self._contained([row[-(self.longest + new - 1) :] for row in rows])
         [index_F] = ended_N.nonzero()
-        ended_N[index_F] = self._contained([rows_NL[i] for i in index_F])
+        ended_N[index_F] = self._contained([rows[i] for i in index_F])
         return torch.from_numpy(ended_N).to(tokens_NL.device)
 
     def _contained(self, rows: Sequence[np.ndarray]) -> np.ndarray:

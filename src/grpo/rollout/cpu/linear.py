@@ -8,8 +8,8 @@ than a plain one; in float32 the sum is as exact as its parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -36,42 +36,45 @@ def can_reorder(policy: Policy) -> bool:
 
 
 def sampling_layers(policy: Policy, rows: int) -> AbstractContextManager[None]:
-    """While active, linear layers compute in the fastest way for many small products with the same weights."""
+    """While entered, linear layers compute in the fastest way for many small products with the same weights.
+
+    Copies of weights are made here, once; the result can be entered many times.
+    """
     if can_reorder(policy):
         return reordered_weights(policy.model, rows)
     exact = policy.device.type == "cpu" and policy.compute is None
     return merged_adapters(policy.model) if policy.adapter and exact else nullcontext()
 
 
-@contextmanager
-def reordered_weights(model: Any, rows: int) -> Iterator[None]:
-    """While active, linear layers use a reordered copy of their weights, made for inputs of about `rows` rows."""
+def reordered_weights(model: Any, rows: int) -> Replaced:
+    """Linear layers with a reordered copy of their weights, made for inputs of about `rows` rows."""
     silu = getattr(model.config, "hidden_act", None) == "silu"
     blocks = [module for module in model.modules() if silu and type(module).__name__ in BLOCKS]
     within = {id(module) for block in blocks for module in block.modules()}
     linear = partial(ReorderedLinear, rows=rows)
     single = {layer: linear([layer]) for layer in whole_layers(model) if id(layer) not in within}
-    with _replaced({**single, **{block: Block(block, linear) for block in blocks}}):
-        yield
+    return Replaced({**single, **{block: Block(block, linear) for block in blocks}})
 
 
-@contextmanager
-def merged_adapters(model: Any) -> Iterator[None]:
-    """While active, adapted layers compute as plain ones, with the adapter merged into a copy of the weights."""
+def merged_adapters(model: Any) -> Replaced:
+    """Adapted layers that compute as plain ones, with the adapter merged into a copy of the weights."""
     adapted = filter(is_adapted, whole_layers(model))
     linear = torch.nn.functional.linear
-    with _replaced({layer: partial(linear, weight=merged_weight(layer), bias=layer.bias) for layer in adapted}):
-        yield
+    return Replaced({layer: partial(linear, weight=merged_weight(layer), bias=layer.bias) for layer in adapted})
 
 
-@contextmanager
-def _replaced(forwards: Mapping[Any, Callable[..., torch.Tensor]]) -> Iterator[None]:
-    for module, forward in forwards.items():
-        vars(module)["forward"] = forward  # hides the class's own
-    try:
-        yield
-    finally:
-        for module in forwards:
+class Replaced(AbstractContextManager[None]):
+    """While entered, these modules compute with other functions."""
+
+    def __init__(self, forwards: Mapping[Any, Callable[..., torch.Tensor]]):
+        self.forwards = forwards
+
+    def __enter__(self) -> None:
+        for module, forward in self.forwards.items():
+            vars(module)["forward"] = forward  # hides the class's own
+
+    def __exit__(self, *error: object) -> None:
+        for module in self.forwards:
             del vars(module)["forward"]
 
 

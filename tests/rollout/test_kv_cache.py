@@ -1,0 +1,157 @@
+"""KV caches whose rows come and go, against attention over each row's own list of keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from grpo.rollout.cpu.kv_cache import DecodeCache, PromptCache, RowCache, SharedPromptCache
+
+WIDTH, QUERY_HEADS = 8, 6
+
+
+@dataclass(eq=False)
+class Prompt:
+    k_HQD: torch.Tensor
+    v_HQD: torch.Tensor
+
+
+@dataclass(eq=False)
+class Row:
+    prompt: Prompt
+    keys: list[torch.Tensor] = field(default_factory=list)
+    values: list[torch.Tensor] = field(default_factory=list)
+
+    def attend(self, query_RD: torch.Tensor, window: int | None) -> torch.Tensor:
+        k_HSD, v_HSD = (
+            torch.cat([prompt, *own], dim=1)[:, -(window or 1000) :]
+            for prompt, own in ((self.prompt.k_HQD, self.keys), (self.prompt.v_HQD, self.values))
+        )
+        shared = QUERY_HEADS // len(k_HSD)
+        weight_HRS = torch.softmax(0.3 * query_RD.view(len(k_HSD), shared, WIDTH) @ k_HSD.transpose(1, 2), dim=-1)
+        return (weight_HRS @ v_HSD).view(QUERY_HEADS, WIDTH)
+
+
+class Rows:
+    """The rows of two caches, and what each should hold."""
+
+    def __init__(self, key_heads: int):
+        self.key_heads = key_heads
+        self.generator = torch.Generator().manual_seed(key_heads)
+        device = torch.device("cpu")
+        self.caches: list[RowCache] = [kind(8, device) for kind in (SharedPromptCache, DecodeCache)]
+        self.prompts: list[Prompt] = []
+        """Those in the caches, in their order."""
+        self.rows: list[Row] = []
+
+    def random(self, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=self.generator)
+
+    def join(self, *lengths: int) -> None:
+        H, Q = self.key_heads, max(lengths)
+        k_PHQD, v_PHQD = self.random(len(lengths), H, Q, WIDTH), self.random(len(lengths), H, Q, WIDTH)
+        self.prompts += [Prompt(k[:, :n], v[:, :n]) for k, v, n in zip(k_PHQD, v_PHQD, lengths, strict=True)]
+        for cache in self.caches:
+            computed, lengths_P = PromptCache(), torch.tensor(lengths)
+            computed.store(0, k_PHQD, v_PHQD, lengths_P)
+            cache.join(computed, lengths_P)
+
+    def arrange(self, kept: list[int], starts: dict[int, int]) -> None:
+        """Keeps these rows, and starts some rows of some prompts."""
+        rows = [self.rows[i] for i in kept]
+        rows += [Row(self.prompts[prompt]) for prompt, count in starts.items() for _ in range(count)]
+        rows.sort(key=lambda row: self.prompts.index(row.prompt))
+        old = {row: i for i, row in enumerate(self.rows)}
+        row_N = torch.tensor([old.get(row, -1) for row in rows])
+        prompt_N = torch.tensor([self.prompts.index(row.prompt) for row in rows])
+        for cache in self.caches:
+            cache.arrange(row_N, prompt_N)
+        self.rows, self.prompts = rows, list(dict.fromkeys(row.prompt for row in rows))
+
+    def check_step(self, windows: tuple[int | None, ...]) -> None:
+        # As models hand them over: parts of one product, heads first by view alone.
+        heads = self.random(len(self.rows), 1, QUERY_HEADS + 2 * self.key_heads, WIDTH).transpose(1, 2)
+        query, key, value = heads.split([QUERY_HEADS, self.key_heads, self.key_heads], dim=1)
+        for row, k, v in zip(self.rows, key, value, strict=True):
+            row.keys.append(k)
+            row.values.append(v)
+        for cache in self.caches:
+            cache.grow()
+            for window in windows:
+                found = cache.attend(0, query, key, value, 0.3, window)
+                expected = [row.attend(q[:, 0], window) for row, q in zip(self.rows, query, strict=True)]
+                torch.testing.assert_close(found[:, 0], torch.stack(expected), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 6])
+def test_rows_attend_to_their_prompt_and_their_own_tokens(key_heads: int) -> None:
+    """Rows leave unevenly, then a whole group, then all groups but one, then all rows but one."""
+    rows = Rows(key_heads)
+    rows.join(5, 2, 7)
+    rows.arrange([], {0: 4, 1: 4, 2: 4})
+    leaving = {1: [0, 2, 4, 5, 6, 8, 9, 10, 11], 2: [0, 1, 5, 6, 7, 8], 4: [3, 4], 5: [1]}
+    for t in range(6):
+        if t in leaving:
+            rows.arrange(leaving[t], {})
+        rows.check_step((None, 4))
+    assert all(cache.capacity == 8 for cache in rows.caches), "no more columns than new tokens"
+
+
+def test_rows_that_start_late_do_not_attend_to_earlier_columns() -> None:
+    rows = Rows(key_heads=2)
+    rows.join(5, 2)
+    rows.arrange([], {0: 2, 1: 1})
+    rows.check_step((None, 4))
+    rows.join(9)  # a longer prompt: 4 more columns of padding for the others
+    rows.arrange([0, 1], {0: 1, 2: 2})  # the second prompt leaves
+    for _ in range(3):
+        rows.check_step((None, 4))
+    assert rows.caches[0].first_N.tolist() == [0, 0, 1, 1, 1]
+    rows.arrange([2, 4], {})  # the rows that started first leave: one column is dropped
+    assert [cache.used for cache in rows.caches] == [3, 3]
+    rows.arrange([], {1: 3})  # only new rows, of a prompt that the caches hold
+    assert [cache.used for cache in rows.caches] == [0, 0]
+    rows.check_step((None, 4))
+    rows.join(3)
+    assert [cache.prompt_columns for cache in rows.caches] == [9, 9]
+    rows.arrange([], {1: 1})
+    rows.join(1)
+    assert [cache.prompt_columns for cache in rows.caches] == [3, 3], "padding that no prompt needs is removed"
+    rows.arrange([0], {1: 1})
+    rows.check_step((None, 4))
+
+
+def test_values_of_earlier_rows_never_reach_a_late_one() -> None:
+    """0 x NaN is NaN: masked columns must not hold what a row before left there."""
+    rows = Rows(key_heads=2)
+    rows.join(5, 3)
+    rows.arrange([], {0: 2, 1: 1})
+    rows.check_step((None,))
+    for cache in rows.caches:
+        for tensors in cache.rows.values():
+            for tensor in tensors:
+                tensor[1:] = float("nan")  # of all rows but those of the first place
+    rows.arrange([0], {0: 1, 1: 1})
+    rows.check_step((None, 4))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_that_come_and_go_at_random(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.rollout.cpu.kv_cache.FIRST_COLUMNS", 2)
+    generator = np.random.default_rng(seed)
+    rows = Rows(key_heads=2)
+    most = 0
+    for _ in range(25):
+        kept = [i for i in range(len(rows.rows)) if generator.random() < 0.8]
+        if not kept or generator.random() < 0.3:
+            rows.join(*generator.integers(1, 9, size=generator.integers(1, 3)).tolist())
+        some = [i for i in range(len(rows.prompts)) if generator.random() < 0.4]
+        starts = {i: int(generator.integers(1, 3)) for i in some or [len(rows.prompts) - 1]}
+        rows.arrange(kept, starts)
+        for _ in range(generator.integers(1, 4)):
+            rows.check_step((None, 3, 7))
+        most = max(most, rows.caches[0].capacity)
+    assert most >= 16, "more columns than new tokens: rows go on while others start"
