@@ -237,7 +237,7 @@ def _device(work: Work) -> Any:
 
 def run_grpo(work: Work, log: StepLog) -> None:
     import grpo
-    import grpo.training.preflight
+    import grpo.training.session
     from grpo.config import Config, Evaluation, Optimizer, System
     from grpo.config.sections import Loss
     from grpo.errors import GrpoError
@@ -272,7 +272,7 @@ def run_grpo(work: Work, log: StepLog) -> None:
                 raise FinishedError("the last step is done")
 
     shape = find_shape(work.model)
-    grpo.training.preflight.check_disk = lambda *_: None  # no checkpoint is written
+    grpo.training.session.check_disk = lambda *_: None  # no checkpoint is written
     with tempfile.TemporaryDirectory() as runs:
         config = Config(
             model=work.model,

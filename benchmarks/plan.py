@@ -22,7 +22,7 @@ import transformers
 from noise import add_noise_task, letter_tokenizer
 from torch.profiler import ProfilerActivity, profile
 
-import grpo.training.preflight
+import grpo.training.session
 from grpo.config import Config, Evaluation, Optimizer, System
 from grpo.model.device import pick_device
 from grpo.model.plan import GIB, Shape, find_shape
@@ -115,7 +115,7 @@ def peak_on_cpu(work: Callable[[], None]) -> int:
 def measure_all(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     transformers.utils.logging.disable_progress_bar()
     add_noise_task(arguments.prompt_tokens)
-    grpo.training.preflight.check_disk = lambda *_: None  # checkpoints are off
+    grpo.training.session.check_disk = lambda *_: None  # checkpoints are off
     rows = []
     for name in arguments.shapes.split(","):
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:

@@ -28,7 +28,7 @@ from plan import peak_on_cpu
 from shapes import SHAPES, random_policy
 
 import grpo.training.networks
-import grpo.training.preflight
+import grpo.training.session
 from grpo.config import Config
 from grpo.config.schema import parse_train
 from grpo.model.device import pick_device
@@ -61,16 +61,16 @@ def random_weights(shape: str, prompt_tokens: int) -> Iterator[str]:
             random_policy(shape, device, precision), tokenizer=letter_tokenizer(SHAPES[shape].vocab_size), name=name
         )
 
-    original = grpo.training.networks.load_policy, grpo.training.preflight.check_disk
+    original = grpo.training.networks.load_policy, grpo.training.session.check_disk
     add_noise_task(prompt_tokens)
     grpo.training.networks.load_policy = load
-    grpo.training.preflight.check_disk = lambda *_: None  # checkpoints are off
+    grpo.training.session.check_disk = lambda *_: None  # checkpoints are off
     try:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "config.json").write_text(SHAPES[shape].to_json_string())
             yield folder
     finally:
-        grpo.training.networks.load_policy, grpo.training.preflight.check_disk = original
+        grpo.training.networks.load_policy, grpo.training.session.check_disk = original
         del TASKS["noise"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import grpo.training.preflight
+import grpo.training.session
 from grpo.distributed.world import World
 from grpo.model.plan.shape import SHAPES, Shape
 from helpers import ranks as helpers
@@ -81,7 +81,7 @@ def test_an_arm_ends_with_its_steps_or_its_time() -> None:
 
 
 def test_grpo_stops_after_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpo.training.preflight, "check_disk", None)  # the arm replaces it; undone at the end
+    monkeypatch.setattr(grpo.training.session, "check_disk", None)  # the arm replaces it; undone at the end
     work = arms.Work(model="nano", task="arithmetic:easy", device="cpu", prompts=1, group=2, new=4, steps=2, threads=1)
     log = arms.StepLog("grpo", work, tmp_path / "steps")
     with log.file:
@@ -95,7 +95,7 @@ def test_grpo_stops_after_the_last_step(tmp_path: Path, monkeypatch: pytest.Monk
 def test_random_weights_are_trained_on_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Qwen2 model: transformers loads its tokenizer by its own rules."""
     monkeypatch.setitem(noise.TASKS, "noise", "")  # replaced below; undone at the end
-    monkeypatch.setattr(grpo.training.preflight, "check_disk", None)
+    monkeypatch.setattr(grpo.training.session, "check_disk", None)
     noise.add_noise_task(7)
     noise.save_random_model("smallest", "cpu", str(tmp_path / "model"))
     work = arms.Work(
