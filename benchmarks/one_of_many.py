@@ -162,7 +162,7 @@ if __name__ == "__main__":
     parser.add_argument("--group-size", type=int, default=8, help="completions per prompt")
     parser.add_argument("--prompt-tokens", type=int, default=256, help="tokens of a prompt")
     parser.add_argument("--max-new-tokens", type=int, default=512, help="tokens of a completion")
-    parser.add_argument("--token-budget", type=int, default=8192, help="tokens per micro-batch")
+    parser.add_argument("--token-budget", type=int, default=4352, help="tokens per micro-batch")
     parser.add_argument("--steps", type=int, default=2, help="training steps")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parsed = parser.parse_args()

@@ -124,6 +124,18 @@ def test_the_first_mode_that_fits() -> None:
     assert "no mode fits" in str(refuse_shard("none", peak, 1.0, 8))
 
 
+@pytest.mark.parametrize("budget", [16384, 8448, 4096])
+def test_completions_that_end_early_fill_the_budget(budget: int) -> None:
+    """Two of 256 + 8192 tokens do not fit 16,384, but shorter ones do; a longer one than the budget is alone."""
+    work = Work(prompts=8, group_size=8, prompt_tokens=256, new_tokens=8192, token_budget=budget)
+    short = Work(prompts=512, group_size=8, prompt_tokens=256, new_tokens=2, token_budget=budget)
+    planned, even = (memory_of(SEVEN, each, ALONE, MIXED, on_gpu=True, lora=32) for each in (work, short))
+    kept = 28 * (4 * 3584 + 2 * 4608 + 2 * 3584 + 4 * 28 + 4 * 3584 + 8 + 4 * 18944) + 6 * 3584
+    tokens = max(budget, 8448)
+    assert planned.components["activations"] == tokens * kept + 2 * 3584 * (tokens - 256)
+    assert even.components["activations"] <= budget * (kept + 2 * 3584)
+
+
 # Rings and collectives
 
 

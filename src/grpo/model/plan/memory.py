@@ -93,7 +93,8 @@ def memory_of(
         copy += copy * needs.critic + head * (reference > 0)
     resident = states.kept + reference + reward + on_gpu * (copy + keys_values)
 
-    batch = work.micro_batch()
+    # Padded grids, without the fused blocks, are planned for full-length completions.
+    batch = work.fullest_micro_batch() if through_fused else work.micro_batch()
     # Gradients exist beside activations from the second micro-batch on.
     earlier = batch.count > 1
     table = 0 if lora else precision.gradients * shape.embedding

@@ -79,7 +79,7 @@ class Work:
         return replace(self, prompts=-(-self.prompts // ranks), heldout=-(-self.heldout // ranks))
 
     def micro_batch(self) -> MicroBatch:
-        """The largest micro-batch of an update, as `model.packing.pack` makes them, and their number."""
+        """The largest micro-batch of full-length completions, as `model.packing.pack` makes them, and their number."""
         groups = -(-self.prompts // self.minibatches)
         group_tokens = self.prompt_tokens + self.group_size * self.new_tokens
         if group_tokens > self.token_budget:
@@ -90,6 +90,19 @@ class Work:
         together = min(groups, self.token_budget // group_tokens)
         completions = together * self.group_size
         return MicroBatch(together, completions, self.prompt_tokens, self.new_tokens, -(-groups // together))
+
+    def fullest_micro_batch(self) -> MicroBatch:
+        """The largest micro-batch of completions of any length. Those that end early fill the token budget, which
+        full-length ones may not: it is counted as one completion that does.
+
+        >>> long = Work(prompts=8, group_size=8, prompt_tokens=256, new_tokens=8192)
+        >>> long.micro_batch().tokens, long.fullest_micro_batch().tokens
+        (8448, 16384)
+        """
+        even = self.micro_batch()
+        if even.count == 1 or even.tokens >= self.token_budget:
+            return even
+        return MicroBatch(1, 1, self.prompt_tokens, self.token_budget - self.prompt_tokens, even.count)
 
 
 @dataclass(frozen=True)
