@@ -174,13 +174,9 @@ def forward_flops(shape: Any, groups: Sequence[tuple[int, Sequence[int]]]) -> fl
 
     Padding is not counted. A prompt that the trainer computes once is counted once.
     """
-    total = 0.0
-    for prompt, lengths in groups:
-        new = sum(lengths)
-        pairs = prompt * (prompt + 1) / 2 + sum(length * prompt + length * (length + 1) / 2 for length in lengths)
-        total += 2.0 * shape.linear_parameters * (prompt + new) + 2.0 * shape.embedding * new
-        total += 4.0 * shape.layers * shape.query_width * pairs
-    return total
+    from grpo.model.plan import compute
+
+    return compute.forward_flops(shape, compute.PackedSize.of(groups))
 
 
 class StepLog:

@@ -13,6 +13,7 @@ import pytest
 
 import grpo.training.session
 from grpo.distributed.world import World
+from grpo.model.plan.compute import PackedSize, model_flops
 from grpo.model.plan.shape import SHAPES, Shape
 from helpers import ranks as helpers
 
@@ -29,6 +30,7 @@ import ranks as ranks_script  # noqa: E402
 import scaling  # noqa: E402
 import step as step_script  # noqa: E402
 import trl_arm  # noqa: E402
+import update as update_script  # noqa: E402
 
 
 def row(step: int, seconds: float, reward: float = 0.0) -> dict[str, object]:
@@ -46,6 +48,35 @@ def test_flops_by_hand() -> None:
     assert arms.forward_flops(shape, [(3, [2, 2])]) == shared
     repeated = arms.forward_flops(shape, [(3, [2]), (3, [2])])
     assert repeated - shared == 2 * weights * 3 + 4 * 2 * 4 * 6, "the prompt once more"
+
+
+def update_work(**changes: Any) -> argparse.Namespace:
+    return argparse.Namespace(**{"prompts": 2, "group": 3, "prompt_len": 4, "new": 6, "uneven": "", **changes})
+
+
+def test_updated_groups_have_no_padding() -> None:
+    """Completions of 6 behind prompts of 4, in micro-batches of at most 16 tokens: two and one a group, each with its
+    prompt, and a second group's first piece does not fit beside the last."""
+    groups = update_script.random_groups(update_work(), 50)
+    assert update_script.packed_size(groups) == PackedSize(44, 36, 2 * (10 + 3 * (24 + 21)))
+    found = update_script.padding(groups, 16)
+    assert found == {"micro_batches": 4, "padding": 0.0, "repeated": round(8 / 52, 4)}
+    uneven = update_script.random_groups(update_work(uneven="geometric", new=600, group=30), 50)
+    drawn = [len(done) for group in uneven for done in group.completions]
+    assert drawn == lengths.draw_lengths("geometric", 60, 600).tolist()
+    found = update_script.padding(uneven, 700)
+    assert found["padding"] == 0.0
+    assert found["micro_batches"] >= sum(drawn) // 700
+
+
+def test_flops_of_an_update_by_hand() -> None:
+    """Three forward passes; with LoRA two of frozen weights and three of adapters, and three of attention always."""
+    shape = Shape(vocabulary=10, hidden=4, intermediate=8, layers=2, heads=2, kv_heads=1, head_width=2)
+    size = PackedSize.of([(3, [2, 2])])
+    linear, attention = 2 * shape.linear_parameters * 7 + 2 * 40 * 4, 4 * 2 * 4 * 24
+    adapters = 2 * 7 * 2 * 5 * (8 + 6 + 6 + 8 + 12 + 12 + 12)
+    assert model_flops(shape, size) == 3 * (linear + attention)
+    assert model_flops(shape, size, lora=5) == 2 * linear + 3 * (attention + adapters)
 
 
 def test_first_steps_do_not_count() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
 from grpo.model.plan.memory import LOGITS_AT_ONCE
 from grpo.model.plan.shape import Shape
 from grpo.model.plan.work import Needs, Work
@@ -12,22 +16,45 @@ ATTENTION_BACKWARD = 2.5
 """Five matrix products against two: the scores are recomputed."""
 
 
+@dataclass(frozen=True)
+class PackedSize:
+    """Size of packed groups, on which the operations of a forward pass depend.
+
+    >>> PackedSize.of([(3, [2, 2])])
+    PackedSize(tokens=7, completion_tokens=4, pairs=24)
+    """
+
+    tokens: int
+    """Each prompt once, each completion once."""
+    completion_tokens: int
+    pairs: int
+    """Pairs of a query and a key that it attends to, in its own row or in its prompt."""
+
+    @classmethod
+    def of(cls, groups: Iterable[tuple[int, Sequence[int]]]) -> Self:
+        """`groups`: tokens of each prompt, and of each of its completions."""
+        tokens = completion_tokens = pairs = 0
+        for prompt, lengths in groups:
+            completion_tokens += sum(lengths)
+            tokens += prompt + sum(lengths)
+            pairs += prompt * (prompt + 1) // 2 + sum(new * prompt + new * (new + 1) // 2 for new in lengths)
+        return cls(tokens, completion_tokens, pairs)
+
+
 def flops(
     shape: Shape, work: Work, needs: Needs, *, lora: int = 0, reward_model: Shape | None = None
 ) -> dict[str, float]:
     """Operations by phase, without held-out evaluations."""
-    tokens, contributing = work.packed_tokens, work.completions * work.new_tokens
-    forward, attention, head = _body(shape, tokens), _attention(shape, work), contributing * _head(shape)
-    adapters = 2.0 * shape.adapter_parameters(lora) * tokens
-    # With LoRA the frozen weights get no gradient; the gradient of their inputs remains.
-    backward = BACKWARD - (1 if lora else 0)
+    size = PackedSize.of([(work.prompt_tokens, [work.new_tokens] * work.group_size)] * work.prompts)
+    contributing = size.completion_tokens
+    forward, attention = _body(shape, size.tokens), _attention(shape, size)
+    adapters = _adapters(shape, size.tokens, lora)
     chunked = work.micro_batch().trained_tokens * shape.vocabulary > LOGITS_AT_ONCE
-    update = (1 + backward) * forward + (1 + ATTENTION_BACKWARD) * attention + (1 + backward + chunked) * head
-    update += (1 + BACKWARD) * adapters
-    scored = forward + attention + head
+    update = update_flops(shape, size, lora=lora, chunked=chunked)
+    scored = forward_flops(shape, size)
     phases = {
         # A completion's last token is not an input; the logits after a prompt are computed once per group.
-        "rollout": _body(shape, tokens - work.completions)
+        "rollout": _body(shape, size.tokens - work.completions)
         + attention
         + (contributing - work.completions + work.prompts) * _head(shape)
         + adapters,
@@ -42,15 +69,38 @@ def flops(
         texts = work.completions * (work.prompt_tokens + work.new_tokens)
         phases["reward model"] = _body(reward_model, texts)
     if needs.critic:
+        backward = _backward(lora)
         phases["update"] += work.epochs * ((1 + backward) * forward + (1 + ATTENTION_BACKWARD) * attention)
     return phases
 
 
-def model_flops(shape: Shape, work: Work) -> float:
-    """Forward and backward of one pass over a batch, without recomputation."""
-    return (1 + BACKWARD) * (
-        _body(shape, work.packed_tokens) + _attention(shape, work) + work.completions * work.new_tokens * _head(shape)
-    )
+def update_flops(shape: Shape, size: PackedSize, *, lora: int = 0, chunked: bool = True) -> float:
+    """Forward and backward of one pass over packed groups, with the scores that attention recomputes. `chunked`: logits
+    are computed in chunks, and again in the backward pass."""
+    backward, head = _backward(lora), size.completion_tokens * _head(shape)
+    update = (1 + backward) * _body(shape, size.tokens) + (1 + ATTENTION_BACKWARD) * _attention(shape, size)
+    return update + (1 + backward + chunked) * head + (1 + BACKWARD) * _adapters(shape, size.tokens, lora)
+
+
+def model_flops(shape: Shape, size: PackedSize, *, lora: int = 0) -> float:
+    """The same without recomputation: what MFU counts."""
+    linear = _body(shape, size.tokens) + size.completion_tokens * _head(shape)
+    other = _attention(shape, size) + _adapters(shape, size.tokens, lora)
+    return (1 + _backward(lora)) * linear + (1 + BACKWARD) * other
+
+
+def forward_flops(shape: Shape, size: PackedSize) -> float:
+    """One forward pass without adapters."""
+    return _body(shape, size.tokens) + _attention(shape, size) + size.completion_tokens * _head(shape)
+
+
+def _backward(lora: int) -> int:
+    """Backward pass relative to the forward. With LoRA, frozen weights get no gradient, only their inputs do."""
+    return BACKWARD - (1 if lora else 0)
+
+
+def _adapters(shape: Shape, tokens: int, rank: int) -> float:
+    return 2.0 * shape.adapter_parameters(rank) * tokens
 
 
 def _body(shape: Shape, tokens: int) -> float:
@@ -61,9 +111,6 @@ def _head(shape: Shape) -> float:
     return 2.0 * shape.embedding
 
 
-def _attention(shape: Shape, work: Work) -> float:
+def _attention(shape: Shape, size: PackedSize) -> float:
     """Scores and weighted sums of every pair of a query and a key."""
-    prompt, new = work.prompt_tokens, work.new_tokens
-    in_prompts = work.prompts * prompt * (prompt + 1) / 2
-    in_completions = work.completions * (new * prompt + new * (new + 1) / 2)
-    return 4.0 * shape.layers * shape.query_width * (in_prompts + in_completions)
+    return 4.0 * shape.layers * shape.query_width * size.pairs

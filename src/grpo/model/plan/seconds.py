@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from grpo.model.plan.compute import flops
+from grpo.model.plan.compute import PackedSize, flops, update_flops
 from grpo.model.plan.gpus import Speed
 from grpo.model.plan.shape import Shape
 from grpo.model.plan.work import Needs, Work
@@ -32,13 +32,18 @@ FLOAT32, SIXTEEN_BITS = 4, 2
 def seconds_of(shape: Shape, work: Work, needs: Needs, speed: Speed, *, lora: int = 0) -> dict[str, float]:
     """Seconds of one GPU by phase. Rewards and the record are not counted, nor are evaluations."""
     operations = flops(shape, work, needs, lora=lora)
-    rate = speed.flops * share_of_peak(shape.hidden)
+    rate = _update_rate(shape, speed)
     scored = operations["old policy"] + operations["reference"] + operations["critic"]
     return {
         "rollout": rollout_seconds(shape, work, speed),
         "score": scored / rate,
-        "update": operations["update"] / (rate * (SHARE_WITH_LORA if lora else 1)),
+        "update": operations["update"] / _update_rate(shape, speed, lora),
     }
+
+
+def update_seconds(shape: Shape, size: PackedSize, speed: Speed, *, lora: int = 0) -> float:
+    """An update of given groups, whose completions may have any lengths."""
+    return update_flops(shape, size, lora=lora) / _update_rate(shape, speed, lora)
 
 
 def rollout_seconds(shape: Shape, work: Work, speed: Speed) -> float:
@@ -72,6 +77,10 @@ def share_of_peak(hidden: int) -> float:
         return SHARE_OF_PEAK[below if hidden >= below else above]
     place = math.log(hidden / below) / math.log(above / below)
     return SHARE_OF_PEAK[below] + place * (SHARE_OF_PEAK[above] - SHARE_OF_PEAK[below])
+
+
+def _update_rate(shape: Shape, speed: Speed, lora: int = 0) -> float:
+    return speed.flops * share_of_peak(shape.hidden) * (SHARE_WITH_LORA if lora else 1)
 
 
 def _decoding_rate(shape: Shape, speed: Speed) -> float:
