@@ -4,7 +4,8 @@ Each makes one pass over memory where autograd makes several, and computes in fl
 types.py: C width of the residual, I of the feed-forward layer, E of queries, keys and values concatenated, H query
 heads, K key heads, D head width, R rows of logits. `tests/model/test_fused.py` compares every kernel with a float64
 reference, on a CPU through Triton's interpreter. `do_not_specialize` marks numbers that differ between batches, so that
-kernels are not recompiled for each value.
+kernels are not recompiled for each value. Rows are 64-bit numbers: 65,536 rows of 37,888 columns have more than 2³¹
+elements.
 """
 
 from __future__ import annotations
@@ -213,7 +214,7 @@ def _rotate_back(
     if MORE:
         # Second attention call: completions' queries, and prompts' keys and values.
         in_prompt = head * 0 + row < prompt_tokens
-        q, is_q = q - prompt_tokens * H * D, is_q & ~in_prompt
+        q, is_q = (row - prompt_tokens) * H * D + head * D + column, is_q & ~in_prompt
         is_k, is_v = is_k & in_prompt, is_v & in_prompt
         low += tl.load(q_more_ptr + q, is_q, 0.0).to(tl.float32) + tl.load(k_more_ptr + k, is_k, 0.0).to(tl.float32)
         low += tl.load(v_more_ptr + v, is_v, 0.0).to(tl.float32)
