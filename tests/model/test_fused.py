@@ -26,7 +26,7 @@ from helpers.policies import random_policy
 
 pytest.importorskip("triton")
 
-from grpo.model.fused import kernels
+from grpo.model.fused import kernels, segments
 from grpo.model.fused.attention import attend, attend_backward
 from grpo.model.fused.block import add_rows
 from grpo.model.fused.head import token_logprobs
@@ -168,13 +168,19 @@ def test_the_output_layer_by_hand() -> None:
     assert weight.grad.tolist() == [[0.0], [0.0]]
 
 
+@pytest.mark.parametrize("queries", [1024, 2])
 @pytest.mark.parametrize("shape", [(2, 2), (4, 1)])
-def test_attention_of_a_group_is_that_of_its_sequences_one_by_one(shape: tuple[int, int]) -> None:
-    """Against float64 over each prompt + completion by itself; prompts' gradients are sums over their completions."""
+def test_attention_of_a_group_is_that_of_its_sequences_one_by_one(
+    shape: tuple[int, int], queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against float64 over each prompt + completion by itself; prompts' gradients are sums over their completions. In
+    parts of a group's queries or whole."""
+    monkeypatch.setattr(segments, "QUERIES_PER_PART", queries)
     (H, K), D, scale = shape, 8 if DEVICE == "cpu" else 64, 0.3
     dtype, bound = (torch.float32, 3e-6) if DEVICE == "cpu" else (torch.bfloat16, 2e-2)
     [batch] = pack(random_groups(), 10_000, DEVICE)
     layout, T = batch.layout, len(batch.tokens_T)
+    assert (layout.segments.parts is None) == (queries == 1024)
     qkv, grad = random(T, (H + 2 * K) * D, dtype=dtype), random(T, H, D, dtype=dtype, seed=1)
     [wide] = exact(qkv)
     q, k, v = wide.view(T, H + 2 * K, D).split([H, K, K], dim=1)
@@ -202,6 +208,21 @@ def test_attention_of_a_group_is_that_of_its_sequences_one_by_one(shape: tuple[i
     still = torch.ones(1, D // 2, device=DEVICE), torch.zeros(1, D // 2, device=DEVICE)
     found = kernels.rotate_back(own, more, still, torch.zeros(T, dtype=torch.int64, device=DEVICE))
     assert error(found, wide.grad) < bound
+
+
+def test_parts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of 2 and 3 tokens; their 5 and 4 queries in two parts, each with a copy of the prompt."""
+    monkeypatch.setattr(segments, "QUERIES_PER_PART", 2)
+    parts = segments.Parts.of(np.array([2, 3]), np.array([5, 4]), DEVICE)
+    assert parts.bounds.queries.tolist() == [0, 2, 5, 7, 9]
+    assert parts.bounds.keys.tolist() == [0, 2, 4, 7, 10]
+    assert (parts.bounds.longest_queries, parts.bounds.longest_keys) == (3, 3)
+    assert parts.source_U.tolist() == [0, 1, 0, 1, 2, 3, 4, 2, 3, 4]
+    assert parts.places_SQ.tolist() == [[0, 1, 4, 5, 6], [2, 3, 7, 8, 9]]
+    grads = torch.arange(10.0, device=DEVICE)[:, None, None]
+    assert parts.summed(grads).flatten().tolist() == [2, 4, 11, 13, 15]
+    assert segments.Parts.of(np.array([2, 3]), np.array([8, 1]), DEVICE) is None, "a part would be empty"
+    assert segments.Parts.of(np.full(9, 2), np.full(9, 999), DEVICE) is None, "nine groups are enough"
 
 
 def loss_and_gradients(policy: Policy, budget: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

@@ -3,7 +3,8 @@
 Two calls of flash attention serve a whole micro-batch. In the first, every prompt and every completion attends to
 itself, causally. In the second, the completions of a group, as one long query sequence, attend to their prompt. The
 softmax over both sets of keys is the two results, each weighted by its share of the sum of exponentials. The backward
-pass of each call is given the joined result and the joined sum, so that its probabilities are those of the whole.
+pass of each call is given the joined result and the joined sum, so that its probabilities are those of the whole. For
+long completions the second is cut into parts (`segments.Parts`).
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ def attend_backward(
     own = _backward(grad_THD, q, k, v, out_THD, lse_HT, segments.every, scale)
     if not segments.groups:
         return own, None
-    first = segments.prompt_tokens
-    more = _backward(
-        grad_THD[first:], q[first:], k[:first], v[:first], out_THD[first:], lse_HT[:, first:].contiguous(),
-        segments.groups, scale,
-    )  # fmt: skip
-    return own, more
+    first, parts, bounds = segments.prompt_tokens, segments.parts, segments.groups
+    prompt_k, prompt_v = k[:first], v[:first]
+    if parts:
+        prompt_k, prompt_v, bounds = parts.copied(prompt_k), parts.copied(prompt_v), parts.bounds
+    q_grad, k_grad, v_grad = _backward(
+        grad_THD[first:], q[first:], prompt_k, prompt_v, out_THD[first:], lse_HT[:, first:].contiguous(), bounds, scale
+    )
+    return own, (q_grad, parts.summed(k_grad), parts.summed(v_grad)) if parts else (q_grad, k_grad, v_grad)
 
 
 def _heads(qkv_TE: torch.Tensor, heads: int, key_heads: int) -> Grads:
