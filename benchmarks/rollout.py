@@ -101,11 +101,13 @@ def main() -> None:
 
 def measure_in_process(engine: str) -> dict[str, Any]:
     """Measures an engine in its own process. In one process, engines would share memory and settings."""
-    done = subprocess.run([sys.executable, *sys.argv, "--engine", engine], capture_output=True, text=True, check=False)
+    command = [sys.executable, *sys.argv, "--engine", engine]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
+            print(f"{engine}: {line.removeprefix('RESULT ')}", file=sys.stderr, flush=True)
             return json.loads(line.removeprefix("RESULT "))
-    sys.exit(f"{engine} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    sys.exit(f"rollout.py: {engine} failed; its error is above\n{done.stdout[-2000:]}")
 
 
 def measure_in_turns(work: argparse.Namespace, names: Sequence[str]) -> list[dict[str, Any]]:
