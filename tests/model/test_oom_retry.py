@@ -12,6 +12,7 @@ import grpo
 from grpo.config import Checkpoints, Config, Evaluation, System
 from grpo.errors import GrpoError
 from grpo.model.oom_retry import MIN_TOKENS, within_memory
+from grpo.model.packing import longest_row, pack
 from grpo.model.policy import Policy, predicting_states
 from grpo.record.store import Run
 from grpo.record.trace import Traces
@@ -58,6 +59,23 @@ def test_it_gives_up_with_one_line() -> None:
         GrpoError, match=rf"^field system.token_budget: out of memory on cpu even with {MIN_TOKENS} tokens"
     ):
         within_memory(random_policy("llama"), 3 * MIN_TOKENS, work)
+
+
+def test_a_completion_that_is_alone_is_tried_once_more() -> None:
+    """Of 20,000 tokens: a budget of 32,768 may hold more beside it, those of 16,384 and 8,192 hold it alone."""
+    tried: list[int] = []
+
+    def work(tokens: int) -> None:
+        tried.append(tokens)
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(GrpoError, match="on cpu even with one completion of 20000 tokens with its prompt per micro"):
+        within_memory(random_policy("llama"), 32_768, work, longest=20_000)
+    assert tried == [32_768, 16_384, 8_192]
+    groups = random_groups()
+    batches = pack(groups, 1)
+    assert max(len(batch.tokens_T) for batch in batches) == longest_row(groups)
+    assert longest_row([]) == 0
 
 
 def test_the_gradient_is_the_one_of_a_large_memory(monkeypatch: pytest.MonkeyPatch) -> None:

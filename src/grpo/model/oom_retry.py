@@ -1,7 +1,8 @@
 """What happens when GPU memory runs out: the work is undone and repeated with half the tokens per micro-batch.
 
 The smaller budget stays for the rest of the run and is recorded with it. No step is lost, and the gradient is the same:
-it does not depend on how a batch is split. At `MIN_TOKENS` tokens the run ends with an error that names the remedies.
+it does not depend on how a batch is split. At `MIN_TOKENS` tokens, or when the longest completion fills a micro-batch
+alone, the run ends with an error that names the remedies.
 """
 
 from __future__ import annotations
@@ -29,22 +30,31 @@ def tokens_at_once(policy: Policy, configured: int) -> int:
 
 
 def within_memory(
-    policy: Policy, configured: int, work: Callable[[int], Result], undo: Callable[[], None] = lambda: None
+    policy: Policy,
+    configured: int,
+    work: Callable[[int], Result],
+    undo: Callable[[], None] = lambda: None,
+    *,
+    longest: int = 0,
 ) -> Result:
     """The result of `work(tokens per micro-batch)`.
 
-    When memory runs out, calls `undo`, halves the policy's token budget, and repeats the work.
+    When memory runs out, calls `undo`, halves the policy's token budget, and repeats the work. `longest`: tokens of the
+    longest completion with its prompt, which no budget divides.
     """
     while True:
         tokens = tokens_at_once(policy, configured)
         try:
             return work(tokens)
         except torch.OutOfMemoryError as error:  # border: other processes use the GPU's memory too
-            if tokens <= MIN_TOKENS:
+            # Once it cannot be made smaller, the largest micro-batch is tried once more, with an empty cache.
+            if tokens <= max(MIN_TOKENS, longest // 2):
+                alone = f"one completion of {longest} tokens with its prompt"
+                least = alone if longest >= tokens else f"{tokens} tokens"
                 raise GrpoError(
-                    f"field system.token_budget: out of memory on {policy.device} even with {tokens} tokens per "
-                    "micro-batch; turn on --system.gradient_checkpointing, shorten completions, or train with "
-                    "--lora.rank (see grpo plan)"
+                    f"field system.token_budget: out of memory on {policy.device} even with {least} per micro-batch; "
+                    "turn on --system.gradient_checkpointing, shorten completions, or train with --lora.rank (see grpo "
+                    "plan)"
                 ) from error
         # Outside the handler: the error's traceback holds the tensors of the failed attempt.
         undo()

@@ -56,6 +56,11 @@ def pack(
     return [*batches, _pack(pieces, device)] if pieces else batches
 
 
+def longest_row(groups: Sequence[Group]) -> int:
+    """Tokens of the longest completion with its prompt: some micro-batch has at least as many."""
+    return max((len(g.prompt_tokens) + len(done) for g in groups for done in g.completions), default=0)
+
+
 def _pieces(group: Group, token_budget: int, padded: bool) -> Iterator[tuple[Group, Size]]:
     """The group, or its completions in parts that each fit the budget with the prompt."""
     prompt = Size(tokens=len(group.prompt_tokens), longest_prompt=len(group.prompt_tokens))

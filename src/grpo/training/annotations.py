@@ -19,7 +19,7 @@ from grpo.distributed.world import ALONE, World
 from grpo.model.critic import Critic
 from grpo.model.lora import switched_off
 from grpo.model.oom_retry import within_memory
-from grpo.model.packing import pack
+from grpo.model.packing import longest_row, pack
 from grpo.model.policy import Policy, logprobs
 from grpo.training.dynamic_sampling import replaces_groups
 from grpo.training.gradient import contributing
@@ -38,7 +38,7 @@ class TokenForward:
             batches = pack(groups, tokens_at_once, policy.device, padded=policy.padded)
             return [(read(batch).float(), batch.mask_NL.sum(dim=1)) for batch in batches]
 
-        self._results = within_memory(policy, token_budget, run)
+        self._results = within_memory(policy, token_budget, run, longest=longest_row(groups))
 
     def add_to(self, groups: Sequence[Group], *fields: str) -> list[Group]:
         """The same completions, in the same order, with their values in these fields."""

@@ -20,7 +20,7 @@ from grpo.core.statistics import SIGNAL_SHARES
 from grpo.distributed.world import ALONE, World
 from grpo.model.critic import Critic
 from grpo.model.oom_retry import within_memory
-from grpo.model.packing import pack
+from grpo.model.packing import longest_row, pack
 from grpo.model.policy import Policy, logprobs, predicting_states
 from grpo.record.trace import Traces
 from grpo.training.credit import loss_beta
@@ -147,7 +147,7 @@ def accumulate_gradients(
         if critic is not None:
             critic.optimizer.discard_gradients()
 
-    found = within_memory(policy, config.system.token_budget, accumulate, discard_gradients)
+    found = within_memory(policy, config.system.token_budget, accumulate, discard_gradients, longest=longest_row(kept))
     unscale(policy.model.parameters(), loss_scale)
     if critic is not None:
         unscale((weight for _, weight in critic.named_parameters()), loss_scale)

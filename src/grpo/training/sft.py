@@ -25,7 +25,7 @@ from grpo.errors import GrpoError
 from grpo.model.device import pick_device, prepare_machine
 from grpo.model.oom_retry import within_memory
 from grpo.model.optimizer import lr_warnings, take_step
-from grpo.model.packing import pack
+from grpo.model.packing import longest_row, pack
 from grpo.model.policy import Policy
 from grpo.model.policy import logprobs as policy_logprobs
 from grpo.model.prompt import template_warnings
@@ -205,6 +205,9 @@ def accumulate_gradients(
             total += loss.detach()
         return float(total)
 
-    loss = within_memory(policy, token_budget, accumulated, lambda: policy.model.zero_grad(set_to_none=True))
+    def discard_gradients() -> None:
+        policy.model.zero_grad(set_to_none=True)
+
+    loss = within_memory(policy, token_budget, accumulated, discard_gradients, longest=longest_row(mine))
     unscale(policy.model.parameters(), loss_scale)
     return sum(world.meet(loss)), tokens
