@@ -40,6 +40,7 @@ from grpo.model.plan import (
     Needs,
     Shape,
     Work,
+    cache,
     find_shape,
     flops,
     fused,
@@ -52,6 +53,7 @@ from grpo.model.plan.memory import saved
 from grpo.model.plan.shape import typical_shape
 from grpo.model.plan.shard import SHARDS, Shard
 from grpo.model.policy import Policy, logprobs
+from grpo.rollout import builtin, schedule
 from grpo.rollout.builtin import Engine
 from grpo.rollout.cpu import linear as packed
 from grpo.rollout.protocol import Sampling
@@ -345,15 +347,32 @@ def test_an_entropy_that_is_only_measured_keeps_no_chunk(monkeypatch: pytest.Mon
 
 
 def test_what_a_gpu_keeps_by_hand() -> None:
-    """tiny in mixed precision: 1 920 bytes of keys and values a token; 2 prompts of 10 tokens in room for 64, 8
-    completions of 30, with noise, token and log-probability of 4 bytes each; and a copy of the linear maps and the
-    output layer in 2 bytes."""
+    """tiny in mixed precision: 1 920 bytes of keys and values a token; a block of 64 tokens for each of 2 prompts and 8
+    completions, and a spare one; noise, token and log-probability of 30 tokens, 4 bytes each; and a copy of the linear
+    maps and the output layer in 2 bytes."""
     shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
     gpu = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True)
-    assert gpu.components["keys/values"] == 1920 * (2 * 64 + 8 * 30) + 12 * 8 * 30
+    assert gpu.components["keys/values"] == 1920 * 64 * (2 + 8 + 1) + 12 * 8 * 30
     assert gpu.components["working copies"] == 2 * (shape.linear_parameters + 19 * 160)
     kept = gpu.components["keys/values"] + gpu.components["working copies"]
     assert gpu.phases["rollout"] == 12 * shape.parameters + kept + 4 * 19 * (8 + 2 * 2)
+
+
+def test_the_cache_takes_a_share_of_the_memory_beside_the_weights() -> None:
+    """tiny in mixed precision, with a copy of its linear maps: of what both leave, 0.4 holds 5 blocks and a half. Two
+    blocks, of a prompt and a completion, are the least, and those of all 2 + 8 the most."""
+    shape, work = find_shape("tiny"), Work(prompts=2, group_size=4, prompt_tokens=10, new_tokens=30)
+    loaded, block = 4 * shape.parameters + 2 * (shape.linear_parameters + 19 * 160), 1920 * 64
+
+    def planned(available: int) -> tuple[int, int]:
+        found = memory_of(shape, work, ALONE, PRECISIONS["mixed"], on_gpu=True, available=available)
+        return found.cache_blocks, found.components["keys/values"]
+
+    assert planned(loaded + round(5.5 / 0.4 * block)) == (5, 6 * block + 12 * 8 * 30)
+    assert [planned(available)[0] for available in (0, 1, 10**12)] == [10, 2, 10]
+    evaluated = replace(work, heldout=20)
+    assert memory_of(shape, evaluated, ALONE, PRECISIONS["mixed"], on_gpu=True).cache_blocks == 40
+    assert memory_of(shape, work, ALONE, PRECISIONS["mixed"]).cache_blocks == 0, "a CPU has none"
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -374,6 +393,7 @@ def test_planning_repeats_the_constants_of_the_code() -> None:
     from grpo.model.fused import head
 
     assert (fused.LOGITS_AT_ONCE, fused.FEWEST_ROWS) == (head.LOGITS_AT_ONCE, head.FEWEST_ROWS)
+    assert (cache.BLOCK_TOKENS, cache.SHARE_OF_FREE_MEMORY) == (schedule.BLOCK_TOKENS, builtin.SHARE_OF_FREE_MEMORY)
 
 
 def test_keys_and_values_by_hand() -> None:
@@ -538,6 +558,31 @@ def test_what_is_advised_fits(asked: str, capsys: pytest.CaptureFixture[str]) ->
         assert again["advice"] == ""
 
 
+def test_rows_of_a_rollout(capsys: pytest.CaptureFixture[str]) -> None:
+    """16 × 8 completions. Without a named GPU all run at once; a small one holds a part of them."""
+    [row] = planned(capsys, "smollm2", "--algorithm", "grpo", "--mean-new-tokens", "1024")["algorithms"]
+    assert row["cache_blocks"] == 16 * 4 + 128 * 16
+    found = row["rollout"]
+    assert (found["most_rows"], found["mean_rows"], found["steps"], found["dropped"]) == (128, 128, 1023, 0)
+    assert found["tokens"] == 128 * 1024
+    [half] = planned(capsys, "smollm2", "--algorithm", "grpo")["algorithms"]
+    assert half["rollout"]["mean_new_tokens"] == 512
+    assert half["rollout"]["most_rows"] == 128
+    assert half["rollout"]["mean_rows"] == pytest.approx(64, abs=8)
+    [small] = planned(capsys, "smollm2", "--algorithm", "grpo", "--gpu", "4 GB")["algorithms"]
+    assert small["cache_blocks"] < row["cache_blocks"]
+    assert small["rollout"]["most_rows"] < 128
+    [shared] = planned(capsys, "smollm2", "--algorithm", "grpo", "--gpus", "4")["algorithms"]
+    assert shared["rollout"]["most_rows"] == 32, "of each GPU"
+    [cpu] = planned(capsys, "smollm2", "--algorithm", "grpo", "--device", "cpu")["algorithms"]
+    assert cpu["rollout"] is None
+    assert main(["plan", "smollm2", "--algorithm", "grpo,dr_grpo", "--mean-new-tokens", "1024"]) == 0
+    printed = capsys.readouterr().out
+    assert "completions of 1024 tokens on average (geometric, at most 1024)" in printed
+    assert "grpo, dr_grpo: KV cache of 2112 blocks" in printed
+    assert "at most 128 rows at once, 128 on average; no row dropped" in printed
+
+
 def test_advice_that_would_not_help_is_not_given(capsys: pytest.CaptureFixture[str]) -> None:
     [row] = planned(capsys, "--params", "70B", "--gpu", "h100", "--algorithm", "grpo")["algorithms"]
     assert row["advice"] == "choose a smaller model, or shorter completions"
@@ -562,6 +607,7 @@ def test_the_table_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
         (["--params", "7B", "--gpu", "h20"], ("field gpu", 'did you mean "h200"')),
         (["nano", "--algorithm", "grop"], ("field algorithm", 'did you mean "grpo"')),
         (["nano", "--group-size", "0"], ("field group_size", "at least 1")),
+        (["nano", "--mean-new-tokens", "2000"], ("field mean_new_tokens", "at most max_new_tokens, 1024")),
         (["."], ("field model", "no config.json")),
     ],
 )

@@ -60,8 +60,8 @@ def test_modes_by_hand(shard: Shard) -> None:
     parts = found.components
     assert (parts["weights"], parts["optimizer"], parts["working copies"]) == (weights, optimizer, copies)
     assert (parts["gradients"], parts["bucket"]) == (4 * P, bucket), "fewer gradients than a bucket holds"
-    # 2 prompts of each rank, in room for 64 tokens, and 8 completions of 30.
-    assert parts["keys/values"] == 1920 * (2 * 64 + 8 * 30) + 12 * 8 * 30
+    # A block of 64 tokens for each of the 2 prompts and 8 completions of a rank, and a spare one.
+    assert parts["keys/values"] == 1920 * 64 * (2 + 8 + 1) + 12 * 8 * 30
     resident = weights + optimizer + copies + parts["keys/values"]
     assert found.phases["reduce"] == resident + 4 * P + bucket
 

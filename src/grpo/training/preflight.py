@@ -157,7 +157,7 @@ def check_memory(config: Config, task: Task, device: torch.device, world: World 
     free = memory_of_rank(device, world)
 
     def needed(tokens: int, shard: Shard) -> int:
-        return predicted_memory(config, shape, longest, device, tokens, shard, world.size).peak
+        return predicted_memory(config, shape, longest, device, tokens, shard, world.size, free).peak
 
     shard = world.from_first(lambda: choose_shard(config, needed, free, world.size))
     budget = requested or (MAX_TOKENS if device.type == "cuda" else DEFAULT_TOKENS)
@@ -257,8 +257,10 @@ def predicted_memory(
     token_budget: int = 0,
     shard: Shard = "none",
     ranks: int = 1,
+    available: int = 0,
 ) -> Memory:
-    """Memory of each rank with prompts of this length and completions of `max_new_tokens`."""
+    """Memory of each rank with prompts of this length and completions of `max_new_tokens`. `available`: free bytes, of
+    which a GPU's KV cache takes a share."""
     return memory_of(
         shape,
         Work.of(config, max(1, prompt_tokens), token_budget),
@@ -269,6 +271,7 @@ def predicted_memory(
         gradient_checkpointing=config.system.gradient_checkpointing,
         shard=shard,
         ranks=ranks,
+        available=available,
     )
 
 

@@ -22,6 +22,8 @@ from grpo.model.plan.memory import PRECISIONS
 from grpo.model.plan.scaling import Run, assumptions, scaled
 from grpo.model.plan.shape import Shape, find_shape, typical_shape
 from grpo.model.plan.work import Needs, Work, needs
+from grpo.rollout.occupancy import drawn_lengths, occupancy_of
+from grpo.rollout.schedule import Room
 
 PROG = "grpo plan"
 
@@ -63,7 +65,10 @@ class PlanOptions:
     prompt_tokens: int = 256
     """Length of the prompts."""
     max_new_tokens: int = 1024
-    """Length of the completions."""
+    """Largest length of the completions."""
+    mean_new_tokens: int = 0
+    """Mean length of the completions, for the rows that a rollout on a GPU decodes at once; 0: half of
+    max_new_tokens. A run records it as length_mean."""
     token_budget: int = 16384
     """Tokens per micro-batch, as system.token_budget."""
     gradient_checkpointing: bool = False
@@ -130,7 +135,11 @@ def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
     )
     cluster = inputs.cluster
     rows = [inputs.row(name, options) for name in _chosen(options.algorithm)]
+    work = inputs.work(options)
+    sizes = {row["cache_blocks"] for row in rows if row["cache_blocks"]}
+    rollouts = {blocks: _rollout(options, work.share(cluster.ranks), blocks) for blocks in sizes}
     for row in rows:
+        row["rollout"] = rollouts.get(row["cache_blocks"])
         row["advice"] = inputs.advice(row, options) if row["fits"] is False else ""
         row["scale"] = scaled(inputs.run(row["algorithm"], options), cluster) if cluster.ranks > 1 else None
     usable = {"name": options.gpu, "bytes": inputs.gpu, "usable": round(USABLE * inputs.gpu)}
@@ -138,7 +147,7 @@ def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
         "model": options.model or options.params,
         "parameters": inputs.shape.parameters,
         "shape": dataclasses.asdict(inputs.shape),
-        "work": dataclasses.asdict(inputs.work(options)),
+        "work": dataclasses.asdict(work),
         "dtype": _precision(options),
         "lora": options.lora,
         "gradient_checkpointing": options.gradient_checkpointing,
@@ -198,6 +207,7 @@ class _PlanInputs:
             "memory": dict(found.components),
             "phases": dict(found.phases),
             "peak": found.peak,
+            "cache_blocks": found.cache_blocks,
             "fits": run.fits(found),
             "flops": flops(run.shape, run.work, run.needs, lora=run.lora, reward_model=run.reward_model),
         }
@@ -222,15 +232,33 @@ class _PlanInputs:
         return "choose a smaller model, or shorter completions"
 
 
+def _rollout(options: PlanOptions, work: Work, blocks: int) -> dict[str, Any]:
+    """Rows of a rollout on each GPU, with a KV cache of so many blocks."""
+    mean = options.mean_new_tokens or max(1, work.new_tokens // 2)
+    lengths = drawn_lengths(work.completions, mean, work.new_tokens)
+    room = Room(blocks, rows=work.completions)
+    found = occupancy_of([work.prompt_tokens] * work.prompts, work.group_size, work.new_tokens, room, lengths)
+    return {"mean_new_tokens": mean, "tokens": int(lengths.sum()), **dataclasses.asdict(found)}
+
+
 def _check(options: PlanOptions) -> None:
     if bool(options.model) == bool(options.params):
         both = "not both" if options.model else "such as grpo plan qwen2.5-1.5b, or grpo plan --params 7B"
         raise GrpoError(f"field model (command line): name a model or a size, {both}")
-    least = {"lora": 0, **dict.fromkeys(("prompt_tokens", "max_new_tokens", "token_budget", "epochs"), 1)}
+    least = {
+        "lora": 0,
+        "mean_new_tokens": 0,
+        **dict.fromkeys(("prompt_tokens", "max_new_tokens", "token_budget", "epochs"), 1),
+    }
     least |= dict.fromkeys(("prompts_per_step", "group_size", "minibatches", "gpus", "nodes"), 1)
     for name, bound in least.items():
         if (value := getattr(options, name)) < bound:
             raise GrpoError(f"field {name} (command line): must be at least {bound}; got {value}")
+    if options.mean_new_tokens > options.max_new_tokens:
+        raise GrpoError(
+            f"field mean_new_tokens (command line): must be at most max_new_tokens, {options.max_new_tokens}; got "
+            f"{options.mean_new_tokens}"
+        )
     if options.device == "cpu" and options.gpus * options.nodes > 1:
         raise GrpoError("field device (command line): several processes are planned on GPUs only; use --device gpu")
 

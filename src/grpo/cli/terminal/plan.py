@@ -30,6 +30,8 @@ def show(planned: Mapping[str, Any]) -> None:
     title = "GiB at most, on each GPU" if planned["cluster"] else "GiB at most"
     console.print(_table(title, rows, "memory", GIB, total=("peak", [row["peak"] for row in rows])))
     console.print(_table("10¹² operations a step", rows, "flops", 1e12, total=("all", _sums(rows))))
+    if planned["algorithms"][0]["rollout"]:
+        console.print(_rollouts(planned), highlight=False, soft_wrap=True)
     if planned["gpu"]:
         console.print(_verdict(planned), highlight=False, soft_wrap=True)
     if planned["cluster"]:
@@ -153,6 +155,25 @@ def _number(value: float) -> str:
     if not value:
         return "–"
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}" if value >= 0.01 else f"{value:.2g}"
+
+
+def _rollouts(planned: Mapping[str, Any]) -> str:
+    """A line for each size of the KV cache: how many rows a rollout decodes at once."""
+    limit = planned["work"]["new_tokens"]
+    names: dict[int, list[str]] = {}
+    for row in planned["algorithms"]:
+        names.setdefault(row["cache_blocks"], []).append(row["algorithm"])
+    rollouts = {row["cache_blocks"]: row["rollout"] for row in planned["algorithms"]}
+    mean = next(iter(rollouts.values()))["mean_new_tokens"]
+    lines = [f"Rollout with completions of {mean} tokens on average (geometric, at most {limit}):"]
+    for blocks, found in rollouts.items():
+        again = f"{found['tokens_again'] / found['tokens']:.2g} of all tokens sampled again"
+        dropped = f"{found['dropped']} rows dropped, {again}" if found["dropped"] else "no row dropped"
+        lines.append(
+            f"{', '.join(names[blocks])}: KV cache of {blocks} blocks, {found['in_use']:.0%} of it in use; at most "
+            f"{found['most_rows']} rows at once, {found['mean_rows']:.0f} on average; {dropped}"
+        )
+    return "\n".join(lines)
 
 
 def _verdict(planned: Mapping[str, Any]) -> str:

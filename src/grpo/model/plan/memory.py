@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import grpo.model.plan.fused as fused
+from grpo.model.plan.cache import block_bytes, cache_blocks
 from grpo.model.plan.shape import Shape
 from grpo.model.plan.shard import BUCKET, Shard, narrow_parameters
 from grpo.model.plan.work import MicroBatch, Needs, Work
@@ -57,6 +58,8 @@ class Memory:
     """Largest size of each; those of different phases do not exist together."""
     phases: Mapping[str, int]
     """Peak of each phase."""
+    cache_blocks: int = 0
+    """Blocks of the KV cache on a GPU."""
 
     @property
     def peak(self) -> int:
@@ -76,17 +79,21 @@ def memory_of(
     reward_model: Shape | None = None,
     shard: Shard = "none",
     ranks: int = 1,
+    available: int = 0,
 ) -> Memory:
     """`lora`: rank of adapters on every linear map; 0: the whole model is trained. `stock`: transformers' blocks, even
-    where `grpo.model.fused` would run. With several ranks: the memory of each, which does its share of the work."""
+    where `grpo.model.fused` would run. With several ranks: the memory of each, which does its share of the work.
+    `available`: bytes of the GPU, of which the KV cache takes a share; 0: it holds all completions at once."""
     work, states = work.share(ranks), _states(shape, needs, precision, lora, shard, ranks)
     if lora:
         precision = replace(precision, gradients=FLOAT32, optimizer=2 * FLOAT32)
     # With LoRA, the reference is the policy without its adapter.
     reference = _frozen(shape, precision) if needs.reference and not lora else 0
     reward = precision.weights * reward_model.parameters if reward_model else 0
-    keys_values, sampled_logits = rollout(shape, work, precision.values, on_gpu)
     copy = _working_copy(shape, precision, on_gpu, lora, states.narrow)
+    loaded = states.weights * (1 + needs.critic) + reference + reward + copy
+    blocks = cache_blocks(shape, work, precision.values, max(0, available - loaded) if available else None)
+    keys_values, sampled_logits = rollout(shape, work, precision.values, blocks * on_gpu)
     through_fused = on_gpu and precision.values < FLOAT32 and shape.fused and not stock
     if through_fused:  # a critic has one like the policy's, a reference one of its output layer
         head = precision.values * shape.embedding * _casts_head(shape, precision)
@@ -127,7 +134,7 @@ def memory_of(
         "logits": max(logits, sampled_logits),
         "bucket": states.bucket,
     }
-    return Memory(components, phases)
+    return Memory(components, phases, blocks * on_gpu)
 
 
 @dataclass(frozen=True)
@@ -285,18 +292,17 @@ def no_gradient(shape: Shape, tokens: int, precision: Precision, lora: int = 0) 
     return tokens * (2 * precision.sums * shape.hidden + 3 * precision.values * shape.intermediate) + casts
 
 
-def rollout(shape: Shape, work: Work, size: int, on_gpu: bool) -> tuple[int, int]:
-    """(KV cache, logits) at the peak of sampling, in training or in an evaluation."""
+def rollout(shape: Shape, work: Work, size: int, blocks: int) -> tuple[int, int]:
+    """(KV cache, logits) at the peak of sampling, in training or in an evaluation; `blocks`: of a GPU's cache."""
     requested = [(work.prompts, work.completions)] + ([(work.heldout, work.heldout)] if work.heldout else [])
     prompt, new = work.prompt_tokens, work.new_tokens
     prompts, rows = (max(counts) for counts in zip(*requested, strict=True))
-    per_token = 2 * shape.layers * shape.kv_width * size
-    if on_gpu:
-        # Every prompt once, padded to a multiple of 64; noise, tokens and log-probs; one set of logits.
-        keys_values = per_token * (prompts * -(-prompt // 64) * 64 + rows * new) + 3 * FLOAT32 * rows * new
+    if blocks:
+        # A spare block; noise, tokens and log-probs; one set of logits.
+        keys_values = block_bytes(shape, size) * (blocks + 1) + 3 * FLOAT32 * rows * new
         return keys_values, FLOAT32 * shape.vocabulary * (rows + 2 * prompts)
     # Every prompt once; below float32, a copy per completion too.
     kept = (1 + KEPT_ON_COMPACTION * (new > 1)) * (new + prompt * (size < FLOAT32))
     tokens = max(each * prompt + kept * completions for each, completions in requested)
     # Logits, log-probs, probabilities and cumulative sums.
-    return round(tokens * per_token), 4 * FLOAT32 * shape.vocabulary * rows
+    return round(tokens * 2 * shape.layers * shape.kv_width * size), 4 * FLOAT32 * shape.vocabulary * rows

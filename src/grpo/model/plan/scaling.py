@@ -63,10 +63,16 @@ class Run:
             reward_model=self.reward_model,
             shard=shard,
             ranks=ranks,
+            available=self.usable,
         )
 
+    @property
+    def usable(self) -> int:
+        """Bytes of the GPU for tensors; 0: none is named."""
+        return round(USABLE * gpu_memory(self.gpu)) if self.gpu else 0
+
     def fits(self, memory: Memory) -> bool | None:
-        return memory.peak <= USABLE * gpu_memory(self.gpu) if self.gpu else None
+        return memory.peak <= self.usable if self.gpu else None
 
     def mode(self, ranks: int) -> Shard:
         """The requested mode, or the first that fits; the most sparing one if none does. Without a GPU: replicated."""
@@ -74,8 +80,7 @@ class Run:
             return self.shard
         if not self.gpu or ranks == 1:
             return "none"
-        room = USABLE * gpu_memory(self.gpu)
-        return pick_shard(lambda shard: self.memory(shard, ranks).peak, room, ranks) or "weights"
+        return pick_shard(lambda shard: self.memory(shard, ranks).peak, self.usable, ranks) or "weights"
 
     @property
     def trained(self) -> tuple[int, ...]:

@@ -1,0 +1,37 @@
+"""The KV cache of a rollout on a GPU, counted in blocks of 64 tokens of one prompt or completion."""
+
+from __future__ import annotations
+
+from grpo.model.plan.shape import Shape
+from grpo.model.plan.work import Work
+
+BLOCK_TOKENS = 64
+"""Copy of `grpo.rollout.schedule.BLOCK_TOKENS`, so that a room imports only rooms above; a test checks it."""
+SHARE_OF_FREE_MEMORY = 0.4
+"""Largest share of the memory beside the weights; `grpo.rollout.builtin.SHARE_OF_FREE_MEMORY`."""
+
+
+def block_bytes(shape: Shape, size: int) -> int:
+    """Keys and values of a block in all layers; `size`: bytes of a number."""
+    return 2 * shape.layers * shape.kv_width * size * BLOCK_TOKENS
+
+
+def whole_blocks(work: Work) -> int:
+    """Blocks of all completions at full length, in training or in an evaluation.
+
+    >>> whole_blocks(Work(prompts=2, group_size=8, prompt_tokens=65, new_tokens=130))  # 2 · 2 and 16 · 3
+    52
+    """
+    prompt, new = (-(-tokens // BLOCK_TOKENS) for tokens in (work.prompt_tokens, work.new_tokens))
+    return max(work.prompts * prompt + work.completions * new, work.heldout * (prompt + new))
+
+
+def cache_blocks(shape: Shape, work: Work, size: int, free: int | None) -> int:
+    """Blocks that a run reserves: all that its completions may fill, or those that fit its share of `free` bytes.
+
+    One completion with its prompt is the least.
+    """
+    if free is None:
+        return whole_blocks(work)
+    least = whole_blocks(Work(prompts=1, group_size=1, prompt_tokens=work.prompt_tokens, new_tokens=work.new_tokens))
+    return max(least, min(whole_blocks(work), int(SHARE_OF_FREE_MEMORY * free) // block_bytes(shape, size)))

@@ -1,0 +1,73 @@
+"""How full a KV cache would be: the schedule of a rollout, run on drawn lengths instead of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grpo.rollout.schedule import BLOCK_TOKENS, TOKENS_BETWEEN_LOOKS, Room, Schedule
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """A whole rollout in numbers. Means are over its decoding steps, of one token for every row."""
+
+    most_rows: int
+    mean_rows: float
+    steps: int
+    dropped: int
+    """Times that a row was dropped."""
+    tokens_again: int
+    """Tokens sampled again, because their row was dropped."""
+    in_use: float
+    """Mean share of the cache that holds keys and values of running rows and their prompts."""
+
+
+def drawn_lengths(count: int, mean: float, limit: int) -> np.ndarray:
+    """Lengths of completions, geometric and cut at `limit`, where their mean is about `mean`.
+
+    >>> lengths = drawn_lengths(100_000, 500, 1024)
+    >>> int(lengths.mean().round(-1)), int(lengths.max())
+    (500, 1024)
+    """
+    if mean >= limit:
+        return np.full(count, limit)
+    # The mean of the cut distribution falls as the chance of an end rises.
+    low, high = 0.0, 1.0
+    while high - low > 1e-9:
+        chance = (low + high) / 2
+        above = (1 - (1 - chance) ** limit) / chance > mean
+        low, high = (chance, high) if above else (low, chance)
+    return np.random.default_rng(SEED).geometric(high, count).clip(1, limit)
+
+
+def occupancy_of(
+    prompt_tokens: Sequence[int], group_size: int, new_tokens: int, room: Room, lengths: np.ndarray
+) -> Occupancy:
+    """`lengths`: tokens of each completion."""
+    schedule = Schedule(prompt_tokens, group_size, new_tokens, room)
+    ended: list[int] = []
+    most_rows = steps = sampled = dropped = tokens_again = 0
+    held = 0.0
+    while not schedule.done:
+        before_N = schedule.time_N.copy()
+        look = schedule.look(ended)
+        rows = np.array(look.running, dtype=np.int64)
+        dropped += len(look.dropped)
+        tokens_again += int(before_N[list(look.dropped)].sum())
+        most_rows = max(most_rows, len(rows))
+        # A row's first token is sampled when it starts, the others in decoding steps.
+        left = np.minimum(lengths[rows] - schedule.time_N[rows], TOKENS_BETWEEN_LOOKS)
+        now = int(left.max(initial=0))
+        prompts = sum(prompt_tokens[problem] for problem in {n // group_size for n in look.running})
+        held += now * (prompts + float((schedule.time_N[rows] + left / 2).sum()))
+        steps, sampled = steps + now, sampled + int(left.sum())
+        schedule.advance(TOKENS_BETWEEN_LOOKS)
+        ended = rows[lengths[rows] <= schedule.time_N[rows]].tolist()
+    steps = max(steps, 1)
+    in_use = held / (steps * room.blocks * BLOCK_TOKENS)
+    return Occupancy(most_rows, sampled / steps, steps, dropped, tokens_again, in_use)

@@ -1,0 +1,39 @@
+"""Rows at once, drops and the use of the cache for given lengths, worked out by hand."""
+
+import numpy as np
+import pytest
+
+from grpo.rollout.occupancy import Occupancy, drawn_lengths, occupancy_of
+from grpo.rollout.schedule import Room
+
+
+def test_even_lengths_by_hand() -> None:
+    """One prompt of 64 tokens and 2 completions of 33: 32 steps of 2 rows, then both have ended. The cache of 4 blocks
+    holds 64 + 2 · (1 + 32 / 2) tokens on average."""
+    found = occupancy_of([64], 2, 64, Room(blocks=4, rows=8), np.array([33, 33]))
+    assert found == Occupancy(2, 2.0, 32, dropped=0, tokens_again=0, in_use=(64 + 34) / 256)
+
+
+def test_a_row_that_ends_early_by_hand() -> None:
+    """Completions of 1, 11 and 43 tokens: 10 steps of two rows, 22 of one, and 10 of one after the second look."""
+    found = occupancy_of([64], 3, 64, Room(blocks=4, rows=8), np.array([1, 11, 43]))
+    assert (found.most_rows, found.steps, found.mean_rows) == (3, 42, (10 + 42) / 42)
+
+
+def test_a_dropped_row_is_sampled_again() -> None:
+    """As in test_schedule.py: 7 blocks hold a prompt and two rows up to 160 tokens, so the second is dropped at 161
+    tokens and starts again when the first has ended."""
+    found = occupancy_of([64], 2, 256, Room(blocks=7, rows=4), np.array([256, 256]))
+    assert (found.most_rows, found.dropped, found.tokens_again) == (2, 1, 161)
+    assert (found.steps, found.mean_rows) == (255 + 255, (255 + 160 + 255) / 510)
+
+
+@pytest.mark.parametrize(("mean", "limit"), [(100, 1024), (512, 1024), (1000, 1024), (1, 8)])
+def test_drawn_lengths_have_their_mean(mean: int, limit: int) -> None:
+    lengths = drawn_lengths(200_000, mean, limit)
+    assert lengths.mean() == pytest.approx(mean, rel=0.01)
+    assert (lengths.min(), lengths.max()) == (1, limit if mean > 1 else 1)
+
+
+def test_lengths_at_the_limit() -> None:
+    assert drawn_lengths(3, 64, 64).tolist() == [64, 64, 64]
