@@ -68,7 +68,8 @@ def test_norm(dtype: torch.dtype, bound: float) -> None:
     assert found.dtype == dtype
     assert error(found, expected) < bound
     total = already.clone()
-    narrow, weight_grad = kernels.norm_backward(grad, x, scale, weight, total)
+    narrow, again, weight_grad = kernels.norm_backward(grad, x, scale, weight, total)
+    assert torch.equal(again, found)
     assert error(total, already.double() + wide_x.grad) < 3e-6
     assert error(narrow, already.double() + wide_x.grad) < bound
     assert error(weight_grad, wide_weight.grad) < 3e-6

@@ -65,13 +65,14 @@ def test_norm() -> None:
         x.at(0, COLUMNS).copy_(random(COLUMNS))
         weight = random(COLUMNS, seed=1)[0]
         kernels._norm[(ROWS,)](x.pointer, weight, out.pointer, scale, 1e-5, 1, stride, C=COLUMNS, BLOCK=COLUMNS)
-        grad, parts = Rows(stride), torch.zeros(ROWS, COLUMNS, device=DEVICE)
+        grad, again, parts = Rows(stride), Rows(stride), torch.zeros(ROWS, COLUMNS, device=DEVICE)
         grad.at(0, COLUMNS).copy_(random(COLUMNS, seed=2))
         kernels._norm_backward[(ROWS,)](
-            grad.pointer, x.pointer, scale, weight, grad.pointer, grad.pointer, parts, ROWS, 1, stride, stride,
+            grad.pointer, x.pointer, scale, weight, grad.pointer, grad.pointer, again.pointer, parts, ROWS, 1, stride,
+            stride,
             C=COLUMNS, BLOCK=COLUMNS, ONTO=True,
         )  # fmt: skip
-        return torch.cat([out.at(0, COLUMNS), grad.at(0, COLUMNS), parts.half()], dim=1)
+        return torch.cat([*(rows.at(0, COLUMNS) for rows in (out, again, grad)), parts.half()], dim=1)
 
     near_and_far(run, COLUMNS, FAR)
 

@@ -123,9 +123,10 @@ def _through_norm(
     state: PassState,
 ) -> None:
     """Backward pass of maps(norm(x)): adds the gradient of x to `sum_TC`, the residual's, in place."""
-    normal_TC, _ = kernels.norm(x_TC, norm.weight, norm.variance_epsilon, state.dtype)
+    state.narrow_TC, normal_TC, grad_C = kernels.norm_backward(
+        maps.input_grad(grad), x_TC, scale_T, norm.weight, sum_TC
+    )
     maps.accumulate_grad(grad, normal_TC)
-    state.narrow_TC, grad_C = kernels.norm_backward(maps.input_grad(grad), x_TC, scale_T, norm.weight, sum_TC)
     add_gradient(norm.weight, grad_C)
 
 
@@ -194,6 +195,6 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, grad_TC: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         (x_TC, scale_T), norm, state = ctx.saved_tensors, ctx.norm, ctx.state
         sum_TC = torch.zeros_like(x_TC)
-        state.narrow_TC, grad_C = kernels.norm_backward(grad_TC.contiguous(), x_TC, scale_T, norm.weight, sum_TC)
+        state.narrow_TC, _, grad_C = kernels.norm_backward(grad_TC.contiguous(), x_TC, scale_T, norm.weight, sum_TC)
         add_gradient(norm.weight, grad_C)
         return sum_TC, None, None

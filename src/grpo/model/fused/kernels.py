@@ -55,8 +55,8 @@ def norm_heads(
 
 @triton.jit(do_not_specialize=["rows"])
 def _norm_backward(
-    grad_ptr, x_ptr, scale_ptr, weight_ptr, sum_ptr, narrow_ptr, weight_grad_ptr, rows, PER, STRIDE, GRAD_STRIDE,
-    C: tl.constexpr, BLOCK: tl.constexpr, ONTO: tl.constexpr,
+    grad_ptr, x_ptr, scale_ptr, weight_ptr, sum_ptr, narrow_ptr, out_ptr, weight_grad_ptr, rows, PER, STRIDE,
+    GRAD_STRIDE, C: tl.constexpr, BLOCK: tl.constexpr, ONTO: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK)
@@ -76,6 +76,7 @@ def _norm_backward(
         if ONTO:
             grad += tl.load(sum_ptr + place + column, inside, 0.0)
             tl.store(sum_ptr + place + column, grad, inside)
+            tl.store(out_ptr + place + column, (normal * weight).to(out_ptr.dtype.element_ty), inside)
         tl.store(narrow_ptr + grad_place + column, grad.to(narrow_ptr.dtype.element_ty), inside)
         row += tl.num_programs(0)
     tl.store(weight_grad_ptr + program * C + column, weight_grad, inside)
@@ -83,16 +84,17 @@ def _norm_backward(
 
 def norm_backward(
     grad_TC: torch.Tensor, x_TC: torch.Tensor, scale_T: torch.Tensor, weight_C: torch.Tensor, sum_TC: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adds the gradient of a norm's input to `sum_TC`, in place. Returns (the sum rounded, the weight's gradient)."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Adds the gradient of a norm's input to `sum_TC`, in place. Returns (the sum rounded, the norm's output again, the
+    weight's gradient)."""
     T, C = x_TC.shape
-    narrow_TC, programs = torch.empty_like(grad_TC), min(T, PROGRAMS)
+    narrow_TC, out_TC, programs = torch.empty_like(grad_TC), torch.empty_like(grad_TC), min(T, PROGRAMS)
     parts = x_TC.new_empty(programs, C, dtype=torch.float32)
     _norm_backward[(programs,)](
-        grad_TC, x_TC, scale_T, weight_C, sum_TC, narrow_TC, parts, T, 1, C, C,
+        grad_TC, x_TC, scale_T, weight_C, sum_TC, narrow_TC, out_TC, parts, T, 1, C, C,
         C=C, BLOCK=triton.next_power_of_2(C), ONTO=True, num_warps=_warps(C),
     )  # fmt: skip
-    return narrow_TC, parts.sum(dim=0)
+    return narrow_TC, out_TC, parts.sum(dim=0)
 
 
 def norm_heads_backward(
@@ -103,8 +105,8 @@ def norm_heads_backward(
     programs = min(rows, PROGRAMS)
     parts = x_TE.new_empty(programs, D, dtype=torch.float32)
     _norm_backward[(programs,)](
-        grad_TE, x_TE, scale, weight_D, grad_TE, grad_TE, parts, rows, heads, x_TE.stride(0), grad_TE.stride(0),
-        C=D, BLOCK=triton.next_power_of_2(D), ONTO=False, num_warps=1,
+        grad_TE, x_TE, scale, weight_D, grad_TE, grad_TE, grad_TE, parts, rows, heads, x_TE.stride(0),
+        grad_TE.stride(0), C=D, BLOCK=triton.next_power_of_2(D), ONTO=False, num_warps=1,
     )  # fmt: skip
     return parts.sum(dim=0)
 
