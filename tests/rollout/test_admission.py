@@ -159,6 +159,14 @@ def test_an_embedded_model_in_any_room(blocks: int, rows: int, tokens: int) -> N
     assert rollout.late
 
 
+def test_looks_change_no_bit_where_nothing_starts_late() -> None:
+    case = arithmetic()
+    rollout = case.rollout(case.schedule(Room(blocks=1000, rows=12), 3), 3)
+    for (tokens, logp), (same_tokens, same_logp) in zip(rollout.completions, case.whole().completions, strict=True):
+        assert tokens.tolist() == same_tokens.tolist()
+        assert logp.tobytes() == same_logp.tobytes()
+
+
 def test_dropped_rows_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo.rollout.schedule.BLOCK_TOKENS", 4)
     case = arithmetic(new_tokens=32)
@@ -167,6 +175,21 @@ def test_dropped_rows_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
     rollout = case.rollout(case.schedule(Room(blocks=20, rows=12), 5), 5)
     check_same(rollout, case.whole())
     assert rollout.dropped
+
+
+def test_a_row_at_its_limit_stays_until_the_next_compaction() -> None:
+    """It is fed with the others for a while: its position stays within the model's, and its tokens are not replaced."""
+    policy = random_policy("gpt2")  # 256 learned positions
+    policy.end_tokens = frozenset()
+    case = Case(policy, [[5] * 240, [7] * 3])
+    decoding = StepDecoding(policy, case.prompts, case.noise_NL, case.sampling, None)
+    decoding.change(Look(started=(0,), dropped=(), running=(0,), finished=()))
+    assert decoding.decode(4) == []
+    decoding.change(Look(started=(1, 2, 3, 4, 5), dropped=(), running=(0, 1, 2, 3, 4, 5), finished=()))
+    assert decoding.decode(14) == [0]  # 1 + 4 + 11 tokens
+    assert decoding.completion_M.tolist() == [0, 1, 2, 3, 4, 5]
+    assert decoding.decode(32) == [1, 2, 3, 4, 5]
+    check_same(Rollout([*zip(*decoding.read(range(6))[:2], strict=True)]), case.whole())
 
 
 def arithmetic(new_tokens: int = 64) -> Case:
