@@ -32,7 +32,9 @@ MAX_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch
 SHARE_OF_FREE = 0.85
 """Share of the free memory that a run with an automatic token budget may fill. The rest is a safety margin."""
 BYTES_PER_COMPLETION = 400
-"""Approximate size of one completion in the record."""
+"""Approximate size of one completion in the record, without its text and tokens."""
+BYTES_PER_TOKEN = 28
+"""Of a completion whose tokens are recorded: the token, and up to six values of it."""
 
 
 def preflight(
@@ -118,11 +120,10 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
     while not folder.exists():
         folder = folder.parent
     weights = sum(weight.nbytes for _, weight in policy.trainable())
-    completions = config.steps * config.prompts_per_step * config.group_size
     # A checkpoint has the weights and Adam's two moments, the same for a critic, and a reference that is refreshed. On
     # the disk are the newest `keep`, the best, and the one being written.
     copies = 3 * (1 + needs(config.loss, config.critic).critic) + (config.loss.refresh > 0)
-    needed = copies * weights * (config.checkpoints.keep + 2) + BYTES_PER_COMPLETION * completions
+    needed = copies * weights * (config.checkpoints.keep + 2) + recorded_bytes(config, len(policy.tokenizer))
     if run_path is not None:
         needed -= sum(path.stat().st_size for path in run_path.rglob("*") if path.is_file())
     free = shutil.disk_usage(folder).free
@@ -131,6 +132,18 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
             f"field system.runs: {folder} has {readable(free)} free and the run needs about {readable(needed)}; "
             "free space, choose another folder, or keep fewer checkpoints (--checkpoints.keep)"
         )
+
+
+def recorded_bytes(config: Config, vocabulary: int) -> int:
+    """Most bytes of a run's completions in its record, with texts of full length.
+
+    >>> recorded_bytes(Config(steps=10, prompts_per_step=4, group_size=8, max_new_tokens=1000), 50_000)
+    3648000
+    """
+    characters = 4 if vocabulary > 1000 else 1  # of a token
+    completion = BYTES_PER_COMPLETION + characters * config.max_new_tokens
+    traced = config.system.token_groups * config.group_size * BYTES_PER_TOKEN * config.max_new_tokens
+    return config.steps * (config.prompts_per_step * config.group_size * completion + traced)
 
 
 @dataclass(frozen=True)
