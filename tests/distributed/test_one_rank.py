@@ -71,9 +71,9 @@ def one_long(world: World) -> AbstractContextManager[Any]:
         tokens, logprobs = (np.resize(array, 200) for array in (first.tokens, first.logprobs))
         return replace(group, completions=(replace(first, tokens=tokens, logprobs=logprobs), *others))
 
-    def sampling_batches(engine: Engine, *arguments: Any) -> Iterator[list[Group]]:
+    def sampling_batches(engine: Engine, *arguments: Any) -> Iterator[dict[int, Group]]:
         for groups in real(engine, *arguments):
-            yield [lengthened(group) for group in groups]
+            yield {number: lengthened(group) for number, group in groups.items()}
 
     return mock.patch.object(Engine, "sampling_batches", sampling_batches)
 

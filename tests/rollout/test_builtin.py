@@ -224,11 +224,13 @@ def test_sampling_batches_change_nothing(max_concurrent: int) -> None:
         assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
 
 
-def test_rows_that_fit_follow_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_and_blocks_follow_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = random_policy("llama")
     # Keys and values: 2 layers x 2 x 2 heads x 8 wide x 4 bytes = 256 bytes a token; 12 bytes a logit of 48.
     monkeypatch.setattr("grpo.rollout.builtin.free_memory", lambda _: 1_000_000)
     assert Engine(policy).rows_that_fit(10, 30) == int(0.4 * 1_000_000 / (256 * 40 + 12 * 48)) == 36
+    # Under CUDA graphs, blocks of 64 tokens beside the logits of 20 rows.
+    assert Engine(policy).blocks_that_fit(20) == int((400_000 - 20 * 12 * 48) / (256 * 64)) == 23
 
 
 def test_sampling_leaves_the_weights_alone() -> None:

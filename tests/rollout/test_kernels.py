@@ -22,8 +22,10 @@ from helpers.policies import random_policy
 pytest.importorskip("triton")
 
 from grpo.rollout.cuda import kernels
-from grpo.rollout.cuda.slots import Capacity, DecodeBatch
+from grpo.rollout.cuda.kv_cache import Tables
+from grpo.rollout.cuda.slots import Capacity, DecodeBatch, Rows
 from grpo.rollout.noise import philox
+from grpo.rollout.schedule import BLOCK_TOKENS as BLOCK
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter multiplies no bfloat16 matrices.
@@ -40,98 +42,145 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float(gap) if torch.isfinite(gap) else float("inf")
 
 
-def batch_of(
-    first: list[int], slots: list[int], starts: list[int], lengths: list[int], time: int, group_size: int, prompt=()
-):
-    integers = lambda values: torch.tensor(values, dtype=torch.int32, device=DEVICE)  # noqa: E731
+def integers(values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=DEVICE)
+
+
+def batch_of(owners: list[int], times: list[int], prompt_of: list[int], lengths: list[int], group_size: int = 1):
+    starts = [sum(p < place for p in prompt_of) for place in range(len(lengths) + 1)]
     return SimpleNamespace(
-        first_B=integers(first),
-        slot_B=integers(slots),
+        owner_B=integers(owners),
+        time_B=integers(times),
+        first_B=integers([lengths[p] for p in prompt_of]),
+        prompt_B=integers(prompt_of),
         start_P=integers(starts),
         length_P=integers(lengths),
-        time=integers([time]),
         group_size=group_size,
-        prompt_B=integers(list(prompt)),
     )
+
+
+def tables_of(own: dict[int, int], prompts: list[int], shuffled: int = 0) -> Tables:
+    """Blocks for the tokens of completions, by number, and of prompts, in random order; block 0 is spare."""
+    counts = [*(-(-tokens // BLOCK) for tokens in [*own.values(), *prompts])]
+    order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(shuffled)) + 1
+    rows = [row.int() for row in order.split(counts)]
+    own_NT = torch.zeros(max(own) + 1, max(counts[: len(own)]), dtype=torch.int32)
+    prompt_PT = torch.zeros(len(prompts), max(counts[len(own) :]), dtype=torch.int32)
+    for owner, row in zip(own, rows, strict=False):
+        own_NT[owner, : len(row)] = row
+    for place, row in enumerate(rows[len(own) :]):
+        prompt_PT[place, : len(row)] = row
+    return Tables(own_NT.to(DEVICE), prompt_PT.to(DEVICE), prompt_PT.to(DEVICE))
+
+
+def pool_of(tables: Tables, K: int, D: int, dtype: torch.dtype, seed: int) -> kernels.KeyValues:
+    blocks = 1 + max(int(tables.own_NT.max()), int(tables.prompt_PT.max()))
+    k, v = (random(blocks, K, BLOCK, D, dtype=dtype, seed=seed + i) for i in range(2))
+    return k, v
+
+
+def sequence(values: torch.Tensor, table: torch.Tensor, tokens: int) -> torch.Tensor:
+    """[K, tokens, D] in order."""
+    return values[table.long()].transpose(0, 1).flatten(1, 2)[:, :tokens].double().cpu()
 
 
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize(("dtype", "bound"), DTYPES)
 def test_rotate_and_store(dtype: torch.dtype, bound: float, normed: bool) -> None:
-    H, K, D, time = 3, 1, 12, 2
+    """Two rows: the third token of the first, and the 66th of the second, which begins its second block."""
+    H, K, D = 3, 1, 12
     qkv = random(2, (H + 2 * K) * D, dtype=dtype)
     given = qkv.clone().double().view(2, H + 2 * K, D)
-    angle = torch.arange(9.0)[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.03, 0.01, 0.003])
+    angle = torch.arange(80.0)[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.03, 0.01, 0.003])
     rotation = angle.cos().to(dtype).to(DEVICE), angle.sin().to(dtype).to(DEVICE)
-    own = tuple(torch.full((4, K, 5, D), 7.0, dtype=dtype, device=DEVICE) for _ in "kv")
+    tables = tables_of({2: 3, 0: 66}, [3, 6])
+    pool = tuple(torch.full((6, K, BLOCK, D), 7.0, dtype=dtype, device=DEVICE) for _ in "kv")
     norms = (random(D, dtype=dtype, seed=3), random(D, dtype=dtype, seed=4), 1e-6) if normed else None
-    kernels.rotate_and_store(qkv, own, rotation, batch_of([3, 6], [2, 0], [], [], time, 1), H, norms)
+    batch = batch_of([2, 0], [3, 66], [0, 1], [3, 6])
+    kernels.rotate_and_store(qkv, pool, tables.own_NT, rotation, batch, H, norms)
     turned = given.clone()
     if norms:
         scale = (given.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()
         turned[:, :H] = (given * scale)[:, :H] * norms[0].double()
         turned[:, H:] = (given * scale)[:, H:] * norms[1].double()
-    cos, sin = (table.double()[[5, 8]][:, None] for table in rotation)
+    cos, sin = (table.double()[[3 + 2, 6 + 65]][:, None] for table in rotation)
     low, high = turned.chunk(2, dim=-1)
     turned = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
-    assert error(qkv.view(2, -1, D)[:, :H], turned[:, :H]) < bound
-    for row, slot in ((0, 2), (1, 0)):
-        assert error(own[0][slot, :, time], turned[row, H : H + K]) < bound
-        assert error(own[1][slot, :, time], given[row, H + K :]) < bound
-    untouched = torch.ones(4, 5, dtype=torch.bool)
-    untouched[[2, 0], time] = False
-    assert (own[0][:, 0][untouched] == 7).all()
+    assert error(qkv.view(2, -1, D)[:, : H + K], turned[:, : H + K]) < bound
+    untouched = torch.ones(6, BLOCK, dtype=torch.bool)
+    for row, owner, index in ((0, 2, 2), (1, 0, 65)):
+        block = int(tables.own_NT[owner, index // BLOCK])
+        assert error(pool[0][block, :, index % BLOCK], turned[row, H : H + K]) < bound
+        assert error(pool[1][block, :, index % BLOCK], given[row, H + K :]) < bound
+        untouched[block, index % BLOCK] = False
+    assert (pool[0][:, 0].cpu()[untouched] == 7).all()
 
 
-@pytest.mark.parametrize("window", [None, 5])
-@pytest.mark.parametrize(("dtype", "bound"), DTYPES)
-def test_attention(dtype: torch.dtype, bound: float, window: int | None) -> None:
-    """Three prompts, the middle one without rows; the first longer than one program reads."""
-    H, K, D, Q, L, time = 6, 2, 24, 320, 70, 66
-    lengths, starts, prompt_of = [300, 40, 9], [0, 2, 2, 3], [0, 0, 2]
-    prompts = tuple(random(3, K, Q, D, dtype=dtype, seed=seed) for seed in (1, 2))
-    own = tuple(random(5, K, L, D, dtype=dtype, seed=seed) for seed in (3, 4))
-    q = random(3, H * D, dtype=dtype, seed=5)
-    slots = [4, 1, 0]
-    batch = batch_of([lengths[p] for p in prompt_of], slots, starts, lengths, time, group_size=2)
-    scratch = tuple(torch.full((2, 3, H, *rest), float("nan"), device=DEVICE) for rest in ((D,), (), ()))
-    out = kernels.attention(q, own, prompts, batch, scratch, H, 0.3, window)
-    expected = torch.empty(3, H, D, dtype=torch.float64)
-    for row, (prompt, slot) in enumerate(zip(prompt_of, slots, strict=True)):
+def expected_attention(q, pool, tables, batch, H, scale, window) -> torch.Tensor:
+    """In float64, one row and head at a time."""
+    (_, K, _, D), rows = pool[0].shape, len(batch.owner_B)
+    expected = torch.empty(rows, H, D, dtype=torch.float64)
+    for row in range(rows):
+        owner, place, time = int(batch.owner_B[row]), int(batch.prompt_B[row]), int(batch.time_B[row])
+        length = int(batch.length_P[place])
+        k_KSD, v_KSD = (
+            torch.cat([sequence(x, tables.prompt_PT[place], length), sequence(x, tables.own_NT[owner], time)], dim=1)
+            for x in pool
+        )
         for head in range(H):
-            k, v = (
-                torch.cat([shared[prompt, head // 3, : lengths[prompt]], mine[slot, head // 3, : time + 1]])
-                .double()
-                .cpu()
-                for shared, mine in zip(prompts, own, strict=True)
-            )
+            k, v = k_KSD[head * K // H], v_KSD[head * K // H]
             k, v = (k, v) if window is None else (k[-window:], v[-window:])
-            weights = torch.softmax(k @ q[row].double().cpu().view(H, D)[head] * 0.3, dim=0)
+            weights = torch.softmax(k @ q[row, : H * D].double().cpu().view(H, D)[head] * scale, dim=0)
             expected[row, head] = weights @ v
-    assert error(out.view(3, H, D), expected) < bound
+    return expected
 
 
-@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("window", [None, 5, 100])
+@pytest.mark.parametrize(("dtype", "bound"), DTYPES)
+def test_attention(dtype: torch.dtype, bound: float, window: int | None, splits: int) -> None:
+    """Rows of different age. Three prompts, the middle one without rows; the first longer than one program reads."""
+    H, K, D = 6, 2, 24
+    batch = batch_of([4, 1, 0], [67, 1, 200], [0, 0, 2], [300, 40, 9], group_size=2)
+    tables = tables_of({4: 67, 1: 1, 0: 200}, [300, 40, 9])
+    pool = pool_of(tables, K, D, dtype, seed=1)
+    q = random(3, H * D, dtype=dtype, seed=5)
+    partial = tuple(torch.full((2 + splits, 3, H, *rest), float("nan"), device=DEVICE) for rest in ((D,), (), ()))
+    out = kernels.attention(q, pool, tables, batch, partial, H, 0.3, window, splits)
+    assert error(out.view(3, H, D), expected_attention(q, pool, tables, batch, H, 0.3, window)) < bound
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("window", [None, 5, 100])
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize(("dtype", "bound"), DTYPES)
-def test_one_kernel_does_what_three_do(dtype: torch.dtype, bound: float, normed: bool, window: int | None) -> None:
-    H, K, D, Q, L, time = 6, 2, 24, 80, 70, 66
-    lengths, starts, prompt_of, slots = [77, 40, 9], [0, 2, 2, 3], [0, 0, 2], [4, 1, 0]
-    prompts = tuple(random(3, K, Q, D, dtype=dtype, seed=seed) for seed in (1, 2))
+def test_one_kernel_does_what_three_do(
+    dtype: torch.dtype, bound: float, normed: bool, window: int | None, splits: int
+) -> None:
+    H, K, D = 6, 2, 24
+    lengths = [77, 40, 9]
+    batch = batch_of([4, 1, 0], [67, 1, 150], [0, 0, 2], lengths, group_size=2)
+    tables = tables_of({4: 67, 1: 1, 0: 150}, lengths)
+    pools = [pool_of(tables, K, D, dtype, seed=1) for _ in "ab"]
     qkv = random(3, (H + 2 * K) * D, dtype=dtype, seed=5)
-    angle = torch.arange(150.0)[:, None] * torch.rand(D // 2, generator=torch.Generator().manual_seed(1))
+    angle = torch.arange(240.0)[:, None] * torch.rand(D // 2, generator=torch.Generator().manual_seed(1))
     rotation = angle.cos().to(dtype).to(DEVICE), angle.sin().to(dtype).to(DEVICE)
     norms = (random(D, dtype=dtype, seed=3), random(D, dtype=dtype, seed=4), 1e-6) if normed else None
-    batch = batch_of([lengths[p] for p in prompt_of], slots, starts, lengths, time, group_size=2, prompt=prompt_of)
-    own = [tuple(random(5, K, L, D, dtype=dtype, seed=seed) for seed in (3, 4)) for _ in "ab"]
-    scratch = tuple(torch.zeros(1, 3, H, *rest, device=DEVICE) for rest in ((D,), (), ()))
+    partial = tuple(torch.full((1 + splits, 3, H, *rest), float("nan"), device=DEVICE) for rest in ((D,), (), ()))
     apart = qkv.clone()
-    kernels.rotate_and_store(apart, own[0], rotation, batch, H, norms)
-    expected = kernels.attention(apart, own[0], prompts, batch, scratch, H, 0.3, window)
-    found = kernels.whole_attention(qkv, own[1], prompts, rotation, batch, H, 0.3, window, norms)
+    kernels.rotate_and_store(apart, pools[0], tables.own_NT, rotation, batch, H, norms)
+    expected = kernels.attention(apart, pools[0], tables, batch, partial, H, 0.3, window)
+    assert error(expected.view(3, H, D), expected_attention(apart, pools[0], tables, batch, H, 0.3, window)) < bound
+    found = kernels.whole_attention(qkv, pools[1], tables, rotation, batch, partial, H, 0.3, window, norms, splits)
     assert error(found, expected) < bound
-    for a, b in zip(*own, strict=True):
+    for a, b in zip(*pools, strict=True):
         assert error(a, b) < bound / 100
+
+
+def test_few_rows_are_split_among_many_programs() -> None:
+    """Two key heads: 512 programs for 8, 64 and 128 rows; never more than half of a row's blocks."""
+    assert [kernels.splits(rows, 2, 68) for rows in (8, 64, 128, 256, 512)] == [32, 4, 2, 1, 1]
+    assert [kernels.splits(8, 3, blocks) for blocks in (3, 4, 12, 400)] == [1, 2, 6, 21]
 
 
 def test_noise_is_the_plain_generators_bit_for_bit() -> None:
@@ -156,34 +205,38 @@ def test_sampled_tokens(temperature: float) -> None:
     source = (torch.arange(B, device=DEVICE) % 4).int()
     noise = torch.rand(B, L, generator=torch.Generator().manual_seed(7)).to(DEVICE)
     noise[0, 1], noise[1, 1] = 0.0, 1 - 2**-24
-    integers = lambda *shape: torch.zeros(*shape, dtype=torch.int32, device=DEVICE)  # noqa: E731
     expected, expected_logp = sample_token(logits[source.long()], noise[:, 1], temperature)
     ends = expected[5:6].int()
-    slots = torch.randperm(B, generator=torch.Generator().manual_seed(0)).int().to(DEVICE)
+    owners = torch.randperm(B, generator=torch.Generator().manual_seed(0)).int().to(DEVICE)
     active = torch.ones(B, dtype=torch.int32, device=DEVICE)
     active[3] = 0
-    by_slot = torch.empty_like(noise)
-    by_slot[slots.long()] = noise
-    batch = SimpleNamespace(slot_B=slots, active_B=active, token_B=integers(B), time=integers(1) + 1)
+    by_owner = torch.empty_like(noise)
+    by_owner[owners.long()] = noise
+    batch = SimpleNamespace(
+        owner_B=owners, active_B=active, token_B=torch.full_like(owners, -1), time_B=torch.ones_like(owners)
+    )
+    limits = torch.full_like(owners, L)
+    limits[owners[7].long()] = 2
     results = SimpleNamespace(
-        noise_SL=by_slot,
-        tokens_SL=integers(B, L) - 1,
-        logp_SL=torch.zeros(B, L, device=DEVICE),
-        length_S=integers(B) + L,
+        noise_NL=by_owner,
+        tokens_NL=torch.full((B, L), -1, dtype=torch.int32, device=DEVICE),
+        logp_NL=torch.zeros(B, L, device=DEVICE),
+        length_N=torch.zeros_like(owners),
+        limit_N=limits,
         ends=ends,
     )
     scratch = torch.empty(B, 3, device=DEVICE), torch.empty(B, 3, device=DEVICE)
     inverse_temperature = torch.tensor([1 / temperature if temperature else 0.0], device=DEVICE)
     kernels.sample_tokens(logits, source, batch, results, inverse_temperature, scratch)
-    assert batch.token_B.tolist() == expected.tolist()
-    places = slots.long()
+    places = owners.long()
     wrote = torch.ones(B, dtype=torch.bool, device=DEVICE)
     wrote[3] = False
-    assert torch.equal(results.tokens_SL[places, 1][wrote].long(), expected[wrote])
-    assert results.tokens_SL[places[3], 1] == -1, "a finished row writes nothing"
-    torch.testing.assert_close(results.logp_SL[places, 1][wrote], expected_logp[wrote], atol=1e-5, rtol=1e-5)
-    ended = (expected == ends[0]) & wrote
-    assert torch.equal(results.length_S[places], torch.where(ended, 2, L).int())
+    assert torch.equal(batch.token_B.long(), torch.where(wrote, expected, -1)), "a finished row samples nothing"
+    assert torch.equal(results.tokens_NL[places, 1].long(), torch.where(wrote, expected, -1))
+    assert torch.equal(batch.time_B, torch.where(wrote, 2, 1).int())
+    torch.testing.assert_close(results.logp_NL[places, 1][wrote], expected_logp[wrote], atol=1e-5, rtol=1e-5)
+    ended = ((expected == ends[0]) | (torch.arange(B, device=DEVICE) == 7)) & wrote
+    assert torch.equal(results.length_N[places], torch.where(ended, 2, 0).int()), "by its end token or its limit"
     assert torch.equal(active == 0, ended | ~wrote)
 
 
@@ -191,17 +244,20 @@ def test_sampled_tokens(temperature: float) -> None:
 def test_compaction_moves_active_rows_to_the_front(rows_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four prompts of three rows in a batch of eleven: the first loses one row, the second all, the third two."""
     monkeypatch.setattr("grpo.rollout.cuda.kernels.compaction.ROWS_AT_ONCE", rows_at_once)
-    batch = DecodeBatch(Capacity(rows=13, prompts=5, columns=64, new_tokens=4, group_size=3), torch.device(DEVICE))
-    batch.start([20, 21, 22, 23], group_size=3)
+    capacity = Capacity(completions=20, rows=13, prompts=5, prompt_tokens=64, new_tokens=4, group_size=3, blocks=40)
+    batch = DecodeBatch(capacity, torch.device(DEVICE))
+    times = [1, 2, 3, 1, 2, 3, 1, 2, 3, 4, 5, 6]
+    batch.fill(Rows(range(12), times, [place for place in range(4) for _ in range(3)], [20, 21, 22, 23]))
     assert batch.start_P.tolist() == [0, 3, 6, 9, 12, 12]
     batch.token_B.copy_(torch.arange(100, 113))
-    batch.active_B[12:] = 0
+    batch.active_B[:12] = 1
     batch.compact(13)
-    assert (batch.count.item(), batch.slot_B.tolist()) == (12, [*range(12), 13])
+    assert (batch.count.item(), batch.owner_B.tolist()) == (12, [*range(12), 20])
     batch.active_B[[1, 3, 4, 5, 6, 8]] = 0
     batch.compact(12)
     assert batch.count.item() == 6
-    assert batch.slot_B[:12].tolist() == [0, 2, 7, 9, 10, 11] + 6 * [13], "finished rows share the last slot"
+    assert batch.owner_B[:12].tolist() == [0, 2, 7, 9, 10, 11] + 6 * [20], "finished rows share the spare completion"
+    assert batch.time_B[:12].tolist() == [1, 3, 2, 4, 5, 6] + 6 * [1]
     assert batch.token_B[:12].tolist() == [100, 102, 107, 109, 110, 111] + 6 * [0]
     assert batch.prompt_B[:12].tolist() == [0, 0, 2, 3, 3, 3] + 6 * [5]
     assert batch.first_B[:12].tolist() == [20, 20, 22, 23, 23, 23] + 6 * [0]
@@ -214,7 +270,9 @@ def test_compaction_moves_active_rows_to_the_front(rows_at_once: int, monkeypatc
 
 
 def test_batch_sizes() -> None:
-    capacity = Capacity(rows=1000, prompts=1, columns=64, new_tokens=4, group_size=1000)
+    capacity = Capacity(
+        completions=1000, rows=1000, prompts=1, prompt_tokens=64, new_tokens=4, group_size=1000, blocks=2000
+    )
     sizes = sorted({capacity.batch_size(rows) for rows in range(1, 1001)})
     assert sizes == [8, 16, 32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1000]
     assert all(capacity.batch_size(rows) >= rows for rows in range(1, 1001))
@@ -267,12 +325,12 @@ def test_rows_with_a_stop_string_leave_at_the_next_look(monkeypatch: pytest.Monk
     policy = random_policy("llama")
     policy.model.to(DEVICE)
     policy.end_tokens = frozenset()
-    free = Sampling(seed=3, temperature=0.8, max_new_tokens=6)
+    free = Sampling(seed=3, temperature=0.8, max_new_tokens=10)
     texts = [completion.text for completion in Engine(policy).sample(problems, 4, free)[0].completions]
-    runs = [replace(free, stop=(texts[1][2], texts[0][3:5])), free]
+    runs = [replace(free, stop=(texts[1][2:4], texts[0][3:5])), free]
     expected = [Engine(policy).sample(problems, 4, sampling) for sampling in runs]
     monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
-    monkeypatch.setattr("grpo.rollout.cuda.graphs.TOKENS_BETWEEN_LOOKS", 2)
+    monkeypatch.setattr("grpo.rollout.builtin.TOKENS_BETWEEN_LOOKS", 2)
     monkeypatch.setattr("grpo.rollout.cuda.slots.SMALLEST_BATCH", 1)
     monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
     engine = Engine(policy)
@@ -288,9 +346,9 @@ def test_rows_with_a_stop_string_leave_at_the_next_look(monkeypatch: pytest.Monk
     assert smallest[0] < smallest[1] == 4, "rows leave only where there are stop strings"
 
 
-@pytest.mark.parametrize(("at_a_time", "captured"), [(32768, [(2, 16, 0)]), (16, [(1, 16, 0), (1, 16, 1)])])
+@pytest.mark.parametrize(("at_a_time", "captured"), [(32768, [(2, 16)]), (16, [(1, 16)])])
 def test_prompts_of_a_size_are_read_by_one_graph(
-    at_a_time: int, captured: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
+    at_a_time: int, captured: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step asks others; the first of a size compiles, the second is captured, the third replayed."""
     monkeypatch.setattr("grpo.rollout.cuda.prefill.PREFILL_TOKENS", at_a_time)
@@ -311,7 +369,7 @@ def test_prompts_of_a_size_are_read_by_one_graph(
         for a, b in zip(expected, found, strict=True):
             assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
     assert isinstance(engine.graphs, InterpretedDecoding)
-    assert [(s.prompts, s.columns, s.first) for s in engine.graphs.prefill.graphs] == captured, (
+    assert [(s.prompts, s.columns) for s in engine.graphs.prefill.graphs] == captured, (
         "a size asked for once is not captured"
     )
 

@@ -11,7 +11,7 @@ import pytest
 import grpo
 from grpo.config import System
 from grpo.rewards import Pending
-from grpo.rollout.builtin import Engine
+from grpo.rollout.cpu.decoding import StepDecoding
 from grpo.training.annotations import Annotations
 from grpo.training.session import Session
 from helpers.runs import small
@@ -55,25 +55,26 @@ def test_scoring_goes_on_while_the_reference_computes(tmp_path: Path, monkeypatc
     assert row["kl"] >= 0, "the reference was asked"
 
 
-@pytest.mark.parametrize(("rows", "batches"), [(8, 2), (4, 4), (3, 4), (16, 1)])
-def test_a_sampling_batch_is_scored_while_the_next_is_sampled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, batches: int
+@pytest.mark.parametrize(("rows", "expected"), [(16, "DS"), (8, "DSDS"), (4, "DSDSDSDS"), (3, "DDSDSDSDDS")])
+def test_a_group_is_scored_while_others_are_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, expected: str
 ) -> None:
-    """Four groups of four; a sampling batch of three completions waits for the rest of its group."""
+    """Four groups of four, which end between two looks. D: rows are decoded, S: the scoring of finished groups starts.
+    Of three rows at a time, the second three hold the last completion of the first group."""
     events: list[str] = []
-    real_sampled, real_add, real_sample = Engine._sampled, Pending.add, Session.sample
+    real_decode, real_add, real_sample = StepDecoding.decode, Pending.add, Session.sample
 
-    def sampled(self: Engine, *arguments: Any) -> Any:
-        events.append("sampled")
-        return real_sampled(self, *arguments)
+    def decode(self: StepDecoding, tokens: int) -> list[int]:
+        events.append("D")
+        return real_decode(self, tokens)
 
     def add(self: Pending, groups: Any) -> None:
-        events.append("scoring")
+        events.append("S")
         real_add(self, groups)
 
     def sample(*arguments: Any) -> Any:
         with pytest.MonkeyPatch.context() as listening:
-            listening.setattr(Engine, "_sampled", sampled)
+            listening.setattr(StepDecoding, "decode", decode)
             listening.setattr(Pending, "add", add)
             return real_sample(*arguments)
 
@@ -81,5 +82,5 @@ def test_a_sampling_batch_is_scored_while_the_next_is_sampled(
     run = grpo.train(
         small(tmp_path, steps=1, system=System(runs=str(tmp_path), threads=1, max_concurrent_completions=rows))
     )
-    assert events == (["sampled", "sampled", "scoring"] if rows == 3 else ["sampled", "scoring"]) * batches
+    assert "".join(events) == expected
     assert [group["group_index"] for group in run.groups(0)] == [0, 1, 2, 3]

@@ -1,13 +1,15 @@
 """The built-in engine: samples groups from the training weights, in process.
 
-Each prompt is computed once per group. Its completions start from those keys and values, advance together one token at
-a time, and leave the batch as they finish. Completions that memory cannot hold at once are sampled in several sampling
-batches. docs/paths.md lists the ways of decoding. Axis letters: types.py.
+Each prompt is computed once per group. Its completions start from those keys and values, advance one token at a time,
+and leave the batch as they finish; others take their place when memory does not hold all at once. A schedule decides
+which completions run, and a decoding samples their tokens. docs/paths.md lists the ways of decoding, docs/rollout.md
+draws the schedule. Axis letters: types.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,10 +20,11 @@ from grpo.model.device import free_memory
 from grpo.model.fused.weights import has_fixed_rotation
 from grpo.model.policy import Policy
 from grpo.rollout.cpu.decoding import StepDecoding
+from grpo.rollout.decoding import Decoding
 from grpo.rollout.hf_generate import GenerateDecoding
 from grpo.rollout.noise import sampling_noise
 from grpo.rollout.protocol import Sampling
-from grpo.rollout.schedule import Look
+from grpo.rollout.schedule import BLOCK_TOKENS, TOKENS_BETWEEN_LOOKS, Room, Schedule, blocks_of
 from grpo.rollout.stop_strings import StopStrings
 from grpo.types import Completion, Group, Problem
 
@@ -31,84 +34,87 @@ if TYPE_CHECKING:
 SHARE_OF_FREE_MEMORY = 0.4
 """Share of free memory for completions being sampled; gradients, optimizer state and activations need the rest."""
 
-Sampled = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Tokens, log-probabilities and lengths of completions."""
-
 
 class Engine:
-    def __init__(self, policy: Policy, max_concurrent: int = 0):
-        """`max_concurrent`: most completions sampled at once; 0: as many as fit in memory."""
-        self.max_concurrent = max_concurrent
+    def __init__(self, policy: Policy, max_concurrent: int = 0, cache_blocks: int = 0):
+        """`max_concurrent`: most completions sampled at once; 0: as many as the KV cache holds. `cache_blocks`: its
+        blocks of 64 tokens; 0: as many as fit in memory."""
+        self.max_concurrent, self.cache_blocks = max_concurrent, cache_blocks
         self.policy = policy
         self.graphs: GraphDecoding | None = None
 
     def sample(self, problems: Sequence[Problem], group_size: int, sampling: Sampling) -> list[Group]:
         """`group_size` completions of each problem, in order."""
-        return [group for groups in self.sampling_batches(problems, group_size, sampling) for group in groups]
+        found: dict[int, Group] = {}
+        for groups in self.sampling_batches(problems, group_size, sampling):
+            found.update(groups)
+        return [found[number] for number in range(len(problems))]
 
     @torch.no_grad()
     def sampling_batches(
         self, problems: Sequence[Problem], group_size: int, sampling: Sampling
-    ) -> Iterator[list[Group]]:
-        """The groups of `sample`, a sampling batch at a time: as many whole groups as memory holds."""
+    ) -> Iterator[dict[int, Group]]:
+        """The groups of `sample` as they are finished, by the number of their problem."""
         if not problems:  # a rank may have none
             return
-        new_tokens, device = sampling.max_new_tokens, self.policy.device
-        prompts = [self._prompt_tokens(problem, new_tokens) for problem in problems]
-        ids = [problem.id for problem in problems]
-        noise_PGL = sampling_noise(sampling.seed, sampling.purpose, sampling.step, ids, group_size, new_tokens, device)
-        if not self.max_concurrent:
-            self.max_concurrent = self.rows_that_fit(max(map(len, prompts)), new_tokens)
+        prompts = [self._prompt_tokens(problem, sampling.max_new_tokens) for problem in problems]
+        texts = self.policy.texts(prompts)
         stop = StopStrings(self.policy, sampling.stop) if sampling.stop else None
-        parts: list[Sampled] = []
-        for first, last, samples in self._spans(len(problems), group_size):
-            parts.append(self._sampled(prompts[first:last], noise_PGL[first:last, samples], sampling, stop))
-            if samples.stop is not None and samples.stop < group_size:
-                continue  # more samples of this group follow
-            tokens_NL, logp_NL, length_N = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-            completions = self._completions(tokens_NL, logp_NL, length_N, stop)
-            parts = []
-            asked = zip(problems[first:last], prompts[first:last], self.policy.texts(prompts[first:last]), strict=True)
-            yield [
-                Group(
-                    problem,
-                    prompt,
-                    tuple(completions[i * group_size : (i + 1) * group_size]),
-                    self.policy.version,
-                    prompt_text=text,
-                )
-                for i, (problem, prompt, text) in enumerate(asked)
-            ]
+        lengths = [len(prompt) for prompt in prompts]
+        schedule = Schedule(lengths, group_size, sampling.max_new_tokens, self.room(lengths, group_size, sampling))
+        ended: list[int] = []
+        with self._decoding(schedule, problems, prompts, sampling, stop) as decoding:
+            while not schedule.done:
+                look = schedule.look(ended)
+                decoding.change(look)
+                if look.finished:
+                    completions = self._completions(decoding, look.finished, group_size, stop)
+                    yield {
+                        p: Group(
+                            problems[p],
+                            prompts[p],
+                            tuple(completions[i * group_size : (i + 1) * group_size]),
+                            self.policy.version,
+                            prompt_text=texts[p],
+                        )
+                        for i, p in enumerate(look.finished)
+                    }
+                tokens = min(TOKENS_BETWEEN_LOOKS, schedule.left)
+                ended = decoding.decode(tokens) if look.running else []
+                schedule.advance(tokens)
 
-    def _sampled(
-        self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling, stop: StopStrings | None
-    ) -> Sampled:
-        """Sampled completions. They may be longer than `stop` allows: `_completions` cuts them."""
-        if not self.policy.padded and self._can_use_graphs(sampling):
-            return self._decode_on_graphs(prompts, noise_PGL, sampling.temperature, stop)
-        return self._decode(prompts, noise_PGL, sampling, stop)
+    def room(self, prompt_tokens: Sequence[int], group_size: int, sampling: Sampling) -> Room:
+        """What sampling these prompts may hold at once: at most what full length would need. What memory holds is found
+        at the first call and kept."""
+        P, longest, new_tokens = len(prompt_tokens), max(prompt_tokens), sampling.max_new_tokens
+        if self._can_use_graphs(sampling):
+            rows = min(P * group_size, self.max_concurrent or P * group_size)
+            self.cache_blocks = self.cache_blocks or self.blocks_that_fit(rows)
+        else:
+            self.max_concurrent = self.max_concurrent or self.rows_that_fit(longest, new_tokens)
+            rows = min(P * group_size, self.max_concurrent)
+        # Counted by the longest prompt, which varies less from step to step than their sum: graphs are kept.
+        needed = P * blocks_of(longest) + rows * blocks_of(new_tokens)
+        return Room(min(needed, self.cache_blocks or needed), rows)
 
     def rows_that_fit(self, prompt_tokens: int, max_new_tokens: int) -> int:
-        """Number of completions that free memory holds at once."""
+        """Completions of full length that free memory holds at once. Not under CUDA graphs, which hold blocks."""
+        per_row = self._bytes_per_token() * (prompt_tokens + max_new_tokens) + 12 * self.policy.model.config.vocab_size
+        return max(1, int(SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) / per_row))
+
+    def blocks_that_fit(self, rows: int) -> int:
+        """Blocks of keys and values that free memory holds beside the logits of so many rows."""
+        logits = 12 * self.policy.model.config.vocab_size * rows
+        free = SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) - logits
+        return max(1, int(free / (self._bytes_per_token() * BLOCK_TOKENS)))
+
+    def _bytes_per_token(self) -> int:
+        """Those of a token's keys and values; an upper bound for models without attention."""
         config = self.policy.model.config
-        # An upper bound for models without attention.
         heads = getattr(config, "num_attention_heads", 1)
         key_heads = getattr(config, "num_key_value_heads", None) or heads
         width = getattr(config, "head_dim", None) or config.hidden_size // heads
-        per_token = 2 * config.num_hidden_layers * key_heads * width * self.policy.compute_dtype.itemsize
-        per_row = per_token * (prompt_tokens + max_new_tokens) + 12 * config.vocab_size
-        return max(1, int(SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) / per_row))
-
-    def _spans(self, problems: int, group_size: int) -> Iterator[tuple[int, int, slice]]:
-        """Problems [first, last) and a slice of their samples; a group is split only when it does not fit whole."""
-        at_once = self.max_concurrent // group_size
-        if at_once:
-            for first in range(0, problems, at_once):
-                yield first, min(first + at_once, problems), slice(None)
-            return
-        for problem in range(problems):
-            for sample in range(0, group_size, self.max_concurrent):
-                yield problem, problem + 1, slice(sample, min(sample + self.max_concurrent, group_size))
+        return 2 * config.num_hidden_layers * key_heads * width * self.policy.compute_dtype.itemsize
 
     def _prompt_tokens(self, problem: Problem, max_new_tokens: int) -> np.ndarray:
         tokens = self.policy.prompt_tokens(problem)
@@ -136,40 +142,56 @@ class Engine:
             and not sampling.restricted
         )
 
-    def _decode_on_graphs(
-        self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, temperature: float, stop: StopStrings | None
-    ) -> Sampled:
+    @contextmanager
+    def _decoding(
+        self,
+        schedule: Schedule,
+        problems: Sequence[Problem],
+        prompts: Sequence[np.ndarray],
+        sampling: Sampling,
+        stop: StopStrings | None,
+    ) -> Iterator[Decoding]:
+        ids, group_size, device = [problem.id for problem in problems], schedule.group_size, self.policy.device
+        noise_NL = sampling_noise(
+            sampling.seed, sampling.purpose, sampling.step, ids, group_size, sampling.max_new_tokens, device
+        ).flatten(0, 1)
+        if self.policy.padded:
+            yield GenerateDecoding(self.policy, prompts, noise_NL, sampling, stop)
+        elif self._can_use_graphs(sampling):
+            graphs = self._graphs_for(schedule, prompts)
+            graphs.begin(schedule, prompts, noise_NL, sampling.temperature, stop)
+            yield graphs
+        else:
+            yield StepDecoding(self.policy, prompts, noise_NL, sampling, stop)
+
+    def _graphs_for(self, schedule: Schedule, prompts: Sequence[np.ndarray]) -> GraphDecoding:
+        """The graphs of earlier calls, or new ones where those are too small or the weights have moved."""
         from grpo.rollout.cuda.graphs import GraphDecoding
         from grpo.rollout.cuda.slots import Capacity
 
-        P, G, L = noise_PGL.shape
-        lengths = [len(prompt) for prompt in prompts]
-        needed = Capacity(rows=P * G, prompts=P, columns=-(-max(lengths) // 64) * 64, new_tokens=L, group_size=G)
+        needed = Capacity(
+            completions=len(schedule.time_N),
+            rows=schedule.room.rows,
+            prompts=min(len(prompts), schedule.room.rows),
+            prompt_tokens=blocks_of(max(map(len, prompts))) * BLOCK_TOKENS,
+            new_tokens=schedule.new_tokens,
+            group_size=schedule.group_size,
+            blocks=schedule.room.blocks,
+        )
         held = self.graphs
         if held is not None and not held.addresses.match(self.policy.model):
             held = None
         if held is None or not held.capacity.holds(needed):
-            if held is not None and held.capacity.new_tokens == L:
-                needed = held.capacity.joined(needed)
+            needed = needed if held is None else held.capacity.joined(needed)
             self.graphs = held = None  # frees its memory for the next
             self.graphs = held = GraphDecoding(self.policy, needed)
-        held.refresh()
-        return held.run(lengths, held.prefill(prompts), noise_PGL, temperature, stop)
-
-    def _decode(
-        self, prompts: Sequence[np.ndarray], noise_PGL: torch.Tensor, sampling: Sampling, stop: StopStrings | None
-    ) -> Sampled:
-        noise_NL = noise_PGL.flatten(0, 1)
-        everyone = tuple(range(len(noise_NL)))
-        kind = GenerateDecoding if self.policy.padded else StepDecoding
-        decoding = kind(self.policy, prompts, noise_NL, sampling, stop)
-        decoding.change(Look(started=everyone, dropped=(), running=everyone, finished=()))
-        decoding.decode(sampling.max_new_tokens)
-        return decoding.read(everyone)
+        return held
 
     def _completions(
-        self, tokens_NL: np.ndarray, logp_NL: np.ndarray, length_N: np.ndarray, stop: StopStrings | None
+        self, decoding: Decoding, problems: Sequence[int], group_size: int, stop: StopStrings | None
     ) -> list[Completion]:
+        """The completions of these problems, which have all ended. They may be longer than `stop` allows."""
+        tokens_NL, logp_NL, length_N = decoding.read([p * group_size + i for p in problems for i in range(group_size)])
         last_N = tokens_NL[np.arange(len(tokens_NL)), length_N - 1]
         ended_N = np.isin(last_N, list(self.policy.end_tokens))
         tokens_NL, text_length_N = tokens_NL.astype(np.int64), length_N - ended_N

@@ -97,6 +97,11 @@ class Schedule:
         """All completions have ended, and `look` has reported all problems as finished."""
         return bool(self._ended_N.all())
 
+    @property
+    def left(self) -> int:
+        """Most tokens that a row may still sample."""
+        return int(self.new_tokens - self.time_N[self._running_N].min(initial=self.new_tokens))
+
     def look(self, ended: Sequence[int]) -> Look:
         """`ended`: completions whose end is new."""
         finished = self._end(np.array(ended, np.int64))

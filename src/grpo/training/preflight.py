@@ -60,8 +60,8 @@ def preflight(
     check_vocabulary(policy)
     check_lengths(policy, every, config.max_new_tokens)
     check_agreement(config, policy, problems[-2:])
-    prompts = [policy.prompt_tokens(problem) for problem in problems]
-    engine.max_concurrent = engine.max_concurrent or engine.rows_that_fit(max(map(len, prompts)), config.max_new_tokens)
+    lengths = [len(policy.prompt_tokens(problem)) for problem in problems]
+    engine.room(lengths, config.group_size, Sampling(seed=0, temperature=1.0, max_new_tokens=config.max_new_tokens))
     assumptions = [*model_assumptions(policy, problems), *assumptions_of(task)]
     assumptions += dict.fromkeys((*scorer.assumptions, *eval_scorer.assumptions))
     if len(heldout) < config.evaluation.problems:

@@ -148,7 +148,7 @@ class Session(TrainingRun):
         """Completions of the problems, being scored: each group while others are still sampled."""
         pending = Pending(self.scorer, step)
         for groups in self.engine.sampling_batches(problems, self.config.group_size, self.sampling(step)):
-            pending.add(dict(enumerate(groups, start=len(pending.arrived))))
+            pending.add(groups)
         return pending
 
     def score(self, groups: Sequence[Group], step: int) -> list[Group]:

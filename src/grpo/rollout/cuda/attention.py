@@ -9,6 +9,7 @@ from grpo.rollout.cuda import kernels
 from grpo.rollout.cuda.kernels import Rotation
 from grpo.rollout.cuda.kv_cache import KvCache
 from grpo.rollout.cuda.slots import DecodeBatch
+from grpo.rollout.schedule import BLOCK_TOKENS
 
 
 class DecodeAttention:
@@ -20,13 +21,13 @@ class DecodeAttention:
     def fused(self, index: int, qkv_BE: torch.Tensor, layer: Layer) -> torch.Tensor:
         """Rotates queries and keys, stores keys and values, and attends."""
         assert self.rotation is not None
-        cache, batch = self.cache, self.batch
-        own, prompts = cache.own[index], cache.prompts[index]
-        if kernels.fits_one_program(len(qkv_BE), prompts[0]):
-            return kernels.whole_attention(
-                qkv_BE, own, prompts, self.rotation, batch, cache.heads, layer.scale, layer.window, layer.norms
-            )
-        kernels.rotate_and_store(qkv_BE, own, self.rotation, batch, cache.heads, layer.norms)
+        cache, batch, tables, heads = self.cache, self.batch, self.cache.tables, self.cache.heads
+        cached = cache.layers[index]
+        if kernels.fits_one_program(len(qkv_BE), tables, cached):
+            splits = cache.splits(len(qkv_BE))
+            settings = batch, cache.partial, heads, layer.scale, layer.window, layer.norms, splits
+            return kernels.whole_attention(qkv_BE, cached, tables, self.rotation, *settings)
+        kernels.rotate_and_store(qkv_BE, cached, tables.own_NT, self.rotation, batch, heads, layer.norms)
         return self._attention(index, qkv_BE, layer.scale, layer.window)
 
     def attend(
@@ -40,14 +41,14 @@ class DecodeAttention:
     ) -> torch.Tensor:
         """For a stock model, which has rotated queries and keys."""
         B, heads, _, width = query.shape
-        slot_B, time_B = self.batch.slot_B[:B].long(), self.batch.time.long().expand(B)
-        for cached, values in zip(self.cache.own[layer], (key, value), strict=True):
-            cached[slot_B, :, time_B] = values[:, :, 0]
+        index_B = self.batch.time_B[:B].long() - 1
+        block_B = self.cache.tables.own_NT[self.batch.owner_B[:B].long(), index_B // BLOCK_TOKENS].long()
+        for cached, values in zip(self.cache.layers[layer], (key, value), strict=True):
+            cached[block_B, :, index_B % BLOCK_TOKENS] = values[:, :, 0]
         scale = width**-0.5 if scaling is None else scaling
         return self._attention(layer, query.reshape(B, -1).contiguous(), scale, window).view(B, 1, heads, width)
 
     def _attention(self, layer: int, q_BE: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
         cache = self.cache
-        return kernels.attention(
-            q_BE, cache.own[layer], cache.prompts[layer], self.batch, cache.scratch, cache.heads, scale, window
-        )
+        settings = self.batch, cache.partial, cache.heads, scale, window, cache.splits(len(q_BE))
+        return kernels.attention(q_BE, cache.layers[layer], cache.tables, *settings)

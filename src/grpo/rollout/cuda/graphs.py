@@ -2,13 +2,16 @@
 
 All tensors of a step have fixed addresses, so a step is captured once and replayed. Finished completions leave by
 compaction: active rows move to the front, keys and values stay in place, and a smaller graph takes over. The host reads
-the number of active rows one token late. The number only falls, so a late number is safe, and the GPU never waits.
+the number of active rows one token late. Between two changes of the batch the number only falls, so a late number is
+safe, and the GPU never waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -22,29 +25,49 @@ from grpo.rollout.cuda.decoder import decoded
 from grpo.rollout.cuda.kv_cache import KvCache
 from grpo.rollout.cuda.prefill import Prefill
 from grpo.rollout.cuda.sampler import TokenSampler
-from grpo.rollout.cuda.slots import Capacity, DecodeBatch
+from grpo.rollout.cuda.slots import Capacity, DecodeBatch, Rows
 from grpo.rollout.cuda.warmup import compile_kernels
+from grpo.rollout.decoding import Sampled
+from grpo.rollout.schedule import Look, Schedule
 from grpo.rollout.stop_strings import StopStrings
 
-TOKENS_BETWEEN_LOOKS = 32
-"""Tokens after which the host looks for stop strings. The GPU waits meanwhile."""
+QUEUED_SHARE = 0.25
+"""Share of the tokens between two looks that is still to be computed when the host begins to look: the GPU works while
+the host hands out blocks and decodes texts."""
 
 
 class GraphDecoding:
-    """KV cache and captured graphs of one policy, kept from one sampling batch to the next."""
+    """KV cache and captured graphs of one policy, kept from one call of the engine to the next.
+
+    Implements `decoding.Decoding` between two calls of `begin`.
+    """
+
+    schedule: Schedule
+    prompts: Sequence[np.ndarray]
+    stop: StopStrings | None
 
     def __init__(self, policy: Policy, capacity: Capacity):
         self.policy, self.capacity = policy, capacity
         self.fused = policy.fused
         self.addresses = WeightAddresses(policy.model)  # after the working copy, which may move weights
-        self.rotation = self.fused.rotation(capacity.columns + capacity.new_tokens) if self.fused else None
+        self.rotation = self.fused.rotation(capacity.prompt_tokens + capacity.new_tokens) if self.fused else None
         self.batch = DecodeBatch(capacity, policy.device)
         self.cache = KvCache(policy, capacity)
         self.attention = DecodeAttention(self.cache, self.batch, self.rotation)
         self.sampler = TokenSampler(policy, capacity)
-        self.prefill = Prefill(policy, self.fused, capacity, self.cache, self.rotation, self._capture)
-        self.active = torch.zeros(1, dtype=torch.int32, pin_memory=policy.device.type == "cuda")
+        self.prefill = Prefill(policy, self.fused, self.cache, self.rotation, self._capture)
+        on_gpu = policy.device.type == "cuda"
+        self.active = torch.zeros(1, dtype=torch.int32, pin_memory=on_gpu)
         """Number of active rows, on the host."""
+        self.length_N = torch.zeros(capacity.completions + 1, dtype=torch.int32, pin_memory=on_gpu)
+        """Lengths of ended completions, on the host."""
+        self.running = np.zeros(0, dtype=np.int64)
+        """Completions that have not ended, as far as the host knows."""
+        self.size = 0
+        """Rows of the next step."""
+        self.replayed: Any = None
+        """Event after the last step, unless the batch has changed since."""
+        self.side = torch.cuda.Stream(policy.device) if on_gpu else None
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         """By batch size."""
         self.pool: Any = None
@@ -53,53 +76,112 @@ class GraphDecoding:
     def _compile_kernels(self) -> None:
         compile_kernels(self)
 
-    def refresh(self) -> None:
-        """Updates the working copy of the weights."""
-        if self.fused:
-            self.fused.refresh()
-
-    def run(
+    def begin(
         self,
-        prompt_lengths: Sequence[int],
-        logits_PV: torch.Tensor,
-        noise_PGL: torch.Tensor,
+        schedule: Schedule,
+        prompts: Sequence[np.ndarray],
+        noise_NL: torch.Tensor,
         temperature: float,
         stop: StopStrings | None = None,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens, log-probabilities and lengths of all completions, after `prefill` has filled the cache."""
-        P, G, L = noise_PGL.shape
-        N = P * G
-        self.sampler.start(noise_PGL, temperature)
-        self.batch.start(prompt_lengths, G)
-        self._sample(logits_PV, self.batch.prompt_B[:N])
-        size = self.capacity.batch_size(N)
-        self.batch.compact(size)
-        previous = None
-        for t in range(1, L):
-            self._graph(size).replay()
-            if stop is not None and t % TOKENS_BETWEEN_LOOKS == 0:
-                self._leave_at(stop, N, t + 1)
-            # Waiting for the token before this one: the GPU computes while the host decides.
-            waited_for, previous = previous, self._recorded_event()
-            if waited_for is None:
+    ) -> None:
+        """Prepares to sample these completions with the policy's weights of now."""
+        if self.fused:
+            self.fused.refresh()
+        self.schedule, self.prompts, self.stop = schedule, prompts, stop
+        self.sampler.start(noise_NL, temperature)
+        self.running = np.zeros(0, dtype=np.int64)
+
+    def change(self, look: Look) -> None:
+        schedule = self.schedule
+        self.cache.write(self.cache.tables.own_NT, schedule.table_NT)
+        self.running = np.array(look.running, dtype=np.int64)
+        if look.started:
+            self._start(look.started)
+        if look.started or look.dropped:
+            self._fill(self.running, schedule.time_N[self.running])
+            results, batch, count = self.sampler.results, self.batch, len(self.running)
+            owner_B, time_B = batch.owner_B.long(), batch.time_B.long()
+            batch.token_B.copy_(results.tokens_NL[owner_B, time_B - 1])
+            batch.active_B.copy_((results.length_N[owner_B] == 0) & (batch.index_B < count))
+            self.size = self.capacity.batch_size(count)
+            self.replayed = None
+
+    def _start(self, started: Sequence[int]) -> None:
+        """Computes the prompts of these completions, and samples their first tokens."""
+        length_N, batch, schedule = self.sampler.results.length_N, self.batch, self.schedule
+        rows_of = [(p, list(rows)) for p, rows in groupby(started, key=lambda n: n // schedule.group_size)]
+        for part in self.prefill.parts([len(self.prompts[p]) for p, _ in rows_of]):
+            problems = [p for p, _ in rows_of[part]]
+            completions = np.array([n for _, rows in rows_of[part] for n in rows])
+            logits_PV = self.prefill([self.prompts[p] for p in problems], schedule.prompt_table_PT[problems])
+            for first in range(0, len(completions), self.capacity.rows):
+                rows = completions[first : first + self.capacity.rows]
+                count = len(rows)
+                self._fill(rows, np.zeros(count), problems)
+                length_N[batch.owner_B[:count].long()] = 0
+                batch.active_B[:count] = 1
+                self._sample(logits_PV, batch.prompt_B[:count])
+
+    def _fill(self, completions: np.ndarray, times: np.ndarray, problems: Sequence[int] | None = None) -> None:
+        """Fills the batch with these rows; `problems`: those of the prompts by place, by default in order."""
+        problem_B = completions // self.schedule.group_size
+        if problems is None:
+            problems = np.unique(problem_B).tolist()
+            self.cache.write(self.cache.tables.prompt_PT, self.schedule.prompt_table_PT[problems])
+        place = {problem: place for place, problem in enumerate(problems)}
+        prompt_B = np.array([place[problem] for problem in problem_B.tolist()], dtype=np.int32)
+        self.batch.fill(Rows(completions, times, prompt_B, [len(self.prompts[p]) for p in problems]))
+
+    def decode(self, tokens: int) -> list[int]:
+        left = self.schedule.left
+        queued = 0 if tokens >= left else int(QUEUED_SHARE * tokens)
+        copied = None
+        for t in range(1, tokens + 1):
+            self._graph(self.size).replay()
+            waited_for, self.replayed = self.replayed, self._recorded_event()
+            if t == tokens - queued:
+                copied = self._copy_lengths()
+            if waited_for is None or t > tokens - queued:
                 continue
+            # Waiting for the token before this one: the GPU computes while the host decides.
             waited_for.synchronize()
             # This may be the count of a later token already; counts only fall, so it is valid too.
             active = int(self.active)
             if active == 0:
                 break
-            size = min(size, self.capacity.batch_size(active))
-        return self.sampler.completions(N)
+            self.size = min(self.size, self.capacity.batch_size(active))
+        (copied or self._copy_lengths()).synchronize()
+        if self.stop is not None:
+            self._leave_at(self.stop, tokens)
+        ended_R = self.length_N.numpy()[self.running] > 0
+        ended, self.running = self.running[ended_R], self.running[~ended_R]
+        return ended.tolist()
 
-    def _leave_at(self, stop: StopStrings, count: int, length: int) -> None:
-        """Ends the completions with a stop string among their `length` tokens; the next step compacts them away."""
-        results, batch = self.sampler.results, self.batch
-        running_N = results.length_S[:count] == results.tokens_SL.shape[1]
-        ended_N = running_N & stop.ended(results.tokens_SL[:count, :length], new=TOKENS_BETWEEN_LOOKS + 1)
-        results.length_S[:count] = torch.where(ended_N, length, results.length_S[:count])
-        runs_S = torch.ones(len(batch.slot_B) + 1, dtype=torch.int32, device=ended_N.device)  # the last slot is spare
-        runs_S[:count] -= ended_N.to(torch.int32)
-        batch.active_B.mul_(runs_S[batch.slot_B.long()])
+    def read(self, completions: Sequence[int]) -> Sampled:
+        longest = int(self.length_N.numpy()[list(completions)].max())
+        # These rows are final: a stream of its own reads them while further tokens are sampled.
+        on_side: AbstractContextManager[object] = torch.cuda.stream(self.side) if self.side else nullcontext()
+        with on_side:
+            return self.sampler.read(completions, longest)
+
+    def _copy_lengths(self) -> Any:
+        self.length_N.copy_(self.sampler.results.length_N, non_blocking=True)
+        return self._recorded_event()
+
+    def _leave_at(self, stop: StopStrings, tokens: int) -> None:
+        """Ends the completions with a stop string in their last tokens; the next step compacts them away."""
+        results, batch, lengths = self.sampler.results, self.batch, self.length_N.numpy()
+        going_on = self.running[lengths[self.running] == 0]
+        if not len(going_on):
+            return
+        times = np.minimum(self.schedule.time_N[going_on] + tokens, results.tokens_NL.shape[1])
+        index_M, time_M = (torch.from_numpy(x).to(batch.owner_B.device) for x in (going_on, times.astype(np.int32)))
+        found_M = stop.ended(results.tokens_NL[index_M], tokens + 1, time_M)
+        # A row may have ended since the lengths were copied.
+        length_M = results.length_N[index_M]
+        results.length_N[index_M] = torch.where(found_M & (length_M == 0), time_M, length_M)
+        batch.active_B.mul_(results.length_N[batch.owner_B.long()] == 0)
+        self._copy_lengths().synchronize()
 
     def _recorded_event(self) -> torch.cuda.Event:
         event = torch.cuda.Event()
@@ -141,9 +223,8 @@ class GraphDecoding:
             logits_BV = matmul_fp32_out(hidden_BC, self.fused.head)
         else:
             token_B1 = batch.token_B[:size].long()[:, None]
-            position_B1 = (batch.first_B[:size] + batch.time).long()[:, None]
+            position_B1 = (batch.first_B[:size] + batch.time_B[:size] - 1).long()[:, None]
             logits_BV = self.policy.logits(self.policy.hidden(token_B1, position_B1, self.attention)[:, 0])
-        batch.time.add_(1)
         self._sample(logits_BV, batch.index_B[:size])
         batch.compact(size)
         self.active.copy_(batch.count, non_blocking=True)

@@ -1,7 +1,8 @@
-"""Sampling of tokens on a GPU, and the sampled completions by slot, at fixed addresses."""
+"""Sampling of tokens on a GPU, and the sampled completions, at fixed addresses."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,18 +16,21 @@ from grpo.rollout.cuda.slots import Capacity, DecodeBatch
 
 @dataclass(eq=False)
 class Results:
-    """Noise and sampled tokens by slot."""
+    """Noise and sampled tokens by completion; the last row of each is the spare one's."""
 
-    noise_SL: torch.Tensor
-    tokens_SL: torch.Tensor
-    logp_SL: torch.Tensor
-    length_S: torch.Tensor
+    noise_NL: torch.Tensor
+    tokens_NL: torch.Tensor
+    logp_NL: torch.Tensor
+    length_N: torch.Tensor
+    """0 until the completion ends."""
+    limit_N: torch.Tensor
+    """Most tokens of each."""
     ends: torch.Tensor
     """End tokens."""
 
     def tensors(self) -> list[torch.Tensor]:
         """All tensors that a decoding step changes."""
-        return [self.tokens_SL, self.logp_SL, self.length_S]
+        return [self.tokens_NL, self.logp_NL, self.length_N]
 
 
 class TokenSampler:
@@ -34,25 +38,28 @@ class TokenSampler:
         floats = partial(torch.zeros, dtype=torch.float32, device=policy.device)
         integers = partial(torch.zeros, dtype=torch.int32, device=policy.device)
         ends = torch.tensor(sorted(policy.end_tokens), dtype=torch.int32, device=policy.device)
-        S, L = capacity.rows, capacity.new_tokens
-        self.results = Results(floats(S + 1, L), integers(S, L), floats(S, L), integers(S), ends)
+        N, L, B = capacity.completions + 1, capacity.new_tokens, capacity.rows
+        self.results = Results(floats(N, L), integers(N, L), floats(N, L), integers(N), integers(N), ends)
         self.inverse_temperature = floats(1)
         """0: greedy."""
         parts = -(-policy.model.config.vocab_size // kernels.LOGITS_PER_PROGRAM)
-        self.scratch = floats(S, parts), floats(S, parts)
+        self.scratch = floats(B, parts), floats(B, parts)
 
-    def start(self, noise_PGL: torch.Tensor, temperature: float) -> None:
-        P, G, L = noise_PGL.shape
+    def start(self, noise_NL: torch.Tensor, temperature: float) -> None:
+        N, L = noise_NL.shape
         self.inverse_temperature.fill_(1 / temperature if temperature else 0.0)
-        self.results.noise_SL[: P * G].copy_(noise_PGL.reshape(P * G, L))
-        self.results.length_S.fill_(L)
+        self.results.noise_NL[:N, :L].copy_(noise_NL)
+        self.results.length_N.zero_()
+        self.results.limit_N.fill_(L)
 
     def sample(self, logits_UV: torch.Tensor, source_B: torch.Tensor, batch: DecodeBatch) -> None:
         """The next token of every row; row b reads the logits at source_B[b]."""
         kernels.sample_tokens(logits_UV, source_B, batch, self.results, self.inverse_temperature, self.scratch)
 
-    def completions(self, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens, log-probabilities and lengths of the first `count` slots."""
-        found = self.results.tokens_SL, self.results.logp_SL, self.results.length_S
-        tokens_NL, logp_NL, length_N = (tensor[:count].cpu().numpy() for tensor in found)
+    def read(self, completions: Sequence[int], longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens, log-probabilities and lengths; `longest`: most tokens of these completions."""
+        results = self.results
+        index = torch.tensor(completions, device=results.length_N.device)
+        found = results.tokens_NL[:, :longest], results.logp_NL[:, :longest], results.length_N
+        tokens_NL, logp_NL, length_N = (tensor.index_select(0, index).cpu().numpy() for tensor in found)
         return tokens_NL, logp_NL, length_N

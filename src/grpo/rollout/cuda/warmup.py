@@ -54,25 +54,27 @@ def kernel_launches(decoding: GraphDecoding) -> Sequence[Launch]:
 def _of_a_layer(decoding: GraphDecoding, weights: Weights) -> Sequence[Launch]:
     assert decoding.rotation is not None
     layer, batch, rotation, cache = weights.layers[0], decoding.batch, decoding.rotation, decoding.cache
-    own, prompts, heads = cache.own[0], cache.prompts[0], cache.heads
+    cached, tables, heads = cache.layers[0], cache.tables, cache.heads
     residual_BC = weights.body.embed_tokens.weight[:1].detach()
     zeros = partial(torch.zeros, dtype=weights.dtype, device=residual_BC.device)
-    few_BE, all_BE = (zeros(count, len(layer.qkv.weight)) for count in (SMALLEST_BATCH, decoding.capacity.rows))
-    column_Q = torch.zeros(2, dtype=torch.int32, device=residual_BC.device)
-    prompt_tokens = TokenPositions(slot_B=column_Q, first_B=column_Q, time=column_Q)
+    sizes = SMALLEST_BATCH, decoding.capacity.rows
+    few_BE, all_BE = (zeros(min(sizes[1], count), len(layer.qkv.weight)) for count in sizes)
+    ones_B = torch.ones(2, dtype=torch.int32, device=residual_BC.device)
+    prompt_tokens = TokenPositions(owner_B=ones_B * 0, first_B=ones_B * 0, time_B=ones_B)
+    store = partial(kernels.rotate_and_store, rotation=rotation, heads=heads, norms=layer.norms)
     launches: list[Launch] = [
         partial(norm, residual_BC, layer.attention_norm.weight, layer.attention_norm.variance_epsilon, weights.dtype),
         partial(gated, zeros(1, len(layer.gate_up.weight))),
-        partial(kernels.rotate_and_store, few_BE[:2], prompts, rotation, prompt_tokens, heads, layer.norms),
+        partial(store, few_BE[:2], cached, tables.prefill_PT, positions=prompt_tokens),
     ]
-    if kernels.fits_one_program(min(SMALLEST_BATCH, len(all_BE)), prompts[0]):
-        settings = own, prompts, rotation, batch, heads, layer.scale, layer.window, layer.norms
-        launches.append(partial(kernels.whole_attention, few_BE[: len(all_BE)], *settings))
-    if not kernels.fits_one_program(len(all_BE), prompts[0]):
-        shared = batch, cache.scratch, heads, layer.scale, layer.window
+    if kernels.fits_one_program(len(few_BE), tables, cached):
+        settings = rotation, batch, cache.partial, heads, layer.scale, layer.window, layer.norms
+        launches.append(partial(kernels.whole_attention, few_BE, cached, tables, *settings, cache.splits(len(few_BE))))
+    if not kernels.fits_one_program(len(all_BE), tables, cached):
+        shared = cached, tables, batch, cache.partial, heads, layer.scale, layer.window
         launches += [
-            partial(kernels.rotate_and_store, all_BE, own, rotation, batch, heads, layer.norms),
-            partial(kernels.attend_to_prompts, all_BE, prompts, *shared),
-            partial(kernels.attend_to_own, all_BE, own, prompts[0].shape[2], *shared),
+            partial(store, all_BE, cached, tables.own_NT, positions=batch),
+            partial(kernels.attend_to_prompts, all_BE, *shared),
+            partial(kernels.attend_to_own, all_BE, *shared, cache.splits(len(all_BE))),
         ]
     return launches

@@ -1,4 +1,4 @@
-"""Rotary embedding of queries and keys; keys and values are stored in the cache."""
+"""Rotary embedding of queries and keys; keys and values are stored in their blocks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ import torch
 import triton
 import triton.language as tl
 
+from grpo.rollout.schedule import BLOCK_TOKENS
+
 Rotation = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines by position, [positions, D / 2]."""
 Norms = tuple[torch.Tensor, torch.Tensor, float]
 """Weights of the norms of queries and keys, and epsilon."""
+KeyValues = tuple[torch.Tensor, torch.Tensor]
+"""Keys and values of one layer, each [blocks, K, tokens of a block, D]."""
 
 
 class Positions(Protocol):
-    """Slot and position (first + time) of each row's token: `slots.DecodeBatch`, or `prefill.TokenPositions`."""
+    """Where each row's token belongs: `slots.DecodeBatch`, or `prefill.TokenPositions`."""
 
-    slot_B: torch.Tensor
+    owner_B: torch.Tensor
+    """Row of the block table: a completion, or a prompt."""
     first_B: torch.Tensor
-    time: torch.Tensor
-    """One number for all rows, or one per row."""
+    """Position of the owner's first token."""
+    time_B: torch.Tensor
+    """The owner's tokens up to and with this one."""
 
 
 @triton.jit
@@ -38,17 +44,17 @@ def _weighed(weight_ptr, inside, normal, dtype: tl.constexpr):
     return (weight.to(tl.float32) * normal.to(dtype).to(tl.float32)).to(weight.dtype).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["new_tokens"])
+@triton.jit(do_not_specialize=["table_width"])
 def _rotate_and_store(
-    qkv_ptr, k_own_ptr, v_own_ptr, cos_ptr, sin_ptr, slot_ptr, first_ptr, time_ptr, q_norm_ptr, k_norm_ptr,
-    eps, new_tokens,
+    qkv_ptr, k_ptr, v_ptr, table_ptr, cos_ptr, sin_ptr, owner_ptr, first_ptr, time_ptr, q_norm_ptr, k_norm_ptr,
+    eps, table_width,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
-    TIME_OF_EACH: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    time = tl.load(time_ptr + row) if TIME_OF_EACH else tl.load(time_ptr)
-    slot = tl.load(slot_ptr + row).to(tl.int64)
-    position = tl.load(first_ptr + row) + time
+    index = tl.load(time_ptr + row) - 1
+    position = tl.load(first_ptr + row) + index
+    block = tl.load(table_ptr + tl.load(owner_ptr + row).to(tl.int64) * table_width + index // BLOCK).to(tl.int64)
     head = tl.arange(0, HEADS)[:, None]
     column = tl.arange(0, HALF)[None, :]
     inside = (head < H + 2 * K) & (column < D // 2)
@@ -68,34 +74,35 @@ def _rotate_and_store(
     sin = tl.load(sin_ptr + position * (D // 2) + column, in_half, 0.0)
     rotated_low, rotated_high = _rotated(wide_low, wide_high, cos.to(tl.float32), sin.to(tl.float32), cos.dtype)
     rotated_low, rotated_high = rotated_low.to(dtype), rotated_high.to(dtype)
-    tl.store(place, rotated_low, inside & (head < H))
-    tl.store(place + D // 2, rotated_high, inside & (head < H))
-    own = slot * K * new_tokens * D + time * D + column
+    is_rotated = inside & (head < H + K)
+    tl.store(place, rotated_low, is_rotated)
+    tl.store(place + D // 2, rotated_high, is_rotated)
+    own = (block * K * BLOCK + index % BLOCK) * D + column
     is_key = inside & (head >= H) & (head < H + K)
-    key_place = k_own_ptr + own + (head - H) * new_tokens * D
+    key_place = k_ptr + own + (head - H) * BLOCK * D
     tl.store(key_place, rotated_low, is_key)
     tl.store(key_place + D // 2, rotated_high, is_key)
     is_value = inside & (head >= H + K)
-    value_place = v_own_ptr + own + (head - H - K) * new_tokens * D
+    value_place = v_ptr + own + (head - H - K) * BLOCK * D
     tl.store(value_place, low, is_value)
     tl.store(value_place + D // 2, high, is_value)
 
 
 def rotate_and_store(
     qkv_BE: torch.Tensor,
-    cached: tuple[torch.Tensor, torch.Tensor],
+    cached: KeyValues,
+    table: torch.Tensor,
     rotation: Rotation,
     positions: Positions,
     heads: int,
     norms: Norms | None = None,
 ) -> None:
-    """Rotates queries in place, and stores rotated keys, and values, in the rows' slots of `cached`."""
-    k_SKLD, v_SKLD = cached
-    _, K, new_tokens, D = k_SKLD.shape
+    """Rotates queries and keys in place, and stores keys and values in the blocks that `table` names for the rows."""
+    _, K, _, D = cached[0].shape
     q_norm_D, k_norm_D, eps = norms or (qkv_BE, qkv_BE, 0.0)
     _rotate_and_store[(len(qkv_BE),)](
-        qkv_BE, k_SKLD, v_SKLD, *rotation, positions.slot_B, positions.first_B, positions.time,
-        q_norm_D, k_norm_D, eps, new_tokens,
+        qkv_BE, *cached, table, *rotation, positions.owner_B, positions.first_B, positions.time_B,
+        q_norm_D, k_norm_D, eps, table.stride(0),
         H=heads, K=K, D=D, HEADS=triton.next_power_of_2(heads + 2 * K), HALF=triton.next_power_of_2(D // 2),
-        NORM=norms is not None, TIME_OF_EACH=len(positions.time) > 1, num_warps=4,
+        NORM=norms is not None, BLOCK=BLOCK_TOKENS, num_warps=4,
     )  # fmt: skip

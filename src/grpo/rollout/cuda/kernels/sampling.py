@@ -33,13 +33,13 @@ def _weigh(logits_ptr, source_ptr, top_ptr, mass_ptr, inverse_temperature_ptr, V
 
 @triton.jit(do_not_specialize=["new_tokens"])
 def _pick(
-    logits_ptr, source_ptr, top_ptr, mass_ptr, noise_ptr, slot_ptr, active_ptr, token_ptr, tokens_ptr, logp_ptr,
-    length_ptr, ends_ptr, time_ptr, inverse_temperature_ptr, V, parts, new_tokens,
+    logits_ptr, source_ptr, top_ptr, mass_ptr, noise_ptr, owner_ptr, active_ptr, token_ptr, time_ptr, tokens_ptr,
+    logp_ptr, length_ptr, limit_ptr, ends_ptr, inverse_temperature_ptr, V, parts, new_tokens,
     ENDS: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    time = tl.load(time_ptr)
-    slot = tl.load(slot_ptr + row).to(tl.int64)
+    time = tl.load(time_ptr + row)
+    owner = tl.load(owner_ptr + row).to(tl.int64)
     source = tl.load(source_ptr + row).to(tl.int64)
     part = tl.arange(0, PARTS)
     tops = tl.load(top_ptr + row * parts + part, part < parts, float("-inf"))
@@ -50,7 +50,7 @@ def _pick(
     # Greedy: the part, then the token, with the greatest logit; the first of several.
     inverse_temperature = tl.load(inverse_temperature_ptr)
     greedy = inverse_temperature == 0
-    target = tl.load(noise_ptr + slot * new_tokens + time) * total
+    target = tl.load(noise_ptr + owner * new_tokens + time) * total
     last = tl.max(tl.where(masses > 0, part, 0))
     drawn_part = tl.minimum(tl.sum((tl.cumsum(masses, 0) <= target).to(tl.int32)), last)
     chosen_part = tl.where(greedy, tl.min(tl.where(tops == top, part, PARTS)), drawn_part)
@@ -64,15 +64,16 @@ def _pick(
     token = tl.where(greedy, tl.min(tl.where(logit == top, column, V - 1)), drawn)
     logp = tl.sum(tl.where(column == token, logit, 0.0)) - top - tl.log(total)
     active = tl.load(active_ptr + row)
-    ended = token < 0
-    for i in tl.static_range(ENDS):
-        ended = ended | (token == tl.load(ends_ptr + i))
-    tl.store(token_ptr + row, token)
     if active:
-        tl.store(tokens_ptr + slot * new_tokens + time, token)
-        tl.store(logp_ptr + slot * new_tokens + time, logp)
+        ended = time + 1 >= tl.load(limit_ptr + owner)
+        for i in tl.static_range(ENDS):
+            ended = ended | (token == tl.load(ends_ptr + i))
+        tl.store(token_ptr + row, token)
+        tl.store(time_ptr + row, time + 1)
+        tl.store(tokens_ptr + owner * new_tokens + time, token)
+        tl.store(logp_ptr + owner * new_tokens + time, logp)
         if ended:
-            tl.store(length_ptr + slot, time + 1)
+            tl.store(length_ptr + owner, time + 1)
             tl.store(active_ptr + row, 0)
 
 
@@ -84,7 +85,7 @@ def sample_tokens(
     inverse_temperature: torch.Tensor,
     scratch: Scratch,
 ) -> None:
-    """Samples the next token of every row by inverse transform with the row's noise, with its log-probability.
+    """Samples the next token of every active row by inverse transform with its noise, and stores its log-probability.
 
     Row b reads the logits at source_B[b], once and without a copy. `inverse_temperature` is read on the GPU, so one
     graph serves every temperature; 0 takes the likeliest token, with its log-probability at temperature 1.
@@ -114,8 +115,8 @@ def pick(
     V = logits_UV.shape[1]
     parts = triton.cdiv(V, LOGITS_PER_PROGRAM)
     _pick[(len(source_B),)](
-        logits_UV, source_B, *scratch, results.noise_SL, batch.slot_B, batch.active_B, batch.token_B,
-        results.tokens_SL, results.logp_SL, results.length_S, results.ends, batch.time, inverse_temperature,
-        V, parts, results.tokens_SL.shape[1],
+        logits_UV, source_B, *scratch, results.noise_NL, batch.owner_B, batch.active_B, batch.token_B, batch.time_B,
+        results.tokens_NL, results.logp_NL, results.length_N, results.limit_N, results.ends, inverse_temperature,
+        V, parts, results.tokens_NL.shape[1],
         ENDS=len(results.ends), PARTS=triton.next_power_of_2(parts), BLOCK=LOGITS_PER_PROGRAM, num_warps=8,
     )  # fmt: skip

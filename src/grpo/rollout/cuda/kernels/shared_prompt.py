@@ -1,4 +1,4 @@
-"""Attention of one query per row over a shared prompt and the row's own keys: two kernels, each prompt read once."""
+"""Attention of one query per row over the prompt of its group, which is read once, and over its own keys."""
 
 from __future__ import annotations
 
@@ -8,38 +8,39 @@ import torch
 import triton
 import triton.language as tl
 
+from grpo.rollout.cuda.kernels.join import Partial, join
+from grpo.rollout.cuda.kernels.rotation import KeyValues
+from grpo.rollout.schedule import BLOCK_TOKENS
+
 if TYPE_CHECKING:
+    from grpo.rollout.cuda.kv_cache import Tables
     from grpo.rollout.cuda.slots import DecodeBatch
 
-KEYS_AT_ONCE = 64
 QUERIES_AT_ONCE = 64
-PROMPT_KEYS_PER_PROGRAM = 256
+KEYS_AT_ONCE = 32
+"""Own keys read at a time, half a block: more would leave shared memory for fewer programs."""
+PROMPT_BLOCKS_PER_PROGRAM = 4
 """A longer prompt is split among several programs, whose results are joined afterwards."""
 
-KeyValues = tuple[torch.Tensor, torch.Tensor]
-"""Key and value tensors."""
-Scratch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Per part of a prompt, row and head: attention output, greatest score, and sum of exponentials."""
 
-
-@triton.jit(do_not_specialize=["rows", "columns", "window", "blocks"])
+@triton.jit(do_not_specialize=["rows", "table_width", "window", "tiles"])
 def _prompt_attention(
-    q_ptr, k_ptr, v_ptr, out_ptr, top_ptr, mass_ptr, start_ptr, length_ptr, first_ptr, time_ptr,
-    q_row_stride, rows, columns, scale, window, blocks,
+    q_ptr, k_ptr, v_ptr, table_ptr, out_ptr, top_ptr, mass_ptr, start_ptr, length_ptr, first_ptr, time_ptr,
+    q_row_stride, rows, table_width, scale, window, tiles,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, PER_PROGRAM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+    QUERIES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    prompt = (tl.program_id(0) // blocks).to(tl.int64)
-    block = tl.program_id(0) % blocks
+    prompt = tl.program_id(0) // tiles
+    tile = tl.program_id(0) % tiles
     key_head = tl.program_id(1)
     part = tl.program_id(2)
     R: tl.constexpr = H // K
     begin = tl.load(start_ptr + prompt)
     live = (tl.load(start_ptr + prompt + 1) - begin) * R
-    if block * QUERIES >= live:
+    if tile * QUERIES >= live:
         return
     length = tl.load(length_ptr + prompt)
-    query = block * QUERIES + tl.arange(0, QUERIES)
+    query = tile * QUERIES + tl.arange(0, QUERIES)
     row = (begin + query // R).to(tl.int64)
     head = key_head * R + query % R
     is_query = query < live
@@ -50,21 +51,21 @@ def _prompt_attention(
         is_query[:, None] & in_head[None, :],
         0.0,
     )
-    base = (prompt * K + key_head) * columns * D
     top = tl.full([QUERIES], float("-inf"), tl.float32)
     mass = tl.zeros([QUERIES], tl.float32)
     out = tl.zeros([QUERIES, WIDTH], tl.float32)
-    end = tl.minimum(length, (part + 1) * PER_PROGRAM)
-    for first in range(part * PER_PROGRAM, end, KEYS):
-        key = first + tl.arange(0, KEYS)
-        exists = key < end
-        k = tl.load(k_ptr + base + key[:, None] * D + column[None, :], exists[:, None] & in_head[None, :], 0.0)
-        v = tl.load(v_ptr + base + key[:, None] * D + column[None, :], exists[:, None] & in_head[None, :], 0.0)
+    key = tl.arange(0, BLOCK)
+    for i in range(part * BLOCKS, tl.minimum((part + 1) * BLOCKS, tl.cdiv(length, BLOCK))):
+        block = tl.load(table_ptr + prompt.to(tl.int64) * table_width + i).to(tl.int64)
+        exists = i * BLOCK + key < length
+        place = ((block * K + key_head) * BLOCK + key)[:, None] * D + column[None, :]
+        k = tl.load(k_ptr + place, exists[:, None] & in_head[None, :], 0.0)
+        v = tl.load(v_ptr + place, exists[:, None] & in_head[None, :], 0.0)
         score = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(tl.float32) * scale
         seen = exists[None, :] & is_query[:, None]
         if WINDOW:
-            position = tl.load(first_ptr + row, is_query, 0) + tl.load(time_ptr)
-            seen = seen & (position[:, None] - key[None, :] < window)
+            position = tl.load(first_ptr + row, is_query, 0) + tl.load(time_ptr + row, is_query, 1) - 1
+            seen = seen & (position[:, None] - (i * BLOCK + key)[None, :] < window)
         score = tl.where(seen, score, float("-inf"))
         new_top = tl.maximum(top, tl.max(score, axis=1))
         # A row that has attended to no key yet has no greatest score to subtract.
@@ -80,18 +81,20 @@ def _prompt_attention(
     tl.store(out_ptr + place[:, None] * D + column[None, :], out, is_query[:, None] & in_head[None, :])
 
 
-@triton.jit(do_not_specialize=["rows", "new_tokens", "window"])
+@triton.jit(do_not_specialize=["rows", "table_width", "window", "splits"])
 def _own_attention(
-    q_ptr, k_ptr, v_ptr, prompt_out_ptr, prompt_top_ptr, prompt_mass_ptr, out_ptr, slot_ptr, first_ptr, time_ptr,
-    q_row_stride, rows, new_tokens, scale, window,
+    q_ptr, k_ptr, v_ptr, table_ptr, part_out_ptr, part_top_ptr, part_mass_ptr, out_ptr, owner_ptr, time_ptr,
+    q_row_stride, rows, table_width, scale, window, splits,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     key_head = tl.program_id(1)
+    split = tl.program_id(2)
     R: tl.constexpr = H // K
-    slot = tl.load(slot_ptr + row).to(tl.int64)
-    time = tl.load(time_ptr)
+    table = table_ptr + tl.load(owner_ptr + row).to(tl.int64) * table_width
+    time = tl.load(time_ptr + row)
     query = tl.arange(0, QUERIES)
     is_query = query < R
     head = key_head * R + query
@@ -99,22 +102,22 @@ def _own_attention(
     in_head = column < D
     shape = is_query[:, None] & in_head[None, :]
     q = tl.load(q_ptr + row * q_row_stride + head[:, None] * D + column[None, :], shape, 0.0)
-    base = (slot * K + key_head) * new_tokens * D
     top = tl.full([QUERIES], float("-inf"), tl.float32)
     mass = tl.zeros([QUERIES], tl.float32)
     out = tl.zeros([QUERIES, WIDTH], tl.float32)
-    oldest = 0
-    if WINDOW:
-        oldest = tl.maximum(0, time - window + 1) // KEYS * KEYS
-    for first in range(oldest, time + 1, KEYS):
-        key = first + tl.arange(0, KEYS)
-        exists = key <= time
-        k = tl.load(k_ptr + base + key[:, None] * D + column[None, :], exists[:, None] & in_head[None, :], 0.0)
-        v = tl.load(v_ptr + base + key[:, None] * D + column[None, :], exists[:, None] & in_head[None, :], 0.0)
+    oldest = tl.maximum(0, time - window) if WINDOW else 0
+    first, last = oldest // KEYS, tl.cdiv(time, KEYS)
+    share = tl.cdiv(last - first, splits)
+    begin = first + split * share
+    for i in range(begin, tl.minimum(begin + share, last)):
+        block = tl.load(table + i * KEYS // BLOCK).to(tl.int64)
+        key = i * KEYS + tl.arange(0, KEYS)
+        exists = key < time
+        place = ((block * K + key_head) * BLOCK + key % BLOCK)[:, None] * D + column[None, :]
+        k = tl.load(k_ptr + place, exists[:, None] & in_head[None, :], 0.0)
+        v = tl.load(v_ptr + place, exists[:, None] & in_head[None, :], 0.0)
         score = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(tl.float32) * scale
-        seen = exists
-        if WINDOW:
-            seen = seen & (time - key < window)
+        seen = exists & (key >= oldest)
         score = tl.where(seen[None, :], score, float("-inf"))
         new_top = tl.maximum(top, tl.max(score, axis=1))
         safe_top = tl.where(new_top == float("-inf"), 0.0, new_top)
@@ -123,11 +126,17 @@ def _own_attention(
         mass = mass * keep + tl.sum(weight, axis=1)
         out = out * keep[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION).to(tl.float32)
         top = new_top
+    if SPLIT:  # `join` adds the parts
+        place = ((PARTS + split) * rows + row) * H + head
+        tl.store(part_top_ptr + place, top, is_query)
+        tl.store(part_mass_ptr + place, mass, is_query)
+        tl.store(part_out_ptr + place[:, None] * D + column[None, :], out, shape)
+        return
     for part in tl.static_range(PARTS):
         place = (part * rows + row) * H + head
-        other_top = tl.load(prompt_top_ptr + place, is_query, float("-inf"))
-        other_mass = tl.load(prompt_mass_ptr + place, is_query, 0.0)
-        other = tl.load(prompt_out_ptr + place[:, None] * D + column[None, :], shape, 0.0)
+        other_top = tl.load(part_top_ptr + place, is_query, float("-inf"))
+        other_mass = tl.load(part_mass_ptr + place, is_query, 0.0)
+        other = tl.load(part_out_ptr + place[:, None] * D + column[None, :], shape, 0.0)
         new_top = tl.maximum(top, other_top)
         keep, keep_other = tl.exp(top - new_top), tl.exp(other_top - new_top)
         mass = mass * keep + other_mass * keep_other
@@ -139,62 +148,70 @@ def _own_attention(
 
 def attention(
     q_BE: torch.Tensor,
-    own: KeyValues,
-    prompts: KeyValues,
+    cached: KeyValues,
+    tables: Tables,
     batch: DecodeBatch,
-    scratch: Scratch,
+    partial: Partial,
     heads: int,
     scale: float,
     window: int | None,
+    splits: int = 1,
 ) -> torch.Tensor:
     """Attention of one query per row and head to its prompt, read once for the group, and to the row's own keys.
 
     Rows of one prompt are adjacent, from `batch.start_P` on. The first heads * D columns of q_BE are the queries.
     """
-    attend_to_prompts(q_BE, prompts, batch, scratch, heads, scale, window)
-    return attend_to_own(q_BE, own, prompts[0].shape[2], batch, scratch, heads, scale, window)
+    attend_to_prompts(q_BE, cached, tables, batch, partial, heads, scale, window)
+    return attend_to_own(q_BE, cached, tables, batch, partial, heads, scale, window, splits)
+
+
+def prompt_parts(tables: Tables) -> int:
+    """Programs that read the longest prompt."""
+    return triton.cdiv(tables.prompt_PT.shape[1], PROMPT_BLOCKS_PER_PROGRAM)
 
 
 def attend_to_prompts(
     q_BE: torch.Tensor,
-    prompts: KeyValues,
+    cached: KeyValues,
+    tables: Tables,
     batch: DecodeBatch,
-    scratch: Scratch,
+    partial: Partial,
     heads: int,
     scale: float,
     window: int | None,
 ) -> None:
-    """Writes to `scratch` the attention of the rows to each part of their prompt."""
-    P, K, columns, D = prompts[0].shape
-    blocks = triton.cdiv(min(batch.group_size, len(q_BE)) * (heads // K), QUERIES_AT_ONCE)
-    _prompt_attention[(P * blocks, K, triton.cdiv(columns, PROMPT_KEYS_PER_PROGRAM))](
-        q_BE, *prompts, *scratch, batch.start_P, batch.length_P, batch.first_B, batch.time,
-        q_BE.stride(0), scratch[0].shape[1], columns, scale, window or 0, blocks,
-        QUERIES=QUERIES_AT_ONCE, PER_PROGRAM=PROMPT_KEYS_PER_PROGRAM,
+    """Writes to `partial` the attention of the rows to each part of their prompt."""
+    _, K, _, D = cached[0].shape
+    tiles = triton.cdiv(min(batch.group_size, len(q_BE)) * (heads // K), QUERIES_AT_ONCE)
+    _prompt_attention[(len(batch.length_P) * tiles, K, prompt_parts(tables))](
+        q_BE, *cached, tables.prompt_PT, *partial, batch.start_P, batch.length_P, batch.first_B, batch.time_B,
+        q_BE.stride(0), partial[0].shape[1], tables.prompt_PT.stride(0), scale, window or 0, tiles,
+        QUERIES=QUERIES_AT_ONCE, BLOCKS=PROMPT_BLOCKS_PER_PROGRAM,
         num_warps=4, num_stages=2, **_settings(q_BE, heads, K, D, window),
     )  # fmt: skip
 
 
 def attend_to_own(
     q_BE: torch.Tensor,
-    own: KeyValues,
-    columns: int,
+    cached: KeyValues,
+    tables: Tables,
     batch: DecodeBatch,
-    scratch: Scratch,
+    partial: Partial,
     heads: int,
     scale: float,
     window: int | None,
+    splits: int = 1,
 ) -> torch.Tensor:
-    """Attention to a row's own keys, joined with the result of `attend_to_prompts` for prompts of `columns` tokens."""
-    _, K, new_tokens, D = own[0].shape
-    out_BE = q_BE.new_empty(len(q_BE), heads * D)
-    _own_attention[(len(q_BE), K)](
-        q_BE, *own, *scratch, out_BE, batch.slot_B, batch.first_B, batch.time,
-        q_BE.stride(0), scratch[0].shape[1], new_tokens, scale, window or 0,
-        QUERIES=max(16, triton.next_power_of_2(heads // K)), PARTS=triton.cdiv(columns, PROMPT_KEYS_PER_PROGRAM),
-        num_warps=2 if D <= 64 else 4, num_stages=3, **_settings(q_BE, heads, K, D, window),
+    """Attention to a row's own keys, by `splits` programs a row, joined with the result of `attend_to_prompts`."""
+    _, K, _, D = cached[0].shape
+    out_BE, parts = q_BE.new_empty(len(q_BE), heads * D), prompt_parts(tables)
+    _own_attention[(len(q_BE), K, splits)](
+        q_BE, *cached, tables.own_NT, *partial, out_BE, batch.owner_B, batch.time_B,
+        q_BE.stride(0), partial[0].shape[1], tables.own_NT.stride(0), scale, window or 0, splits,
+        QUERIES=max(16, triton.next_power_of_2(heads // K)), KEYS=KEYS_AT_ONCE, PARTS=parts, SPLIT=splits > 1,
+        num_warps=2 if q_BE.element_size() == 2 else 4, num_stages=4, **_settings(q_BE, heads, K, D, window),
     )  # fmt: skip
-    return out_BE
+    return join(partial, out_BE, parts + splits) if splits > 1 else out_BE
 
 
 def _settings(q_BE: torch.Tensor, heads: int, key_heads: int, width: int, window: int | None) -> dict[str, Any]:
@@ -203,7 +220,7 @@ def _settings(q_BE: torch.Tensor, heads: int, key_heads: int, width: int, window
         "K": key_heads,
         "D": width,
         "WIDTH": max(16, triton.next_power_of_2(width)),
-        "KEYS": KEYS_AT_ONCE,
+        "BLOCK": BLOCK_TOKENS,
         "WINDOW": window is not None,
         # float32 policies are compared with others; tf32 would make them inexact.
         "PRECISION": "ieee" if q_BE.dtype == torch.float32 else "tf32",
