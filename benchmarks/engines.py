@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,9 +101,10 @@ def grpo_engine(work: argparse.Namespace) -> Engine:
         Problem(str(i), " ".join(map(str, row)), "")
         for i, row in enumerate(random_prompts(work, policy.model.config.vocab_size))
     ]
-    engine = BuiltinEngine(policy)
+    engine, drops = BuiltinEngine(policy), count_drops()
 
     def sample(new: int = work.new) -> int:
+        drops.clear()
         groups = engine.sample(problems, work.group, Sampling(seed=0, temperature=1.0, max_new_tokens=new))
         return sum(len(completion) for group in groups for completion in group.completions)
 
@@ -112,13 +113,19 @@ def grpo_engine(work: argparse.Namespace) -> Engine:
         if (graphs := engine.graphs) is None:
             return {}
         spent: dict[str, float] = {}
-        graphs.prefill, graphs.run = timed(spent, "prefill", graphs.prefill), timed(spent, "decode", graphs.run)
+        graphs.change, graphs.decode = timed(spent, "prefill", graphs.change), timed(spent, "decode", graphs.decode)
         timed(spent, "host", sample)()
         return {**spent, "host": spent["host"] - spent["prefill"] - spent["decode"]}
 
     begin = synchronized_time()
     sample(2)
-    return Engine(config=policy.model.config, sample=sample, start_seconds=synchronized_time() - begin, phases=phases)
+    return Engine(
+        config=policy.model.config,
+        sample=sample,
+        start_seconds=synchronized_time() - begin,
+        phases=phases,
+        dropped=lambda: sum(drops),
+    )
 
 
 def timed(spent: dict[str, float], phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,7 +134,7 @@ def timed(spent: dict[str, float], phase: str, function: Callable[..., Any]) -> 
     def run(*arguments: Any) -> Any:
         begin = synchronized_time()
         result = function(*arguments)
-        spent[phase] = spent.get(phase, 0.0) + synchronized_time() - begin  # summed over sampling batches
+        spent[phase] = spent.get(phase, 0.0) + synchronized_time() - begin  # summed over calls
         return result
 
     return run
@@ -137,30 +144,33 @@ def set_limits(lengths_N: np.ndarray) -> None:
     """Patches the decoding so that completion n of every call ends after `lengths_N[n]` tokens."""
     import torch
 
-    from grpo.rollout.cuda import graphs
+    from grpo.rollout.cuda.sampler import TokenSampler
 
-    class Uneven(graphs.GraphDecoding):
-        last_S: torch.Tensor | None = None
-        first = 0
-        """First completion of the next sampling batch."""
+    start = TokenSampler.start
 
-        def _sample(self, logits_UV: torch.Tensor, source_B: torch.Tensor) -> None:
-            super()._sample(logits_UV, source_B)
-            batch, size = self.batch, len(source_B)
-            assert self.last_S is not None
-            batch.active_B[:size].mul_(self.last_S.index_select(0, batch.slot_B[:size]) > batch.time)
+    def start_with_limits(self: TokenSampler, noise_NL: torch.Tensor, temperature: float) -> None:
+        start(self, noise_NL, temperature)
+        N, L = noise_NL.shape
+        limit_N = self.results.limit_N
+        limit_N[:N] = torch.from_numpy(lengths_N.clip(max=L)).to(limit_N)
 
-        def run(self, lengths: Any, logits_PV: Any, noise_PGL: torch.Tensor, *more: Any) -> tuple[Any, Any, Any]:
-            rows = noise_PGL.shape[0] * noise_PGL.shape[1]
-            limits_S = lengths_N[self.first : self.first + rows]
-            self.first = (self.first + rows) % len(lengths_N)
-            if self.last_S is None:  # one slot more, for finished rows
-                self.last_S = torch.full((self.capacity.rows + 1,), -1, dtype=torch.int32, device=self.policy.device)
-            self.last_S[:rows] = torch.from_numpy(limits_S - 1).to(self.last_S)
-            tokens_SL, logp_SL, length_S = super().run(lengths, logits_PV, noise_PGL, *more)
-            return tokens_SL, logp_SL, np.minimum(limits_S, length_S)
+    TokenSampler.start = start_with_limits  # type: ignore[method-assign]
 
-    graphs.GraphDecoding = Uneven  # type: ignore[misc]
+
+def count_drops() -> list[int]:
+    """A list to which every look of a schedule, from now on, adds the number of rows that it drops."""
+    from grpo.rollout.schedule import Look, Schedule
+
+    drops: list[int] = []
+    look = Schedule.look
+
+    def counted(self: Schedule, ended: Sequence[int]) -> Look:
+        found = look(self, ended)
+        drops.append(len(found.dropped))
+        return found
+
+    Schedule.look = counted  # type: ignore[method-assign]
+    return drops
 
 
 def hf_engine(work: argparse.Namespace) -> Engine:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import grpo.training.session
 from grpo.distributed.world import World
 from grpo.model.plan.compute import PackedSize, model_flops
 from grpo.model.plan.shape import SHAPES, Shape
+from grpo.rollout.schedule import Room, Schedule
 from helpers import ranks as helpers
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import arms  # noqa: E402
+import decode  # noqa: E402
 import engines  # noqa: E402
 import floor  # noqa: E402
 import learn  # noqa: E402
@@ -269,6 +273,65 @@ def test_floors_of_the_measured_work(
     assert drawn.mean() == pytest.approx(mean, abs=0.05)
     found = floor.floors(floor.Traffic.of(SHAPES[shape]), drawn.reshape(prompts, group), prompt_tokens)
     assert found == pytest.approx({"per_row": per_row, "shared": shared}, rel=0.005)
+
+
+def test_grpo_gives_every_completion_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through Triton's interpreter, with rows that leave and others that take their place."""
+    pytest.importorskip("triton")
+    from grpo.rollout import builtin, schedule
+    from grpo.rollout.cuda import sampler
+    from helpers.interpreted import InterpretedDecoding
+
+    monkeypatch.setattr(sampler.TokenSampler, "start", sampler.TokenSampler.start)  # patched below; undone at the end
+    monkeypatch.setattr(schedule.Schedule, "look", schedule.Schedule.look)
+    monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
+    monkeypatch.setattr(builtin.Engine, "_can_use_graphs", lambda *_: True)
+    monkeypatch.setattr(builtin, "Engine", partial(builtin.Engine, max_concurrent=3))
+    work = argparse.Namespace(
+        **{"shape": "smallest", "model": "", "device": "cpu", "dtype": "float32", "uneven": "geometric"},
+        **{"prompts": 2, "group": 3, "prompt_tokens": 5, "new": 9},
+    )
+    engine = engines.grpo_engine(work)
+    drawn = engines.lengths_of(work)
+    assert len(set(drawn.tolist())) > 2
+    assert engine.sample() == drawn.sum()
+    assert engine.dropped() == 0
+    assert set(engine.phases()) == {"prefill", "decode", "host"}
+
+
+def test_rows_of_the_decoding_benchmark_have_all_their_blocks() -> None:
+    """7 rows on 4 prompts of 70 tokens, two blocks each; 130 own keys and the replays are three blocks."""
+    pytest.importorskip("triton")
+    from shapes import random_policy
+
+    from helpers.interpreted import InterpretedDecoding
+
+    policy = random_policy("smallest", "cpu", "float32")
+    bench = decode.Bench(policy, prompts=4, prompt_tokens=70, rows=[7, 2], keys=[130], kind=InterpretedDecoding)
+    assert [bench.groups(rows) for rows in (7, 2, 9)] == [(4, 2), (2, 1), (3, 3)]
+    traffic = floor.Traffic(weights=1000.0, keys=10.0)
+    seconds = (1000 + 10 * (7 * 130 + 4 * 70)) / floor.MEMORY_BANDWIDTH
+    assert bench.floor(traffic, 7, 130) == pytest.approx(seconds)
+    with torch.no_grad():
+        bench.start(7)
+    decoding = bench.decoding
+    blocks = decoding.cache.tables.own_NT[decoding.batch.owner_B[:7].long()]
+    assert blocks.shape == (7, 3)
+    assert (blocks > 0).all()
+    assert (decoding.cache.tables.prompt_PT > 0).all()
+
+
+def test_dropped_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rows have two blocks each, the prompt one, and one is free: the youngest row makes room for the others."""
+    monkeypatch.setattr(Schedule, "look", Schedule.look)  # patched below; undone at the end
+    drops = engines.count_drops()
+    schedule = Schedule([10], 3, 64 * 3, Room(blocks=1 + 3 * 2 + 1, rows=3))
+    looks = [schedule.look([])]
+    for _ in range(5):
+        schedule.advance(32)
+        looks.append(schedule.look([]))
+    assert drops == [len(look.dropped) for look in looks]
+    assert sum(drops) == 1
 
 
 def test_generate_gives_every_completion_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
