@@ -141,8 +141,8 @@ def test_no_problems_are_done_at_once():
 def test_one_completion_larger_than_the_room():
     Schedule([64, 65], 2, 128, Room(blocks=4, rows=1))
     message = (
-        "max_new_tokens 129 and a prompt of 65 tokens need 5 blocks of 64 tokens, and the KV cache holds 4; "
-        "lower max_new_tokens or shorten prompts"
+        "field max_new_tokens: 129 tokens and a prompt of 65 need 5 blocks of 64, and the KV cache has 4; "
+        "lower max_new_tokens or shorten the prompt"
     )
     with pytest.raises(GrpoError, match=re.escape(message)):
         Schedule([64, 65], 2, 129, Room(blocks=4, rows=1))

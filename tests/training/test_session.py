@@ -9,6 +9,7 @@ import pytest
 
 import grpo
 from grpo.config import SftConfig, System
+from grpo.errors import GrpoError
 from grpo.record.lock import RunLock
 from grpo.record.store import Run, list_runs
 from grpo.training.session import Session
@@ -53,17 +54,28 @@ def test_a_failure_before_the_run_is_created_leaves_none(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("key", ["max_concurrent", "rows_at_once"])
-def test_a_resume_samples_as_many_completions_at_once_as_before(tmp_path: Path, key: str) -> None:
-    """Also where the record has the number under its earlier name."""
+def test_a_resume_decodes_as_many_completions_at_once_as_before(tmp_path: Path, key: str) -> None:
+    """The KV cache has as many blocks. The most rows may be recorded under their earlier name."""
     with grpo.train(small(tmp_path, run="job", steps=1)) as run:
         assert run.meta("max_concurrent")[0] > 7
+        assert run.meta("cache_blocks") == [0], "a CPU counts rows"
         assert run.meta("rows_at_once") is None
     with Run.open(tmp_path, "job") as run:
         run.set_meta("max_concurrent", None)
         run.set_meta(key, 7)
+        run.set_meta("cache_blocks", [70])
     session = Session.start(small(tmp_path, run="job", resume=True))
     with session.recorded():
-        assert session.engine.max_concurrent == 7
+        assert (session.engine.max_concurrent, session.engine.cache_blocks) == (7, 70)
+        assert (session.run.meta("max_concurrent"), session.run.meta("cache_blocks")) == ([7], [70])
+
+
+def test_a_cache_too_small_for_one_completion_is_refused_at_the_start(tmp_path: Path) -> None:
+    grpo.train(small(tmp_path, run="job", steps=1)).close()
+    with Run.open(tmp_path, "job") as run:
+        run.set_meta("cache_blocks", [1])
+    with pytest.raises(GrpoError, match=r"field max_new_tokens: 32 tokens and a prompt of \d+ need 2 blocks of 64"):
+        Session.start(small(tmp_path, run="job", resume=True))
 
 
 def test_a_failed_start_of_fine_tuning_leaves_it_failed_and_unlocked(

@@ -275,7 +275,7 @@ class System(Named):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: a third slower, much less memory (GPU)."""
     max_concurrent_completions: int = 0
-    """Most completions sampled at a time; 0: as many as fit the free memory."""
+    """Most completions decoded at once; 0: as many as the KV cache holds, which takes up to 40% of the free memory."""
     runs: str = "runs"
     """Folder that holds the runs."""
     token_groups: int = 1

@@ -74,8 +74,9 @@ class Schedule:
         blocks, prompt_blocks = blocks_of(new_tokens), blocks_of(longest)
         if blocks + prompt_blocks > room.blocks:
             raise GrpoError(
-                f"max_new_tokens {new_tokens} and a prompt of {longest} tokens need {blocks + prompt_blocks} blocks of "
-                f"{BLOCK_TOKENS} tokens, and the KV cache holds {room.blocks}; lower max_new_tokens or shorten prompts"
+                f"field max_new_tokens: {new_tokens} tokens and a prompt of {longest} need {blocks + prompt_blocks} "
+                f"blocks of {BLOCK_TOKENS}, and the KV cache has {room.blocks}; lower max_new_tokens or shorten the "
+                "prompt"
             )
         self.group_size, self.new_tokens, self.room, self.ahead = group_size, new_tokens, room, ahead
         self.time_N = np.zeros(N, np.int32)

@@ -24,6 +24,7 @@ from grpo.model.prompt import template_warnings
 from grpo.rewards import Scorer
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
+from grpo.rollout.schedule import Room, Schedule
 from grpo.tasks.protocol import HasProblems, Task, assumptions_of
 from grpo.types import Problem
 
@@ -58,10 +59,12 @@ def preflight(
         eval_scorer.ready(heldout)
         check_golds(eval_scorer, heldout[: config.evaluation.problems], world)
     check_vocabulary(policy)
-    check_lengths(policy, every, config.max_new_tokens)
+    longest = check_lengths(policy, every, config.max_new_tokens)
     check_agreement(config, policy, problems[-2:])
     lengths = [len(policy.prompt_tokens(problem)) for problem in problems]
     engine.room(lengths, config.group_size, Sampling(seed=0, temperature=1.0, max_new_tokens=config.max_new_tokens))
+    if engine.cache_blocks:  # refused now, and not when the prompt is drawn
+        Schedule([longest], 1, config.max_new_tokens, Room(engine.cache_blocks, rows=1))
     assumptions = [*model_assumptions(policy, problems), *assumptions_of(task)]
     assumptions += dict.fromkeys((*scorer.assumptions, *eval_scorer.assumptions))
     if len(heldout) < config.evaluation.problems:
@@ -95,14 +98,15 @@ def check_vocabulary(policy: Policy) -> None:
         )
 
 
-def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) -> None:
+def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) -> int:
+    """Tokens of the longest prompt."""
     lengths = [len(policy.prompt_tokens(problem)) for problem in problems]
     for problem, length in zip(problems, lengths, strict=True):
         if not length:
             raise GrpoError(f"problem {problem.label}: the prompt has no tokens; write a prompt")
     limit = getattr(policy.model.config, "max_position_embeddings", None)
     if not limit:
-        return
+        return max(lengths)
     room = limit - max_new_tokens
     long = [(problem.label, length) for problem, length in zip(problems, lengths, strict=True) if length > room]
     if long:
@@ -112,6 +116,7 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
             f"positions of {policy.name}; the first is problem {long[0][0]} with {long[0][1]} tokens; lower "
             f"max_new_tokens{leave_out}"
         )
+    return max(lengths)
 
 
 def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:

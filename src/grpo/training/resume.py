@@ -109,18 +109,21 @@ class Kept:
     token_budgets: Sequence[int]
     """Tokens per micro-batch of each rank, which an out-of-memory error may have halved."""
     rows: Sequence[int]
-    """Most completions that each rank samples at a time."""
+    """Most completions that each rank decodes at once."""
+    cache_blocks: Sequence[int]
+    """Blocks of each rank's KV cache, which decide with the lengths which completions are decoded together."""
 
     @classmethod
     def of(cls, run: Run | None, config: Config | SftConfig, ranks: int) -> Kept:
         """Of a run to resume; 0 where nothing was recorded, or the setting or the number of ranks has changed."""
         if run is None:
-            return cls(0, [0] * ranks, [0] * ranks)
+            return cls(0, *([0] * ranks for _ in range(3)))
         same = run.config["system"].get("token_budget") == config.system.token_budget
         # Runs recorded by earlier versions have one number, for their only rank, and the rows under other names.
         budgets = run.meta("token_budgets") or run.meta("token_budget") if same else None
         rows = run.meta("max_concurrent") or run.meta("rows_at_once")
-        return cls(run.meta("threads") or 0, *(_by_rank(kept, ranks) for kept in (budgets, rows)))
+        kept = (budgets, rows, run.meta("cache_blocks"))
+        return cls(run.meta("threads") or 0, *(_by_rank(numbers, ranks) for numbers in kept))
 
 
 def _by_rank(kept: int | list[int] | None, ranks: int) -> list[int]:

@@ -89,7 +89,7 @@ class Session(TrainingRun):
                 meta = {"fingerprints": prints, **prepared.meta}
                 opened = create_run(config, "grpo", f"{task.name}-{config.algorithm}", meta, undo)
             elif opened is not None:
-                for name in ("token_budgets", "max_concurrent", "world"):
+                for name in ("token_budgets", "max_concurrent", "cache_blocks", "world"):
                     opened.run.set_meta(name, prepared.meta[name])
             session = cls(
                 config=config,
@@ -220,7 +220,8 @@ def prepare(
     kept = world.from_first(lambda: Kept.of(run, config, world.size))
     policy.token_budget = kept.token_budgets[world.rank] or sizes.token_budget
     threads = prepare_machine(config.system, policy, kept.threads, world.local_size)
-    engine = Engine(policy, config.system.max_concurrent_completions or kept.rows[world.rank])
+    rows = config.system.max_concurrent_completions or kept.rows[world.rank]
+    engine = Engine(policy, rows, kept.cache_blocks[world.rank])
     if world.first:
         check_disk(config, policy, run.path if run else None)
     assumptions = [
@@ -232,6 +233,7 @@ def prepare(
     meta = {
         "threads": threads,
         "max_concurrent": world.meet(engine.max_concurrent),
+        "cache_blocks": world.meet(engine.cache_blocks),
         "token_budgets": world.meet(policy.token_budget),
         "memory": {"device": device, "predicted": sizes.predicted},
         "world": world.describe(sizes.shard),

@@ -137,11 +137,11 @@ def test_a_run_goes_on_with_other_numbers_of_ranks_and_other_divisions(tmp_path:
     assert main(["eval", "job", "--runs", str(tmp_path), "--problems", "4"]) == 0
 
 
-def sizes_of(world: World, argv: list[str]) -> tuple[int, int]:
-    """Tokens per micro-batch and completions at once of this rank, of a resumed run."""
+def sizes_of(world: World, argv: list[str]) -> tuple[int, int, int]:
+    """Tokens per micro-batch, completions at once and blocks of the KV cache of this rank, of a resumed run."""
     session = Session.start(parse_train(argv[1:]), world=world)
     with session.recorded():
-        return session.policy.token_budget, session.engine.max_concurrent
+        return session.policy.token_budget, session.engine.max_concurrent, session.engine.cache_blocks
 
 
 def test_each_rank_gets_back_its_sizes(tmp_path: Path, whole: Whole) -> None:
@@ -150,11 +150,13 @@ def test_each_rank_gets_back_its_sizes(tmp_path: Path, whole: Whole) -> None:
     with Run.open(tmp_path, "job") as run:
         run.set_meta("token_budgets", [700, 350])
         run.set_meta("max_concurrent", [6, 5])
-    assert ranks(2, sizes_of, argv) == [(700, 6), (350, 5)]
+        run.set_meta("cache_blocks", [60, 50])
+    assert ranks(2, sizes_of, argv) == [(700, 6, 60), (350, 5, 50)]
     usual = ranks(3, sizes_of, argv)
-    assert {tokens for tokens, _ in usual} == {DEFAULT_TOKENS}
+    assert {(tokens, blocks) for tokens, _, blocks in usual} == {(DEFAULT_TOKENS, 0)}, "a CPU counts rows"
     with Run.open(tmp_path, "job") as run:
-        assert [*zip(run.meta("token_budgets"), run.meta("max_concurrent"), strict=True)] == usual
+        kept = (run.meta(name) for name in ("token_budgets", "max_concurrent", "cache_blocks"))
+        assert [*zip(*kept, strict=True)] == usual
 
 
 def test_other_ranks_need_neither_run_nor_checkpoint(tmp_path: Path, whole: Whole) -> None:

@@ -10,6 +10,9 @@ BLOCK_TOKENS = 64
 SHARE_OF_FREE_MEMORY = 0.4
 """Largest share of the memory beside the weights; `grpo.rollout.builtin.SHARE_OF_FREE_MEMORY`."""
 
+LOGIT_BYTES = 12
+"""Of a logit of a running row, with what is computed from it."""
+
 
 def block_bytes(shape: Shape, size: int) -> int:
     """Keys and values of a block in all layers; `size`: bytes of a number."""
@@ -27,11 +30,10 @@ def whole_blocks(work: Work) -> int:
 
 
 def cache_blocks(shape: Shape, work: Work, size: int, free: int | None) -> int:
-    """Blocks that a run reserves: all that its completions may fill, or those that fit its share of `free` bytes.
-
-    One completion with its prompt is the least.
-    """
+    """Blocks that a run reserves: all that its completions may fill, or those that fit its share of `free` bytes beside
+    the logits. One completion with its prompt is the least."""
     if free is None:
         return whole_blocks(work)
     least = whole_blocks(Work(prompts=1, group_size=1, prompt_tokens=work.prompt_tokens, new_tokens=work.new_tokens))
-    return max(least, min(whole_blocks(work), int(SHARE_OF_FREE_MEMORY * free) // block_bytes(shape, size)))
+    for_blocks = int(SHARE_OF_FREE_MEMORY * free) - LOGIT_BYTES * shape.vocabulary * work.completions
+    return max(least, min(whole_blocks(work), for_blocks // block_bytes(shape, size)))
