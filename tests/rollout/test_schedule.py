@@ -24,66 +24,68 @@ def go_on(schedule: Schedule, looks: int) -> list[Look]:
 
 
 def test_completions_start_while_their_reserves_fit():
-    # A completion has 1 block at first and reserves 65 tokens, 2 blocks; the prompts take 1, 1 and 2.
+    # A completion has 1 block at first. Nothing has ended, so the mean is taken as 192: a row of 1 token reserves
+    # 192 · exp(-191 / 192) = 71 tokens, 2 blocks. The prompts take 1, 1 and 2.
     # 1 + 2 + 2 for the first problem, 1 + 2 for a row of the second: all 8.
-    schedule = Schedule([64, 10, 65], 2, 128, Room(blocks=8, rows=10))
+    schedule = Schedule([64, 10, 65], 2, 192, Room(blocks=8, rows=10))
     assert schedule.look([]) == Look(started=(0, 1, 2), dropped=(), running=(0, 1, 2), finished=())
     assert schedule.time_N.tolist() == [1, 1, 1, 0, 0, 0]
-    assert schedule.table_NT.tolist() == [[1, 0], [2, 0], [3, 0], [0, 0], [0, 0], [0, 0]]
+    assert schedule.table_NT.tolist() == [[1, 0, 0], [2, 0, 0], [3, 0, 0], *[[0, 0, 0]] * 3]
     assert schedule.prompt_table_PT.tolist() == [[4, 0], [5, 0], [0, 0]]
     assert schedule.table_NT.dtype == schedule.prompt_table_PT.dtype == schedule.time_N.dtype == np.int32
 
 
 def test_rows_get_blocks_before_they_need_them():
-    schedule = Schedule([64, 10, 65], 2, 128, Room(blocks=8, rows=10))
+    schedule = Schedule([64, 10, 65], 2, 192, Room(blocks=8, rows=10))
     schedule.look([])
     schedule.advance(29)  # 30 + 32 + 2 tokens: exactly a block
     schedule.look([])
-    assert schedule.table_NT[:3].tolist() == [[1, 0], [2, 0], [3, 0]]
+    assert schedule.table_NT[:3].tolist() == [[1, 0, 0], [2, 0, 0], [3, 0, 0]]
     schedule.advance(1)
     assert schedule.look([]) == Look((), (), (0, 1, 2), ())
-    assert schedule.table_NT[:3].tolist() == [[1, 6], [2, 7], [3, 8]]
-    schedule.advance(32)
-    assert schedule.look([]) == Look((), (), (0, 1, 2), ()), "128 tokens, the limit, are 2 blocks"
+    assert schedule.table_NT[:3].tolist() == [[1, 6, 0], [2, 7, 0], [3, 8, 0]]
     schedule.advance(1000)
-    assert schedule.time_N.tolist() == [128, 128, 128, 0, 0, 0], "no row goes on beyond the limit"
+    assert schedule.time_N.tolist() == [192, 192, 192, 0, 0, 0], "no row goes on beyond the limit"
 
 
-def test_a_row_that_ends_makes_room_for_the_next():
-    schedule = Schedule([64, 10, 65], 2, 128, Room(blocks=8, rows=10))
+def test_rows_that_end_make_room_for_the_next():
+    schedule = Schedule([64, 10, 65], 2, 192, Room(blocks=8, rows=10))
     schedule.look([])
     go_on(schedule, 1)
     schedule.advance(32)
+    # 3 · 64 tokens and one ending: the mean is (192 + 192) / 2. Rows 1 and 2, of 65 tokens, reserve
+    # 192 · exp(-127 / 192) = 99 tokens, the 2 blocks that they have. The 2 blocks of row 0 are free for another.
     assert schedule.look([0]) == Look(started=(3,), dropped=(), running=(1, 2, 3), finished=())
-    assert schedule.table_NT.tolist() == [[0, 0], [2, 7], [3, 8], [1, 0], [0, 0], [0, 0]]
+    assert schedule.table_NT.tolist() == [[0, 0, 0], [2, 7, 0], [3, 8, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]]
     assert schedule.time_N.tolist() == [0, 65, 65, 1, 0, 0]
-    # Problem 0 ends: its 3 blocks, and a free one reserved for row 3. The next row would take 2 + 2, with its prompt.
-    assert schedule.look([1]) == Look((), (), (2, 3), finished=(0,))
-    assert schedule.prompt_table_PT.tolist() == [[0, 0], [5, 0], [0, 0]]
-    assert schedule.look([2]) == Look(started=(4,), dropped=(), running=(3, 4), finished=())
+    # A second ending: the mean is 384 / 3 = 128, and a new row reserves 128 · exp(-127 / 128) = 48 tokens. Rows
+    # 2 and 3 have 2 + 1, their prompt 1; the last prompt takes 2, its rows 1 + 1.
+    assert schedule.look([1]) == Look(started=(4, 5), dropped=(), running=(2, 3, 4, 5), finished=(0,))
+    assert (schedule.prompt_table_PT > 0).tolist() == [[False, False], [True, False], [True, True]]
 
 
 def test_the_youngest_row_is_dropped_and_is_the_next_to_start():
-    # 4 blocks a completion, of which 3 are reserved at the start: 1 + 3 + 3 for the prompt and two rows.
-    schedule = Schedule([64], 4, 256, Room(blocks=7, rows=4))
-    assert schedule.look([]).running == (0, 1)
-    looks = go_on(schedule, 4)  # 129 tokens: 3 blocks each
-    assert all(look == Look((), (), (0, 1), ()) for look in looks)
-    (look,) = go_on(schedule, 1)  # 161 + 34 tokens: a fourth block each, and none is left
-    assert look == Look(started=(), dropped=(1,), running=(0,), finished=())
-    assert schedule.time_N.tolist() == [161, 0, 0, 0]
+    # 4 blocks a completion, of which 256 · exp(-255 / 256) = 94 tokens, 2 blocks, are reserved at the start: 1 + 3 · 2.
+    schedule = Schedule([64], 5, 256, Room(blocks=7, rows=4))
+    assert schedule.look([]).running == (0, 1, 2)
+    looks = go_on(schedule, 5)
+    # At 97 tokens (131 with those ahead) rows need a third block, at 161 a fourth.
+    assert [look.dropped for look in looks] == [(), (), (2,), (), (1,)]
+    assert [look.running for look in looks] == [(0, 1, 2), (0, 1, 2), (0, 1), (0, 1), (0,)]
+    assert not any(look.started or look.finished for look in looks)
+    assert schedule.time_N.tolist() == [161, 0, 0, 0, 0]
     assert (schedule.table_NT[0] > 0).all()
     assert not schedule.table_NT[1:].any()
     (look,) = go_on(schedule, 1)
-    assert look == Look((), (), (0,), ()), "2 of 7 blocks are free; a row reserves 3"
-    assert schedule.look([0]) == Look(started=(1, 2), dropped=(), running=(1, 2), finished=())
-    assert schedule.look([1, 2]).started == (3,)
-    assert schedule.look([3]) == Look((), (), (), finished=(0,))
+    assert look == Look((), (), (0,), ()), "2 of 7 blocks are free; without an ending, a row reserves 3"
+    assert schedule.look([0]) == Look(started=(1, 2, 3), dropped=(), running=(1, 2, 3), finished=())
+    assert schedule.look([1, 2]).started == (4,)
+    assert schedule.look([3, 4]) == Look((), (), (), finished=(0,))
     assert schedule.done
 
 
 def test_older_rows_get_the_blocks_of_the_youngest():
-    # 8 blocks a completion, 5 reserved: three rows with their prompt take 16. At 225 tokens (259 with those ahead) all
+    # 8 blocks a completion, 3 reserved: three rows start. At 225 tokens (259 with those ahead) all
     # three need a fifth block: 16 blocks. At 289 they need a sixth: row 2 gives its 5 to the others. At 481 (the limit
     # of 512 ahead) both have 8: with the prompt's, all 17.
     schedule = Schedule([64], 3, 512, Room(blocks=17, rows=4))

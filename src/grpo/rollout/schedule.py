@@ -83,6 +83,8 @@ class Schedule:
         """Tokens that each row has sampled, as if none had ended; 0 for completions without a row."""
         self._running_N = np.zeros(N, np.bool_)
         self._ended_N = np.zeros(N, np.bool_)
+        self._sampled = self._ended_early = 0
+        """Tokens that rows have sampled between looks, and completions that ended before the limit."""
         # Owners of blocks are the completions, then the prompts. Block 0 is a spare that nobody owns.
         self._free = np.arange(1, room.blocks + 1, dtype=np.int32)
         self._held_O = np.zeros(N + P, np.int64)
@@ -112,9 +114,11 @@ class Schedule:
 
     def advance(self, tokens: int) -> None:
         """Every row has sampled `tokens` more tokens."""
+        self._sampled += tokens * int(self._running_N.sum())
         self.time_N[self._running_N] = np.minimum(self.time_N[self._running_N] + tokens, self.new_tokens)
 
     def _end(self, ended: np.ndarray) -> list[int]:
+        self._ended_early += int((self.time_N[ended] < self.new_tokens).sum())
         self._ended_N[ended] = True
         self._remove(ended)
         problems = np.unique(ended // self.group_size)
@@ -133,7 +137,7 @@ class Schedule:
         return rows[kept:].tolist()
 
     def _start(self) -> list[int]:
-        """Starts waiting completions while every row can keep its blocks and grow by half of what it may still grow.
+        """Starts waiting completions while every row can keep its blocks and grow to its reserve.
 
         So a start rarely ends in a drop. If nothing runs, at least one completion starts: a whole one fits.
         """
@@ -156,8 +160,15 @@ class Schedule:
         return blocks_of(np.minimum(time + self.ahead + TOKENS_LATE, self.new_tokens))
 
     def _reserve(self, time: np.ndarray) -> np.ndarray:
-        """Blocks of rows that have grown by half of what they may still grow."""
-        return blocks_of(-(-(time + self.new_tokens) // 2))
+        """Blocks that a row of this age takes at most, on average over rows: they grow, and some of them end.
+
+        If every token ends a completion with probability 1 / mean, a row has (time + more) · exp(-more / mean) tokens
+        on average when `more` have been sampled; that is largest at more = mean - time. The mean is that of this
+        rollout so far: tokens per completion that ended before the limit, as if one more had ended at the limit.
+        """
+        mean = (self._sampled + self.new_tokens) / (self._ended_early + 1)
+        more = np.clip(mean - time, 0, self.new_tokens - time)
+        return blocks_of(np.ceil((time + more) * np.exp(-more / mean)).astype(np.int64))
 
     def _give(self, owners: np.ndarray, needed: np.ndarray) -> None:
         """Gives each owner blocks until it has as many as it needs."""
