@@ -223,7 +223,8 @@ def test_parts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     grads = torch.arange(10.0, device=DEVICE)[:, None, None]
     assert parts.summed(grads).flatten().tolist() == [2, 4, 11, 13, 15]
     assert segments.Parts.of(np.array([2, 3]), np.array([8, 1]), DEVICE) is None, "a part would be empty"
-    assert segments.Parts.of(np.full(9, 2), np.full(9, 999), DEVICE) is None, "nine groups are enough"
+    assert segments.Parts.of(np.full(17, 2), np.full(17, 999), DEVICE) is None, "17 prompts have programs enough"
+    assert segments.Parts.of(np.array([2049]), np.array([999]), DEVICE) is None, "so has one prompt of 17 times 128"
 
 
 def loss_and_gradients(policy: Policy, budget: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

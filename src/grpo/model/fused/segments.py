@@ -9,8 +9,8 @@ from typing import Self
 import numpy as np
 import torch
 
-MOST_PARTS, QUERIES_PER_PART = 16, 1024
-"""Of a micro-batch, at most, and of a part, at least: see `Parts`."""
+KEYS_PER_PROGRAM, PROGRAMS_PER_HEAD, QUERIES_PER_PART = 128, 32, 1024
+"""Of flash attention's backward pass; of all parts together, about; of a part, at least: see `Parts`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +51,9 @@ class Parts:
     @classmethod
     def of(cls, prompt_length_P: np.ndarray, group_length_P: np.ndarray, device: str | torch.device) -> Self | None:
         """None where one part of each group is enough."""
-        P, shortest = len(group_length_P), int(group_length_P.min())
-        count = min(MOST_PARTS // P, int(group_length_P.mean()) // QUERIES_PER_PART, shortest)
+        programs = int((-(-prompt_length_P // KEYS_PER_PROGRAM)).sum())
+        per_part = int(group_length_P.mean()) // QUERIES_PER_PART
+        count = min(PROGRAMS_PER_HEAD // programs, per_part, int(group_length_P.min()))
         if count < 2:
             return None
         part = np.arange(count)

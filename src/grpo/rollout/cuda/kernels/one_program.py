@@ -10,7 +10,6 @@ import triton.language as tl
 
 from grpo.rollout.cuda.kernels.join import Partial, join
 from grpo.rollout.cuda.kernels.rotation import KeyValues, Norms, Rotation, _rotated, _weighed
-from grpo.rollout.cuda.kernels.shared_prompt import KEYS_AT_ONCE
 from grpo.rollout.schedule import BLOCK_TOKENS
 
 if TYPE_CHECKING:
@@ -38,11 +37,11 @@ def _normed(low, high, norm_ptr, column, inside, eps, dtype: tl.constexpr, D: tl
 @triton.jit
 def _attend_to_blocks(
     q_low, q_high, top, mass, out_low, out_high, k_ptr, v_ptr, table, first, last, oldest, end, key_head, column,
-    inside, scale, K: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
+    inside, scale, K: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Adds attention to the keys [oldest, end), of those from KEYS · first to KEYS · last."""
+    """Adds attention to the keys [oldest, end) of the table's blocks [first, last)."""
     for i in range(first, last):
-        block, key = tl.load(table + i * KEYS // BLOCK).to(tl.int64), i * KEYS + tl.arange(0, KEYS)
+        block, key = tl.load(table + i).to(tl.int64), i * BLOCK + tl.arange(0, BLOCK)
         seen = (key >= oldest) & (key < end)
         exists = seen[:, None] & inside[None, :]
         place = ((block * K + key_head) * BLOCK + key % BLOCK)[:, None] * D + column[None, :]
@@ -98,7 +97,7 @@ def _whole_attention(
     cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr, owner_ptr, first_ptr, prompt_ptr, length_ptr, time_ptr,
     eps, prompts, rows, own_width, prompt_width, scale, window, splits,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr,
-    KEYS: tl.constexpr, NORM: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+    NORM: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     row, key_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     R: tl.constexpr = H // K
@@ -132,22 +131,22 @@ def _whole_attention(
         mass = tl.full([QUERIES], 1.0, tl.float32)
         out_low += v_low.to(tl.float32)[None, :]
         out_high += v_high.to(tl.float32)[None, :]
-    # Programs share the keys of the prompt and, after them, the row's own, by the tile.
+    # Programs share the blocks of the prompt and, after them, the row's own.
     oldest = tl.maximum(0, position - window + 1) if WINDOW else 0
     oldest_own = tl.maximum(0, oldest - length) if WINDOW else 0
-    first, first_own = tl.minimum(oldest, length) // KEYS, oldest_own // KEYS
-    in_prompt = tl.cdiv(length, KEYS) - first
-    share = tl.cdiv(in_prompt + tl.cdiv(newest, KEYS) - first_own, splits)
+    first, first_own = tl.minimum(oldest, length) // BLOCK, oldest_own // BLOCK
+    in_prompt = tl.cdiv(length, BLOCK) - first
+    share = tl.cdiv(in_prompt + tl.cdiv(newest, BLOCK) - first_own, splits)
     begin, end = split * share, split * share + share
     top, mass, out_low, out_high = _attend_to_blocks(
         q_low, q_high, top, mass, out_low, out_high, k_ptr, v_ptr, prompt_table,
         first + begin, first + tl.minimum(end, in_prompt), oldest, length, key_head, column, inside, scale,
-        K, D, BLOCK, KEYS, PRECISION,
+        K, D, BLOCK, PRECISION,
     )  # fmt: skip
     top, mass, out_low, out_high = _attend_to_blocks(
         q_low, q_high, top, mass, out_low, out_high, k_ptr, v_ptr, own_table,
-        first_own + tl.maximum(begin - in_prompt, 0), tl.minimum(first_own + end - in_prompt, tl.cdiv(newest, KEYS)),
-        oldest_own, newest, key_head, column, inside, scale, K, D, BLOCK, KEYS, PRECISION,
+        first_own + tl.maximum(begin - in_prompt, 0), tl.minimum(first_own + end - in_prompt, tl.cdiv(newest, BLOCK)),
+        oldest_own, newest, key_head, column, inside, scale, K, D, BLOCK, PRECISION,
     )  # fmt: skip
     head = key_head * R + query
     if SPLIT:  # `join` adds the parts
@@ -191,9 +190,9 @@ def whole_attention(
         batch.owner_B, batch.first_B, batch.prompt_B, batch.length_P, batch.time_B,
         eps, len(batch.length_P), partial[0].shape[1], tables.own_NT.stride(0), tables.prompt_PT.stride(0),
         scale, window or 0, splits, H=heads, K=K, D=D, HALF=max(16, triton.next_power_of_2(D // 2)),
-        QUERIES=max(16, triton.next_power_of_2(heads // K)), BLOCK=BLOCK_TOKENS, KEYS=KEYS_AT_ONCE,
+        QUERIES=max(16, triton.next_power_of_2(heads // K)), BLOCK=BLOCK_TOKENS,
         NORM=norms is not None, SPLIT=splits > 1, WINDOW=window is not None,
         PRECISION="ieee" if qkv_BE.dtype == torch.float32 else "tf32",
-        num_warps=2 if qkv_BE.element_size() == 2 else 4, num_stages=3,
+        num_warps=2 if qkv_BE.element_size() == 2 else 4, num_stages=2,
     )  # fmt: skip
     return join(partial, out_BE, splits) if splits > 1 else out_BE

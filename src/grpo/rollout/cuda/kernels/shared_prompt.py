@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from grpo.rollout.cuda.slots import DecodeBatch
 
 QUERIES_AT_ONCE = 64
-KEYS_AT_ONCE = 32
-"""Own keys read at a time, half a block: more would leave shared memory for fewer programs."""
 PROMPT_BLOCKS_PER_PROGRAM = 4
 """A longer prompt is split among several programs, whose results are joined afterwards."""
 
@@ -86,8 +84,7 @@ def _own_attention(
     q_ptr, k_ptr, v_ptr, table_ptr, part_out_ptr, part_top_ptr, part_mass_ptr, out_ptr, owner_ptr, time_ptr,
     q_row_stride, rows, table_width, scale, window, splits,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr,
-    BLOCK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
-    PRECISION: tl.constexpr,
+    BLOCK: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     key_head = tl.program_id(1)
@@ -106,12 +103,11 @@ def _own_attention(
     mass = tl.zeros([QUERIES], tl.float32)
     out = tl.zeros([QUERIES, WIDTH], tl.float32)
     oldest = tl.maximum(0, time - window) if WINDOW else 0
-    first, last = oldest // KEYS, tl.cdiv(time, KEYS)
+    first, last = oldest // BLOCK, tl.cdiv(time, BLOCK)
     share = tl.cdiv(last - first, splits)
     begin = first + split * share
     for i in range(begin, tl.minimum(begin + share, last)):
-        block = tl.load(table + i * KEYS // BLOCK).to(tl.int64)
-        key = i * KEYS + tl.arange(0, KEYS)
+        block, key = tl.load(table + i).to(tl.int64), i * BLOCK + tl.arange(0, BLOCK)
         exists = key < time
         place = ((block * K + key_head) * BLOCK + key % BLOCK)[:, None] * D + column[None, :]
         k = tl.load(k_ptr + place, exists[:, None] & in_head[None, :], 0.0)
@@ -208,8 +204,8 @@ def attend_to_own(
     _own_attention[(len(q_BE), K, splits)](
         q_BE, *cached, tables.own_NT, *partial, out_BE, batch.owner_B, batch.time_B,
         q_BE.stride(0), partial[0].shape[1], tables.own_NT.stride(0), scale, window or 0, splits,
-        QUERIES=max(16, triton.next_power_of_2(heads // K)), KEYS=KEYS_AT_ONCE, PARTS=parts, SPLIT=splits > 1,
-        num_warps=2 if q_BE.element_size() == 2 else 4, num_stages=4, **_settings(q_BE, heads, K, D, window),
+        QUERIES=max(16, triton.next_power_of_2(heads // K)), PARTS=parts, SPLIT=splits > 1,
+        num_warps=2 if q_BE.element_size() == 2 else 4, num_stages=3, **_settings(q_BE, heads, K, D, window),
     )  # fmt: skip
     return join(partial, out_BE, parts + splits) if splits > 1 else out_BE
 
