@@ -62,7 +62,7 @@ class OnePays(Direct):
 
 def one_long(world: World) -> AbstractContextManager[Any]:
     """One completion of each step has 200 tokens."""
-    real = Engine.sampling_batches
+    real = Engine.finished_groups
 
     def lengthened(group: Group) -> Group:
         if not group.problem.id.endswith("/1"):
@@ -71,11 +71,11 @@ def one_long(world: World) -> AbstractContextManager[Any]:
         tokens, logprobs = (np.resize(array, 200) for array in (first.tokens, first.logprobs))
         return replace(group, completions=(replace(first, tokens=tokens, logprobs=logprobs), *others))
 
-    def sampling_batches(engine: Engine, *arguments: Any) -> Iterator[dict[int, Group]]:
+    def finished_groups(engine: Engine, *arguments: Any) -> Iterator[dict[int, Group]]:
         for groups in real(engine, *arguments):
             yield {number: lengthened(group) for number, group in groups.items()}
 
-    return mock.patch.object(Engine, "sampling_batches", sampling_batches)
+    return mock.patch.object(Engine, "finished_groups", finished_groups)
 
 
 def not_finite(world: World) -> AbstractContextManager[Any]:

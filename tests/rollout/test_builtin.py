@@ -211,7 +211,7 @@ def test_finish_and_end_token() -> None:
 
 
 @pytest.mark.parametrize("max_concurrent", [1, 3, 5, 8, 100])
-def test_sampling_batches_change_nothing(max_concurrent: int) -> None:
+def test_few_rows_at_once_change_nothing(max_concurrent: int) -> None:
     policy = random_policy("llama", torch.float64)
     sampling = Sampling(seed=0, temperature=1.0, max_new_tokens=8)
     whole = Engine(policy).sample(PROBLEMS, 4, sampling)

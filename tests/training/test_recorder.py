@@ -41,9 +41,9 @@ def recording(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None]) ->
 
 def test_a_slow_record_does_not_hold_up_the_next_rollout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sampling = [threading.Event() for _ in range(4)]
-    real = Engine.sampling_batches
+    real = Engine.finished_groups
 
-    def sampling_batches(self: Engine, problems: Any, group_size: int, settings: Sampling) -> Any:
+    def finished_groups(self: Engine, problems: Any, group_size: int, settings: Sampling) -> Any:
         if settings.purpose == "train":
             sampling[settings.step].set()
         return real(self, problems, group_size, settings)
@@ -51,7 +51,7 @@ def test_a_slow_record_does_not_hold_up_the_next_rollout(tmp_path: Path, monkeyp
     def until_the_next_step_samples(step: int) -> None:
         assert step == 2 or sampling[step + 1].wait(PATIENCE), "the loop waits for the record"
 
-    monkeypatch.setattr(Engine, "sampling_batches", sampling_batches)
+    monkeypatch.setattr(Engine, "finished_groups", finished_groups)
     recording(monkeypatch, until_the_next_step_samples)
     run = grpo.train(small(tmp_path))
     assert [row["step"] for row in run.metrics()] == [0, 1, 2]

@@ -46,12 +46,12 @@ class Engine:
     def sample(self, problems: Sequence[Problem], group_size: int, sampling: Sampling) -> list[Group]:
         """`group_size` completions of each problem, in order."""
         found: dict[int, Group] = {}
-        for groups in self.sampling_batches(problems, group_size, sampling):
+        for groups in self.finished_groups(problems, group_size, sampling):
             found.update(groups)
         return [found[number] for number in range(len(problems))]
 
     @torch.no_grad()
-    def sampling_batches(
+    def finished_groups(
         self, problems: Sequence[Problem], group_size: int, sampling: Sampling
     ) -> Iterator[dict[int, Group]]:
         """The groups of `sample` as they are finished, by the number of their problem."""

@@ -147,7 +147,7 @@ class Session(TrainingRun):
     def sample(self, problems: Sequence[Problem], step: int) -> Pending:
         """Completions of the problems, being scored: each group while others are still sampled."""
         pending = Pending(self.scorer, step)
-        for groups in self.engine.sampling_batches(problems, self.config.group_size, self.sampling(step)):
+        for groups in self.engine.finished_groups(problems, self.config.group_size, self.sampling(step)):
             pending.add(groups)
         return pending
 
