@@ -20,8 +20,8 @@ from grpo.rollout.occupancy import drawn_lengths
 from grpo.rollout.schedule import BLOCK_TOKENS, TOKENS_BETWEEN_LOOKS, Room, Schedule, blocks_of
 
 INTO = Path(__file__).parents[1] / "docs/images/rollout.svg"
-PROMPTS, GROUP_SIZE, PROMPT_TOKENS, NEW_TOKENS, MEAN_TOKENS = 8, 4, 128, 1024, 341
-ROOM = Room(blocks=56, rows=PROMPTS * GROUP_SIZE)
+PROMPTS, GROUP_SIZE, PROMPT_TOKENS, NEW_TOKENS, MEAN_TOKENS = 8, 4, 128, 1024, 256
+ROOM = Room(blocks=72, rows=PROMPTS * GROUP_SIZE)
 
 WIDTH, LEFT, RIGHT = 860, 76, 16
 BAR, CHART, PANEL = 6, 56, 308

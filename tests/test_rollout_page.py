@@ -49,9 +49,9 @@ def test_every_completion_is_drawn_whole(trace: script.Trace) -> None:
 
 
 def test_waves_by_hand() -> None:
-    """Three rows of 16 blocks and their prompt's 2 fit 56 blocks, also where they have two prompts (52)."""
-    assert script.most_whole_rows() == 3
-    assert script.waves(LENGTHS).steps == sum(int(LENGTHS[n : n + 3].max()) - 1 for n in range(0, 32, 3))
+    """Four rows of 16 blocks and the 2 of their prompt fit 72 blocks: a wave is a group."""
+    assert script.most_whole_rows() == 4
+    assert script.waves(LENGTHS).steps == sum(int(LENGTHS[n : n + 4].max()) - 1 for n in range(0, 32, 4))
 
 
 def test_figures_of_the_page() -> None:
