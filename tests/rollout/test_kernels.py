@@ -5,6 +5,8 @@ Without a GPU the kernels run through Triton's interpreter: the same code, execu
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -388,3 +390,21 @@ def test_one_set_of_graphs_serves_every_temperature(monkeypatch: pytest.MonkeyPa
         assert [c.tokens.tolist() for c in found.completions] == [c.tokens.tolist() for c in wanted[0].completions]
         held.add(id(engine.graphs))
     assert len(held) == 1
+
+
+def test_a_decoding_that_is_too_small_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the garbage collector: two KV caches at once would not fit a GPU."""
+    policy = random_policy("llama")
+    policy.model.to(DEVICE)
+    monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
+    monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
+    engine, held = Engine(policy), []
+    gc.disable()
+    try:
+        for new_tokens in (2, 1, 3):
+            engine.sample([Problem("a", "hello", "")], 1, Sampling(seed=3, temperature=1.0, max_new_tokens=new_tokens))
+            held.append(weakref.ref(engine.graphs))
+        assert [reference() is engine.graphs for reference in held] == [False, False, True]
+        assert [reference() is None for reference in held] == [True, True, False]
+    finally:
+        gc.enable()

@@ -55,7 +55,7 @@ class GraphDecoding:
         self.cache = KvCache(policy, capacity)
         self.attention = DecodeAttention(self.cache, self.batch, self.rotation)
         self.sampler = TokenSampler(policy, capacity)
-        self.prefill = Prefill(policy, self.fused, self.cache, self.rotation, self._capture)
+        self.prefill = Prefill(policy, self.fused, self.cache, self.rotation)
         on_gpu = policy.device.type == "cuda"
         self.active = torch.zeros(1, dtype=torch.int32, pin_memory=on_gpu)
         """Number of active rows, on the host."""
@@ -113,7 +113,8 @@ class GraphDecoding:
         for part in self.prefill.parts([len(self.prompts[p]) for p, _ in rows_of]):
             problems = [p for p, _ in rows_of[part]]
             completions = np.array([n for _, rows in rows_of[part] for n in rows])
-            logits_PV = self.prefill([self.prompts[p] for p in problems], schedule.prompt_table_PT[problems])
+            prompts, blocks_PT = [self.prompts[p] for p in problems], schedule.prompt_table_PT[problems]
+            logits_PV = self.prefill(prompts, blocks_PT, self._capture)
             for first in range(0, len(completions), self.capacity.rows):
                 rows = completions[first : first + self.capacity.rows]
                 count = len(rows)

@@ -64,10 +64,9 @@ class Prefill:
         weights: Weights | None,
         cache: KvCache,
         rotation: Rotation | None,
-        capture: Capture,
     ):
         self.policy, self.weights = policy, weights
-        self.cache, self.rotation, self.capture = cache, rotation, capture
+        self.cache, self.rotation = cache, rotation
         vocabulary = len(policy.model.get_output_embeddings().weight)
         rows = len(cache.tables.prefill_PT)
         self.logits_PV = torch.zeros(rows, vocabulary, dtype=torch.float32, device=policy.device)
@@ -84,11 +83,13 @@ class Prefill:
                 first, longest = last, length
         yield slice(first, len(lengths))
 
-    def __call__(self, prompts: Sequence[np.ndarray], blocks_PT: np.ndarray) -> torch.Tensor:
+    def __call__(self, prompts: Sequence[np.ndarray], blocks_PT: np.ndarray, capture: Capture) -> torch.Tensor:
         """Stores one part's keys and values in these blocks; returns the logits after each prompt."""
         self.cache.write(self.cache.tables.prefill_PT, blocks_PT)
-        compute = self._fused if self.weights else self._stock
-        compute(prompts)
+        if self.weights:
+            self._fused(prompts, capture)
+        else:
+            self._stock(prompts)
         return self.logits_PV[: len(prompts)]
 
     def _stock(self, prompts: Sequence[np.ndarray]) -> None:
@@ -96,7 +97,7 @@ class Prefill:
         hidden_TC = self.policy.hidden(tokens_T[None], positions_T[None], layout)[0]
         self.logits_PV[: len(prompts)] = self.policy.logits(hidden_TC[last_P])
 
-    def _fused(self, prompts: Sequence[np.ndarray]) -> None:
+    def _fused(self, prompts: Sequence[np.ndarray], capture: Capture) -> None:
         """Prompts as a grid [P, Q]. Padding beyond a prompt's end is computed and never read."""
         P, longest = len(prompts), max(map(len, prompts))
         columns = self.cache.tables.prefill_PT.shape[1] * BLOCK_TOKENS
@@ -110,7 +111,7 @@ class Prefill:
         if size not in self.graphs and not self._is_captured_now(size):
             return self._compute(tokens_T, last_P)
         if size not in self.graphs:
-            graph = self.capture(partial(self._compute, tokens_T, last_P))
+            graph = capture(partial(self._compute, tokens_T, last_P))
             self.graphs[size] = PrefillGraph(graph, tokens_T, last_P)
         captured = self.graphs[size]
         captured.tokens_T.copy_(tokens_T)
