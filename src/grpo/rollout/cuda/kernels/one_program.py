@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 MOST_PROMPT_BLOCKS = 8
 """Longest prompt that every row reads for itself."""
-MOST_PROMPT_KEYS = 2**23
-"""Most key numbers read (rows × those of a prompt): 682 rows of SmolLM2-135M with prompts of 64 tokens. With 1,024 rows
-this takes as long as three kernels that read a prompt once for its group."""
+MOST_PROMPT_KEYS, MOST_ROWS = 2**24, 768
+"""Most key numbers read (rows × those of a prompt), and most rows: beyond, three kernels that read a prompt once for
+its group are faster. With prompts of 256 tokens, the first allows 256 rows of Qwen2.5-1.5B and 128 of 7B."""
 
 
 @triton.jit
@@ -165,7 +165,8 @@ def _whole_attention(
 def fits_one_program(rows: int, tables: Tables, cached: KeyValues) -> bool:
     """Whether every row reads its prompt itself: for few rows with short prompts, launches take more time."""
     blocks = tables.prompt_PT.shape[1]
-    return blocks <= MOST_PROMPT_BLOCKS and rows * blocks * cached[0][0].numel() <= MOST_PROMPT_KEYS
+    short = blocks <= MOST_PROMPT_BLOCKS and rows <= MOST_ROWS
+    return short and rows * blocks * cached[0][0].numel() <= MOST_PROMPT_KEYS
 
 
 def whole_attention(
