@@ -51,6 +51,26 @@ def test_one_set_of_graphs_serves_every_temperature() -> None:
     assert drawn[0].completions[0].tokens.tolist() != drawn[0].completions[1].tokens.tolist()
 
 
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_rows_that_come_and_go_sample_the_same_tokens(name: str) -> None:
+    """64 prompts × 4 in float32: all rows at once, 40 at a time, and in a cache so small that rows are dropped."""
+    policy = random_policy(name)
+    policy.model.cuda()
+    policy.end_tokens = frozenset([3])  # a length of about 48
+    problems = [Problem(str(i), "a prompt"[: 1 + i % 8], "") for i in range(64)]
+    sampling = Sampling(seed=0, temperature=1.0, max_new_tokens=200)
+    whole, few, small = (Engine(policy, *room) for room in ((0, 0), (40, 0), (0, 70)))
+    expected = [c.tokens.tolist() for group in whole.sample(problems, 4, sampling) for c in group.completions]
+    assert len(set(map(len, expected))) > 50
+    for engine in (few, small):
+        found = [c.tokens.tolist() for group in engine.sample(problems, 4, sampling) for c in group.completions]
+        for n, (tokens, wanted) in enumerate(zip(found, expected, strict=True)):
+            apart = [t for t, (a, b) in enumerate(zip(tokens, wanted, strict=False)) if a != b]
+            assert tokens == wanted, (
+                f"completion {n} differs first at token {apart[:1]}, lengths {len(tokens)}, {len(wanted)}"
+            )
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen3", "mistral-window"])
 def test_prompts_read_by_a_captured_graph_equal_the_cpus(name: str) -> None:
     """The first of a size compiles, the second is captured, the third replayed with other tokens in its place."""

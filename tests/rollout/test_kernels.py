@@ -28,6 +28,7 @@ from grpo.rollout.cuda.kv_cache import Tables
 from grpo.rollout.cuda.slots import Capacity, DecodeBatch, Rows
 from grpo.rollout.noise import philox
 from grpo.rollout.schedule import BLOCK_TOKENS as BLOCK
+from grpo.rollout.schedule import Schedule
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter multiplies no bfloat16 matrices.
@@ -319,6 +320,44 @@ def test_graph_decoding_equals_the_plain_engine(
     assert isinstance(engine.graphs, InterpretedDecoding)
     assert (engine.graphs.fused is not None) == fused
     assert engine.graphs.sizes[0] == 8 > engine.graphs.sizes[-1], "finished rows leave the batch"
+
+
+class Fickle(Schedule):
+    """Drops the youngest row at every third look."""
+
+    looks = drops = 0
+
+    def _grow(self) -> list[int]:
+        self.looks += 1
+        rows = np.flatnonzero(self._running_N)
+        if self.looks % 3 or len(rows) < 2:
+            return super()._grow()
+        Fickle.drops += 1
+        self._remove(rows[-1:])
+        return [*super()._grow(), int(rows[-1])]
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral-window", "gemma"])
+def test_rows_that_come_and_go_sample_the_same_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rows at a time, of three groups of two, and some are dropped: against all rows at once on a CPU."""
+    problems = [Problem(str(i), text, "") for i, text in enumerate(["hello", "longer prompt", "hi"])]
+    sampling = Sampling(seed=3, temperature=0.8, max_new_tokens=9)
+    policy = random_policy(name)
+    policy.model.to(DEVICE)
+    policy.end_tokens = frozenset(range(1, 5))
+    expected = Engine(policy).sample(problems, 2, sampling)
+    monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
+    monkeypatch.setattr("grpo.rollout.builtin.TOKENS_BETWEEN_LOOKS", 2)
+    monkeypatch.setattr("grpo.rollout.builtin.Schedule", Fickle)
+    monkeypatch.setattr("grpo.rollout.cuda.slots.SMALLEST_BATCH", 1)
+    monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
+    Fickle.drops = 0
+    found = Engine(policy, max_concurrent=3).sample(problems, 2, sampling)
+    assert Fickle.drops > 1
+    for a, b in zip(expected, found, strict=True):
+        for c, d in zip(a.completions, b.completions, strict=True):
+            assert (c.tokens.tolist(), c.finish) == (d.tokens.tolist(), d.finish)
+            np.testing.assert_allclose(c.logprobs, d.logprobs, atol=1e-4)
 
 
 def test_rows_with_a_stop_string_leave_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
