@@ -91,10 +91,8 @@ class Engine:
             rows = min(P * group_size, self.max_concurrent or P * group_size)
             self.cache_blocks = self.cache_blocks or self.blocks_that_fit(rows)
         else:
-            fitting = self.max_concurrent or self.rows_that_fit(longest, new_tokens)
-            if self.policy.device.type == "cpu":  # a GPU's other calls run under graphs, which this must not limit
-                self.max_concurrent = fitting
-            rows = min(P * group_size, fitting)
+            self.max_concurrent = self.max_concurrent or self.rows_that_fit(longest, new_tokens)
+            rows = min(P * group_size, self.max_concurrent)
         # Counted by the longest prompt, which varies less from step to step than their sum: graphs are kept.
         needed = P * blocks_of(longest) + rows * blocks_of(new_tokens)
         return Room(min(needed, self.cache_blocks or needed), rows)

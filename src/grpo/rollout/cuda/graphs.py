@@ -22,7 +22,7 @@ from grpo.model.matmul import matmul_fp32_out
 from grpo.model.policy import Policy
 from grpo.rollout.cuda.attention import DecodeAttention
 from grpo.rollout.cuda.decoder import decoded
-from grpo.rollout.cuda.kv_cache import KvCache
+from grpo.rollout.cuda.kv_cache import PREFILL_PROMPTS, KvCache
 from grpo.rollout.cuda.prefill import Prefill
 from grpo.rollout.cuda.sampler import TokenSampler
 from grpo.rollout.cuda.slots import Capacity, DecodeBatch, Rows
@@ -44,6 +44,7 @@ class GraphDecoding:
 
     schedule: Schedule
     prompts: Sequence[np.ndarray]
+    lengths_P: np.ndarray
     stop: StopStrings | None
 
     def __init__(self, policy: Policy, capacity: Capacity):
@@ -63,6 +64,8 @@ class GraphDecoding:
         """Lengths of ended completions, on the host."""
         self.running = np.zeros(0, dtype=np.int64)
         """Completions that have not ended, as far as the host knows."""
+        self.computed: dict[int, tuple[torch.Tensor, np.ndarray]] = {}
+        """Hidden state of the last token, for first tokens, and blocks of each prompt that has rows, by problem."""
         self.size = 0
         """Rows of the next step."""
         self.replayed: Any = None
@@ -88,13 +91,17 @@ class GraphDecoding:
         if self.fused:
             self.fused.refresh()
         self.schedule, self.prompts, self.stop = schedule, prompts, stop
+        self.lengths_P = np.array([len(prompt) for prompt in prompts], dtype=np.int32)
         self.sampler.start(noise_NL, temperature)
         self.running = np.zeros(0, dtype=np.int64)
+        self.computed = {}
 
     def change(self, look: Look) -> None:
         schedule = self.schedule
         self.cache.write(self.cache.tables.own_NT, schedule.table_NT)
         self.running = np.array(look.running, dtype=np.int64)
+        # A prompt whose last row has left may have other blocks, or none.
+        self.computed = {p: it for p, it in self.computed.items() if np.array_equal(it[1], schedule.prompt_table_PT[p])}
         if look.started:
             self._start(look.started)
         if look.started or look.dropped:
@@ -107,31 +114,31 @@ class GraphDecoding:
             self.replayed = None
 
     def _start(self, started: Sequence[int]) -> None:
-        """Computes the prompts of these completions, and samples their first tokens."""
-        length_N, batch, schedule = self.sampler.results.length_N, self.batch, self.schedule
-        rows_of = [(p, list(rows)) for p, rows in groupby(started, key=lambda n: n // schedule.group_size)]
-        for part in self.prefill.parts([len(self.prompts[p]) for p, _ in rows_of]):
-            problems = [p for p, _ in rows_of[part]]
-            completions = np.array([n for _, rows in rows_of[part] for n in rows])
-            prompts, blocks_PT = [self.prompts[p] for p in problems], schedule.prompt_table_PT[problems]
-            logits_PV = self.prefill(prompts, blocks_PT, self._capture)
-            for first in range(0, len(completions), self.capacity.rows):
-                rows = completions[first : first + self.capacity.rows]
-                count = len(rows)
-                self._fill(rows, np.zeros(count), problems)
-                length_N[batch.owner_B[:count].long()] = 0
-                batch.active_B[:count] = 1
-                self._sample(logits_PV, batch.prompt_B[:count])
+        """Computes prompts that have had no rows, and samples the first tokens of these completions."""
+        rows_of = {p: list(rows) for p, rows in groupby(started, key=lambda n: n // self.schedule.group_size)}
+        missing = [p for p in rows_of if p not in self.computed]
+        for part in self.prefill.parts(self.lengths_P[missing].tolist()):
+            prompts, blocks_PT = [self.prompts[p] for p in missing[part]], self.schedule.prompt_table_PT[missing[part]]
+            hidden_PC = self.prefill(prompts, blocks_PT, self._capture)
+            self.computed |= zip(missing[part], zip(hidden_PC, blocks_PT, strict=True), strict=True)
+        for first in range(0, len(rows_of), PREFILL_PROMPTS):
+            problems = list(rows_of)[first : first + PREFILL_PROMPTS]
+            completions = np.array([n for p in problems for n in rows_of[p]])
+            self._fill(completions, np.zeros(len(completions)), problems)
+            owner_B = self.batch.owner_B[: len(completions)].long()
+            self.sampler.results.length_N[owner_B] = 0
+            self.batch.active_B[: len(completions)] = 1
+            logits_PV = self._logits(torch.stack([self.computed[p][0] for p in problems]))
+            self._sample(logits_PV, self.batch.prompt_B[: len(completions)])
 
     def _fill(self, completions: np.ndarray, times: np.ndarray, problems: Sequence[int] | None = None) -> None:
-        """Fills the batch with these rows; `problems`: those of the prompts by place, by default in order."""
+        """Fills the batch with these rows; `problems`: those of the prompts by place, in order."""
         problem_B = completions // self.schedule.group_size
         if problems is None:
             problems = np.unique(problem_B).tolist()
             self.cache.write(self.cache.tables.prompt_PT, self.schedule.prompt_table_PT[problems])
-        place = {problem: place for place, problem in enumerate(problems)}
-        prompt_B = np.array([place[problem] for problem in problem_B.tolist()], dtype=np.int32)
-        self.batch.fill(Rows(completions, times, prompt_B, [len(self.prompts[p]) for p in problems]))
+        place_B = np.searchsorted(problems, problem_B)
+        self.batch.fill(Rows(completions, times, place_B, self.lengths_P[problems]))
 
     def decode(self, tokens: int) -> list[int]:
         left = self.schedule.left
@@ -177,7 +184,7 @@ class GraphDecoding:
             return
         times = np.minimum(self.schedule.time_N[going_on] + tokens, results.tokens_NL.shape[1])
         index_M, time_M = (torch.from_numpy(x).to(batch.owner_B.device) for x in (going_on, times.astype(np.int32)))
-        found_M = stop.ended(results.tokens_NL[index_M], tokens + 1, time_M)
+        found_M = stop.ended(results.tokens_NL[index_M, : int(times.max())], tokens + 1, time_M)
         # A row may have ended since the lengths were copied.
         length_M = results.length_N[index_M]
         results.length_N[index_M] = torch.where(found_M & (length_M == 0), time_M, length_M)
@@ -221,14 +228,16 @@ class GraphDecoding:
         batch = self.batch
         if self.fused:
             hidden_BC = decoded(self.fused, batch.token_B[:size], self.attention.fused)
-            logits_BV = matmul_fp32_out(hidden_BC, self.fused.head)
         else:
             token_B1 = batch.token_B[:size].long()[:, None]
             position_B1 = (batch.first_B[:size] + batch.time_B[:size] - 1).long()[:, None]
-            logits_BV = self.policy.logits(self.policy.hidden(token_B1, position_B1, self.attention)[:, 0])
-        self._sample(logits_BV, batch.index_B[:size])
+            hidden_BC = self.policy.hidden(token_B1, position_B1, self.attention)[:, 0]
+        self._sample(self._logits(hidden_BC), batch.index_B[:size])
         batch.compact(size)
         self.active.copy_(batch.count, non_blocking=True)
+
+    def _logits(self, hidden_UC: torch.Tensor) -> torch.Tensor:
+        return matmul_fp32_out(hidden_UC, self.fused.head) if self.fused else self.policy.logits(hidden_UC)
 
     def _sample(self, logits_UV: torch.Tensor, source_B: torch.Tensor) -> None:
         self.sampler.sample(logits_UV, source_B, self.batch)

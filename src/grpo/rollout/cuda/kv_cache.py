@@ -19,7 +19,7 @@ from grpo.rollout.cuda.slots import Capacity
 from grpo.rollout.schedule import BLOCK_TOKENS
 
 PREFILL_PROMPTS = 256
-"""Most prompts computed at a time: each has a row of logits."""
+"""Most prompts computed, or sampled from, at a time: each has a row of logits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +51,11 @@ class KvCache:
             integers(min(capacity.prompts, PREFILL_PROMPTS), prompt_blocks),
         )
         self.blocks_of_a_row = own_blocks + prompt_blocks
-        parts = max(
-            kernels.prompt_parts(self.tables) + self.splits(rows)
-            for rows in {capacity.batch_size(rows) for rows in range(1, capacity.rows + 1)}
-        )
-        floats = partial(torch.zeros, parts, capacity.rows, self.heads, dtype=torch.float32, device=device)
-        self.partial = torch.zeros(*floats().shape, width, dtype=torch.float32, device=device), floats(), floats()
+        # Many parts have few rows: each batch size uses the same memory with a stride of its own.
+        sizes = {capacity.batch_size(rows) for rows in range(1, capacity.rows + 1)}
+        most = max(rows * (kernels.prompt_parts(self.tables) + self.splits(rows)) for rows in sizes)
+        floats = partial(torch.zeros, dtype=torch.float32, device=device)
+        self.partial = floats(most, self.heads, width), floats(most, self.heads), floats(most, self.heads)
         """Intermediate results of attention."""
 
     def splits(self, rows: int) -> int:

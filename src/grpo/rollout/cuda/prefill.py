@@ -14,7 +14,6 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from grpo.model.fused.weights import Layer, Weights
-from grpo.model.matmul import matmul_fp32_out
 from grpo.model.packing import pack_prompts
 from grpo.model.policy import Policy
 from grpo.rollout.cuda import kernels
@@ -67,9 +66,9 @@ class Prefill:
     ):
         self.policy, self.weights = policy, weights
         self.cache, self.rotation = cache, rotation
-        vocabulary = len(policy.model.get_output_embeddings().weight)
-        rows = len(cache.tables.prefill_PT)
-        self.logits_PV = torch.zeros(rows, vocabulary, dtype=torch.float32, device=policy.device)
+        rows, width = len(cache.tables.prefill_PT), policy.model.get_output_embeddings().weight.shape[1]
+        self.hidden_PC = torch.zeros(rows, width, dtype=policy.compute_dtype, device=policy.device)
+        """Hidden state of each prompt's last token, at a fixed address for graphs."""
         self.seen: set[Size] = set()
         self.graphs: dict[Size, PrefillGraph] = {}
 
@@ -78,24 +77,23 @@ class Prefill:
         first = longest = 0
         for last, length in enumerate(lengths):
             count, longest = last - first, max(longest, length)
-            if count and (count == len(self.logits_PV) or longest * (count + 1) > PREFILL_TOKENS):
+            if count and (count == len(self.hidden_PC) or longest * (count + 1) > PREFILL_TOKENS):
                 yield slice(first, last)
                 first, longest = last, length
-        yield slice(first, len(lengths))
+        if lengths:
+            yield slice(first, len(lengths))
 
     def __call__(self, prompts: Sequence[np.ndarray], blocks_PT: np.ndarray, capture: Capture) -> torch.Tensor:
-        """Stores one part's keys and values in these blocks; returns the logits after each prompt."""
+        """Stores one part's keys and values in these blocks; returns the hidden state of each prompt's last token."""
         self.cache.write(self.cache.tables.prefill_PT, blocks_PT)
-        if self.weights:
-            self._fused(prompts, capture)
-        else:
-            self._stock(prompts)
-        return self.logits_PV[: len(prompts)]
+        if self.weights is None:
+            return self._stock(prompts)
+        self._fused(prompts, capture)
+        return self.hidden_PC[: len(prompts)].clone()
 
-    def _stock(self, prompts: Sequence[np.ndarray]) -> None:
+    def _stock(self, prompts: Sequence[np.ndarray]) -> torch.Tensor:
         tokens_T, positions_T, layout, last_P = pack_prompts(prompts, self.policy.device, PromptStore(self.cache))
-        hidden_TC = self.policy.hidden(tokens_T[None], positions_T[None], layout)[0]
-        self.logits_PV[: len(prompts)] = self.policy.logits(hidden_TC[last_P])
+        return self.policy.hidden(tokens_T[None], positions_T[None], layout)[0][last_P]
 
     def _fused(self, prompts: Sequence[np.ndarray], capture: Capture) -> None:
         """Prompts as a grid [P, Q]. Padding beyond a prompt's end is computed and never read."""
@@ -106,7 +104,10 @@ class Prefill:
         for row, prompt in zip(grid_PQ, prompts, strict=True):
             row[: len(prompt)] = prompt
         ends_P = np.array([row * Q + len(prompt) - 1 for row, prompt in enumerate(prompts)])
-        tokens_T, last_P = (torch.from_numpy(values).to(self.policy.device) for values in (grid_PQ.ravel(), ends_P))
+        # From pinned memory the copy waits for nothing: tokens of other rows may still be queued on the GPU.
+        given = torch.from_numpy(np.concatenate([grid_PQ.ravel(), ends_P]))
+        given = given.pin_memory().to(self.policy.device, non_blocking=True) if self.hidden_PC.is_cuda else given
+        tokens_T, last_P = given.split([P * Q, P])
         size = Size(P, Q)
         if size not in self.graphs and not self._is_captured_now(size):
             return self._compute(tokens_T, last_P)
@@ -152,5 +153,4 @@ class Prefill:
             )
             return out_PHQD.transpose(1, 2).reshape(P * Q, -1)
 
-        hidden_PC = decoded(weights, tokens_T, attend)[last_P]
-        self.logits_PV[:P] = matmul_fp32_out(hidden_PC, weights.head)
+        self.hidden_PC[:P] = decoded(weights, tokens_T, attend)[last_P]

@@ -59,7 +59,7 @@ class Rows:
     """Tokens that each has sampled."""
     prompts: Sequence[int] | np.ndarray
     """Place of each row's prompt: 0 for the first rows, one more with each further prompt."""
-    lengths: Sequence[int]
+    lengths: Sequence[int] | np.ndarray
     """Tokens of the prompt at each place."""
 
 

@@ -41,7 +41,8 @@ def compile_kernels(decoding: GraphDecoding) -> None:
 
 @torch.no_grad()
 def kernel_launches(decoding: GraphDecoding) -> Sequence[Launch]:
-    batch, sampler, logits_PV = decoding.batch, decoding.sampler, decoding.prefill.logits_PV
+    batch, sampler, vocabulary = decoding.batch, decoding.sampler, decoding.policy.model.config.vocab_size
+    logits_PV = torch.zeros(1, vocabulary, dtype=torch.float32, device=decoding.policy.device)
     inverse_temperature, one_row = sampler.inverse_temperature, batch.index_B[:1]
     launches: list[Launch] = [
         partial(batch.compact, decoding.capacity.rows),

@@ -11,7 +11,8 @@ PROGRAMS = 512
 MOST_SPLITS = 32
 
 Partial = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""By part of the keys, row and head: sum of weighted values, greatest score, and sum of exponentials."""
+"""By part of the keys and row (the first part's rows, then the second's), and by head: sum of weighted values, greatest
+score, and sum of exponentials."""
 
 
 def splits(rows: int, key_heads: int, blocks: int) -> int:
@@ -43,9 +44,9 @@ def _join(
 
 def join(partial: Partial, out_BE: torch.Tensor, parts: int) -> torch.Tensor:
     """Writes to `out_BE` the attention to the first `parts` parts."""
-    _, rows, H, D = partial[0].shape
+    _, H, D = partial[0].shape
     _join[(len(out_BE), H)](
-        *partial, out_BE, rows, parts, H=H, D=D, WIDTH=triton.next_power_of_2(D),
+        *partial, out_BE, len(out_BE), parts, H=H, D=D, WIDTH=triton.next_power_of_2(D),
         PARTS=triton.next_power_of_2(parts), num_warps=1 if parts <= 8 else 2,
     )  # fmt: skip
     return out_BE

@@ -189,7 +189,7 @@ def whole_attention(
     _whole_attention[(len(qkv_BE), K, splits)](
         qkv_BE, *cached, tables.own_NT, tables.prompt_PT, *partial, out_BE, *rotation, q_norm_D, k_norm_D,
         batch.owner_B, batch.first_B, batch.prompt_B, batch.length_P, batch.time_B,
-        eps, len(batch.length_P), partial[0].shape[1], tables.own_NT.stride(0), tables.prompt_PT.stride(0),
+        eps, len(batch.length_P), len(qkv_BE), tables.own_NT.stride(0), tables.prompt_PT.stride(0),
         scale, window or 0, splits, H=heads, K=K, D=D, HALF=max(16, triton.next_power_of_2(D // 2)),
         QUERIES=max(16, triton.next_power_of_2(heads // K)), BLOCK=BLOCK_TOKENS,
         NORM=norms is not None, SPLIT=splits > 1, WINDOW=window is not None,

@@ -181,7 +181,7 @@ def attend_to_prompts(
     tiles = triton.cdiv(min(batch.group_size, len(q_BE)) * (heads // K), QUERIES_AT_ONCE)
     _prompt_attention[(len(batch.length_P) * tiles, K, prompt_parts(tables))](
         q_BE, *cached, tables.prompt_PT, *partial, batch.start_P, batch.length_P, batch.first_B, batch.time_B,
-        q_BE.stride(0), partial[0].shape[1], tables.prompt_PT.stride(0), scale, window or 0, tiles,
+        q_BE.stride(0), len(q_BE), tables.prompt_PT.stride(0), scale, window or 0, tiles,
         QUERIES=QUERIES_AT_ONCE, BLOCKS=PROMPT_BLOCKS_PER_PROGRAM,
         num_warps=4, num_stages=2, **_settings(q_BE, heads, K, D, window),
     )  # fmt: skip
@@ -203,7 +203,7 @@ def attend_to_own(
     out_BE, parts = q_BE.new_empty(len(q_BE), heads * D), prompt_parts(tables)
     _own_attention[(len(q_BE), K, splits)](
         q_BE, *cached, tables.own_NT, *partial, out_BE, batch.owner_B, batch.time_B,
-        q_BE.stride(0), partial[0].shape[1], tables.own_NT.stride(0), scale, window or 0, splits,
+        q_BE.stride(0), len(q_BE), tables.own_NT.stride(0), scale, window or 0, splits,
         QUERIES=max(16, triton.next_power_of_2(heads // K)), PARTS=parts, SPLIT=splits > 1,
         num_warps=2 if q_BE.element_size() == 2 else 4, num_stages=3, **_settings(q_BE, heads, K, D, window),
     )  # fmt: skip
