@@ -394,6 +394,19 @@ def test_planning_repeats_the_constants_of_the_code() -> None:
 
     assert (fused.LOGITS_AT_ONCE, fused.FEWEST_ROWS) == (head.LOGITS_AT_ONCE, head.FEWEST_ROWS)
     assert (cache.BLOCK_TOKENS, cache.SHARE_OF_FREE_MEMORY) == (schedule.BLOCK_TOKENS, builtin.SHARE_OF_FREE_MEMORY)
+    assert cache.LOGIT_BYTES == builtin.LOGIT_BYTES
+
+
+def test_the_planned_cache_is_that_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tiny in float32: 3 840 bytes a token; 19 logits of 12 bytes for each of 1 319 rows, which an evaluation has."""
+    free = 10**9
+    monkeypatch.setattr("grpo.rollout.builtin.free_memory", lambda _: free)
+    work = Work(prompts=16, group_size=8, prompt_tokens=100, new_tokens=1000, heldout=1319)
+    planned = cache.cache_blocks(find_shape("tiny"), work, 4, free)
+    assert planned == (400_000_000 - 12 * 19 * 1319) // (3840 * 64) == 1626
+    assert Engine(load_policy("tiny")).blocks_that_fit(work.rows) == planned
+    assert [work.share(ranks).rows for ranks in (1, 4, 16)] == [1319, 330, 83]
+    assert replace(work, heldout=20).share(3).rows == 6 * 8, "whole groups"
 
 
 def test_keys_and_values_by_hand() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +19,7 @@ from grpo.rollout.cpu.linear import Block, reordered_weights
 from grpo.rollout.noise import sampling_noise
 from grpo.rollout.protocol import Sampling
 from grpo.rollout.sampling import sample_token
+from grpo.rollout.schedule import Room
 from grpo.types import Problem
 from helpers.policies import random_policy
 
@@ -230,7 +234,75 @@ def test_rows_and_blocks_follow_free_memory(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("grpo.rollout.builtin.free_memory", lambda _: 1_000_000)
     assert Engine(policy).rows_that_fit(10, 30) == int(0.4 * 1_000_000 / (256 * 40 + 12 * 48)) == 36
     # Under CUDA graphs, blocks of 64 tokens beside the logits of 20 rows.
-    assert Engine(policy).blocks_that_fit(20) == int((400_000 - 20 * 12 * 48) / (256 * 64)) == 23
+    assert Engine(policy).blocks_that_fit(20) == (400_000 - 20 * 12 * 48) // (256 * 64) == 23
+
+
+def on_gpu(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    """As if policies were on a GPU with so many free bytes. Nothing is computed there."""
+    monkeypatch.setattr(Policy, "device", property(lambda _: torch.device("cuda")))
+    monkeypatch.setattr("grpo.rollout.builtin.free_memory", lambda _: free)
+
+
+def test_memory_too_small_for_one_completion_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, sampling = random_policy("llama"), Sampling(seed=0, temperature=1.0, max_new_tokens=128)
+    # A prompt of 65 tokens and a completion of 128 take 2 + 2 blocks of 16 384 bytes, the logits of 100 rows 57 600.
+    needed = 4 * 16_384 + 100 * 576
+    on_gpu(monkeypatch, int(needed / 0.4) + 3)
+    engine = Engine(policy)
+    engine.measure(100, 65, sampling)
+    assert engine.cache_blocks == 4
+    on_gpu(monkeypatch, int(needed / 0.4) - 3)
+    message = (
+        "memory: sampling 100 completions at once needs 123.1 kB (57.6 kB for logits, 65.5 kB for the keys and values "
+        "of one), and may take 123.1 kB of the 307.8 kB free on cuda; lower prompts_per_step, group_size, "
+        "evaluation.problems, max_new_tokens or system.max_concurrent_completions"
+    )
+    with pytest.raises(GrpoError, match=re.escape(message)):
+        Engine(policy).measure(100, 65, sampling)
+    few = Engine(policy, max_concurrent=10)
+    few.measure(100, 65, sampling)
+    assert few.cache_blocks == (needed - 1 - 10 * 576) // 16_384 == 7
+    with pytest.raises(GrpoError, match="memory: sampling 1000 completions"):
+        Engine(policy).blocks_that_fit(1000)
+
+
+def test_what_memory_holds_is_measured_once_and_the_room_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling = Sampling(seed=0, temperature=1.0, max_new_tokens=64)
+    on_gpu(monkeypatch, 1_000_000)
+    engine = Engine(random_policy("llama"))
+    assert engine.room([64, 10, 65], 8, sampling) == Room(3 * 2 + 24, 24), "whole"
+    assert (engine.max_concurrent, engine.cache_blocks) == (0, 0)
+    engine.measure(24, 65, sampling)
+    assert (engine.max_concurrent, engine.cache_blocks) == (0, (400_000 - 24 * 576) // 16_384) == (0, 23)
+    on_gpu(monkeypatch, 0)
+    engine.measure(1000, 65, sampling)
+    assert engine.room([64, 10, 65], 8, sampling) == Room(23, 24)
+    assert engine.room([64, 10], 4, sampling) == Room(2 + 8, 8)
+    # Two rows have two prompts at most.
+    assert Engine(random_policy("llama"), max_concurrent=2).room([64, 10, 65], 8, sampling) == Room(2 * 2 + 2, 2)
+
+
+def test_rows_of_restricted_sampling_do_not_limit_those_under_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Sampling(seed=0, temperature=1.0, max_new_tokens=64)
+    restricted = replace(plain, top_k=5)
+    on_gpu(monkeypatch, 1_000_000)
+    engine = Engine(random_policy("llama"))
+    engine.measure(100, 64, restricted)
+    # 400 000 / (256 · 128 + 576) rows of full length.
+    assert engine.room([64] * 25, 4, restricted) == Room(2 * 11, 11)
+    assert (engine.max_concurrent, engine.cache_blocks) == (0, 0)
+    engine.measure(100, 64, plain)
+    assert engine.room([64] * 25, 4, plain) == Room((400_000 - 57_600) // 16_384, 100) == Room(20, 100)
+
+
+def test_padded_policies_are_counted_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling = Sampling(seed=0, temperature=1.0, max_new_tokens=64)
+    on_gpu(monkeypatch, 1_000_000)
+    policy = random_policy("llama")
+    policy.padded = True
+    engine = Engine(policy)
+    engine.measure(100, 64, sampling)
+    assert (engine.max_concurrent, engine.cache_blocks) == (11, 0)
 
 
 def test_sampling_leaves_the_weights_alone() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import grpo
-from grpo.config import SftConfig, System
+from grpo.config import Evaluation, SftConfig, System
 from grpo.errors import GrpoError
 from grpo.record.lock import RunLock
 from grpo.record.store import Run, list_runs
@@ -68,6 +68,22 @@ def test_a_resume_decodes_as_many_completions_at_once_as_before(tmp_path: Path, 
     with session.recorded():
         assert (session.engine.max_concurrent, session.engine.cache_blocks) == (7, 70)
         assert (session.run.meta("max_concurrent"), session.run.meta("cache_blocks")) == ([7], [70])
+
+
+@pytest.mark.parametrize(("problems", "rows"), [(10, 16), (50, 50)])
+def test_blocks_are_counted_beside_the_logits_of_the_rows_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problems: int, rows: int
+) -> None:
+    """4 × 4 completions of a step, or the problems of an evaluation: not both, and those not times the group size."""
+    monkeypatch.setattr("grpo.rollout.builtin.Engine._can_use_graphs", lambda *_: True)
+    monkeypatch.setattr("grpo.rollout.builtin.free_memory", lambda _: 10**8)
+    monkeypatch.setattr("grpo.training.preflight.check_agreement", lambda *_: None)
+    session = Session.start(small(tmp_path, evaluation=Evaluation(every=0, problems=problems, probes=2)))
+    with session.recorded():
+        config = session.policy.model.config
+        width = config.num_key_value_heads * config.head_dim
+        block = 2 * config.num_hidden_layers * width * 4 * 64
+        assert session.engine.cache_blocks == (4 * 10**7 - rows * 12 * config.vocab_size) // block
 
 
 def test_a_cache_too_small_for_one_completion_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from rich.filesize import decimal as readable
 
 from grpo.errors import GrpoError
 from grpo.model.device import free_memory
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 SHARE_OF_FREE_MEMORY = 0.4
 """Share of free memory for completions being sampled; gradients, optimizer state and activations need the rest."""
+LOGIT_BYTES = 12
+"""Of a logit of a running row, with what is computed from it."""
 
 
 class Engine:
@@ -61,6 +64,7 @@ class Engine:
         texts = self.policy.texts(prompts)
         stop = StopStrings(self.policy, sampling.stop) if sampling.stop else None
         lengths = [len(prompt) for prompt in prompts]
+        self.measure(len(problems) * group_size, max(lengths), sampling)
         schedule = Schedule(lengths, group_size, sampling.max_new_tokens, self.room(lengths, group_size, sampling))
         ended: list[int] = []
         with self._decoding(schedule, problems, prompts, sampling, stop) as decoding:
@@ -83,30 +87,52 @@ class Engine:
                 ended = decoding.decode(tokens) if look.running else []
                 schedule.advance(tokens)
 
-    def room(self, prompt_tokens: Sequence[int], group_size: int, sampling: Sampling) -> Room:
-        """What sampling these prompts may hold at once: at most what full length would need. What memory holds is found
-        at the first call and kept."""
-        P, longest, new_tokens = len(prompt_tokens), max(prompt_tokens), sampling.max_new_tokens
+    def measure(self, rows: int, prompt_tokens: int, sampling: Sampling) -> None:
+        """Finds what memory holds, if it is not known yet, and keeps it for all later calls. `rows`: most completions
+        of a call; `prompt_tokens`: those of the longest prompt."""
+        new_tokens = sampling.max_new_tokens
         if self._can_use_graphs(sampling):
-            rows = min(P * group_size, self.max_concurrent or P * group_size)
-            self.cache_blocks = self.cache_blocks or self.blocks_that_fit(rows)
-        else:
-            self.max_concurrent = self.max_concurrent or self.rows_that_fit(longest, new_tokens)
-            rows = min(P * group_size, self.max_concurrent)
+            least = blocks_of(prompt_tokens) + blocks_of(new_tokens)
+            rows = min(rows, self.max_concurrent or rows)
+            self.cache_blocks = self.cache_blocks or self.blocks_that_fit(rows, least)
+        elif not sampling.restricted:  # else, on a GPU, the rows found would limit those under CUDA graphs
+            self.max_concurrent = self.max_concurrent or self.rows_that_fit(prompt_tokens, new_tokens)
+
+    def room(self, prompt_tokens: Sequence[int], group_size: int, sampling: Sampling) -> Room:
+        """What sampling these prompts may hold at once: at most what full length would need."""
+        P, longest, new_tokens = len(prompt_tokens), max(prompt_tokens), sampling.max_new_tokens
+        most = self.max_concurrent
+        if not most and not self._can_use_graphs(sampling):
+            most = self.rows_that_fit(longest, new_tokens)
+        rows = min(P * group_size, most or P * group_size)
         # Counted by the longest prompt, which varies less from step to step than their sum: graphs are kept.
-        needed = P * blocks_of(longest) + rows * blocks_of(new_tokens)
+        needed = min(P, rows) * blocks_of(longest) + rows * blocks_of(new_tokens)
         return Room(min(needed, self.cache_blocks or needed), rows)
 
     def rows_that_fit(self, prompt_tokens: int, max_new_tokens: int) -> int:
         """Completions of full length that free memory holds at once. Not under CUDA graphs, which hold blocks."""
-        per_row = self._bytes_per_token() * (prompt_tokens + max_new_tokens) + 12 * self.policy.model.config.vocab_size
+        per_row = self._bytes_per_token() * (prompt_tokens + max_new_tokens) + self._logits_bytes()
         return max(1, int(SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) / per_row))
 
-    def blocks_that_fit(self, rows: int) -> int:
-        """Blocks of keys and values that free memory holds beside the logits of so many rows."""
-        logits = 12 * self.policy.model.config.vocab_size * rows
-        free = SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) - logits
-        return max(1, int(free / (self._bytes_per_token() * BLOCK_TOKENS)))
+    def blocks_that_fit(self, rows: int, least: int = 1) -> int:
+        """Blocks of keys and values that free memory holds beside the logits of so many rows; refuses fewer than
+        `least`."""
+        block, logits = self._bytes_per_token() * BLOCK_TOKENS, self._logits_bytes() * rows
+        free = free_memory(self.policy.device)
+        share = int(SHARE_OF_FREE_MEMORY * free)
+        blocks = (share - logits) // block
+        if blocks < least:
+            raise GrpoError(
+                f"memory: sampling {rows} completions at once needs {readable(logits + least * block)} "
+                f"({readable(logits)} for logits, {readable(least * block)} for the keys and values of one), and may "
+                f"take {readable(share)} of the {readable(free)} free on {self.policy.device}; lower prompts_per_step, "
+                "group_size, evaluation.problems, max_new_tokens or system.max_concurrent_completions"
+            )
+        return blocks
+
+    def _logits_bytes(self) -> int:
+        """Those of a row."""
+        return LOGIT_BYTES * int(self.policy.model.config.vocab_size)
 
     def _bytes_per_token(self) -> int:
         """Those of a token's keys and values; an upper bound for models without attention."""
@@ -137,6 +163,7 @@ class Engine:
     def _can_use_graphs(self, sampling: Sampling) -> bool:
         return (
             self.policy.device.type == "cuda"
+            and not self.policy.padded
             and self.policy.compute_dtype in (torch.bfloat16, torch.float16, torch.float32)
             and has_fixed_rotation(self.policy.model)
             and not sampling.restricted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -61,8 +61,8 @@ def preflight(
     check_vocabulary(policy)
     longest = check_lengths(policy, every, config.max_new_tokens)
     check_agreement(config, policy, problems[-2:])
-    lengths = [len(policy.prompt_tokens(problem)) for problem in problems]
-    engine.room(lengths, config.group_size, Sampling(seed=0, temperature=1.0, max_new_tokens=config.max_new_tokens))
+    work = replace(Work.of(config, longest), heldout=min(len(heldout), config.evaluation.problems)).share(world.size)
+    engine.measure(work.rows, longest, Sampling(seed=0, temperature=1.0, max_new_tokens=config.max_new_tokens))
     if engine.cache_blocks:  # refused now, and not when the prompt is drawn
         Schedule([longest], 1, config.max_new_tokens, Room(engine.cache_blocks, rows=1))
     assumptions = [*model_assumptions(policy, problems), *assumptions_of(task)]

@@ -11,7 +11,7 @@ SHARE_OF_FREE_MEMORY = 0.4
 """Largest share of the memory beside the weights; `grpo.rollout.builtin.SHARE_OF_FREE_MEMORY`."""
 
 LOGIT_BYTES = 12
-"""Of a logit of a running row, with what is computed from it."""
+"""Of a logit of a running row, with what is computed from it; `grpo.rollout.builtin.LOGIT_BYTES`."""
 
 
 def block_bytes(shape: Shape, size: int) -> int:
@@ -35,5 +35,5 @@ def cache_blocks(shape: Shape, work: Work, size: int, free: int | None) -> int:
     if free is None:
         return whole_blocks(work)
     least = whole_blocks(Work(prompts=1, group_size=1, prompt_tokens=work.prompt_tokens, new_tokens=work.new_tokens))
-    for_blocks = int(SHARE_OF_FREE_MEMORY * free) - LOGIT_BYTES * shape.vocabulary * work.completions
+    for_blocks = int(SHARE_OF_FREE_MEMORY * free) - LOGIT_BYTES * shape.vocabulary * work.rows
     return max(least, min(whole_blocks(work), for_blocks // block_bytes(shape, size)))

@@ -295,8 +295,8 @@ def no_gradient(shape: Shape, tokens: int, precision: Precision, lora: int = 0) 
 def rollout(shape: Shape, work: Work, size: int, blocks: int) -> tuple[int, int]:
     """(KV cache, logits) at the peak of sampling, in training or in an evaluation; `blocks`: of a GPU's cache."""
     requested = [(work.prompts, work.completions)] + ([(work.heldout, work.heldout)] if work.heldout else [])
-    prompt, new = work.prompt_tokens, work.new_tokens
-    prompts, rows = (max(counts) for counts in zip(*requested, strict=True))
+    prompt, new, rows = work.prompt_tokens, work.new_tokens, work.rows
+    prompts = max(work.prompts, work.heldout)
     if blocks:
         # A spare block; noise, tokens and log-probs; one set of logits.
         keys_values = block_bytes(shape, size) * (blocks + 1) + 3 * FLOAT32 * rows * new

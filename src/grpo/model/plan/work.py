@@ -66,6 +66,11 @@ class Work:
         return self.prompts * self.group_size
 
     @property
+    def rows(self) -> int:
+        """Most completions sampled in one call: those of a step, or of an evaluation."""
+        return max(self.completions, self.heldout)
+
+    @property
     def packed_tokens(self) -> int:
         """Tokens of a step: each prompt once, each completion once."""
         return self.prompts * self.prompt_tokens + self.completions * self.new_tokens
