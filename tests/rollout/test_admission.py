@@ -31,6 +31,7 @@ class RandomSchedule:
     def __init__(self, completions: int, seed: int):
         self.generator = np.random.default_rng(seed)
         self.waiting, self.running = list(range(completions)), set[int]()
+        self.room = Room(blocks=10_000, rows=completions)
 
     @property
     def done(self) -> bool:
@@ -76,8 +77,8 @@ class Case:
 
     def rollout(self, schedule: Schedule | RandomSchedule, tokens_between_looks: int) -> Rollout:
         stop = StopStrings(self.policy, self.sampling.stop) if self.sampling.stop else None
-        kind = GenerateDecoding if self.policy.padded else StepDecoding
-        decoding = kind(self.policy, self.prompts, self.noise_NL, self.sampling, stop)
+        case = self.policy, self.prompts, self.noise_NL, self.sampling, stop
+        decoding = GenerateDecoding(*case) if self.policy.padded else StepDecoding(*case, rows=schedule.room.rows)
         done, ended = Rollout([]), []
         while not schedule.done:
             look = schedule.look(ended)
@@ -182,7 +183,7 @@ def test_a_row_at_its_limit_stays_until_the_next_compaction() -> None:
     policy = random_policy("gpt2")  # 256 learned positions
     policy.end_tokens = frozenset()
     case = Case(policy, [[5] * 240, [7] * 3])
-    decoding = StepDecoding(policy, case.prompts, case.noise_NL, case.sampling, None)
+    decoding = StepDecoding(policy, case.prompts, case.noise_NL, case.sampling, None, rows=6)
     decoding.change(Look(started=(0,), dropped=(), running=(0,), finished=()))
     assert decoding.decode(4) == []
     decoding.change(Look(started=(1, 2, 3, 4, 5), dropped=(), running=(0, 1, 2, 3, 4, 5), finished=()))

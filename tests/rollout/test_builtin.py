@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -201,6 +202,20 @@ def test_large_models_are_sampled_with_reordered_weights(monkeypatch: pytest.Mon
     assert used
     for a, b in zip(before, after, strict=True):
         assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
+
+
+@pytest.mark.parametrize(("max_concurrent", "rows"), [(5, 5), (100, 12)])
+def test_weights_are_reordered_for_the_rows_that_run_at_once(
+    max_concurrent: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_for = []
+    monkeypatch.setattr(
+        "grpo.rollout.cpu.decoding.sampling_layers", lambda policy, rows: made_for.append(rows) or nullcontext()
+    )
+    Engine(random_policy("llama"), max_concurrent).sample(
+        PROBLEMS, 4, Sampling(seed=0, temperature=1.0, max_new_tokens=2)
+    )
+    assert made_for == [rows]
 
 
 def test_finish_and_end_token() -> None:

@@ -130,12 +130,31 @@ def test_values_of_earlier_rows_never_reach_a_late_one() -> None:
     rows.join(5, 3)
     rows.arrange([], {0: 2, 1: 1})
     rows.check_step((None,))
-    for cache in rows.caches:
+    for cache, axis in zip(rows.caches, (1, 0), strict=True):
         for tensors in cache.rows.values():
             for tensor in tensors:
-                tensor[1:] = float("nan")  # of all rows but those of the first place
+                tensor.narrow(axis, 1, 2).fill_(float("nan"))  # of all rows but the first
     rows.arrange([0], {0: 1, 1: 1})
     rows.check_step((None, 4))
+
+
+def test_own_keys_are_held_for_rows_alone() -> None:
+    """Two groups with one row left stand beside a full one: 3 x 4 places over prompts, 6 rows of own keys."""
+    rows = Rows(key_heads=2)
+    rows.join(5, 2)
+    rows.arrange([], {0: 4, 1: 4})
+    rows.check_step((None, 4))
+    rows.join(7)
+    rows.arrange([3, 5], {2: 4})
+    rows.check_step((None, 4))
+    shared = rows.caches[0]
+    assert isinstance(shared, SharedPromptCache)
+    assert shared.shape == (3, 4)
+    assert [tuple(tensor.shape) for tensor in shared.rows[0]] == [(2, 6, 8, WIDTH)] * 2
+    rows.arrange([0, 1, 2], {})
+    rows.check_step((None, 4))
+    assert shared.shape == (3, 1)
+    assert [tuple(tensor.shape) for tensor in shared.rows[0]] == [(2, 3, 8, WIDTH)] * 2
 
 
 @pytest.mark.parametrize("seed", range(3))

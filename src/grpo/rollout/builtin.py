@@ -189,7 +189,7 @@ class Engine:
             graphs.begin(schedule, prompts, noise_NL, sampling.temperature, stop)
             yield graphs
         else:
-            yield StepDecoding(self.policy, prompts, noise_NL, sampling, stop)
+            yield StepDecoding(self.policy, prompts, noise_NL, sampling, stop, schedule.room.rows)
 
     def _graphs_for(self, schedule: Schedule, prompts: Sequence[np.ndarray]) -> GraphDecoding:
         """The graphs of earlier calls, or new ones where those are too small or the weights have moved."""

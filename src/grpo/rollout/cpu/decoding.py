@@ -35,11 +35,13 @@ class StepDecoding:
         noise_NL: torch.Tensor,
         sampling: Sampling,
         stop: StopStrings | None,
+        rows: int,
     ):
+        """`rows`: most rows at once."""
         (N, L), device = noise_NL.shape, policy.device
         self.policy, self.prompts, self.sampling, self.stop = policy, prompts, sampling, stop
         self.group_size, self.new_tokens = N // len(prompts), L
-        self.layers = sampling_layers(policy, rows=N)
+        self.layers = sampling_layers(policy, min(N, rows))
         # The last column is for rows that have ended and are still in the batch.
         self.noise_NL = F.pad(noise_NL, (0, 1))
         self.tokens_NL = torch.zeros(N, L + 1, dtype=torch.int64, device=device)

@@ -25,7 +25,7 @@ KeysValues = tuple[torch.Tensor, torch.Tensor]
 
 
 class PromptCache:
-    """Keys and values of each prompt, computed once per group: per layer [P, H, Q, D], aligned at the end."""
+    """Keys and values of each prompt, computed once per group: per layer [H, P, Q, D], aligned at the end."""
 
     def __init__(self) -> None:
         self.layers: dict[int, KeysValues] = {}
@@ -35,8 +35,9 @@ class PromptCache:
         # With aligned ends, the first sampled token of every row has the same column.
         shift_P1 = (Q - lengths_P)[:, None]
         column_PQ = (torch.arange(Q, device=k_PHQD.device) - shift_P1) % Q
-        index = column_PQ[:, None, :, None].expand_as(k_PHQD)
-        self.layers[layer] = (k_PHQD.gather(2, index), v_PHQD.gather(2, index))
+        k_HPQD, v_HPQD = k_PHQD.transpose(0, 1), v_PHQD.transpose(0, 1)
+        index = column_PQ[..., None].expand_as(k_HPQD)
+        self.layers[layer] = (k_HPQD.gather(2, index), v_HPQD.gather(2, index))
 
 
 class RowCache(ABC):
@@ -45,14 +46,12 @@ class RowCache(ABC):
     def __init__(self, new_tokens: int, device: torch.device):
         self.new_tokens = new_tokens
         self.prompts: dict[int, KeysValues] = {}
-        """Per layer [P, H, Q, D], aligned at the end."""
+        """Per layer [H, P, Q, D], aligned at the end."""
         self.lengths_P = torch.zeros(0, dtype=torch.int64, device=device)
         self.rows: dict[int, KeysValues] = {}
         """Per layer [..., columns, D]; `capacity` columns at the end are for own tokens."""
         self.first_N = torch.zeros(0, dtype=torch.int64, device=device)
         """First own column of each row."""
-        self.late = False
-        """Whether some row started after another."""
         self.prompt_of_N = torch.zeros(0, dtype=torch.int64, device=device)
         self.used, self.capacity = 0, 0
         """Own columns: in use, and allocated."""
@@ -70,13 +69,13 @@ class RowCache(ABC):
         self.lengths_P = torch.cat([self.lengths_P, lengths_P])
         Q = int(self.lengths_P.max())
 
-        def joined(*parts_PHQD: torch.Tensor) -> torch.Tensor:
+        def joined(*parts_HPQD: torch.Tensor) -> torch.Tensor:
             # Padding is at the start: columns are added there, or removed if the longest prompt has left.
-            return torch.cat([F.pad(x_PHQD, (0, 0, Q - x_PHQD.shape[2], 0)) for x_PHQD in parts_PHQD])
+            return torch.cat([F.pad(x_HPQD, (0, 0, Q - x_HPQD.shape[2], 0)) for x_HPQD in parts_HPQD], dim=1)
 
-        for layer, (k_PHQD, v_PHQD) in prompts.layers.items():
+        for layer, (k_HPQD, v_HPQD) in prompts.layers.items():
             held_k, held_v = self.prompts[layer]
-            self.prompts[layer] = joined(held_k, k_PHQD), joined(held_v, v_PHQD)
+            self.prompts[layer] = joined(held_k, k_HPQD), joined(held_v, v_HPQD)
 
     def arrange(self, row_N: torch.Tensor, prompt_N: torch.Tensor) -> None:
         """Makes these the rows: each with its row up to now, or -1 if it starts, and the number of its prompt.
@@ -85,14 +84,14 @@ class RowCache(ABC):
         """
         kept_P, group_N, counts_P = torch.unique_consecutive(prompt_N, return_inverse=True, return_counts=True)
         if not torch.equal(kept_P, torch.arange(len(self.lengths_P), device=kept_P.device)):
-            self.prompts = {layer: (k[kept_P], v[kept_P]) for layer, (k, v) in self.prompts.items()}
+            for layer, (k_HPQD, v_HPQD) in self.prompts.items():
+                self.prompts[layer] = k_HPQD.index_select(1, kept_P), v_HPQD.index_select(1, kept_P)
             self.lengths_P = self.lengths_P[kept_P]
         first_N = F.pad(self.first_N, (0, 1), value=self.used)[row_N]  # -1: the column after those in use
         oldest = int(first_N.min())
         capacity = self._capacity(self.used - oldest + 1)
         self._move(row_N, group_N, counts_P, slice(oldest, self.used), capacity)
         self.first_N, self.prompt_of_N = first_N - oldest, group_N
-        self.late = bool((self.first_N > 0).any())
         self.used, self.capacity, self.masks = self.used - oldest, capacity, {}
 
     def grow(self) -> None:
@@ -130,19 +129,20 @@ class RowCache(ABC):
     ) -> torch.Tensor:
         """query [N, H * R, 1, D], key and value [N, H, 1, D]; returns [N, 1, H * R, D]."""
 
-    def _masked(self, lengths: torch.Tensor, first: torch.Tensor, window: int | None) -> torch.Tensor | None:
-        """True where rows with prompts of these lengths and these first columns may not attend: before the prompt's
-        start, the row's, or the window's. [..., Q + own columns]; None: nowhere."""
-        Q, used = self.prompt_columns, self.used
-        lengths, first = torch.broadcast_tensors(lengths, first)
-        prompt_start, own_start = Q - lengths, first
-        if window is not None:
-            # A row's own tokens follow its prompt's last one, although columns of earlier rows may lie between them.
-            prompt_start = torch.maximum(prompt_start, Q + used - first - window)
-            own_start = own_start.clamp(min=used - window)
-        column_Q, column_S = (torch.arange(columns, device=first.device) for columns in (Q, used))
-        masked = torch.cat([column_Q < prompt_start[..., None], column_S < own_start[..., None]], dim=-1)
-        return masked if bool(masked.any()) else None
+    def _mask(self, window: int | None) -> torch.Tensor | None:
+        """True where a row may not attend: before its prompt's start, its own, or the window's. [N, Q + own columns];
+        None: nowhere."""
+        if window not in self.masks:
+            Q, used, lengths_N = self.prompt_columns, self.used, self.lengths_P[self.prompt_of_N]
+            prompt_start_N, own_start_N = Q - lengths_N, self.first_N
+            if window is not None:
+                # A row's own tokens follow its prompt's last one, although columns of earlier rows may lie between.
+                prompt_start_N = torch.maximum(prompt_start_N, Q + used - self.first_N - window)
+                own_start_N = own_start_N.clamp(min=used - window)
+            column_Q, column_S = (torch.arange(columns, device=self.first_N.device) for columns in (Q, used))
+            masked_NS = torch.cat([column_Q < prompt_start_N[:, None], column_S < own_start_N[:, None]], dim=1)
+            self.masks[window] = masked_NS if bool(masked_NS.any()) else None
+        return self.masks[window]
 
 
 class DecodeCache(RowCache):
@@ -153,19 +153,19 @@ class DecodeCache(RowCache):
     ) -> None:
         Q, used = self.prompt_columns, columns.stop - columns.start
 
-        def moved(prompts_PHQD: torch.Tensor, old_NHSD: torch.Tensor | None) -> torch.Tensor:
-            _, H, _, D = prompts_PHQD.shape
-            new_NHSD = prompts_PHQD.new_empty(len(row_N), H, Q + capacity, D)
-            new_NHSD[:, :, :Q] = prompts_PHQD[group_N]
+        def moved(prompts_HPQD: torch.Tensor, old_NHSD: torch.Tensor | None) -> torch.Tensor:
+            H, _, _, D = prompts_HPQD.shape
+            new_NHSD = prompts_HPQD.new_empty(len(row_N), H, Q + capacity, D)
+            new_NHSD[:, :, :Q] = prompts_HPQD.transpose(0, 1)[group_N]
             if old_NHSD is not None and used:
                 own_NHSD = old_NHSD[:, :, old_NHSD.shape[2] - self.capacity :]
                 new_NHSD[:, :, Q : Q + used] = own_NHSD[:, :, columns][row_N]
                 new_NHSD[row_N < 0, :, Q : Q + used] = 0  # masked, but 0 x NaN is NaN
             return new_NHSD
 
-        for layer, (k_PHQD, v_PHQD) in self.prompts.items():
+        for layer, (k_HPQD, v_HPQD) in self.prompts.items():
             old_k, old_v = self.rows.get(layer, (None, None))
-            self.rows[layer] = moved(k_PHQD, old_k), moved(v_PHQD, old_v)
+            self.rows[layer] = moved(k_HPQD, old_k), moved(v_HPQD, old_v)
 
     def attend(
         self,
@@ -181,28 +181,22 @@ class DecodeCache(RowCache):
         k_NHSD[:, :, columns - 1] = key[:, :, 0]
         v_NHSD[:, :, columns - 1] = value[:, :, 0]
         N, heads, _, width = query.shape
+        masked_NS = self._mask(window)
         # Query heads that share a key head are laid out as one longer query, so that no key is copied.
         out = F.scaled_dot_product_attention(
             query.reshape(N, k_NHSD.shape[1], -1, width),
             k_NHSD[:, :, :columns],
             v_NHSD[:, :, :columns],
-            attn_mask=self._mask(window),
+            attn_mask=None if masked_NS is None else ~masked_NS[:, None, None],
             scale=scaling,
         )
         return out.reshape(N, 1, heads, width)
 
-    def _mask(self, window: int | None) -> torch.Tensor | None:
-        """bool [N, 1, 1, S]: where each row attends. None: everywhere."""
-        if window not in self.masks:
-            masked_NS = self._masked(self.lengths_P[self.prompt_of_N], self.first_N, window)
-            self.masks[window] = None if masked_NS is None else ~masked_NS[:, None, None]
-        return self.masks[window]
-
 
 class SharedPromptCache(RowCache):
-    """Own keys and values of the rows, with each prompt's once for its group: for float32 and float64.
+    """Own keys and values of the rows, [H, N, S, D], with each prompt's once for its group: for float32 and float64.
 
-    Rows stand in a grid of groups and places, [P, J], as wide as the fullest group: own keys are [P, H, J, S, D].
+    Only where queries meet prompts do rows stand in a grid of groups and places, [P, J], as wide as the fullest group.
     """
 
     def __init__(self, new_tokens: int, device: torch.device):
@@ -215,31 +209,25 @@ class SharedPromptCache(RowCache):
     def _move(
         self, row_N: torch.Tensor, group_N: torch.Tensor, counts_P: torch.Tensor, columns: slice, capacity: int
     ) -> None:
-        (_, old_J), device, used = self.shape, row_N.device, columns.stop - columns.start
-        P, J = len(counts_P), int(counts_P.max())
-        rank_N = torch.arange(len(row_N), device=device) - (counts_P.cumsum(0) - counts_P)[group_N]
-        place_N = group_N * J + rank_N
-        row_at_PJ = torch.zeros(P * J, dtype=torch.int64, device=device)
-        row_at_PJ[place_N] = torch.arange(len(row_N), device=device)
+        N, used, number_N = len(row_N), columns.stop - columns.start, torch.arange(len(row_N), device=row_N.device)
 
-        def moved(old_PHJSD: torch.Tensor | None, prompts_PHQD: torch.Tensor) -> torch.Tensor:
-            _, H, _, D = prompts_PHQD.shape
-            new_PHJSD = prompts_PHQD.new_empty(P, H, J, capacity, D)
-            if old_PHJSD is not None and used:
-                picked = old_PHJSD[:, :, :, columns][old_PJ // old_J, :, old_PJ % old_J]
-                picked[starts_PJ] = 0  # masked, but 0 x NaN is NaN
-                new_PHJSD[:, :, :, :used] = picked.view(P, J, *picked.shape[1:]).transpose(1, 2)
-            return new_PHJSD
+        def moved(old_HNSD: torch.Tensor | None, prompts_HPQD: torch.Tensor) -> torch.Tensor:
+            H, _, _, D = prompts_HPQD.shape
+            new_HNSD = prompts_HPQD.new_empty(H, N, capacity, D)
+            if old_HNSD is not None and used:
+                new_HNSD[:, :, :used] = old_HNSD[:, :, columns].index_select(1, row_N.clamp(min=0))
+                new_HNSD[:, row_N < 0, :used] = 0  # masked, but 0 x NaN is NaN
+            return new_HNSD
 
-        if used:
-            old_place_N = row_N if self.place_of_N is None else self.place_of_N[row_N]
-            old_PJ, starts_PJ = old_place_N[row_at_PJ], (row_N < 0)[row_at_PJ]
-        for layer, (k_PHQD, v_PHQD) in self.prompts.items():
+        for layer, (k_HPQD, v_HPQD) in self.prompts.items():
             old_k, old_v = self.rows.get(layer, (None, None))
-            self.rows[layer] = moved(old_k, k_PHQD), moved(old_v, v_PHQD)
-        self.shape = P, J
-        full = len(row_N) == P * J
-        self.row_at_PJ, self.place_of_N = (None, None) if full else (row_at_PJ, place_N)
+            self.rows[layer] = moved(old_k, k_HPQD), moved(old_v, v_HPQD)
+        P, J = self.shape = len(counts_P), int(counts_P.max())
+        self.row_at_PJ = self.place_of_N = None
+        if N < P * J:
+            rank_N = number_N - (counts_P.cumsum(0) - counts_P)[group_N]
+            self.place_of_N = group_N * J + rank_N
+            self.row_at_PJ = number_N.new_zeros(P * J).index_copy(0, self.place_of_N, number_N)
 
     def attend(
         self,
@@ -250,40 +238,35 @@ class SharedPromptCache(RowCache):
         scaling: float | None,
         window: int | None,
     ) -> torch.Tensor:
-        (P, J), (k_PHJSD, v_PHJSD) = self.shape, self.rows[layer]
-        H, D = key.shape[1], key.shape[3]
-        q_PHJRD = self._grid(query).view(P, J, H, -1, D).transpose(1, 2)
-        k_PHJSD[:, :, :, self.used - 1] = self._grid(key).view(P, J, H, D).transpose(1, 2)
-        v_PHJSD[:, :, :, self.used - 1] = self._grid(value).view(P, J, H, D).transpose(1, 2)
-        mixed_PHJRD = self._mixed(layer, q_PHJRD * (D**-0.5 if scaling is None else scaling), window)
-        out = mixed_PHJRD.transpose(1, 2).reshape(P * J, 1, -1, D)
-        return out if self.place_of_N is None else out[self.place_of_N]
+        k_HNSD, v_HNSD = self.rows[layer]
+        k_HNSD[:, :, self.used - 1] = key[:, :, 0].transpose(0, 1)
+        v_HNSD[:, :, self.used - 1] = value[:, :, 0].transpose(0, 1)
+        N, H, _, D = key.shape
+        q_HNRD = query.view(N, H, -1, D).transpose(0, 1) * (D**-0.5 if scaling is None else scaling)
+        return self._mixed(layer, q_HNRD.contiguous(), window).transpose(0, 1).reshape(N, 1, -1, D)
 
-    def _mixed(self, layer: int, q_PHJRD: torch.Tensor, window: int | None) -> torch.Tensor:
-        P, H, J, R, D = q_PHJRD.shape
-        own_k, own_v = (x_PHJSD.view(P * H * J, -1, D)[:, : self.used] for x_PHJSD in self.rows[layer])
-        prompt_k, prompt_v = (x_PHQD.view(P * H, -1, D) for x_PHQD in self.prompts[layer])
-        Q = prompt_k.shape[1]
+    def _mixed(self, layer: int, q_HNRD: torch.Tensor, window: int | None) -> torch.Tensor:
+        (H, N, R, D), (P, J), Q = q_HNRD.shape, self.shape, self.prompt_columns
+        own_k, own_v = (x_HNSD.view(H * N, -1, D)[:, : self.used] for x_HNSD in self.rows[layer])
+        prompt_k, prompt_v = (x_HPQD.view(H * P, Q, D) for x_HPQD in self.prompts[layer])
         # The queries of a group that share a key head are one longer query: a prompt's keys are read once per group.
-        q = q_PHJRD.contiguous().view(P * H, J * R, D)
-        prompt_scores = torch.bmm(q, prompt_k.transpose(1, 2))
-        own_scores = torch.bmm(q.view(P * H * J, R, D), own_k.transpose(1, 2))
-        scores = torch.cat([prompt_scores.view(P, H, J, R, -1), own_scores.view(P, H, J, R, -1)], dim=-1)
-        mask_P1J1S = self._mask(window)
-        if mask_P1J1S is not None:
-            scores = scores.masked_fill(mask_P1J1S, float("-inf"))
-        weight = torch.softmax(scores, dim=-1)
-        mixed = torch.bmm(weight.view(P * H, J * R, -1)[:, :, :Q], prompt_v)
-        mixed = torch.baddbmm(mixed.view(P * H * J, R, D), weight.view(P * H * J, R, -1)[:, :, Q:], own_v)
-        return mixed.view(P, H, J, R, D)
+        prompt_scores = torch.bmm(self._grid(q_HNRD).view(H * P, J * R, D), prompt_k.transpose(1, 2))
+        own_scores = torch.bmm(q_HNRD.view(H * N, R, D), own_k.transpose(1, 2))
+        prompt_HNRQ = self._flat(prompt_scores.view(H, P * J, R, Q))
+        scores_HNRS = torch.cat([prompt_HNRQ, own_scores.view(H, N, R, -1)], dim=-1)
+        masked_NS = self._mask(window)
+        if masked_NS is not None:
+            scores_HNRS = scores_HNRS.masked_fill(masked_NS[:, None], float("-inf"))
+        weight_HNRS = torch.softmax(scores_HNRS, dim=-1)
+        mixed = torch.bmm(self._grid(weight_HNRS[..., :Q]).view(H * P, J * R, Q), prompt_v)
+        mixed_HNRD = self._flat(mixed.view(H, P * J, R, D))
+        mixed = torch.baddbmm(mixed_HNRD.view(H * N, R, D), weight_HNRS.view(H * N, R, -1)[:, :, Q:], own_v)
+        return mixed.view(H, N, R, D)
 
-    def _grid(self, x_NH1D: torch.Tensor) -> torch.Tensor:
-        return x_NH1D if self.row_at_PJ is None else x_NH1D[self.row_at_PJ]
+    def _grid(self, x_HN: torch.Tensor) -> torch.Tensor:
+        """Rows as places."""
+        return x_HN if self.row_at_PJ is None else x_HN.index_select(1, self.row_at_PJ)
 
-    def _mask(self, window: int | None) -> torch.Tensor | None:
-        """True where a row may not attend, [P, 1, J, 1, S] (J 1 where no row started late). None: nowhere."""
-        if window not in self.masks:
-            first_PJ = self._grid(self.first_N).view(self.shape) if self.late else self.first_N.new_zeros(1, 1)
-            masked_PJS = self._masked(self.lengths_P[:, None], first_PJ, window)
-            self.masks[window] = None if masked_PJS is None else masked_PJS[:, None, :, None]
-        return self.masks[window]
+    def _flat(self, x_HJ: torch.Tensor) -> torch.Tensor:
+        """Places as rows."""
+        return x_HJ if self.place_of_N is None else x_HJ.index_select(1, self.place_of_N)
