@@ -21,11 +21,11 @@ def test_a_row_that_ends_early_by_hand() -> None:
 
 
 def test_a_dropped_row_is_sampled_again() -> None:
-    """As in test_schedule.py: 7 blocks hold a prompt and two rows up to 160 tokens, so the second is dropped at 161
+    """As in test_schedule.py: 7 blocks hold a prompt and two rows up to 192 tokens, so the second is dropped at 193
     tokens and starts again when the first has ended."""
     found = occupancy_of([64], 2, 256, Room(blocks=7, rows=4), np.array([256, 256]))
-    assert (found.most_rows, found.dropped, found.tokens_again) == (2, 1, 161)
-    assert (found.steps, found.mean_rows) == (255 + 255, (255 + 160 + 255) / 510)
+    assert (found.most_rows, found.dropped, found.tokens_again) == (2, 1, 193)
+    assert (found.steps, found.mean_rows) == (255 + 255, (255 + 192 + 255) / 510)
 
 
 @pytest.mark.parametrize(("mean", "limit"), [(100, 1024), (512, 1024), (1000, 1024), (1, 8)])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.errors import GrpoError
-from grpo.rollout.schedule import BLOCK_TOKENS, TOKENS_BETWEEN_LOOKS, TOKENS_LATE, Look, Room, Schedule
+from grpo.rollout.schedule import BLOCK_TOKENS, TOKENS_BETWEEN_LOOKS, Look, Room, Schedule
 
 
 def go_on(schedule: Schedule, looks: int) -> list[Look]:
@@ -38,7 +38,9 @@ def test_completions_start_while_their_reserves_fit():
 def test_rows_get_blocks_before_they_need_them():
     schedule = Schedule([64, 10, 65], 2, 192, Room(blocks=8, rows=10))
     schedule.look([])
-    schedule.advance(29)  # 30 + 32 + 2 tokens: exactly a block
+    schedule.advance(
+        32
+    )  # the last of 32 more tokens has index 64 and no keys yet: those of 33 + 31 are exactly a block
     schedule.look([])
     assert schedule.table_NT[:3].tolist() == [[1, 0, 0], [2, 0, 0], [3, 0, 0]]
     schedule.advance(1)
@@ -54,9 +56,9 @@ def test_rows_that_end_make_room_for_the_next():
     go_on(schedule, 1)
     schedule.advance(32)
     # 3 · 64 tokens and one ending: the mean is (192 + 192) / 2. Rows 1 and 2, of 65 tokens, reserve
-    # 192 · exp(-127 / 192) = 99 tokens, the 2 blocks that they have. The 2 blocks of row 0 are free for another.
+    # 192 · exp(-127 / 192) = 99 tokens, the 2 blocks that they have from now on. The other 2 are free for a new row.
     assert schedule.look([0]) == Look(started=(3,), dropped=(), running=(1, 2, 3), finished=())
-    assert schedule.table_NT.tolist() == [[0, 0, 0], [2, 7, 0], [3, 8, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert schedule.table_NT.tolist() == [[0, 0, 0], [2, 1, 0], [3, 6, 0], [7, 0, 0], [0, 0, 0], [0, 0, 0]]
     assert schedule.time_N.tolist() == [0, 65, 65, 1, 0, 0]
     # A second ending: the mean is 384 / 3 = 128, and a new row reserves 128 · exp(-127 / 128) = 48 tokens. Rows
     # 2 and 3 have 2 + 1, their prompt 1; the last prompt takes 2, its rows 1 + 1.
@@ -68,30 +70,32 @@ def test_the_youngest_row_is_dropped_and_is_the_next_to_start():
     # 4 blocks a completion, of which 256 · exp(-255 / 256) = 94 tokens, 2 blocks, are reserved at the start: 1 + 3 · 2.
     schedule = Schedule([64], 5, 256, Room(blocks=7, rows=4))
     assert schedule.look([]).running == (0, 1, 2)
-    looks = go_on(schedule, 5)
-    # At 97 tokens (131 with those ahead) rows need a third block, at 161 a fourth.
-    assert [look.dropped for look in looks] == [(), (), (2,), (), (1,)]
-    assert [look.running for look in looks] == [(0, 1, 2), (0, 1, 2), (0, 1), (0, 1), (0,)]
+    looks = go_on(schedule, 6)
+    # At 129 tokens (160 with those ahead) rows need a third block, at 193 a fourth.
+    assert [look.dropped for look in looks] == [(), (), (), (2,), (), (1,)]
+    assert [look.running for look in looks] == [(0, 1, 2)] * 3 + [(0, 1), (0, 1), (0,)]
     assert not any(look.started or look.finished for look in looks)
-    assert schedule.time_N.tolist() == [161, 0, 0, 0, 0]
+    assert schedule.time_N.tolist() == [193, 0, 0, 0, 0]
     assert (schedule.table_NT[0] > 0).all()
     assert not schedule.table_NT[1:].any()
     (look,) = go_on(schedule, 1)
     assert look == Look((), (), (0,), ()), "2 of 7 blocks are free; without an ending, a row reserves 3"
-    assert schedule.look([0]) == Look(started=(1, 2, 3), dropped=(), running=(1, 2, 3), finished=())
-    assert schedule.look([1, 2]).started == (4,)
+    # Rows have sampled 32 · (4 · 3 + 2 · 2 + 1) = 544 tokens: the mean is (544 + 256) / 2, and a new row reserves
+    # 256 · exp(-255 / 400) = 136 tokens, 3 blocks; after two more endings 200 · exp(-199 / 200) = 74, 2 blocks.
+    assert schedule.look([0]) == Look(started=(1, 2), dropped=(), running=(1, 2), finished=())
+    assert schedule.look([1, 2]).started == (3, 4)
     assert schedule.look([3, 4]) == Look((), (), (), finished=(0,))
     assert schedule.done
 
 
 def test_older_rows_get_the_blocks_of_the_youngest():
-    # 8 blocks a completion, 3 reserved: three rows start. At 225 tokens (259 with those ahead) all
-    # three need a fifth block: 16 blocks. At 289 they need a sixth: row 2 gives its 5 to the others. At 481 (the limit
-    # of 512 ahead) both have 8: with the prompt's, all 17.
+    # 8 blocks a completion, 3 reserved: three rows start. At 257 tokens (288 with those ahead) all
+    # three need a fifth block: 16 blocks. At 321 they need a sixth: row 2 gives its 5 to the others. At 449 (480 with
+    # those ahead) both have 8: with the prompt's, all 17.
     schedule = Schedule([64], 3, 512, Room(blocks=17, rows=4))
     assert schedule.look([]).running == (0, 1, 2)
     looks = go_on(schedule, 15)
-    assert [look.dropped for look in looks] == [()] * 8 + [(2,)] + [()] * 6
+    assert [look.dropped for look in looks] == [()] * 9 + [(2,)] + [()] * 5
     assert looks[-1].running == (0, 1)
     assert (schedule.table_NT[:2] > 0).all()
 
@@ -130,7 +134,7 @@ def test_a_prompt_has_blocks_while_it_has_rows():
 def test_an_ending_known_only_after_the_drop_counts():
     schedule = Schedule([64], 2, 256, Room(blocks=7, rows=4))
     schedule.look([])
-    assert go_on(schedule, 5)[-1].dropped == (1,)
+    assert go_on(schedule, 6)[-1].dropped == (1,)
     schedule.advance(32)
     assert schedule.look([1]) == Look((), (), (0,), ())
     assert schedule.look([0]) == Look((), (), (), finished=(0,))
@@ -170,7 +174,7 @@ def check_blocks(schedule: Schedule, prompts: list[int], running: tuple[int, ...
     assert len(owned) == len(set(owned)), "owned twice"
     assert not owned or max(owned) <= schedule.room.blocks
     for n, blocks in enumerate(schedule.table_NT):
-        tokens = min(int(schedule.time_N[n]) + schedule.ahead + TOKENS_LATE, schedule.new_tokens)
+        tokens = min(int(schedule.time_N[n]) + schedule.ahead - 1, schedule.new_tokens)
         needed = -(-tokens // BLOCK_TOKENS) if n in running else 0
         assert (blocks[:needed] > 0).all()
         assert n in running or not blocks.any()

@@ -23,8 +23,6 @@ from grpo.errors import GrpoError
 
 BLOCK_TOKENS = 64
 TOKENS_BETWEEN_LOOKS = 32
-TOKENS_LATE = 2
-"""The host may learn of an ending this many tokens late; a row has blocks for them."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +154,9 @@ class Schedule:
         return started.tolist()
 
     def _needed(self, time: np.ndarray) -> np.ndarray:
-        """Blocks that rows need until the next look."""
-        return blocks_of(np.minimum(time + self.ahead + TOKENS_LATE, self.new_tokens))
+        """Blocks that rows need until the next look. The newest token has no keys yet: it gets them when the next one
+        is sampled."""
+        return blocks_of(np.minimum(time + self.ahead - 1, self.new_tokens))
 
     def _reserve(self, time: np.ndarray) -> np.ndarray:
         """Blocks that a row of this age takes at most, on average over rows: they grow, and some of them end.
