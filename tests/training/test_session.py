@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import grpo
-from grpo.config import Evaluation, SftConfig, System
+from grpo.config import Checkpoints, Evaluation, SftConfig, System
 from grpo.errors import GrpoError
 from grpo.record.lock import RunLock
 from grpo.record.store import Run, list_runs
@@ -68,6 +68,32 @@ def test_a_resume_decodes_as_many_completions_at_once_as_before(tmp_path: Path, 
     with session.recorded():
         assert (session.engine.max_concurrent, session.engine.cache_blocks) == (7, 70)
         assert (session.run.meta("max_concurrent"), session.run.meta("cache_blocks")) == ([7], [70])
+
+
+def test_another_limit_or_device_measures_memory_anew(tmp_path: Path) -> None:
+    grpo.train(small(tmp_path, run="job", steps=1)).close()
+
+    def sizes(limit: int, **recorded: Any) -> tuple[int, int]:
+        """Rows and blocks of the run, begun with a cache of 7 rows and 70 blocks, and resumed with this limit."""
+        with Run.open(tmp_path, "job") as run:
+            for name, value in {"max_concurrent": [7], "cache_blocks": [70], **recorded}.items():
+                run.set_meta(name, value)
+        system = System(runs=str(tmp_path), threads=1, max_concurrent_completions=limit)
+        checkpoints = Checkpoints(allow_change=True)
+        session = Session.start(small(tmp_path, run="job", resume=True, system=system, checkpoints=checkpoints))
+        with session.recorded():
+            assert session.run.meta("memory")["device"] == "cpu"
+            return session.engine.max_concurrent, session.engine.cache_blocks
+
+    assert sizes(0) == (7, 70)
+    assert sizes(9) == (9, 0)
+    assert sizes(9) == (9, 70), "as at the last start"
+    measured = sizes(0)
+    assert (measured[0] > 9, measured[1]) == (True, 0)
+    on_gpu = {"device": "cuda:1", "predicted": None}
+    measured = sizes(0, memory=on_gpu)
+    assert (measured[0] > 9, measured[1]) == (True, 0)
+    assert sizes(0) == (7, 70), "as at the last start"
 
 
 @pytest.mark.parametrize(("problems", "rows"), [(10, 16), (50, 50)])

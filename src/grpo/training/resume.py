@@ -13,6 +13,7 @@ from grpo.config.schema import as_dict
 from grpo.distributed.worker import run_to_resume
 from grpo.distributed.world import World
 from grpo.errors import GrpoError
+from grpo.model.device import pick_device
 from grpo.record.checkpoints import Checkpoint, Checkpoints
 from grpo.record.events import Callback
 from grpo.record.store import Run
@@ -115,15 +116,26 @@ class Kept:
 
     @classmethod
     def of(cls, run: Run | None, config: Config | SftConfig, ranks: int) -> Kept:
-        """Of a run to resume; 0 where nothing was recorded, or the setting or the number of ranks has changed."""
+        """Of a run to resume; 0 where nothing was recorded, or the setting or the number of ranks has changed. Rows and
+        blocks are those of a kind of device, CPU or GPU."""
         if run is None:
             return cls(0, *([0] * ranks for _ in range(3)))
-        same = run.config["system"].get("token_budget") == config.system.token_budget
+        before, system = run.config["system"], config.system
         # Runs recorded by earlier versions have one number, for their only rank, and the rows under other names.
-        budgets = run.meta("token_budgets") or run.meta("token_budget") if same else None
-        rows = run.meta("max_concurrent") or run.meta("rows_at_once")
-        kept = (budgets, rows, run.meta("cache_blocks"))
-        return cls(run.meta("threads") or 0, *(_by_rank(numbers, ranks) for numbers in kept))
+        budgets = run.meta("token_budgets") or run.meta("token_budget")
+        rows, blocks = run.meta("max_concurrent") or run.meta("rows_at_once"), run.meta("cache_blocks")
+        if before.get("token_budget") != system.token_budget:
+            budgets = None
+        now = pick_device(system)
+        device = (run.meta("memory") or {}).get("device", now)
+        same_limit = before.get("max_concurrent_completions") == system.max_concurrent_completions
+        if not same_limit or _kind(device) != _kind(now):
+            rows = blocks = None
+        return cls(run.meta("threads") or 0, *(_by_rank(numbers, ranks) for numbers in (budgets, rows, blocks)))
+
+
+def _kind(device: str) -> str:
+    return device.partition(":")[0]
 
 
 def _by_rank(kept: int | list[int] | None, ranks: int) -> list[int]:

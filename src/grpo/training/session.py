@@ -89,7 +89,7 @@ class Session(TrainingRun):
                 meta = {"fingerprints": prints, **prepared.meta}
                 opened = create_run(config, "grpo", f"{task.name}-{config.algorithm}", meta, undo)
             elif opened is not None:
-                for name in ("token_budgets", "max_concurrent", "cache_blocks", "world"):
+                for name in ("token_budgets", "max_concurrent", "cache_blocks", "memory", "world"):
                     opened.run.set_meta(name, prepared.meta[name])
             session = cls(
                 config=config,
