@@ -35,4 +35,5 @@ class InterpretedDecoding(GraphDecoding):
         return SimpleNamespace(replay=work)
 
     def _recorded_event(self):
-        return SimpleNamespace(synchronize=lambda: None)
+        on_gpu = self.policy.device.type == "cuda"
+        return super()._recorded_event() if on_gpu else SimpleNamespace(synchronize=lambda: None)

@@ -22,6 +22,8 @@ from grpo.tasks.checkers.numbers import read_number
 from grpo.tasks.checkers.typesetting import plain
 from grpo.tasks.checkers.units import Unit, read_unit
 
+ALARM_REPEATS = 0.2
+"""Seconds between alarms once the time is up."""
 LIMIT = 2.0
 """Seconds for one comparison."""
 LONGEST = 300
@@ -300,7 +302,8 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     began = time.monotonic()
     handler = signal.signal(signal.SIGALRM, give_up)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Python ignores an exception that is raised in a weak reference's callback, so the alarm repeats.
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, ALARM_REPEATS)
     try:
         yield
     finally:
