@@ -93,7 +93,7 @@ def judged(rng: Random) -> None:
         assert check(text, gold, aliases) == verdict
 
 
-# The time may be up inside a weak reference's callback, where Python ignores exceptions; the alarm then repeats.
+# The time may be up inside a weak reference's callback, where Python ignores exceptions; a second alarm follows.
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 def test_every_answer_gets_a_verdict() -> None:
     fuzz = Fuzz("answers", "")

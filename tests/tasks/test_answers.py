@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
+import weakref
 from fractions import Fraction
 from pathlib import Path
 
@@ -205,6 +206,18 @@ def test_a_comparison_is_cut_off_and_leaves_other_alarms_alone() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+def test_an_alarm_that_python_ignores_is_followed_by_a_second() -> None:
+    """The first ends the callback of a weak reference, whose exceptions are ignored."""
+    subject = type("Subject", (), {})()
+    reference = weakref.ref(subject, lambda _: all(iter(lambda: True, False)))
+    holder = [subject]
+    del subject
+    with pytest.raises(expressions._TimeLimitError), expressions.time_limit(0.01):
+        all(iter(lambda: holder.clear() is None, False))  # for ever
+    assert reference() is None
 
 
 @formulas

@@ -22,8 +22,8 @@ from grpo.tasks.checkers.numbers import read_number
 from grpo.tasks.checkers.typesetting import plain
 from grpo.tasks.checkers.units import Unit, read_unit
 
-ALARM_REPEATS = 0.2
-"""Seconds between alarms once the time is up."""
+SECOND_ALARM = 0.2
+"""Seconds after the first one."""
 LIMIT = 2.0
 """Seconds for one comparison."""
 LONGEST = 300
@@ -297,13 +297,17 @@ def time_limit(seconds: float) -> Iterator[None]:
         yield  # signals reach only the main thread
         return
 
+    # Python ignores an exception that is raised in a weak reference's callback, so there is a second alarm.
+    second = [SECOND_ALARM]
+
     def give_up(number: int, frame: object) -> None:
+        if second:
+            signal.setitimer(signal.ITIMER_REAL, second.pop())
         raise _TimeLimitError
 
     began = time.monotonic()
     handler = signal.signal(signal.SIGALRM, give_up)
-    # Python ignores an exception that is raised in a weak reference's callback, so the alarm repeats.
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, ALARM_REPEATS)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
