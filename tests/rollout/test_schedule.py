@@ -185,7 +185,7 @@ def check_blocks(schedule: Schedule, prompts: list[int], running: tuple[int, ...
         assert (blocks > 0).sum() == needed
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(rollouts(), st.randoms(use_true_random=False))
 def test_any_endings(rollout, random):
     prompts, group_size, new_tokens, room, ahead, lengths = rollout
