@@ -76,7 +76,7 @@ class Bench:
     def __init__(
         self, policy: Any, prompts: int, prompt_tokens: int, rows: list[int], keys: list[int], kind: type[Any]
     ):
-        from grpo.rollout.cuda.slots import Capacity
+        from grpo.rollout.cuda.batch import Capacity
 
         self.prompts, self.prompt_tokens, self.keys = prompts, prompt_tokens, keys
         self.new_tokens = max(keys) + REPLAYS + 1

@@ -25,9 +25,9 @@ from helpers.policies import random_policy
 pytest.importorskip("triton")
 
 from grpo.rollout.cuda import kernels
+from grpo.rollout.cuda.batch import Capacity, DecodeBatch, Rows
 from grpo.rollout.cuda.kv_cache import Tables
 from grpo.rollout.cuda.prefill import Prefill
-from grpo.rollout.cuda.slots import Capacity, DecodeBatch, Rows
 from grpo.rollout.noise import philox
 from grpo.rollout.schedule import BLOCK_TOKENS as BLOCK
 from grpo.rollout.schedule import Schedule
@@ -310,7 +310,7 @@ def test_graph_decoding_equals_the_plain_engine(
         monkeypatch.setattr("grpo.model.policy.can_be_fused", lambda _: False)
     expected = Engine(policy).sample(problems, 4, sampling)
     monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
-    monkeypatch.setattr("grpo.rollout.cuda.slots.SMALLEST_BATCH", 2)
+    monkeypatch.setattr("grpo.rollout.cuda.batch.SMALLEST_BATCH", 2)
     monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
     engine = Engine(policy)
     found = engine.sample(problems, 4, sampling)
@@ -351,7 +351,7 @@ def test_rows_that_come_and_go_sample_the_same_tokens(name: str, rows: int, monk
     monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
     monkeypatch.setattr("grpo.rollout.builtin.TOKENS_BETWEEN_LOOKS", 2)
     monkeypatch.setattr("grpo.rollout.builtin.Schedule", Fickle)
-    monkeypatch.setattr("grpo.rollout.cuda.slots.SMALLEST_BATCH", 1)
+    monkeypatch.setattr("grpo.rollout.cuda.batch.SMALLEST_BATCH", 1)
     monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
     computed: list[int] = []
     real = Prefill.__call__
@@ -384,7 +384,7 @@ def test_rows_with_a_stop_string_leave_at_the_next_look(monkeypatch: pytest.Monk
     expected = [Engine(policy).sample(problems, 4, sampling) for sampling in runs]
     monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
     monkeypatch.setattr("grpo.rollout.builtin.TOKENS_BETWEEN_LOOKS", 2)
-    monkeypatch.setattr("grpo.rollout.cuda.slots.SMALLEST_BATCH", 1)
+    monkeypatch.setattr("grpo.rollout.cuda.batch.SMALLEST_BATCH", 1)
     monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
     engine = Engine(policy)
     smallest = []

@@ -9,7 +9,6 @@ draws the schedule. Axis letters: types.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,25 +66,25 @@ class Engine:
         self.measure(len(problems) * group_size, max(lengths), sampling)
         schedule = Schedule(lengths, group_size, sampling.max_new_tokens, self.room(lengths, group_size, sampling))
         ended: list[int] = []
-        with self._decoding(schedule, problems, prompts, sampling, stop) as decoding:
-            while not schedule.done:
-                look = schedule.look(ended)
-                decoding.change(look)
-                if look.finished:
-                    completions = self._completions(decoding, look.finished, group_size, stop)
-                    yield {
-                        p: Group(
-                            problems[p],
-                            prompts[p],
-                            tuple(completions[i * group_size : (i + 1) * group_size]),
-                            self.policy.version,
-                            prompt_text=texts[p],
-                        )
-                        for i, p in enumerate(look.finished)
-                    }
-                tokens = min(TOKENS_BETWEEN_LOOKS, schedule.left)
-                ended = decoding.decode(tokens) if look.running else []
-                schedule.advance(tokens)
+        decoding = self._decoding(schedule, problems, prompts, sampling, stop)
+        while not schedule.done:
+            look = schedule.look(ended)
+            decoding.change(look)
+            if look.finished:
+                completions = self._completions(decoding, look.finished, group_size, stop)
+                yield {
+                    p: Group(
+                        problems[p],
+                        prompts[p],
+                        tuple(completions[i * group_size : (i + 1) * group_size]),
+                        self.policy.version,
+                        prompt_text=texts[p],
+                    )
+                    for i, p in enumerate(look.finished)
+                }
+            tokens = min(TOKENS_BETWEEN_LOOKS, schedule.left)
+            ended = decoding.decode(tokens) if look.running else []
+            schedule.advance(tokens)
 
     def measure(self, rows: int, prompt_tokens: int, sampling: Sampling) -> None:
         """Finds what memory holds, if it is not known yet, and keeps it for all later calls. `rows`: most completions
@@ -115,7 +114,7 @@ class Engine:
         return max(1, int(SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) / per_row))
 
     def blocks_that_fit(self, rows: int, least: int = 1) -> int:
-        """Blocks of keys and values that free memory holds beside the logits of so many rows; refuses fewer than
+        """Blocks of keys and values that free memory holds beside the logits of `rows` rows; refuses fewer than
         `least`."""
         block, logits = self._bytes_per_token() * BLOCK_TOKENS, self._logits_bytes() * rows
         free = free_memory(self.policy.device)
@@ -169,7 +168,6 @@ class Engine:
             and not sampling.restricted
         )
 
-    @contextmanager
     def _decoding(
         self,
         schedule: Schedule,
@@ -177,24 +175,23 @@ class Engine:
         prompts: Sequence[np.ndarray],
         sampling: Sampling,
         stop: StopStrings | None,
-    ) -> Iterator[Decoding]:
+    ) -> Decoding:
         ids, group_size, device = [problem.id for problem in problems], schedule.group_size, self.policy.device
         noise_NL = sampling_noise(
             sampling.seed, sampling.purpose, sampling.step, ids, group_size, sampling.max_new_tokens, device
         ).flatten(0, 1)
         if self.policy.padded:
-            yield GenerateDecoding(self.policy, prompts, noise_NL, sampling, stop)
-        elif self._can_use_graphs(sampling):
+            return GenerateDecoding(self.policy, prompts, noise_NL, sampling, stop)
+        if self._can_use_graphs(sampling):
             graphs = self._graphs_for(schedule, prompts)
             graphs.begin(schedule, prompts, noise_NL, sampling.temperature, stop)
-            yield graphs
-        else:
-            yield StepDecoding(self.policy, prompts, noise_NL, sampling, stop, schedule.room.rows)
+            return graphs
+        return StepDecoding(self.policy, prompts, noise_NL, sampling, stop, schedule.room.rows)
 
     def _graphs_for(self, schedule: Schedule, prompts: Sequence[np.ndarray]) -> GraphDecoding:
         """The graphs of earlier calls, or new ones where those are too small or the weights have moved."""
+        from grpo.rollout.cuda.batch import Capacity
         from grpo.rollout.cuda.graphs import GraphDecoding
-        from grpo.rollout.cuda.slots import Capacity
 
         needed = Capacity(
             completions=len(schedule.time_N),

@@ -21,8 +21,8 @@ class Decoding(Protocol):
         ...
 
     def decode(self, tokens: int) -> list[int]:
-        """Samples so many tokens of every row, fewer if all end. Returns the completions that have ended; a GPU may
-        report one at the next call."""
+        """Samples this number of tokens of every row, or fewer if all end. Returns the completions that have ended; a
+        GPU may report one at the next call."""
         ...
 
     def read(self, completions: Sequence[int]) -> Sampled:

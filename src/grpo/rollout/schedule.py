@@ -51,7 +51,7 @@ Tokens = TypeVar("Tokens", int, np.ndarray)
 
 
 def blocks_of(tokens: Tokens) -> Tokens:
-    """Number of blocks that hold so many tokens of one prompt or completion."""
+    """Number of blocks that hold these tokens of one prompt or completion."""
     return -(-tokens // BLOCK_TOKENS)
 
 

@@ -233,7 +233,7 @@ class _PlanInputs:
 
 
 def _rollout(options: PlanOptions, work: Work, blocks: int) -> dict[str, Any]:
-    """Rows of a rollout on each GPU, with a KV cache of so many blocks."""
+    """Rows of a rollout on each GPU, with a KV cache of `blocks` blocks."""
     mean = options.mean_new_tokens or max(1, work.new_tokens // 2)
     lengths = drawn_lengths(work.completions, mean, work.new_tokens)
     room = Room(blocks, rows=work.completions)

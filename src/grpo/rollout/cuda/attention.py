@@ -6,9 +6,9 @@ import torch
 
 from grpo.model.fused.weights import Layer
 from grpo.rollout.cuda import kernels
+from grpo.rollout.cuda.batch import DecodeBatch
 from grpo.rollout.cuda.kernels import Rotation
 from grpo.rollout.cuda.kv_cache import KvCache
-from grpo.rollout.cuda.slots import DecodeBatch
 from grpo.rollout.schedule import BLOCK_TOKENS
 
 

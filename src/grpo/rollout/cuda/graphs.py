@@ -21,11 +21,11 @@ from grpo.model.fused.weights import WeightAddresses
 from grpo.model.matmul import matmul_fp32_out
 from grpo.model.policy import Policy
 from grpo.rollout.cuda.attention import DecodeAttention
+from grpo.rollout.cuda.batch import Capacity, DecodeBatch, Rows
 from grpo.rollout.cuda.decoder import decoded
 from grpo.rollout.cuda.kv_cache import PREFILL_PROMPTS, KvCache
 from grpo.rollout.cuda.prefill import Prefill
 from grpo.rollout.cuda.sampler import TokenSampler
-from grpo.rollout.cuda.slots import Capacity, DecodeBatch, Rows
 from grpo.rollout.cuda.warmup import compile_kernels
 from grpo.rollout.decoding import Sampled
 from grpo.rollout.schedule import Look, Schedule

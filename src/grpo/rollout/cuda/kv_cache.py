@@ -14,8 +14,8 @@ import torch
 
 from grpo.model.policy import Policy
 from grpo.rollout.cuda import kernels
+from grpo.rollout.cuda.batch import Capacity
 from grpo.rollout.cuda.kernels import KeyValues
-from grpo.rollout.cuda.slots import Capacity
 from grpo.rollout.schedule import BLOCK_TOKENS
 
 PREFILL_PROMPTS = 256

@@ -11,7 +11,7 @@ import torch
 
 from grpo.model.policy import Policy
 from grpo.rollout.cuda import kernels
-from grpo.rollout.cuda.slots import Capacity, DecodeBatch
+from grpo.rollout.cuda.batch import Capacity, DecodeBatch
 
 
 @dataclass(eq=False)

@@ -16,8 +16,8 @@ import torch
 from grpo.model.fused.kernels import gated, norm
 from grpo.model.fused.weights import Weights
 from grpo.rollout.cuda import kernels
+from grpo.rollout.cuda.batch import SMALLEST_BATCH
 from grpo.rollout.cuda.prefill import TokenPositions
-from grpo.rollout.cuda.slots import SMALLEST_BATCH
 
 if TYPE_CHECKING:
     from grpo.rollout.cuda.graphs import GraphDecoding

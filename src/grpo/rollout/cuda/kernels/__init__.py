@@ -9,7 +9,7 @@ the other rows of its group.
 """
 
 from grpo.rollout.cuda.kernels.compaction import compact
-from grpo.rollout.cuda.kernels.join import MOST_SPLITS, Partial, join, splits
+from grpo.rollout.cuda.kernels.join import Partial, join, splits
 from grpo.rollout.cuda.kernels.one_program import fits_one_program, whole_attention
 from grpo.rollout.cuda.kernels.rotation import KeyValues, Rotation, rotate_and_store
 from grpo.rollout.cuda.kernels.sampling import LOGITS_PER_PROGRAM, pick, sample_tokens, weigh
@@ -18,7 +18,6 @@ from grpo.rollout.cuda.kernels.uniforms import uniforms
 
 __all__ = [
     "LOGITS_PER_PROGRAM",
-    "MOST_SPLITS",
     "KeyValues",
     "Partial",
     "Rotation",

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 if TYPE_CHECKING:
-    from grpo.rollout.cuda.slots import DecodeBatch
+    from grpo.rollout.cuda.batch import DecodeBatch
 
 ROWS_AT_ONCE = 1024
 

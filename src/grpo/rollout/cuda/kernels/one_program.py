@@ -13,8 +13,8 @@ from grpo.rollout.cuda.kernels.rotation import KeyValues, Norms, Rotation, _rota
 from grpo.rollout.schedule import BLOCK_TOKENS
 
 if TYPE_CHECKING:
+    from grpo.rollout.cuda.batch import DecodeBatch
     from grpo.rollout.cuda.kv_cache import Tables
-    from grpo.rollout.cuda.slots import DecodeBatch
 
 MOST_PROMPT_BLOCKS = 8
 """Longest prompt that every row reads for itself."""

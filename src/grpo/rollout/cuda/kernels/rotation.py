@@ -19,7 +19,7 @@ KeyValues = tuple[torch.Tensor, torch.Tensor]
 
 
 class Positions(Protocol):
-    """Where each row's token belongs: `slots.DecodeBatch`, or `prefill.TokenPositions`."""
+    """Where each row's token belongs: `batch.DecodeBatch`, or `prefill.TokenPositions`."""
 
     owner_B: torch.Tensor
     """Row of the block table: a completion, or a prompt."""

@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 
 if TYPE_CHECKING:
+    from grpo.rollout.cuda.batch import DecodeBatch
     from grpo.rollout.cuda.sampler import Results
-    from grpo.rollout.cuda.slots import DecodeBatch
 
 LOGITS_PER_PROGRAM = 4096
 

@@ -13,8 +13,8 @@ from grpo.rollout.cuda.kernels.rotation import KeyValues
 from grpo.rollout.schedule import BLOCK_TOKENS
 
 if TYPE_CHECKING:
+    from grpo.rollout.cuda.batch import DecodeBatch
     from grpo.rollout.cuda.kv_cache import Tables
-    from grpo.rollout.cuda.slots import DecodeBatch
 
 QUERIES_AT_ONCE = 64
 PROMPT_BLOCKS_PER_PROGRAM = 4
