@@ -22,6 +22,7 @@ ROOMS = {
     "tasks": "problems, rows of data, and the checkers of answers",
     "rewards": "scoring completions, in processes that can be killed (`pool/`); reward models, judges",
     "rollout": "sampling groups from the training weights: `cpu/` and `cuda/`",
+    "episodes": "conversations of several turns: rounds, tools, environments, chat templates",
     "record": "the run's SQLite record, checkpoints, metrics, loggers, findings (`diagnosis/`)",
     "training": "the loop, credit, gradient, dynamic sampling, evaluation, resume, supervised fine-tuning",
     "lab": "the web app: views of runs, and chapters computed by the trainer",

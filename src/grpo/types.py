@@ -58,6 +58,48 @@ def chat(question: str, system: str = "") -> tuple[Mapping[str, str], ...]:
     return (*before, {"role": "user", "content": question})
 
 
+Finish = Literal["stop", "length", "turn_length", "turns", "calls", "seconds"]
+"""Why a completion ended. stop: by itself, with an end token, a stop string, or the end of its episode. The others are
+limits: of tokens in all, of tokens in one turn, of turns, of tool calls, and of seconds."""
+Fault = Literal["", "timeout", "crash", "failure"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a tool, as a turn of the model asked for it.
+
+    >>> Call("calculate", '{"expression": "47*86"}', "4042").fault
+    ''
+    """
+
+    name: str
+    arguments: str
+    """JSON; the text itself, where it could not be read as a call."""
+    answer: str
+    fault: Literal["", "error", "timeout", "crash"] = ""
+    """error: the call raised, names no tool, or has arguments that do not fit; `answer` says which."""
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What an episode read between two of its turns: the answers of tools, of the task, or of an environment.
+
+    Its tokens stand beside those that the completion sampled, and have no place in any of the completion's arrays: they
+    cannot be trained, and no length or denominator counts them.
+
+    >>> Observation(after=8, tokens=np.array([4, 0, 4, 2, 17]), text="4042;").after
+    8
+    """
+
+    after: int
+    """Tokens that the completion had sampled before it."""
+    tokens: np.ndarray
+    """int64; empty where the model did not read it, such as an environment's last words."""
+    text: str
+    calls: tuple[Call, ...] = ()
+    """The tool calls that it answers; empty where the task or an environment answered."""
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """Values of a completion's tokens in the last update that trained on it.
@@ -91,7 +133,13 @@ class Completion:
     """int64 [L]; if `finish` is "stop", the last one is the end token or completes a stop string. It is trained too."""
     logprobs: np.ndarray
     """float32 [L]: the sampler's log-probability of each token, at the sampling temperature."""
-    finish: Literal["stop", "length"]
+    finish: Finish
+    turns: tuple[str, ...] = ()
+    """Text of each turn of an episode; `text` is the last of them. Empty where the completion is no episode."""
+    observations: tuple[Observation, ...] = ()
+    """What the episode read between its turns, in order."""
+    fault: Fault = ""
+    """What went wrong in its environment; `why` says more. timeout, crash: it scores 0; failure: it stays unscored."""
     parts: Mapping[str, float | None] = field(default_factory=dict)
     """Rewards by part; None if a part does not apply."""
     reward: float | None = None
@@ -122,7 +170,28 @@ class Completion:
     """Token values, for the groups whose tokens are recorded."""
 
     def __len__(self) -> int:
+        """Tokens that it sampled."""
         return len(self.tokens)
+
+    @property
+    def sequence(self) -> np.ndarray:
+        """int64: the tokens that it sampled and those that it read, in order.
+
+        >>> read = Observation(after=2, tokens=np.array([8, 9]), text="")
+        >>> done = Completion("", np.array([1, 2, 3]), np.zeros(3), "stop", observations=(read,))
+        >>> done.sequence.tolist(), done.sampled.tolist()
+        ([1, 2, 8, 9, 3], [True, True, False, False, True])
+        """
+        if not self.observations:
+            return self.tokens
+        places = [seen.after for seen in self.observations for _ in seen.tokens]
+        return np.insert(self.tokens, places, np.concatenate([seen.tokens for seen in self.observations]))
+
+    @property
+    def sampled(self) -> np.ndarray:
+        """bool: which tokens of `sequence` it sampled."""
+        places = [seen.after for seen in self.observations for _ in seen.tokens]
+        return np.insert(np.ones(len(self.tokens), dtype=bool), places, False)
 
 
 def changed(completion: Completion, **fields: Any) -> Completion:

@@ -2,7 +2,19 @@
 
 from grpo.config.presets import PRESETS
 from grpo.config.schema import Config, SftConfig
-from grpo.config.sections import Checkpoints, Critic, Dataset, Evaluation, Lora, Loss, Optimizer, Scale, Scoring, System
+from grpo.config.sections import (
+    Checkpoints,
+    Critic,
+    Dataset,
+    Episodes,
+    Evaluation,
+    Lora,
+    Loss,
+    Optimizer,
+    Scale,
+    Scoring,
+    System,
+)
 
 __all__ = [
     "PRESETS",
@@ -10,6 +22,7 @@ __all__ = [
     "Config",
     "Critic",
     "Dataset",
+    "Episodes",
     "Evaluation",
     "Lora",
     "Loss",

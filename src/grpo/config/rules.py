@@ -31,16 +31,18 @@ _SETTINGS: Mapping[Limit, str] = {
     Limit("given, not empty", bool): "model system.device system.runs",
     Limit("at least 1", lambda value: value >= 1): """
         steps prompts_per_step group_size max_new_tokens batch_size loss.dynamic_sampling loss.correction_cap
-        checkpoints.keep optimizer.epochs optimizer.minibatches evaluation.problems scale.gpus scale.nodes""",
+        checkpoints.keep optimizer.epochs optimizer.minibatches evaluation.problems scale.gpus scale.nodes
+        episodes.max_turns episodes.max_observation_tokens""",
     ZERO_OR_MORE: """
         seed checkpoint_every warmup_steps weight_decay loss.beta loss.refresh loss.entropy lora.rank
         critic.warmup_steps critic.clip critic.weight optimizer.warmup_steps optimizer.weight_decay
         evaluation.every evaluation.probes scoring.workers scoring.judge_retries scoring.judge_budget
         dataset.max_prompt_tokens system.threads system.max_concurrent_completions system.token_budget
-        system.token_groups scale.restarts""",
+        system.token_groups scale.restarts episodes.max_turn_tokens episodes.max_calls episodes.max_seconds""",
     Limit("above 0", lambda value: value > 0): """
         lr temperature epochs grad_clip loss.clip_high loss.gate_up loss.gate_down lora.alpha critic.lr
-        optimizer.grad_clip scoring.seconds scoring.memory_gb scoring.judge_seconds scale.timeout scale.join_timeout""",
+        optimizer.grad_clip scoring.seconds scoring.memory_gb scoring.judge_seconds scale.timeout scale.join_timeout
+        episodes.tool_seconds""",
     Limit("at least 1e-12", lambda value: value >= 1e-12): "loss.std_eps",
     Limit("above 0 and at most 1", lambda value: 0 < value <= 1): "loss.clip_low",
     Limit("above 0 and below 1", lambda value: 0 < value < 1): "dataset.heldout_share",

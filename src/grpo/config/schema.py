@@ -17,7 +17,19 @@ from grpo.config.other_names import OTHER_NAMES, RENAMED, SFT_NAMES, Named
 from grpo.config.parse import build, from_table, read, section_from_dict, show_help
 from grpo.config.presets import PRESETS, check_preset
 from grpo.config.rules import LIMITS, ZERO_OR_MORE, contradictions, of_scale
-from grpo.config.sections import Checkpoints, Critic, Dataset, Evaluation, Lora, Loss, Optimizer, Scale, Scoring, System
+from grpo.config.sections import (
+    Checkpoints,
+    Critic,
+    Dataset,
+    Episodes,
+    Evaluation,
+    Lora,
+    Loss,
+    Optimizer,
+    Scale,
+    Scoring,
+    System,
+)
 from grpo.errors import GrpoError
 
 T = TypeVar("T")
@@ -81,6 +93,7 @@ class Config(Named):
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     scoring: Scoring = field(default_factory=Scoring)
+    episodes: Episodes = field(default_factory=Episodes)
     scale: Scale = field(default_factory=Scale)
     system: System = field(default_factory=System)
 

@@ -239,6 +239,30 @@ class Scoring(Named):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Episodes(Named):
+    """Several turns: tools, a task or an environment answers the model, and it goes on. What it reads is not trained.
+    max_new_tokens limits all tokens of an episode, sampled and read."""
+
+    tools: str = ""
+    """Functions that the model may call, separated by commas: file.py:function or module:function, with types and a
+    docstring."""
+    env: str = ""
+    """Environment class, one object for each completion: file.py:Class or module:Class."""
+    max_turns: int = 8
+    """Most turns of the model."""
+    max_turn_tokens: int = 0
+    """Most tokens that the model samples in one turn; 0: no limit."""
+    max_observation_tokens: int = 256
+    """Most tokens that the model reads between two turns; a longer text is cut."""
+    max_calls: int = 0
+    """Most tool calls; 0: no limit."""
+    tool_seconds: float = 10.0
+    """Time limit of one tool call, or of one answer of the task or environment."""
+    max_seconds: float = 0.0
+    """Time limit of all answers of an episode together; 0: no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scale(Named):
     """Several GPUs, several hosts. Each GPU has a process, a rank. The gradient does not depend on their number."""
 

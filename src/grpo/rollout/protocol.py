@@ -1,12 +1,12 @@
-"""Engines: what turns problems into groups of completions."""
+"""Engines: what turns problems into groups of completions. Episodes: what answers a completion between its turns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
-from grpo.types import Group, Problem
+from grpo.types import Fault, Finish, Group, Observation, Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,3 +45,65 @@ class SamplingEngine(Protocol):
     def sample(self, problems: Sequence[Problem], group_size: int, sampling: Sampling) -> list[Group]:
         """`group_size` completions of each problem, in order."""
         ...
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn that has ended: what a completion sampled since its prompt, or since it last read an observation."""
+
+    completion: int
+    """Its number in the rollout: sample n % group_size of problem n // group_size."""
+    text: str
+    """Decoded, without the end token."""
+    tokens: int
+    """Those it sampled in this turn."""
+    finish: Literal["stop", "length", "turn_length"]
+    """Other than stop: cut at a limit. Such a turn ends the episode, and calls nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ended:
+    """The end of an episode: why it ended, and what its environment gave it."""
+
+    finish: Finish
+    last: Observation | None = None
+    """What the environment said last; the model does not read it, so it has no tokens."""
+    parts: Mapping[str, float | None] = field(default_factory=dict)
+    """Rewards of the environment, which add to those of the run."""
+    turn_rewards: tuple[float, ...] = ()
+    """Reward of each turn, for credit by process; empty where there are none."""
+    traits: Mapping[str, float] = field(default_factory=dict)
+    fault: Fault = ""
+    why: str = ""
+
+
+class Play(Protocol):
+    """The other side of the episodes of one rollout. The engine calls it in this order: `opening` once; then in each
+    round `answer`, as turns end, and `collect`, once no row goes on; `close`, however the rollout ended."""
+
+    problems: Sequence[Problem]
+    """Those to sample: the problems of the rollout, with what an environment adds to their prompts."""
+
+    def opening(self) -> Mapping[int, Observation]:
+        """What completions read before their first turn, where the completions of one group read different texts."""
+        ...
+
+    def answer(self, turns: Sequence[Turn]) -> None:
+        """Starts to answer these turns, and returns at once."""
+        ...
+
+    def collect(self, room: Mapping[int, int]) -> Mapping[int, Observation | Ended]:
+        """Waits for the answers to all turns since the last call: what each completion reads next, or the end of its
+        episode. `room`: places that each completion has left, for what it reads and samples together."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Episodes(Protocol):
+    """Makes the other side of episodes; `Engine.episodes`. Implemented by `episodes.play.Episodes`."""
+
+    max_turn_tokens: int
+    """Most tokens that a completion samples in one turn; 0: no limit."""
+
+    def begin(self, problems: Sequence[Problem], group_size: int, sampling: Sampling) -> Play: ...

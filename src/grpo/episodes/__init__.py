@@ -1,0 +1,1 @@
+"""Conversations of several turns: rounds, tools, environments, chat templates."""
