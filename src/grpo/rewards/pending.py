@@ -76,6 +76,7 @@ class Pending:
         for weighted, by_group in zip(rewards, outcomes, strict=True):
             _refuse_mistakes(weighted.title, self.groups, by_group)
             self.scorer.count_faults(weighted.title, by_group)
+        self._count_episodes()
 
         def scored(group: Group, by_reward: Sequence[Sequence[Outcome]]) -> Group:
             rows = zip(group.completions, zip(*by_reward, strict=True), strict=True)
@@ -90,15 +91,20 @@ class Pending:
             scored(group, by_reward) for group, by_reward in zip(self.groups, zip(*outcomes, strict=True), strict=True)
         ]
 
+    def _count_episodes(self) -> None:
+        """Counts the episodes whose environment went wrong."""
+        groups = [group for group in self.groups if any(done.turns for done in group.completions)]
+        faults = [[Outcome(fault=done.fault, why=done.why) for done in group.completions] for group in groups]
+        self.scorer.count_faults("episodes", faults)
+
 
 def _scored(
     completion: Completion, rewards: Sequence[WeightedReward], outcomes: Sequence[Outcome], has_verdict: bool
 ) -> Completion:
-    parts: dict[str, float | None] = {}
-    traits: dict[str, float] = {}
+    parts, traits = dict(completion.parts), dict(completion.traits)  # those that its environment gave it
     extra: dict[str, Any] = {}
     logged: dict[str, float] = {}
-    values: list[float] = []
+    values: list[float] = [value for value in parts.values() if value is not None]
     correct: bool | None = None
     for weighted, outcome in zip(rewards, outcomes, strict=True):
         parts |= outcome.parts
@@ -115,9 +121,21 @@ def _scored(
         unscored = unscored or any(weighted.counts and outcome.fault == "failure" for weighted, outcome in faulty)
         why = "\n".join(f"{outcome.fault} in {weighted.title}: {outcome.why}" for weighted, outcome in faulty)
     reward = None if unscored else float(sum(values))
+    if completion.fault:
+        return _of_faulty_episode(changed(completion, parts=parts, traits=traits, extra=extra, logged=logged))
     return changed(
         completion, parts=parts, reward=reward, correct=correct, traits=traits, extra=extra, logged=logged, why=why
     )
+
+
+def _of_faulty_episode(completion: Completion) -> Completion:
+    """An environment that hung or crashed earns 0, whatever its text earns, else hanging it would pay; after a failure
+    of the environment itself the completion stays unscored."""
+    why = f"{completion.fault} in its episode: {completion.why}"
+    if completion.fault == "failure":
+        return changed(completion, reward=None, correct=None, why=why)
+    parts = {name: None if value is None else 0.0 for name, value in completion.parts.items()}
+    return changed(completion, parts=parts, reward=0.0, correct=False, why=why)
 
 
 def _correct(outcome: Outcome, has_verdict: bool) -> bool | None:

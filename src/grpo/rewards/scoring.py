@@ -190,7 +190,7 @@ class Scorer:
     def _in_this_process(self, reward: TaskReward) -> Start | None:
         """Computes it in the trainer's process, for a task that is trusted or cannot be pickled; else None."""
         if not is_trusted(self.task):
-            why = _why_not_sent(reward)
+            why = why_not_sent(reward)
             if not why:
                 return None
             self.assumptions.append(
@@ -214,7 +214,7 @@ def error_line(why: str) -> str:
     return f"{before[-1]} ({places[-1]})" if places else before[-1]
 
 
-def _why_not_sent(reward: Reward) -> str:
+def why_not_sent(reward: Reward) -> str:
     """Why a reward cannot be sent to a worker process; empty where it can."""
     try:
         pickled(reward)

@@ -23,7 +23,7 @@ from grpo.rollout.cpu.decoding import StepDecoding
 from grpo.rollout.decoding import Decoding
 from grpo.rollout.hf_generate import GenerateDecoding
 from grpo.rollout.noise import sampling_noise
-from grpo.rollout.protocol import Sampling
+from grpo.rollout.protocol import Episodes, Sampling
 from grpo.rollout.schedule import BLOCK_TOKENS, TOKENS_BETWEEN_LOOKS, Room, Schedule, blocks_of
 from grpo.rollout.stop_strings import StopStrings
 from grpo.types import Completion, Group, Problem
@@ -38,11 +38,14 @@ LOGIT_BYTES = 12
 
 
 class Engine:
-    def __init__(self, policy: Policy, max_concurrent: int = 0, cache_blocks: int = 0):
+    def __init__(
+        self, policy: Policy, max_concurrent: int = 0, cache_blocks: int = 0, episodes: Episodes | None = None
+    ):
         """`max_concurrent`: most completions sampled at once; 0: as many as the KV cache holds. `cache_blocks`: its
-        blocks of 64 tokens; 0: as many as fit in memory."""
+        blocks of 64 tokens; 0: as many as fit in memory. `episodes`: what answers completions between their turns;
+        without it, a completion is one turn."""
         self.max_concurrent, self.cache_blocks = max_concurrent, cache_blocks
-        self.policy = policy
+        self.policy, self.episodes = policy, episodes
         self.graphs: GraphDecoding | None = None
 
     def sample(self, problems: Sequence[Problem], group_size: int, sampling: Sampling) -> list[Group]:

@@ -14,9 +14,9 @@ from grpo.types import Problem
 class Task(Protocol):
     """The required members of a task.
 
-    A task with `trusted = True` promises that its `score` cannot hang, crash or do harm, for any text: it runs in the
-    trainer's process. All others are pickled and scored in worker processes. A task that holds much data leaves it out
-    of the pickle with `__getstate__`: a worker calls only `score`, `is_correct` and `traits`."""
+    A task with `trusted = True` promises that its `score` and `reply` cannot hang, crash or do harm, for any text: they
+    run in the trainer's process. All others are pickled and called in worker processes. A task that holds much data
+    leaves it out of the pickle with `__getstate__`: a worker calls only `score`, `is_correct`, `traits` and `reply`."""
 
     name: str
 
@@ -40,6 +40,14 @@ REQUIRED = ("name", "draw", "heldout", "score")
 class ChecksCorrectness(Protocol):
     def is_correct(self, problem: Problem, text: str) -> bool | None:
         """Whether the answer is right, apart from the reward; None where the task cannot say."""
+        ...
+
+
+@runtime_checkable
+class HasReplies(Protocol):
+    def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
+        """What the model reads after the last of its `turns`; None: the episode is over. It is called after each turn,
+        and depends on its arguments only."""
         ...
 
 

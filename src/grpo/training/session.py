@@ -4,7 +4,7 @@ every run has."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,6 +14,9 @@ from grpo.config import Config
 from grpo.config.rules import warnings
 from grpo.config.schema import resolve
 from grpo.distributed.world import ALONE, World
+from grpo.episodes.answers import Answers
+from grpo.episodes.play import Episodes
+from grpo.episodes.start import start_answers
 from grpo.errors import GrpoError
 from grpo.model.critic import Critic
 from grpo.model.device import pick_device, prepare_machine
@@ -49,6 +52,8 @@ class Session(TrainingRun):
     scorer: Scorer
     eval_scorer: Scorer
     """Scores held-out completions: `scorer`, or one with the rewards of evaluation.reward."""
+    answers: Answers | None
+    """Answers completions between their turns; None: they have one turn."""
     engine: Engine
     reference: Policy | None
     critic: Critic | None
@@ -81,10 +86,12 @@ class Session(TrainingRun):
                 undo.enter_context(eval_scorer)
             for each in (scorer, eval_scorer):
                 each.check_requirements()
+            if answers := start_answers(config.episodes, scoring, task):
+                undo.enter_context(answers)
             prints = fingerprints(config, task, inputs)
             check_same_inputs(world, config, prints)
             opened = reopen_run(config, "grpo", prints, listening, undo) if world.first else None
-            prepared = prepare(config, scorer, eval_scorer, opened, world)
+            prepared = prepare(config, scorer, eval_scorer, answers, opened, world)
             if opened is None and world.first:
                 meta = {"fingerprints": prints, **prepared.meta}
                 opened = create_run(config, "grpo", f"{task.name}-{config.algorithm}", meta, undo)
@@ -100,6 +107,7 @@ class Session(TrainingRun):
                 task=task,
                 scorer=scorer,
                 eval_scorer=eval_scorer,
+                answers=answers,
                 engine=prepared.engine,
                 **vars(prepared.networks),
             )
@@ -108,7 +116,7 @@ class Session(TrainingRun):
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        with closing(self.scorer), closing(self.eval_scorer), super().recorded():
+        with closing(self.scorer), closing(self.eval_scorer), self.answers or nullcontext(), super().recorded():
             yield
 
     def trainable(self) -> list[tuple[str, torch.nn.Parameter]]:
@@ -207,7 +215,12 @@ class Prepared:
 
 
 def prepare(
-    config: Config, scorer: Scorer, eval_scorer: Scorer, opened: OpenRun | None, world: World = ALONE
+    config: Config,
+    scorer: Scorer,
+    eval_scorer: Scorer,
+    answers: Answers | None,
+    opened: OpenRun | None,
+    world: World = ALONE,
 ) -> Prepared:
     """Check memory, load the networks, and run the preflight checks. `opened` is the run to resume, if there is one."""
     run, checkpoint = (opened.run, opened.checkpoint) if opened else (None, None)
@@ -221,12 +234,14 @@ def prepare(
     policy.token_budget = kept.token_budgets[world.rank] or sizes.token_budget
     threads = prepare_machine(config.system, policy, kept.threads, world.local_size)
     rows = config.system.max_concurrent_completions or kept.rows[world.rank]
-    engine = Engine(policy, rows, kept.cache_blocks[world.rank])
+    episodes = Episodes(config.episodes, answers, policy) if answers else None
+    engine = Engine(policy, rows, kept.cache_blocks[world.rank], episodes)
     if world.first:
         check_disk(config, policy, run.path if run else None)
     assumptions = [
         *warnings(config),
         *lr_warnings(policy, config.lr),
+        *(answers.assumptions if answers else ()),
         *preflight(config, scorer, eval_scorer, policy, engine, world),
         *idle_ranks(config.prompts_per_step, world),
     ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from grpo.cli.commands.model import find_run, load, model_path, template_kwargs
+from grpo.cli.commands.model import engine_for, find_run, load, model_path, template_kwargs
 from grpo.cli.commands.options import LEAST, parse
 from grpo.config import Dataset, Scoring
 from grpo.config.leaf import Text
@@ -142,9 +142,8 @@ def check_own_reward(task: Task, options: CheckOptions) -> int:
     return 0 if found.sound else 1
 
 
-def sample_groups(scorer: Scorer, policy: Policy, settings: Mapping[str, Any], options: CheckOptions) -> list[Group]:
+def sample_groups(scorer: Scorer, policy: Policy, settings: dict[str, Any], options: CheckOptions) -> list[Group]:
     """Scored groups of the model, of the first training problems."""
-    from grpo.rollout.builtin import Engine
     from grpo.rollout.protocol import Sampling
 
     sampling = Sampling(
@@ -155,7 +154,8 @@ def sample_groups(scorer: Scorer, policy: Policy, settings: Mapping[str, Any], o
         purpose="check",
     )
     problems = scorer.task.draw(0, options.model_problems, options.seed)
-    return scorer.score(Engine(policy).sample(problems, options.group_size, sampling))
+    with engine_for(policy, scorer, settings) as engine:
+        return scorer.score(engine.sample(problems, options.group_size, sampling))
 
 
 def show_prompts(task: Task, options: CheckOptions) -> int:

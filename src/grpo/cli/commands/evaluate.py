@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass, field
 
-from grpo.cli.commands.model import find_scorer, load
+from grpo.cli.commands.model import engine_for, find_scorer, load
 from grpo.cli.commands.options import SamplingOptions, parse
 from grpo.config import Scale
 from grpo.config.rules import of_scale
@@ -45,18 +45,17 @@ def command(arguments: list[str]) -> int:
 def measure(options: EvalOptions, world: World) -> tuple[str, int, dict[str, float]]:
     """(task, number of problems, metrics). Each rank samples its part of the problems."""
     policy, settings = load(options.model, options.runs, options.dataset, world)
-    from grpo.rollout.builtin import Engine
     from grpo.training.evaluation import evaluate
 
     scorer = find_scorer(options, settings, str(policy.device), world, evaluation=True)
     if scorer is None:
         raise GrpoError("field task: name one with --task NAME; only runs and embedded models have a default task")
-    with scorer:
+    with scorer, engine_for(policy, scorer, settings) as engine:
         count = options.problems or settings.get("evaluation", {}).get("problems", 500)
         problems = scorer.task.heldout()[:count]
         if world.first and sys.stderr.isatty():
             print(f"evaluating {len(problems)} held-out problems …", file=sys.stderr)
-        row, _ = evaluate(Engine(policy), scorer, problems, options.sampling(settings, "eval"), world=world)
+        row, _ = evaluate(engine, scorer, problems, options.sampling(settings, "eval"), world=world)
     return scorer.task.name, len(problems), row
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo.config import Dataset, Scoring, System
+from grpo.config import Dataset, Episodes, Scoring, System
 from grpo.config.models import DEFAULT_TASK
 from grpo.config.schema import from_dict
 from grpo.distributed.world import ALONE, World
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from grpo.model.policy import Policy
     from grpo.record.store import Run
     from grpo.rewards import Scorer
+    from grpo.rollout.builtin import Engine
 
 
 def load(name: str, runs: str, dataset: Dataset, world: World = ALONE) -> tuple[Policy, dict[str, Any]]:
@@ -100,3 +103,19 @@ def find_scorer(
     reward = options.reward or measured
     rows = settings.get("data", ""), from_dict(Dataset, settings.get("dataset", {}))
     return Scorer(load_task(settings["task"], *rows, model=model), reward, scoring, device)
+
+
+@contextmanager
+def engine_for(policy: Policy, scorer: Scorer | None, settings: dict[str, Any]) -> Iterator[Engine]:
+    """Samples from the policy; plays episodes where the task, or the run, has someone who answers."""
+    from grpo.episodes import play
+    from grpo.episodes.start import start_answers
+    from grpo.rollout.builtin import Engine
+
+    chosen = from_dict(Episodes, settings.get("episodes", {}))
+    answers = start_answers(chosen, scorer.scoring, scorer.task) if scorer else None
+    if answers is None:
+        yield Engine(policy)
+        return
+    with answers:
+        yield Engine(policy, episodes=play.Episodes(chosen, answers, policy))

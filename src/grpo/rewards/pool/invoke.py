@@ -25,8 +25,20 @@ MAX_REASON = 4000
 
 
 @dataclass(frozen=True)
+class History:
+    """An episode so far, for those who answer it."""
+
+    key: str
+    """Names the episode in its run: purpose, step, problem and sample."""
+    turns: tuple[str, ...] = ()
+    """Text of each turn of the model."""
+    observations: tuple[str, ...] = ()
+    """Text that it read after each turn but the last."""
+
+
+@dataclass(frozen=True)
 class Request:
-    """A problem and completions to score.
+    """A problem and completions to score, or to answer.
 
     >>> Request(Problem("p", "6*7=", "42"), ("42", "41", "")).only([1]).texts
     ('41',)
@@ -38,10 +50,24 @@ class Request:
     """Of each completion; empty where they are not known."""
     state: TrainerState = field(default_factory=TrainerState)
     """Where training is, for functions that take `trainer_state`."""
+    histories: tuple[History, ...] = ()
+    """Of each completion, where it is an episode to answer."""
 
     def only(self, rows: Sequence[int]) -> Request:
         tokens = tuple(self.tokens[row] for row in rows) if self.tokens else ()
-        return replace(self, texts=tuple(self.texts[row] for row in rows), tokens=tokens)
+        histories = tuple(self.histories[row] for row in rows) if self.histories else ()
+        return replace(self, texts=tuple(self.texts[row] for row in rows), tokens=tokens, histories=histories)
+
+    @property
+    def seed(self) -> str:
+        """Seeds `random` before a call, which so gives the same result in every process.
+
+        >>> Request(Problem("p", "6*7=", "42"), ("42",), histories=(History("train/3/p/0", ("a", "b")),)).seed
+        'train/3/p/0/2'
+        """
+        if not self.histories:
+            return self.problem.id
+        return f"{self.histories[0].key}/{len(self.histories[0].turns)}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +79,7 @@ class Outcome:
     correct: bool | None = None
     """The task's verdict; None where it has none, or this is not the task."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Logged with `log_extra`: a JSON value by column."""
+    """Logged with `log_extra`: a JSON value by column. Of an answer in an episode: what was answered."""
     logged: Mapping[str, float] = field(default_factory=dict)
     """Logged with `log_metric`: the mean over the call, by name."""
     fault: Fault = ""

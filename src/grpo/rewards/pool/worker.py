@@ -44,9 +44,10 @@ def work(
             sent_at = time.monotonic()
             for rows in [list(range(count))] if together else [[row] for row in range(count)]:
                 current_row[:] = rows[0].to_bytes(ROW_BYTES, "little")
+                called = request.only(rows)
                 # A function that uses `random` gives a completion the same reward in every process.
-                random.seed(request.problem.id)
-                outcomes = invoke(rewards[reward], request.only(rows))
+                random.seed(called.seed)
+                outcomes = invoke(rewards[reward], called)
                 with suppress(OSError, ValueError, AttributeError):  # the function may have closed or replaced it
                     sys.stdout.flush()
                 if os.getpid() != pid:  # a child that the function forked and did not end

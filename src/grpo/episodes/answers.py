@@ -1,0 +1,118 @@
+"""Who answers the turns of episodes, and how they are asked: in worker processes, or in the trainer's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from grpo.errors import GrpoError, one_line
+from grpo.rewards.pool.confine import Limits
+from grpo.rewards.pool.invoke import History, Outcome, Request, Reward, invoke
+from grpo.rewards.pool.workers import Workers
+from grpo.rewards.scoring import why_not_sent
+from grpo.rollout.protocol import Ended, Turn
+from grpo.types import Call, Problem
+
+MAX_ANSWER = 1 << 20
+"""Characters of an answer that leave a worker process; the rest is cut."""
+
+Answer = str | tuple[Call, ...]
+"""What a completion reads next: a text, or the answers to the calls of its turn."""
+
+
+@dataclass(eq=False)
+class Episode:
+    """The episode of one completion, so far."""
+
+    problem: Problem
+    key: str
+    turns: tuple[str, ...] = ()
+    observations: tuple[str, ...] = ()
+    """What the replier keeps of its answers, for later requests."""
+    tokens: int = 0
+    """Those it has sampled."""
+    calls: int = 0
+    seconds: float = 0.0
+    """Of all answers."""
+
+    def add(self, turn: Turn) -> None:
+        self.turns += (turn.text,)
+        self.tokens += turn.tokens
+
+    def request(self, text: str, key: str = "") -> Request:
+        """Asks for an answer to this text."""
+        return Request(self.problem, (text,), histories=(History(self.key + key, self.turns, self.observations),))
+
+
+class Replier(Reward, Protocol):
+    """A task, tools or an environment. It is called in worker processes, as a reward is; `ask` and `hear` run in the
+    trainer's process."""
+
+    def ask(self, episode: Episode) -> Sequence[Request] | Ended:
+        """Requests of one row each, for the episode's last turn, which was not cut."""
+        ...
+
+    def hear(self, episode: Episode, outcomes: Sequence[Outcome]) -> Answer | Ended:
+        """The answer, from the outcomes of the requests."""
+        ...
+
+    def end(self, episode: Episode, ended: Ended) -> Request | None:
+        """Asks for the last word on an episode that has ended; None: there is none."""
+        ...
+
+    def last(self, episode: Episode, ended: Ended, outcome: Outcome) -> Ended:
+        """The end of the episode with that last word."""
+        ...
+
+
+class Answers:
+    """Asks a replier. Calls that hang or crash end with their worker process; those of a trusted replier are made in
+    this process."""
+
+    def __init__(self, replier: Replier, limits: Limits, *, trusted: bool = False):
+        self.replier, self.limits = replier, limits
+        why = "" if trusted else why_not_sent(replier)
+        self.workers = None if trusted or why else Workers([replier], limits)
+        where = f"{replier.name} answers in the trainer's process, where a call that hangs is not ended"
+        self.assumptions = [f"{where}: {why}"] if why else []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.workers:
+            self.workers.close()
+
+    def ready(self) -> None:
+        """Waits until the replier is loaded. Raises GrpoError where it cannot be."""
+        if self.workers:
+            self.workers.ready()
+
+    def start(self, requests: Sequence[Request]) -> Callable[[], list[Outcome]]:
+        """Starts to ask; the function returned waits for the outcomes, one for each request."""
+        if self.workers is None:
+            return lambda: [outcome for request in requests for outcome in invoke(self.replier, request)]
+        finish = self.workers.start(requests)
+        return lambda: [outcome for rows in finish()[0] for outcome in rows]
+
+
+def answered(answer: Callable[[], Any]) -> Outcome:
+    """The outcome of an answer, in a worker process: a text or None, and the seconds it took."""
+    started = time.monotonic()
+    text = answer()
+    if text is not None:
+        # Half a surrogate pair cannot be encoded, and no tokenizer takes it.
+        text = text[:MAX_ANSWER].encode(errors="replace").decode()
+    return Outcome(extra={"answer": text, "seconds": time.monotonic() - started})
+
+
+def refuse_mistakes(name: str, episode: Episode, outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.fault == "mistake":
+            turn = one_line(repr(episode.turns[-1]), 60)
+            raise GrpoError(f"{name}, problem {episode.problem.label}, turn {turn}: {outcome.why}")

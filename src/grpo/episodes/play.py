@@ -1,0 +1,166 @@
+"""Plays episodes: hands the turns of a rollout to whoever answers them, and turns answers into observations.
+
+The engine samples turns and calls `Play`. A round is over when every turn has been answered, so what a completion reads
+never depends on who answered first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from grpo.config import Episodes as Settings
+from grpo.episodes.answers import Answer, Answers, Episode
+from grpo.errors import GrpoError
+from grpo.kill_points import point
+from grpo.model.policy import Policy
+from grpo.rewards.pool.invoke import Outcome, Request
+from grpo.rollout.protocol import Ended, Sampling, Turn
+from grpo.types import Call, Observation, Problem
+
+CHARACTERS_PER_TOKEN = 64
+"""A text with more characters than this for each token allowed is cut before it is encoded."""
+MARK = " [cut]"
+"""Ends a text that was cut, for models that have tokens for it."""
+
+
+class Episodes:
+    """Makes the other side of episodes; `Engine.episodes`."""
+
+    def __init__(self, settings: Settings, answers: Answers, policy: Policy):
+        self.settings, self.answers, self.policy = settings, answers, policy
+        self.max_turn_tokens = settings.max_turn_tokens
+        self.waited = 0.0
+        """Seconds that rollouts have waited for answers."""
+        self.mark = "" if self._unknown(self._encoded(MARK)) else MARK
+
+    def begin(self, problems: Sequence[Problem], group_size: int, sampling: Sampling) -> Play:
+        return Play(self, problems, group_size, sampling)
+
+    def observation(self, episode: Episode, answer: Answer) -> Observation:
+        """The answer as the model reads it, its texts cut to `max_observation_tokens`."""
+        whole = [answer] if isinstance(answer, str) else [call.answer for call in answer]
+        most = self.settings.max_observation_tokens
+        length = CHARACTERS_PER_TOKEN * most
+        while True:
+            texts = [cut(text, length, self.mark) for text in whole]
+            calls = () if isinstance(answer, str) else tuple(map(_answered, answer, texts))
+            tokens = self.tokens(episode.problem, texts[0] if isinstance(answer, str) else calls)
+            if len(tokens) <= most:
+                break
+            longest = max(map(len, texts))
+            if not longest:
+                raise GrpoError(
+                    f"field episodes.max_observation_tokens: the chat template writes {len(tokens)} tokens around an "
+                    f"observation, and {most} are allowed; raise it"
+                )
+            length = min(longest - 1, longest * most // len(tokens))
+        if self._unknown(tokens):
+            raise GrpoError(
+                f"{self.answers.replier.name}, problem {episode.problem.label}: {self.policy.name} has no token for "
+                f"part of the answer {texts[0][:40]!r}; answer in characters that it has, or use another model"
+            )
+        return Observation(episode.tokens, np.array(tokens, dtype=np.int64), "\n".join(texts), calls)
+
+    def tokens(self, problem: Problem, answer: Answer) -> list[int]:
+        return self._encoded(answer if isinstance(answer, str) else "".join(call.answer for call in answer))
+
+    def _encoded(self, text: str) -> list[int]:
+        tokens: list[int] = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return tokens
+
+    def _unknown(self, tokens: Sequence[int]) -> bool:
+        return getattr(self.policy.tokenizer, "unk_token_id", None) in tokens
+
+
+class Play:
+    """The other side of the episodes of one rollout."""
+
+    def __init__(self, episodes: Episodes, problems: Sequence[Problem], group_size: int, sampling: Sampling):
+        self.maker, self.replier, self.problems = episodes, episodes.answers.replier, problems
+        self.episodes = [
+            Episode(problem, f"{sampling.purpose}/{sampling.step}/{problem.id}/{sample}")
+            for problem in problems
+            for sample in range(group_size)
+        ]
+        """By the number of their completion."""
+        self.ended: dict[int, Ended] = {}
+        """Episodes whose last turn needs no answer."""
+        self.asked: list[tuple[dict[int, int], Callable[[], list[Outcome]]]] = []
+        """For each call of `answer`: the number of requests of each completion, and what waits for their outcomes."""
+
+    def opening(self) -> Mapping[int, Observation]:
+        return {}
+
+    def answer(self, turns: Sequence[Turn]) -> None:
+        requests: list[Request] = []
+        counts: dict[int, int] = {}
+        for turn in turns:
+            episode = self.episodes[turn.completion]
+            episode.add(turn)
+            asked = self.replier.ask(episode) if turn.finish == "stop" else Ended(turn.finish)
+            if isinstance(asked, Ended):
+                self.ended[turn.completion] = asked
+            else:
+                counts[turn.completion] = len(asked)
+                requests += asked
+        if requests:
+            self.asked.append((counts, self.maker.answers.start(requests)))
+
+    def collect(self, room: Mapping[int, int]) -> Mapping[int, Observation | Ended]:
+        found: dict[int, Observation | Ended] = {**self.ended}
+        for counts, wait in self.asked:
+            started = time.monotonic()
+            outcomes = iter(wait())
+            self.maker.waited += time.monotonic() - started
+            for completion, count in counts.items():
+                heard = [next(outcomes) for _ in range(count)]
+                found[completion] = self._next(self.episodes[completion], heard, room[completion])
+        self.ended, self.asked = {}, []
+        point("episode.round")
+        return {**found, **self._last({n: end for n, end in found.items() if isinstance(end, Ended)})}
+
+    def _last(self, ended: Mapping[int, Ended]) -> Mapping[int, Ended]:
+        """The ends of episodes, with the last word of their replier."""
+        asked = {n: self.replier.end(self.episodes[n], end) for n, end in ended.items()}
+        requests = {n: request for n, request in asked.items() if request}
+        outcomes = self.maker.answers.start([*requests.values()])() if requests else []
+        heard = zip(requests, outcomes, strict=True)
+        return {n: self.replier.last(self.episodes[n], ended[n], outcome) for n, outcome in heard}
+
+    def _next(self, episode: Episode, outcomes: Sequence[Outcome], room: int) -> Observation | Ended:
+        settings, limit = self.maker.settings, self.maker.answers.limits.seconds
+        episode.seconds += sum(
+            limit if outcome.fault == "timeout" else outcome.extra.get("seconds", 0.0) for outcome in outcomes
+        )
+        answer = self.replier.hear(episode, outcomes)
+        if isinstance(answer, Ended):
+            return answer
+        if len(episode.turns) >= settings.max_turns:
+            return Ended("turns")
+        if settings.max_seconds and episode.seconds > settings.max_seconds:
+            return Ended("seconds")
+        observation = self.maker.observation(episode, answer)
+        if len(observation.tokens) >= room:
+            return Ended("length")
+        return observation
+
+    def close(self) -> None: ...
+
+
+def _answered(call: Call, text: str) -> Call:
+    return replace(call, answer=text)
+
+
+def cut(text: str, length: int, mark: str) -> str:
+    """The text, or as much of its beginning as leaves room for the mark.
+
+    >>> cut("one two three", 13, " [cut]"), cut("one two three", 10, " [cut]"), cut("one two three", 2, " [cut]")
+    ('one two three', 'one  [cut]', 'on')
+    """
+    if len(text) <= length:
+        return text
+    return text[: length - len(mark)] + mark if length > len(mark) else text[:length]
