@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from grpo.config import Episodes, Scoring
+from grpo.config import Episodes
 from grpo.episodes.answers import Answers
 from grpo.errors import GrpoError
-from grpo.rewards import Scorer
 from grpo.rollout.protocol import Ended
 from grpo.tasks import Task, load_task
-from grpo.types import Completion, Group, Observation, Problem, changed
+from grpo.types import Observation, Problem
 from helpers.player import POLICY, Heard, answers_of, begin, play_through
 
 TALKATIVE = str(Path(__file__).parents[1] / "helpers/talkative.py")
 ASKED = Problem("p", "ask: ", "42")
 SECONDS = 2.0
-EMPTY = np.zeros(0, dtype=np.int64)
 
 
 @pytest.fixture(scope="module")
@@ -134,22 +131,3 @@ def test_an_answer_that_the_model_cannot_read_stops_the_run(here: Answers, monke
         GrpoError, match=r"task talkative, problem p: characters has no token for part of the answer '1z;'"
     ):
         play_through(play, [["z"]])
-
-
-def test_faults_of_episodes_are_scored_and_counted(task: Task) -> None:
-    done = Completion("42", EMPTY, EMPTY, "stop", turns=("a", "42"), parts={"won": 0.5}, traits={"moves": 2.0})
-    hung, broken = (changed(done, fault=fault, why="it was so") for fault in ("timeout", "failure"))
-    group = Group(ASKED, EMPTY, (done, hung, broken), 0)
-    with Scorer(task, scoring=Scoring(workers=1, most_failures=0.03)) as scorer:
-        [scored] = scorer.score([group])
-        good, zero, unscored = scored.completions
-        assert (good.reward, good.parts, good.traits) == (1.5, {"won": 0.5, "correct": 1.0}, {"moves": 2.0})
-        assert (zero.reward, zero.correct, zero.parts) == (0.0, False, {"won": 0.0, "correct": 0.0})
-        assert (unscored.reward, unscored.correct) == (None, None)
-        assert [one.why for one in scored.completions] == [
-            "",
-            "timeout in its episode: it was so",
-            "failure in its episode: it was so",
-        ]
-        with pytest.raises(GrpoError, match=r"episodes: failed on 4 of the last 6 completions.*failure: it was so"):
-            scorer.score([group])

@@ -19,6 +19,9 @@ class Talkative:
     def score(self, problem, text):
         return {"correct": float(text == problem.answer)}
 
+    def episode_traits(self, problem, turns):
+        return {"turns": float(len(turns))}
+
     def reply(self, problem, turns):
         text = turns[-1]
         if text == "raise":

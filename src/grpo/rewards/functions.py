@@ -160,7 +160,10 @@ def trl_arguments(request: Request, log: CallLog, *, messages: bool) -> dict[str
     problem, count = request.problem, len(request.texts)
     if messages:
         prompt: Any = [dict(message) for message in problem.messages or chat(problem.prompt)]
-        completions: Any = [[{"role": "assistant", "content": text}] for text in request.texts]
+        completions: Any = [
+            list(request.conversation(row)) or [{"role": "assistant", "content": text}]
+            for row, text in enumerate(request.texts)
+        ]
     else:
         prompt, completions = problem.prompt, list(request.texts)
     return {

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpo.errors import GrpoError, one_line
+from grpo.rewards.conversation import conversation
 from grpo.rewards.pool.invoke import LARGEST, TOO_LARGE, Outcome, Request
 from grpo.types import Completion, Group, changed
 
@@ -48,6 +49,7 @@ class Pending:
                 tuple(completion.text for completion in group.completions),
                 tuple(tuple(completion.tokens.tolist()) for completion in group.completions) if workers else (),
                 self.state,
+                tuple(map(conversation, group.completions)) if group.completions[0].turns else (),
             )
             for group in groups.values()
         ]

@@ -18,7 +18,7 @@ from grpo.rewards.pool.invoke import Outcome, Request, Reward, TaskReward, invok
 from grpo.rewards.pool.workers import Workers, pickled
 from grpo.rewards.signature import refuse_unknown_columns
 from grpo.rewards.trainer_state import TrainerState
-from grpo.tasks.protocol import ChecksCorrectness, HasRequirements, HasTraits, Task, is_trusted
+from grpo.tasks.protocol import ChecksCorrectness, HasEpisodeTraits, HasRequirements, HasTraits, Task, is_trusted
 from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
@@ -171,7 +171,8 @@ class Scorer:
                 rewards.append(WeightedReward(f"reward {spec}", spec.weight))
                 function = self.functions.get(spec.name) if spec.source == "python" else None
                 isolated.append(FunctionReward(spec, function))
-        if not self.rewards_task and (self.has_verdict or (is_trusted(self.task) and isinstance(self.task, HasTraits))):
+        traits = isinstance(self.task, HasTraits | HasEpisodeTraits)
+        if not self.rewards_task and (self.has_verdict or (is_trusted(self.task) and traits)):
             rewards.append(self._task_check(0.0, isolated))
         if isolated:
             scoring = self.scoring

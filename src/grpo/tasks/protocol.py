@@ -66,6 +66,13 @@ class HasTraits(Protocol):
 
 
 @runtime_checkable
+class HasEpisodeTraits(Protocol):
+    def episode_traits(self, problem: Problem, turns: Sequence[str]) -> Mapping[str, float]:
+        """Properties of an episode, from the texts of its turns; they join its `traits`."""
+        ...
+
+
+@runtime_checkable
 class HasSteps(Protocol):
     def steps(self, problem: Problem, text: str) -> Sequence[tuple[int, float]]:
         """(end in the text, reward) of each step of the work."""

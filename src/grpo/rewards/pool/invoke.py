@@ -9,13 +9,14 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from grpo.errors import GrpoError
 from grpo.rewards.trainer_state import TrainerState
-from grpo.tasks.protocol import ChecksCorrectness, HasTraits, Task
+from grpo.tasks.protocol import ChecksCorrectness, HasEpisodeTraits, HasTraits, Task
 from grpo.types import Problem
 
+T = TypeVar("T")
 Fault = Literal["", "timeout", "crash", "failure", "mistake"]
 LARGEST = math.sqrt(3.4028234e38)
 """Largest absolute reward: the largest number whose square is finite in float32."""
@@ -50,13 +51,26 @@ class Request:
     """Of each completion; empty where they are not known."""
     state: TrainerState = field(default_factory=TrainerState)
     """Where training is, for functions that take `trainer_state`."""
+    conversations: tuple[tuple[Mapping[str, Any], ...], ...] = ()
+    """Of each completion, where it is an episode to score: its messages, as in TRL."""
     histories: tuple[History, ...] = ()
     """Of each completion, where it is an episode to answer."""
 
     def only(self, rows: Sequence[int]) -> Request:
-        tokens = tuple(self.tokens[row] for row in rows) if self.tokens else ()
-        histories = tuple(self.histories[row] for row in rows) if self.histories else ()
-        return replace(self, texts=tuple(self.texts[row] for row in rows), tokens=tokens, histories=histories)
+        def of_rows(values: tuple[T, ...]) -> tuple[T, ...]:
+            return tuple(values[row] for row in rows) if values else ()
+
+        return replace(
+            self,
+            texts=of_rows(self.texts),
+            tokens=of_rows(self.tokens),
+            conversations=of_rows(self.conversations),
+            histories=of_rows(self.histories),
+        )
+
+    def conversation(self, row: int) -> tuple[Mapping[str, Any], ...]:
+        """Empty where the completion is no episode."""
+        return self.conversations[row] if self.conversations else ()
 
     @property
     def seed(self) -> str:
@@ -121,10 +135,17 @@ class TaskReward:
     def __call__(self, request: Request) -> list[Outcome]:
         task, problem = self.task, request.problem
         score = task.score if self.rewards else lambda problem, text: {}
-        traits = task.traits if isinstance(task, HasTraits) else lambda problem, text: {}
+        of_text = task.traits if isinstance(task, HasTraits) else lambda problem, text: {}
+        of_episode = task.episode_traits if isinstance(task, HasEpisodeTraits) else lambda problem, turns: {}
         is_correct = task.is_correct if isinstance(task, ChecksCorrectness) else lambda problem, text: None
+
+        def traits(row: int, text: str) -> Mapping[str, float]:
+            turns = [each["content"] for each in request.conversation(row) if each["role"] == "assistant"]
+            return {**of_text(problem, text), **(of_episode(problem, turns) if turns else {})}
+
         return [
-            Outcome(score(problem, text), traits(problem, text), is_correct(problem, text)) for text in request.texts
+            Outcome(score(problem, text), traits(row, text), is_correct(problem, text))
+            for row, text in enumerate(request.texts)
         ]
 
 

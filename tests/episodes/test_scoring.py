@@ -1,0 +1,74 @@
+"""Rewards of episodes: what reward functions see of them, what environments add, and what their faults cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grpo.config import Scoring
+from grpo.errors import GrpoError
+from grpo.rewards import Scorer
+from grpo.tasks import load_task
+from grpo.types import Call, Completion, Group, Observation, Problem, changed, chat
+
+TALKATIVE = str(Path(__file__).parents[1] / "helpers/talkative.py")
+ASKED = Problem("p", "ask: ", "42")
+EMPTY = np.zeros(0, dtype=np.int64)
+
+
+def test_reward_functions_see_the_whole_conversation(tmp_path: Path) -> None:
+    """Rows that are conversations give messages in TRL's form; others the text of the last turn."""
+    (tmp_path / "mine.py").write_text(
+        """
+def seen(completions, log_extra, **columns):
+    log_extra("seen", completions)
+    return [0.0] * len(completions)
+"""
+    )
+    calls = (Call("add", '{"a": 1, "b": 2}', "3"), Call("", "{a", "error: no JSON", "error"))
+    read = (
+        Observation(0, EMPTY, "Go."),
+        Observation(2, EMPTY, "3\nerror: no JSON", calls),
+        Observation(4, EMPTY, "yes"),
+    )
+    done = Completion("done", EMPTY, EMPTY, "stop", turns=("add!", "so 3?", "done"), observations=read)
+    talk = Problem("t", "2+1", "", messages=chat("2+1"), conversational=True)
+    groups = [Group(problem, EMPTY, (done,), 0) for problem in (talk, ASKED)]
+    with Scorer(load_task(TALKATIVE), f"{tmp_path}/mine.py:seen", Scoring(workers=1)) as scorer:
+        messages, text = (group.completions[0].extra["seen"] for group in scorer.score(groups))
+    asked = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": 2}}}
+    assert messages == [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": "add!", "tool_calls": [asked]},
+        {"role": "tool", "name": "add", "content": "3"},
+        {"role": "tool", "name": "", "content": "error: no JSON"},
+        {"role": "assistant", "content": "so 3?"},
+        {"role": "user", "content": "yes"},
+        {"role": "assistant", "content": "done"},
+    ]
+    assert text == "done"
+
+
+def test_faults_of_episodes_are_scored_and_counted() -> None:
+    done = Completion("42", EMPTY, EMPTY, "stop", turns=("a", "42"), parts={"won": 0.5}, traits={"moves": 2.0})
+    hung, broken = (changed(done, fault=fault, why="it was so") for fault in ("timeout", "failure"))
+    group = Group(ASKED, EMPTY, (done, hung, broken), 0)
+    with Scorer(load_task(TALKATIVE), scoring=Scoring(workers=1, most_failures=0.03)) as scorer:
+        [scored] = scorer.score([group])
+        good, zero, unscored = scored.completions
+        assert (good.reward, good.parts, good.traits) == (
+            1.5,
+            {"won": 0.5, "correct": 1.0},
+            {"turns": 2.0, "moves": 2.0},
+        )
+        assert (zero.reward, zero.correct, zero.parts) == (0.0, False, {"won": 0.0, "correct": 0.0})
+        assert (unscored.reward, unscored.correct) == (None, None)
+        assert [one.why for one in scored.completions] == [
+            "",
+            "timeout in its episode: it was so",
+            "failure in its episode: it was so",
+        ]
+        with pytest.raises(GrpoError, match=r"episodes: failed on 4 of the last 6 completions.*failure: it was so"):
+            scorer.score([group])
