@@ -85,7 +85,7 @@ def test_settings_named_on_the_page_exist():
 
 def test_the_examples_of_the_algorithm_page_run():
     found = blocks(ALGORITHM, "pycon")
-    assert len(found) == 6
+    assert len(found) == 7
     names: dict[str, object] = {}
     for number, block in enumerate(found):
         test = doctest.DocTestParser().get_doctest(block, names, f"algorithm.md, example {number}", None, 0)

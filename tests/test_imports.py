@@ -166,4 +166,4 @@ def test_functions_and_files_stay_short() -> None:
         "rollout/builtin.py",
         *(f"core/{path.name}" for path in SOURCE.glob("core/*.py")),
     ]
-    assert sum(len((SOURCE / name).read_text().splitlines()) for name in counted) < 1500
+    assert sum(len((SOURCE / name).read_text().splitlines()) for name in counted) < 1600

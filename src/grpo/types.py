@@ -37,7 +37,7 @@ class Problem:
     """The prompt as text, for display and for models without a chat template."""
     answer: str
     """The gold answer, in the form that the task's checker reads."""
-    messages: tuple[Mapping[str, str], ...] = ()
+    messages: tuple[Mapping[str, Any], ...] = ()
     """The prompt as a conversation, for models with a chat template; empty for a plain-text prompt."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """The other columns of the dataset row, passed to reward functions."""
@@ -172,6 +172,16 @@ class Completion:
     def __len__(self) -> int:
         """Tokens that it sampled."""
         return len(self.tokens)
+
+    @property
+    def turn_ends(self) -> list[int]:
+        """Tokens that it had sampled at the end of each of its turns.
+
+        >>> opening, answer = (Observation(after, np.array([8]), "") for after in (0, 2))
+        >>> Completion("", np.array([1, 2, 3]), np.zeros(3), "stop", observations=(opening, answer)).turn_ends
+        [2, 3]
+        """
+        return sorted({seen.after for seen in self.observations} - {0} | {len(self.tokens)})
 
     @property
     def sequence(self) -> np.ndarray:

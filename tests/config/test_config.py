@@ -273,6 +273,31 @@ def test_truncated_sampling_is_refused_with_the_reason(recipe, name):
             'must be "sum" with loss.credit "process", which rewards steps, not parts',
         ),
         (
+            {"algorithm": "gigpo", "loss.baseline": "leave_one_out"},
+            "loss.baseline",
+            'must be "mean" with loss.turn_weight, which compares turns with their mean',
+        ),
+        (
+            {"algorithm": "gigpo", "loss.scale": "batch_std"},
+            "loss.scale",
+            'does not go with loss.turn_weight, which normalises in each group; use "group_std" or "none"',
+        ),
+        (
+            {"algorithm": "gigpo", "loss.credit": "process"},
+            "loss.credit",
+            'must be "outcome" with loss.turn_weight, which counts the rewards of turns too',
+        ),
+        (
+            {"algorithm": "gigpo", "loss.parts": "normalise"},
+            "loss.parts",
+            'must be "sum" with loss.turn_weight, which compares whole rewards',
+        ),
+        (
+            {"algorithm": "gigpo", "loss.kl_in": "reward"},
+            "loss.kl_in",
+            'must be "loss" with loss.turn_weight, which normalises only the rewards',
+        ),
+        (
             {"loss.scale": "none", "loss.parts": "normalise"},
             "loss.parts",
             '"normalise" needs loss.baseline "mean" and loss.scale "group_std"',

@@ -37,6 +37,7 @@ def shown(loss: Loss) -> list[str]:
         f"overlong {loss.overlong:g}"
     ] * (loss.overlong > 0)
     more += ["a critic"] * (loss.baseline == "value")
+    more += [f"turn_weight {loss.turn_weight:g}"] * (loss.turn_weight > 0)
     names = [loss.baseline, loss.scale, loss.ratio, loss.surrogate]
     return [*names, limits[loss.surrogate], loss.aggregate, kl, ", ".join(more)]
 
@@ -47,7 +48,17 @@ def test_the_page_shows_the_settings() -> None:
         name: shown(preset.settings) for name, preset in PRESETS.items()
     }
     # What the table leaves out is at its default in every row.
-    silent = ("credit", "parts", "weights", "mask_truncated", "refresh", "entropy", "correction", "correction_cap")
+    silent = (
+        "credit",
+        "turn_gamma",
+        "parts",
+        "weights",
+        "mask_truncated",
+        "refresh",
+        "entropy",
+        "correction",
+        "correction_cap",
+    )
     for preset in PRESETS.values():
         assert all(getattr(preset.settings, name) == getattr(Loss(), name) for name in silent)
 
@@ -79,6 +90,7 @@ OWN: dict[str, Callable[[list[dict[str, float]]], bool]] = {
     "reinforce": lambda rows: all(row["gradient_tokens"] == 1 for row in rows),  # also groups without spread
     "reinforce++": lambda rows: all(0.9 < row["advantage_std"] < 1.0001 for row in rows),
     "opo": lambda rows: all(row["advantage_std"] < 0.7 for row in rows),  # rewards of 0 and 1, not divided
+    "gigpo": lambda rows: all(row["compared_turns"] == 1 for row in rows),  # one turn each: all begin with the prompt
     "ppo": lambda rows: (
         [row["updates"] for row in rows] == [0] * 3 + [1] * 7 and 0 == rows[0]["value_mean"] < rows[-1]["value_mean"]
     ),
@@ -181,7 +193,8 @@ def test_impossible_settings_are_refused_before_the_run_is_created(
     for changed, message in (
         (
             replace(config, task="unmarked", loss=replace(config.loss, credit="process")),
-            r'field loss.credit: "process" needs a task with the method steps; task arithmetic:easy has none',
+            r'field loss.credit: "process" needs a task with the method steps, or turn_rewards for episodes; task '
+            "arithmetic:easy has neither",
         ),
         (
             replace(config, loss=replace(config.loss, surrogate="no_such_module:f")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +13,10 @@ from grpo.config import Config, Critic
 from grpo.config.schema import Loss
 from grpo.errors import GrpoError
 from grpo.rewards import Scorer
-from grpo.rewards.steps import score_steps, step_marks
+from grpo.rewards.steps import check_steps, reward_turns, score_steps
 from grpo.tasks.arithmetic import Arithmetic
-from grpo.training.credit import credit
-from grpo.types import Completion, Group, Problem
+from grpo.training.credit import credit, states_of, turn_rewards
+from grpo.types import Completion, Group, Observation, Problem
 
 
 def completion(length: int = 2, reward: float | None = 0.0, **more) -> Completion:
@@ -155,9 +156,111 @@ def test_a_task_without_steps_is_refused() -> None:
         name = "plain"
 
     with pytest.raises(
-        GrpoError, match=r'field loss.credit: "process" needs a task with the method steps; task plain has none'
+        GrpoError,
+        match=r'"process" needs a task with the method steps, or turn_rewards for episodes; task plain has neither',
     ):
-        step_marks(Plain())  # type: ignore[arg-type]
+        check_steps(Plain(), env="")  # type: ignore[arg-type]
+    check_steps(Plain(), env="maze.py:Maze")  # type: ignore[arg-type]
+
+
+def episode(turns: str, *read: str, reward: float | None = 0.0, rewards: tuple[float, ...] = ()) -> Completion:
+    """An episode whose turns, words of `turns`, sampled a token per letter, and which read a text after each."""
+    words = turns.split()
+    ends = np.cumsum([len(word) for word in words]).tolist()
+    seen = (Observation(end, np.array([7, 7, 7]), text) for end, text in zip(ends, read, strict=False))
+    done = completion(ends[-1], reward, turns=tuple(words), observations=tuple(seen))
+    return replace(done, steps=tuple((end - 1, each) for end, each in zip(ends, rewards, strict=False)))
+
+
+def test_turns_of_an_episode_are_its_steps() -> None:
+    """Rewards of turns 1, 0 and 0, 2: mean 3/4. Sums of the rewards to come: 0.25 − 0.75, … over own tokens only."""
+    both = group(
+        episode("ab c", "read", reward=1.0, rewards=(1.0, 0.0)),
+        episode("a bcd", "read", reward=2.0, rewards=(0.0, 2.0)),
+    )
+    kept = score_steps(Arithmetic("easy"), [both], decode=None)  # type: ignore[arg-type]
+    [credited] = credit(kept, config(credit="process"))[0]
+    assert [c.advantages.tolist() for c in credited.completions] == [
+        pytest.approx([0.25 - 0.75, 0.25 - 0.75, -0.75]),
+        pytest.approx([-0.75 + 1.25, 1.25, 1.25, 1.25]),
+    ]
+
+
+class Turns:
+    name = "turns"
+    given: tuple[object, ...] = (0.5, 1)
+
+    def turn_rewards(self, problem: Problem, turns: Sequence[str]) -> Sequence[object]:
+        return self.given
+
+
+def test_a_task_rewards_turns() -> None:
+    task, done = Turns(), episode("ab cde", "read", reward=1.0)
+    check_steps(task, env="")  # type: ignore[arg-type]
+    [rewarded] = reward_turns(task, [group(done, completion(2))])  # type: ignore[arg-type]
+    assert [c.steps for c in rewarded.completions] == [((1, 0.5), (4, 1.0)), ()]
+    assert turn_rewards(rewarded.completions[0], turns_config()) == [0.5, 0.5]
+    for task.given, message in (
+        ((1.0,), "task turns, problem p: turn_rewards returned 1 rewards for 2 turns; return one for each"),
+        ((1.0, math.nan), "task turns, problem p: turn reward nan is not a finite number"),
+    ):
+        with pytest.raises(GrpoError, match=message):
+            reward_turns(task, [group(done)])  # type: ignore[arg-type]
+
+
+def test_turns_without_rewards_have_no_process_credit() -> None:
+    with pytest.raises(GrpoError, match=r'field loss.credit: "process" needs rewards of turns, and no turn'):
+        score_steps(Arithmetic("easy"), [group(episode("a b", "read"))], decode=None)  # type: ignore[arg-type]
+    ended = replace(episode("a b", "read", reward=None), fault="crash")
+    [[same]] = [g.completions for g in score_steps(Arithmetic("easy"), [group(ended)], decode=None)]  # type: ignore[arg-type]
+    assert same is ended
+
+
+def turns_config(**loss) -> Config:
+    return config(turn_weight=1.0, turn_gamma=0.5, **loss)
+
+
+def test_turns_in_the_same_state_are_compared() -> None:
+    """Rewards 1, 0 and 0: 2/3, −1/3, −1/3. The first turns return 1/2, 0, 0: 1/3, −1/6, −1/6. The second turns of the
+    first two have read the same, though they said other things: 1/2, −1/2."""
+    three = group(
+        episode("ab c", "4042", reward=1.0), episode("x yz", "4042", reward=0.0), episode("a b", "17", reward=0.0)
+    )
+    groups, metrics = credit([three], turns_config())
+    assert [c.advantages.tolist() for c in groups[0].completions] == [
+        pytest.approx([1, 1, 2 / 3 + 1 / 2]),
+        pytest.approx([-1 / 2, -1 / 3 - 1 / 2, -1 / 3 - 1 / 2]),
+        pytest.approx([-1 / 2, -1 / 3]),
+    ]
+    assert metrics["compared_turns"] == pytest.approx(5 / 6)
+    assert all(c.advantages.dtype == np.float32 for c in groups[0].completions)
+
+
+def test_a_text_read_before_the_first_turn_and_one_after_the_last() -> None:
+    """Openings tell first turns apart; an environment's last words belong to no turn."""
+    opening = Observation(0, np.array([7]), "cave")
+    first = replace(episode("ab", reward=1.0), observations=(opening, Observation(2, np.array([], int), "bye")))
+    assert (first.turn_ends, states_of(first)) == ([2], [("cave",)])
+    groups, metrics = credit([group(first, episode("ab", reward=0.0))], turns_config())
+    assert [c.advantages.tolist() for c in groups[0].completions] == [[0.5, 0.5], [-0.5, -0.5]]
+    assert metrics["compared_turns"] == 0
+
+
+def test_rewards_of_turns_add_up_to_the_reward() -> None:
+    done = episode("a b c", "r", "s", reward=2.0, rewards=(0.25, 0.0, 0.5))
+    assert turn_rewards(done, turns_config()) == [0.25, 0.0, 1.75]
+    assert turn_rewards(episode("a b", "r", reward=1.0), turns_config()) == [0.0, 1.0]
+    # The length penalty is part of the reward: 9 of 10 tokens cost a half.
+    assert turn_rewards(episode("abcd abcde", "r", reward=1.0), turns_config(overlong=0.2)) == [0.0, 0.5]
+
+
+def test_completions_of_one_turn_get_twice_their_advantage() -> None:
+    rows = group(*(completion(3, reward) for reward in (1.0, 0.0, 0.0, None)))
+    for scale in ("group_std", "none"):
+        once, twice = (credit([rows], each(scale=scale))[0][0].completions for each in (config, turns_config))
+        for before, after in zip(once, twice, strict=True):
+            assert after.advantages.tolist() == pytest.approx((2 * before.advantages).tolist(), abs=1e-6)
+    assert not credit([group(completion(2, None))], turns_config())[0][0].completions[0].advantages.any()
 
 
 def value_config(**changes) -> Config:

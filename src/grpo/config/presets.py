@@ -98,6 +98,17 @@ PRESETS: dict[str, Preset] = {
             "clip as in PPO; the paper takes one and has none. Beta is 0.05; the paper tries 0.03 and 0.1."
         ),
     ),
+    "gigpo": Preset(
+        settings=replace(_PLAIN_CLIP, turn_weight=1.0, turn_gamma=0.95, aggregate="token", beta=0.01),
+        paper="Feng et al. 2025, Group-in-Group Policy Optimization, arXiv:2505.10978",
+        differences=(
+            "A turn's state is the prompt and every text that the episode has read since; the paper compares states of "
+            "the environment, so there a state may be met on two paths, or twice in one episode. An episode counts "
+            "once in its group's mean; the authors' code counts it once per turn. Tokens are averaged over the batch, "
+            "as in that code. The standard deviation is the sample one plus 1e-4 (loss.std, loss.std_eps); the "
+            "paper's variant without it is loss.scale none. A completion of one turn gets twice GRPO's advantage."
+        ),
+    ),
     "reinforce": Preset(
         settings=replace(_PLAIN_CLIP, baseline="batch", scale="none", surrogate="plain", aggregate="token"),
         paper="Williams 1992, Machine Learning 8; for language models Ahmadian et al. 2024, arXiv:2402.14740",

@@ -34,7 +34,7 @@ _SETTINGS: Mapping[Limit, str] = {
         checkpoints.keep optimizer.epochs optimizer.minibatches evaluation.problems scale.gpus scale.nodes
         episodes.max_turns episodes.max_observation_tokens""",
     ZERO_OR_MORE: """
-        seed checkpoint_every warmup_steps weight_decay loss.beta loss.refresh loss.entropy lora.rank
+        seed checkpoint_every warmup_steps weight_decay loss.beta loss.refresh loss.entropy loss.turn_weight lora.rank
         critic.warmup_steps critic.clip critic.weight optimizer.warmup_steps optimizer.weight_decay
         evaluation.every evaluation.probes scoring.workers scoring.judge_retries scoring.judge_budget
         dataset.max_prompt_tokens system.threads system.max_concurrent_completions system.token_budget
@@ -48,7 +48,7 @@ _SETTINGS: Mapping[Limit, str] = {
     Limit("above 0 and below 1", lambda value: 0 < value < 1): "dataset.heldout_share",
     Limit("0 or more and below 1", lambda value: 0 <= value < 1): "optimizer.adam_beta1 optimizer.adam_beta2",
     Limit("0 or more and at most 1", lambda value: 0 <= value <= 1): "loss.overlong scoring.most_failures",
-    Limit("between 0 and 1", lambda value: 0 <= value <= 1): "critic.gamma critic.lam",
+    Limit("between 0 and 1", lambda value: 0 <= value <= 1): "critic.gamma critic.lam loss.turn_gamma",
     Limit("above 1, or 0 for none", lambda value: value == 0 or value > 1): "loss.cap",
 }
 
@@ -65,7 +65,7 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     """
     yield from _of_batch(config)
     loss = config.loss
-    for found in (_of_names(loss), _of_credit(loss), _of_update(loss, config.prompts_per_step)):
+    for found in (_of_names(loss), _of_credit(loss), _of_turns(loss), _of_update(loss, config.prompts_per_step)):
         for name, why in found:
             yield f"loss.{name}", why
     if config.lora.rank and loss.refresh:
@@ -156,6 +156,8 @@ def _unused_in_loss(loss: Loss, updates: int) -> Iterator[tuple[tuple[str, ...],
         yield ("correction_cap",), 'loss.correction is "none"'
     if loss.scale == "none":
         yield ("std", "std_eps"), 'loss.scale is "none"'
+    if not loss.turn_weight:
+        yield ("turn_gamma",), "loss.turn_weight is 0"
 
 
 def _of_batch(config: Config) -> Iterator[tuple[str, str]]:
@@ -202,6 +204,21 @@ def _of_credit(loss: Loss) -> Iterator[tuple[str, str]]:
             yield "parts", '"normalise" needs loss.baseline "mean" and loss.scale "group_std"'
         if loss.beta and loss.kl_in == "reward":
             yield "parts", '"normalise" cannot subtract a KL divergence from the reward; set loss.kl_in to "loss"'
+
+
+def _of_turns(loss: Loss) -> Iterator[tuple[str, str]]:
+    if not loss.turn_weight:
+        return
+    if loss.baseline != "mean":
+        yield "baseline", 'must be "mean" with loss.turn_weight, which compares turns with their mean'
+    if loss.scale == "batch_std":
+        yield "scale", 'does not go with loss.turn_weight, which normalises in each group; use "group_std" or "none"'
+    if loss.credit != "outcome":
+        yield "credit", 'must be "outcome" with loss.turn_weight, which counts the rewards of turns too'
+    if loss.parts != "sum":
+        yield "parts", 'must be "sum" with loss.turn_weight, which compares whole rewards'
+    if loss.beta and loss.kl_in == "reward":
+        yield "kl_in", 'must be "loss" with loss.turn_weight, which normalises only the rewards'
 
 
 def _of_update(loss: Loss, prompts_per_step: int) -> Iterator[tuple[str, str]]:

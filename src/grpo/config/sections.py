@@ -23,7 +23,12 @@ class Loss(Named):
     std_eps: float = 1e-4
     """Added to the standard deviation."""
     credit: Literal["outcome", "process"] = "outcome"
-    """Reward per completion (outcome), or per step of it (process), where the task marks steps."""
+    """Reward per completion (outcome), or per step of it (process): steps that the task marks, or turns of an episode
+    that are rewarded."""
+    turn_weight: float = 0.0
+    """Weight of a turn's advantage over other turns of its group in the same state (GiGPO); 0: off."""
+    turn_gamma: float = 0.95
+    """Discount per turn of an episode's rewards, with turn_weight."""
     parts: Literal["sum", "normalise"] = "sum"
     """Several rewards: sum them, or normalise each in its group first (GDPO)."""
     weights: str = ""

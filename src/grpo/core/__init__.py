@@ -9,6 +9,7 @@ from grpo.core.kl import kl_estimate
 from grpo.core.loss import Limits, denominator, policy_loss
 from grpo.core.process import process_advantages
 from grpo.core.statistics import LossStatistics, reward_statistics
+from grpo.core.turns import turn_advantages
 
 __all__ = [
     "Limits",
@@ -25,6 +26,7 @@ __all__ = [
     "sampler_correction",
     "token_loss",
     "token_terms",
+    "turn_advantages",
     "value_loss",
     "whiten",
     "zero_signal_chance",

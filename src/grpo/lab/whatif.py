@@ -93,7 +93,7 @@ def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
         "presets": {
             name: asdict(preset.settings)
             for name, preset in PRESETS.items()
-            if preset.settings.baseline in CHOICES["baseline"]
+            if preset.settings.baseline in CHOICES["baseline"] and not preset.settings.turn_weight
         },
         "choices": CHOICES,
         "statistics": {"before": before.statistics(), "now": now.statistics()},
@@ -144,7 +144,7 @@ class Credited:
         if self.takes_kl and not self.knows_kl:
             config = replace(config, loss=replace(loss, beta=0.0))
         self.loss = loss
-        self.again = loss.baseline != "value" and loss.credit == "outcome"
+        self.again = loss.baseline != "value" and loss.credit == "outcome" and not loss.turn_weight
         credited = credit(groups, config)[0] if self.again else groups
         self.shape = (len(groups), -1)
         means = [float(done.advantages.mean()) for group in credited for done in group.completions]  # type: ignore[union-attr]
@@ -162,9 +162,10 @@ class Credited:
         """Notes on values that cannot be computed from the record."""
         if not self.again:
             source = "a critic's values" if self.loss.baseline == "value" else "process rewards"
+            source = "a comparison of turns" if self.loss.turn_weight else source
             yield (
-                f"Advantages from {source} cannot be recomputed, since those are not recorded: the recorded "
-                "advantages are shown, averaged over each completion."
+                f"Advantages from {source} cannot be recomputed from the record: the recorded advantages are shown, "
+                "averaged over each completion."
             )
         elif self.takes_kl and not self.knows_kl:
             yield (

@@ -83,6 +83,11 @@ METRICS: dict[str, Metric] = {
         SHARE,
         "Below about 0.5; if higher, change the difficulty or sample more per group.",
     ),
+    "compared_turns": Metric(
+        "With loss.turn_weight: share of turns that began in the same state as another turn of their group.",
+        SHARE,
+        "Above the share of first turns, which all begin alike; at that share, only first turns are compared.",
+    ),
     "groups_drawn": Metric(
         "Dynamic sampling: groups sampled in this step, including those replaced because they had no signal.",
         "count",

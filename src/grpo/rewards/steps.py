@@ -1,4 +1,5 @@
-"""Rewards for the steps of a completion: maps the ends of steps in the text to tokens."""
+"""Rewards for the steps of a completion: maps the ends of steps in the text to tokens. The steps of an episode are its
+turns."""
 
 from __future__ import annotations
 
@@ -6,43 +7,86 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from grpo.errors import GrpoError
-from grpo.tasks.protocol import HasSteps, Task
+from grpo.tasks.protocol import HasSteps, HasTurnRewards, Task
 from grpo.types import Completion, Group, Problem, changed
 
 Decode = Callable[[list[np.ndarray]], list[str]]
 
 
+def check_steps(task: Task, env: str) -> None:
+    """Raises GrpoError where nothing could reward steps. An environment may reward its turns."""
+    if not env and not isinstance(task, HasTurnRewards):
+        step_marks(task)
+
+
 def step_marks(task: Task) -> Callable[[Problem, str], Sequence[tuple[int, float]]]:
     """The task's method `steps`. Raises GrpoError where it has none."""
     if not isinstance(task, HasSteps):
-        raise GrpoError(f'field loss.credit: "process" needs a task with the method steps; task {task.name} has none')
+        raise GrpoError(
+            f'field loss.credit: "process" needs a task with the method steps, or turn_rewards for episodes; task '
+            f"{task.name} has neither"
+        )
     return task.steps
 
 
 def score_steps(task: Task, groups: Sequence[Group], decode: Decode) -> list[Group]:
     """+ (token, reward) of each step. `decode` turns rows of tokens into texts."""
-    marks = step_marks(task)
 
     def with_steps(group: Group, completion: Completion) -> Completion:
-        marked = marks(group.problem, completion.text)
-        for _, reward in marked:
-            if not isinstance(reward, int | float) or not math.isfinite(reward):
-                raise GrpoError(
-                    f"task {task.name}, problem {group.problem.label}: step reward {reward!r} is not a finite number"
-                )
+        if completion.turns:
+            return completion
+        marked = step_marks(task)(group.problem, completion.text)
+        rewards = checked([reward for _, reward in marked], "step", task, group.problem)
         places = last_tokens(completion, [end for end, _ in marked], decode)
-        return changed(
-            completion, steps=tuple((place, float(reward)) for place, (_, reward) in zip(places, marked, strict=True))
-        )
+        return changed(completion, steps=tuple(zip(places, rewards, strict=True)))
 
-    return [
-        replace(group, completions=tuple(with_steps(group, completion) for completion in group.completions))
-        for group in groups
-    ]
+    groups = _each(reward_turns(task, groups), with_steps)
+    episodes = [done for group in groups for done in group.completions if done.turns]
+    if episodes and not any(done.steps or done.fault for done in episodes):
+        raise GrpoError(
+            'field loss.credit: "process" needs rewards of turns, and no turn of this step has one; give the task the '
+            'method turn_rewards, let the environment reward its steps, or use "outcome"'
+        )
+    return groups
+
+
+def reward_turns(task: Task, groups: Sequence[Group]) -> list[Group]:
+    """+ the rewards of the turns of episodes, where the task has them. Those of an environment came with the turns."""
+    if not isinstance(task, HasTurnRewards):
+        return list(groups)
+
+    def with_rewards(group: Group, completion: Completion) -> Completion:
+        if not completion.turns:
+            return completion
+        given = task.turn_rewards(group.problem, completion.turns)
+        rewards = checked(given, "turn", task, group.problem)
+        if len(rewards) != len(completion.turns):
+            raise GrpoError(
+                f"task {task.name}, problem {group.problem.label}: turn_rewards returned {len(rewards)} rewards for "
+                f"{len(completion.turns)} turns; return one for each"
+            )
+        places = [end - 1 for end in completion.turn_ends]
+        return changed(completion, steps=tuple(zip(places, rewards, strict=True)))
+
+    return _each(groups, with_rewards)
+
+
+def checked(rewards: Sequence[Any], what: str, task: Task, problem: Problem) -> list[float]:
+    for reward in rewards:
+        if not isinstance(reward, int | float) or not math.isfinite(reward):
+            raise GrpoError(
+                f"task {task.name}, problem {problem.label}: {what} reward {reward!r} is not a finite number"
+            )
+    return [float(reward) for reward in rewards]
+
+
+def _each(groups: Sequence[Group], change: Callable[[Group, Completion], Completion]) -> list[Group]:
+    return [replace(group, completions=tuple(change(group, done) for done in group.completions)) for group in groups]
 
 
 def last_tokens(completion: Completion, ends: Sequence[int], decode: Decode) -> list[int]:

@@ -80,6 +80,13 @@ class HasSteps(Protocol):
 
 
 @runtime_checkable
+class HasTurnRewards(Protocol):
+    def turn_rewards(self, problem: Problem, turns: Sequence[str]) -> Sequence[float]:
+        """Reward of each turn of an episode that has ended; `turns` are the texts of the model's turns."""
+        ...
+
+
+@runtime_checkable
 class HasReasons(Protocol):
     def why(self, problem: Problem, text: str) -> tuple[str, str]:
         """(the extracted answer, why it is right or wrong), for `grpo check`."""

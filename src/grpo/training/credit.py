@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from grpo.core import (
     parts_advantages,
     process_advantages,
     reward_statistics,
+    turn_advantages,
     whiten,
 )
 from grpo.errors import GrpoError
@@ -39,6 +41,10 @@ def credit(groups: Sequence[Group], config: Config) -> tuple[list[Group], dict[s
         groups, metrics = _by_value(groups, config)
     elif loss.credit == "process":
         groups = [_by_step(group, loss) for group in groups]
+    elif loss.turn_weight:
+        compared = [shared for group in groups for shared in _compared_turns(group)]
+        metrics["compared_turns"] = sum(compared) / max(1, len(compared))
+        groups = [_by_turn(group, config) for group in groups]
     else:
         groups = _by_completion(groups, config, valid_PG)
     advantages_PG = torch.tensor([[float(c.advantages.mean()) for c in g.completions] for g in groups])  # type: ignore[union-attr]
@@ -187,14 +193,62 @@ def _by_step(group: Group, loss: Loss) -> Group:
         std=loss.std,
         std_eps=loss.std_eps,
     )
+    return _credited(group, [tokens.numpy() for tokens in advantages])
+
+
+def _credited(group: Group, advantages: Sequence[np.ndarray]) -> Group:
+    """The group with these advantages of its scored completions, and 0 for the others."""
     values = iter(advantages)
 
     def credited(completion: Completion) -> Completion:
         unscored = completion.reward is None
-        tokens = np.zeros(len(completion), np.float32) if unscored else next(values).numpy()
-        return changed(completion, advantages=tokens)
+        return changed(completion, advantages=np.zeros(len(completion), np.float32) if unscored else next(values))
 
     return _each([group], credited)[0]
+
+
+def _by_turn(group: Group, config: Config) -> Group:
+    """One advantage per turn, the same for all its tokens."""
+    loss = config.loss
+    scored = [completion for completion in group.completions if completion.reward is not None]
+    advantages = turn_advantages(
+        [turn_rewards(completion, config) for completion in scored],
+        [states_of(completion) for completion in scored],
+        weight=loss.turn_weight,
+        gamma=loss.turn_gamma,
+        scale=loss.scale,
+        std=loss.std,
+        std_eps=loss.std_eps,
+    )
+    of_turns = zip(advantages, scored, strict=True)
+    return _credited(group, [np.repeat(turns.numpy(), np.diff([0, *done.turn_ends])) for turns, done in of_turns])
+
+
+def _compared_turns(group: Group) -> list[bool]:
+    """Of each turn of the scored completions, whether another turn of the group began in the same state."""
+    states = [state for done in group.completions if done.reward is not None for state in states_of(done)]
+    count = Counter(states)
+    return [count[state] > 1 for state in states]
+
+
+def states_of(completion: Completion) -> list[tuple[str, ...]]:
+    """The state that each turn began in: the texts that the episode had read. The problem is the group's.
+
+    >>> from grpo.types import Observation
+    >>> read = (Observation(2, np.array([7]), "<"), Observation(3, np.array([8]), ">"))
+    >>> states_of(Completion("", np.arange(4), np.zeros(4), "stop", turns=("a", "b", "c"), observations=read))
+    [(), ('<',), ('<', '>')]
+    """
+    starts = [0, *completion.turn_ends[:-1]]
+    return [tuple(seen.text for seen in completion.observations if seen.after <= start) for start in starts]
+
+
+def turn_rewards(completion: Completion, config: Config) -> list[float]:
+    """Reward of each turn. What the rewards of single turns leave of the completion's comes with the last turn."""
+    by_end = dict(completion.steps)
+    rewards = [by_end.get(end - 1, 0.0) for end in completion.turn_ends]
+    rewards[-1] += shaped_reward(completion, config) - sum(rewards)
+    return rewards
 
 
 def _by_value(groups: Sequence[Group], config: Config) -> tuple[list[Group], dict[str, float]]:

@@ -28,7 +28,7 @@ from grpo.record.loggers import with_loggers
 from grpo.rewards import Pending, Scorer
 from grpo.rewards.pool.workers import refuse_while_scoring
 from grpo.rewards.share import share_of_rank
-from grpo.rewards.steps import score_steps, step_marks
+from grpo.rewards.steps import check_steps, reward_turns, score_steps
 from grpo.rewards.trainer_state import TrainerState
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
@@ -160,15 +160,15 @@ class Session(TrainingRun):
         return pending
 
     def score(self, groups: Sequence[Group], step: int) -> list[Group]:
-        """+ rewards; with process credit, also the rewards of single steps."""
+        """+ rewards; also those of single steps or turns, where credit needs them."""
         return self.scored(self.scorer.submit(groups, step))
 
     def scored(self, pending: Pending) -> list[Group]:
         """Wait for the rewards of the groups in `pending`."""
         groups = pending.collect()
         if self.config.loss.credit == "process":
-            groups = score_steps(self.task, groups, self.policy.tokenizer.batch_decode)
-        return groups
+            return score_steps(self.task, groups, self.policy.tokenizer.batch_decode)
+        return reward_turns(self.task, groups) if self.config.loss.turn_weight else groups
 
     def refresh_reference(self, step: int) -> None:
         """Copy the policy into the reference every `loss.refresh` steps (iterative GRPO)."""
@@ -227,7 +227,7 @@ def prepare(
     device = pick_device(config.system)
     sizes = check_memory(config, scorer.task, torch.device(device), world)
     if config.loss.credit == "process":
-        step_marks(scorer.task)
+        check_steps(scorer.task, config.episodes.env)
     networks = load_networks(config, checkpoint, world, sizes.shard)
     policy = networks.policy
     kept = world.from_first(lambda: Kept.of(run, config, world.size))

@@ -48,7 +48,7 @@ class ShownPrompt:
 
 def as_messages(problem: Problem) -> ShownPrompt:
     """The messages by role, or the plain text."""
-    turns = [((f"{turn['role']}: ", True), (turn["content"], False)) for turn in problem.messages]
+    turns = [[(f"{turn['role']}: ", True), (turn["content"], False)] for turn in problem.messages]
     return ShownPrompt(problem, turns or [[(problem.prompt, False)]])
 
 

@@ -65,6 +65,8 @@ def advantages_of(loss: Loss) -> list[torch.Tensor]:
     advantages_PG = group_advantages(
         rewards_PG, lengths_PG=lengths_PG, baseline=loss.baseline, scale=loss.scale, std=loss.std, std_eps=loss.std_eps
     )
+    # Each completion is one turn, and all begin in the same state: a turn's advantage is its completion's.
+    advantages_PG = (1 + loss.turn_weight) * advantages_PG
     return [advantages_PG[0, i].expand(length) for i, length in enumerate(LENGTHS)]
 
 

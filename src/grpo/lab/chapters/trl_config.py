@@ -73,6 +73,8 @@ def trl_fields(loss: Loss, beta: float) -> tuple[dict[str, Any], list[str]]:
         missing.append(f"KL {loss.kl} in the {loss.kl_in}: TRL has k3 in the loss")
     if loss.baseline != "mean":
         missing.append(f"baseline {loss.baseline}")
+    if loss.turn_weight:
+        missing.append(f"turns in the same state compared with each other, with weight {loss.turn_weight:g}")
     if loss.dynamic_sampling > 1:
         missing.append(f"groups without signal drawn again, up to {loss.dynamic_sampling:g} times")
     if loss.overlong:

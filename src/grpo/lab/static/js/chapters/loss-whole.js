@@ -86,7 +86,7 @@ export function LossCode() {
   return html`<${Section} title="The loss in fifty lines" id="fifty" depth="code" lead="From rewards to the loss of a group, with torch only. It runs here on your answers from above, next to the trainer's loss.">
       <${Code} slug="loss" source="fifty" open=${true} title="GRPO's loss from top to bottom" />
       <${Fetched} state=${fifty} height="6rem">${(data) => html`<${Numbers} items=${[["these lines", exact(data.fifty, 6), null, "fifty"], ["the trainer", exact(data.trainer, 6), null, "trainer"], ["difference", exact(data.difference, 2), "the trainer uses float32"]]} />`}<//>
-      <p>The trainer's loss does the same for eleven algorithms, any mask, and micro-batches of any size:</p>
+      <p>The trainer's loss does the same for twelve algorithms, any mask, and micro-batches of any size:</p>
       <${Code} slug="loss" source="policy_loss" title="The loss that trains" />
     <//>
     <${Section} title="The same objective in TRL" id="trl" depth="code" lead="The same objective as a config of TRL's trainer, so that the two can be compared.">
