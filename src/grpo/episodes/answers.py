@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -11,7 +11,6 @@ from grpo.errors import GrpoError, one_line
 from grpo.rewards.pool.confine import Limits
 from grpo.rewards.pool.invoke import History, Outcome, Request, Reward, invoke
 from grpo.rewards.pool.workers import Workers
-from grpo.rewards.scoring import why_not_sent
 from grpo.rollout.protocol import Ended, Turn
 from grpo.types import Call, Problem
 
@@ -34,6 +33,7 @@ class Episode:
     tokens: int = 0
     """Those it has sampled."""
     calls: int = 0
+    """Number of its calls so far."""
     seconds: float = 0.0
     """Of all answers."""
 
@@ -47,8 +47,11 @@ class Episode:
 
 
 class Replier(Reward, Protocol):
-    """A task, tools or an environment. It is called in worker processes, as a reward is; `ask` and `hear` run in the
+    """A task, tools or an environment. It is called in worker processes, as a reward is; its other methods run in the
     trainer's process."""
+
+    schemas: Sequence[Mapping[str, Any]]
+    """Those of the tools that the model may call."""
 
     def ask(self, episode: Episode) -> Sequence[Request] | Ended:
         """Requests of one row each, for the episode's last turn, which was not cut."""
@@ -68,15 +71,13 @@ class Replier(Reward, Protocol):
 
 
 class Answers:
-    """Asks a replier. Calls that hang or crash end with their worker process; those of a trusted replier are made in
-    this process."""
+    """Asks a replier, in worker processes, which end a call that hangs or crashes, or in this process."""
 
-    def __init__(self, replier: Replier, limits: Limits, *, trusted: bool = False):
+    def __init__(self, replier: Replier, limits: Limits, *, in_process: bool = False):
         self.replier, self.limits = replier, limits
-        why = "" if trusted else why_not_sent(replier)
-        self.workers = None if trusted or why else Workers([replier], limits)
-        where = f"{replier.name} answers in the trainer's process, where a call that hangs is not ended"
-        self.assumptions = [f"{where}: {why}"] if why else []
+        self.workers = None if in_process else Workers([replier], limits)
+        self.assumptions: list[str] = []
+        """Assumptions to report when a run starts."""
 
     def __enter__(self) -> Self:
         return self
@@ -101,14 +102,14 @@ class Answers:
         return lambda: [outcome for rows in finish()[0] for outcome in rows]
 
 
-def answered(answer: Callable[[], Any]) -> Outcome:
-    """The outcome of an answer, in a worker process: a text or None, and the seconds it took."""
+def answered(answer: Callable[[], tuple[str | None, str]]) -> Outcome:
+    """The outcome of an answer, in a worker process: its text and fault, and the seconds it took."""
     started = time.monotonic()
-    text = answer()
+    text, fault = answer()
     if text is not None:
         # Half a surrogate pair cannot be encoded, and no tokenizer takes it.
         text = text[:MAX_ANSWER].encode(errors="replace").decode()
-    return Outcome(extra={"answer": text, "seconds": time.monotonic() - started})
+    return Outcome(extra={"answer": text, "fault": fault, "seconds": time.monotonic() - started})
 
 
 def refuse_mistakes(name: str, episode: Episode, outcomes: Sequence[Outcome]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from grpo.episodes.answers import Answer, Episode, answered, refuse_mistakes
 from grpo.errors import GrpoError
@@ -27,6 +28,7 @@ class TaskReplies:
 
     batched = False
     required: tuple[str, ...] = ()
+    schemas: Sequence[Mapping[str, Any]] = ()
 
     def __init__(self, task: Task):
         self.task, self.name = task, f"task {task.name}"
@@ -36,11 +38,11 @@ class TaskReplies:
     def __call__(self, request: Request) -> list[Outcome]:
         return [answered(partial(self._answer, request.problem, history)) for history in request.histories]
 
-    def _answer(self, problem: Problem, history: History) -> str | None:
+    def _answer(self, problem: Problem, history: History) -> tuple[str | None, str]:
         assert isinstance(self.task, HasReplies)
         text = self.task.reply(problem, list(history.turns))
         if text is None or (isinstance(text, str) and text):
-            return text
+            return text, ""
         raise GrpoError(f"reply returned {text!r:.200}; return a text, or None to end the episode")
 
     def ask(self, episode: Episode) -> Sequence[Request] | Ended:

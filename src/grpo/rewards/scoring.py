@@ -14,7 +14,7 @@ from grpo.errors import GrpoError
 from grpo.rewards.functions import FunctionReward, Spec, parse
 from grpo.rewards.pending import Pending
 from grpo.rewards.pool.confine import Limits
-from grpo.rewards.pool.invoke import Outcome, Request, Reward, TaskReward, invoke_each
+from grpo.rewards.pool.invoke import PRINTED, Outcome, Request, Reward, TaskReward, invoke_each
 from grpo.rewards.pool.workers import Workers, pickled
 from grpo.rewards.signature import refuse_unknown_columns
 from grpo.rewards.trainer_state import TrainerState
@@ -210,7 +210,7 @@ def _refuse_duplicate_names(specs: Sequence[Spec]) -> None:
 
 def error_line(why: str) -> str:
     """The last line of a traceback, with the place that raised it."""
-    before = why.partition("\nprinted: ")[0].strip().splitlines() or [""]
+    before = why.partition(PRINTED)[0].strip().splitlines() or [""]
     places = [line.strip() for line in before if line.strip().startswith("File ")]
     return f"{before[-1]} ({places[-1]})" if places else before[-1]
 

@@ -23,6 +23,8 @@ LARGEST = math.sqrt(3.4028234e38)
 TOO_LARGE = f"its square is not finite in float32, so no advantage can be computed; keep rewards below {LARGEST:.1e}"
 MAX_REASON = 4000
 """Characters kept of an error: the end of a traceback."""
+PRINTED = "\nprinted: "
+"""Between an error and the last output of the call."""
 
 
 @dataclass(frozen=True)

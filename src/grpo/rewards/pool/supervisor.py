@@ -35,7 +35,7 @@ from grpo.rewards.pool.descendants import (
     kill_all,
     worker_of,
 )
-from grpo.rewards.pool.invoke import Fault, Outcome, Request, Reward
+from grpo.rewards.pool.invoke import PRINTED, Fault, Outcome, Request, Reward
 from grpo.rewards.pool.loading import load
 from grpo.rewards.pool.worker import ROW_BYTES, work
 
@@ -328,7 +328,7 @@ def _exit_reason(status: int) -> str:
 def _with_output(outcome: Outcome, printed: bytes) -> Outcome:
     if not outcome.fault or outcome.fault == "mistake" or not printed:
         return outcome
-    return Outcome(fault=outcome.fault, why=f"{outcome.why}\nprinted: …{printed.decode(errors='replace')}")
+    return Outcome(fault=outcome.fault, why=f"{outcome.why}{PRINTED}…{printed.decode(errors='replace')}")
 
 
 def main() -> None:
