@@ -232,7 +232,7 @@ def vllm_engine(work: argparse.Namespace) -> Engine:
     os.environ.update(
         VLLM_NO_USAGE_STATS="1",
         VLLM_ENABLE_V1_MULTIPROCESSING="1" if best else "0",
-        VLLM_WORKER_MULTIPROCESSING_METHOD="spawn",  # this process may have used CUDA already
+        VLLM_WORKER_MULTIPROC_METHOD="spawn",  # this process may have used CUDA already
         VLLM_LOGGING_LEVEL="WARNING",
         HF_HUB_OFFLINE="1",
     )
