@@ -95,12 +95,38 @@ def test_text_parts_are_joined() -> None:
         ({"role": ["user"], "content": "x"}, 'role ["user"] is unknown; use system'),
         ({"from": "human", "value": "x"}, "has no role; it has from, value"),
         ({"role": "user"}, "has no content; it has role"),
-        ({"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}, "has tool_calls, which would be missing"),
+        (
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]},
+            'tool_calls has {"id": "1"}; write a list of objects with name and arguments',
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{"name": "add", "arguments": "{"}]},
+            'tool_calls has arguments that are not JSON: "{"',
+        ),
+        ({"role": "user", "content": "x", "tool_calls": [{"name": "add"}]}, "has tool_calls, which only the assistant"),
     ],
 )
 def test_a_bad_message_is_told_in_one_line(turn: dict[str, Any], says: str) -> None:
     message = refusal({"prompt": "1+1=", "answer": "2"}, {"prompt": [SYSTEM, turn], "answer": "42"})
     assert message.startswith(f'data[1]: column "prompt", message 2: {says}')
+
+
+def test_calls_and_other_keys_reach_the_chat_template() -> None:
+    """As OpenAI writes calls, and as Parquet stores them: every object has all keys, None where it has none."""
+    function = {"name": "add", "arguments": '{"a": 1, "b": 2}'}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    answer = {"role": "tool", "content": "3", "tool_call_id": "1", "name": "add", "tool_calls": None}
+    [problem] = built({"prompt": [USER, call, answer], "answer": "3"})
+    assert problem.messages == (
+        USER,
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": 2}}}],
+        },
+        {"role": "tool", "content": "3", "tool_call_id": "1", "name": "add"},
+    )
+    assert '"arguments": {"a": 1, "b": 2}' in problem.prompt
 
 
 @pytest.mark.parametrize("prompt", [None, 7, [], {}, ["6*7="], [[USER]], [USER, "6*7="], " "])

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo.config import Dataset
 from grpo.errors import GrpoError
-from grpo.tasks.conversation import is_conversation, read_conversation, with_system_prompt
+from grpo.tasks.conversation import Messages, is_conversation, message_text, read_conversation, with_system_prompt
 from grpo.tasks.readers import DataRow, shown
 from grpo.tasks.row_hash import row_ids
 from grpo.tasks.template import Template
@@ -53,7 +53,7 @@ class Builder:
         if is_conversation(question):
             turns = self._in_template(row, prompt, read_conversation(question, row.place, prompt))
             turns = with_system_prompt(turns, system_prompt, row.place)
-            text = "\n\n".join(turn["content"] for turn in turns)
+            text = "\n\n".join(message_text(turn) for turn in turns)
             in_turns = tuple(turns) if in_chat else ()
             return Problem(key, text, gold, in_turns, row.columns, conversational=True, place=row.place)
         if not isinstance(question, str) or not question.strip():
@@ -95,7 +95,7 @@ class Builder:
             raise GrpoError(f'{row.place}: has no column "{column}"; it has {", ".join(row.columns)}')
         return row.columns[column]
 
-    def _in_template(self, row: DataRow, column: str, turns: list[dict[str, str]]) -> list[dict[str, str]]:
+    def _in_template(self, row: DataRow, column: str, turns: Messages) -> Messages:
         """The conversation with its last user message in the template of the settings. A task's own template is for
         questions: a conversation says itself what is asked."""
         if not self.settings.template:

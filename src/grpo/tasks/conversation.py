@@ -1,7 +1,8 @@
-"""Prompts that are conversations: lists of messages with a role and a content, checked message by message."""
+"""Conversations: lists of messages with a role and a content, checked message by message."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -13,7 +14,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 "User" would give a prompt the model has never seen."""
 SYSTEM_ROLES = ("system", "developer")
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 
 
 def is_conversation(value: Any) -> TypeGuard[Sequence[Mapping[str, Any]]]:
@@ -22,26 +23,98 @@ def is_conversation(value: Any) -> TypeGuard[Sequence[Mapping[str, Any]]]:
 
 
 def read_conversation(turns: Sequence[Mapping[str, Any]], place: str, column: str) -> Messages:
-    """The messages with their content as text. Raises GrpoError that names the place and the message.
+    """The messages, of which one or more have text or tool calls. Raises GrpoError that names the place.
 
     >>> parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "6*7?"}]
     >>> read_conversation([{"role": "user", "content": parts}], "rows.jsonl:1", "prompt")
     [{'role': 'user', 'content': 'What is 6*7?'}]
     """
+    where = f'{place}: column "{column}"'
+    messages = read_messages(turns, where)
+    if not any(message["content"].strip() or message.get("tool_calls") for message in messages):
+        raise GrpoError(f"{where} must have text; every message is empty")
+    return messages
+
+
+def read_messages(turns: Sequence[Mapping[str, Any]], source: str) -> Messages:
+    """The messages with their content as text. Their other keys, such as `tool_calls` and `name`, are for the chat
+    template. Raises GrpoError that names the source and the message."""
     messages = []
     for number, turn in enumerate(turns, 1):
-        where = f'{place}: column "{column}", message {number}'
-        for key in ("role", "content"):
+        where = f"{source}, message {number}"
+        calls = turn.get("tool_calls")
+        for key in ("role",) if calls else ("role", "content"):
             if key not in turn:
                 raise GrpoError(f"{where}: has no {key}; it has {', '.join(map(str, turn)) or 'nothing'}")
         if turn["role"] not in ROLES:
             raise GrpoError(f"{where}: role {shown(turn['role'])} is unknown; use {', '.join(ROLES)}")
-        if turn.get("tool_calls"):
-            raise GrpoError(f"{where}: has tool_calls, which would be missing in the prompt; write them as content")
-        messages.append({"role": turn["role"], "content": _text(turn["content"], where)})
-    if not any(message["content"].strip() for message in messages):
-        raise GrpoError(f'{place}: column "{column}" must have text; every message is empty')
+        others = {key: value for key, value in turn.items() if key not in ("role", "content") and value is not None}
+        if calls:
+            others["tool_calls"] = _calls(calls, turn["role"], where)
+        content = turn.get("content")
+        text = "" if content is None and calls else _text(content, where)
+        messages.append({"role": turn["role"], "content": text, **others})
     return messages
+
+
+def read_tools(value: Any, place: str) -> tuple[Mapping[str, Any], ...]:
+    """The schemas in a row's column `tools`: a list, or JSON of one, as in TRL; none where the row has none.
+
+    >>> read_tools('[{"type": "function", "function": {"name": "add", "strict": null}}]', "rows.jsonl:1")
+    ({'type': 'function', 'function': {'name': 'add'}},)
+    """
+    try:
+        schemas = json.loads(value) if isinstance(value, str) and value else value
+    except ValueError:  # border: a file people edit
+        schemas = value
+    if not schemas:
+        return ()
+    if not is_conversation(schemas) or not all(
+        isinstance(each.get("function", each).get("name"), str) for each in schemas
+    ):
+        raise GrpoError(f'{place}: column "tools" must be a list of JSON schemas of functions; got {shown(value)}')
+    return tuple(_without_none(each) for each in schemas)
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """The message's content, and its tool calls as JSON.
+
+    >>> message_text({"role": "assistant", "content": "", "tool_calls": [{"name": "add", "arguments": {"a": 1}}]})
+    '[{"name": "add", "arguments": {"a": 1}}]'
+    """
+    calls = json.dumps(message["tool_calls"], ensure_ascii=False) if message.get("tool_calls") else ""
+    return "\n".join(filter(None, (message["content"], calls)))
+
+
+def _calls(calls: Any, role: str, where: str) -> list[dict[str, Any]]:
+    """The calls with their arguments as objects, which chat templates expect; OpenAI's are JSON in a text.
+
+    >>> call = {"type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}, "id": None}
+    >>> _calls([call], "assistant", "rows.jsonl:1")
+    [{'type': 'function', 'function': {'name': 'add', 'arguments': {'a': 1}}}]
+    """
+    if role != "assistant":
+        raise GrpoError(f"{where}: has tool_calls, which only the assistant's messages have; remove them")
+    found = []
+    for call in calls if isinstance(calls, list | tuple) else [calls]:
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise GrpoError(f"{where}: tool_calls has {shown(call)}; write a list of objects with name and arguments")
+        arguments = function.get("arguments")
+        try:
+            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments or {}
+        except ValueError:  # border: a file people edit
+            raise GrpoError(f"{where}: tool_calls has arguments that are not JSON: {shown(arguments)}") from None
+        function = {**_without_none(function), "arguments": _without_none(arguments)}
+        found.append(function if "function" not in call else {**_without_none(call), "function": function})
+    return found
+
+
+def _without_none(value: Any) -> Any:
+    """Parquet and datasets give every object the keys of all others, with None where it has none."""
+    if isinstance(value, Mapping):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    return [_without_none(each) for each in value] if isinstance(value, list) else value
 
 
 def _text(content: Any, where: str) -> str:

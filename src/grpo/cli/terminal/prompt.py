@@ -16,6 +16,7 @@ from rich.text import Text
 from grpo.cli.terminal.group import FAINT, write_line
 from grpo.errors import one_line
 from grpo.model.prompt import decoded_runs, prompt_tokens
+from grpo.tasks.conversation import message_text
 from grpo.types import Problem
 
 MARKED = "bold cyan"
@@ -48,7 +49,7 @@ class ShownPrompt:
 
 def as_messages(problem: Problem) -> ShownPrompt:
     """The messages by role, or the plain text."""
-    turns = [[(f"{turn['role']}: ", True), (turn["content"], False)] for turn in problem.messages]
+    turns = [[(f"{turn['role']}: ", True), (message_text(turn), False)] for turn in problem.messages]
     return ShownPrompt(problem, turns or [[(problem.prompt, False)]])
 
 
