@@ -66,10 +66,12 @@ class Rows:
         rows.sort(key=lambda row: self.prompts.index(row.prompt))
         old = {row: i for i, row in enumerate(self.rows)}
         row_N = torch.tensor([old.get(row, -1) for row in rows])
-        prompt_N = torch.tensor([self.prompts.index(row.prompt) for row in rows])
+        prompts = list(dict.fromkeys(row.prompt for row in rows))
+        prompt_N = torch.tensor([prompts.index(row.prompt) for row in rows])
+        kept_P = torch.tensor([self.prompts.index(prompt) for prompt in prompts])
         for cache in self.caches:
-            cache.arrange(row_N, prompt_N)
-        self.rows, self.prompts = rows, list(dict.fromkeys(row.prompt for row in rows))
+            cache.arrange(row_N, prompt_N, kept_P)
+        self.rows, self.prompts = rows, prompts
 
     def check_step(self, windows: tuple[int | None, ...]) -> None:
         # As models hand them over: parts of one product, heads first by view alone.

@@ -2,13 +2,15 @@
 
 Each prompt is computed once per group. Its completions start from those keys and values, advance one token at a time,
 and leave the batch as they finish; others take their place when memory does not hold all at once. A schedule decides
-which completions run, and a decoding samples their tokens. docs/paths.md lists the ways of decoding, docs/rollout.md
-draws the schedule. Axis letters: types.py.
+which completions run, and a decoding samples their tokens. With episodes, a completion has several turns and reads an
+observation between them (rounds.py). docs/paths.md lists the ways of decoding, docs/rollout.md draws the schedule. Axis
+letters: types.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,9 +25,11 @@ from grpo.rollout.cpu.decoding import StepDecoding
 from grpo.rollout.decoding import Decoding
 from grpo.rollout.hf_generate import GenerateDecoding
 from grpo.rollout.noise import sampling_noise
-from grpo.rollout.protocol import Episodes, Sampling
+from grpo.rollout.protocol import Episodes, Play, Sampling
+from grpo.rollout.rounds import Rounds
 from grpo.rollout.schedule import BLOCK_TOKENS, TOKENS_BETWEEN_LOOKS, Room, Schedule, blocks_of
 from grpo.rollout.stop_strings import StopStrings
+from grpo.rollout.turns import TurnReader
 from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
@@ -62,32 +66,51 @@ class Engine:
         """The groups of `sample` as they are finished, by the number of their problem."""
         if not problems:  # a rank may have none
             return
+        if self.episodes is None:
+            yield from self._finished_groups(problems, group_size, sampling, None)
+            return
+        with closing(self.episodes.begin(problems, group_size, sampling)) as play:
+            yield from self._finished_groups(play.problems, group_size, sampling, play)
+
+    def _finished_groups(
+        self, problems: Sequence[Problem], group_size: int, sampling: Sampling, play: Play | None
+    ) -> Iterator[dict[int, Group]]:
         prompts = [self._prompt_tokens(problem, sampling.max_new_tokens) for problem in problems]
-        texts = self.policy.texts(prompts)
+        prompt_texts = self.policy.texts(prompts)
         stop = StopStrings(self.policy, sampling.stop) if sampling.stop else None
         lengths = [len(prompt) for prompt in prompts]
         self.measure(len(problems) * group_size, max(lengths), sampling)
         schedule = Schedule(lengths, group_size, sampling.max_new_tokens, self.room(lengths, group_size, sampling))
-        ended: list[int] = []
         decoding = self._decoding(schedule, problems, prompts, sampling, stop)
+        reader = TurnReader(decoding, self.policy, stop)
+        rounds = (
+            Rounds(play, schedule, decoding, reader, self.episodes.max_turn_tokens) if self.episodes and play else None
+        )
+        ended: list[int] = []
+        paused: dict[int, int] = {}
         while not schedule.done:
-            look = schedule.look(ended)
+            look = schedule.look(ended, paused)
             decoding.change(look)
             if look.finished:
-                completions = self._completions(decoding, look.finished, group_size, stop)
+                numbers = [p * group_size + i for p in look.finished for i in range(group_size)]
+                completions = rounds.completions(numbers) if rounds else _single_turns(reader, numbers)
                 yield {
                     p: Group(
                         problems[p],
                         prompts[p],
                         tuple(completions[i * group_size : (i + 1) * group_size]),
                         self.policy.version,
-                        prompt_text=texts[p],
+                        prompt_text=prompt_texts[p],
                     )
                     for i, p in enumerate(look.finished)
                 }
-            tokens = min(TOKENS_BETWEEN_LOOKS, schedule.left)
-            ended = decoding.decode(tokens) if look.running else []
-            schedule.advance(tokens)
+            if look.running:
+                tokens = min(TOKENS_BETWEEN_LOOKS, schedule.left)
+                turned = decoding.decode(tokens)
+                schedule.advance(tokens)
+                ended, paused = ([], rounds.answer(turned)) if rounds else (turned, {})
+            elif rounds and not schedule.done:
+                ended, paused = rounds.collect(), {}
 
     def measure(self, rows: int, prompt_tokens: int, sampling: Sampling) -> None:
         """Finds what memory holds, if it is not known yet, and keeps it for all later calls. `rows`: most completions
@@ -214,21 +237,9 @@ class Engine:
             self.graphs = held = GraphDecoding(self.policy, needed)
         return held
 
-    def _completions(
-        self, decoding: Decoding, problems: Sequence[int], group_size: int, stop: StopStrings | None
-    ) -> list[Completion]:
-        """The completions of these problems, which have all ended. They may be longer than `stop` allows."""
-        tokens_NL, logp_NL, length_N = decoding.read([p * group_size + i for p in problems for i in range(group_size)])
-        last_N = tokens_NL[np.arange(len(tokens_NL)), length_N - 1]
-        ended_N = np.isin(last_N, list(self.policy.end_tokens))
-        tokens_NL, text_length_N = tokens_NL.astype(np.int64), length_N - ended_N
-        if stop is not None:
-            text_length_N, cut_N = stop.cut(tokens_NL, text_length_N)
-            length_N, ended_N = np.where(cut_N, text_length_N, length_N), ended_N | cut_N
-        texts = self.policy.texts([row[:end] for row, end in zip(tokens_NL, text_length_N.tolist(), strict=True)])
-        return [
-            Completion(text, row[:length], logp[:length], "stop" if ended else "length")
-            for text, row, logp, length, ended in zip(
-                texts, tokens_NL, logp_NL, length_N.tolist(), ended_N.tolist(), strict=True
-            )
-        ]
+
+def _single_turns(reader: TurnReader, completions: Sequence[int]) -> list[Completion]:
+    return [
+        Completion(turn.text, turn.tokens, turn.logprobs, "stop" if turn.stopped else "length")
+        for turn in reader.read(completions)
+    ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from transformers import LogitsProcessor, StoppingCriteria
 
 from grpo.model.policy import Policy
+from grpo.rollout.decoding import Given
+from grpo.rollout.noise import give
 from grpo.rollout.protocol import Sampling
 from grpo.rollout.sampling import sample_token
 from grpo.rollout.schedule import Look
@@ -16,7 +18,10 @@ from grpo.rollout.stop_strings import StopStrings
 
 
 class GenerateDecoding:
-    """A `Decoding` that runs rows to their end: none is ever dropped, and none starts while others go on."""
+    """A `Decoding` that runs rows to the end of their turn: none is ever dropped, and none starts while others go on.
+
+    Rows keep no keys and values: each turn computes the prompt and all turns before it again.
+    """
 
     def __init__(
         self,
@@ -33,6 +38,10 @@ class GenerateDecoding:
         self.tokens_NL = np.zeros((N, L), dtype=np.int64)
         self.logp_NL = np.zeros((N, L), dtype=np.float32)
         self.length_N = np.zeros(N, dtype=np.int64)
+        self.start_N = torch.zeros(N, dtype=torch.int64, device=policy.device)
+        """Tokens before each completion's turn."""
+        self.limit_N = torch.full_like(self.start_N, L)
+        """Tokens at which the turn is cut."""
 
     def change(self, look: Look) -> None:
         self.running = look.running
@@ -43,8 +52,9 @@ class GenerateDecoding:
         if not rows:
             return rows
         sampler = _Sampler(self.noise_NL[rows], self.sampling)
+        stopping = _Stopping(sampler, self.start_N[rows], self.limit_N[rows], self.policy.end_tokens, self.stop)
         ids_NQ, mask_NQ = self._padded([self.prompts[completion // self.group_size] for completion in rows])
-        policy, end_tokens = self.policy, sorted(self.policy.end_tokens)
+        policy = self.policy
         with torch.autocast(policy.device.type, policy.compute, enabled=policy.compute is not None):
             policy.model.generate(
                 ids_NQ,
@@ -52,15 +62,19 @@ class GenerateDecoding:
                 max_new_tokens=self.sampling.max_new_tokens,
                 do_sample=False,
                 logits_processor=[sampler],
-                stopping_criteria=[_Stopping(sampler, self.stop)] if self.stop else None,
-                eos_token_id=end_tokens,
+                stopping_criteria=[stopping],
+                eos_token_id=None,  # a given end token ends nothing
                 pad_token_id=0,
             )
-        self.tokens_NL[rows] = tokens_NL = sampler.tokens_NL.cpu().numpy()
+        self.tokens_NL[rows] = sampler.tokens_NL.cpu().numpy()
         self.logp_NL[rows] = sampler.logp_NL.cpu().numpy()
-        ended_NL = np.isin(tokens_NL, end_tokens)
-        self.length_N[rows] = np.where(ended_NL.any(axis=1), ended_NL.argmax(axis=1) + 1, tokens_NL.shape[1])
+        self.length_N[rows] = stopping.length_N.cpu().numpy()
         return rows
+
+    def observe(self, given: Mapping[int, Given]) -> None:
+        give(self.noise_NL, {completion: row.tokens for completion, row in given.items()})
+        for completion, row in given.items():
+            self.start_N[completion], self.limit_N[completion] = len(row.tokens), row.limit
 
     def read(self, completions: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         index = list(completions)
@@ -101,10 +115,27 @@ class _Sampler(LogitsProcessor):
 
 
 class _Stopping(StoppingCriteria):
-    """Ends the loop of `generate` when every row has an end token or a stop string."""
+    """Ends the loop of `generate` when every row has sampled an end token or a stop string, or is at its limit."""
 
-    def __init__(self, sampler: _Sampler, stop: StopStrings):
-        self.sampler, self.stop = sampler, stop
+    def __init__(
+        self,
+        sampler: _Sampler,
+        start_N: torch.Tensor,
+        limit_N: torch.Tensor,
+        end_tokens: frozenset[int],
+        stop: StopStrings | None,
+    ):
+        self.sampler, self.start_N, self.limit_N, self.stop = sampler, start_N, limit_N, stop
+        self.end_tokens = torch.tensor(sorted(end_tokens), device=start_N.device)
+        self.length_N = torch.zeros_like(start_N)
+        """Tokens of each row that has ended; 0 for others."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **more: object) -> torch.Tensor:
-        return self.stop.ended(self.sampler.tokens_NL[:, : self.sampler.time])
+        sampler, time_N = self.sampler, torch.full_like(self.start_N, self.sampler.time)
+        tokens_NL, last = sampler.tokens_NL[:, : sampler.time], sampler.time - 1
+        ended_N = torch.isin(tokens_NL[:, last], self.end_tokens) & (sampler.noise_NL[:, last] >= 0)
+        ended_N |= time_N >= self.limit_N
+        if self.stop is not None:
+            ended_N |= self.stop.ended(tokens_NL, self.start_N, time_N)
+        self.length_N = torch.where(ended_N & (self.length_N == 0), time_N, self.length_N)
+        return self.length_N > 0

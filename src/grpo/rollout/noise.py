@@ -1,13 +1,17 @@
 """Sampling noise keyed by (seed, purpose, step, problem id, sample, position): counter-based, no generator state.
 
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), the same on every device.
+
+A negative entry of a noise table stands for a given token: -1 - token, exact in float32 below 2^24. The row takes that
+token at that place instead of sampling one.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 
 WORD = 0xFFFFFFFF
@@ -65,3 +69,24 @@ def sampling_noise(
     ]
     # A float32 holds 24 bits exactly, so every device makes the same number.
     return (philox(counter, key)[0] >> 8).float() * 2.0**-24
+
+
+def give(noise_NL: torch.Tensor, tokens: Mapping[int, np.ndarray]) -> None:
+    """Makes each of these rows take the given tokens at its first places.
+
+    >>> noise_NL = torch.full((2, 3), 0.5)
+    >>> give(noise_NL, {1: np.array([0, 7])})
+    >>> noise_NL.tolist()
+    [[0.5, 0.5, 0.5], [-1.0, -8.0, 0.5]]
+    """
+    codes_ML = np.zeros((len(tokens), max(map(len, tokens.values()), default=0)), np.float32)
+    for code_L, given in zip(codes_ML, tokens.values(), strict=True):
+        code_L[: len(given)] = -1.0 - given
+    index_M = torch.tensor(list(tokens), dtype=torch.int64, device=noise_NL.device)
+    codes, places = torch.from_numpy(codes_ML).to(noise_NL.device), slice(codes_ML.shape[1])
+    noise_NL[index_M, places] = torch.where(codes < 0, codes, noise_NL[index_M, places])
+
+
+def given_tokens(noise_N: torch.Tensor) -> torch.Tensor:
+    """The given tokens of negative entries; of no meaning for others."""
+    return (-1 - noise_N).long()

@@ -6,6 +6,8 @@ import math
 
 import torch
 
+from grpo.rollout.noise import given_tokens
+
 CHUNK = 256
 """Tokens per chunk. Cumulative sums are computed for one chunk per row: over a whole vocabulary of 49,152 tokens they
 would cost more than the probabilities."""
@@ -21,11 +23,15 @@ def sample_token(
     top_p: float = 1.0,
     min_p: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The next token of each row, from one uniform number each, and its log-probability.
+    """The next token of each row, from one uniform number each, and its log-probability. A negative number gives the
+    token (see noise.py).
 
     >>> logits = torch.tensor([[0.1, 0.2, 0.7]]).log()
     >>> [sample_token(logits, torch.tensor([u]), temperature=1.0)[0].item() for u in (0.0, 0.15, 0.95)]
     [0, 1, 2]
+    >>> token, logp = sample_token(logits, torch.tensor([-2.0]), temperature=1.0)
+    >>> token.item(), round(logp.exp().item(), 3)
+    (1, 0.2)
     """
     if temperature not in (0, 1):
         logits_NV = logits_NV / temperature
@@ -35,6 +41,7 @@ def sample_token(
     log_greatest_N = prob_NV.amax(dim=-1).log()
     greedy = temperature == 0
     token_N = logits_NV.argmax(dim=-1) if greedy else _inverse(_restrict(prob_NV, top_k, top_p, min_p), uniform_N)
+    token_N = torch.where(uniform_N < 0, given_tokens(uniform_N), token_N)
     return token_N, logits_NV.gather(1, token_N[:, None])[:, 0] - greatest_N + log_greatest_N
 
 

@@ -8,12 +8,16 @@ first token, and its noise, whose key is the completion, gives it the same token
 
 Completions start in order of their number, and the one dropped is the youngest. So among running and waiting
 completions a smaller number is always an earlier start: the order of numbers is the order of age, of the batch and of
-the queue. Axis letters: types.py.
+the queue.
+
+A row whose turn has ended is paused: it leaves the batch and keeps its blocks until it has been answered. Then it has
+ended, or goes on in the order of the numbers, before any completion starts. Paused rows are the first to be dropped,
+the youngest of them first; so running rows may be younger. Axis letters: types.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -41,10 +45,12 @@ class Look:
     started: tuple[int, ...]
     """Completions that start now; they are among `running`."""
     dropped: tuple[int, ...]
-    """Completions that lose their row now and start again later."""
+    """Completions that lose their keys and values now and start again later."""
     running: tuple[int, ...]
     finished: tuple[int, ...]
     """Problems all of whose completions have ended, the last of them since the look before."""
+    resumed: tuple[int, ...] = ()
+    """Paused completions that go on now with their keys and values; they are among `running`."""
 
 
 Tokens = TypeVar("Tokens", int, np.ndarray)
@@ -78,9 +84,12 @@ class Schedule:
             )
         self.group_size, self.new_tokens, self.room, self.ahead = group_size, new_tokens, room, ahead
         self.time_N = np.zeros(N, np.int32)
-        """Tokens that each row has sampled, as if none had ended; 0 for completions without a row."""
-        self._running_N = np.zeros(N, np.bool_)
-        self._ended_N = np.zeros(N, np.bool_)
+        """Tokens of each row, as if none had ended, and of each paused one; 0 for others."""
+        self._running_N, self._ended_N = np.zeros(N, np.bool_), np.zeros(N, np.bool_)
+        self._asked_N = np.zeros(N, np.bool_)
+        """Completions whose turn has ended, until they are answered."""
+        self._kept_N = np.zeros(N, np.bool_)
+        """Those, and answered ones, that are not in the batch and have keys and values."""
         self._sampled = self._ended_early = 0
         """Tokens that rows have sampled between looks, and completions that ended before the limit."""
         # Owners of blocks are the completions, then the prompts. Block 0 is a spare that nobody owns.
@@ -88,7 +97,7 @@ class Schedule:
         self._held_O = np.zeros(N + P, np.int64)
         self._table_OT = np.zeros((N + P, max(blocks, prompt_blocks)), np.int32)
         self.table_NT = self._table_OT[:N, :blocks]
-        """Blocks of each running completion, in order; 0 where it has none."""
+        """Blocks of each running or paused completion, in order; 0 where it has none."""
         self.prompt_table_PT = self._table_OT[N:, :prompt_blocks]
         """Blocks of each prompt that has rows; 0 where it has none."""
         self._prompt_blocks_P = blocks_of(np.array(prompt_tokens, np.int64))
@@ -103,45 +112,101 @@ class Schedule:
         """Most tokens that a row may still sample."""
         return int(self.new_tokens - self.time_N[self._running_N].min(initial=self.new_tokens))
 
-    def look(self, ended: Sequence[int]) -> Look:
-        """`ended`: completions whose end is new."""
+    def look(self, ended: Sequence[int], paused: Mapping[int, int] | None = None) -> Look:
+        """`ended`: completions whose end is new. `paused`: tokens of those whose turn has ended since the last look."""
         finished = self._end(np.array(ended, np.int64))
+        if paused:
+            self._pause(paused)
+        resumed: list[int] = []
+        started: list[int] = []
         dropped = self._grow()
-        started = [] if dropped else self._start()
-        return Look(tuple(started), tuple(dropped), tuple(np.flatnonzero(self._running_N).tolist()), tuple(finished))
+        if not dropped:
+            resumed, dropped = self._go_on()
+        if not dropped and not self._answered.any():
+            started = self._start()
+        running = np.flatnonzero(self._running_N).tolist()
+        return Look(tuple(started), tuple(dropped), tuple(running), tuple(finished), tuple(resumed))
+
+    def resume(self, answered: Sequence[int]) -> None:
+        """These completions, whose turn has ended, have another one."""
+        self._asked_N[answered] = False
 
     def advance(self, tokens: int) -> None:
         """Every row has sampled `tokens` more tokens."""
         self._sampled += tokens * int(self._running_N.sum())
         self.time_N[self._running_N] = np.minimum(self.time_N[self._running_N] + tokens, self.new_tokens)
 
+    @property
+    def _answered(self) -> np.ndarray:
+        """Completions that have another turn, and their keys and values."""
+        return self._kept_N & ~self._asked_N
+
+    def _pause(self, paused: Mapping[int, int]) -> None:
+        rows, tokens = np.array(list(paused)), np.array(list(paused.values()))
+        self._kept_N[rows] = kept = self._running_N[rows]  # not those dropped before their end was known
+        self._asked_N[rows], self._running_N[rows], self.time_N[rows] = True, False, kept * tokens
+
     def _end(self, ended: np.ndarray) -> list[int]:
         self._ended_early += int((self.time_N[ended] < self.new_tokens).sum())
-        self._ended_N[ended] = True
+        self._ended_N[ended], self._asked_N[ended] = True, False
         self._remove(ended)
         problems = np.unique(ended // self.group_size)
         return problems[self._ended_N.reshape(-1, self.group_size)[problems].all(axis=1)].tolist()
 
     def _grow(self) -> list[int]:
-        """Gives rows the blocks of their next tokens, and drops the youngest rows if there are too few blocks."""
+        """Gives rows the blocks of their next tokens. If there are too few, it drops the youngest paused rows, then the
+        youngest running ones."""
         rows = np.flatnonzero(self._running_N)
         needed = self._needed(self.time_N[rows])
         missing = np.maximum(needed - self._held_O[rows], 0)
+        dropped = self._drop_paused(int(missing.sum())) if missing.sum() > len(self._free) else []
         kept = len(rows)
         while missing[:kept].sum() > len(self._free):
             kept -= 1
             self._remove(rows[kept : kept + 1])
         self._give(rows[:kept], needed[:kept])
-        return rows[kept:].tolist()
+        return sorted([*dropped, *rows[kept:].tolist()])
+
+    def _go_on(self) -> tuple[list[int], list[int]]:
+        """Puts answered rows back into the batch, in order, while there are blocks of their next tokens. If nothing
+        runs, at least one goes on, and paused rows are dropped for it. Returns those that go on, and the dropped."""
+        rows, dropped = np.flatnonzero(self._answered), list[int]()
+        running = int(self._running_N.sum())
+        rows = rows[: self.room.rows - running]
+        if not len(rows):
+            return [], dropped
+        needed = self._needed(self.time_N[rows])
+        missing = np.maximum(needed - self._held_O[rows], 0)
+        if not running and missing[0] > len(self._free):
+            dropped = self._drop_paused(int(missing[0]), but=int(rows[0]))
+            rows, missing = rows[:1], missing[:1]
+        count = int(np.searchsorted(np.cumsum(missing), len(self._free), side="right"))
+        rows = rows[:count]
+        self._give(rows, needed[:count])
+        self._running_N[rows], self._kept_N[rows] = True, False
+        return rows.tolist(), dropped
+
+    def _drop_paused(self, blocks: int, but: int = -1) -> list[int]:
+        """Drops paused rows, the youngest first, until this number of blocks is free or none is left."""
+        dropped: list[int] = []
+        for row in np.flatnonzero(self._kept_N)[::-1].tolist():
+            if blocks <= len(self._free):
+                break
+            if row != but:
+                self._remove(np.array([row]))
+                dropped.append(row)
+        return sorted(dropped)
 
     def _start(self) -> list[int]:
         """Starts waiting completions while every row can keep its blocks and grow to its reserve.
 
-        So a start rarely ends in a drop. If nothing runs, at least one completion starts: a whole one fits.
+        So a start rarely ends in a drop. If nothing runs or is paused, at least one completion starts: a whole one
+        fits.
         """
-        N, rows = len(self.time_N), np.flatnonzero(self._running_N)
+        N, rows = len(self.time_N), np.flatnonzero(self._running_N | self._kept_N)
         reserved = np.maximum(self._held_O[rows], self._reserve(self.time_N[rows])).sum() + self._held_O[N:].sum()
-        waiting = np.flatnonzero(~(self._running_N | self._ended_N))[: self.room.rows - len(rows)]
+        waiting = np.flatnonzero(~(self._running_N | self._ended_N | self._kept_N | self._asked_N))
+        waiting = waiting[: self.room.rows - int(self._running_N.sum())]
         problems = waiting // self.group_size
         needed, reserve = self._needed(np.array([1])), self._reserve(np.array([1]))
         opens = (np.diff(problems, prepend=-1) != 0) & (self._held_O[N + problems] == 0)  # first row of its prompt
@@ -181,9 +246,10 @@ class Schedule:
 
     def _remove(self, completions: np.ndarray) -> None:
         """Takes rows out of the batch, and frees their blocks and those of prompts that have no rows left."""
-        self._running_N[completions], self.time_N[completions] = False, 0
+        self._running_N[completions], self._kept_N[completions], self.time_N[completions] = False, False, 0
         problems = np.unique(completions // self.group_size)
-        closed = problems[~self._running_N.reshape(-1, self.group_size)[problems].any(axis=1)]
+        with_keys_PG = (self._running_N | self._kept_N).reshape(-1, self.group_size)[problems]
+        closed = problems[~with_keys_PG.any(axis=1)]
         owners = np.concatenate([completions, len(self.time_N) + closed])
         blocks = self._table_OT[owners]
         self._free = np.concatenate([blocks[blocks > 0], self._free])

@@ -1,7 +1,7 @@
-"""Stop strings: texts that end a completion.
+"""Stop strings: texts that end a completion, or a turn of it.
 
-A completion ends with the first token at which its text contains a stop string, which it keeps, as with transformers'
-`StopStringCriteria`; but text of the prompt does not count. Sampling noise is keyed by position, so a completion that
+A turn ends with the first token at which its text contains a stop string, which it keeps, as with transformers'
+`StopStringCriteria`; but text before the turn does not count. Sampling noise is keyed by position, so a turn that
 is cut after sampling equals one that left the batch at once.
 """
 
@@ -21,31 +21,33 @@ class StopStrings:
         self.longest = 1 + max(len(string.encode()) for string in strings)
         """Most tokens that a stop string spans, and one before it: some tokenizers drop the first token's space."""
 
-    def cut(self, tokens_NL: np.ndarray, length_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The length of each completion up to and with its first stop string, and whether it has one."""
-        found_N = self._contained([row[:length] for row, length in zip(tokens_NL, length_N, strict=True)])
+    def cut(self, turns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """The length of each turn up to and with its first stop string, and whether it has one."""
+        length_N, found_N = np.array([len(turn) for turn in turns]), self._contained(turns)
         [index_F] = found_N.nonzero()
         # Bisection: the text up to `high` contains a stop string, the text before `low` does not.
         low_F, high_F = np.ones_like(index_F), length_N[index_F]
         while (low_F < high_F).any():
             middle_F = (low_F + high_F) // 2
-            has_F = self._contained([tokens_NL[i, :end] for i, end in zip(index_F, middle_F, strict=True)])
+            has_F = self._contained(
+                [turns[i][:end] for i, end in zip(index_F.tolist(), middle_F.tolist(), strict=True)]
+            )
             low_F, high_F = np.where(has_F, low_F, middle_F + 1), np.where(has_F, middle_F, high_F)
         cut_N = length_N.copy()
         cut_N[index_F] = high_F
         return cut_N, found_N
 
-    def ended(self, tokens_NL: torch.Tensor, new: int = 1, length_N: torch.Tensor | None = None) -> torch.Tensor:
-        """bool [N]: rows whose last `new` tokens complete a stop string. Without `length_N`, all rows are full.
+    def ended(self, tokens_NL: torch.Tensor, start_N: torch.Tensor, end_N: torch.Tensor, new: int = 1) -> torch.Tensor:
+        """bool [N]: rows whose last `new` tokens complete a stop string. A row's turn has the places from `start_N` to
+        before `end_N`.
 
-        Only the end of each row is decoded at first. A stop string that this misses is found by `cut`.
+        Only the end of each turn is decoded at first. A stop string that this misses is found by `cut`.
         """
-        rows = list(tokens_NL.cpu().numpy())
-        if length_N is not None:
-            rows = [row[:length] for row, length in zip(rows, length_N.tolist(), strict=True)]
-        ended_N = self._contained([row[-(self.longest + new - 1) :] for row in rows])
+        places = zip(tokens_NL.cpu().numpy(), start_N.tolist(), end_N.tolist(), strict=True)
+        turns = [row[start:end] for row, start, end in places]
+        ended_N = self._contained([turn[-(self.longest + new - 1) :] for turn in turns])
         [index_F] = ended_N.nonzero()
-        ended_N[index_F] = self._contained([rows[i] for i in index_F])
+        ended_N[index_F] = self._contained([turns[i] for i in index_F])
         return torch.from_numpy(ended_N).to(tokens_NL.device)
 
     def _contained(self, rows: Sequence[np.ndarray]) -> np.ndarray:

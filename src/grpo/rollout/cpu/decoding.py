@@ -1,12 +1,13 @@
 """Decoding with one call of the stock model per token: on a CPU, and on a GPU where CUDA graphs cannot be used.
 
-Rows that have ended stay in the batch until enough of them have: removing them copies the cache. Rows that start join
-the others at a look. Axis letters in addition to types.py: N completions of the call, M rows: those being decoded.
+Rows that have ended stay in the batch until enough of them have: removing them copies the cache. Rows that start or go
+on join the others at a look. What a row reads before its turn is decoded like what it samples, token by token. Axis
+letters in addition to types.py: N completions of the call, M rows: those being decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,8 +15,10 @@ import torch.nn.functional as F
 
 from grpo.model.packing import pack_prompts
 from grpo.model.policy import Policy
-from grpo.rollout.cpu.kv_cache import DecodeCache, PromptCache, RowCache, SharedPromptCache
+from grpo.rollout.cpu.kv_cache import DecodeCache, PromptCache, RowCache, SavedRows, SharedPromptCache
 from grpo.rollout.cpu.linear import sampling_layers
+from grpo.rollout.decoding import Given
+from grpo.rollout.noise import give
 from grpo.rollout.protocol import Sampling
 from grpo.rollout.sampling import sample_token
 from grpo.rollout.schedule import Look
@@ -47,6 +50,10 @@ class StepDecoding:
         self.tokens_NL = torch.zeros(N, L + 1, dtype=torch.int64, device=device)
         self.logp_NL = self.tokens_NL.to(torch.promote_types(policy.compute_dtype, torch.float32))
         self.length_N = torch.zeros(N, dtype=torch.int64, device=device)
+        self.start_N = torch.zeros_like(self.length_N)
+        """Tokens before each completion's turn."""
+        self.limit_N = torch.full_like(self.length_N, L)
+        """Tokens at which the turn is cut."""
         self.end_tokens = torch.tensor(sorted(policy.end_tokens), device=device)
 
         full_precision = device.type == "cpu" and policy.compute_dtype in (torch.float32, torch.float64)
@@ -63,14 +70,24 @@ class StepDecoding:
         self.active = 0
         self.ended: list[int] = []
         """Completions that have ended since the last report."""
+        self.keeps = False
+        """Whether rows whose turn has ended keep their keys and values."""
+        self.paused: dict[int, tuple[SavedRows, int] | None] = {}
+        """Their keys and values, by completion; None while the row is still in the batch."""
+        self.after: dict[int, int] = {}
+        """Tokens from which paused rows go on."""
 
     @torch.no_grad()
     def change(self, look: Look) -> None:
-        if look.started:
-            self._start(look)
+        for completion in look.dropped:
+            self.paused.pop(completion, None)
+        if look.started or look.resumed:
+            self._join(look)
         elif look.dropped:
             self.active_M &= ~torch.isin(self.completion_M, self._tensor(look.dropped))
-            self._compact()
+            self.active = int(self.active_M.sum())
+            if self.active:
+                self._compact()
 
     @torch.no_grad()
     def decode(self, tokens: int) -> list[int]:
@@ -87,26 +104,41 @@ class StepDecoding:
         ended, self.ended = self.ended, []
         return ended
 
+    def observe(self, given: Mapping[int, Given]) -> None:
+        self.keeps = True
+        self.paused = {completion: row for completion, row in self.paused.items() if completion in given}
+        self.after = {completion: row.after for completion, row in given.items()}
+        index = self._tensor(list(given))
+        give(self.noise_NL, {completion: row.tokens for completion, row in given.items()})
+        self.start_N[index] = self._tensor([len(row.tokens) for row in given.values()])
+        self.limit_N[index] = self._tensor([row.limit for row in given.values()])
+
     def read(self, completions: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         index = self._tensor(completions)
         results = self.tokens_NL[index, : self.new_tokens], self.logp_NL[index, : self.new_tokens], self.length_N[index]
         tokens_NL, logp_NL, length_N = (result.cpu().numpy() for result in results)
         return tokens_NL, logp_NL, length_N
 
-    def _start(self, look: Look) -> None:
-        """Computes prompts that the cache lacks, and the first token of every row that starts."""
-        started = set(look.started)
-        problems = list(dict.fromkeys(self._problem(completion) for completion in look.started))
+    def _join(self, look: Look) -> None:
+        """Puts rows that start or go on into the batch. Computes prompts that the cache lacks, and the first token of
+        every row that starts."""
+        self._save_paused()
+        joining = {*look.started, *look.resumed}
         row_of = {completion: row for row, completion in enumerate(self.completion_M.tolist())}
-        row_M = self._tensor([-1 if n in started else row_of[n] for n in look.running])
+        row_M = self._tensor([-1 if n in joining else row_of[n] for n in look.running])
+        if not look.started:
+            self._arrange(row_M, look.running, look.resumed)
+            return
+        problems = list(dict.fromkeys(self._problem(completion) for completion in look.started))
         with self.layers:
             if missing := [problem for problem in problems if problem not in self.last_hidden]:
                 self._compute_prompts(missing)
             logits_PV = self.policy.logits(torch.stack([self.last_hidden[problem] for problem in problems]))
-        self._arrange(row_M, look.running)
+        self._arrange(row_M, look.running, look.resumed)
         number = {problem: i for i, problem in enumerate(problems)}
-        prompt_of_started = self._tensor([number[self._problem(n)] for n in look.running if n in started])
-        self._sample((row_M < 0).nonzero()[:, 0], logits_PV[prompt_of_started])
+        prompt_of_started = self._tensor([number[self._problem(n)] for n in look.started])
+        rows = torch.isin(self.completion_M, self._tensor(look.started)).nonzero()[:, 0]
+        self._sample(rows, logits_PV[prompt_of_started])
 
     def _compute_prompts(self, problems: list[int]) -> None:
         prompts = PromptCache()
@@ -119,25 +151,57 @@ class StepDecoding:
 
     def _compact(self) -> None:
         """Removes the rows that have ended."""
+        self._save_paused()
         kept = self.active_M.nonzero()[:, 0]
         self._arrange(kept, self.completion_M[kept].tolist())
 
-    def _arrange(self, row_M: torch.Tensor, completions: Sequence[int]) -> None:
-        """Makes these completions the rows. `row_M`: the row of each up to now; -1: it starts."""
-        number = {problem: i for i, problem in enumerate(self.last_hidden)}
-        self.cache.arrange(row_M, self._tensor([number[self._problem(n)] for n in completions]))
-        self.last_hidden = {self._problem(n): self.last_hidden[self._problem(n)] for n in completions}
+    def _arrange(self, row_M: torch.Tensor, completions: Sequence[int], resumed: Sequence[int] = ()) -> None:
+        """Makes these completions the rows. `row_M`: the row of each up to now; -1: it starts or goes on again."""
+        before = {problem: i for i, problem in enumerate(self.last_hidden)}
+        problems = sorted({self._problem(n) for n in (*completions, *self.paused)})
+        number = {problem: i for i, problem in enumerate(problems)}
+        self.cache.arrange(
+            row_M,
+            self._tensor([number[self._problem(n)] for n in completions]),
+            self._tensor([before[problem] for problem in problems]),
+            max((self.after[n] - 1 for n in resumed), default=0),
+        )
+        self.last_hidden = {problem: self.last_hidden[problem] for problem in problems}
         self.completion_M = self._tensor(completions)
         self.token_M, self.time_M = (F.pad(x_M, (0, 1))[row_M] for x_M in (self.token_M, self.time_M))
         self.active_M = torch.ones_like(self.completion_M, dtype=torch.bool)
         self.active = len(completions)
+        self._restore(resumed)
+
+    def _save_paused(self) -> None:
+        """Saves the keys and values of paused rows that are still in the batch. The last token of a row has none."""
+        paused = [n for n, saved in self.paused.items() if saved is None]
+        if paused:
+            row_of = {completion: row for row, completion in enumerate(self.completion_M.tolist())}
+            saved = self.cache.save(self._tensor([row_of[n] for n in paused]), self.length_N[self._tensor(paused)] - 1)
+            self.paused |= {n: (saved, i) for i, n in enumerate(paused)}
+
+    def _restore(self, resumed: Sequence[int]) -> None:
+        """Gives rows that go on their keys and values, last token and time."""
+        row_of = {completion: row for row, completion in enumerate(self.completion_M.tolist())}
+        of_saved: dict[SavedRows, list[tuple[int, int]]] = {}
+        for n in resumed:
+            row = self.paused.pop(n)
+            assert row is not None
+            of_saved.setdefault(row[0], []).append((n, row[1]))
+        for saved, members in of_saved.items():
+            completions, index = (self._tensor(numbers) for numbers in zip(*members, strict=True))
+            rows, time = (self._tensor([of[n] for n, _ in members]) for of in (row_of, self.after))
+            self.cache.restore(rows, saved, index, time - 1)
+            self.token_M[rows], self.time_M[rows] = self.tokens_NL[completions, time - 1], time
 
     def _sample(self, rows: slice | torch.Tensor, logits_MV: torch.Tensor) -> None:
         """Samples the next token of these rows, and notes which of them it ends."""
         completion, time, settings = self.completion_M[rows], self.time_M[rows], self.sampling
+        noise = self.noise_NL[completion, time]
         token, logp = sample_token(
             logits_MV,
-            self.noise_NL[completion, time],
+            noise,
             settings.temperature,
             settings.top_k,
             settings.top_p,
@@ -145,12 +209,14 @@ class StepDecoding:
         )
         self.tokens_NL[completion, time], self.logp_NL[completion, time] = token, logp
         time = (time + 1).clamp(max=self.new_tokens)
-        ended = torch.isin(token, self.end_tokens) | (time == self.new_tokens)
+        ended = torch.isin(token, self.end_tokens) & (noise >= 0) | (time >= self.limit_N[completion])
         if self.stop is not None:
-            ended |= self.stop.ended(self.tokens_NL[completion, : int(time.max())], length_N=time)
+            ended |= self.stop.ended(self.tokens_NL[completion, : int(time.max())], self.start_N[completion], time)
         ended &= self.active_M[rows]
         self.length_N[completion[ended]] = time[ended]
-        self.ended += completion[ended].tolist()
+        self.ended += (new := completion[ended].tolist())
+        if self.keeps:
+            self.paused |= dict.fromkeys(new)
         self.token_M[rows], self.time_M[rows] = token, time
         self.active_M[rows] &= ~ended
         self.active = int(self.active_M.sum())

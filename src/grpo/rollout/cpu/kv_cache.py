@@ -5,7 +5,8 @@ group; `DecodeCache` copies them to every row, for 16-bit precisions. A GPU has 
 cache (`rollout/cuda/kv_cache.py`).
 
 All rows share one clock: with every token of the batch, own keys and values grow by one column. A row that starts late
-has a first column; it does not attend to the columns before it. Columns before the first of all rows are dropped.
+has a first column; it does not attend to the columns before it. Columns before the first of all rows are dropped. A row
+whose turn has ended can be saved, and restored when it goes on: its own columns then end with those of the others.
 
 Axis letters in addition to types.py: Q tokens of the longest prompt, H key heads, R query heads that share a key head,
 D head width, S keys (prompt and own) or own columns, J places for completions in a group.
@@ -14,6 +15,7 @@ D head width, S keys (prompt and own) or own columns, J places for completions i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +40,16 @@ class PromptCache:
         k_HPQD, v_HPQD = k_PHQD.transpose(0, 1), v_PHQD.transpose(0, 1)
         index = column_PQ[..., None].expand_as(k_HPQD)
         self.layers[layer] = (k_HPQD.gather(2, index), v_HPQD.gather(2, index))
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRows:
+    """Own keys and values of rows that have left the batch and may come back."""
+
+    layers: dict[int, KeysValues]
+    """Per layer [N, columns, H, D], aligned at the end; before a row's first column is what does not matter."""
+    columns_N: torch.Tensor
+    """Own columns of each row."""
 
 
 class RowCache(ABC):
@@ -77,22 +89,44 @@ class RowCache(ABC):
             held_k, held_v = self.prompts[layer]
             self.prompts[layer] = joined(held_k, k_HPQD), joined(held_v, v_HPQD)
 
-    def arrange(self, row_N: torch.Tensor, prompt_N: torch.Tensor) -> None:
-        """Makes these the rows: each with its row up to now, or -1 if it starts, and the number of its prompt.
+    def arrange(self, row_N: torch.Tensor, prompt_N: torch.Tensor, kept_P: torch.Tensor, columns: int = 0) -> None:
+        """Makes these the rows: each with its row up to now, or -1 if it starts or comes back, and its prompt.
 
-        The rows of a prompt are adjacent. Other rows leave, and prompts without rows.
+        `kept_P`: numbers up to now of the prompts that stay, in their new order; `prompt_N`: new numbers, in order.
+        Other rows and prompts leave. `columns`: own columns to have at least, for rows that come back.
         """
-        kept_P, group_N, counts_P = torch.unique_consecutive(prompt_N, return_inverse=True, return_counts=True)
         if not torch.equal(kept_P, torch.arange(len(self.lengths_P), device=kept_P.device)):
             for layer, (k_HPQD, v_HPQD) in self.prompts.items():
                 self.prompts[layer] = k_HPQD.index_select(1, kept_P), v_HPQD.index_select(1, kept_P)
             self.lengths_P = self.lengths_P[kept_P]
         first_N = F.pad(self.first_N, (0, 1), value=self.used)[row_N]  # -1: the column after those in use
         oldest = int(first_N.min())
-        capacity = self._capacity(self.used - oldest + 1)
-        self._move(row_N, group_N, counts_P, slice(oldest, self.used), capacity)
-        self.first_N, self.prompt_of_N = first_N - oldest, group_N
-        self.used, self.capacity, self.masks = self.used - oldest, capacity, {}
+        used = max(self.used - oldest, columns)
+        capacity = self._capacity(used + 1)
+        self._move(row_N, prompt_N, slice(oldest, self.used), used, capacity)
+        self.first_N, self.prompt_of_N = first_N + used - self.used, prompt_N
+        self.used, self.capacity, self.masks = used, capacity, {}
+
+    def save(self, row_N: torch.Tensor, columns_N: torch.Tensor) -> SavedRows:
+        """Copies the first own columns of these rows: `columns_N` of each."""
+        column_S = torch.arange(int(columns_N.max()), device=row_N.device)
+        column_NS = (column_S + (self.first_N[row_N] + columns_N - len(column_S))[:, None]).clamp(min=0)
+        at = row_N[:, None], slice(None), column_NS
+        return SavedRows(
+            {layer: (self._own(k)[at], self._own(v)[at]) for layer, (k, v) in self.rows.items()}, columns_N
+        )
+
+    def restore(self, row_N: torch.Tensor, saved: SavedRows, index_N: torch.Tensor, columns_N: torch.Tensor) -> None:
+        """Writes the first `columns_N` columns of saved rows to these rows, which `arrange` has made; they end at the
+        last column in use."""
+        width = int(columns_N.max())
+        self.first_N[row_N] = self.used - columns_N
+        for layer, (k, v) in self.rows.items():
+            for own, saved_NSHD in zip((k, v), saved.layers[layer], strict=True):
+                column_S = torch.arange(saved_NSHD.shape[1] - width, saved_NSHD.shape[1], device=row_N.device)
+                column_NS = (column_S - (saved.columns_N[index_N] - columns_N)[:, None]).clamp(min=0)
+                restored_NSHD = saved_NSHD[index_N[:, None], column_NS]
+                self._own(own)[row_N, :, self.used - width : self.used] = restored_NSHD.transpose(1, 2)
 
     def grow(self) -> None:
         """Adds a column for the next token. Call once per decoding step, before the model runs."""
@@ -112,10 +146,12 @@ class RowCache(ABC):
         return min(capacity, self.new_tokens) if columns <= self.new_tokens else capacity
 
     @abstractmethod
-    def _move(
-        self, row_N: torch.Tensor, group_N: torch.Tensor, counts_P: torch.Tensor, columns: slice, capacity: int
-    ) -> None:
-        """Moves rows as `arrange` says, with these own columns only. `group_N`: numbers of the prompts that stay."""
+    def _move(self, row_N: torch.Tensor, prompt_N: torch.Tensor, columns: slice, used: int, capacity: int) -> None:
+        """Moves rows as `arrange` says, with these own columns only, which become the last of `used`."""
+
+    @abstractmethod
+    def _own(self, rows: torch.Tensor) -> torch.Tensor:
+        """The own columns of all rows, as a view [N, H, S, D]."""
 
     @abstractmethod
     def attend(
@@ -148,24 +184,25 @@ class RowCache(ABC):
 class DecodeCache(RowCache):
     """A copy of its prompt's keys and values for every row, [N, H, Q + own columns, D]."""
 
-    def _move(
-        self, row_N: torch.Tensor, group_N: torch.Tensor, counts_P: torch.Tensor, columns: slice, capacity: int
-    ) -> None:
-        Q, used = self.prompt_columns, columns.stop - columns.start
+    def _move(self, row_N: torch.Tensor, prompt_N: torch.Tensor, columns: slice, used: int, capacity: int) -> None:
+        Q, first = self.prompt_columns, used - (columns.stop - columns.start)
 
         def moved(prompts_HPQD: torch.Tensor, old_NHSD: torch.Tensor | None) -> torch.Tensor:
             H, _, _, D = prompts_HPQD.shape
             new_NHSD = prompts_HPQD.new_empty(len(row_N), H, Q + capacity, D)
-            new_NHSD[:, :, :Q] = prompts_HPQD.transpose(0, 1)[group_N]
-            if old_NHSD is not None and used:
-                own_NHSD = old_NHSD[:, :, old_NHSD.shape[2] - self.capacity :]
-                new_NHSD[:, :, Q : Q + used] = own_NHSD[:, :, columns][row_N]
-                new_NHSD[row_N < 0, :, Q : Q + used] = 0  # masked, but 0 x NaN is NaN
+            new_NHSD[:, :, :Q] = prompts_HPQD.transpose(0, 1)[prompt_N]
+            new_NHSD[:, :, Q : Q + first] = 0
+            if old_NHSD is not None and first < used:
+                new_NHSD[:, :, Q + first : Q + used] = self._own(old_NHSD)[:, :, columns][row_N]
+                new_NHSD[row_N < 0, :, Q + first : Q + used] = 0  # masked, but 0 x NaN is NaN
             return new_NHSD
 
         for layer, (k_HPQD, v_HPQD) in self.prompts.items():
             old_k, old_v = self.rows.get(layer, (None, None))
             self.rows[layer] = moved(k_HPQD, old_k), moved(v_HPQD, old_v)
+
+    def _own(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows[:, :, rows.shape[2] - self.capacity :]
 
     def attend(
         self,
@@ -206,28 +243,32 @@ class SharedPromptCache(RowCache):
         """Row at each place (any row at an empty place); None: row i is at place i."""
         self.place_of_N: torch.Tensor | None = None
 
-    def _move(
-        self, row_N: torch.Tensor, group_N: torch.Tensor, counts_P: torch.Tensor, columns: slice, capacity: int
-    ) -> None:
-        N, used, number_N = len(row_N), columns.stop - columns.start, torch.arange(len(row_N), device=row_N.device)
+    def _move(self, row_N: torch.Tensor, prompt_N: torch.Tensor, columns: slice, used: int, capacity: int) -> None:
+        N, first = len(row_N), used - (columns.stop - columns.start)
 
         def moved(old_HNSD: torch.Tensor | None, prompts_HPQD: torch.Tensor) -> torch.Tensor:
             H, _, _, D = prompts_HPQD.shape
             new_HNSD = prompts_HPQD.new_empty(H, N, capacity, D)
-            if old_HNSD is not None and used:
-                new_HNSD[:, :, :used] = old_HNSD[:, :, columns].index_select(1, row_N.clamp(min=0))
-                new_HNSD[:, row_N < 0, :used] = 0  # masked, but 0 x NaN is NaN
+            new_HNSD[:, :, :first] = 0
+            if old_HNSD is not None and first < used:
+                new_HNSD[:, :, first:used] = old_HNSD[:, :, columns].index_select(1, row_N.clamp(min=0))
+                new_HNSD[:, row_N < 0, first:used] = 0  # masked, but 0 x NaN is NaN
             return new_HNSD
 
         for layer, (k_HPQD, v_HPQD) in self.prompts.items():
             old_k, old_v = self.rows.get(layer, (None, None))
             self.rows[layer] = moved(old_k, k_HPQD), moved(old_v, v_HPQD)
+        counts_P = torch.bincount(prompt_N, minlength=len(self.lengths_P))
         P, J = self.shape = len(counts_P), int(counts_P.max())
         self.row_at_PJ = self.place_of_N = None
         if N < P * J:
-            rank_N = number_N - (counts_P.cumsum(0) - counts_P)[group_N]
-            self.place_of_N = group_N * J + rank_N
+            number_N = torch.arange(N, device=row_N.device)
+            rank_N = number_N - (counts_P.cumsum(0) - counts_P)[prompt_N]
+            self.place_of_N = prompt_N * J + rank_N
             self.row_at_PJ = number_N.new_zeros(P * J).index_copy(0, self.place_of_N, number_N)
+
+    def _own(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows.transpose(0, 1)
 
     def attend(
         self,

@@ -1,14 +1,14 @@
 """Decoding on a GPU: one CUDA graph per batch size, replayed once per token.
 
 All tensors of a step have fixed addresses, so a step is captured once and replayed. Finished completions leave by
-compaction: active rows move to the front, keys and values stay in place, and a smaller graph takes over. The host reads
-the number of active rows one token late. Between two changes of the batch the number only falls, so a late number is
-safe, and the GPU never waits.
+compaction: active rows move to the front, keys and values stay in place, and a smaller graph takes over. A paused row
+leaves in the same way, keeps its blocks, and goes on where it was. The host reads the number of active rows one token
+late. Between two changes of the batch the number only falls, so a late number is safe, and the GPU never waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import groupby
@@ -27,7 +27,7 @@ from grpo.rollout.cuda.kv_cache import PREFILL_PROMPTS, KvCache
 from grpo.rollout.cuda.prefill import Prefill
 from grpo.rollout.cuda.sampler import TokenSampler
 from grpo.rollout.cuda.warmup import compile_kernels
-from grpo.rollout.decoding import Sampled
+from grpo.rollout.decoding import Given, Sampled
 from grpo.rollout.schedule import Look, Schedule
 from grpo.rollout.stop_strings import StopStrings
 
@@ -45,6 +45,8 @@ class GraphDecoding:
     schedule: Schedule
     prompts: Sequence[np.ndarray]
     lengths_P: np.ndarray
+    start_N: np.ndarray
+    """Tokens before each completion's turn."""
     stop: StopStrings | None
 
     def __init__(self, policy: Policy, capacity: Capacity):
@@ -92,6 +94,7 @@ class GraphDecoding:
             self.fused.refresh()
         self.schedule, self.prompts, self.stop = schedule, prompts, stop
         self.lengths_P = np.array([len(prompt) for prompt in prompts], dtype=np.int32)
+        self.start_N = np.zeros(len(noise_NL), dtype=np.int64)
         self.sampler.start(noise_NL, temperature)
         self.running = np.zeros(0, dtype=np.int64)
         self.computed = {}
@@ -104,7 +107,7 @@ class GraphDecoding:
         self.computed = {p: it for p, it in self.computed.items() if np.array_equal(it[1], schedule.prompt_table_PT[p])}
         if look.started:
             self._start(look.started)
-        if look.started or look.dropped:
+        if look.running and (look.started or look.dropped or look.resumed):
             self._fill(self.running, schedule.time_N[self.running])
             results, batch, count = self.sampler.results, self.batch, len(self.running)
             owner_B, time_B = batch.owner_B.long(), batch.time_B.long()
@@ -165,6 +168,10 @@ class GraphDecoding:
         ended, self.running = self.running[ended_R], self.running[~ended_R]
         return ended.tolist()
 
+    def observe(self, given: Mapping[int, Given]) -> None:
+        self.sampler.observe(given)
+        self.start_N[list(given)] = [len(row.tokens) for row in given.values()]
+
     def read(self, completions: Sequence[int]) -> Sampled:
         longest = int(self.length_N.numpy()[list(completions)].max())
         # These rows are final: a stream of its own reads them while further tokens are sampled.
@@ -177,14 +184,15 @@ class GraphDecoding:
         return self._recorded_event()
 
     def _leave_at(self, stop: StopStrings, tokens: int) -> None:
-        """Ends the completions with a stop string in their last tokens; the next step compacts them away."""
+        """Ends the turns with a stop string in their last tokens; the next step compacts their rows away."""
         results, batch, lengths = self.sampler.results, self.batch, self.length_N.numpy()
         going_on = self.running[lengths[self.running] == 0]
         if not len(going_on):
             return
         times = np.minimum(self.schedule.time_N[going_on] + tokens, results.tokens_NL.shape[1])
         index_M, time_M = (torch.from_numpy(x).to(batch.owner_B.device) for x in (going_on, times.astype(np.int32)))
-        found_M = stop.ended(results.tokens_NL[index_M, : int(times.max())], tokens + 1, time_M)
+        start_M = torch.from_numpy(self.start_N[going_on])
+        found_M = stop.ended(results.tokens_NL[index_M, : int(times.max())], start_M, time_M, tokens + 1)
         # A row may have ended since the lengths were copied.
         length_M = results.length_N[index_M]
         results.length_N[index_M] = torch.where(found_M & (length_M == 0), time_M, length_M)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,8 @@ import torch
 from grpo.model.policy import Policy
 from grpo.rollout.cuda import kernels
 from grpo.rollout.cuda.batch import Capacity, DecodeBatch
+from grpo.rollout.decoding import Given
+from grpo.rollout.noise import give
 
 
 @dataclass(eq=False)
@@ -22,9 +24,9 @@ class Results:
     tokens_NL: torch.Tensor
     logp_NL: torch.Tensor
     length_N: torch.Tensor
-    """0 until the completion ends."""
+    """0 until the completion, or its turn, ends."""
     limit_N: torch.Tensor
-    """Most tokens of each."""
+    """Tokens of each at which it is cut."""
     ends: torch.Tensor
     """End tokens."""
 
@@ -51,6 +53,16 @@ class TokenSampler:
         self.results.noise_NL[:N, :L].copy_(noise_NL)
         self.results.length_N.zero_()
         self.results.limit_N.fill_(L)
+
+    def observe(self, given: Mapping[int, Given]) -> None:
+        """Another turn of these completions."""
+        results = self.results
+        index, limit = (
+            torch.tensor(values, device=results.limit_N.device)
+            for values in (list(given), [row.limit for row in given.values()])
+        )
+        give(results.noise_NL, {completion: row.tokens for completion, row in given.items()})
+        results.length_N[index], results.limit_N[index] = 0, limit.int()
 
     def sample(self, logits_UV: torch.Tensor, source_B: torch.Tensor, batch: DecodeBatch) -> None:
         """The next token of every row; row b reads the logits at source_B[b]."""

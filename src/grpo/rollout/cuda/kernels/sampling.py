@@ -50,10 +50,15 @@ def _pick(
     # Greedy: the part, then the token, with the greatest logit; the first of several.
     inverse_temperature = tl.load(inverse_temperature_ptr)
     greedy = inverse_temperature == 0
-    target = tl.load(noise_ptr + owner * new_tokens + time) * total
+    # A negative number gives the token (see noise.py).
+    noise = tl.load(noise_ptr + owner * new_tokens + time)
+    given = noise < 0
+    given_token = (-1 - noise).to(tl.int32)
+    target = noise * total
     last = tl.max(tl.where(masses > 0, part, 0))
     drawn_part = tl.minimum(tl.sum((tl.cumsum(masses, 0) <= target).to(tl.int32)), last)
-    chosen_part = tl.where(greedy, tl.min(tl.where(tops == top, part, PARTS)), drawn_part)
+    sampled_part = tl.where(greedy, tl.min(tl.where(tops == top, part, PARTS)), drawn_part)
+    chosen_part = tl.where(given, given_token // BLOCK, sampled_part)
     rest = target - tl.sum(tl.where(part < chosen_part, masses, 0.0))
     column = chosen_part * BLOCK + tl.arange(0, BLOCK)
     logit = tl.load(logits_ptr + source * V + column, column < V, float("-inf")).to(tl.float32)
@@ -61,13 +66,14 @@ def _pick(
     weight = tl.exp(logit - top)
     last_token = tl.max(tl.where(weight > 0, column, 0))
     drawn = tl.minimum(chosen_part * BLOCK + tl.sum((tl.cumsum(weight, 0) <= rest).to(tl.int32)), last_token)
-    token = tl.where(greedy, tl.min(tl.where(logit == top, column, V - 1)), drawn)
+    sampled = tl.where(greedy, tl.min(tl.where(logit == top, column, V - 1)), drawn)
+    token = tl.where(given, given_token, sampled)
     logp = tl.sum(tl.where(column == token, logit, 0.0)) - top - tl.log(total)
     active = tl.load(active_ptr + row)
     if active:
         ended = time + 1 >= tl.load(limit_ptr + owner)
         for i in tl.static_range(ENDS):
-            ended = ended | (token == tl.load(ends_ptr + i))
+            ended = ended | ((token == tl.load(ends_ptr + i)) & (noise >= 0))
         tl.store(token_ptr + row, token)
         tl.store(time_ptr + row, time + 1)
         tl.store(tokens_ptr + owner * new_tokens + time, token)
@@ -86,6 +92,7 @@ def sample_tokens(
     scratch: Scratch,
 ) -> None:
     """Samples the next token of every active row by inverse transform with its noise, and stores its log-probability.
+    A row with a given token takes that one, which ends it only at its limit.
 
     Row b reads the logits at source_B[b], once and without a copy. `inverse_temperature` is read on the GPU, so one
     graph serves every temperature; 0 takes the likeliest token, with its log-probability at temperature 1.
