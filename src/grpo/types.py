@@ -1,8 +1,9 @@
 """The data of a training step. Every stage of the loop returns new objects with more fields filled.
 
 Axis letters, here and in all tensor code:
-P problems (groups)   G completions of a group   N completions   L tokens of a completion   V vocabulary
-T packed tokens   A all completion tokens of a batch, one after another   C width of a hidden state
+P problems (groups)   G completions of a group   N completions   L tokens that a completion sampled   V vocabulary
+E tokens of an episode: those that a completion sampled, and those that it read in between   T packed tokens
+A all sampled tokens of a batch, one after another   C width of a hidden state
 """
 
 from __future__ import annotations
@@ -174,6 +175,11 @@ class Completion:
         return len(self.tokens)
 
     @property
+    def truncated(self) -> bool:
+        """Whether a limit ended it: of tokens, turns, calls or seconds."""
+        return self.finish != "stop"
+
+    @property
     def turn_ends(self) -> list[int]:
         """Tokens that it had sampled at the end of each of its turns.
 
@@ -184,8 +190,13 @@ class Completion:
         return sorted({seen.after for seen in self.observations} - {0} | {len(self.tokens)})
 
     @property
+    def sequence_length(self) -> int:
+        """Tokens of `sequence`."""
+        return len(self.tokens) + sum(len(seen.tokens) for seen in self.observations)
+
+    @property
     def sequence(self) -> np.ndarray:
-        """int64: the tokens that it sampled and those that it read, in order.
+        """int64 [E]: the tokens that it sampled and those that it read, in order.
 
         >>> read = Observation(after=2, tokens=np.array([8, 9]), text="")
         >>> done = Completion("", np.array([1, 2, 3]), np.zeros(3), "stop", observations=(read,))
@@ -199,7 +210,7 @@ class Completion:
 
     @property
     def sampled(self) -> np.ndarray:
-        """bool: which tokens of `sequence` it sampled."""
+        """bool [E]: which tokens of `sequence` it sampled."""
         places = [seen.after for seen in self.observations for _ in seen.tokens]
         return np.insert(np.ones(len(self.tokens), dtype=bool), places, False)
 
@@ -259,11 +270,11 @@ class Batch:
     layout: PackedLayout
     """Which tokens attend to which."""
     source_A: torch.Tensor
-    """Index into T of the hidden state that predicts each completion token (the shift by one)."""
+    """Index into T of the hidden state that predicts each sampled token (the shift by one)."""
     target_A: torch.Tensor
-    """The completion tokens."""
+    """The sampled tokens."""
     mask_NL: torch.Tensor
-    """bool: True where a completion has a token. Its True entries, row by row, are the axis A."""
+    """bool: True where a completion sampled a token. Its True entries, row by row, are the axis A."""
     advantages_NL: torch.Tensor
     sampler_logp_NL: torch.Tensor
     old_logp_NL: torch.Tensor | None

@@ -13,7 +13,7 @@ from grpo.model.critic import Critic
 from grpo.model.policy import Policy
 from grpo.training.annotations import Annotations
 from grpo.training.loop import accumulate_gradients
-from grpo.types import Completion, Group, Problem
+from grpo.types import Completion, Group, Observation, Problem
 
 
 def random_groups(seed: int = 0, groups: int = 4, group_size: int = 5, end: int = 1) -> list[Group]:
@@ -41,6 +41,22 @@ def random_groups(seed: int = 0, groups: int = 4, group_size: int = 5, end: int 
             0,
         )
         for i in range(groups)
+    ]
+
+
+def random_episodes(seed: int = 0, groups: int = 4, group_size: int = 5) -> list[Group]:
+    """The random groups, whose completions read up to three observations: before their first token, between two, and
+    after their last. Some read nothing, and some observations have no tokens."""
+    rng = np.random.default_rng([seed, 1])
+
+    def observed(completion: Completion) -> Completion:
+        places = sorted(rng.choice(len(completion) + 1, min(len(completion) + 1, int(rng.integers(4))), replace=False))
+        seen = tuple(Observation(int(after), rng.integers(2, 48, int(rng.integers(5))), "") for after in places)
+        return replace(completion, observations=seen)
+
+    return [
+        replace(group, completions=tuple(map(observed, group.completions)))
+        for group in random_groups(seed, groups, group_size)
     ]
 
 

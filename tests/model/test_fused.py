@@ -21,7 +21,7 @@ from grpo.model.optimizer import make_optimizer, take_step
 from grpo.model.packing import pack
 from grpo.model.policy import Policy, logprobs
 from grpo.training.preflight import model_assumptions
-from helpers.groups import random_groups
+from helpers.groups import random_episodes, random_groups
 from helpers.policies import random_policy
 
 pytest.importorskip("triton")
@@ -197,8 +197,8 @@ def test_attention_of_a_group_is_that_of_its_sequences_one_by_one(
 
     prompts = [places[:n] for places, n in zip(layout.prompt_places_PQ, layout.prompt_lengths_P, strict=True)]
     pieces = [(prompt, see(prompt, prompt)) for prompt in prompts]
-    for places, mask, prompt in zip(layout.places_NL, batch.mask_NL, layout.prompt_of_N, strict=True):
-        own = places[mask]
+    for places, prompt in zip(layout.places_NE, layout.prompt_of_N, strict=True):
+        own = places[places > 0]
         pieces.append((own, see(own, torch.cat([prompts[prompt], own]))))
     for places, mixed in pieces:
         expected = expected.index_put((places,), mixed)
@@ -230,7 +230,8 @@ def test_parts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 def loss_and_gradients(policy: Policy, budget: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """A loss with a part for every token's log-probability and entropy, over micro-batches."""
     losses = []
-    groups = random_groups(groups=2, group_size=3) if DEVICE == "cpu" else random_groups()  # the interpreter is slow
+    # With observations in between; few of them for the interpreter, which is slow.
+    groups = random_episodes(groups=2, group_size=3) if DEVICE == "cpu" else random_episodes()
     for batch in pack(groups, budget, policy.device):
         logp_NL, entropy_NL = logprobs(policy, batch, 0.8)
         losses.append((batch.advantages_NL * logp_NL).sum() + 0.3 * (entropy_NL * batch.mask_NL).sum())

@@ -206,7 +206,7 @@ def model_findings(name: str, groups: Sequence[Group]) -> dict[str, Any]:
         **asdict(Values.of(completions)),
         "std": pstdev(rewards) if rewards else None,
         "groups_with_signal": sum(len(set(each)) > 1 for each in by_group),
-        "truncated": fmean(done.finish == "length" for done in completions),
+        "truncated": fmean(done.truncated for done in completions),
         "faults": faults_of(completions)[0],
     }
 

@@ -169,7 +169,7 @@ def check_with_model(task: Task, model: str, groups: Sequence[Group]) -> tuple[d
         "pass_rate": sum(right) / len(completions),
         "low": low,
         "high": high,
-        "truncated": sum(completion.finish == "length" for completion in completions) / len(completions),
+        "truncated": sum(completion.truncated for completion in completions) / len(completions),
         "zero_signal": {size: zero_signal_share(right, group_size, size) for size in sizes},
     }
     row |= trait_shares(completions)

@@ -36,7 +36,7 @@ class Loss(Named):
     overlong: float = 0.0
     """Length penalty that rises from 0 to 1 over this last share of max_new_tokens; 0: off."""
     mask_truncated: bool = False
-    """Leave completions that were truncated at max_new_tokens out of the loss."""
+    """Leave truncated completions out of the loss: those that ended at a limit, such as max_new_tokens."""
     dynamic_sampling: float = 1.0
     """Replace groups without signal until dynamic_sampling x prompts_per_step groups were drawn; 1: off."""
     ratio: Literal["token", "sequence", "product"] = "token"

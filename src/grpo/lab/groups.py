@@ -33,7 +33,7 @@ def kind_of(rewards: Sequence[float | None], finishes: Sequence[str], correct: S
     verdicts = set(correct)
     if verdicts == {True}:
         return "all_right"
-    if set(finishes) == {"length"}:
+    if "stop" not in finishes:
         return "cut_off"
     return "all_wrong" if verdicts == {False} else "equal"
 

@@ -17,7 +17,7 @@ FILTERS = {
     "right": "correct",
     "wrong": "NOT correct",
     "unscored": "reward IS NULL",
-    "cut": "finish = 'length'",
+    "cut": "finish != 'stop'",
     "above": "advantage > 0",
     "below": "advantage < 0",
     "level": "advantage = 0",

@@ -37,7 +37,7 @@ def _budget(run: Run, step: int) -> dict[str, Any]:
         "groups": len(by_group),
         **kinds,
         "completions": len(completions),
-        "truncated": sum(row["finish"] == "length" for row in completions),
+        "truncated": sum(row["finish"] != "stop" for row in completions),
         "tokens": sum(row["length"] for row in completions),
         "gradient_tokens": sum(row["length"] for row in completions if row["advantage"]),
     }

@@ -153,7 +153,7 @@ class Credited:
         self.rewards_PG = torch.tensor(rewards, dtype=torch.float64).reshape(self.shape)
         self.valid_PG = ~self.rewards_PG.isnan()
         self.lengths_PG = torch.tensor([len(done) for done in completions]).reshape(self.shape)
-        left_out = [loss.mask_truncated and done.finish == "length" for done in completions]
+        left_out = [loss.mask_truncated and done.truncated for done in completions]
         self.counts_PG = self.valid_PG & ~torch.tensor(left_out).reshape(self.shape)
         self.denominator = denominator(self.lengths_PG[self.valid_PG], loss.aggregate, config.max_new_tokens)
         self.weights_PG = self._push()

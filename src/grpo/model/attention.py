@@ -60,14 +60,14 @@ class PackedLayout:
     """[prompt 1]…[prompt P][c1]…[cN] in one row. A prompt attends to itself, a completion to its prompt and itself.
 
     Linear layers run on the packed row, without padding. Only attention lays tokens out as grids of prompts [P, Q] and
-    completions [N, L], so that one fused call serves all groups.
+    completions [N, E], so that one fused call serves all groups.
     """
 
     prompt_places_PQ: torch.Tensor
     """Index into T of each prompt token; 0 beyond the prompt's end."""
     prompt_lengths_P: torch.Tensor
-    places_NL: torch.Tensor
-    """Index into T of each completion token; 0 beyond its end."""
+    places_NE: torch.Tensor
+    """Index into T of each token of a completion's sequence; 0, which is a prompt's token, beyond its end."""
     prompt_of_N: torch.Tensor
     restore_T: torch.Tensor
     """Index of each packed token's output in the two grids, flattened and concatenated."""
@@ -104,20 +104,20 @@ class PackedLayout:
         )
         outputs = [out_PHQD.transpose(1, 2).reshape(-1, heads * width)]
 
-        if self.places_NL.numel():
-            q_NHLD = _grid(q_TC, self.places_NL, width)
+        if self.places_NE.numel():
+            q_NHED = _grid(q_TC, self.places_NE, width)
             k_NHSD, v_NHSD = (
-                torch.cat([prompt_PHQD[self.prompt_of_N], _grid(own_TC, self.places_NL, width)], dim=2)
+                torch.cat([prompt_PHQD[self.prompt_of_N], _grid(own_TC, self.places_NE, width)], dim=2)
                 for prompt_PHQD, own_TC in ((k_PHQD, k_TC), (v_PHQD, v_TC))
             )
-            out_NHLD = F.scaled_dot_product_attention(
-                q_NHLD,
+            out_NHED = F.scaled_dot_product_attention(
+                q_NHED,
                 _per_head(k_NHSD, heads),
                 _per_head(v_NHSD, heads),
                 attn_mask=self._completion_mask(window),
                 scale=scaling,
             )
-            outputs.append(out_NHLD.transpose(1, 2).reshape(-1, heads * width))
+            outputs.append(out_NHED.transpose(1, 2).reshape(-1, heads * width))
         return F.embedding(self.restore_T, torch.cat(outputs)).view(1, -1, heads, width)
 
     def _prompt_mask(self, window: int) -> torch.Tensor:
@@ -126,21 +126,21 @@ class PackedLayout:
         return (distance_QQ >= 0) & (distance_QQ < window)
 
     def _completion_mask(self, window: int | None) -> torch.Tensor:
-        """bool [N, 1, L, S]; made once per layout for all layers."""
+        """bool [N, 1, E, S]; made once per layout for all layers."""
         if window not in self.masks:
-            (N, L), Q = self.places_NL.shape, self.prompt_places_PQ.shape[1]
+            (N, E), Q = self.places_NE.shape, self.prompt_places_PQ.shape[1]
             prompt_length_N11 = self.prompt_lengths_P[self.prompt_of_N][:, None, None]
-            place_Q, place_L = (torch.arange(n, device=self.places_NL.device) for n in (Q, L))
+            place_Q, place_E = (torch.arange(n, device=self.places_NE.device) for n in (Q, E))
             # A completion's positions start at its prompt's length, regardless of the grid's column.
-            key_position_N1S = torch.cat([place_Q.expand(N, 1, Q), prompt_length_N11 + place_L], dim=2)
-            query_position_NL1 = prompt_length_N11 + place_L[:, None]
+            key_position_N1S = torch.cat([place_Q.expand(N, 1, Q), prompt_length_N11 + place_E], dim=2)
+            query_position_NE1 = prompt_length_N11 + place_E[:, None]
             in_prompt_N1Q = place_Q < prompt_length_N11
-            exists_N1S = torch.cat([in_prompt_N1Q, torch.ones_like(in_prompt_N1Q[:, :, :1]).expand(N, 1, L)], dim=2)
-            distance_NLS = query_position_NL1 - key_position_N1S
-            mask_NLS = exists_N1S & (distance_NLS >= 0)
+            exists_N1S = torch.cat([in_prompt_N1Q, torch.ones_like(in_prompt_N1Q[:, :, :1]).expand(N, 1, E)], dim=2)
+            distance_NES = query_position_NE1 - key_position_N1S
+            mask_NES = exists_N1S & (distance_NES >= 0)
             if window is not None:
-                mask_NLS &= distance_NLS < window
-            self.masks[window] = mask_NLS[:, None]
+                mask_NES &= distance_NES < window
+            self.masks[window] = mask_NES[:, None]
         return self.masks[window]
 
 

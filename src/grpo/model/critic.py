@@ -35,7 +35,7 @@ class Critic:
         self.optimizer = AdamW(self.named_parameters(), settings, world, shard, held_weights(body))
 
     def values(self, batch: Batch, hidden_AC: torch.Tensor | None = None) -> torch.Tensor:
-        """Value before each completion token, [N, L], from the hidden state that predicts the token."""
+        """Value before each sampled token, [N, L], from the hidden state that predicts the token."""
         hidden_AC = predicting_states(self.body, batch) if hidden_AC is None else hidden_AC
         values_A = self.head(hidden_AC.to(self.head.weight.dtype))[:, 0]
         return torch.zeros_like(batch.sampler_logp_NL, dtype=values_A.dtype).masked_scatter(batch.mask_NL, values_A)

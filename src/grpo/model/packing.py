@@ -1,4 +1,7 @@
-"""Groups to tensors: packing, the shift by one token, and masks happen only here."""
+"""Groups to tensors: packing, the shift by one token, and masks happen only here.
+
+A completion's row is its whole sequence: what it sampled, and what it read in between. Only sampled tokens are targets.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def pack(
 
 def longest_row(groups: Sequence[Group]) -> int:
     """Tokens of the longest completion with its prompt: some micro-batch has at least as many."""
-    return max((len(g.prompt_tokens) + len(done) for g in groups for done in g.completions), default=0)
+    return max((len(g.prompt_tokens) + done.sequence_length for g in groups for done in g.completions), default=0)
 
 
 def _pieces(group: Group, token_budget: int, padded: bool) -> Iterator[tuple[Group, Size]]:
@@ -67,7 +70,8 @@ def _pieces(group: Group, token_budget: int, padded: bool) -> Iterator[tuple[Gro
     part: list[Completion] = []
     size = prompt
     for completion in group.completions:
-        one = Size(tokens=len(completion), rows=1, longest_completion=len(completion))
+        length = completion.sequence_length
+        one = Size(tokens=length, rows=1, longest_completion=length)
         if part and size.plus(one).computed(padded) > token_budget:
             yield _with_completions(group, part), size
             part, size = [], prompt
@@ -83,7 +87,7 @@ def _with_completions(group: Group, completions: Sequence[Completion]) -> Group:
 
 def _pack(groups: Sequence[Group], device: str | torch.device) -> Batch:
     completions = [completion for group in groups for completion in group.completions]
-    rows = [*(group.prompt_tokens for group in groups), *(completion.tokens for completion in completions)]
+    rows = [*(group.prompt_tokens for group in groups), *(completion.sequence for completion in completions)]
     length, start = _lengths_and_starts(rows)
     P, counts = len(groups), [len(group.completions) for group in groups]
     prompt_of_N = np.repeat(np.arange(P), counts)
@@ -91,10 +95,11 @@ def _pack(groups: Sequence[Group], device: str | torch.device) -> Batch:
     length_N, start_N = length[P:], start[P:]
 
     prompt_places_PQ, prompt_mask_PQ = _places(prompt_start_P, prompt_length_P)
-    places_NL, mask_NL = _places(start_N, length_N)
+    places_NE, exists_NE = _places(start_N, length_N)
     # A completion's first token is predicted at its prompt's last token, every other at the token before it.
     last_prompt_place_N = (prompt_start_P + prompt_length_P - 1)[prompt_of_N]
-    source_NL = np.concatenate([last_prompt_place_N[:, None], places_NL[:, :-1]], axis=1)
+    source_NE = np.concatenate([last_prompt_place_N[:, None], places_NE[:, :-1]], axis=1)
+    sampled_NE, mask_NL = _sampled(completions, exists_NE)
 
     # Positions of a completion start at its prompt's length.
     first_position = np.zeros(len(rows), dtype=np.int64)
@@ -104,7 +109,7 @@ def _pack(groups: Sequence[Group], device: str | torch.device) -> Batch:
 
     restore_T = np.empty(len(tokens_T), dtype=np.int64)
     restore_T[prompt_places_PQ[prompt_mask_PQ]] = np.flatnonzero(prompt_mask_PQ)
-    restore_T[places_NL[mask_NL]] = prompt_mask_PQ.size + np.flatnonzero(mask_NL)
+    restore_T[places_NE[exists_NE]] = prompt_mask_PQ.size + np.flatnonzero(exists_NE)
 
     def tensor(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
@@ -128,13 +133,13 @@ def _pack(groups: Sequence[Group], device: str | torch.device) -> Batch:
         layout=PackedLayout(
             prompt_places_PQ=tensor(prompt_places_PQ),
             prompt_lengths_P=tensor(prompt_length_P),
-            places_NL=tensor(places_NL),
+            places_NE=tensor(places_NE),
             prompt_of_N=tensor(prompt_of_N),
             restore_T=tensor(restore_T),
             segments=Segments.of(prompt_length_P, length_N, counts, device),
         ),
-        source_A=tensor(source_NL[mask_NL]),
-        target_A=tensor(tokens_T[places_NL[mask_NL]]),
+        source_A=tensor(source_NE[sampled_NE]),
+        target_A=tensor(tokens_T[places_NE[sampled_NE]]),
         mask_NL=tensor(mask_NL),
         advantages_NL=torch.zeros_like(sampler_logp_NL) if advantages_NL is None else advantages_NL,
         sampler_logp_NL=sampler_logp_NL,
@@ -143,6 +148,16 @@ def _pack(groups: Sequence[Group], device: str | torch.device) -> Batch:
         values_NL=grid("values"),
         returns_NL=grid("returns"),
     )
+
+
+def _sampled(completions: Sequence[Completion], exists_NE: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which tokens of the episodes were sampled, [N, E]; and the mask of the sampled tokens only, [N, L]."""
+    if not any(completion.observations for completion in completions):
+        return exists_NE, exists_NE
+    sampled_NE = exists_NE.copy()
+    sampled_NE[exists_NE] = np.concatenate([completion.sampled for completion in completions])
+    length_N = sampled_NE.sum(axis=1)
+    return sampled_NE, np.arange(int(length_N.max())) < length_N[:, None]
 
 
 def pack_prompts(

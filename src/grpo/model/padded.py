@@ -20,7 +20,7 @@ def can_be_packed(model_class: Any, config: Any) -> bool:
 
 
 def predicting_states(body: Any, batch: Batch) -> torch.Tensor:
-    """The hidden state that predicts each completion token, [A, C]."""
+    """The hidden state that predicts each sampled token, [A, C]."""
     layout = batch.layout
     lengths_N = layout.prompt_lengths_P[layout.prompt_of_N]
     places_NS, exists_NS = _rows(batch, lengths_N)
@@ -31,18 +31,18 @@ def predicting_states(body: Any, batch: Batch) -> torch.Tensor:
         position_ids=position_S.expand_as(places_NS),
         use_cache=False,
     ).last_hidden_state
-    row_A, column_A = batch.mask_NL.nonzero(as_tuple=True)
-    return hidden_NSC[row_A, lengths_N[row_A] + column_A - 1]
+    row_A, _ = batch.mask_NL.nonzero(as_tuple=True)
+    return hidden_NSC[row_A, batch.positions_T[batch.source_A]]
 
 
 def _rows(batch: Batch, lengths_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Index into T of every token of every row; and a mask, False for padding."""
     layout = batch.layout
-    (_, L), Q = layout.places_NL.shape, layout.prompt_places_PQ.shape[1]
-    column_S = torch.arange(Q + L, device=lengths_N.device)
-    own_NS = (column_S - lengths_N[:, None]).clamp(0, L - 1)
+    (_, E), Q = layout.places_NE.shape, layout.prompt_places_PQ.shape[1]
+    column_S = torch.arange(Q + E, device=lengths_N.device)
+    own_NS = (column_S - lengths_N[:, None]).clamp(0, E - 1)
     in_prompt_NS = column_S < lengths_N[:, None]
     prompt_NS = layout.prompt_places_PQ[layout.prompt_of_N][:, column_S.clamp(max=Q - 1)]
-    end_N = lengths_N + batch.mask_NL.sum(dim=1)
-    places_NS = torch.where(in_prompt_NS, prompt_NS, layout.places_NL.gather(1, own_NS))
+    end_N = lengths_N + (layout.places_NE > 0).sum(dim=1)
+    places_NS = torch.where(in_prompt_NS, prompt_NS, layout.places_NE.gather(1, own_NS))
     return places_NS, column_S < end_N[:, None]

@@ -164,7 +164,7 @@ class Policy:
 
 
 def predicting_states(policy: Policy, batch: Batch) -> torch.Tensor:
-    """The hidden state that predicts each completion token, [A, C]."""
+    """The hidden state that predicts each sampled token, [A, C]."""
     if policy.padded:
         with torch.autocast(policy.device.type, policy.compute, enabled=policy.compute is not None):
             return padded.predicting_states(policy.model.base_model, batch)
@@ -180,7 +180,7 @@ def logprobs(
     hidden_AC: torch.Tensor | None = None,
     train_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(log-probability of each completion token, entropy of the distribution it was sampled from), both [N, L].
+    """(log-probability of each sampled token, entropy of the distribution it was sampled from), both [N, L].
 
     Logits are computed a chunk of tokens at a time, and again in the backward pass: [tokens, vocabulary] never exists
     as one tensor. Set `train_entropy` to False where the loss does not use the entropy: without a gradient for it, the

@@ -59,7 +59,7 @@ def contributing(groups: Sequence[Group], config: Config, critic: Critic | None 
 
 def is_masked(completion: Completion, loss: Loss) -> bool:
     """Whether `loss.mask_truncated` leaves the completion out of the loss."""
-    return loss.mask_truncated and completion.finish == "length"
+    return loss.mask_truncated and completion.truncated
 
 
 def gradient_token_share(groups: Sequence[Group], loss: Loss) -> float:
@@ -157,7 +157,7 @@ def accumulate_gradients(
 def share(groups: Sequence[Group], world: World) -> list[Group]:
     """The groups whose gradient this rank computes: whole ones, so that each prompt is computed once, balanced by
     tokens."""
-    sizes = [len(group.prompt_tokens) + sum(map(len, group.completions)) for group in groups]
+    sizes = [len(g.prompt_tokens) + sum(done.sequence_length for done in g.completions) for g in groups]
     return world.share(groups, sizes)
 
 

@@ -67,6 +67,6 @@ export function Completions({ url, query, base }) {
             render=${(row) => html`<${Link} key=${`${row.step}/${row.group_index}/${row.sample_index}`} class="hit" to=${address(`${base}/groups`, { step: row.step, group: row.group_index, sample: row.sample_index })}>
               <span class="num faint small">${row.step}</span><${Advantage} value=${row.advantage} /><${Reward} value=${row.reward} />
               <span class="hit-text"><${Untrusted} text=${row.prompt} class="clip soft" /><${Untrusted} text=${row.text} class="clip" /></span>
-              <span class="num faint small">${row.length}${row.finish === "length" ? " truncated" : ""}</span>
+              <span class="num faint small">${row.length}${row.finish !== "stop" ? " truncated" : ""}</span>
             <//>`} />`}`;
 }
