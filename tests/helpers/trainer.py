@@ -220,11 +220,13 @@ TABLES = {
     "groups": "SELECT * FROM groups",
     "prompts": "SELECT * FROM prompts",
     "completions": "SELECT * FROM completions",
+    "turns": "SELECT * FROM turns",
     "token_arrays": "SELECT * FROM token_arrays",
     "evals": "SELECT step FROM evals",
     "eval_metrics": "SELECT * FROM eval_metrics",
     "eval_groups": "SELECT * FROM eval_groups",
     "eval_completions": "SELECT * FROM eval_completions",
+    "eval_turns": "SELECT * FROM eval_turns",
     "probes": "SELECT * FROM probes",
 }
 """All of a record but its times, its findings, and what it says of itself."""

@@ -19,12 +19,14 @@ from grpo.cli.terminal.report import result
 from grpo.config.schema import check_run_name
 from grpo.errors import DiskFullError, GrpoError
 from grpo.record import store
+from grpo.record.columns import SAMPLE, SPOKEN
 from grpo.record.lock import RunLock
 from grpo.record.metrics import EVAL_METRICS, UnlistedMetricError
+from grpo.record.older import SCHEMA_VERSION
 from grpo.record.provenance import redacted
-from grpo.record.reader import SCHEMA_VERSION, connect
+from grpo.record.reader import connect
 from grpo.record.store import Run, fresh_name, list_runs
-from grpo.types import Completion, Group, Problem, Trace
+from grpo.types import Call, Completion, Group, Observation, Problem, Trace
 
 CONFIG = {
     "model": "tiny",
@@ -225,7 +227,8 @@ def test_a_record_from_before_extra_and_prompts_is_read_and_not_continued(tmp_pa
     db = sqlite3.connect(run.path / "run.db")
     for table in ("completions", "eval_completions"):
         db.execute(f"ALTER TABLE {table} DROP COLUMN extra")
-    db.execute("DROP TABLE prompts")
+    for table in ("prompts", "turns", "eval_turns"):
+        db.execute(f"DROP TABLE {table}")
     db.execute("PRAGMA user_version = 3")
     db.commit()
     db.close()
@@ -235,6 +238,31 @@ def test_a_record_from_before_extra_and_prompts_is_read_and_not_continued(tmp_pa
         assert [done["correct"] for done in found["completions"]] == [one.correct for one in group.completions]
         assert older.prompts() == []
         assert older.summary()["completions"] == len(group.completions)
+    with pytest.raises(GrpoError, match=r"an older grpo made .*: it can be read, not resumed; start a new run"):
+        Run.open(tmp_path, run.name)
+
+
+def test_a_record_from_before_episodes_is_read_and_not_continued(tmp_path: Path, run: Run) -> None:
+    [group] = make_groups(groups=1)
+    run.record(0, [group], {}, {})
+    run.close()
+    db = sqlite3.connect(run.path / "run.db")
+    for table in ("turns", "eval_turns"):
+        db.execute(f"DROP TABLE {table}")
+    for column in ("observed", "observed_after"):
+        db.execute(f"ALTER TABLE token_arrays DROP COLUMN {column}")
+    db.execute("PRAGMA user_version = 4")
+    db.commit()
+    db.close()
+    with Run.open(tmp_path, run.name, readonly=True) as older:
+        [found] = older.groups(0)
+        assert [(done["text"], done["turns"]) for done in found["completions"]] == [
+            (one.text, []) for one in group.completions
+        ]
+        assert older.turns() == []
+        kept = older.token_arrays(0)
+        assert [row["tokens"].tolist() for row in kept] == [one.tokens.tolist() for one in group.completions]
+        assert [row["observed"] for row in kept] == [None] * len(group.completions)
     with pytest.raises(GrpoError, match=r"an older grpo made .*: it can be read, not resumed; start a new run"):
         Run.open(tmp_path, run.name)
 
@@ -329,6 +357,79 @@ def test_completions_come_back_as_they_went_in(run: Run) -> None:
     assert found[1]["completions"][3]["reward"] is None
     assert found[1]["completions"][3]["advantage"] is None
     assert run.groups(4) == []
+
+
+def an_episode(**changes: object) -> Completion:
+    """It reads 7, samples 5 and 6, reads two answers in 8 and 9, samples 4, and its environment crashes."""
+    calls = (Call("add", '{"a": 1}', "1"), Call("", "[oops", "cannot be read", "error"))
+    observations = (
+        Observation(0, np.array([7]), "begin"),
+        Observation(2, np.array([8, 9]), "1\ncannot be read", calls),
+        Observation(3, np.array([], np.int64), "the end"),
+    )
+    episode = replace(
+        completion(1.0),
+        text="4",
+        tokens=np.array([5, 6, 4]),
+        logprobs=np.zeros(3, np.float32),
+        advantages=np.ones(3, np.float32),
+        finish="turns",
+        turns=("56", "4"),
+        observations=observations,
+        steps=((1, 0.25), (2, 0.5)),
+        fault="crash",
+    )
+    return replace(episode, **changes)
+
+
+TURNS = [
+    ("environment", "begin", 1, 0, [], None, ""),
+    ("model", "56", 2, 0, [], 0.25, ""),
+    (
+        *("tool", "1\ncannot be read", 2, 2),
+        [
+            {"name": "add", "arguments": '{"a": 1}', "answer": "1", "fault": ""},
+            {"name": "", "arguments": "[oops", "answer": "cannot be read", "fault": "error"},
+        ],
+        *(None, "error"),
+    ),
+    ("model", "4", 1, 2, [], 0.5, ""),
+    ("environment", "the end", 0, 3, [], None, "crash"),
+]
+"""Who, text, tokens, after, calls, reward, fault of each of its turns."""
+
+
+def test_turns_are_recorded_in_order(run: Run) -> None:
+    plain, *_ = make_groups(groups=1)
+    group = replace(plain, completions=(plain.completions[0], an_episode()))
+    run.record(3, [plain, group], {}, {}, token_groups=2)
+    run.record_eval(0, {"reward_mean": 0.5}, [group])
+    for found in (run.groups(3)[1], run.eval_groups(0)[0]):
+        first, episode = found["completions"]
+        assert first["turns"] == []
+        assert [tuple(turn[name] for name in SPOKEN) for turn in episode["turns"]] == TURNS
+        assert (episode["text"], episode["length"], episode["finish"]) == ("4", 3, "turns")
+    turns = run.turns()
+    assert turns == run.turns(3) == run.groups(3)[1]["completions"][1]["turns"]
+    assert [[row[key] for key in (*SAMPLE, "turn")] for row in turns] == [[3, 1, 1, turn] for turn in range(5)]
+    assert run.turns(2) == []
+    row = run.token_arrays(3)[-1]
+    assert (row["tokens"].tolist(), row["logprobs"].tolist()) == ([5, 6, 4], [0.0] * 3)
+    assert (row["observed"].tolist(), row["observed_after"].tolist()) == ([7, 8, 9], [0, 2, 2])
+    assert np.insert(row["tokens"], row["observed_after"], row["observed"]).tolist() == an_episode().sequence.tolist()
+    run.rewind(3)
+    assert run.turns() == []
+    assert len(run.eval_groups(0)[0]["completions"][1]["turns"]) == 5
+
+
+def test_an_observation_that_differs_when_made_again_is_named(run: Run) -> None:
+    plain, *_ = make_groups(groups=1)
+    run.record(1, [replace(plain, completions=(an_episode(),))], {}, {})
+    first, second, last = an_episode().observations
+    other = an_episode(observations=(first, replace(second, text="2"), last))
+    assert run.differences(1, [replace(plain, completions=(an_episode(),))], {}) == []
+    [found] = run.differences(1, [replace(plain, completions=(other,))], {})
+    assert found.startswith("turn 0/0/2 was ('tool', '1\\ncannot be read', 2, 2, ")
 
 
 def test_advantage_is_the_mean_over_tokens(run: Run) -> None:

@@ -24,7 +24,10 @@ SAMPLE = ("step", "group_index", "sample_index")
 CONTENT = ("text", "length", "finish", "reward", "correct", "parts", "traits", "extra", "advantage", "logprob", "why")
 COMPLETION = (*SAMPLE, *CONTENT)
 FLOAT_ARRAYS = ("logprobs", "ref_logprobs", "old_logprobs", "advantages", "trainer_logprobs", "entropies")
-TOKEN_ARRAYS = (*SAMPLE, "tokens", *FLOAT_ARRAYS, "denominator")
+INTEGER_ARRAYS = ("tokens", "observed", "observed_after")
+TOKEN_ARRAYS = (*SAMPLE, *INTEGER_ARRAYS, *FLOAT_ARRAYS, "denominator")
+SPOKEN = ("who", "text", "tokens", "after", "calls", "reward", "fault")
+TURN = (*SAMPLE, "turn", *SPOKEN)
 PROBE = ("step", "probe_index", "problem_id", "prompt", "answer", "samples")
 
 
@@ -64,6 +67,33 @@ def content(done: Completion) -> tuple[Any, ...]:
     return done.text, length, done.finish, reward, done.correct, *about, advantage, logprob, done.why
 
 
+def turn_rows(step: int, index: int, group: Group) -> list[tuple[Any, ...]]:
+    return [
+        (step, index, place, turn, *spoken)
+        for place, done in enumerate(group.completions)
+        for turn, spoken in enumerate(turns(done))
+    ]
+
+
+def turns(done: Completion) -> list[tuple[Any, ...]]:
+    """What an episode wrote and read, in order, as values in the order of SPOKEN; empty where it is no episode."""
+    if not done.turns:
+        return []
+    ends, rewards = done.turn_ends, {position + 1: reward for position, reward in done.steps}
+    wrote = [
+        ("model", text, end - start, start, "[]", finite(rewards.get(end)), "")
+        for text, start, end in zip(done.turns, [0, *ends[:-1]], ends, strict=True)
+    ]
+    read = []
+    for seen in done.observations:
+        fault = next((call.fault for call in seen.calls if call.fault), "")
+        who, calls = "tool" if seen.calls else "environment", as_json([vars(call) for call in seen.calls])
+        read.append((who, seen.text, len(seen.tokens), seen.after, calls, None, fault))
+    # An observation comes before the turn that begins where it stands.
+    *others, last = sorted([*read, *wrote], key=lambda spoken: spoken[SPOKEN.index("after")])
+    return [*others, (*last[:-1], last[-1] or done.fault)]
+
+
 def token_rows(step: int, groups: Sequence[Group], count: int) -> list[tuple[Any, ...]]:
     """Token arrays of `count` groups."""
     rows = []
@@ -74,8 +104,18 @@ def token_rows(step: int, groups: Sequence[Group], count: int) -> list[tuple[Any
             )
             floats = (done.logprobs, done.ref_logprobs, done.old_logprobs, done.advantages, trainer, entropies)
             blobs = (None if array is None else np.asarray(array, "<f4").tobytes() for array in floats)
-            rows.append((step, index, sample_index, np.asarray(done.tokens, "<i4").tobytes(), *blobs, denominator))
+            tokens = np.asarray(done.tokens, "<i4").tobytes()
+            rows.append((step, index, sample_index, tokens, *_observed(done), *blobs, denominator))
     return rows
+
+
+def _observed(done: Completion) -> tuple[bytes | None, bytes | None]:
+    """The tokens that it read, and how many sampled tokens precede each; None where it read none."""
+    pairs = [(token, seen.after) for seen in done.observations for token in seen.tokens]
+    if not pairs:
+        return None, None
+    tokens, after = np.array(pairs, "<i4").T
+    return tokens.tobytes(), after.tobytes()
 
 
 def probe_rows(step: int, groups: Sequence[Group]) -> list[tuple[Any, ...]]:
@@ -89,7 +129,7 @@ def probe_rows(step: int, groups: Sequence[Group]) -> list[tuple[Any, ...]]:
 
 def decoded(column: str, value: Any) -> Any:
     """A value of token_arrays or prompts as the array that was stored."""
-    return np.frombuffer(value, "<i4" if column == "tokens" else "<f4") if isinstance(value, bytes) else value
+    return np.frombuffer(value, "<i4" if column in INTEGER_ARRAYS else "<f4") if isinstance(value, bytes) else value
 
 
 def as_json(value: Any) -> str:

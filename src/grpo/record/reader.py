@@ -18,15 +18,10 @@ from grpo.record.checkpoints import Checkpoints
 from grpo.record.columns import decoded
 from grpo.record.lock import is_abandoned
 from grpo.record.metrics import EVAL_METRICS, check_names
+from grpo.record.older import OLDER, SCHEMA_VERSION, show_as_current
 from grpo.record.records import Records
 from grpo.tasks.traits import trait_metrics
 
-SCHEMA_VERSION = 4
-ADDED_COLUMNS = {3: "reward >= 1 AS correct", 4: "'{}' AS extra"}
-"""By version: the column that it added to completions, as older records are shown. Before `correct`, full reward stood
-for a right answer."""
-OLDER = range(2, SCHEMA_VERSION)
-"""Versions that can be read, but not continued."""
 COPY = "copy the run to a folder that can be written"
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 SETTINGS = ("model", "task", "algorithm", "seed", "prompts_per_step", "group_size")
@@ -89,14 +84,6 @@ def _damaged(path: Path, problem: Exception) -> DamagedRecordError:
     )
 
 
-def _add_columns(db: sqlite3.Connection, version: int) -> None:
-    """Show the tables of an older record with the columns that it lacks, and without prompts."""
-    added = ", ".join(column for since, column in ADDED_COLUMNS.items() if since > version)
-    for table in ("completions", "eval_completions"):
-        db.execute(f"CREATE TEMP VIEW {table} AS SELECT *, {added} FROM main.{table}")
-    db.execute("CREATE TEMP VIEW prompts AS SELECT '' AS problem_id, '' AS place, '' AS text, x'' AS tokens WHERE 0")
-
-
 class RunReader:
     """A run's record: its config, steps, metrics, completions, evaluations and findings.
 
@@ -131,7 +118,7 @@ class RunReader:
             if found != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {one_line(found, 200)}")
             if version in OLDER and readonly:
-                _add_columns(db, version)
+                show_as_current(db, version)
             if version == SCHEMA_VERSION or (version in OLDER and readonly):
                 return cls(path, db)
         # Border: any program may have written this file.
@@ -195,6 +182,14 @@ class RunReader:
             JOIN groups USING (step, group_index) {where} ORDER BY step, group_index, sample_index"""
         return Records(_flat(dict(row)) for row in self._db.execute(query, parameters))
 
+    def turns(self, step: int | None = None) -> Records:
+        """One record per turn of the episodes of a step, or of all, in order: `who` spoke (model; tool; environment,
+        which may be the task's reply), its `text`, its number of `tokens`, how many sampled tokens come before it
+        (`after`), the tool `calls` that it answers, its `reward` and its `fault`. None for single-turn completions."""
+        where, parameters = ("", ()) if step is None else ("WHERE step = ?", (step,))
+        query = f"SELECT * FROM turns {where} ORDER BY step, group_index, sample_index, turn"
+        return Records(_turn(row) for row in self._db.execute(query, parameters))
+
     def prompts(self) -> Records:
         """One record per problem that was sampled, in training or evaluation: its `problem_id`, the `place` of its row,
         and its prompt as the model read it, `text` with special tokens and `tokens`. Older records have none."""
@@ -212,7 +207,8 @@ class RunReader:
         return self.select("SELECT recorded, step, kind, text FROM findings ORDER BY recorded")
 
     def groups(self, step: int) -> list[dict[str, Any]]:
-        """The groups of a step in order, each with its problem and its `completions`."""
+        """The groups of a step in order, each with its problem and its `completions`; those of episodes with `turns`,
+        as `Run.turns` has them."""
         return self._grouped("", step)
 
     def eval_groups(self, step: int) -> list[dict[str, Any]]:
@@ -327,8 +323,16 @@ class RunReader:
             ):
                 decoded = {name: json.loads(row[name]) for name in ("parts", "traits", "extra")}
                 decoded["correct"] = None if row["correct"] is None else bool(row["correct"])
-                grouped[row["group_index"]]["completions"].append({**dict(row), **decoded})
+                grouped[row["group_index"]]["completions"].append({**dict(row), **decoded, "turns": []})
+            for row in self._db.execute(
+                f"SELECT * FROM {prefix}turns WHERE step = ? ORDER BY group_index, sample_index, turn", (step,)
+            ):
+                grouped[row["group_index"]]["completions"][row["sample_index"]]["turns"].append(_turn(row))
         return grouped
+
+
+def _turn(row: sqlite3.Row) -> dict[str, Any]:
+    return {**dict(row), "calls": json.loads(row["calls"])}
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

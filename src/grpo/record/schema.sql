@@ -1,4 +1,4 @@
-PRAGMA user_version = 4;
+PRAGMA user_version = 5;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;  -- value: JSON
 
 -- Training. Step k is the k-th batch, from 0. Deleting a row of steps deletes everything recorded in that step.
@@ -35,8 +35,19 @@ CREATE TABLE token_arrays (  -- for a few groups per step; little-endian; tokens
   step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL,
   tokens BLOB NOT NULL, logprobs BLOB NOT NULL, ref_logprobs BLOB, old_logprobs BLOB, advantages BLOB,
   trainer_logprobs BLOB, entropies BLOB, denominator REAL,  -- of the last update on the completion
+  observed BLOB, observed_after BLOB,  -- int32: tokens that it read, and how many sampled tokens precede each
   PRIMARY KEY (step, group_index, sample_index),
   FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE);
+CREATE TABLE turns (  -- of episodes: what the model wrote and what it read, in order, from 0
+  step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL, turn INTEGER NOT NULL,
+  who TEXT NOT NULL,  -- model; tool; environment, which may be the task's reply
+  text TEXT NOT NULL, tokens INTEGER NOT NULL,
+  after INTEGER NOT NULL,  -- sampled tokens that precede it
+  calls TEXT NOT NULL,  -- JSON: [{"name": ..., "arguments": ..., "answer": ..., "fault": ...}, ...]
+  reward REAL,  -- of a turn of the model; NULL: none of its own
+  fault TEXT NOT NULL,  -- of its calls, the first; in the last row of an episode also that of the environment
+  PRIMARY KEY (step, group_index, sample_index, turn),
+  FOREIGN KEY (step, group_index) REFERENCES groups ON DELETE CASCADE) WITHOUT ROWID;
 
 CREATE TABLE findings (  -- warnings and findings
   recorded REAL NOT NULL, step INTEGER, kind TEXT NOT NULL, text TEXT NOT NULL);
@@ -58,6 +69,12 @@ CREATE TABLE eval_completions (
   why TEXT NOT NULL,
   PRIMARY KEY (step, group_index, sample_index),
   FOREIGN KEY (step, group_index) REFERENCES eval_groups ON DELETE CASCADE);
+CREATE TABLE eval_turns (
+  step INTEGER NOT NULL, group_index INTEGER NOT NULL, sample_index INTEGER NOT NULL, turn INTEGER NOT NULL,
+  who TEXT NOT NULL, text TEXT NOT NULL, tokens INTEGER NOT NULL, after INTEGER NOT NULL, calls TEXT NOT NULL,
+  reward REAL, fault TEXT NOT NULL,
+  PRIMARY KEY (step, group_index, sample_index, turn),
+  FOREIGN KEY (step, group_index) REFERENCES eval_groups ON DELETE CASCADE) WITHOUT ROWID;
 CREATE TABLE probes (  -- the same pinned problems at each evaluation
   step INTEGER NOT NULL, probe_index INTEGER NOT NULL,
   problem_id TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL,

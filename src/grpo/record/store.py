@@ -22,7 +22,7 @@ import numpy as np
 from grpo.errors import DiskFullError, GrpoError
 from grpo.kill_points import point
 from grpo.record import columns
-from grpo.record.columns import as_json, completion_rows, content, group_row, insert, metric_rows
+from grpo.record.columns import as_json, completion_rows, content, group_row, insert, metric_rows, turn_rows
 from grpo.record.metrics import EVAL_METRICS, check_names, is_timed
 from grpo.record.provenance import provenance
 from grpo.record.reader import RunReader, connect, run_names, run_path
@@ -128,6 +128,11 @@ class Run(RunReader):
             f"SELECT group_index, sample_index, {wanted} FROM completions WHERE step = ?", (step,)
         ):
             before[f"completion {group}/{sample}"] = tuple(values)
+        wanted = ", ".join(columns.SPOKEN)
+        for group, sample, turn, *values in self._db.execute(
+            f"SELECT group_index, sample_index, turn, {wanted} FROM turns WHERE step = ?", (step,)
+        ):
+            before[f"turn {group}/{sample}/{turn}"] = tuple(values)
         if not before:
             return []
         after: dict[str, Any] = {
@@ -135,6 +140,8 @@ class Run(RunReader):
         }
         for index, group in enumerate(groups):
             after |= {f"completion {index}/{i}": content(done) for i, done in enumerate(group.completions)}
+            for _, _, i, turn, *values in turn_rows(step, index, group):
+                after[f"turn {index}/{i}/{turn}"] = tuple(values)
         places = sorted(before.keys() | after.keys())
         pairs = ((place, before.get(place), after.get(place)) for place in places)
         return [f"{place} was {was}, is {now}" for place, was, now in pairs if was != now]
@@ -188,10 +195,12 @@ class Run(RunReader):
         self._insert_prompts(groups)
         group_insert = insert(f"{prefix}groups", columns.GROUP)
         completion_insert = insert(f"{prefix}completions", columns.COMPLETION)
+        turn_insert = insert(f"{prefix}turns", columns.TURN)
         for index, group in enumerate(groups):
             rows = completion_rows(step, index, group)
             self._db.execute(group_insert, group_row(step, index, group))
             self._db.executemany(completion_insert, rows)
+            self._db.executemany(turn_insert, turn_rows(step, index, group))
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
