@@ -1,29 +1,16 @@
 """The definition of every metric. docs/metrics.md is generated from this table: `python -m grpo.record.metrics`.
 
 To add a metric: define it here; compute it in `training/loop.py` (`update`, `describe`), in `training/credit.py`, or in
-`core/statistics.py` for a sum over tokens.
+`core/statistics.py` for a sum over tokens. Those of episodes are defined and computed in `episode_metrics.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from grpo.record.episode_metrics import EPISODE_METRICS
+from grpo.record.metric import NATS, SHARE, Metric
 from grpo.tasks.traits import SUFFIX, TRAITS
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One row of the table.
-
-    >>> METRICS["truncated"].unit
-    'share, 0 to 1'
-    """
-
-    definition: str
-    unit: str
-    healthy: str
-    """Values of a healthy run, and what other values mean."""
 
 
 class UnlistedMetricError(KeyError):
@@ -32,9 +19,6 @@ class UnlistedMetricError(KeyError):
     def __str__(self) -> str:  # KeyError would print the message quoted
         return str(self.args[0])
 
-
-SHARE = "share, 0 to 1"
-NATS = "nats"
 
 METRICS: dict[str, Metric] = {
     "reward_mean": Metric(
@@ -105,7 +89,7 @@ METRICS: dict[str, Metric] = {
         "High; the other tokens were sampled for nothing (see zero_signal_groups).",
     ),
     "length_mean": Metric(
-        "Mean number of tokens in a completion, end token included.",
+        "Mean number of tokens that a completion sampled, end token included.",
         "tokens",
         "Changes slowly; growth without a higher reward is padding.",
     ),
@@ -115,9 +99,10 @@ METRICS: dict[str, Metric] = {
         "Below the length limit.",
     ),
     "truncated": Metric(
-        "Share of completions that ended at the length limit instead of an end token.",
+        "Share of completions that ended at a limit instead of by themselves: max_new_tokens, or one of the section "
+        "episodes.",
         SHARE,
-        "Below about 0.1; if higher, raise max_new_tokens.",
+        "Below about 0.1; if higher, raise the limit.",
     ),
     "overlong_penalty": Metric(
         "Mean penalty of loss.overlong, subtracted from the rewards of completions near the length limit.",
@@ -263,6 +248,13 @@ METRICS: dict[str, Metric] = {
         "Rises once, to about the prediction of grpo plan, and stays.",
     ),
     **{f"{name}{SUFFIX}": Metric(trait.definition, SHARE, trait.healthy) for name, trait in TRAITS.items()},
+    **EPISODE_METRICS,
+    "observation_wait": Metric(
+        "Seconds of the step that sampling waited for tools, the task or environments to answer; with several ranks, "
+        "those of the rank that waited longest.",
+        "seconds",
+        "Small beside the seconds of the rollout; if not, make the tools faster or raise scoring.workers.",
+    ),
     "sft_loss": Metric(
         "Supervised fine-tuning: mean of −logp over the answer tokens.",
         "nats per token, 0 or more",
@@ -299,19 +291,20 @@ EVAL_METRICS: dict[str, Metric] = {
 }
 
 
-PREFIXES = ("logged/", "part/", "idle/")
+PREFIXES = ("logged/", "part/", "idle/", "finish/")
 """Names that need no definition: `logged/X` is what reward functions log as X with `log_metric`, `part/X` the mean of
-the reward's part X, `idle/R` the idle share of rank R."""
+the reward's part X, `idle/R` the idle share of rank R, `finish/X` the share of episodes that ended for reason X."""
+TIMED = ("tokens_per_second", "peak_memory", "observation_wait")
 
 
 def is_timed(name: str) -> bool:
     """Whether the metric measures the machine. All others are the same when a run is repeated."""
-    return name in ("tokens_per_second", "peak_memory") or name.startswith("idle/")
+    return name in TIMED or name.startswith("idle/")
 
 
 def is_metric(name: str, listed: Mapping[str, Metric] = METRICS) -> bool:
     """Whether the name has a definition, or needs none: a task's traits are named X_share."""
-    return name in listed or name.endswith(SUFFIX) or name.startswith(PREFIXES)
+    return name in listed or name in EPISODE_METRICS or name.endswith(SUFFIX) or name.startswith(PREFIXES)
 
 
 def check_names(metrics: Mapping[str, float], listed: Mapping[str, Metric] = METRICS) -> None:
@@ -353,14 +346,17 @@ def markdown() -> str:
         "Step k is the k-th batch, counted from 0. A task's trait X is recorded as `X_share`. What reward functions",
         "log as X with `log_metric` is recorded as `logged/X`, averaged over the step's completions. `part/X` is the",
         "mean of the reward's part X, before its weight, over the completions that it applies to. With several ranks,",
-        "`idle/R` is the share of the step that rank R waited for the others and for the network.",
+        "`idle/R` is the share of the step that rank R waited for the others and for the network. Metrics of turns,",
+        "calls and observations are recorded where completions are episodes; `finish/X` is then the share of episodes",
+        "that ended for reason X: `stop` (by themselves), or a limit: `length` (tokens in all), `turn_length` (tokens",
+        "of a turn), `turns`, `calls`, `seconds`.",
         "",
         *_rows(METRICS),
         "",
         "## Evaluation, one row per evaluation",
         "",
         "On held-out problems. An evaluation at step s comes after s batches; at 0, before training. Traits, logged",
-        "metrics and the parts of the reward are recorded as in training.",
+        "metrics, the parts of the reward and the metrics of episodes are recorded as in training.",
         "",
         *_rows(EVAL_METRICS),
     ]

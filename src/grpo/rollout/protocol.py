@@ -105,5 +105,7 @@ class Episodes(Protocol):
 
     max_turn_tokens: int
     """Most tokens that a completion samples in one turn; 0: no limit."""
+    waited: float
+    """Seconds that `opening` and `collect` have waited for answers since it was set to 0."""
 
     def begin(self, problems: Sequence[Problem], group_size: int, sampling: Sampling) -> Play: ...

@@ -8,6 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from grpo.distributed.world import ALONE, World
+from grpo.record.episode_metrics import episode_metrics
 from grpo.rewards import Scorer
 from grpo.rollout.protocol import Sampling, SamplingEngine
 from grpo.types import Completion, Group, Problem
@@ -36,7 +37,8 @@ def evaluate(
     if scored := [completion.reward for completion in completions if completion.reward is not None]:
         row["reward_mean"] = fmean(scored)
     row["length_mean"] = sum(map(len, completions)) / len(completions)
-    return row | part_means(completions) | logged_means(completions) | trait_shares(completions), sampled
+    row |= part_means(completions) | logged_means(completions) | trait_shares(completions)
+    return row | episode_metrics(completions), sampled
 
 
 def logged_means(completions: Sequence[Completion]) -> dict[str, float]:

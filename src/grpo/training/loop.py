@@ -16,6 +16,7 @@ from grpo.model.critic import Critic
 from grpo.model.optimizer import AdamW, take_step
 from grpo.model.policy import Policy
 from grpo.model.schedule import learning_rate
+from grpo.record.episode_metrics import episode_metrics
 from grpo.record.events import Callback
 from grpo.record.store import Run
 from grpo.record.trace import Traces
@@ -166,14 +167,14 @@ def update(
 
 
 def describe(groups: Sequence[Group], draws: Mapping[str, float], clock: Clock) -> dict[str, float]:
-    """Metrics of the sampled completions: lengths, accuracy, reward parts, faults, traits, and dynamic sampling's
-    `draws`."""
+    """Metrics of the sampled completions: lengths, accuracy, reward parts, faults, traits, episodes, and dynamic
+    sampling's `draws`."""
     completions = [completion for group in groups for completion in group.completions]
     lengths = [len(completion) for completion in completions]
     metrics = {
         "length_mean": mean(lengths),
         "length_max": float(max(lengths)),
-        "truncated": mean(completion.finish == "length" for completion in completions),
+        "truncated": mean(completion.truncated for completion in completions),
         "timeouts": mean(completion.why.startswith("timeout") for completion in completions),
         "crashes": mean(completion.why.startswith("crash") for completion in completions),
         "failures": mean(completion.why.startswith("failure") for completion in completions),
@@ -184,4 +185,5 @@ def describe(groups: Sequence[Group], draws: Mapping[str, float], clock: Clock) 
     judged = [completion.correct for completion in completions if completion.correct is not None]
     if judged:
         metrics["accuracy"] = mean(judged)
-    return metrics | part_means(completions) | logged_means(completions) | trait_shares(completions)
+    metrics |= part_means(completions) | logged_means(completions) | trait_shares(completions)
+    return metrics | episode_metrics(completions)

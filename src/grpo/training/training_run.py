@@ -136,6 +136,7 @@ class TrainingRun:
             peak_memory=peak_memory(self.policy.device),
             rollout=seconds.get("rollout", 0.0),
             idle=self.measure_idle_time(),
+            observation_wait=self.measure_observation_wait(),
         )
 
     def measure_idle_time(self) -> float:
@@ -145,10 +146,15 @@ class TrainingRun:
         begun, self.measured_from = self.measured_from, time.perf_counter()
         return waited / (self.measured_from - begun)
 
+    def measure_observation_wait(self) -> float | None:
+        """Seconds that sampling waited for the answers of episodes since the last measurement; None without any."""
+        return None
+
     def go_on_together(self) -> None:
         """After what is not part of a step: the wait for the slowest rank is not part of the next one either."""
         self.world.meet(None)
         self.measure_idle_time()
+        self.measure_observation_wait()
 
     def checkpoint(self, step: int, *, last: bool = False) -> None:
         """Copy the weights now and write them in the background. With `last`, wait until they are written."""
@@ -235,13 +241,18 @@ class Report(NamedTuple):
     """Seconds."""
     idle: float
     """Share of the step that it waited for other ranks and for the network."""
+    observation_wait: float | None = None
+    """Seconds that sampling waited for the answers of episodes; None without any."""
 
 
 def over_ranks(
     reports: Sequence[Report], metrics: Mapping[str, float], seconds: Mapping[str, float]
 ) -> dict[str, float]:
-    """Metrics that depend on all ranks: the largest memory, the speed of all together, and how idle each was."""
+    """Metrics that depend on all ranks: the largest memory, the longest wait for observations, the speed of all
+    together, and how idle each was."""
     found = {"peak_memory": max(report.peak_memory for report in reports)}
+    if waits := [report.observation_wait for report in reports if report.observation_wait is not None]:
+        found["observation_wait"] = max(waits)
     if len(reports) == 1:
         return found
     found |= {f"idle/{rank}": report.idle for rank, report in enumerate(reports)}
