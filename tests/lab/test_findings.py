@@ -46,6 +46,11 @@ PLANTED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"metrics": lambda s: {"ratio_max": 30.0 + (s == 24) if s % 4 == 0 else 1.1}},
     ),
     "sampler_gap": ("tokens", {"lens": "gap", "step": 29}, {"metrics": lambda s: {"sampler_gap": 0.2}}),
+    "trained_observations": (
+        "tokens",
+        {"lens": "gap", "step": 0},
+        {"metrics": lambda s: {"sampler_gap": 0.0 if s else 0.3, "observation_tokens": 12.0}},
+    ),
     "duplicates": (
         "groups",
         {"step": 29, "group": 2},

@@ -174,6 +174,21 @@ PLANTED: dict[str, tuple[History, str, float, tuple[str, ...]]] = {
         0.2,
         ("differ by 0.2 nats per token", "--loss.correction token"),
     ),
+    "trained on what it read": (
+        History(steps(3, observation_tokens=12.5, sampler_gap=lambda step: 0.3 if step == 0 else 0.0)),
+        "trained_observations",
+        0.3,
+        ("after 1 step, ", "differ by 0.3 nats per token", "read 12.5 tokens", "observed tokens are being trained"),
+    ),
+    "cut at a limit of episodes": (
+        History(
+            steps(20, truncated=0.5, **{"finish/stop": 0.5, "finish/length": 0.1, "finish/turns": 0.4}),
+            config={"max_new_tokens": 48, "episodes": {"max_turns": 8}},
+        ),
+        "truncated",
+        0.5,
+        ("50% of the completions are cut at episodes.max_turns (8) and cannot finish: raise it",),
+    ),
     "the same again": (
         History(steps(20), groups=groups([[0.0] * 8] + [[1.0, 0.0] * 4] * 2, texts=["It is 7.", "it is 7"] * 4)),
         "duplicates",
@@ -269,6 +284,9 @@ def test_what_excuses() -> None:
     corrected = {"loss": {"correction": "token"}}
     assert kinds(History(steps(20, sampler_gap=0.2), config=corrected)) == [], "weighed in"
     assert kinds(History(steps(20, zero_signal_groups=0.95, accuracy=0.95))) == [], "solved: nothing to learn"
+    late = {"sampler_gap": lambda step: 0.0 if step else 0.09, "observation_tokens": 12.0}
+    assert kinds(History(steps(20, **late))) == [], "half precision, at the first step"
+    assert kinds(History(steps(20, sampler_gap=lambda step: 0.0 if step else 0.3))) == [], "nothing was observed"
     assert kinds(History(steps(20, ratio_max=lambda step: 50.0 if step > 17 else 2.0))) == [], "two odd steps"
     evals = [
         {"step": 0, "accuracy": 0.5, "low": 0.4, "high": 0.6},

@@ -20,6 +20,7 @@ LENSES = {
     "clipped": ("clip", "clipped tokens"),
     "ratios": ("ratio", "tokens by ratio"),
     "sampler_gap": ("gap", "tokens by sampler gap"),
+    "trained_observations": ("gap", "tokens by sampler gap"),
 }
 """Lens of the Tokens view that shows the evidence, and its link text."""
 

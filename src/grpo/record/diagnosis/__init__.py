@@ -24,6 +24,7 @@ CHECKS: tuple[Callable[[History], Finding | None], ...] = (
     completions.length_change,
     completions.duplicates,
     completions.saturated_part,
+    policy.trained_observations,
     policy.sampler_gap,
     policy.entropy_collapse,
     policy.kl,
@@ -36,7 +37,7 @@ CHECKS: tuple[Callable[[History], Finding | None], ...] = (
     machine.idle_rank,
 )
 
-EARLY_CHECKS: tuple[Callable[[History], Finding | None], ...] = (policy.diverged,)
+EARLY_CHECKS: tuple[Callable[[History], Finding | None], ...] = (policy.trained_observations, policy.diverged)
 """Checks of a run's first ten steps."""
 
 

@@ -10,6 +10,7 @@ from grpo.record.diagnosis.history import Finding
 TOO_LARGE_UPDATES = ("kl", "entropy_collapse", "duplicates", "no_signal", "reward_flat")
 EXPLAINS: dict[str, tuple[str, ...]] = {
     "unscored": ("reward_fall", "all_wrong", "no_signal", "duplicates", "reward_flat"),
+    "trained_observations": ("sampler_gap", "diverged", "ratios", "clipped", *TOO_LARGE_UPDATES),
     "sampler_gap": ("ratios", "clipped", *TOO_LARGE_UPDATES),
     "reward_hacking": ("length_growth", "length_collapse"),
     "diverged": ("reward_flat",),

@@ -9,6 +9,15 @@ from typing import Any
 
 from grpo.record.diagnosis.history import Finding, History, mean
 
+LIMITS = {
+    "length": "max_new_tokens",
+    "turn_length": "episodes.max_turn_tokens",
+    "turns": "episodes.max_turns",
+    "calls": "episodes.max_calls",
+    "seconds": "episodes.max_seconds",
+}
+"""Setting of each limit that ends a completion, by its finish."""
+
 
 def unscored(history: History) -> Finding | None:
     share = mean(history.last("unscored"))
@@ -26,13 +35,15 @@ def truncated(history: History) -> Finding | None:
     share = mean(history.last("truncated"))
     if share < 0.2:
         return None
-    limit = history.setting("max_new_tokens", None)
+    setting = LIMITS[max(LIMITS, key=lambda finish: mean(history.last(f"finish/{finish}")))]
+    limit = history.setting(setting, None)
     at = f" ({limit})" if limit else ""
+    shorter = ", or reward brevity (--loss.overlong 0.2)" if setting == "max_new_tokens" else ""
     return history.found(
         "truncated",
         share,
-        f"{share:.0%} of the completions are cut at max_new_tokens{at} and cannot finish",
-        "raise it, or reward brevity (--loss.overlong 0.2)",
+        f"{share:.0%} of the completions are cut at {setting}{at} and cannot finish",
+        f"raise it{shorter}",
     )
 
 

@@ -26,6 +26,7 @@ SOLVED = 0.9
 
 CAUSES = {
     "unscored": "the completions without a reward",
+    "trained_observations": "the observed tokens that are trained",
     "sampler_gap": "the gap between sampler and trainer",
     "reward_hacking": "the gamed reward",
     "diverged": "the first updates, which were too large",
@@ -67,7 +68,7 @@ class Finding:
     def text(self) -> str:
         """The observation with its advice. The consequence of another finding has no advice of its own."""
         end = f"; probably a consequence of {CAUSES[self.cause]}" if self.cause else f": {self.advice}"
-        return f"after {self.at + 1} steps, {self.observation}{end}"
+        return f"after {self.at + 1} step{'s' if self.at else ''}, {self.observation}{end}"
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "text": self.text}

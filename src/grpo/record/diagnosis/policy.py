@@ -12,6 +12,9 @@ ENTROPY_LEFT = 0.03
 DESTROYED = 1.0
 """KL divergence to the reference, in nats per token, above which the first updates were too large."""
 
+MISPLACED = 0.1
+"""Gap between sampler and trainer, in nats per token, that no precision explains."""
+
 
 def entropy_collapse(history: History) -> Finding | None:
     before, now = mean(history.first("entropy")), mean(history.last("entropy"))
@@ -96,6 +99,22 @@ def sampler_gap(history: History) -> Finding | None:
         gap,
         f"log-probabilities of sampler and trainer differ by {gap:.2g} nats per token (the ratio compares two models)",
         "look for a difference in precision or weights, or correct for it (--loss.correction token)",
+    )
+
+
+def trained_observations(history: History) -> Finding | None:
+    """The first step of a run with observations: sampler and trainer have the same weights, so a large gap means that
+    they disagree about which tokens were sampled."""
+    [gap], [read] = (history.first(name, 1) or [0.0] for name in ("sampler_gap", "observation_tokens"))
+    if not read or gap <= MISPLACED:
+        return None
+    return history.found(
+        "trained_observations",
+        gap,
+        f"sampler and trainer differ by {gap:.2g} nats per token from the first step on, and completions read "
+        f"{read:.3g} tokens between their turns (observed tokens are being trained, or were encoded again)",
+        "check that the trainer gets the tokens that the sampler read, in their places",
+        at=0,
     )
 
 
