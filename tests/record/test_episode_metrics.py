@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from grpo.config.sections import Loss
 from grpo.record.episode_metrics import EPISODE_METRICS, episode_metrics
-from grpo.record.metrics import EVAL_METRICS, check_names
+from grpo.record.metrics import EVAL_METRICS, check_names, is_timed
 from grpo.training.gradient import is_masked
+from grpo.training.session import Session
+from grpo.training.training_run import Report, over_ranks
 from grpo.types import Call, Completion, Finish, Observation
 
 
@@ -70,3 +74,20 @@ def test_every_limit_truncates() -> None:
     assert [done.truncated for done in EPISODES] == [False, True, True, False]
     assert [is_masked(done, Loss(mask_truncated=True)) for done in EPISODES] == [False, True, True, False]
     assert not any(is_masked(done, Loss()) for done in EPISODES)
+
+
+def test_the_wait_of_the_rank_that_waited_longest() -> None:
+    def report(wait: float | None) -> Report:
+        return Report(False, token_budget=0, peak_memory=1.0, rollout=1.0, idle=0.0, observation_wait=wait)
+
+    assert over_ranks([report(0.25), report(0.5)], {}, {})["observation_wait"] == 0.5
+    assert "observation_wait" not in over_ranks([report(None)], {}, {})
+    assert is_timed("observation_wait")
+
+
+def test_a_wait_is_measured_once() -> None:
+    episodes: Any = SimpleNamespace(waited=1.5)
+    session: Any = SimpleNamespace(engine=SimpleNamespace(episodes=episodes))
+    assert [Session.measure_observation_wait(session) for _ in range(2)] == [1.5, 0.0]
+    session.engine.episodes = None
+    assert Session.measure_observation_wait(session) is None

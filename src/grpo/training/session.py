@@ -131,6 +131,12 @@ class Session(TrainingRun):
             files["reference"] = ((f"reference/{name}", each) for name, each in self.reference.weights().items())
         return files
 
+    def measure_observation_wait(self) -> float | None:
+        if (episodes := self.engine.episodes) is None:
+            return None
+        waited, episodes.waited = episodes.waited, 0.0
+        return waited
+
     def sampling(self, step: int = 0, purpose: str = "train") -> Sampling:
         return Sampling(
             seed=self.config.seed,
