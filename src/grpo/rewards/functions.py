@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import importlib
-import importlib.util
 import inspect
 import re
-import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from grpo.errors import GrpoError
 from grpo.rewards.call_log import CallLog, is_list
+from grpo.rewards.place import Place
 from grpo.rewards.pool.invoke import Outcome, Request
 from grpo.rewards.signature import Signature, columns_of
 from grpo.tasks.handed_over import refuse_recorded
@@ -181,11 +177,7 @@ def load_function(spec: Spec) -> Callable[..., Any]:
     """The function, or for `name(arguments)` the function that this call returns."""
     refuse_recorded("reward", str(spec), "name another with --reward, such as --reward task")
     name, parenthesis, arguments = spec.name.partition("(")
-    module = load_module(spec)
-    found = getattr(module, name, None)
-    if not callable(found):
-        functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
-        raise GrpoError(f"reward {spec}: {spec.source} has no function {name}; it has {', '.join(functions) or 'none'}")
+    found: Callable[..., Any] = Place(spec.source, name, "reward").load()
     if not parenthesis and inspect.isclass(found):
         raise GrpoError(f"reward {spec}: is a class; name an object, such as {spec.source}:{name}()")
     if not parenthesis:
@@ -200,32 +192,3 @@ def load_function(spec: Spec) -> Callable[..., Any]:
         raise GrpoError(f"reward {spec}: {error}") from None
     except Exception as error:  # border: user code may raise anything
         raise GrpoError(f"reward {spec}: the call failed: {type(error).__name__}: {error}") from error
-
-
-def load_module(spec: Spec) -> ModuleType:
-    source = spec.source
-    try:
-        if not source.endswith(".py"):
-            return importlib.import_module(source)
-        path = Path(source).resolve()
-        if not path.is_file():
-            raise GrpoError(f"reward {spec}: file {source} does not exist")
-        sys.path.insert(0, str(path.parent))  # it may import files beside it
-        found = importlib.util.spec_from_file_location(f"reward_{path.stem}", path)
-        assert found is not None
-        assert found.loader is not None
-        module = importlib.util.module_from_spec(found)
-        sys.modules[found.name] = module
-        found.loader.exec_module(module)
-        return module
-    except GrpoError:
-        raise
-    except (Exception, SystemExit) as error:  # border: user code may raise anything
-        raise GrpoError(f"reward {spec}: {_place(error, source)}{type(error).__name__}: {error}") from error
-
-
-def _place(error: BaseException, source: str) -> str:
-    if isinstance(error, SyntaxError):
-        return f"line {error.lineno}: "
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(source)]
-    return f"line {lines[-1]}: " if lines else ""
