@@ -125,8 +125,9 @@ def _without_effect(config: Config) -> Iterator[tuple[str, str]]:
             yield f"critic.{name}", f'loss.baseline is "{loss.baseline}"'
         elif name == "weight" and config.critic.model == "separate":
             yield "critic.weight", 'critic.model is "separate"'
-    if config.dataset.chat_template_kwargs and not config.dataset.chat:
-        yield "dataset.chat_template_kwargs", "dataset.chat is off"
+    for name in ("chat_template", "chat_template_kwargs"):
+        if getattr(config.dataset, name) and not config.dataset.chat:
+            yield f"dataset.{name}", "dataset.chat is off"
 
 
 def unused_in_lora(lora: Lora) -> Iterator[str]:

@@ -181,6 +181,9 @@ class Dataset(Named):
     """System message before the question or conversation (as a flag \\n is a new line, \\\\ a backslash)."""
     chat: bool = True
     """Apply the model's chat template, if it has one; --no-chat: plain text."""
+    chat_template: str = ""
+    """Chat template instead of the model's: a Jinja file, or qwen3, which ships and keeps the thinking of earlier
+    turns. It is saved with the model."""
     chat_template_kwargs: Json = ""
     """Further arguments of the chat template, such as '{"enable_thinking": false}'; in Python a dictionary."""
     max_prompt_tokens: int = 0

@@ -43,6 +43,8 @@ _RENAMED = {
     "dataset_test_split": "dataset.heldout",
     "eval_dataset": "dataset.heldout",
     "reward_funcs": "reward",
+    "environment_factory": "episodes.env",
+    "chat_template_path": "dataset.chat_template",
     # peft
     "r": "lora.rank",
     "lora_r": "lora.rank",
@@ -144,8 +146,10 @@ _WITHOUT = {
         model_init_kwargs cast_lm_head_to_fp32 tf32 bf16_full_eval fp16_full_eval attn_implementation""",
     "quantised weights cannot be trained; remove it": "load_in_4bit load_in_8bit use_bnb_nested_quant",
     "not available: code that comes with a model is not run; remove it": "trust_remote_code",
-    "not available: one prompt, one completion; remove it": """
-        max_tool_calling_iterations tools rollout_func environment_factory""",
+    "set episodes.max_turns: one more than the iterations, because it counts the answer too": """
+        max_tool_calling_iterations""",
+    "not available: sampling is built in; answer the model with a task's method reply, episodes.tools or episodes.env": """
+        rollout_func""",
     "every column of a row is kept; remove it": "remove_unused_columns label_names include_for_metrics",
     "the order of the problems follows from seed; remove it": """
         shuffle_dataset data_seed train_sampling_strategy length_column_name ignore_data_skip dataloader_drop_last

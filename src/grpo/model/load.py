@@ -18,6 +18,7 @@ from grpo.model.hub.folder import adapter_base, cache, check_weight_files, remed
 from grpo.model.hub.quiet import quiet_transformers
 from grpo.model.padded import can_be_packed
 from grpo.model.policy import Policy
+from grpo.model.prompt import set_chat_template
 
 FAULTS = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError),
@@ -35,6 +36,7 @@ def load_policy(
         policy = load_policy(base, device=device, dtype=dtype, compute=compute)
         lora.merge(policy, Path(source))
         policy.name = name
+        _take_chat_template(policy.tokenizer, Path(source))
         return policy
     if Path(source).is_dir():
         check_weight_files(Path(source))
@@ -72,12 +74,20 @@ def load_tokenizer(name: str) -> Any:
     """The tokenizer of the policy that `load_policy` loads by this name."""
     source = locate_model(name)
     if base := adapter_base(Path(source)):
-        return load_tokenizer(base)
+        tokenizer = load_tokenizer(base)
+        _take_chat_template(tokenizer, Path(source))
+        return tokenizer
     try:
         with quiet_transformers():
             return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except FAULTS as error:
         raise _unloadable(name, Path(source), error) from error
+
+
+def _take_chat_template(tokenizer: Any, adapter: Path) -> None:
+    """The chat template that an adapter was trained with, where its folder has one."""
+    if (file := adapter / "chat_template.jinja").is_file():
+        set_chat_template(tokenizer, str(file))
 
 
 def _unloadable(name: str, source: Path, error: Exception) -> GrpoError:

@@ -15,7 +15,7 @@ from grpo.model import lora, padded
 from grpo.model.attention import Layout, PackedLayout
 from grpo.model.fused.weights import Weights, can_be_fused, supports_flash_attention
 from grpo.model.matmul import matmul_fp32_out
-from grpo.model.prompt import prompt_tokens
+from grpo.model.prompt import Schema, prompt_tokens
 from grpo.types import Batch, Problem
 
 LOGITS_AT_ONCE = 2**24
@@ -46,6 +46,8 @@ class Policy:
     """Files of its Hugging Face folder except the weights; made by `files.model_files`."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the chat template."""
+    tools: Sequence[Schema] = ()
+    """Schemas of the tools that prompts describe."""
     _fused: Weights | None = None
 
     @property
@@ -64,7 +66,7 @@ class Policy:
         return 2.0 ** round(math.log2(denominator)) if self.compute_dtype == torch.float16 else 1.0
 
     def prompt_tokens(self, problem: Problem) -> list[int]:
-        return prompt_tokens(problem, self.tokenizer, self.chat_template_kwargs)
+        return prompt_tokens(problem, self.tokenizer, self.chat_template_kwargs, self.tools)
 
     def texts(self, rows: Sequence[np.ndarray]) -> list[str]:
         """The rows of tokens decoded, by the tokenizer's own threads where it has them: several times as fast."""

@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,13 @@ def load_task(
     rows: Rows | None = None,
     heldout_rows: Rows | None = None,
     model: str = "",
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> Task:
     """A task by name, or from a Python file: `mytask.py`, or `mytask.py:Name` where it defines several. `rows` and
     `heldout_rows` are rows handed over in Python, which `data` and `dataset.heldout` only name. `model`
-    is the one whose tokenizer counts the tokens of prompts, for `dataset.max_prompt_tokens`."""
-    source = Source(data, dataset or Dataset(), rows, heldout_rows, model)
+    is the one whose tokenizer counts the tokens of prompts, for `dataset.max_prompt_tokens`; `tools` are the schemas of
+    the tools that prompts describe."""
+    source = Source(data, dataset or Dataset(), rows, heldout_rows, model, tools)
     refuse_recorded("task", name, "name another with --task")
     base, _, variant = name.partition(":")
     if base.endswith(".py"):

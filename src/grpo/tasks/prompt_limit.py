@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,8 @@ class PromptLimit:
 
     settings: Dataset
     model: str
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Schemas of the tools that prompts describe."""
     notes: list[str] = field(default_factory=list)
     """One line for each set of rows of which some were left out."""
 
@@ -29,7 +31,7 @@ class PromptLimit:
         from grpo.model.prompt import prompt_tokens  # imports torch
 
         kwargs = self.settings.template_kwargs
-        lengths = [len(prompt_tokens(problem, self.tokenizer, kwargs)) for problem in problems]
+        lengths = [len(prompt_tokens(problem, self.tokenizer, kwargs, self.tools)) for problem in problems]
         kept = [problem for problem, length in zip(problems, lengths, strict=True) if length <= limit]
         if not kept:
             raise GrpoError(
@@ -45,5 +47,8 @@ class PromptLimit:
     @cached_property
     def tokenizer(self) -> Any:
         from grpo.model.load import load_tokenizer  # imports torch
+        from grpo.model.prompt import set_chat_template
 
-        return load_tokenizer(self.model)
+        tokenizer = load_tokenizer(self.model)
+        set_chat_template(tokenizer, self.settings.chat_template)
+        return tokenizer

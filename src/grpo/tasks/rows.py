@@ -38,6 +38,8 @@ class Source:
     """Held-out rows handed over in Python; `settings.heldout` is then only their name."""
     model: str = ""
     """The model whose tokenizer counts the tokens of prompts; empty: none are counted."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Schemas of the tools that prompts describe."""
 
     def read(self, split: str) -> list[DataRow]:
         """All rows of a split."""
@@ -101,7 +103,7 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
     answer from its column."""
     settings = source.settings
     builder = Builder(settings, template, gold)
-    limit = PromptLimit(settings, source.model)
+    limit = PromptLimit(settings, source.model, source.tools)
     problems = limit.within(builder.build(source.read(settings.split)))
     if settings.heldout:
         heldout = limit.within(builder.build(source.read_heldout(), apart=True), "held-out rows")
@@ -134,7 +136,7 @@ def written_answers(source: Source) -> Problems:
     rows = [_prompt_and_answer(row) for row in source.read(settings.split)]
     problems = Builder(settings, "{prompt}", str, WRITTEN_COLUMNS).build(rows)
     require_golds(problems, settings, WRITTEN_COLUMNS)
-    limit = PromptLimit(settings, source.model)
+    limit = PromptLimit(settings, source.model, source.tools)
     return Problems(limit.within(problems), notes=limit.notes)
 
 

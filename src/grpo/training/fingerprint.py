@@ -18,6 +18,7 @@ from grpo.config import Config, SftConfig
 from grpo.config.presets import surrogate_source
 from grpo.model.hub import cached_commit, locate_model
 from grpo.model.hub.folder import adapter_base
+from grpo.model.prompt import template_file
 from grpo.rewards.functions import parse
 from grpo.tasks.protocol import Task, fingerprint_of
 from grpo.tasks.row_hash import canonical, column_hashes
@@ -42,7 +43,7 @@ def fingerprints(config: Config, task: Task, inputs: Inputs | None = None) -> Fi
     """Hashes of a GRPO run's model, problems and code, and versions of the libraries that compute."""
     surrogate, inputs = config.loss.surrogate, inputs or Inputs()
     return {
-        "model": model_fingerprint(config.model),
+        "model": model_fingerprint(config.model, config.dataset.chat_template),
         **task_fingerprints(task, config.seed),
         **({"task code": {"task": _digest([describe(inputs.task).encode()])}} if inputs.task is not None else {}),
         **reward_fingerprints("reward code", config.reward, inputs.functions),
@@ -71,7 +72,7 @@ def reward_fingerprints(name: str, reward: str, functions: Mapping[str, Any]) ->
 def sft_fingerprints(config: SftConfig, task: Task | None, rows: Sequence[Problem]) -> Fingerprints:
     """The same for supervised fine-tuning, on a task's gold answers or on rows."""
     return {
-        "model": model_fingerprint(config.model),
+        "model": model_fingerprint(config.model, config.dataset.chat_template),
         **({"data": column_hashes(rows)} if task is None else task_fingerprints(task, config.seed)),
         **code_fingerprints(*(("peft",) if config.lora.rank else ())),
     }
@@ -108,9 +109,11 @@ def _version(name: str) -> str:
         return ""
 
 
-def model_fingerprint(name: str) -> dict[str, str]:
-    """Hashes of a folder's files by name, and of its base model's for an adapter; of a Hugging Face id its commit."""
-    return _folder_fingerprint(locate_model(name))
+def model_fingerprint(name: str, chat_template: str = "") -> dict[str, str]:
+    """Hashes of a folder's files by name, and of its base model's for an adapter; of a Hugging Face id its commit; of
+    the chat template that replaces the model's."""
+    template = {"dataset.chat_template": _file_digest(template_file(chat_template))} if chat_template else {}
+    return {**_folder_fingerprint(locate_model(name)), **template}
 
 
 def _folder_fingerprint(source: str) -> dict[str, str]:

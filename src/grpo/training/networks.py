@@ -15,6 +15,7 @@ from grpo.model.lora import restore as restore_adapter
 from grpo.model.optimizer import AdamW, make_optimizer
 from grpo.model.plan.shard import Shard
 from grpo.model.policy import Policy
+from grpo.model.prompt import set_chat_template
 from grpo.record.checkpoints import Checkpoint
 from grpo.training.preflight import check_shape
 
@@ -73,6 +74,7 @@ def load_trainable(config: Config | SftConfig, checkpoint: Checkpoint | None, wo
     policy = load_policy(str(whole.model) if whole else config.model, **placement(config.system))
     policy.tokenizer = load_tokenizer(config.model) if whole else policy.tokenizer
     policy.gradient_checkpointing = config.system.gradient_checkpointing
+    set_chat_template(policy.tokenizer, config.dataset.chat_template)
     policy.chat_template_kwargs = config.dataset.template_kwargs
     if config.lora.rank:
         adapt(policy, config.lora, config.seed)

@@ -169,10 +169,11 @@ def show_prompts(task: Task, options: CheckOptions) -> int:
         shown = [as_messages(problem) for problem in problems]
     else:
         from grpo.model.load import load_tokenizer
-        from grpo.model.prompt import template_warnings
+        from grpo.model.prompt import set_chat_template, template_warnings
 
         model, settings = find_run(options.model, options.runs) or (options.model, {})
         tokenizer, kwargs = load_tokenizer(model), template_kwargs(options.dataset, settings)
+        set_chat_template(tokenizer, options.dataset.chat_template)
         warn(template_warnings(tokenizer, kwargs, options.model))
         shown = [as_tokens(problem, tokenizer, kwargs) for problem in problems]
     if options.json:

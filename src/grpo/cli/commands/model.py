@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,14 @@ def load(name: str, runs: str, dataset: Dataset, world: World = ALONE) -> tuple[
     """The policy and the settings of its run; for a model by name, only the task it was made for."""
     from grpo.model.device import prepare_machine
     from grpo.model.load import load_policy
+    from grpo.model.prompt import set_chat_template
 
     found = find_run(name, runs)
     model, settings = found or (name, {"task": DEFAULT_TASK.get(name, "")})
     system = from_dict(System, settings.get("system", {}))
     policy = load_policy(model, **available_placement(system))
     prepare_machine(system, policy, ranks=world.local_size)
+    set_chat_template(policy.tokenizer, dataset.chat_template)
     policy.chat_template_kwargs = template_kwargs(dataset, settings)
     return policy, settings
 
@@ -101,7 +104,8 @@ def find_scorer(
     trained_on = settings.get("reward", "")
     measured = (evaluation and settings.get("evaluation", {}).get("reward")) or trained_on
     reward = options.reward or measured
-    rows = settings.get("data", ""), from_dict(Dataset, settings.get("dataset", {}))
+    # Of a run with a chat template of its own, the checkpoint has it.
+    rows = settings.get("data", ""), replace(from_dict(Dataset, settings.get("dataset", {})), chat_template="")
     return Scorer(load_task(settings["task"], *rows, model=model), reward, scoring, device)
 
 
