@@ -148,7 +148,7 @@ _WITHOUT = {
     "not available: code that comes with a model is not run; remove it": "trust_remote_code",
     "set episodes.max_turns: one more than the iterations, because it counts the answer too": """
         max_tool_calling_iterations""",
-    "not available: sampling is built in; answer the model with a task's method reply, episodes.tools or episodes.env": """
+    "not available: sampling is built in; a task's method reply, episodes.tools or episodes.env answers the model": """
         rollout_func""",
     "every column of a row is kept; remove it": "remove_unused_columns label_names include_for_metrics",
     "the order of the problems follows from seed; remove it": """

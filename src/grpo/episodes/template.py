@@ -1,0 +1,179 @@
+"""What stands between two turns of the assistant: observations as tokens, written by the model's chat template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grpo.episodes.tools import CallReader
+from grpo.errors import GrpoError, one_line
+from grpo.model.policy import Policy
+from grpo.model.prompt import is_chat, render
+from grpo.model.tool_text import example_arguments
+from grpo.types import Call, Problem
+
+Message = Mapping[str, Any]
+USER: Message = {"role": "user", "content": "1"}
+TURN: Message = {"role": "assistant", "content": "2"}
+THOUGHT: Message = {"role": "assistant", "content": "<think>\nSo.\n</think>\n\n2"}
+UNKNOWN = "unknown"
+"""Name of the tool in the answer to a call that names none of them."""
+FILE = "--dataset.chat-template FILE"
+
+
+class ConversationTemplate:
+    """The chat template of a policy, used to continue a conversation. Only what the model reads is encoded: the tokens
+    that it sampled stay as they are."""
+
+    def __init__(self, policy: Policy):
+        self.policy, self.tokenizer = policy, policy.tokenizer
+        template = str(self.tokenizer.chat_template or "")
+        self.has_tool_role = bool(re.search(r"""["']tool["']""", template))
+        ends = self.tokenizer.convert_ids_to_tokens(sorted(policy.end_tokens))
+        self.ends = [str(end) for end in ends]
+        self._starts: dict[str, int] = {}
+
+    def observation(self, problem: Problem, messages: Sequence[Message], *, closed: bool = True) -> list[int]:
+        """The tokens that the model reads after its turn, up to the start of its next one: all messages of one reply
+        together. Without a chat template: their texts.
+
+        `closed`: the turn ended with an end token. One that ended otherwise, with a stop string, is closed here.
+        """
+        if not is_chat(problem, self.tokenizer):
+            text = "".join(message["content"] for message in messages)
+            tokens: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            return tokens
+        return self._between(messages)[1 if closed else 0 :]
+
+    def tool_messages(self, calls: Sequence[Call]) -> list[Message]:
+        """The answers of the calls of one turn: messages of role tool, or one of the user where the template has no
+        such role."""
+        if self.has_tool_role:
+            known = {tool["function"]["name"] for tool in self.policy.tools}
+            names = [call.name if call.name in known else UNKNOWN for call in calls]
+            return [
+                {"role": "tool", "name": name, "content": call.answer} for name, call in zip(names, calls, strict=True)
+            ]
+        answers = [f"<tool_response>\n{call.answer}\n</tool_response>" for call in calls]
+        return [{"role": "user", "content": "\n".join(answers)}]
+
+    def turn_prefix(self) -> str:
+        """What the template writes before a turn of the assistant, at the end of a conversation."""
+        return self._render([USER], add_generation_prompt=True)
+
+    def check(self) -> None:
+        """Refuses a template with which the tokens of an episode would differ from the whole conversation, rendered."""
+        if not self.tokenizer.chat_template:
+            return
+        try:
+            faults = [*(self._fault(turn, self._reply()) for turn in self._turns()), self._unread_call()]
+        except Exception as error:  # border: a template is a program that came with the model
+            reason = one_line(str(error).partition("\n")[0], 200)
+            raise GrpoError(
+                f"field model: the chat template of {self.policy.name} refuses a conversation of several turns: "
+                f"{reason}; name another template: {FILE}"
+            ) from error
+        if fault := next(filter(None, faults), ""):
+            raise GrpoError(f"field model: the chat template of {self.policy.name} {fault}")
+
+    def _between(self, messages: Sequence[Message]) -> list[int]:
+        """The end token of a turn and everything up to the start of the next."""
+        said = self._said(messages)
+        key = messages[0].get("name", "")
+        if key not in self._starts:
+            self._starts[key] = self._last_end(self._render(said))
+        rendered = self._render([*said, *messages], add_generation_prompt=True)
+        # From the end token on: some tokenizers treat the first word, or white space after a special token, in their
+        # own way.
+        tokens: list[int] = self.tokenizer(rendered[self._starts[key] :], add_special_tokens=False)["input_ids"]
+        return tokens
+
+    def _said(self, messages: Sequence[Message]) -> list[Message]:
+        """A short conversation that these messages can follow. Some templates take a tool's name from its call."""
+        return [USER, _calling(messages[0]["name"]) if messages[0]["role"] == "tool" else TURN]
+
+    def _reply(self) -> list[Message]:
+        if not self.policy.tools:
+            return [{"role": "user", "content": "3"}]
+        name = self.policy.tools[0]["function"]["name"]
+        return self.tool_messages([Call(name, "{}", "3"), Call(name, "{}", "4")])
+
+    def _turns(self) -> list[Message]:
+        if not (self.policy.tools and self.has_tool_role):
+            return [TURN, THOUGHT]
+        name = self.policy.tools[0]["function"]["name"]
+        return [_calling(name), _calling(name, THOUGHT["content"])]
+
+    def _fault(self, turn: Message, reply: Sequence[Message]) -> str:
+        """Goes through a conversation of three turns; empty: its pieces are the whole."""
+        history, whole = [USER], self.turn_prefix()
+        for _ in range(3):
+            history.append(turn)
+            closed = self._render(history)
+            if not closed.startswith(whole):
+                return (
+                    f"begins a turn of the assistant with {_tail(whole)} and later writes it as "
+                    f"{_tail(closed)}; name a template that keeps it: {self._remedy()}"
+                )
+            end = self._last_end(closed)
+            if end < len(whole):
+                ends = ", ".join(self.ends)
+                return (
+                    f"ends a turn with {_tail(closed)}, which is not an end token of the model ({ends}); set "
+                    "eos_token_id in its generation_config.json"
+                )
+            dropped = turn is THOUGHT and "So." not in closed[len(whole) :]
+            history += reply
+            whole = self._render(history, add_generation_prompt=True)
+            pieces = [*self._encode(closed[:end]), *self._between(reply)]
+            if dropped or self.tokenizer.decode(pieces) != self.tokenizer.decode(self._encode(whole)):
+                return (
+                    "changes an earlier turn of the assistant when a message follows, such as its thinking: the model "
+                    f"would be trained on turns that it does not read later; name a template that keeps them: "
+                    f"{self._remedy()}"
+                )
+        return ""
+
+    def _unread_call(self) -> str:
+        """A call as the template writes it must be one that is read."""
+        if not (self.policy.tools and self.has_tool_role):
+            return ""
+        tool = self.policy.tools[0]
+        name, prefix = tool["function"]["name"], self.turn_prefix()
+        call = self._render([USER, _calling(name, arguments=example_arguments(tool))])
+        text = call[len(prefix) : self._last_end(call)]
+        read, _ = CallReader(self.policy.tools, self.tokenizer, prefix).read(text)
+        if [(each.name, each.error) for each in read] == [(name, "")]:
+            return ""
+        return (
+            f"writes a call as {text[:200]!r}, which is not read as one; set response_template in the model's "
+            f"tokenizer_config.json (transformers: response parsing), or name another template: {FILE}"
+        )
+
+    def _remedy(self) -> str:
+        template = str(self.tokenizer.chat_template)
+        is_qwen3 = all(mark in template for mark in ("<|im_start|>", "</think>", "<tool_response>"))
+        ships = is_qwen3 and "<function=" not in template
+        return "--dataset.chat-template qwen3, which ships, or a file" if ships else FILE
+
+    def _last_end(self, rendered: str) -> int:
+        """Where the last end token begins; -1: there is none."""
+        return max(rendered.rfind(end) for end in self.ends)
+
+    def _render(self, messages: Sequence[Message], **form: bool) -> str:
+        policy = self.policy
+        return render(messages, self.tokenizer, policy.chat_template_kwargs, policy.tools, **form)
+
+    def _encode(self, text: str) -> list[int]:
+        tokens: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return tokens
+
+
+def _calling(name: str, content: str = "", arguments: Mapping[str, Any] | None = None) -> Message:
+    call = {"type": "function", "function": {"name": name, "arguments": arguments or {}}}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
+def _tail(text: str) -> str:
+    return repr(text[-40:])
