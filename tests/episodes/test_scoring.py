@@ -11,6 +11,7 @@ from grpo.config import Scoring
 from grpo.errors import GrpoError
 from grpo.rewards import Scorer
 from grpo.tasks import load_task
+from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Call, Completion, Group, Observation, Problem, changed, chat
 
 TALKATIVE = str(Path(__file__).parents[1] / "helpers/talkative.py")
@@ -72,3 +73,20 @@ def test_faults_of_episodes_are_scored_and_counted() -> None:
         ]
         with pytest.raises(GrpoError, match=r"episodes: failed on 4 of the last 6 completions.*failure: it was so"):
             scorer.score([group])
+
+
+def test_an_environment_alone_gives_the_reward() -> None:
+    """Accuracy is the task's verdict all the same, where it has one."""
+    done = Completion("41", EMPTY, EMPTY, "stop", turns=("41",), parts={"Game": 0.5})
+    without = changed(done, parts={})
+    with Scorer(Arithmetic(), environment=True) as scorer:
+        [scored] = scorer.score([Group(ASKED, EMPTY, (done, without), 0)])
+        assert [(one.reward, one.parts) for one in scored.completions] == [(0.5, {"Game": 0.5}), (None, {})]
+        with pytest.raises(GrpoError, match="field reward: the environment gave no reward to any of 1 completions"):
+            scorer.score([Group(ASKED, EMPTY, (without,), 0)])
+    with Scorer(load_task(TALKATIVE), environment=True) as scorer:
+        [scored] = scorer.score([Group(ASKED, EMPTY, (done,), 0)])
+        assert (scored.completions[0].reward, scored.completions[0].correct) == (0.5, None)
+    with Scorer(Arithmetic(), "task", environment=True) as scorer:
+        [scored] = scorer.score([Group(ASKED, EMPTY, (changed(done, text="42"),), 0)])
+        assert (scored.completions[0].reward, scored.completions[0].correct) == (1.5, True)

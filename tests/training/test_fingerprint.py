@@ -11,7 +11,7 @@ import pytest
 import grpo
 from grpo.errors import GrpoError
 from grpo.training import fingerprint
-from grpo.training.fingerprint import PACKAGES, code_fingerprints, model_fingerprint, reward_fingerprints
+from grpo.training.fingerprint import PACKAGES, code_fingerprints, code_of, model_fingerprint, reward_fingerprints
 from helpers.runs import small
 
 
@@ -63,7 +63,7 @@ def test_a_message_names_few_of_many_changed_files(tmp_path: Path, package: Path
     for room in PACKAGES:
         edit(package / room / "__init__.py")
     names = ", ".join(f"{room}/__init__.py changed" for room in PACKAGES[:4])
-    with pytest.raises(GrpoError, match=f"began with other inputs: grpo code: {names} and 4 more; restore"):
+    with pytest.raises(GrpoError, match=f"began with other inputs: grpo code: {names} and 5 more; restore"):
         grpo.train(replace(config, steps=2))
 
 
@@ -88,3 +88,20 @@ def test_the_files_of_a_reward_model_count(tmp_path: Path) -> None:
     edit(tmp_path / "model.safetensors")
     after = reward_fingerprints("reward code", reward, {})["reward code"]
     assert [name for name in before if before[name] != after[name]] == [f"{tmp_path}/model.safetensors"]  # type: ignore[index]
+
+
+def test_the_code_of_tools_and_environments_counts(tmp_path: Path) -> None:
+    """Their files with what these import, and what was handed over."""
+
+    def search(query: str) -> str:
+        return query
+
+    (tmp_path / "mine.py").write_text("from beside import limit\n")
+    (tmp_path / "beside.py").write_text("limit = 3\n")
+    places = f"{tmp_path}/mine.py:f, {tmp_path}/mine.py:g, python:search"
+    before = code_of("tool code", places, {"search": search})["tool code"]
+    assert list(before) == [f"{tmp_path}/beside.py", f"{tmp_path}/mine.py", "python:search"]
+    (tmp_path / "beside.py").write_text("limit = 4\n")
+    after = code_of("tool code", places, {"search": lambda query: ""})["tool code"]
+    assert [name for name in before if before[name] != after[name]] == [f"{tmp_path}/beside.py", "python:search"]
+    assert code_of("environment code", "", {}) == {}

@@ -12,11 +12,12 @@ import pytest
 
 import grpo
 from grpo.cli.main import main
-from grpo.config import System
+from grpo.config import Episodes, System
 from grpo.errors import GrpoError
 from grpo.rewards.handed_over import take_rewards
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.training.bytecode import describe
+from grpo.training.inputs import Inputs
 from helpers.runs import small
 
 DATA = [{"prompt": f"{a}+{a + 1}+{a + 2}=", "answer": 3 * a + 3} for a in range(10, 90)]
@@ -224,3 +225,26 @@ def test_names_of_functions_are_those_of_the_record() -> None:
     text, functions = take_rewards([by_length(8), (by_length(9), 2)])
     assert text == "python:lambda, python:lambda_2*2.0"
     assert list(functions) == ["lambda", "lambda_2"]
+
+
+def test_tools_and_environments_are_handed_over() -> None:
+    def search(query: str) -> str:
+        return query
+
+    class Game: ...
+
+    config, inputs = Inputs.take(grpo.Config(), tools=[search, "mine.py:fetch"])
+    assert (config.episodes.tools, dict(inputs.tools)) == ("python:search, mine.py:fetch", {"search": search})
+    config, inputs = Inputs.take(grpo.Config(), env=Game)
+    assert (config.episodes.env, dict(inputs.env)) == ("python:Game", {"Game": Game})
+    named = grpo.Config(episodes=Episodes(tools="mine.py:f"))
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"tools": [search, search]}, "field episodes.tools: two functions are called search; rename one"),
+        ({"tools": [3]}, "field episodes.tools: got an object of type int; give a function"),
+        ({"tools": []}, "field episodes.tools: the list is empty"),
+        ({"env": Game()}, "field episodes.env: got an object of type Game; give its class"),
+        ({"config": named, "tools": search}, "field episodes.tools: set in the config and handed over"),
+    ]
+    for given, message in wrong:
+        with pytest.raises(GrpoError, match=message):
+            Inputs.take(**{"config": grpo.Config(), **given})

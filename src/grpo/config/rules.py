@@ -68,6 +68,8 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     for found in (_of_names(loss), _of_credit(loss), _of_turns(loss), _of_update(loss, config.prompts_per_step)):
         for name, why in found:
             yield f"loss.{name}", why
+    if config.episodes.tools and config.episodes.env:
+        yield "episodes.tools", "cannot go with episodes.env, which has tools of its own; leave out one of them"
     if config.lora.rank and loss.refresh:
         yield "loss.refresh", "with LoRA the reference is the model without adapters, which never changes; set it to 0"
 

@@ -80,18 +80,29 @@ class Pending:
             self.scorer.count_faults(weighted.title, by_group)
         self._count_episodes()
 
-        def scored(group: Group, by_reward: Sequence[Sequence[Outcome]]) -> Group:
-            rows = zip(group.completions, zip(*by_reward, strict=True), strict=True)
-            completions = [_scored(done, rewards, found, has_verdict) for done, found in rows]
+        def scored(number: int, group: Group) -> Group:
+            completions = [
+                _scored(done, rewards, [by_group[number][row] for by_group in outcomes], has_verdict)
+                for row, done in enumerate(group.completions)
+            ]
             for row, done in enumerate(completions):
                 if done.reward is not None and abs(done.reward) > LARGEST:
                     titles = ", ".join(weighted.title for weighted in rewards if weighted.counts)
                     raise GrpoError(f"{titles}, {_named(group, row)}: the weighted sum is {done.reward:g}; {TOO_LARGE}")
             return replace(group, completions=tuple(completions))
 
-        return [
-            scored(group, by_reward) for group, by_reward in zip(self.groups, zip(*outcomes, strict=True), strict=True)
-        ]
+        groups = [scored(number, group) for number, group in enumerate(self.groups)]
+        self._refuse_no_reward(groups)
+        return groups
+
+    def _refuse_no_reward(self, groups: Sequence[Group]) -> None:
+        """Where environments alone give rewards, one of them must."""
+        done = [done for group in groups for done in group.completions if not done.fault]
+        if done and not self.scorer.specs and all(one.reward is None for one in done):
+            raise GrpoError(
+                f"field reward: the environment gave no reward to any of {len(done)} completions; let it give one, or "
+                "name a reward with --reward, such as task"
+            )
 
     def _count_episodes(self) -> None:
         """Counts the episodes whose environment went wrong."""

@@ -69,13 +69,16 @@ class Scorer:
         device: str = "cpu",
         functions: Mapping[str, Callable[..., Any]] | None = None,
         state: TrainerState | None = None,
+        *,
+        environment: bool = False,
     ):
-        """`functions`: those that `reward` names as `python:NAME`. `state`: the state of the run that
-        they are given as `trainer_state`."""
+        """`functions`: those that `reward` names as `python:NAME`. `state`: the state of the run that they are given as
+        `trainer_state`. `environment`: completions come with the rewards of an environment, to which those of `reward`
+        are added; if that is empty, there are no others."""
         self.task, self.scoring, self.device = task, scoring or Scoring(), device
         self.state = state or TrainerState()
         self.functions = functions or {}
-        self.specs = parse(reward) or [Spec("task", "", 1.0)]
+        self.specs = parse(reward) or ([] if environment else [Spec("task", "", 1.0)])
         _refuse_duplicate_names(self.specs)
         self.rewards_task = any(spec.source == "task" for spec in self.specs)
         """Whether the task's own checker is part of the reward."""

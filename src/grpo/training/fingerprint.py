@@ -28,7 +28,7 @@ from grpo.training.source_files import files_of, own_files
 from grpo.types import Problem
 
 PACKAGE = Path(__file__).parents[1]
-PACKAGES = ("config", "core", "distributed", "model", "rewards", "rollout", "tasks", "training")
+PACKAGES = ("config", "core", "distributed", "episodes", "model", "rewards", "rollout", "tasks", "training")
 """Subpackages whose code affects the numbers, in addition to the top-level modules. Record, lab and command line only
 show them; only the lab uses core/explain."""
 
@@ -48,6 +48,8 @@ def fingerprints(config: Config, task: Task, inputs: Inputs | None = None) -> Fi
         **({"task code": {"task": _digest([describe(inputs.task).encode()])}} if inputs.task is not None else {}),
         **reward_fingerprints("reward code", config.reward, inputs.functions),
         **reward_fingerprints("evaluation.reward code", config.evaluation.reward, inputs.eval_functions),
+        **code_of("tool code", config.episodes.tools, inputs.tools),
+        **code_of("environment code", config.episodes.env, inputs.env),
         **({"surrogate code": {surrogate: _digest([surrogate_source(surrogate)])}} if ":" in surrogate else {}),
         **code_fingerprints(*(("peft",) if config.lora.rank else ())),
     }
@@ -64,9 +66,20 @@ def reward_fingerprints(name: str, reward: str, functions: Mapping[str, Any]) ->
             models |= {f"{source}/{file}": digest for file, digest in _folder_fingerprint(source).items()}
         elif spec.source not in ("python", "task", "judge"):
             files |= files_of(spec.source)
-    handed_over = {f"python:{each}": _digest([describe(function).encode()]) for each, function in functions.items()}
-    found = {**{file: _file_digest(path) for file, path in files.items()}, **models, **handed_over}
+    found = {**{file: _file_digest(path) for file, path in files.items()}, **models, **_handed_over(functions)}
     return {name: found} if found else {}
+
+
+def code_of(name: str, places: str, given: Mapping[str, Any]) -> Fingerprints:
+    """Of the files of `file.py:NAME, module:NAME` and of the objects handed over; empty where there are none."""
+    sources = {place.strip().rpartition(":")[0] for place in places.split(",")} - {"", "python"}
+    files = [file for source in sorted(sources) for file in files_of(source).items()]
+    found = {**{file: _file_digest(path) for file, path in files}, **_handed_over(given)}
+    return {name: found} if found else {}
+
+
+def _handed_over(given: Mapping[str, Any]) -> dict[str, str]:
+    return {f"python:{name}": _digest([describe(each).encode()]) for name, each in given.items()}
 
 
 def sft_fingerprints(config: SftConfig, task: Task | None, rows: Sequence[Problem]) -> Fingerprints:

@@ -1,4 +1,4 @@
-"""The task, rewards and rows that a caller of `grpo.train` hands over as Python objects."""
+"""The task, rewards, rows, tools and environment that a caller of `grpo.train` hands over as Python objects."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from grpo.config import Config, SftConfig
 from grpo.config.leaf import shown
+from grpo.episodes.handed_over import take_environment, take_tools
 from grpo.errors import GrpoError
 from grpo.rewards.handed_over import Function, Reward, take_rewards
 from grpo.tasks import Task, load_task, take_task
@@ -29,6 +30,10 @@ class Inputs:
     """The same for config.evaluation.reward."""
     rows: Rows | None = None
     heldout_rows: Rows | None = None
+    tools: Mapping[str, Function] = field(default_factory=dict)
+    """By the name after `python:` in config.episodes.tools."""
+    env: Mapping[str, type] = field(default_factory=dict)
+    """The same for config.episodes.env."""
 
     @classmethod
     def take(
@@ -39,6 +44,8 @@ class Inputs:
         data: Any = None,
         eval_data: Any = None,
         eval_reward: Reward | Sequence[Reward] | None = None,
+        tools: str | Function | Sequence[str | Function] | None = None,
+        env: str | type | None = None,
     ) -> tuple[Config, Inputs]:
         """The config with a name for everything handed over, and the objects. A text means what it means in the
         config."""
@@ -55,14 +62,15 @@ class Inputs:
         if eval_reward is not None:
             text, eval_functions = take_rewards(eval_reward)
             config = replace(config, evaluation=replace(config.evaluation, reward=text))
+        config, given, environment = _take_episodes(config, tools, env)
         config, rows = take_data(config, data)
         config, heldout_rows = _take_eval_data(config, eval_data)
         if isinstance(task, str):
-            return replace(config, task=task), cls(None, functions, eval_functions, rows, heldout_rows)
+            config, task = replace(config, task=task), None
         if task is not None:
             name = task.__name__ if isinstance(task, type) else getattr(task, "name", type(task).__name__)
             config = replace(config, task=f"{PREFIX}{name}")
-        return config, cls(task, functions, eval_functions, rows, heldout_rows)
+        return config, cls(task, functions, eval_functions, rows, heldout_rows, given, environment)
 
     def load_task(self, config: Config) -> Task:
         if self.task is not None:
@@ -89,6 +97,15 @@ def _take_eval_data(config: Config, data: Any) -> tuple[Config, Rows | None]:
     rows = None if isinstance(data, str) else take_heldout(data)
     name = data if rows is None else name_of_rows(rows)
     return replace(config, dataset=replace(config.dataset, heldout=name)), rows
+
+
+def _take_episodes(config: Config, tools: Any, env: Any) -> tuple[Config, Mapping[str, Function], Mapping[str, type]]:
+    """The config with names for tools and environment handed over, and these by name."""
+    _refuse_both("episodes.tools", config.episodes.tools, tools)
+    _refuse_both("episodes.env", config.episodes.env, env)
+    names, functions = (config.episodes.tools, {}) if tools is None else take_tools(tools)
+    name, classes = (config.episodes.env, {}) if env is None else take_environment(env)
+    return replace(config, episodes=replace(config.episodes, tools=names, env=name)), functions, classes
 
 
 def _refuse_both(name: str, configured: str, handed_over: Any) -> None:

@@ -20,7 +20,7 @@ from grpo.record.episode_metrics import episode_metrics
 from grpo.record.events import Callback
 from grpo.record.store import Run
 from grpo.record.trace import Traces
-from grpo.rewards.handed_over import Reward
+from grpo.rewards.handed_over import Function, Reward
 from grpo.training.annotations import Annotations, add_old_logprobs
 from grpo.training.credit import credit
 from grpo.training.dynamic_sampling import replace_without_signal
@@ -45,6 +45,8 @@ def train(
     data: Any = None,
     eval_data: Any = None,
     eval_reward: Reward | Sequence[Reward] | None = None,
+    tools: str | Function | Sequence[str | Function] | None = None,
+    env: str | type | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a model with this config and return its run, the full record.
@@ -53,11 +55,12 @@ def train(
     docs/tasks.md. `reward`: a function of (problem, text) or of (completions, **columns), or a list of functions, texts
     and tuples (function, weight); functions run in worker processes. `data`: a list of dicts, a `datasets.Dataset`, or
     a mapping from splits to either. `eval_data`: the same for held-out rows, in place of `config.dataset.heldout`.
-    `eval_reward`: the reward of evaluations, in place of `config.evaluation.reward`.
+    `eval_reward`: the reward of evaluations, in place of `config.evaluation.reward`. `tools`: functions that the model
+    may call, with types and a docstring. `env`: the class of an environment.
 
     `callbacks` are instances of `grpo.Callback` subclasses. Without any, only warnings are printed.
     """
-    config, inputs = Inputs.take(config, task, reward, data, eval_data, eval_reward)
+    config, inputs = Inputs.take(config, task, reward, data, eval_data, eval_reward, tools, env)
     with joined(config.scale, config.system.device) as world:
         session = Session.start(config, callbacks, inputs, world)
         with session.recorded():

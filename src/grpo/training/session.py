@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -79,11 +80,12 @@ class Session(TrainingRun):
             device = pick_device(config.system)
             state = TrainerState.of(config, training_rows(task), world)
             scoring = share_of_rank(config.scoring, world)
-            scorer = undo.enter_context(Scorer(task, config.reward, scoring, device, inputs.functions, state))
-            eval_scorer = scorer
+            make = partial(
+                Scorer, task, scoring=scoring, device=device, state=state, environment=bool(config.episodes.env)
+            )
+            scorer = eval_scorer = undo.enter_context(make(config.reward, functions=inputs.functions))
             if rewards := config.evaluation.reward:
-                eval_scorer = Scorer(task, rewards, scoring, device, inputs.eval_functions, state)
-                undo.enter_context(eval_scorer)
+                eval_scorer = undo.enter_context(make(rewards, functions=inputs.eval_functions))
             for each in (scorer, eval_scorer):
                 each.check_requirements()
             if answers := start_answers(config.episodes, scoring, task):

@@ -216,8 +216,8 @@ def _can_resume(run: Run, status: str) -> bool:
 
 
 def _made_in_python(run: Run) -> bool:
-    """Whether task, data or reward was a Python object, which the record names but does not store."""
-    return any(PREFIX in str(run.config.get(field, "")) for field in ("task", "data", "reward"))
+    """Whether task, data, reward or tools were Python objects, which the record names but does not store."""
+    return any(PREFIX in str(run.config.get(field, "")) for field in ("task", "data", "reward", "episodes"))
 
 
 def _resume_command(run: Run) -> str:

@@ -1,0 +1,50 @@
+"""Tools and environments that a caller hands over as Python objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from grpo.errors import GrpoError
+from grpo.tasks.handed_over import PREFIX
+
+Function = Callable[..., Any]
+FORMS = "a function, a text such as mine.py:search, or a list of these"
+
+
+def take_tools(tools: str | Function | Sequence[str | Function]) -> tuple[str, dict[str, Function]]:
+    """The field `episodes.tools` that a record stores, and the functions it names with `python:`.
+
+    >>> def search(query: str) -> str: ...
+    >>> text, functions = take_tools([search, "mine.py:fetch"])
+    >>> text, list(functions)
+    ('python:search, mine.py:fetch', ['search'])
+    """
+    entries: list[str] = []
+    functions: dict[str, Function] = {}
+    for tool in [tools] if isinstance(tools, str) or callable(tools) else tools:
+        if not isinstance(tool, str) and not callable(tool):
+            raise GrpoError(f"field episodes.tools: got an object of type {type(tool).__name__}; give {FORMS}")
+        name = tool if isinstance(tool, str) else _name(tool)
+        if name in functions:
+            raise GrpoError(f"field episodes.tools: two functions are called {name}; rename one")
+        entries.append(name if isinstance(tool, str) else f"{PREFIX}{name}")
+        functions |= {} if isinstance(tool, str) else {name: tool}
+    if not entries:
+        raise GrpoError(f"field episodes.tools: the list is empty; give {FORMS}")
+    return ", ".join(entries), functions
+
+
+def take_environment(env: str | type) -> tuple[str, Mapping[str, type]]:
+    """The field `episodes.env` that a record stores, and the class it names with `python:`."""
+    if isinstance(env, str):
+        return env, {}
+    if not isinstance(env, type):
+        kind = type(env).__name__
+        raise GrpoError(f"field episodes.env: got an object of type {kind}; give its class: each episode makes its own")
+    return f"{PREFIX}{env.__name__}", {env.__name__: env}
+
+
+def _name(function: Function) -> str:
+    return re.sub(r"\W", "", getattr(function, "__name__", type(function).__name__)) or "function"
