@@ -154,6 +154,79 @@ def test_one_completion_larger_than_the_room():
         Schedule([64, 65], 2, 129, Room(blocks=4, rows=1))
 
 
+# --- turns ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_row_keeps_its_blocks_and_goes_on():
+    schedule = Schedule([64, 64], 2, 128, Room(blocks=100, rows=3))
+    assert schedule.look([]).running == (0, 1, 2)
+    schedule.advance(32)
+    blocks = schedule.table_NT.copy()
+    look = schedule.look([], {0: 20, 2: 33})
+    assert look == Look(started=(3,), dropped=(), running=(1, 3), finished=()), "a paused row is none of the 3"
+    assert schedule.table_NT[[0, 2]].tolist() == blocks[[0, 2]].tolist()
+    assert schedule.time_N.tolist() == [20, 33, 33, 1]
+    schedule.advance(32)
+    assert schedule.look([], {1: 50, 3: 7}) == Look((), (), (), ()), "nothing runs: answers are awaited"
+    assert schedule.prompt_table_PT.all()
+    schedule.resume([0, 2, 3])
+    assert schedule.look([1]) == Look((), (), (0, 2, 3), (), resumed=(0, 2, 3))
+    assert schedule.time_N.tolist() == [20, 0, 33, 7], "a row goes on from the end of its turn"
+    schedule.advance(32)
+    assert schedule.look([], {0: 30, 2: 60, 3: 9}).running == ()
+    assert schedule.look([0, 2, 3]) == Look((), (), (), finished=(0, 1))
+    assert schedule.done
+
+
+def test_rows_go_on_in_order_before_others_start():
+    schedule = Schedule([64], 4, 128, Room(blocks=100, rows=2))
+    schedule.look([])
+    schedule.advance(32)
+    assert schedule.look([], {0: 5, 1: 5}).running == (2, 3)
+    schedule.advance(32)
+    assert schedule.look([], {2: 5, 3: 5}).running == ()
+    schedule.resume([1, 2, 3])
+    assert schedule.look([0]) == Look((), (), (1, 2), (), resumed=(1, 2)), "two rows at a time"
+    schedule.advance(32)
+    assert schedule.look([1]) == Look((), (), (2, 3), (), resumed=(3,))
+
+
+def test_paused_rows_are_dropped_first_the_youngest_of_them_first():
+    # 4 blocks a completion, 2 of them reserved at the start: 1 + 4 · 2.
+    schedule = Schedule([64], 4, 256, Room(blocks=9, rows=4))
+    assert schedule.look([]).running == (0, 1, 2, 3)
+    go_on(schedule, 3)  # 97 tokens: 2 blocks each
+    schedule.advance(32)
+    # Rows 0 and 3 need a third block at 129 tokens. The 9 blocks are taken: paused row 2 gives its 2.
+    assert schedule.look([], {1: 100, 2: 110}) == Look((), dropped=(2,), running=(0, 3), finished=())
+    assert schedule.time_N.tolist() == [129, 100, 0, 129]
+    # At 193 they need a fourth: row 1 gives its 2.
+    assert [look.dropped for look in go_on(schedule, 2)] == [(), (1,)]
+    schedule.advance(32)
+    assert schedule.look([], {0: 200, 3: 220}).running == (), "nothing runs, and rows 1 and 2 wait for their answers"
+    schedule.resume([0, 1, 2, 3])
+    # Row 0 has its 4 blocks; so has row 3. Neither needs more. The dropped ones wait for blocks.
+    assert schedule.look([]) == Look((), (), (0, 3), (), resumed=(0, 3))
+    assert schedule.look([0, 3]) == Look(started=(1, 2), dropped=(), running=(1, 2), finished=())
+    assert schedule.time_N.tolist() == [0, 1, 1, 0], "from the first token"
+
+
+def test_one_row_goes_on_in_any_case():
+    # Three rows of 2 blocks and a prompt of 1: all 7 are taken.
+    schedule = Schedule([64], 3, 256, Room(blocks=7, rows=3))
+    assert schedule.look([]).running == (0, 1, 2)
+    go_on(schedule, 2)
+    schedule.advance(32)
+    assert schedule.look([], {0: 90, 1: 97, 2: 98}) == Look((), (), (), ())
+    schedule.resume([0, 1, 2])
+    # Until the next look, rows 0 and 1 have 121 and 128 tokens with keys; row 2 has 129, which need a third block.
+    assert schedule.look([]) == Look((), (), (0, 1), (), resumed=(0, 1))
+    schedule.advance(32)
+    assert schedule.look([], {0: 110, 1: 120}) == Look((), dropped=(1,), running=(2,), finished=(), resumed=(2,))
+    schedule.resume([0, 1])
+    assert schedule.look([]) == Look((), (), (0, 2), (), resumed=(0,)), "row 0 gets the block that is left"
+
+
 # --- any endings ------------------------------------------------------------------------------------------------------
 
 
@@ -168,18 +241,22 @@ def rollouts(draw: st.DrawFn) -> tuple[list[int], int, int, Room, int, list[int]
     return prompts, group_size, new_tokens, room, draw(st.sampled_from([1, 8, 32, 100])), lengths
 
 
-def check_blocks(schedule: Schedule, prompts: list[int], running: tuple[int, ...]) -> None:
-    """Every row has what it needs until the next look, its prompt too, and nobody else has anything."""
+def check_blocks(
+    schedule: Schedule, prompts: list[int], rows: tuple[int, ...], running: tuple[int, ...] | None = None
+) -> None:
+    """Every running row has what it needs until the next look, every paused one what it has filled; their prompts too,
+    and nobody else has anything. Without `running`, all rows run."""
     owned = [block for table in (schedule.table_NT, schedule.prompt_table_PT) for block in table[table > 0].tolist()]
     assert len(owned) == len(set(owned)), "owned twice"
     assert not owned or max(owned) <= schedule.room.blocks
     for n, blocks in enumerate(schedule.table_NT):
-        tokens = min(int(schedule.time_N[n]) + schedule.ahead - 1, schedule.new_tokens)
-        needed = -(-tokens // BLOCK_TOKENS) if n in running else 0
+        ahead = schedule.ahead if running is None or n in running else 0
+        tokens = min(int(schedule.time_N[n]) + ahead - 1, schedule.new_tokens)
+        needed = -(-tokens // BLOCK_TOKENS) if n in rows else 0
         assert (blocks[:needed] > 0).all()
-        assert n in running or not blocks.any()
-        assert (schedule.time_N[n] > 0) == (n in running)
-    with_rows = {n // schedule.group_size for n in running}
+        assert n in rows or not blocks.any()
+        assert (schedule.time_N[n] > 0) == (n in rows)
+    with_rows = {n // schedule.group_size for n in rows}
     for p, blocks in enumerate(schedule.prompt_table_PT):
         needed = -(-prompts[p] // BLOCK_TOKENS) if p in with_rows else 0
         assert (blocks > 0).sum() == needed
@@ -220,3 +297,42 @@ def test_any_endings(rollout, random):
     assert not running
     assert not waiting
     assert not any(unfinished.values())
+
+
+@settings(max_examples=40, deadline=None)
+@given(rollouts(), st.randoms(use_true_random=False))
+def test_any_turns(rollout, random):
+    """Rows pause at random ends of turns, and end at their length."""
+    prompts, group_size, new_tokens, room, ahead, lengths = rollout
+    schedule = Schedule(prompts, group_size, new_tokens, room, ahead)
+    ends = [sorted({*random.choices(range(1, length + 1), k=random.randrange(4)), length}) for length in lengths]
+    turn = [0] * len(lengths)
+    ended: list[int] = []
+    paused: dict[int, int] = {}
+    asked: set[int] = set()
+    in_memory: set[int] = set()
+    while not schedule.done:
+        look = schedule.look(ended, paused)
+        in_memory -= {*ended}
+        assert not {*look.started} & in_memory
+        assert in_memory >= {*look.resumed, *look.dropped}
+        assert not {*look.resumed} & {*look.dropped}
+        in_memory = in_memory - {*look.dropped} | {*look.started}
+        assert in_memory >= {*look.running}
+        assert len(look.running) <= room.rows
+        assert not asked & {*look.running}
+        check_blocks(schedule, prompts, tuple(sorted(in_memory)), look.running)
+        ended, paused = [], {}
+        if look.running:
+            schedule.advance(ahead)
+            paused = {n: ends[n][turn[n]] for n in look.running if ends[n][turn[n]] <= schedule.time_N[n]}
+            asked |= {*paused}
+        elif not schedule.done:
+            assert asked, "something always goes on"
+            assert in_memory <= asked, "all that were answered go on before the next are"
+            ended = sorted(n for n in asked if turn[n] + 1 == len(ends[n]))
+            for n in asked:
+                turn[n] += 1
+            schedule.resume([n for n in asked if n not in ended])
+            asked = set()
+    assert not in_memory
