@@ -3,6 +3,7 @@ sampled tokens only."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -60,6 +61,14 @@ def test_budgets_and_shares_count_what_was_read() -> None:
 def test_a_batch_without_observations_has_one_grid() -> None:
     [batch] = pack(random_groups(), 10_000)
     assert torch.equal(batch.layout.places_NE > 0, batch.mask_NL)
+
+
+def test_another_rank_packs_the_same() -> None:
+    """Ranks send each other groups pickled."""
+    groups = random_episodes()
+    [here], [there] = (pack(each, 10_000) for each in (groups, pickle.loads(pickle.dumps(groups, protocol=5))))
+    for name in ("tokens_T", "positions_T", "source_A", "target_A", "mask_NL", "sampler_logp_NL"):
+        assert torch.equal(getattr(here, name), getattr(there, name)), name
 
 
 def rows(groups: list[Group]) -> Iterator[tuple[Completion, torch.Tensor, torch.Tensor]]:
