@@ -209,6 +209,17 @@ def test_prompts_are_shown_as_the_model_reads_them(own: list[str], capsys: pytes
     assert (first["text"], first["tokens"], first["answer"]) == ("1+1=<end>7", [1, 10, 1, 12, 18, 7], "2")
 
 
+def test_prompts_are_shown_with_tools(own: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Nano's characters are digits and signs, so its template writes the number of tools."""
+    Path("model/chat_template.jinja").write_text("{{ messages[0].content }}{{ tools | length }}")
+    docstring = '"""Doubles.\n\n    Args:\n        a: A number.\n    """'
+    Path("mine.py").write_text("".join(f"def {name}(a: int):\n    {docstring}\n\n" for name in ("one", "two")))
+    assert main([*own, "--model", "./model", "--tools", "mine.py:one,mine.py:two"]) == 0
+    assert capsys.readouterr().out.split("\n")[:2] == ["own.jsonl:1   5 tokens   gold 2", "1+1=2"]
+    assert main([*own, "--model", "./model", "--tools", "mine.py:three"]) == 2
+    assert capsys.readouterr().err == "grpo: tool mine.py:three: mine.py has no function three; it has one, two\n"
+
+
 def test_a_check_needs_no_heldout_rows(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run cannot hold out one of one; all rows of a file are shown, in its order."""
     Path("one.jsonl").write_text('{"prompt": "0+1=", "answer": 1}\n')

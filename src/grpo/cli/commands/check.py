@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from grpo.errors import GrpoError
 
 if TYPE_CHECKING:
     from grpo.model.policy import Policy
+    from grpo.model.prompt import Schema
     from grpo.rewards import Scorer
     from grpo.tasks import Task
     from grpo.types import Group
@@ -46,6 +47,8 @@ class CheckOptions:
     """Answers to show."""
     show: int = 0
     """Print this many prompts as the model reads them, with special tokens, and check nothing."""
+    tools: str = ""
+    """With --show: tools that the prompts describe, written as in grpo train; empty: those of the run."""
     model: str = ""
     """A model or the name of a run: measures its pass rate, or with --reward its rewards and the share of groups with
     signal; with --show it renders prompts. Empty: none."""
@@ -92,10 +95,11 @@ def command(arguments: list[str]) -> int:
 
     model = model_path(options.model, options.runs)
     every_row = replace(options.dataset, heldout_share=0.0)  # a check trains on nothing
-    task = load_task(options.task or "data", options.data, every_row, model=model)
+    tools = described_tools(options) if options.show else []
+    task = load_task(options.task or "data", options.data, every_row, model=model, tools=tools)
     warn(assumptions_of(task))
     if options.show:
-        return show_prompts(task, options)
+        return show_prompts(task, options, tools)
     if options.reward and options.reward.strip() != "task":
         return check_own_reward(task, options)
     from grpo.cli.task_check import check_task, check_with_model, lines
@@ -158,7 +162,17 @@ def sample_groups(scorer: Scorer, policy: Policy, settings: dict[str, Any], opti
         return scorer.score(engine.sample(problems, options.group_size, sampling))
 
 
-def show_prompts(task: Task, options: CheckOptions) -> int:
+def described_tools(options: CheckOptions) -> list[Schema]:
+    """Schemas of the tools that prompts describe: those of the options, or of the run."""
+    _, settings = find_run(options.model, options.runs) or ("", {})
+    if not (tools := options.tools or settings.get("episodes", {}).get("tools", "")):
+        return []
+    from grpo.episodes.tools import load_tools
+
+    return [tool.schema for tool in load_tools(tools)]
+
+
+def show_prompts(task: Task, options: CheckOptions, tools: Sequence[Schema]) -> int:
     """Print the first prompts. Of the model, only the tokenizer is loaded."""
     from grpo.cli.terminal.prompt import as_messages, as_tokens, print_prompts
     from grpo.tasks.protocol import HasProblems
@@ -175,7 +189,7 @@ def show_prompts(task: Task, options: CheckOptions) -> int:
         tokenizer, kwargs = load_tokenizer(model), template_kwargs(options.dataset, settings)
         set_chat_template(tokenizer, options.dataset.chat_template)
         warn(template_warnings(tokenizer, kwargs, options.model))
-        shown = [as_tokens(problem, tokenizer, kwargs) for problem in problems]
+        shown = [as_tokens(problem, tokenizer, kwargs, tools) for problem in problems]
     if options.json:
         print(json.dumps([prompt.as_dict() for prompt in shown]))
         return 0

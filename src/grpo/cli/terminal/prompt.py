@@ -15,7 +15,7 @@ from rich.text import Text
 
 from grpo.cli.terminal.group import FAINT, write_line
 from grpo.errors import one_line
-from grpo.model.prompt import decoded_runs, prompt_tokens
+from grpo.model.prompt import Schema, decoded_runs, prompt_tokens
 from grpo.tasks.conversation import message_text
 from grpo.types import Problem
 
@@ -53,9 +53,11 @@ def as_messages(problem: Problem) -> ShownPrompt:
     return ShownPrompt(problem, turns or [[(problem.prompt, False)]])
 
 
-def as_tokens(problem: Problem, tokenizer: Any, template_kwargs: Mapping[str, Any]) -> ShownPrompt:
+def as_tokens(
+    problem: Problem, tokenizer: Any, template_kwargs: Mapping[str, Any], tools: Sequence[Schema] = ()
+) -> ShownPrompt:
     """The prompt as a model with this tokenizer reads it."""
-    tokens = prompt_tokens(problem, tokenizer, template_kwargs)
+    tokens = prompt_tokens(problem, tokenizer, template_kwargs, tools)
     return ShownPrompt(problem, [[*decoded_runs(tokens, tokenizer)]], tokens)
 
 
