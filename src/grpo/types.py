@@ -46,6 +46,8 @@ class Problem:
     """Whether the row holds a conversation; reward functions then get messages, as in TRL."""
     place: str = ""
     """File and line of its row, such as rows.jsonl:17; empty for a generated problem."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """JSON schemas of tools that its prompt describes, in place of the run's."""
 
     @property
     def label(self) -> str:

@@ -28,7 +28,7 @@ from grpo.record.checkpoints import Checkpoints
 from grpo.record.events import Callback
 from grpo.record.store import Run
 from grpo.tasks import load_task
-from grpo.tasks.rows import Source, written_answers
+from grpo.tasks.rows import Problems, Source, written_answers
 from grpo.training.sft import accumulate_gradients, make_batches, shuffled_batch, with_answers
 from grpo.types import Batch, Group
 from helpers.faults import assert_resumed
@@ -36,7 +36,8 @@ from helpers.trainer import Orders, Ranks, Trainer, contents
 
 
 def read_rows(source: Source, policy: Policy) -> list[Group]:
-    return with_answers(written_answers(source).train, policy)
+    written = written_answers(source)
+    return with_answers(written.train, policy, written.conversations)
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> Path:
@@ -203,7 +204,7 @@ def test_memory_that_runs_out_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_tasks_problems_are_asked_as_grpo_asks_them(tmp_path: Path) -> None:
     policy, task = load_policy("nano"), load_task("arithmetic")
     config = SftConfig(model="nano", task="arithmetic", steps=2, batch_size=3, seed=5)
-    batch_of = make_batches(config, task, [], policy)
+    batch_of = make_batches(config, task, Problems(()), policy)
     for step in range(2):
         batch = batch_of(step)
         problems = task.draw(step, 3, 5)

@@ -10,7 +10,7 @@ from grpo.episodes.tools import CallReader
 from grpo.errors import GrpoError, one_line
 from grpo.model.policy import Policy
 from grpo.model.prompt import is_chat, render
-from grpo.model.tool_text import example_arguments
+from grpo.model.tool_text import call_text, example_arguments
 from grpo.types import Call, Problem
 
 Message = Mapping[str, Any]
@@ -30,6 +30,7 @@ class ConversationTemplate:
         self.policy, self.tokenizer = policy, policy.tokenizer
         template = str(self.tokenizer.chat_template or "")
         self.has_tool_role = bool(re.search(r"""["']tool["']""", template))
+        self.writes_calls = "tool_calls" in template
         ends = self.tokenizer.convert_ids_to_tokens(sorted(policy.end_tokens))
         self.ends = [str(end) for end in ends]
         self._starts: dict[str, int] = {}
@@ -57,6 +58,14 @@ class ConversationTemplate:
             ]
         answers = [f"<tool_response>\n{call.answer}\n</tool_response>" for call in calls]
         return [{"role": "user", "content": "\n".join(answers)}]
+
+    def turn_text(self, turn: Message) -> str:
+        """A turn of the assistant that has calls or other keys, as the template writes it, without its end token."""
+        if turn.get("tool_calls") and not self.writes_calls:
+            calls = [call_text(call.get("function", call)) for call in turn["tool_calls"]]
+            return "\n".join(filter(None, (turn["content"], *calls)))
+        whole = self._render([USER, turn])
+        return whole[len(self.turn_prefix()) : self._last_end(whole)]
 
     def turn_prefix(self) -> str:
         """What the template writes before a turn of the assistant, at the end of a conversation."""

@@ -38,6 +38,7 @@ def prompt_tokens(
         raise GrpoError(f"field dataset.chat_template_kwargs: {taken[0]} follows from the messages; leave it out")
     if taken := [name for name in SETTINGS if name in template_kwargs]:
         raise GrpoError(f"field dataset.chat_template_kwargs: {taken[0]} is a setting; use {SETTINGS[taken[0]]}")
+    tools = problem.tools or tools
     continued = problem.messages[-1]["role"] == "assistant"
     messages = problem.messages if knows_tools(tokenizer) else describe_tools(problem.messages, tools)
     try:

@@ -40,10 +40,16 @@ def tool_text(tools: Sequence[Mapping[str, Any]]) -> str:
             "You can call these functions:",
             *lines,
             "To call one, write its name and arguments as JSON, like this:",
-            f"<tool_call>{json.dumps(call, ensure_ascii=False)}</tool_call>",
+            call_text(call),
             "Then stop. The result is given to you in <tool_response></tool_response>.",
         ]
     )
+
+
+def call_text(call: Mapping[str, Any]) -> str:
+    """A call as such a template's model writes it."""
+    written = {"name": call["name"], "arguments": call["arguments"]}
+    return f"<tool_call>{json.dumps(written, ensure_ascii=False)}</tool_call>"
 
 
 def example_arguments(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 SYSTEM_ROLES = ("system", "developer")
 
 Messages = list[dict[str, Any]]
+NO_ARGUMENTS = {"type": "object", "properties": {}}
 
 
 def is_conversation(value: Any) -> TypeGuard[Sequence[Mapping[str, Any]]]:
@@ -60,8 +61,8 @@ def read_messages(turns: Sequence[Mapping[str, Any]], source: str) -> Messages:
 def read_tools(value: Any, place: str) -> tuple[Mapping[str, Any], ...]:
     """The schemas in a row's column `tools`: a list, or JSON of one, as in TRL; none where the row has none.
 
-    >>> read_tools('[{"type": "function", "function": {"name": "add", "strict": null}}]', "rows.jsonl:1")
-    ({'type': 'function', 'function': {'name': 'add'}},)
+    >>> read_tools('[{"name": "now", "strict": null}]', "rows.jsonl:1")
+    ({'type': 'function', 'function': {'name': 'now', 'parameters': {'type': 'object', 'properties': {}}}},)
     """
     try:
         schemas = json.loads(value) if isinstance(value, str) and value else value
@@ -69,11 +70,11 @@ def read_tools(value: Any, place: str) -> tuple[Mapping[str, Any], ...]:
         schemas = value
     if not schemas:
         return ()
-    if not is_conversation(schemas) or not all(
-        isinstance(each.get("function", each).get("name"), str) for each in schemas
-    ):
+    functions: list[Any] = [each.get("function", each) for each in schemas] if is_conversation(schemas) else [None]
+    if not all(isinstance(each, Mapping) and isinstance(each.get("name"), str) for each in functions):
         raise GrpoError(f'{place}: column "tools" must be a list of JSON schemas of functions; got {shown(value)}')
-    return tuple(_without_none(each) for each in schemas)
+    whole = [each if "parameters" in each else {**each, "parameters": NO_ARGUMENTS} for each in functions]
+    return tuple({"type": "function", "function": _without_none(each)} for each in whole)
 
 
 def message_text(message: Mapping[str, Any]) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from grpo.config import Dataset
 from grpo.errors import GrpoError
 from grpo.tasks.builder import ANSWER_COLUMNS, PROMPT_COLUMNS, Builder, mapped, require_golds
-from grpo.tasks.conversation import is_conversation, read_conversation
+from grpo.tasks.conversation import Messages, is_conversation, message_text, read_conversation, read_tools
 from grpo.tasks.handed_over import Rows
 from grpo.tasks.prompt_limit import PromptLimit
 from grpo.tasks.readers import DataRow, read_rows
@@ -91,6 +92,8 @@ class Problems:
     heldout: Sequence[Problem] = ()
     notes: Sequence[str] = ()
     """Lines to report when a run starts."""
+    conversations: Mapping[str, Messages] = field(default_factory=dict)
+    """By place: what a training row has written from the assistant's first turn on, if that is more than one text."""
 
     @property
     def fingerprint(self) -> Mapping[str, str]:
@@ -133,24 +136,45 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
 def written_answers(source: Source) -> Problems:
     """All rows as training problems whose answer is the full written text, for supervised fine-tuning."""
     settings = source.settings
-    rows = [_prompt_and_answer(row) for row in source.read(settings.split)]
-    problems = Builder(settings, "{prompt}", str, WRITTEN_COLUMNS).build(rows)
+    read = [_prompt_and_answer(row) for row in source.read(settings.split)]
+    conversations = {row.place: turns for row, turns in read if turns}
+    problems = Builder(settings, "{prompt}", str, WRITTEN_COLUMNS).build([row for row, _ in read])
+    problems = [replace(problem, tools=read_tools(problem.columns.get("tools"), problem.place)) for problem in problems]
     require_golds(problems, settings, WRITTEN_COLUMNS)
     limit = PromptLimit(settings, source.model, source.tools)
-    return Problems(limit.within(problems), notes=limit.notes)
+    return Problems(limit.within(problems), notes=limit.notes, conversations=conversations)
 
 
-def _prompt_and_answer(row: DataRow) -> DataRow:
-    """The row with the assistant's last turn, of `messages` or `completion`, as its answer."""
-    columns = dict(row.columns)
-    if is_conversation(turns := columns.get("completion")):
-        columns["completion"] = read_conversation(turns, row.place, "completion")[-1]["content"]
-    if is_conversation(turns := columns.get("messages")) and "prompt" not in columns:
-        messages = read_conversation(turns, row.place, "messages")
-        if len(messages) < 2 or messages[-1]["role"] != "assistant":
+def _prompt_and_answer(row: DataRow) -> tuple[DataRow, Messages]:
+    """(the row with what is written in `messages` or `completion` as its answer; that as messages, if it is more than
+    one text)"""
+    columns, turns = dict(row.columns), []
+    if is_conversation(written := columns.get("completion")):
+        turns = read_conversation(written, row.place, "completion")
+        columns["completion"] = _written(turns, row.place, "completion")
+    if is_conversation(written := columns.get("messages")) and "prompt" not in columns:
+        messages = read_conversation(written, row.place, "messages")
+        first = next((at for at, turn in enumerate(messages) if at and turn["role"] == "assistant"), None)
+        if first is None:
             raise GrpoError(f'{row.place}: column "messages" must have two turns or more, the last of the assistant')
-        columns |= {"prompt": messages[:-1], "answer": messages[-1]["content"]}
-    return DataRow(row.place, columns)
+        turns = messages[first:]
+        columns |= {"prompt": messages[:first], "answer": _written(turns, row.place, "messages")}
+    is_text = len(turns) == 1 and turns[0].keys() == {"role", "content"}
+    return DataRow(row.place, columns), [] if is_text else turns
+
+
+def _written(turns: Messages, place: str, column: str) -> str:
+    """The texts of a conversation that begins and ends with the assistant."""
+    for at, expected in ((0, "first"), (-1, "last")):
+        if turns[at]["role"] != "assistant":
+            raise GrpoError(
+                f'{place}: column "{column}": the {expected} message to learn is of role {turns[at]["role"]}; it must '
+                "be the assistant's"
+            )
+    for before, turn in pairwise(turns):
+        if before["role"] == turn["role"] == "assistant":
+            raise GrpoError(f'{place}: column "{column}" has two messages of the assistant in a row; join them')
+    return "\n\n".join(message_text(turn) for turn in turns)
 
 
 def _place(problem: Problem) -> float:

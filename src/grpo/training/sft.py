@@ -1,14 +1,15 @@
 """Supervised fine-tuning: the stage before GRPO, with the same packing, record, checkpoints and callbacks.
 
 It trains on the rows of a file, with prompts as in `grpo train --data`, or on a task's problems and gold answers. The
-loss is the mean −logp of the answer's tokens, end token included.
+loss is the mean −logp of the answer's tokens, end token included. Of a conversation the assistant's turns are the
+answer; what stands between them is read.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,6 +22,7 @@ from grpo.config import SftConfig
 from grpo.config.rules import unused_in_lora
 from grpo.config.schema import validate
 from grpo.distributed.world import ALONE, World, joined
+from grpo.episodes.template import ConversationTemplate
 from grpo.errors import GrpoError
 from grpo.model.device import pick_device, prepare_machine
 from grpo.model.oom_retry import within_memory
@@ -28,7 +30,7 @@ from grpo.model.optimizer import lr_warnings, take_step
 from grpo.model.packing import longest_row, pack
 from grpo.model.policy import Policy
 from grpo.model.policy import logprobs as policy_logprobs
-from grpo.model.prompt import template_warnings
+from grpo.model.prompt import is_chat, template_warnings
 from grpo.model.schedule import learning_rate
 from grpo.record.events import Callback, Silent
 from grpo.record.loggers import with_loggers
@@ -36,9 +38,11 @@ from grpo.record.store import Run
 from grpo.rewards.pool.workers import refuse_while_scoring
 from grpo.tasks import Task, load_task
 from grpo.tasks.builder import ANSWER_COLUMNS, require_golds
+from grpo.tasks.conversation import Messages
 from grpo.tasks.handed_over import Rows
 from grpo.tasks.protocol import HasProblems, assumptions_of
 from grpo.tasks.rows import Problems, Source, written_answers
+from grpo.training.conversation import written_episode
 from grpo.training.fingerprint import sft_fingerprints
 from grpo.training.gradient import share, unscale
 from grpo.training.inputs import take_data
@@ -120,7 +124,7 @@ class SftSession(TrainingRun):
             kept = world.from_first(lambda: Kept.of(run, config, world.size))
             policy.token_budget = kept.token_budgets[world.rank]
             threads = prepare_machine(config.system, policy, kept.threads, world.local_size)
-            batches = make_batches(config, task, rows, policy)
+            batches = make_batches(config, task, written, policy)
             ranks = {"token_budgets": world.meet(policy.token_budget), "world": world.describe(shard)}
             if opened is None and world.first:
                 opened = create_run(config, "sft", "sft", {"fingerprints": prints, "threads": threads, **ranks}, undo)
@@ -147,11 +151,11 @@ class SftSession(TrainingRun):
         return session
 
 
-def make_batches(config: SftConfig, task: Task | None, rows: Sequence[Problem], policy: Policy) -> Batches:
+def make_batches(config: SftConfig, task: Task | None, written: Problems, policy: Policy) -> Batches:
     """Batches of the task's training problems with their gold answers, or of the rows."""
     if task is not None:
         return lambda step: with_answers(task.draw(step, config.batch_size, config.seed), policy)
-    groups = with_answers(rows, policy)
+    groups = with_answers(written.train, policy, written.conversations)
     return lambda step: shuffled_batch(groups, step, config.batch_size, config.seed)
 
 
@@ -166,25 +170,36 @@ def epoch_order(rows: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(rows)
 
 
-def with_answers(problems: Sequence[Problem], policy: Policy) -> list[Group]:
-    """Each problem, with the prompt that GRPO gives it, as a group of one completion: the written answer."""
+def with_answers(
+    problems: Sequence[Problem], policy: Policy, conversations: Mapping[str, Messages] | None = None
+) -> list[Group]:
+    """Each problem, with the prompt that GRPO gives it, as a group of one completion: the written answer, or the turns
+    of the assistant in its conversation, by place."""
     answers = policy.tokenizer([problem.answer for problem in problems], add_special_tokens=False)["input_ids"]
-    return [
-        answered(problem, policy.prompt_tokens(problem), answer, policy)
-        for problem, answer in zip(problems, answers, strict=True)
-    ]
+    template = ConversationTemplate(policy)
+    if any(is_chat(problem, policy.tokenizer) and problem.place in (conversations or {}) for problem in problems):
+        template.check()
+    groups = []
+    for problem, answer in zip(problems, answers, strict=True):
+        if messages := (conversations or {}).get(problem.place):
+            completion = written_episode(problem, messages, template)
+        else:
+            tokens = np.array([*answer, policy.tokenizer.eos_token_id], dtype=np.int64)
+            completion = Completion(problem.answer, tokens, np.zeros(len(tokens), dtype=np.float32), "stop")
+        groups.append(answered(problem, completion, policy))
+    return groups
 
 
-def answered(problem: Problem, prompt: Sequence[int], answer: Sequence[int], policy: Policy) -> Group:
-    tokens = np.array([*answer, policy.tokenizer.eos_token_id], dtype=np.int64)
+def answered(problem: Problem, completion: Completion, policy: Policy) -> Group:
+    prompt = np.array(policy.prompt_tokens(problem), dtype=np.int64)
     limit = getattr(policy.model.config, "max_position_embeddings", None)
-    if limit and len(prompt) + len(tokens) > limit:
+    count = len(prompt) + completion.sequence_length
+    if limit and count > limit:
         raise GrpoError(
-            f"{problem.label}: {len(prompt) + len(tokens)} tokens exceed the {limit} positions of {policy.name}; "
+            f"{problem.label}: {count} tokens exceed the {limit} positions of {policy.name}; "
             "shorten the row, or leave long prompts out (--dataset.max-prompt-tokens)"
         )
-    completion = Completion(problem.answer, tokens, np.zeros(len(tokens), dtype=np.float32), "stop")
-    return Group(problem, np.array(prompt, dtype=np.int64), (completion,), policy_version=0)
+    return Group(problem, prompt, (completion,), policy_version=0)
 
 
 def accumulate_gradients(
