@@ -137,8 +137,12 @@ class FunctionReward:
 
     def _value(self, arguments: dict[str, Any]) -> Any:
         assert self.function is not None
-        result = self.function(**arguments)
-        return event_loop().run(_awaited(result)) if inspect.isawaitable(result) else result
+        return awaited(self.function(**arguments))
+
+
+def awaited(result: Any) -> Any:
+    """The result of a function that may be async."""
+    return event_loop().run(_coroutine(result)) if inspect.isawaitable(result) else result
 
 
 @cache
@@ -147,7 +151,7 @@ def event_loop() -> asyncio.Runner:
     return asyncio.Runner()
 
 
-async def _awaited(result: Any) -> Any:
+async def _coroutine(result: Any) -> Any:
     return await result
 
 

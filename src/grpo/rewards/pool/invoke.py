@@ -102,6 +102,8 @@ class Outcome:
     """timeout, crash: attributed to the completion, which scores 0. failure: an error of the function; the completion
     stays unscored. mistake: an invalid return value, which stops the run."""
     why: str = ""
+    kept: bool = False
+    """Whether the worker keeps the episode: the next request with its key goes there."""
 
 
 class Reward(Protocol):

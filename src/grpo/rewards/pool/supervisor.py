@@ -20,7 +20,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -35,7 +34,8 @@ from grpo.rewards.pool.descendants import (
     kill_all,
     worker_of,
 )
-from grpo.rewards.pool.invoke import PRINTED, Fault, Outcome, Request, Reward
+from grpo.rewards.pool.invoke import PRINTED, Fault, Outcome, Reward
+from grpo.rewards.pool.jobs import Batch, Job, Worker
 from grpo.rewards.pool.loading import load
 from grpo.rewards.pool.worker import ROW_BYTES, work
 
@@ -47,58 +47,16 @@ KEPT_OUTPUT = 1000
 """Last bytes of a call's output that are reported if it goes wrong; the rest is read and dropped."""
 
 
-@dataclass(eq=False)
-class Batch:
-    """Outcomes by reward, group and completion; None where one is missing."""
-
-    outcomes: list[list[list[Outcome | None]]]
-    missing: int
-    requested: bool = False
-    """The trainer waits for it."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """Completions of one group for one reward."""
-
-    batch: int
-    reward: int
-    group: int
-    rows: tuple[int, ...]
-    request: Request
-    together: bool
-    """In a single call."""
-
-
-@dataclass(eq=False)
-class Worker:
-    pid: int
-    connection: Connection
-    output: int
-    """File descriptor of its stdout and stderr."""
-    ended: int
-    """File descriptor that becomes readable when the process ends; -1 where the system has none."""
-    current_row: mmap.mmap
-    """Memory shared with the worker: the row of its current call."""
-    job: Job | None = None
-    remaining: list[int] = field(default_factory=list)
-    """Rows of the job without an outcome."""
-    deadline: float = 0.0
-    printed: bytes = b""
-
-    def failed_row(self) -> int:
-        """The row of the last call, of those without an outcome."""
-        row = int.from_bytes(self.current_row[:], "little")
-        rows = self.job.rows if self.job else ()
-        return rows[row] if row < len(rows) and rows[row] in self.remaining else self.remaining[0]
-
-
 class Supervisor:
     def __init__(self, trainer: Connection, rewards: Sequence[Reward], limits: Limits):
         self.trainer, self.rewards, self.limits = trainer, rewards, limits
         self.batches: dict[int, Batch] = {}
         self.queue: deque[Job] = deque()
         self.workers: list[Worker] = []
+        self.keepers: dict[str, Worker] = {}
+        """The worker of each episode that one keeps."""
+        self.lost: set[str] = set()
+        """Episodes whose worker has ended, which another one plays again."""
         self.selector = selectors.DefaultSelector()
         self.selector.register(trainer, selectors.EVENT_READ, None)
 
@@ -119,7 +77,7 @@ class Supervisor:
                 self.read(worker, worker.output)
                 self.read(worker, worker.connection.fileno())
                 if worker.job and worker.deadline <= time.monotonic():
-                    self.fail(worker, "timeout", f"no result after {self.limits.seconds:g} s")
+                    self.fail(worker, "timeout", f"no result after {worker.seconds:g} s")
 
     def receive(self) -> None:
         number, requests = self.trainer.recv()
@@ -134,25 +92,34 @@ class Supervisor:
                 for group, request in enumerate(requests):
                     if request.texts:
                         rows = tuple(range(len(request.texts)))
-                        self.queue.append(Job(number, i, group, rows, request, reward.batched))
+                        self._enqueue(Job(number, i, group, rows, request, reward.batched))
         self._deliver(number)
 
     def assign_jobs(self) -> None:
+        for worker in [worker for worker in self.workers if worker.job is None and worker.waiting]:
+            self.assign(worker, worker.waiting.popleft())
         idle = [worker for worker in self.workers if worker.job is None]
         while self.queue:
-            if not idle and len(self.workers) < self.limits.workers:
+            if len(self.workers) < self.limits.workers and all(worker.keeps for worker in idle):
                 idle.append(self.start_worker())
             if not idle:
                 return
-            worker, job = idle.pop(), self.queue.popleft()
-            worker.job, worker.remaining, worker.printed = job, list(job.rows), b""
-            worker.deadline = time.monotonic() + self.limits.seconds
-            try:
-                worker.connection.send_bytes(pickle.dumps((job.reward, job.request.only(job.rows), job.together)))
-            except OSError:  # it ended while idle: not the fault of this job
-                self.queue.appendleft(job)
-                worker.job = None
-                self.end_worker(worker)
+            worker = min(idle, key=lambda each: len(each.keeps))
+            idle.remove(worker)
+            self.assign(worker, self.queue.popleft())
+
+    def assign(self, worker: Worker, job: Job) -> None:
+        worker.job, worker.remaining, worker.printed = job, list(job.rows), b""
+        # An episode that was lost takes as many calls as it had turns, and the new one.
+        again = len(job.request.histories[0].turns) if job.key in self.lost else 0
+        worker.seconds = self.limits.seconds * (1 + again)
+        worker.deadline = time.monotonic() + worker.seconds
+        try:
+            worker.connection.send_bytes(pickle.dumps((job.reward, job.request.only(job.rows), job.together)))
+        except OSError:  # it ended while idle: not the fault of this job
+            worker.job = None
+            self.end_worker(worker)
+            self.queue.appendleft(job)
 
     def start_worker(self) -> Worker:
         """Forks a worker."""
@@ -210,6 +177,7 @@ class Supervisor:
                 self.read(worker, worker.output)
             self._fill(job, job.rows[row], _with_output(outcome, worker.printed))
             worker.remaining.remove(job.rows[row])
+            self._keep(worker, job.key, outcome.kept)
         worker.deadline, worker.printed = time.monotonic() + self.limits.seconds, b""
         if not worker.remaining:
             worker.job = None
@@ -227,6 +195,7 @@ class Supervisor:
         status = self.end_worker(worker)
         if job is None:
             return
+        self.lost.discard(job.key)  # over, not lost
         if len(worker.remaining) > 1 and (job.together or not known_row):
             return self._retry_each(job, worker.remaining)
         outcome = Outcome(fault=fault, why=why or _exit_reason(status))
@@ -238,6 +207,10 @@ class Supervisor:
         for fd in (worker.connection.fileno(), worker.output, worker.ended):
             self._unregister(fd)
         self.workers.remove(worker)
+        self.lost |= worker.keeps
+        for key in worker.keeps:
+            del self.keepers[key]
+        self.queue.extend(worker.waiting)
         below = descendants(worker.pid)
         with suppress(ProcessLookupError):
             os.killpg(worker.pid, signal.SIGKILL)
@@ -284,6 +257,19 @@ class Supervisor:
 
     def _descriptors(self) -> list[int]:
         return [fd for w in self.workers for fd in (w.connection.fileno(), w.output, w.ended) if fd >= 0]
+
+    def _enqueue(self, job: Job) -> None:
+        """The worker that keeps an episode is waited for, even if others are idle."""
+        worker = self.keepers.get(job.key)
+        (worker.waiting if worker else self.queue).append(job)
+
+    def _keep(self, worker: Worker, key: str, kept: bool) -> None:
+        self.lost.discard(key)
+        if kept:
+            worker.keeps.add(key)
+            self.keepers[key] = worker
+        elif keeper := self.keepers.pop(key, None):
+            keeper.keeps.remove(key)
 
     def _retry_each(self, job: Job, rows: Sequence[int]) -> None:
         for row in rows:

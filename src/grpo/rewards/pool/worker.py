@@ -36,6 +36,8 @@ def work(
     os.dup2(output, 2)
     confine(limits)
     pid, leftovers = os.getpid(), Leftovers()
+    kept: set[str] = set()
+    """Keys of the episodes whose environments live here; their processes do too."""
     with suppress(EOFError, OSError):
         while True:
             reward, request, together = pickle.loads(supervisor.recv_bytes())
@@ -52,11 +54,14 @@ def work(
                     sys.stdout.flush()
                 if os.getpid() != pid:  # a child that the function forked and did not end
                     os._exit(0)
-                leftovers.end_orphans()
+                for history, outcome in zip(called.histories, outcomes, strict=False):
+                    (kept.add if outcome.kept else kept.discard)(history.key)
+                if not kept:
+                    leftovers.end_orphans()
                 faults = {outcome.fault for outcome in outcomes} - {"", "mistake"}
                 retry_each = bool(faults) and count > 1 and together
                 # Out of memory or processes, or children left behind, which end with this worker: a new one continues.
-                last = "crash" in faults or leftovers.remain()
+                last = "crash" in faults or (not kept and leftovers.remain())
                 unsent += [] if retry_each else [(row, vars(one)) for row, one in zip(rows, outcomes, strict=True)]
                 soon = time.monotonic() < sent_at + SECONDS_BETWEEN_MESSAGES
                 if soon and not faults and not last and rows[-1] < count - 1:
