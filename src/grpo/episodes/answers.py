@@ -36,6 +36,12 @@ class Episode:
     """Number of its calls so far."""
     seconds: float = 0.0
     """Of all answers."""
+    played: tuple[str, ...] = ()
+    """Its turns as an environment got them: texts, or tool calls as JSON."""
+    rewards: tuple[float, ...] = ()
+    """That its environment gave for these turns."""
+    is_open: bool = False
+    """Whether its environment lives in a worker, and has to be closed."""
 
     def add(self, turn: Turn) -> None:
         self.turns += (turn.text,)
@@ -52,6 +58,14 @@ class Replier(Reward, Protocol):
 
     schemas: Sequence[Mapping[str, Any]]
     """Those of the tools that the model may call."""
+
+    def begin(self, episode: Episode) -> Request | None:
+        """Asks for what the model reads before its first turn; None: nothing."""
+        ...
+
+    def began(self, episode: Episode, outcome: Outcome) -> Problem | Ended:
+        """The problem with that added to its prompt, or why the episode cannot begin."""
+        ...
 
     def ask(self, episode: Episode) -> Sequence[Request] | Ended:
         """Requests of one row each, for the episode's last turn, which was not cut."""
@@ -115,5 +129,5 @@ def answered(answer: Callable[[], tuple[str | None, str]]) -> Outcome:
 def refuse_mistakes(name: str, episode: Episode, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         if outcome.fault == "mistake":
-            turn = one_line(repr(episode.turns[-1]), 60)
-            raise GrpoError(f"{name}, problem {episode.problem.label}, turn {turn}: {outcome.why}")
+            turn = f", turn {one_line(repr(episode.turns[-1]), 60)}" if episode.turns else ""
+            raise GrpoError(f"{name}, problem {episode.problem.label}{turn}: {outcome.why}")

@@ -14,6 +14,7 @@ import numpy as np
 
 from grpo.config import Episodes as Settings
 from grpo.episodes.answers import Answer, Answers, Episode
+from grpo.episodes.opening import Opening
 from grpo.errors import GrpoError
 from grpo.kill_points import point
 from grpo.model.policy import Policy
@@ -80,7 +81,8 @@ class Play:
     """The other side of the episodes of one rollout."""
 
     def __init__(self, episodes: Episodes, problems: Sequence[Problem], group_size: int, sampling: Sampling):
-        self.maker, self.replier, self.problems = episodes, episodes.answers.replier, problems
+        self.maker, self.replier = episodes, episodes.answers.replier
+        self.group_size, self.sampling = group_size, sampling
         self.episodes = [
             Episode(problem, f"{sampling.purpose}/{sampling.step}/{problem.id}/{sample}")
             for problem in problems
@@ -91,9 +93,48 @@ class Play:
         """Episodes whose last turn needs no answer."""
         self.asked: list[tuple[dict[int, int], Callable[[], list[Outcome]]]] = []
         """For each call of `answer`: the number of requests of each completion, and what waits for their outcomes."""
+        self.failed: dict[int, Ended] = {}
+        """Episodes that could not begin; they end after their first turn."""
+        begun = self._begin()
+        groups = [begun[i : i + group_size] for i in range(0, len(begun), group_size)]
+        self.openings = [
+            Opening.of(problem, group, episodes.policy) for problem, group in zip(problems, groups, strict=True)
+        ]
+        self.problems: Sequence[Problem] = [opening.problem for opening in self.openings]
+        self.prompts: Mapping[int, np.ndarray] = {
+            p: each.prompt for p, each in enumerate(self.openings) if each.prompt is not None
+        }
+
+    def _begin(self) -> list[Problem | None]:
+        """The problem as each completion begins it; None where its episode cannot begin."""
+        asked = [self.replier.begin(episode) for episode in self.episodes]
+        requests = [request for request in asked if request]
+        outcomes = iter(self._wait(self.maker.answers.start(requests)) if requests else [])
+        begun: list[Problem | None] = []
+        for number, (episode, request) in enumerate(zip(self.episodes, asked, strict=True)):
+            problem = self.replier.began(episode, next(outcomes)) if request else episode.problem
+            if isinstance(problem, Ended):
+                self.failed[number] = problem
+            begun.append(None if isinstance(problem, Ended) else problem)
+        return begun
+
+    def _wait(self, finish: Callable[[], list[Outcome]]) -> list[Outcome]:
+        started = time.monotonic()
+        outcomes = finish()
+        self.maker.waited += time.monotonic() - started
+        return outcomes
 
     def opening(self) -> Mapping[int, Observation]:
-        return {}
+        found = [each for opening in self.openings for each in opening.observations or (None,) * self.group_size]
+        most = self.sampling.max_new_tokens
+        for number, each in enumerate(found):
+            if each is not None and len(each.tokens) >= most:
+                raise GrpoError(
+                    f"{self.replier.name}, problem {self.episodes[number].problem.label}: the completions of a problem "
+                    f"begin with different texts, here with {len(each.tokens)} tokens, which max_new_tokens ({most}) "
+                    "counts; begin them alike, such as with the seed that reset is given, or raise max_new_tokens"
+                )
+        return {number: each for number, each in enumerate(found) if each is not None}
 
     def answer(self, turns: Sequence[Turn]) -> None:
         requests: list[Request] = []
@@ -101,7 +142,8 @@ class Play:
         for turn in turns:
             episode = self.episodes[turn.completion]
             episode.add(turn)
-            asked = self.replier.ask(episode) if turn.finish == "stop" else Ended(turn.finish)
+            failed = self.failed.get(turn.completion)
+            asked = failed or (self.replier.ask(episode) if turn.finish == "stop" else Ended(turn.finish))
             if isinstance(asked, Ended):
                 self.ended[turn.completion] = asked
             else:
@@ -113,9 +155,7 @@ class Play:
     def collect(self, room: Mapping[int, int]) -> Mapping[int, Observation | Ended]:
         found: dict[int, Observation | Ended] = {**self.ended}
         for counts, wait in self.asked:
-            started = time.monotonic()
-            outcomes = iter(wait())
-            self.maker.waited += time.monotonic() - started
+            outcomes = iter(self._wait(wait))
             for completion, count in counts.items():
                 heard = [next(outcomes) for _ in range(count)]
                 found[completion] = self._next(self.episodes[completion], heard, room[completion])
@@ -127,7 +167,7 @@ class Play:
         """The ends of episodes, with the last word of their replier."""
         asked = {n: self.replier.end(self.episodes[n], end) for n, end in ended.items()}
         requests = {n: request for n, request in asked.items() if request}
-        outcomes = self.maker.answers.start([*requests.values()])() if requests else []
+        outcomes = self._wait(self.maker.answers.start([*requests.values()])) if requests else []
         heard = zip(requests, outcomes, strict=True)
         return {n: self.replier.last(self.episodes[n], ended[n], outcome) for n, outcome in heard}
 
@@ -148,7 +188,13 @@ class Play:
             return Ended("length")
         return observation
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Closes the environments of episodes that have not ended."""
+        requests = [self.replier.end(episode, Ended("stop")) for episode in self.episodes if episode.is_open]
+        for episode in self.episodes:
+            episode.is_open = False
+        if asked := [request for request in requests if request]:
+            self.maker.answers.start(asked)()
 
 
 def _answered(call: Call, text: str) -> Call:

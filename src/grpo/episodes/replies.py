@@ -45,6 +45,11 @@ class TaskReplies:
             return text, ""
         raise GrpoError(f"reply returned {text!r:.200}; return a text, or None to end the episode")
 
+    def begin(self, episode: Episode) -> None: ...
+
+    def began(self, episode: Episode, outcome: Outcome) -> Problem:
+        return episode.problem
+
     def ask(self, episode: Episode) -> Sequence[Request] | Ended:
         return [episode.request(episode.turns[-1])]
 

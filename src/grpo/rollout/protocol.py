@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import numpy as np
+
 from grpo.types import Fault, Finish, Group, Observation, Problem
 
 
@@ -83,6 +85,9 @@ class Play(Protocol):
 
     problems: Sequence[Problem]
     """Those to sample: the problems of the rollout, with what an environment adds to their prompts."""
+    prompts: Mapping[int, np.ndarray]
+    """int64, by the number of the problem: what the prompts of its completions share, where they differ. `opening`
+    gives the rest."""
 
     def opening(self) -> Mapping[int, Observation]:
         """What completions read before their first turn, where the completions of one group read different texts."""

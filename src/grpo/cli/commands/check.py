@@ -28,8 +28,9 @@ SECONDS_BETWEEN_LINES = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """Check a task or a reward before training on it. Exits with 1 if a gold fails its own check or junk earns the full
-    reward; with --reward, if a call fails or every answer earns the same."""
+    """Check a task, a reward or an environment before training on it. Exits with 1 if a gold fails its own check or
+    junk earns the full reward; with --reward, if a call fails or every answer earns the same; with --env, if a call
+    fails or an episode does not repeat."""
 
     task: str = ""
     """Name or file.py; also the first argument. Empty: the rows of data."""
@@ -37,12 +38,15 @@ class CheckOptions:
     """Rows: a file or a Hugging Face dataset."""
     reward: str = ""
     """Reward functions to check, written as in grpo train; empty: the task's checker."""
+    env: str = ""
+    """Environment class to check, written as in grpo train: plays an episode of each problem twice with the same turns.
+    Without task and data, the environment makes its own problems."""
     text: Text = ""
-    """With --reward: a text to score too, as a completion of every problem (\\n is a new line, \\\\ a
-    backslash)."""
+    """With --reward: a text to score too, as a completion of every problem; with --env: every turn (\\n is a new line,
+    \\\\ a backslash)."""
     problems: int = 0
-    """Problems to check; 0: every row, or 1000 of an endless task; with --reward 32. Equal problems are checked
-    once."""
+    """Problems to check; 0: every row, or 1000 of an endless task; with --reward 32, with --env 4. Equal problems are
+    checked once."""
     samples: int = 12
     """Answers to show."""
     show: int = 0
@@ -89,6 +93,8 @@ class ProgressLine:
 def command(arguments: list[str]) -> int:
     options = parse(CheckOptions, arguments, PROG, ("task",), least={**LEAST, "problems": 0})
     if not options.task and not options.data:
+        if options.env:
+            return check_env(None, options)
         raise GrpoError("field task: missing; grpo check TASK, or grpo check --data FILE")
     from grpo.tasks import load_task
     from grpo.tasks.protocol import assumptions_of
@@ -100,6 +106,8 @@ def command(arguments: list[str]) -> int:
     warn(assumptions_of(task))
     if options.show:
         return show_prompts(task, options, tools)
+    if options.env:
+        return check_env(task, options)
     if options.reward and options.reward.strip() != "task":
         return check_own_reward(task, options)
     from grpo.cli.task_check import check_task, check_with_model, lines
@@ -142,6 +150,19 @@ def check_own_reward(task: Task, options: CheckOptions) -> int:
         )
         if policy is not None:
             found.model = model_findings(policy.name, sample_groups(scorer, policy, settings, options))
+    print(json.dumps(found.as_dict()) if options.json else "\n".join(lines(found)))
+    return 0 if found.sound else 1
+
+
+def check_env(task: Task | None, options: CheckOptions) -> int:
+    """`task`: whose problems are played; None: those that the environment makes."""
+    from grpo.cli.env_check import TRIED, check_environment, lines
+    from grpo.cli.task_check import distinct_problems
+    from grpo.types import Problem
+
+    count = options.problems or TRIED
+    problems = distinct_problems(task, count, options.seed) if task else [Problem(str(i), "", "") for i in range(count)]
+    found = check_environment(options.env, problems, options.scoring, options.text)
     print(json.dumps(found.as_dict()) if options.json else "\n".join(lines(found)))
     return 0 if found.sound else 1
 

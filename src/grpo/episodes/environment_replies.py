@@ -1,0 +1,164 @@
+"""Environments that answer: the turns of the model go to one that lives in a worker process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grpo.episodes.answers import Answer, Episode, refuse_mistakes
+from grpo.episodes.environments import Kind, load_environment
+from grpo.episodes.residents import Residents
+from grpo.rewards.pool.invoke import History, Outcome, Request
+from grpo.rollout.protocol import Ended
+from grpo.types import Call, Observation, Problem
+
+if TYPE_CHECKING:
+    from grpo.episodes.tools import CallReader
+
+NOTHING = np.zeros(0, dtype=np.int64)
+
+
+class EnvironmentReplies:
+    """Answers with an environment, one object for each episode.
+
+    >>> class Guess:
+    ...     def reset(self): return "Guess."
+    ...     def step(self, text): return ("higher", 0.0, False) if int(text) < 7 else ("found", 1.0, True)
+    >>> replies, episode = EnvironmentReplies(Guess), Episode(Problem("p", "Play. ", ""), "train/0/p/0")
+    >>> replies.began(episode, *replies(replies.begin(episode))).prompt
+    'Play. Guess.'
+    >>> episode.turns += ("3",)
+    >>> replies.hear(episode, replies(*replies.ask(episode)))
+    'higher'
+    >>> episode.turns += ("7",)
+    >>> ended = replies.hear(episode, replies(*replies.ask(episode)))
+    >>> ended.finish, ended.parts, ended.turn_rewards, ended.last.text
+    ('stop', {'Guess': 1.0}, (0.0, 1.0), 'found')
+    """
+
+    batched = False
+    required: tuple[str, ...] = ()
+
+    def __init__(self, env: str | type):
+        self.env = env
+        self.load()
+        self.name = self.kind.title
+        self.schemas: Sequence[Mapping[str, Any]] = schemas_of(self.kind)
+        self.reader: CallReader | None = None
+        """Finds the calls in a turn, for a class whose methods are tools."""
+
+    def load(self) -> None:
+        self.kind: Kind = load_environment(self.env)
+        self.residents = Residents(self.kind)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker process needs, which loads the class itself."""
+        return {"env": self.env, "name": self.name}
+
+    def __call__(self, request: Request) -> list[Outcome]:
+        return [self.residents.answer(request.problem, history) for history in request.histories]
+
+    def begin(self, episode: Episode) -> Request:
+        return self._request(episode)
+
+    def began(self, episode: Episode, outcome: Outcome) -> Problem | Ended:
+        refuse_mistakes(self.name, episode, [outcome])
+        if outcome.fault:
+            return _failed(outcome)
+        episode.is_open, text = True, outcome.extra["text"] or ""
+        episode.observations = (text,)
+        return with_text(episode.problem, text)
+
+    def ask(self, episode: Episode) -> Sequence[Request] | Ended:
+        turn = episode.turns[-1]
+        if self.reader:
+            asked, _ = self.reader.read(turn)
+            if not asked:
+                return Ended("stop")
+            turn = json.dumps([{"name": call.name, "arguments": call.arguments} for call in asked if not call.error])
+        episode.played += (turn,)
+        return [self._request(episode)]
+
+    def hear(self, episode: Episode, outcomes: Sequence[Outcome]) -> Answer | Ended:
+        refuse_mistakes(self.name, episode, outcomes)
+        [outcome] = outcomes
+        if outcome.fault:
+            episode.is_open = False
+            return _failed(outcome)
+        text: str | None = outcome.extra["text"]
+        episode.rewards += (outcome.extra["reward"] or 0.0,)
+        if outcome.extra["done"]:
+            return self._over(episode, Ended("stop"), outcome, text)
+        episode.observations += (text or "",)
+        return self._calls(episode.turns[-1], text or "[]") if self.reader else text or ""
+
+    def end(self, episode: Episode, ended: Ended) -> Request | None:
+        return self._request(episode) if episode.is_open else None
+
+    def last(self, episode: Episode, ended: Ended, outcome: Outcome) -> Ended:
+        refuse_mistakes(self.name, episode, [outcome])
+        return self._over(episode, ended, outcome, None)
+
+    def _request(self, episode: Episode) -> Request:
+        history = History(episode.key, episode.played, episode.observations)
+        return Request(episode.problem, ("",), histories=(history,))
+
+    def _over(self, episode: Episode, ended: Ended, outcome: Outcome, text: str | None) -> Ended:
+        episode.is_open = False
+        if outcome.fault:
+            failed = _failed(outcome)
+            return replace(ended, fault=failed.fault, why=failed.why)
+        last = None if text is None else Observation(episode.tokens, NOTHING, text)
+        if not outcome.parts:
+            return replace(ended, last=last)
+        # A turn without an answer was cut, or called nothing. The reward of the end is earned by the last turn.
+        [total] = outcome.parts.values()
+        rewards = [*episode.rewards, *[0.0] * (len(episode.turns) - len(episode.rewards))]
+        rewards[-1] += (total or 0.0) - sum(episode.rewards)
+        return replace(ended, last=last, parts=outcome.parts, turn_rewards=tuple(rewards))
+
+    def _calls(self, turn: str, answers: str) -> tuple[Call, ...]:
+        """The calls of a turn: those that were made, and those that could not be."""
+        assert self.reader is not None
+        asked, _ = self.reader.read(turn)
+        made = iter(json.loads(answers))
+        return tuple(
+            Call(call.name, call.written, call.error, "error")
+            if call.error
+            else Call(call.name, call.written, **next(made))
+            for call in asked
+        )
+
+
+def schemas_of(kind: Kind) -> list[Mapping[str, Any]]:
+    """JSON schemas of the methods that are tools; refuses one without types or a docstring."""
+    if not kind.tools:
+        return []
+    from grpo.episodes.tools import schema_of  # imports transformers, which a worker does not need
+
+    return [schema_of(tool, f"{kind.title}: {tool.__name__}") for tool in kind.tools]
+
+
+def _failed(outcome: Outcome) -> Ended:
+    assert outcome.fault in ("timeout", "crash", "failure")
+    return Ended("stop", fault=outcome.fault, why=outcome.why)
+
+
+def with_text(problem: Problem, text: str) -> Problem:
+    """The problem with a text added to its prompt: to the last message of the user, as in TRL.
+
+    >>> from grpo.types import chat
+    >>> asked = with_text(Problem("p", "Count.", "", messages=chat("Count.")), " Up to 3.")
+    >>> asked.prompt, asked.messages
+    ('Count. Up to 3.', ({'role': 'user', 'content': 'Count. Up to 3.'},))
+    """
+    messages = [dict(message) for message in problem.messages]
+    for message in reversed(messages):
+        if message["role"] == "user":
+            message["content"] += text
+            break
+    return replace(problem, prompt=problem.prompt + text, messages=tuple(messages)) if text else problem

@@ -1,0 +1,141 @@
+"""Environments in worker processes: each lives in one worker, from `reset` until its episode ends.
+
+Every request carries the episode's whole history. A worker that does not hold the episode, because the one that did has
+ended, plays it again and compares what it says with what the model has read.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from grpo.episodes.environments import Environment, Kind, Step, seed_of
+from grpo.errors import one_line
+from grpo.rewards.pool.invoke import History, Outcome
+from grpo.types import Problem
+
+MAX_TEXT = 1 << 20
+"""Characters of a text that leave a worker process; the rest is cut."""
+
+
+class NotRepeatableError(Exception):
+    """An episode that was played again went another way."""
+
+
+@dataclass(eq=False)
+class Resident:
+    """An episode in this process."""
+
+    environment: Environment
+    problem: Problem
+    key: str
+    said: list[str] = field(default_factory=list)
+    """What it has said: after `reset`, and after each turn."""
+    rewards: list[float] = field(default_factory=list)
+    """Of its turns."""
+
+    def begin(self) -> Step:
+        seed_random(self.problem.id)
+        text = self.environment.reset(self.problem, seed_of(self.problem))
+        return self._heard(Step(text))
+
+    def step(self, turn: str) -> Step:
+        seed_random(f"{self.key}/{len(self.said)}")
+        return self._heard(Step(*self.environment.step(turn)))
+
+    def _heard(self, step: Step) -> Step:
+        # Half a surrogate pair cannot be encoded, and no tokenizer takes it.
+        text = None if step.text is None else step.text[:MAX_TEXT].encode(errors="replace").decode()
+        self.said.append(text or "")
+        self.rewards += [] if step.reward is None else [step.reward]
+        return step._replace(text=text)
+
+    def total(self) -> float | None:
+        """Reward of the episode: those of its turns, and that of its end; None where it has neither."""
+        seed_random(f"{self.key}/end")
+        end = self.environment.reward()
+        rewards = [*self.rewards, *([] if end is None else [end])]
+        return sum(rewards) if rewards else None
+
+    def play_again(self, turns: Sequence[str], observations: Sequence[str]) -> None:
+        """Raises NotRepeatableError where it says something else than the model has read."""
+        for i, expected in enumerate(observations):
+            step = self.begin() if i == 0 else self.step(turns[i - 1])
+            if self.said[-1] != expected or step.done:
+                when = f"after turn {i}" if i else "in reset"
+                raise NotRepeatableError(
+                    f"{when} it said {one_line(repr(self.said[-1]), 120)}, and before that "
+                    f"{one_line(repr(expected), 120)}"
+                )
+
+
+class Residents:
+    """The episodes that live in this process."""
+
+    def __init__(self, kind: Kind):
+        self.kind = kind
+        self.held: dict[str, Resident] = {}
+        """By key."""
+
+    def answer(self, problem: Problem, history: History) -> Outcome:
+        """The history says which call is meant: `reset` where it is empty; `step` where the last turn has no
+        observation yet; the end of the episode where it has one."""
+        started = time.monotonic()
+        try:
+            with self._episode(problem, history) as resident:
+                outcome = self._answer(resident, history)
+        except NotRepeatableError as error:
+            return Outcome(fault="failure", why=f"not repeatable: {error}")
+        return replace(outcome, extra={**outcome.extra, "seconds": time.monotonic() - started})
+
+    @contextmanager
+    def _episode(self, problem: Problem, history: History) -> Iterator[Resident]:
+        """The episode of this history. It is closed if anything goes wrong."""
+        resident = self.held.pop(history.key, None)
+        lost = resident is None or tuple(resident.said) != history.observations
+        if lost and history.observations and not self.kind.repeatable:
+            raise NotRepeatableError("its worker process ended, and the class says repeatable = False")
+        if resident is None or lost:
+            seed_random(problem.id)
+            resident = Resident(self.kind.make(), problem, history.key)
+        try:
+            if lost:
+                resident.play_again(history.turns, history.observations)
+            yield resident
+        except BaseException:
+            close(resident.environment)
+            raise
+
+    def _answer(self, resident: Resident, history: History) -> Outcome:
+        if len(history.observations) > len(history.turns):
+            step = Step(None, done=True)
+        else:
+            step = resident.step(history.turns[-1]) if history.turns else resident.begin()
+        extra = {"text": step.text, "reward": step.reward, "done": step.done}
+        if not step.done:
+            self.held[resident.key] = resident
+            return Outcome(extra=extra, kept=True)
+        total = resident.total()
+        extra["close"] = close(resident.environment)
+        return Outcome({} if total is None else {self.kind.name: total}, extra=extra)
+
+
+def close(environment: Environment) -> str:
+    """Closes it; returns what went wrong. The episode is over: its reward stands."""
+    try:
+        environment.close()
+    except Exception as error:  # noqa: BLE001  border: people's code
+        return f"{type(error).__name__}: {one_line(str(error), 200)}"
+    return ""
+
+
+def seed_random(key: str) -> None:
+    """Seeds `random`, and numpy's where it is loaded, so that an episode is the same in every process."""
+    random.seed(key)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(random.getrandbits(32))
+        random.seed(key)

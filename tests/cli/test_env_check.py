@@ -1,0 +1,84 @@
+"""`grpo check --env`: whether episodes repeat, what wrong calls are answered with, rewards, faults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo.cli.main import main
+from helpers import environments
+
+FILE = environments.__file__
+
+
+def checked(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert main(["check", "--env", *arguments, "--json"]) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert found["sound"] == (code == 0)
+    return found
+
+
+def test_a_class_in_trl_s_form(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": "Count.", "target": target}) + "\n" for target in (1, 2, 3)))
+    found = checked(capsys, f"{FILE}:IncrementEnv", "--data", str(rows))
+    assert found["tools"] == ["increment", "read"]
+    assert sorted((each["said"][0], each["reward"]) for each in found["episodes"]) == [
+        ("Increment the counter by 1.", 1.0),
+        ("Increment the counter by 2.", 0.0),
+        ("Increment the counter by 3.", 0.0),
+    ]
+    assert found["differences"] == []
+    assert found["wrong_calls"]['{"name": "increment", "arguments": {}}'].startswith("error: increment: 'step' is")
+    assert all(len(each["seconds"]) == 4 for each in found["episodes"])
+
+
+def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--env", f"{FILE}:IncrementEnv", "--problems", "1"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].endswith("(tools increment, read): 1 episodes, each played twice with the same turns")
+    assert "repeats: the same turns gave the same answers and rewards" in printed
+    assert any(line.split() == ['[{"name":', '"read",', '"arguments":', "{}}]", "it", "is", "1"] for line in printed)
+
+
+def test_an_environment_that_does_not_repeat(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "class Shared:\n"
+        "    count = 0\n"
+        "    def reset(self): ...\n"
+        "    def step(self, text):\n"
+        "        Shared.count += 1\n"
+        "        return f'{Shared.count}', 0.0, Shared.count % 2 == 0\n"
+    )
+    found = checked(capsys, f"{mine}:Shared", "--problems", "2", code=1)
+    assert found["differences"][0] == "problem 0, after turn 1: '1', then '5'"
+
+
+def test_faults_and_rewards_of_turns(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"prompt": "?", "at": "step", "fault": "raise"}) + "\n")
+    found = checked(capsys, f"{FILE}:Unruly", "--data", str(rows), code=1)
+    [episode] = found["episodes"]
+    assert episode["fault"] == "failure"
+    assert episode["why"].startswith("ValueError: no such luck (File ")
+    rows.write_text(json.dumps({"prompt": "?", "form": "three", "seed": 1}) + "\n")
+    [episode] = checked(capsys, f"{FILE}:Guess", "--data", str(rows))["episodes"]
+    assert (episode["turns"], episode["said"], episode["reward"]) == (["1"], ["", "found"], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [
+        ("mine.py", "field episodes.env: 'mine.py' is not a valid environment; write file.py:NAME or module:NAME"),
+        (f"{FILE}:Bare", "Bare has neither a method step(text) nor other public methods"),
+    ],
+)
+def test_one_line_errors(capsys: pytest.CaptureFixture[str], env: str, why: str) -> None:
+    assert main(["check", "--env", env]) == 2
+    printed = capsys.readouterr().err.strip()
+    assert why in printed
+    assert "\n" not in printed

@@ -1,0 +1,136 @@
+"""Episodes with an environment, as the engine plays them: prompts, answers, rewards, limits, faults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo.config import Episodes
+from grpo.episodes.answers import Answers
+from grpo.episodes.environment_replies import EnvironmentReplies
+from grpo.episodes.tools import CallReader
+from grpo.errors import GrpoError
+from grpo.rewards.pool.confine import Limits
+from grpo.rollout.protocol import Ended
+from grpo.types import Call, Observation, Problem, chat
+from helpers import environments
+from helpers.player import POLICY, Heard, begin, play_through
+
+
+def here(env: type) -> Answers:
+    """In this process."""
+    return Answers(EnvironmentReplies(env), Limits(), in_process=True)
+
+
+def problem(id: str = "p", **columns: Any) -> Problem:
+    return Problem(id, "play: ", "", messages=chat("play: "), columns=columns)
+
+
+def texts(heard: Heard) -> list[str]:
+    return [one.text if isinstance(one, Observation) else one.finish for one in heard]
+
+
+def ids(text: str) -> list[int]:
+    return POLICY.tokenizer(text)["input_ids"]
+
+
+def end(heard: Heard) -> Ended:
+    assert isinstance(heard[-1], Ended)
+    return heard[-1]
+
+
+def test_an_environment_answers_rewards_and_ends() -> None:
+    play = begin(here(environments.Guess), [problem(form="five", seed=7)], group_size=3)
+    [asked] = play.problems
+    assert (asked.prompt, asked.messages) == ("play: Guess.", ({"role": "user", "content": "play: Guess."},))
+    assert (play.opening(), play.prompts) == ({}, {})
+    won, lost, cut = play_through(play, [["3", "9", "7"], ["1", "1", "1"], ["3", "cut"]], cut={"cut": "turn_length"})
+    assert texts(won) == ["higher", "lower", "stop"]
+    assert (end(won).parts, end(won).turn_rewards) == ({"Guess": 1.0}, (0.0, 0.0, 1.0))
+    last = end(won).last
+    assert last is not None
+    assert (last.text, last.after, len(last.tokens)) == ("found", 6, 0)
+    assert (texts(lost), end(lost).parts) == (["higher", "higher", "stop"], {"Guess": 0.0})
+    assert (texts(cut), end(cut).turn_rewards, end(cut).last) == (["higher", "turn_length"], (0.0, 0.0), None)
+
+
+def test_get_reward_is_called_however_an_episode_ends_and_so_is_close(tmp_path: Path) -> None:
+    """Turns earn 0.25 each, and the end 1 for each turn that was answered: the last turn earns that."""
+    note = tmp_path / "note"
+    echo, asked = here(environments.AsyncEcho), problem(note=str(note))
+    [turns, stopped] = play_through(begin(echo, [asked], Episodes(max_turns=2), 2), [["a", "b"], ["a", "stop"]])
+    assert (end(turns).finish, end(stopped).finish) == ("turns", "stop")
+    assert end(turns).parts == end(stopped).parts == {"AsyncEcho": 0.5 + 2.0}
+    assert end(turns).turn_rewards == (0.25, 0.25 + 2.0)
+    [length] = play_through(begin(echo, [asked]), [["a"]], room=3)
+    assert (end(length).finish, end(length).parts) == ("length", {"AsyncEcho": 0.25 + 1.0})
+    assert len(note.read_text().splitlines()) == 3
+    play = begin(echo, [asked], group_size=2)
+    play.close()  # the rollout was broken off
+    assert note.read_text().splitlines()[3:] == ["closed after []"] * 2
+    play.close()
+    assert len(note.read_text().splitlines()) == 5
+
+
+def test_completions_that_begin_differently_share_the_beginning_of_the_prompt() -> None:
+    environments.Various.begun = 7
+    plain = Problem("p", "play: ", "")
+    play = begin(here(environments.Various), [plain], group_size=3)
+    assert play.problems == [plain]
+    opening = play.opening()
+    [shared] = play.prompts.values()
+    assert shared.tolist() == ids("play: game ")
+    assert [opening[n].tokens.tolist() for n in range(3)] == [ids("8"), ids("9"), ids("10")]
+    assert [opening[n].after for n in range(3)] == [0, 0, 0]
+    with pytest.raises(GrpoError, match="begin with different texts, here with 1000 tokens, which max_new_tokens"):
+        begin(here(environments.Various), [replace(plain, columns={"long": 999})], group_size=2).opening()
+
+
+def test_an_episode_that_cannot_begin_ends_after_its_first_turn() -> None:
+    class Sometimes(environments.Guess):
+        begun = 0
+
+        def reset(self, **columns: Any) -> Any:
+            Sometimes.begun += 1
+            if Sometimes.begun == 2:
+                raise ConnectionError("no server")
+            return super().reset(form="five", seed=7)
+
+    play = begin(here(Sometimes), [problem()], group_size=2)
+    assert play.problems[0].prompt == "play: Guess."
+    won, failed = play_through(play, [["7"], ["7"]])
+    assert (end(won).parts, end(won).fault) == ({"Sometimes": 1.0}, "")
+    assert (end(failed).parts, end(failed).fault, end(failed).turn_rewards) == ({}, "failure", ())
+    assert "ConnectionError: no server" in end(failed).why
+
+
+def hermes(*calls: Any) -> str:
+    return "".join(f"<tool_call>{json.dumps(call)}</tool_call>" for call in calls)
+
+
+def test_trl_s_environment_with_tool_calls() -> None:
+    answers = here(environments.IncrementEnv)
+    replies = answers.replier
+    assert isinstance(replies, EnvironmentReplies)
+    replies.reader = CallReader(replies.schemas)
+    play = begin(answers, [problem(target=3)], group_size=2)
+    assert play.problems[0].prompt == "play: Increment the counter by 3."
+    one, two = ({"name": "increment", "arguments": {"step": step}} for step in (1, 2))
+    wrong = {"name": "decrement", "arguments": {}}
+    scripts: Sequence[Sequence[str]] = [[hermes(one, wrong, two), "done"], [hermes(wrong), "done"]]
+    counted, wrong_only = play_through(play, scripts)
+    first, _ = counted
+    assert isinstance(first, Observation)
+    unknown = "error: there is no function decrement; there is increment, read"
+    assert first.calls == (
+        Call("increment", '{"step": 1}', "1"),
+        Call("decrement", json.dumps(wrong), unknown, "error"),
+        Call("increment", '{"step": 2}', "3"),
+    )
+    assert (end(counted).parts, end(counted).turn_rewards) == ({"IncrementEnv": 1.0}, (0.0, 1.0))
+    assert (texts(wrong_only)[0], end(wrong_only).parts) == (unknown, {"IncrementEnv": 0.0})
