@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from grpo.cli.main import main
 from helpers import environments
 
 FILE = environments.__file__
+PAGE = Path(__file__).parents[2] / "docs/episodes.md"
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 def checked(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
@@ -36,6 +39,19 @@ def test_a_class_in_trl_s_form(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert all(len(each["seconds"]) == 4 for each in found["episodes"])
 
 
+@pytest.mark.parametrize("name", ["counter.py:Counter", "guess.py:Guess"])
+def test_the_examples_of_the_page(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file, _, _ = name.partition(":")
+    [code] = [block for block in PYTHON.findall(PAGE.read_text()) if block.startswith(f"# {file}")]
+    Path(file).write_text(code)
+    Path("rows.jsonl").write_text('{"prompt": "Play.", "target": 1}\n')
+    [episode] = checked(capsys, name, "--data", "rows.jsonl", "--text", "")["episodes"]
+    assert episode["reward"] == (1.0 if name.startswith("counter") else 0.0)
+
+
 def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--env", f"{FILE}:IncrementEnv", "--problems", "1"]) == 0
     printed = capsys.readouterr().out.splitlines()
@@ -55,7 +71,7 @@ def test_an_environment_that_does_not_repeat(capsys: pytest.CaptureFixture[str],
         "        return f'{Shared.count}', 0.0, Shared.count % 2 == 0\n"
     )
     found = checked(capsys, f"{mine}:Shared", "--problems", "2", code=1)
-    assert found["differences"][0] == "problem 0, after turn 1: '1', then '5'"
+    assert found["differences"][0] == "problem train/1/0/0, after turn 1: '1', then '5'"
 
 
 def test_faults_and_rewards_of_turns(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ class ScriptedEpisodes:
 class ScriptedPlay:
     def __init__(self, script: ScriptedEpisodes, problems: Sequence[Problem]):
         self.script, self.problems = script, problems
+        self.prompts: dict[int, np.ndarray] = {}
         self.turns: dict[int, list[Turn]] = {}
         self.waiting: dict[int, Observation | Ended] = {}
         self.collected: list[dict[int, int]] = []

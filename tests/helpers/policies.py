@@ -50,6 +50,7 @@ MORE_ARCHITECTURES: dict[str, transformers.PretrainedConfig] = {
 
 class CharacterTokenizer:
     eos_token_id = 1
+    chat_template = None
 
     def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
         return {"input_ids": [2 + ord(character) % 46 for character in text]}

@@ -53,7 +53,7 @@ class Config(Named):
     """tiny or nano (embedded), smollm2 (fetched once), a Hugging Face folder or id, or a GGUF file."""
     task: str = ""
     """arithmetic, addition, countdown, code, gsm8k, math, reasoning_gym:NAME, or your own file.py; empty: the rows of
-    data, or the embedded model's task."""
+    data, the problems of an environment, or the embedded model's task."""
     data: str = ""
     """Training rows: a JSONL, CSV or Parquet file, or a Hugging Face dataset (id or folder)."""
     reward: str = ""
@@ -223,13 +223,16 @@ def validate(config: Config | SftConfig, origins: Mapping[str, str] | None = Non
 
 
 def resolve(config: Config) -> Config:
-    """The checked config, with its task filled in: the rows of data, or the embedded model's task."""
+    """The checked config, with its task filled in: the rows of data, the environment's own problems, or the embedded
+    model's task."""
     validate(config)
     check_model_name(config.model)
     if config.task:
         return config
     if config.data:
         return dataclasses.replace(config, task="data")
+    if config.episodes.env:
+        return dataclasses.replace(config, task="env")
     if config.model not in DEFAULT_TASK:
         known = ", ".join(DEFAULT_TASK)
         raise GrpoError(f"field task: missing; write --task NAME or --data FILE (only {known} have a default task)")

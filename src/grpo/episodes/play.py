@@ -18,6 +18,7 @@ from grpo.episodes.opening import Opening
 from grpo.errors import GrpoError
 from grpo.kill_points import point
 from grpo.model.policy import Policy
+from grpo.rewards import error_line
 from grpo.rewards.pool.invoke import Outcome, Request
 from grpo.rollout.protocol import Ended, Sampling, Turn
 from grpo.types import Call, Observation, Problem
@@ -100,6 +101,7 @@ class Play:
         self.openings = [
             Opening.of(problem, group, episodes.policy) for problem, group in zip(problems, groups, strict=True)
         ]
+        self._refuse_empty_prompts()
         self.problems: Sequence[Problem] = [opening.problem for opening in self.openings]
         self.prompts: Mapping[int, np.ndarray] = {
             p: each.prompt for p, each in enumerate(self.openings) if each.prompt is not None
@@ -117,6 +119,14 @@ class Play:
                 self.failed[number] = problem
             begun.append(None if isinstance(problem, Ended) else problem)
         return begun
+
+    def _refuse_empty_prompts(self) -> None:
+        """Where an environment makes the prompts, and could not begin."""
+        for number, failed in self.failed.items():
+            opening = self.openings[number // self.group_size]
+            if opening.prompt is None and not self.maker.policy.prompt_tokens(opening.problem):
+                problem = opening.problem.label
+                raise GrpoError(f"{self.replier.name}, problem {problem}: reset failed: {error_line(failed.why)}")
 
     def _wait(self, finish: Callable[[], list[Outcome]]) -> list[Outcome]:
         started = time.monotonic()

@@ -25,6 +25,7 @@ from grpo.rollout.cpu.decoding import StepDecoding
 from grpo.rollout.decoding import Decoding
 from grpo.rollout.hf_generate import GenerateDecoding
 from grpo.rollout.noise import sampling_noise
+from grpo.rollout.prompts import prompts_of
 from grpo.rollout.protocol import Episodes, Play, Sampling
 from grpo.rollout.rounds import Rounds
 from grpo.rollout.schedule import BLOCK_TOKENS, TOKENS_BETWEEN_LOOKS, Room, Schedule, blocks_of
@@ -75,7 +76,7 @@ class Engine:
     def _finished_groups(
         self, problems: Sequence[Problem], group_size: int, sampling: Sampling, play: Play | None
     ) -> Iterator[dict[int, Group]]:
-        prompts = [self._prompt_tokens(problem, sampling.max_new_tokens) for problem in problems]
+        prompts = prompts_of(self.policy, problems, play.prompts if play else {}, sampling.max_new_tokens)
         prompt_texts = self.policy.texts(prompts)
         stop = StopStrings(self.policy, sampling.stop) if sampling.stop else None
         lengths = [len(prompt) for prompt in prompts]
@@ -166,24 +167,6 @@ class Engine:
         key_heads = getattr(config, "num_key_value_heads", None) or heads
         width = getattr(config, "head_dim", None) or config.hidden_size // heads
         return 2 * config.num_hidden_layers * key_heads * width * self.policy.compute_dtype.itemsize
-
-    def _prompt_tokens(self, problem: Problem, max_new_tokens: int) -> np.ndarray:
-        tokens = self.policy.prompt_tokens(problem)
-        limit = getattr(self.policy.model.config, "max_position_embeddings", None)
-        if not tokens:
-            raise GrpoError(f"problem {problem.label}: the prompt has no tokens; write a prompt")
-        unknown = getattr(self.policy.tokenizer, "unk_token_id", None)
-        if unknown is not None and unknown in tokens:
-            shown = problem.prompt[:40]
-            raise GrpoError(
-                f"problem {problem.label}: {self.policy.name} has no token for part of {shown!r}; use another model"
-            )
-        if limit and len(tokens) + max_new_tokens > limit:
-            raise GrpoError(
-                f"problem {problem.label}: {len(tokens)} prompt tokens and max_new_tokens {max_new_tokens} exceed the "
-                f"{limit} positions of {self.policy.name}; shorten the prompt or lower max_new_tokens"
-            )
-        return np.array(tokens, dtype=np.int64)
 
     def _can_use_graphs(self, sampling: Sampling) -> bool:
         return (

@@ -27,6 +27,7 @@ TASKS: dict[str, str | Callable[..., Task]] = {
     "code": "grpo.tasks.code:Code",
     "countdown": "grpo.tasks.countdown:Countdown",
     "data": "grpo.tasks.datasets:DataTask",
+    "env": "grpo.tasks.environment:EnvironmentTask",
     "gameable": "grpo.tasks.gameable:Gameable",
     "gsm8k": "grpo.tasks.datasets:Gsm8k",
     "math": "grpo.tasks.datasets:Math",

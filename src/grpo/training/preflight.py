@@ -13,6 +13,7 @@ from rich.filesize import decimal as readable
 
 from grpo.config import Config, SftConfig
 from grpo.distributed.world import ALONE, World
+from grpo.episodes.start import begun
 from grpo.errors import GrpoError
 from grpo.model.device import free_memory, pick_precision
 from grpo.model.oom_retry import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS, tokens_at_once
@@ -58,6 +59,9 @@ def preflight(
     if eval_scorer is not scorer:
         eval_scorer.ready(heldout)
         check_golds(eval_scorer, heldout[: config.evaluation.problems], world)
+    if engine.episodes:  # an environment adds to the prompts, or makes them
+        problems = begun(engine.episodes, problems[-config.prompts_per_step :], config.max_new_tokens)
+        every = [*filter(lambda problem: problem.prompt, every), *problems]
     check_vocabulary(policy)
     longest = check_lengths(policy, every, config.max_new_tokens)
     check_agreement(config, policy, problems[-2:])

@@ -92,17 +92,16 @@ class ProgressLine:
 
 def command(arguments: list[str]) -> int:
     options = parse(CheckOptions, arguments, PROG, ("task",), least={**LEAST, "problems": 0})
-    if not options.task and not options.data:
-        if options.env:
-            return check_env(None, options)
+    if not options.task and not options.data and not options.env:
         raise GrpoError("field task: missing; grpo check TASK, or grpo check --data FILE")
     from grpo.tasks import load_task
     from grpo.tasks.protocol import assumptions_of
 
+    name = options.task or ("env" if options.env and not options.data else "data")
     model = model_path(options.model, options.runs)
     every_row = replace(options.dataset, heldout_share=0.0)  # a check trains on nothing
     tools = described_tools(options) if options.show else []
-    task = load_task(options.task or "data", options.data, every_row, model=model, tools=tools)
+    task = load_task(name, options.data, every_row, model=model, tools=tools)
     warn(assumptions_of(task))
     if options.show:
         return show_prompts(task, options, tools)
@@ -154,14 +153,12 @@ def check_own_reward(task: Task, options: CheckOptions) -> int:
     return 0 if found.sound else 1
 
 
-def check_env(task: Task | None, options: CheckOptions) -> int:
-    """`task`: whose problems are played; None: those that the environment makes."""
+def check_env(task: Task, options: CheckOptions) -> int:
     from grpo.cli.env_check import TRIED, check_environment, lines
-    from grpo.cli.task_check import distinct_problems
-    from grpo.types import Problem
+    from grpo.tasks.protocol import HasProblems
 
     count = options.problems or TRIED
-    problems = distinct_problems(task, count, options.seed) if task else [Problem(str(i), "", "") for i in range(count)]
+    problems = task.problems()[:count] if isinstance(task, HasProblems) else task.draw(0, count, options.seed)
     found = check_environment(options.env, problems, options.scoring, options.text)
     print(json.dumps(found.as_dict()) if options.json else "\n".join(lines(found)))
     return 0 if found.sound else 1

@@ -1,0 +1,37 @@
+"""The prompts of a rollout as tokens, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from grpo.errors import GrpoError
+from grpo.model.policy import Policy
+from grpo.types import Problem
+
+
+def prompts_of(
+    policy: Policy, problems: Sequence[Problem], shared: Mapping[int, np.ndarray], max_new_tokens: int
+) -> list[np.ndarray]:
+    """int64 tokens of each prompt. `shared`: those of prompts whose completions begin differently, by number."""
+    return [
+        _checked(policy, problem, shared[p].tolist() if p in shared else policy.prompt_tokens(problem), max_new_tokens)
+        for p, problem in enumerate(problems)
+    ]
+
+
+def _checked(policy: Policy, problem: Problem, tokens: list[int], max_new_tokens: int) -> np.ndarray:
+    limit = getattr(policy.model.config, "max_position_embeddings", None)
+    if not tokens:
+        raise GrpoError(f"problem {problem.label}: the prompt has no tokens; write a prompt")
+    unknown = getattr(policy.tokenizer, "unk_token_id", None)
+    if unknown is not None and unknown in tokens:
+        shown = problem.prompt[:40]
+        raise GrpoError(f"problem {problem.label}: {policy.name} has no token for part of {shown!r}; use another model")
+    if limit and len(tokens) + max_new_tokens > limit:
+        raise GrpoError(
+            f"problem {problem.label}: {len(tokens)} prompt tokens and max_new_tokens {max_new_tokens} exceed the "
+            f"{limit} positions of {policy.name}; shorten the prompt or lower max_new_tokens"
+        )
+    return np.array(tokens, dtype=np.int64)
