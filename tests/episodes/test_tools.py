@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers.utils import get_json_schema
 
 from grpo.config import Dataset
@@ -211,6 +213,43 @@ def test_a_call_that_cannot_be_made_has_one_line_of_error(inner: str, name: str,
     assert read.error.startswith(error)
     assert len(read.error.splitlines()) == 1
     assert len(read.error) <= 301
+
+
+PIECES = [
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
+    "</think>",
+    '{"name": "multiply", "arguments": {"a": 1, "b": ',
+    "2",
+    "}",
+]
+PIECES += [
+    '{"name": ',
+    '"search"',
+    ', "arguments": ',
+    '{"query": "x"}',
+    "null",
+    "[",
+    "]",
+    "1e999",
+    "NaN",
+    '"\\ud800"',
+    " so ",
+    '"',
+]
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=12))
+def test_any_text_is_read(pieces: list[str]) -> None:
+    """A call without an error has arguments that JSON can hold and that fit its schema."""
+    calls, rest = READER.read("".join(pieces))
+    assert isinstance(rest, str)
+    for each in calls:
+        assert bool(each.error) != bool(each.arguments)
+        assert each.error or each.name in ("multiply", "search")
+        each.written.encode()
 
 
 def test_calls_are_those_that_trl_reads() -> None:
