@@ -15,10 +15,12 @@ from grpo.rollout.cpu.kv_cache import DecodeCache
 from grpo.rollout.protocol import Sampling
 from grpo.rollout.schedule import Look, Room, Schedule
 from grpo.types import Completion, Group, Problem
+from helpers.interpreted import InterpretedDecoding
 from helpers.plays import ScriptedEpisodes
 from helpers.policies import ARCHITECTURES, random_adapter, random_policy
 
 PROBLEMS = [Problem(str(i), text, "") for i, text in enumerate(["hello", "a longer prompt", "hi"])]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 GROUP_SIZE = 3
 SAMPLING = Sampling(seed=0, temperature=1.0, max_new_tokens=40)
 
@@ -175,6 +177,46 @@ def test_rows_are_dropped_where_blocks_run_out(monkeypatch: pytest.MonkeyPatch) 
     assert any(look.resumed for look in looks)
     before = [{*looks[i].running} for i in range(len(looks) - 1)]
     assert any({*look.dropped} - rows for look, rows in zip(looks[1:], before, strict=True)), "a paused row was dropped"
+
+
+# --- on a GPU, through Triton's interpreter without one ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("architecture", "one_program", "stop", "schedule"),
+    [
+        ("llama", True, (), Schedule),
+        ("llama", False, ("F", "GA"), FickleSchedule),
+        ("gemma", False, (), FickleSchedule),
+    ],
+)
+def test_graph_decoding_plays_the_same_episodes(
+    architecture: str,
+    one_program: bool,
+    stop: tuple[str, ...],
+    schedule: type[Schedule],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All rows at once with few looks; or rows that come and go, pause, and are dropped."""
+    policy = policy_of(architecture)
+    policy.model.to(DEVICE)
+    sampling = Sampling(seed=0, temperature=0.8, max_new_tokens=20, stop=stop)
+    problems, script = PROBLEMS[:2], ScriptedEpisodes(max_turn_tokens=5)
+    expected = Engine(policy, episodes=script).sample(problems, 2, sampling)
+    turns = [len(completion.turns) for completion in completions_of(expected)]
+    assert max(turns) > min(turns)
+    monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
+    monkeypatch.setattr("grpo.rollout.cuda.kernels.one_program.MOST_PROMPT_KEYS", 2**20 if one_program else 0)
+    monkeypatch.setattr("grpo.rollout.cuda.batch.SMALLEST_BATCH", 1)
+    monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
+    if schedule is FickleSchedule:
+        monkeypatch.setattr("grpo.rollout.builtin.Schedule", FickleSchedule)
+        monkeypatch.setattr("grpo.rollout.builtin.TOKENS_BETWEEN_LOOKS", 2)
+    FickleSchedule.drops = FickleSchedule.resumed = 0
+    engine = Engine(policy, episodes=script)
+    check_same(engine.sample(problems, 2, sampling), expected)
+    assert isinstance(engine.graphs, InterpretedDecoding)
+    assert schedule is Schedule or (FickleSchedule.drops and FickleSchedule.resumed)
 
 
 # --- rounds -----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
 from grpo.types import Problem
 from helpers.groups import random_groups
+from helpers.plays import ScriptedEpisodes
 from helpers.policies import ARCHITECTURES, random_policy
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
@@ -69,6 +70,31 @@ def test_rows_that_come_and_go_sample_the_same_tokens(name: str) -> None:
             assert tokens == wanted, (
                 f"completion {n} differs first at token {apart[:1]}, lengths {len(tokens)}, {len(wanted)}"
             )
+
+
+@pytest.mark.parametrize("stop", [(), ("F", "GA")])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_episodes_equal_the_cpus(name: str, stop: tuple[str, ...]) -> None:
+    """24 prompts × 4 in float32, of one to four turns of at most 30 tokens: all rows at once, 10 at a time, and in a
+    cache so small that rows are dropped."""
+    problems = [Problem(str(i), "a prompt"[: 1 + i % 8], "") for i in range(24)]
+    sampling = Sampling(seed=0, temperature=1.0, max_new_tokens=150, stop=stop)
+
+    def sampled(device: str, *room: int) -> list[list[object]]:
+        policy = random_policy(name)
+        policy.model.to(device)
+        policy.end_tokens = frozenset([3, 4])
+        script = ScriptedEpisodes(max_turn_tokens=30, openings={n: [5, 3, 6] for n in range(0, 96, 5)})
+        groups = Engine(policy, *room, episodes=script).sample(problems, 4, sampling)
+        return [
+            [c.sequence.tolist(), c.sampled.tolist(), c.turns, c.finish] for group in groups for c in group.completions
+        ]
+
+    expected = sampled("cpu")
+    assert {len(completion[2]) for completion in expected} == {1, 2, 3, 4}
+    for room in ((0, 0), (10, 0), (0, 30)):
+        for n, (found, wanted) in enumerate(zip(sampled("cuda", *room), expected, strict=True)):
+            assert found == wanted, f"completion {n} in room {room}"
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "mistral-window"])

@@ -210,8 +210,14 @@ def test_sampled_tokens(temperature: float) -> None:
     source = (torch.arange(B, device=DEVICE) % 4).int()
     noise = torch.rand(B, L, generator=torch.Generator().manual_seed(7)).to(DEVICE)
     noise[0, 1], noise[1, 1] = 0.0, 1 - 2**-24
+    ends = sample_token(logits[source.long()], noise[:, 1], temperature)[0][5:6].int()
+    noise[10, 1], noise[11, 1], noise[12, 1] = (
+        -1 - ends[0],
+        -1 - (V - 1),
+        -1,
+    )  # given: an end token, the last, the first
     expected, expected_logp = sample_token(logits[source.long()], noise[:, 1], temperature)
-    ends = expected[5:6].int()
+    assert expected[10:13].tolist() == [ends.item(), V - 1, 0]
     owners = torch.randperm(B, generator=torch.Generator().manual_seed(0)).int().to(DEVICE)
     active = torch.ones(B, dtype=torch.int32, device=DEVICE)
     active[3] = 0
@@ -240,7 +246,7 @@ def test_sampled_tokens(temperature: float) -> None:
     assert torch.equal(results.tokens_NL[places, 1].long(), torch.where(wrote, expected, -1))
     assert torch.equal(batch.time_B, torch.where(wrote, 2, 1).int())
     torch.testing.assert_close(results.logp_NL[places, 1][wrote], expected_logp[wrote], atol=1e-5, rtol=1e-5)
-    ended = ((expected == ends[0]) | (torch.arange(B, device=DEVICE) == 7)) & wrote
+    ended = ((expected == ends[0]) & (noise[:, 1] >= 0) | (torch.arange(B, device=DEVICE) == 7)) & wrote
     assert torch.equal(results.length_N[places], torch.where(ended, 2, 0).int()), "by its end token or its limit"
     assert torch.equal(active == 0, ended | ~wrote)
 

@@ -58,7 +58,7 @@ class TokenSampler:
         """Another turn of these completions."""
         results = self.results
         index, limit = (
-            torch.tensor(values, device=results.limit_N.device)
+            torch.tensor(values, dtype=torch.int64, device=results.limit_N.device)
             for values in (list(given), [row.limit for row in given.values()])
         )
         give(results.noise_NL, {completion: row.tokens for completion, row in given.items()})
