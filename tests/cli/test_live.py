@@ -6,20 +6,22 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from grpo.cli.terminal.group import advantage_colour, best_first, group_lines, instructive, print_group, printable
+from grpo.cli.terminal.group import advantage_colour, best_first, group_lines, instructive, print_group
+from grpo.cli.terminal.line import printable
 from grpo.cli.terminal.live import LinesView, LiveView, Trend, pick_view
 from grpo.cli.terminal.report import eval_changes, print_run, print_runs
 from grpo.config import Config, Evaluation, SftConfig
 from grpo.config.schema import Loss, as_dict
 from grpo.record.events import Terminal
 from grpo.record.store import Run
-from grpo.types import Completion, Group, Problem
+from grpo.types import Call, Completion, Group, Observation, Problem
 
 WORKED = "(7,12,18,20;2,5,13,17,26)260"
 HOSTILE = "a\x1b[31mb [bold]x[/bold]\nc\u202ed"
@@ -171,6 +173,22 @@ def test_the_mean_reward_is_told_where_it_is_not_the_accuracy() -> None:
     assert eval_changes(graded)["reward"] == "0.451 → 1.200"
     whole = [{**row, "reward_mean": row["accuracy"]} for row in (BEFORE, AFTER)]
     assert list(eval_changes(whole)) == list(eval_changes([BEFORE, AFTER])) == ["sampled", "greedy", "worked", "length"]
+
+
+def test_turns_and_calls_are_told_of_episodes(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = (
+        {**row, "turns_mean": turns, "calls": calls} for row, turns, calls in ((BEFORE, 1.25, 0.0), (AFTER, 2.0, 1.5))
+    )
+    told = eval_changes([before, after])
+    assert [told["turns"], told["calls"]] == ["1.2 → 2.0", "0.00 → 1.50"]
+    assert "calls" not in eval_changes([before, before])  # a task or an environment answers
+    view = LinesView(quiet=False)
+    view.on_start(run, CONFIG, 0)
+    view.on_step(9, {**METRICS, "turns_mean": 1.25, "calls": 0.0}, [])
+    view.on_step(19, {**METRICS, "turns_mean": 2.0, "calls": 1.5}, [])
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert "  worked  50%  turns  1.2  length" in first
+    assert "  worked  50%  turns  2.0  calls 1.50  length" in second
 
 
 def test_a_long_evaluation_says_what_it_does(run: Run, live: LiveView, capsys: pytest.CaptureFixture[str]) -> None:
@@ -510,7 +528,7 @@ def test_a_narrow_encoding_gets_escapes(run: Run, monkeypatch: pytest.MonkeyPatc
 def test_rows_are_merged_and_the_best_come_first() -> None:
     unscored = completion("odd", None, 0.0)
     rows = best_first(replace(mixed(), completions=(unscored, *mixed().completions)))
-    assert [(row.text, row.reward, count) for row, count in rows] == [
+    assert [(row.text, row.reward, len(equal)) for row, equal in rows] == [
         ("260", 1.0, 2),
         (WORKED, 1.0, 1),
         ("250", 0.0, 3),
@@ -585,6 +603,45 @@ def test_print_group_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "sums-001  finished  tiny   arithmetic  grpo       40     0.50    2026-01-02 03:04",
         "broken    unreadable: no\\x1btable",
     ]
+
+
+def test_print_group_shows_the_turns_of_episodes(capsys: pytest.CaptureFixture[str]) -> None:
+    right, bad = Call("multiply", '{"a": 47, "b": 86}', "4042"), Call("", "{", "error: the call is not JSON", "error")
+    tools = episode(1.0, 0.5, ("47*86?", "4042"), "4042", right)
+    limit = episode(0.0, -0.5, ("{", "?", "4000"), "\x1b[31m", bad, finish="turns")
+    broken = episode(None, 0.0, ("?",), fault="failure", why="Game.step raised KeyError")
+    print_group(group("47*86=", "4042", tools, broken, limit, tools))
+    assert capsys.readouterr().out.splitlines() == [
+        "reward  advantage       47*86=   answer 4042",
+        "  1.00      +0.50   ×2  2 turns, finish stop",
+        "                        47*86?",
+        '                          multiply {"a": 47, "b": 86} → 4042',
+        "                        4042",
+        "  0.00      -0.50       3 turns, finish turns",
+        "                        {",
+        "                          call { → error: the call is not JSON   (error)",
+        "                        ?",
+        "                          \\x1b[31m",
+        "                        4000",
+        "     –          –       1 turn, environment: failure (Game.step raised KeyError)",
+        "                        ?",
+    ]
+    [_, first, *_] = group_lines(group("47*86=", "4042", tools, limit), 80, most=2)
+    assert first.plain == "  1.00      +0.50       47*86? ⟨4042⟩ 4042"
+
+
+def episode(
+    reward: float | None,
+    advantage: float,
+    turns: tuple[str, ...],
+    text: str = "",
+    call: Call | None = None,
+    **fields: Any,
+) -> Completion:
+    """Turns of one token each; the first is answered with the call, the others with the text."""
+    seen = [Observation(i + 1, np.array([7]), text, (call,) if call and not i else ()) for i in range(len(turns) - 1)]
+    fields = {"finish": "stop", **fields}
+    return replace(completion(turns[-1], reward, advantage), turns=turns, observations=tuple(seen), **fields)
 
 
 def test_import_brings_no_torch() -> None:

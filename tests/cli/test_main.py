@@ -156,6 +156,28 @@ def test_sample_scores_a_group(trained: str, capsys: pytest.CaptureFixture[str])
     assert {completion["reward"] for completion in unscored["completions"]} == {None}
 
 
+def test_sample_plays_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = tmp_path / "again.py"
+    task.write_text(
+        "from grpo.tasks.arithmetic import Arithmetic\n"
+        "class Again(Arithmetic):\n"
+        "    def reply(self, problem, turns):\n"
+        "        return None if len(turns) > 1 else '12='\n"
+    )
+    typed = ["sample", "nano", "12+34+56=", "-n", "3", "--task", str(task)]
+    assert main([*typed, "--json"]) == 0
+    played = json.loads(capsys.readouterr().out)["completions"]
+    for done in played:
+        first, read, last = done["turns"]
+        assert [row["who"] for row in done["turns"]] == ["model", "environment", "model"]
+        assert (read["text"], read["tokens"], read["after"]) == ("12=", 3, first["tokens"])
+        assert first["tokens"] + last["tokens"] == done["tokens"]
+        assert last["text"] == done["text"]
+    assert main(typed) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count(f"{'':26}12=") == len({tuple(row["text"] for row in done["turns"]) for done in played})
+
+
 def test_eval_of_a_run(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "trained", "--problems", "10", "--json"]) == 0
     row = json.loads(capsys.readouterr().out)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from grpo.cli.task_check import Report, distinct_problems
-from grpo.cli.terminal.group import printable
+from grpo.cli.terminal.line import printable
 from grpo.cli.trial_answers import in_form, junk_for, tricks_for
 from grpo.rewards import Scorer, error_line
 from grpo.rewards.signature import columns_of

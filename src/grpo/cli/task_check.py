@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from grpo.cli.terminal.group import printable
+from grpo.cli.terminal.line import printable
 from grpo.cli.trial_answers import ALL_FORMS, Answer, in_form, junk_for, tricks_for
 from grpo.rewards import Scorer
 from grpo.tasks import Task

@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo.cli.commands.model import engine_for, find_scorer, load
 from grpo.cli.commands.options import SamplingOptions, parse
@@ -15,7 +15,7 @@ from grpo.errors import GrpoError
 
 if TYPE_CHECKING:
     from grpo.tasks import Task
-    from grpo.types import Problem
+    from grpo.types import Completion, Problem
 
 PROG = "grpo sample"
 
@@ -63,16 +63,21 @@ def command(arguments: list[str]) -> int:
     if not options.json:
         print_group(group)
         return 0
-    rows = [
-        {
-            "text": c.text,
-            "tokens": len(c),
-            "finish": c.finish,
-            "logprob": float(c.logprobs.sum()),
-            "reward": c.reward,
-            "advantage": None if c.advantages is None else float(c.advantages[0]),
-        }
-        for c in group.completions
-    ]
+    rows = [_row(done) for done in group.completions]
     print(json.dumps({"prompt": options.prompt, "answer": problem.answer if problem else None, "completions": rows}))
     return 0
+
+
+def _row(done: Completion) -> dict[str, Any]:
+    from grpo.cli.terminal.episode import spoken
+
+    episode = {"turns": spoken(done), "fault": done.fault, "why": done.why} if done.turns else {}
+    return {
+        "text": done.text,
+        "tokens": len(done),
+        "finish": done.finish,
+        "logprob": float(done.logprobs.sum()),
+        "reward": done.reward,
+        "advantage": None if done.advantages is None else float(done.advantages[0]),
+        **episode,
+    }

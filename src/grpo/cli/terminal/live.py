@@ -20,7 +20,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from grpo.cli.terminal.group import FAINT, PLAIN_WIDTH, group_lines, instructive, printable, write_line
+from grpo.cli.terminal.group import group_lines, instructive
+from grpo.cli.terminal.line import FAINT, PLAIN_WIDTH, printable, write_line
 from grpo.cli.terminal.report import clock, describe, eval_changes, headline, result, short_result
 from grpo.record.events import Terminal
 from grpo.record.ranks import Ranks
@@ -231,6 +232,8 @@ class Number:
     form: str
     top: float = 0.0
     """Smallest value of a full block in the trend: 1 for shares, so that their height can be read."""
+    from_first: bool = False
+    """Shown once it is not 0."""
 
     def text(self, value: float) -> str:
         return self.form.format(value) if math.isfinite(value) else "–"
@@ -241,6 +244,8 @@ TOKENS_PER_SECOND = Number("tokens/s", ("tokens_per_second",), "{:,.0f}")
 GRPO_NUMBERS = (
     Number("reward", ("reward_mean",), "{:.2f}"),
     Number("accuracy", ("accuracy",), "{:.0%}", top=1.0),
+    Number("turns", ("turns_mean",), "{:.1f}"),
+    Number("calls", ("calls",), "{:.2f}", from_first=True),
     Number("length", ("length_mean",), "{:.1f}"),
     Number("zero signal", ("zero_signal_groups",), "{:.0%}", top=1.0),
     Number("entropy", ("entropy",), "{:.3f}"),
@@ -326,7 +331,8 @@ class RunProgress:
         """The numbers that the run has: reward and accuracy, the task's traits, the others."""
         numbers = list(self.trends.items())
         numbers[2:2] = self.traits.items()
-        return [(number, trend) for number, trend in numbers if trend.means or trend.pending]
+        known = {number: [*trend.means, *trend.pending] for number, trend in numbers}
+        return [(number, trend) for number, trend in numbers if (any if number.from_first else bool)(known[number])]
 
     def seconds(self) -> float:
         return time.monotonic() - self.started_at

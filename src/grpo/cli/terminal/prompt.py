@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo.cli.terminal.group import FAINT, write_line
+from grpo.cli.terminal.line import FAINT, write_line
 from grpo.errors import one_line
 from grpo.model.prompt import Schema, decoded_runs, prompt_tokens
 from grpo.tasks.conversation import message_text

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grpo.cli.terminal.group import PLAIN_WIDTH, printable, write_line
+from grpo.cli.terminal.line import PLAIN_WIDTH, printable, write_line
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.diagnosis import KINDS, diagnose, explained
 from grpo.record.ranks import Ranks
@@ -62,7 +62,7 @@ def headline(evals: Sequence[Mapping[str, Any]]) -> str:
 
 def eval_changes(evals: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """From the first evaluation to the last: accuracy of sampled and greedy completions, the mean reward where it
-    differs from accuracy, traits, length."""
+    differs from accuracy, traits, turns and tool calls of episodes, length."""
     kinds = {"sampled": accuracy_change(evals), "greedy": accuracy_change(evals, "greedy_")}
     changes = {label: text for label, text in kinds.items() if text}
     rewards = [row for row in evals if row.get("reward_mean") is not None]
@@ -71,6 +71,11 @@ def eval_changes(evals: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     for metric in trait_metrics(evals[-1]):
         measured = [{"share": row[metric]} for row in evals if row.get(metric) is not None]
         changes[label_of(metric)] = change(measured, "{share:.0%}")
+    played = [row for row in evals if row.get("turns_mean") is not None]
+    if played:
+        changes["turns"] = change(played, "{turns_mean:.1f}")
+    if any(row["calls"] for row in played):
+        changes["calls"] = change(played, "{calls:.2f}")
     return changes | {"length": f"{change(evals, '{length_mean:.1f}')} tokens"}
 
 
