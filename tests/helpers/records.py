@@ -14,7 +14,7 @@ from grpo.config import Config, SftConfig
 from grpo.config.schema import as_dict
 from grpo.core import group_advantages
 from grpo.record.store import Run
-from grpo.types import Completion, Group, Problem, Trace
+from grpo.types import Call, Completion, Group, Observation, Problem, Trace
 
 Texts = Callable[[int, int, int], str]
 Rewards = Callable[[int, int, int], dict[str, float | None]]
@@ -99,6 +99,39 @@ def make_run(
             run.record_eval(step, row, make_groups(step, groups=2, size=1, **groups))
             run.record_probes(step, make_groups(0, groups=2, **groups))
         run.set_status(status)
+
+
+CALL = Call("calculate", '{"expression": "47*86"}', "4042;")
+HANGS = Call("search", '{"query": "6*7"}', "search: timed out after 1 s", "timeout")
+
+
+def make_episode_run(folder: Path, name: str, text: str = "4042;", steps: int = 6) -> None:
+    """Episodes of three turns, of 2, 1 and 3 tokens: the first reads three tokens of a reply, the second two of two
+    calls. Every second one ends after its first turn, and earns nothing."""
+    read = (
+        Observation(2, np.array([4, 0, 4]), text),
+        Observation(3, np.array([7, 8]), f"{CALL.answer}\n{HANGS.answer}", (CALL, HANGS)),
+    )
+
+    def episode(done: Completion) -> Completion:
+        if not done.reward:
+            return replace(done, turns=(done.text,))
+        return replace(done, turns=("[47*86]", text, done.text), observations=read, steps=((2, 0.5),))
+
+    def played(step: int, size: int = 4) -> list[Group]:
+        groups = make_groups(step, size=size)
+        return [replace(group, completions=tuple(map(episode, group.completions))) for group in groups]
+
+    config = Config(model="tiny", task="arithmetic", steps=steps, group_size=4)
+    with Run.create(folder, name, kind="grpo", config=as_dict(config)) as run:
+        for step in range(steps):
+            episodes = {"turns_mean": 2.0, "calls": 0.2 * step, "accuracy": step / 10, "observation_wait": 0.05}
+            run.record(step, played(step), METRICS | episodes, {"rollout": 0.2, "update": 0.5})
+        for step in (0, steps):
+            row = {"accuracy": 0.5, "low": 0.4, "high": 0.6}
+            run.record_eval(step, row, played(step, size=1))
+            run.record_probes(step, played(0))
+        run.set_status("finished")
 
 
 def make_judged_run(

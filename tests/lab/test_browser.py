@@ -18,7 +18,7 @@ from grpo.lab.catalogue import RECORDINGS
 from grpo.lab.server import show_in_browser
 from grpo.lab.tokens import Traced
 from grpo.record.store import Run
-from helpers.records import make_empty_run, make_judged_run, make_run, make_sft_run
+from helpers.records import make_empty_run, make_episode_run, make_judged_run, make_run, make_sft_run
 from helpers.visit import HOSTILE, TOKEN, Lab, Visit, serving
 
 pytestmark = pytest.mark.browser
@@ -55,6 +55,11 @@ PAGES = [
     "/runs/ranks/time",
     "/runs/equal/groups",
     "/runs/equal/signal",
+    "/runs/played",
+    "/runs/played/groups?step=1",
+    "/runs/played/tokens?step=1&token=o1",
+    "/runs/played/replay?step=1",
+    "/runs/played/completions",
     "/runs/tuned",
     "/runs/tuned/groups",
     "/runs/begun",
@@ -63,6 +68,7 @@ PAGES = [
 WORLD = {"size": 2, "hosts": ["gpu-1.cluster.example.org", "gpu-2"], "shard": "optimizer"}
 WIDE, NARROW = (1280, 900), (390, 844)
 ABOVE, BELOW = (0x2F, 0x7F, 0xD0), (0xD9, 0x6B, 0x0B)  # --above and --below of system.css
+GREY = {"light": (0xE3, 0xE2, 0xDC), "dark": (0x2D, 0x30, 0x37)}  # --line
 SURFACES = {"light": (0xFF, 0xFF, 0xFF), "dark": (0x19, 0x1B, 0x1F)}  # --mix
 
 
@@ -77,6 +83,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         make_run(runs, algorithm, steps=3, evals=(), algorithm=algorithm)
     make_judged_run(runs, "equal", [2.0] * 4, [True, True, False, False])
     make_run(runs, "ranks", steps=3, evals=(), world=WORLD, metrics=lambda step: {"idle/0": 0.04, "idle/1": 0.4})
+    make_episode_run(runs, "played", HOSTILE)
     make_sft_run(runs, "tuned")
     make_empty_run(runs, "begun")
     (runs / "broken").mkdir()
@@ -211,6 +218,45 @@ def test_advantages_are_coloured_by_sign_and_size(visit: Visit, path: str, kind:
     page = _background(visit.page.locator("body"))
     assert shown[0] != shown[1]
     assert page not in shown
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_an_episode_is_a_strip_of_turns(visit: Visit, theme: str) -> None:
+    """What the model wrote is coloured by its advantage, what it read is grey and has no number."""
+    visit.turn(theme, *WIDE)
+    visit.go("/runs/played/groups?step=1")
+    strip = visit.page.locator(".completion").first.locator(".strip")
+    heads = [" ".join(text.split()) for text in strip.locator(".strip-head").all_inner_texts()]
+    assert heads == ["Turn 1 2 tokens", "Reply ?", "Turn 2 1 token reward 0.50", "2 tool calls ?", "Turn 3 3 tokens"]
+    share = 0.55 * float(strip.locator("li").first.evaluate("(turn) => turn.style.getPropertyValue('--strength')"))
+    expected = [share * one + (1 - share) * other for one, other in zip(ABOVE, SURFACES[theme], strict=True)]
+    assert [_background(turn) for turn in strip.locator("> .written").all()] == [pytest.approx(expected, abs=1)] * 3
+    assert [_background(turn) for turn in strip.locator("> .read").all()] == [pytest.approx(GREY[theme])] * 2
+    calls = [" ".join(text.split()) for text in strip.locator(".calls > li").all_inner_texts()]
+    assert calls == [
+        'calculate {"expression": "47*86"} 4042;',
+        'search {"query": "6*7"} timed out search: timed out after 1 s',
+    ]
+    strip.get_by_label("Why has it no gradient?").first.click()
+    assert "read, not sampled" in strip.get_by_role("note").inner_text()
+    assert visit.page.evaluate("window.hacked") is None
+
+
+def test_a_token_that_was_read_is_grey_and_says_why_it_has_no_gradient(visit: Visit) -> None:
+    visit.go("/runs/played/tokens?step=1")
+    tokens = visit.page.locator(".lens-row").first.locator(".token")
+    read = ["observed" in (token.get_attribute("class") or "") for token in tokens.all()]
+    assert read == [False, False, True, True, True, False, True, True, False, False, False]
+    assert _background(tokens.nth(3)) == pytest.approx(GREY["light"])
+    assert _background(tokens.nth(1)) != _background(tokens.nth(3))
+    tokens.nth(1).click()
+    visit.page.wait_for_url("**token=1**")
+    visit.settle()
+    assert visit.page.locator(".worked-card h2").inner_text() == "Token 2 of 6"
+    visit.page.keyboard.press("ArrowRight")
+    visit.page.wait_for_url("**token=o0**")
+    assert "they have no gradient" in visit.page.locator("[data-observed]").inner_text()
+    assert visit.complaints == []
 
 
 def _background(element: Any) -> list[float]:

@@ -118,6 +118,12 @@ def _timeline(run: Run, request: Request) -> dict[str, Any]:
     return reading.timeline(run, min(200, _points(request)))
 
 
+def _episodes(run: Run, request: Request) -> dict[str, Any]:
+    from grpo.lab.episodes import by_turns
+
+    return by_turns(run)
+
+
 ABOUT_A_RUN: dict[str, Callable[[Run, Request], Any]] = {
     "": lambda run, request: reading.overview(run),
     "/series": _series,
@@ -125,6 +131,7 @@ ABOUT_A_RUN: dict[str, Callable[[Run, Request], Any]] = {
     "/difficulty": _difficulty,
     "/completions": _completions,
     "/timeline": _timeline,
+    "/episodes": _episodes,
     "/findings": lambda run, request: findings(run),
     "/probes": lambda run, request: reading.probes(run),
     "/steps/{step:index}": _step,

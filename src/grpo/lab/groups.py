@@ -9,6 +9,7 @@ import torch
 
 from grpo.core import reward_statistics
 from grpo.errors import GrpoError
+from grpo.lab.episodes import strip
 from grpo.lab.extraction import extractor
 from grpo.record.store import Run
 
@@ -74,13 +75,15 @@ def group_row(run: Run, step: int, index: int) -> dict[str, Any]:
     groups = run.groups(step)
     if not 0 <= index < len(groups):
         raise GrpoError(f"step {step} has no group {index}; it has {len(groups)}")
-    group, traced = groups[index], run.token_arrays(step)
+    group = groups[index]
+    traced = {row["sample_index"]: row for row in run.token_arrays(step) if row["group_index"] == index}
     extract = extractor(run.config.get("task", ""))
     completions = [
         {
             "sample": done["sample_index"],
             **{key: done[key] for key in ("text", "length", "finish", "reward", "parts", "traits", "extra")},
             **{key: done[key] for key in ("advantage", "logprob")},
+            "turns": strip(done, traced.get(done["sample_index"])),
             "extracted": extract(done["text"]),
             "right": done["correct"],
         }
@@ -89,7 +92,7 @@ def group_row(run: Run, step: int, index: int) -> dict[str, Any]:
     unscored_last = float("-inf")
     completions.sort(key=lambda done: unscored_last if done["reward"] is None else done["advantage"], reverse=True)
     return {
-        **_line(group, any(row["group_index"] == index for row in traced)),
+        **_line(group, bool(traced)),
         "step": step,
         "last_step": run.last_step(),
         "groups": len(groups),

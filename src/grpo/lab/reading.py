@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from grpo.lab.episodes import waits
 from grpo.record.metrics import EVAL_METRICS, METRICS, Metric
 from grpo.record.ranks import Ranks
 from grpo.record.store import Run
@@ -36,6 +37,9 @@ def headline(run: Run) -> dict[str, Any]:
 
 def overview(run: Run) -> dict[str, Any]:
     spans = run.select("SELECT name, sum(seconds) AS seconds FROM spans GROUP BY name ORDER BY min(start)")
+    seconds = {row["name"]: row["seconds"] for row in spans}
+    if waited := sum(waits(run, 1).values()):
+        seconds |= {"rollout": max(0.0, seconds.get("rollout", 0.0) - waited), "wait": waited}
     return {
         **headline(run),
         "name": run.name,
@@ -44,7 +48,7 @@ def overview(run: Run) -> dict[str, Any]:
         "command": run.meta("command"),
         "evals": run.evals(),
         "findings": run.select("SELECT count(*) AS count FROM findings")[0]["count"],
-        "seconds": {row["name"]: row["seconds"] for row in spans},
+        "seconds": seconds,
         "metrics": metric_names(run),
         "ranks": ranks(run),
         "telling_step": telling_step(run),
@@ -114,7 +118,8 @@ def series(run: Run, names: Sequence[str], points: int) -> dict[str, Any]:
 
 
 def timeline(run: Run, points: int) -> dict[str, Any]:
-    """Seconds by phase, mean over every interval of `width` steps; `between` is the time between steps."""
+    """Seconds by phase, mean over every interval of `width` steps; `wait` is the part of the rollouts that waited for
+    observations, `between` the time between steps."""
     last = run.last_step()
     width = max(1, -(-((last or 0) + 1) // points))
     phases = run.select(
@@ -130,6 +135,11 @@ def timeline(run: Run, points: int) -> dict[str, Any]:
         width, width, width,
     )  # fmt: skip
     rows = [{key: row[key] for key in ("step", "name", "seconds")} for row in phases]
+    waited = waits(run, width)
+    for row in [row for row in rows if row["name"] == "rollout" and row["step"] in waited]:
+        seconds = min(waited[row["step"]], row["seconds"])
+        row["seconds"] -= seconds
+        rows.append({"step": row["step"], "name": "wait", "seconds": seconds})
     rows += [{"step": row["step"], "name": "between", "seconds": max(0.0, row["seconds"])} for row in between]
     return {"width": width, "rows": rows}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,12 @@ from grpo.record.store import Run
 
 PAGE = 60
 STEPS_AT_ONCE = 50
+CHARACTERS = 200
+"""Shown of each turn of an episode."""
+TURNS = (
+    "FROM turns WHERE (turns.step, turns.group_index, turns.sample_index) = "
+    "(completions.step, completions.group_index, completions.sample_index)"
+)
 SECONDS = 1.0
 """Time limit of one request; the next request continues."""
 
@@ -40,10 +47,15 @@ def search(run: Run, query: Query) -> dict[str, Any]:
         return {"rows": [], "next": None, "searched": [None, None]}
     conditions = ["step BETWEEN ? AND ?", *(FILTERS[name] for name in query.filters if name in FILTERS)]
     if query.text:
-        conditions.append("(instr(lower(text), lower(?)) OR instr(lower(prompt), lower(?)))")
+        conditions.append(
+            "(instr(lower(text), lower(?)) OR instr(lower(prompt), lower(?)) OR "
+            f"EXISTS (SELECT 1 {TURNS} AND instr(lower(turns.text), lower(?))))"
+        )
     order = "DESC" if query.newest_first else "ASC"
     statement = (
-        "SELECT step, group_index, sample_index, prompt, answer, text, length, finish, reward, correct, advantage "
+        "SELECT step, group_index, sample_index, prompt, answer, text, length, finish, reward, correct, advantage, "
+        f"(SELECT json_group_array(json_array(who, substr(said, 1, {CHARACTERS}))) FROM "
+        f"(SELECT who, turns.text AS said {TURNS} ORDER BY turn)) AS turns "
         f"FROM completions JOIN groups USING (step, group_index) WHERE {' AND '.join(conditions)} "
         f"ORDER BY step {order}, group_index, sample_index"
     )
@@ -55,11 +67,18 @@ def search(run: Run, query: Query) -> dict[str, Any]:
     width = 1
     while 0 <= at <= last and len(rows) < PAGE and time.monotonic() - begun < SECONDS:
         low, high = (max(0, at - width + 1), at) if query.newest_first else (at, min(last, at + width - 1))
-        found = run.select(statement, low, high, *([query.text] * 2 if query.text else []))
+        found = run.select(statement, low, high, *([query.text] * 3 if query.text else []))
         rows += found
         at = low - 1 if query.newest_first else high + 1
         width = width if found else min(2 * width, STEPS_AT_ONCE)
     shown = [
-        {**row, "text": row["text"][:600], "prompt": row["prompt"][:300], "right": bool(row["correct"])} for row in rows
+        {
+            **row,
+            "text": row["text"][:600],
+            "prompt": row["prompt"][:300],
+            "right": bool(row["correct"]),
+            "turns": [{"who": who, "text": text} for who, text in json.loads(row["turns"])],
+        }
+        for row in rows
     ]
     return {"rows": shown, "next": at if 0 <= at <= last else None, "searched": [first, at]}

@@ -88,7 +88,7 @@ def lens(run: Run, step: int, group: int, sample: int) -> dict[str, Any]:
     """
     rows: list[Mapping[str, Any]] = [row for row in run.token_arrays(step) if row["group_index"] == group]
     traced = _traced(rows, run, sample)
-    if sum(len(row["tokens"]) for row in rows) > MOST_TOKENS_AT_ONCE:
+    if sum(len(_sequence(row)[0]) for row in rows) > MOST_TOKENS_AT_ONCE:
         rows = [traced.row]
     return {
         "settings": traced.settings,
@@ -100,9 +100,11 @@ def lens(run: Run, step: int, group: int, sample: int) -> dict[str, Any]:
 def _row(run: Run, traced: Traced) -> dict[str, Any]:
     terms = token_terms(**traced.inputs)
     entropies = traced.row["entropies"]
+    written, read = _pieces(run, traced.row)
     return {
         "sample": traced.row["sample_index"],
-        "pieces": pieces(run, traced.row["tokens"].tolist()),
+        "pieces": written,
+        "observed": read,
         "updated": traced.updated,
         "denominator": traced.row["denominator"],
         "values": {
@@ -121,7 +123,7 @@ def _row(run: Run, traced: Traced) -> dict[str, Any]:
 def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[str, Any]:
     """The calculation of one recorded token's loss."""
     traced = _traced([row for row in run.token_arrays(step) if row["group_index"] == group], run, sample)
-    return work_out(traced, position, pieces(run, traced.row["tokens"].tolist()), run.config.get("loss", {}))
+    return work_out(traced, position, _pieces(run, traced.row)[0], run.config.get("loss", {}))
 
 
 def work_out(traced: Traced, position: int, texts: Sequence[str], loss: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,6 +180,28 @@ def _traced(rows: Sequence[Mapping[str, Any]], run: Run, sample: int) -> Traced:
 def _updates(run: Run) -> int:
     optimizer = run.config.get("optimizer", {})
     return int(optimizer.get("epochs", 1)) * int(optimizer.get("minibatches", 1))
+
+
+def _sequence(row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens that a completion sampled and read, in order, and which of them it sampled."""
+    sampled = np.ones(len(row["tokens"]), dtype=bool)
+    if row["observed"] is None:
+        return row["tokens"], sampled
+    after = row["observed_after"]
+    return np.insert(row["tokens"], after, row["observed"]), np.insert(sampled, after, False)
+
+
+def _pieces(run: Run, row: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
+    """(text of each sampled token; text of each token that was read, and how many sampled tokens precede it)"""
+    tokens, sampled = _sequence(row)
+    texts = pieces(run, tokens.tolist())
+    written = [text for text, own in zip(texts, sampled, strict=True) if own]
+    read = [
+        {"after": int(after), "piece": text}
+        for text, own, after in zip(texts, sampled, sampled.cumsum(), strict=True)
+        if not own
+    ]
+    return written, read
 
 
 def pieces(run: Run, tokens: Sequence[int]) -> list[str]:

@@ -72,7 +72,7 @@ def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
         completions = [
             {
                 "sample": done["sample_index"],
-                "text": done["text"][:400],
+                "text": "\n".join(turn["text"] for turn in done["turns"])[:400] or done["text"][:400],
                 "recorded": {"reward": done["reward"], "advantage": done["advantage"]},
                 "reward": now.reward(index, place),
                 "advantage": now.advantages_PG[index, place].item(),

@@ -121,10 +121,19 @@ def _observed(done: Completion) -> tuple[bytes | None, bytes | None]:
 def probe_rows(step: int, groups: Sequence[Group]) -> list[tuple[Any, ...]]:
     rows = []
     for index, group in enumerate(groups):
-        samples = [{"text": done.text, "reward": done.reward, "correct": done.correct} for done in group.completions]
+        samples = [
+            {"text": done.text, "reward": done.reward, "correct": done.correct, **_said(done)}
+            for done in group.completions
+        ]
         problem = group.problem
         rows.append((step, index, problem.id, problem.prompt, problem.answer, as_json(samples)))
     return rows
+
+
+def _said(done: Completion) -> dict[str, Any]:
+    """Who said what in an episode."""
+    said = [dict(zip(SPOKEN, spoken, strict=True)) for spoken in turns(done)]
+    return {"turns": [{name: row[name] for name in ("who", "text", "fault")} for row in said]} if said else {}
 
 
 def decoded(column: str, value: Any) -> Any:

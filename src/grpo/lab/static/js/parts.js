@@ -41,7 +41,7 @@ export function Stat({ label, value, note, hint }) {
 }
 
 // A definition behind a small button: opens in place, closes with Escape or a click elsewhere.
-function Hint({ text, label = "What is this?" }) {
+export function Hint({ text, label = "What is this?" }) {
   const [open, setOpen] = useState(false);
   const box = useRef(null);
   useEffect(() => {

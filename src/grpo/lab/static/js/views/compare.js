@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { definitions, useApi } from "../api.js";
 import { Chart } from "../chart.js";
+import { Line } from "../episode.js";
 import { isShare, number, percent, tick } from "../format.js";
 import { Card, Empty, Fetched, MetricHint, Reward, Segmented } from "../parts.js";
 import { address, Link, setQuery } from "../route.js";
@@ -85,5 +86,5 @@ function SidebySide({ data }) {
 function Last({ moment }) {
   const right = moment.samples.filter((sample) => sample.correct).length;
   const best = [...moment.samples].sort((a, b) => b.reward - a.reward)[0];
-  return html`<span class="num small">${moment.samples.every((sample) => sample.correct === null) ? "" : `${right} of ${moment.samples.length} right, `}after ${number(moment.step)} steps</span><br /><${Reward} value=${best.reward} /> <${Untrusted} text=${best.text.slice(0, 200)} />`;
+  return html`<span class="num small">${moment.samples.every((sample) => sample.correct === null) ? "" : `${right} of ${moment.samples.length} right, `}after ${number(moment.step)} steps</span><br /><${Reward} value=${best.reward} /> ${best.turns ? html`<${Line} turns=${best.turns} />` : html`<${Untrusted} text=${best.text.slice(0, 200)} />`}`;
 }

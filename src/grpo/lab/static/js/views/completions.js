@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { get } from "../api.js";
+import { Line } from "../episode.js";
 import { number } from "../format.js";
 import { Advantage, Empty, Failed, Loading, Reward, Segmented, VirtualList } from "../parts.js";
 import { address, Link, setQuery } from "../route.js";
@@ -66,7 +67,7 @@ export function Completions({ url, query, base }) {
           <${VirtualList} rows=${found.rows} rowHeight=${58} onEnd=${onEnd} height="calc(100vh - 300px)" label="Completions"
             render=${(row) => html`<${Link} key=${`${row.step}/${row.group_index}/${row.sample_index}`} class="hit" to=${address(`${base}/groups`, { step: row.step, group: row.group_index, sample: row.sample_index })}>
               <span class="num faint small">${row.step}</span><${Advantage} value=${row.advantage} /><${Reward} value=${row.reward} />
-              <span class="hit-text"><${Untrusted} text=${row.prompt} class="clip soft" /><${Untrusted} text=${row.text} class="clip" /></span>
+              <span class="hit-text"><${Untrusted} text=${row.prompt} class="clip soft" />${row.turns.length ? html`<${Line} turns=${row.turns} />` : html`<${Untrusted} text=${row.text} class="clip" />`}</span>
               <span class="num faint small">${row.length}${row.finish !== "stop" ? " truncated" : ""}</span>
             <//>`} />`}`;
 }

@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
 import { useApi } from "../api.js";
+import { LongText, Strip } from "../episode.js";
 import { number, plural, signed } from "../format.js";
 import { Advantage, advantageClass, Card, Fetched, Reward, rewardStep, StepBar } from "../parts.js";
 import { address, Link, setQuery } from "../route.js";
@@ -16,6 +17,9 @@ export const KINDS = {
   equal: ["equal rewards", "all have the same reward, though they are not all right or all wrong, or were not judged: no signal"],
   unscored: ["unscored", "scoring failed for all of them"],
 };
+
+// Limits that end an episode.
+const FINISHES = { turns: "most turns reached", calls: "most calls reached", seconds: "out of time", turn_length: "turn truncated" };
 
 // The step to show if the address has none: the newest of a running run, else the most informative one.
 export function chosenStep(about, query) {
@@ -86,12 +90,14 @@ function Rendered({ text, tokens }) {
     <p class="prompt"><${Untrusted} text=${text.replaceAll("\n", "⏎\n")} /></p></details>`;
 }
 
+const saidBy = (done) => JSON.stringify([done.text, ...done.turns.map((turn) => turn.text)]);
+
 // Neighbouring completions with the same text and reward, in order of advantage.
 function alike(completions) {
   const runs = [];
   for (const done of completions) {
     const before = runs.at(-1)?.[0];
-    if (before && before.text === done.text && before.reward === done.reward) runs.at(-1).push(done);
+    if (before && saidBy(before) === saidBy(done) && before.reward === done.reward) runs.at(-1).push(done);
     else runs.push([done]);
   }
   return runs;
@@ -105,8 +111,6 @@ function Same({ rest, row }) {
 
 function Completion({ done, group, top, most, about, base, focused }) {
   const [open, setOpen] = useState(focused);
-  const long = done.text.length > 600;
-  const [whole, setWhole] = useState(false);
   const parts = Object.entries(done.parts);
   return html`<li class="completion ${focused ? "focused" : ""}">
     <button type="button" class="completion-advantage" aria-expanded=${open} aria-label=${`Advantage ${signed(done.advantage)}; show how it is computed`} onClick=${() => setOpen(!open)}>
@@ -114,14 +118,13 @@ function Completion({ done, group, top, most, about, base, focused }) {
       <span class="bar" aria-hidden="true"><i class=${advantageClass(done.advantage)} style=${{ width: `${(50 * Math.abs(done.advantage ?? 0)) / most}%`, [done.advantage >= 0 ? "left" : "right"]: "50%" }}></i></span>
     </button>
     <div class="completion-body">
-      <${Untrusted} text=${long && !whole ? `${done.text.slice(0, 400)} … ${done.text.slice(-200)}` : done.text} />
-      ${long && html`<button type="button" class="small" onClick=${() => setWhole(!whole)}>${whole ? "Shorten" : `Show all ${number(done.text.length)} characters`}</button>`}
+      ${done.turns.length ? html`<${Strip} turns=${done.turns} />` : html`<${LongText} text=${done.text} />`}
       <p class="facts small soft">
         <span>reward <${Reward} value=${done.reward} top=${top} /></span>
         ${parts.length > 1 && parts.map(([name, part]) => html`<span>${name} <b class="num">${part === null ? "does not apply" : number(part, 2)}</b></span>`)}
         ${done.extracted !== null && html`<span>extracted <${Untrusted} text=${done.extracted} /> ${done.right === null ? null : done.right ? "✓" : html`<span class="bad">✗</span>`}</span>`}
         <span class="num">${plural(done.length, "token")}</span>
-        ${done.finish !== "stop" && html`<span class="warn">truncated</span>`}
+        ${done.finish !== "stop" && html`<span class="warn">${FINISHES[done.finish] ?? "truncated"}</span>`}
         ${Object.entries(done.traits).map(([name, trait]) => trait > 0 && html`<span>${name}</span>`)}
         ${Object.entries(done.extra).map(([name, logged]) => html`<span><${Untrusted} text=${name} /> <b><${Untrusted} text=${typeof logged === "string" ? logged : JSON.stringify(logged)} /></b></span>`)}
         ${group.traced && html`<${Link} to=${address(`${base}/tokens`, { step: group.step, group: group.index, sample: done.sample })}>tokens<//>`}
@@ -134,10 +137,11 @@ function Completion({ done, group, top, most, about, base, focused }) {
 // The calculation of the recorded advantage.
 function HowMade({ done, group, about }) {
   const { reward_mean: mean, reward_std: std } = group.statistics;
-  const { baseline, scale, parts, credit, weights, overlong, beta, kl_in } = about.config.loss;
+  const { baseline, scale, parts, credit, weights, overlong, beta, kl_in, turn_weight } = about.config.loss;
   if (done.reward === null) return html`<p class="small soft worked">Scoring failed, so this completion is excluded from the baseline and from the loss.</p>`;
   if (group.kind !== "mixed") return html`<p class="small soft worked">All rewards of the group are equal, so its advantages are exactly 0 and it has no signal.</p>`;
   if (baseline === "value") return html`<p class="small soft worked">Computed per token from the critic's values; this is the mean over tokens.</p>`;
+  if (turn_weight) return html`<p class="small soft worked">Computed per turn from turns of the group in the same state; this is the mean over tokens.</p>`;
   if (credit === "process") return html`<p class="small soft worked">Computed per token from the process rewards; this is the mean over tokens.</p>`;
   if (parts === "normalise" || weights || overlong || (beta && kl_in === "reward")) return html`<p class="small soft worked">Computed by <code>grpo.training.credit</code> from the parts of the reward, with weights and penalties: baseline <code>${baseline}</code>, scale <code>${scale}</code>.</p>`;
   if (baseline !== "mean" || scale !== "group_std") return html`<p class="small soft worked">Computed by <code>grpo.core.group_advantages</code> with baseline <code>${baseline}</code> and scale <code>${scale}</code>.</p>`;

@@ -5,6 +5,7 @@ import { Chart } from "../chart.js";
 import { isShare, metricValue, number, percent, plural, seconds, tick } from "../format.js";
 import { Card, Empty, Fetched, MetricHint, Stat } from "../parts.js";
 import { address, go, route, setQuery } from "../route.js";
+import { Episodes } from "./episodes.js";
 
 const FIRST = ["reward_mean", "zero_signal_groups", "gradient_tokens", "loss", "grad_norm", "kl", "entropy", "length_mean", "sft_loss"];
 
@@ -28,7 +29,8 @@ export function Overview({ url, about, version, base }) {
       const rest = names.filter((name) => !first.includes(name) && name !== "accuracy");
       const card = (name) => html`<${MetricCard} key=${name} name=${name} points=${found[name]} base=${base} width=${width} />`;
       if (!names.length) return html`<${Empty} title="No step yet">The first step appears here when it is recorded.<//>`;
-      return html`${width > 1 && html`<p class="small soft">Each point is the mean over ${width} steps; the band is their range.</p>`}
+      return html`${found.turns_mean && html`<${Episodes} url=${url} about=${about} series=${found} version=${version} />`}
+        ${width > 1 && html`<p class="small soft">Each point is the mean over ${width} steps; the band is their range.</p>`}
         <h2 class="visually-hidden">Recorded metrics</h2>
         <div class="metrics">${first.map(card)}</div>
         <${More} count=${rest.length}>${() => html`<div class="metrics">${rest.map(card)}</div>`}<//>`;

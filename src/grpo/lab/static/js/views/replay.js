@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { useApi } from "../api.js";
+import { Strip } from "../episode.js";
 import { Chart } from "../chart.js";
 import { metricValue, percent } from "../format.js";
 import { Card, Empty, Fetched, Reward, rewardStep, Segmented, StepBar } from "../parts.js";
@@ -71,11 +72,11 @@ const share = (moment) => mean(moment.samples.map((sample) => (isJudged(moment) 
 function Samples({ moment }) {
   const counted = new Map();
   for (const sample of moment.samples) {
-    const key = `${sample.reward} ${sample.text}`;
+    const key = JSON.stringify([sample.reward, sample.text, sample.turns]);
     counted.set(key, { ...sample, count: (counted.get(key)?.count ?? 0) + 1 });
   }
   const rows = [...counted.values()].sort((a, b) => b.reward - a.reward || b.count - a.count);
-  return html`<ul class="probe-samples">${rows.map((sample) => html`<li><${Reward} value=${sample.reward} /><span class="faint small num">×${sample.count}</span><${Untrusted} text=${sample.text.slice(0, 600)} /></li>`)}</ul>`;
+  return html`<ul class="probe-samples">${rows.map((sample) => html`<li><${Reward} value=${sample.reward} /><span class="faint small num">×${sample.count}</span>${sample.turns ? html`<${Strip} turns=${sample.turns} />` : html`<${Untrusted} text=${sample.text.slice(0, 600)} />`}</li>`)}</ul>`;
 }
 
 function ExampleGroup({ url, step, about, base }) {

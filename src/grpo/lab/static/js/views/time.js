@@ -9,6 +9,7 @@ import { chosenStep } from "./groups.js";
 
 const PHASES = {
   rollout: ["rollout", "var(--c1)", "sampling the completions"],
+  wait: ["waiting for answers", "var(--c5)", "the part of the rollout in which no row samples: tools, environments or the task answer"],
   reward: ["reward", "var(--c4)", "scoring the completions"],
   update: ["update", "var(--c3)", "log-probabilities, loss, gradient, optimizer"],
   record: ["record", "var(--c2)", "writing the record"],

@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { useApi } from "../api.js";
+import { WHY_NO_GRADIENT } from "../episode.js";
 import { exact, number, percent, signed } from "../format.js";
 import { Advantage, Card, Empty, Fetched, Segmented } from "../parts.js";
 import { route, setQuery } from "../route.js";
@@ -60,8 +61,7 @@ function Lens({ url, completions, done, query }) {
     const shown = data.rows.find((row) => row.sample === done.sample) ?? data.rows[0];
     const offered = Object.entries(LENSES).filter(([key]) => shown.values[key]);
     const key = shown.values[query.get("lens")] ? query.get("lens") : shown.updated ? "push" : "probability";
-    const token = Number.parseInt(query.get("token"), 10);
-    const chosen = Number.isInteger(token) && token < shown.pieces.length ? token : null;
+    const chosen = sequence(shown).find((token) => String(token.key) === query.get("token")) ?? null;
     const most = Math.max(...data.rows.filter((row) => row.values[key]).map((row) => fullStrength(key, row.values[key])));
     return html`<div class="lens">
       <${Card}>
@@ -72,16 +72,18 @@ function Lens({ url, completions, done, query }) {
           const row = data.rows.find((other) => other.sample === one.sample && other.values[key]);
           return html`<li key=${one.sample} class="lens-row ${one.sample === done.sample ? "chosen" : ""}">
             <button type="button" class="lens-open" aria-label=${`Completion ${one.sample}, advantage ${signed(one.advantage)}`} aria-pressed=${one.sample === done.sample} onClick=${() => setQuery({ sample: one.sample, token: undefined })}><${Advantage} value=${one.advantage} /></button>
-            ${row ? html`<${TokenText} row=${row} lens=${key} most=${most} chosen=${one.sample === done.sample ? chosen : null} />` : html`<${Untrusted} text=${one.text.slice(0, 200)} class="clip faint" />`}
+            ${row ? html`<${TokenText} row=${row} lens=${key} most=${most} chosen=${one.sample === done.sample ? (chosen?.key ?? null) : null} />` : html`<${Untrusted} text=${one.text.slice(0, 200)} class="clip faint" />`}
           </li>`;
         })}</ol>
         <${Scale} lens=${key} most=${most} />
       <//>
       ${chosen === null
         ? html`<${Empty} title="Choose a token">Its loss is computed here step by step, with the numbers of this update.<//>`
-        : shown.updated
-          ? html`<${Worked} url=${`${url}/${shown.sample}/${chosen}`} />`
-          : html`<${Empty} title="No loss">This completion was not trained on.<//>`}
+        : chosen.place === undefined
+          ? html`<${Observed} piece=${chosen.piece} />`
+          : shown.updated
+            ? html`<${Worked} url=${`${url}/${shown.sample}/${chosen.place}`} />`
+            : html`<${Empty} title="No loss">This completion was not trained on.<//>`}
     </div>`;
   }}<//>`;
 }
@@ -100,29 +102,47 @@ export function fullStrength(lens, values) {
   return Math.max(LENSES[lens][4], ...sizes);
 }
 
+// The tokens of a row as the model saw them: those it sampled, with their place, and those it read, which have none.
+function sequence(row) {
+  const read = (row.observed ?? []).map((token, index) => ({ ...token, key: `o${index}` }));
+  const tokens = [];
+  let next = 0;
+  row.pieces.forEach((piece, place) => {
+    while (read[next]?.after <= place) tokens.push(read[next++]);
+    tokens.push({ piece, place, key: place });
+  });
+  return [...tokens, ...read.slice(next)];
+}
+
+// `chosen`: the key of a token of the sequence.
 export function TokenText({ row, lens, most, chosen }) {
   const box = useRef(null);
   const values = row.values[lens];
-  const choose = (token) => setQuery({ sample: row.sample, token });
+  const tokens = sequence(row);
+  const find = (key) => Math.max(0, tokens.findIndex((token) => String(token.key) === String(key)));
+  const choose = (index) => setQuery({ sample: row.sample, token: tokens[index].key });
   useLayoutEffect(() => {
-    if (chosen !== null && box.current?.contains(document.activeElement)) box.current.children[chosen]?.focus();
+    if (chosen !== null && box.current?.contains(document.activeElement)) box.current.children[find(chosen)]?.focus();
   }, [chosen]);
   function press(event) {
     const moves = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Enter: 0, " ": 0 };
     // The address is ahead of the screen when keys come fast.
-    const at = Number((chosen === null ? null : route.value.query.get("token")) ?? document.activeElement?.dataset.place ?? 0);
-    const to = event.key === "Home" ? 0 : event.key === "End" ? values.length - 1 : event.key in moves ? at + moves[event.key] : null;
+    const at = find((chosen === null ? null : route.value.query.get("token")) ?? document.activeElement?.dataset.key ?? 0);
+    const to = event.key === "Home" ? 0 : event.key === "End" ? tokens.length - 1 : event.key in moves ? at + moves[event.key] : null;
     if (to === null) return;
     event.preventDefault();
-    choose(Math.max(0, Math.min(values.length - 1, to)));
+    choose(Math.max(0, Math.min(tokens.length - 1, to)));
   }
   const click = (event) => {
-    const place = event.target.closest(".token")?.dataset.place;
-    if (place !== undefined) choose(place);
+    const key = event.target.closest(".token")?.dataset.key;
+    if (key !== undefined) choose(find(key));
   };
-  return html`<div class="tokens" ref=${box} role="listbox" aria-label=${`Tokens of completion ${row.sample}`} data-arrows onKeyDown=${press} onClick=${click}>${row.pieces.map((piece, place) => {
+  const shown = (piece) => (piece ? visible(piece.replace(/ /g, "␣").replace(/\n/g, "⏎\n")) : "·");
+  return html`<div class="tokens" ref=${box} role="listbox" aria-label=${`Tokens of completion ${row.sample}`} data-arrows onKeyDown=${press} onClick=${click}>${tokens.map(({ piece, place, key }) => {
+    const common = { role: "option", "data-key": key, "aria-selected": key === chosen, tabIndex: key === (chosen ?? tokens[0].key) ? 0 : -1 };
+    if (place === undefined) return html`<span class="token observed" ...${common} title="read, not sampled">${shown(piece)}</span>`;
     const [hue, size] = paint(lens, values[place], most);
-    return html`<span class="token ${hue}" role="option" data-place=${place} aria-selected=${place === chosen} tabIndex=${place === (chosen ?? 0) ? 0 : -1} style=${{ "--strength": Math.min(1, size).toFixed(3) }} title=${`${LENSES[lens][0]} ${LENSES[lens][3](values[place])}`}>${piece ? visible(piece.replace(/ /g, "␣").replace(/\n/g, "⏎\n")) : "·"}</span>`;
+    return html`<span class="token ${hue}" ...${common} style=${{ "--strength": Math.min(1, size).toFixed(3) }} title=${`${LENSES[lens][0]} ${LENSES[lens][3](values[place])}`}>${shown(piece)}</span>`;
   })}</div>`;
 }
 
@@ -132,6 +152,11 @@ export function Scale({ lens, most }) {
     return html`<p class="scale small soft"><i class="key square less-key"></i>${lens === "clip" ? "clipped below" : "less likely than before"} <i class="key square more-key"></i>${lens === "clip" ? "clipped above" : "more likely"}</p>`;
   }
   return html`<p class="scale small soft num"><span>${colours === "sequential" ? "0" : read(-most)}</span><i class="ramp ramp-${colours}" aria-hidden="true"></i><span>${read(most)}</span><span class="visually-hidden">scale of ${name}</span></p>`;
+}
+
+function Observed({ piece }) {
+  return html`<${Card} class="worked-card" title="A token that was read">
+    <p class="worked-token"><bdi class="untrusted" dir="ltr">${visible(piece || "·")}</bdi></p><p data-observed>${WHY_NO_GRADIENT}</p><//>`;
 }
 
 const WITHOUT_CLIP = { weight: "the ratio only weights the gradient.", gate: "the gradient falls smoothly as the ratio leaves 1.", plain: "the ratio is used unchanged." };
