@@ -55,6 +55,9 @@ class CharacterTokenizer:
     def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
         return {"input_ids": [2 + ord(character) % 46 for character in text]}
 
+    def convert_ids_to_tokens(self, tokens: list[int]) -> list[str]:
+        return [f"<{token}>" for token in tokens]
+
     def batch_decode(self, rows: Any) -> list[str]:
         return ["".join(chr(65 + int(token)) for token in row) for row in rows]
 

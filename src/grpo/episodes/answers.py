@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from grpo.errors import GrpoError, one_line
 from grpo.rewards.pool.confine import Limits
@@ -13,6 +13,9 @@ from grpo.rewards.pool.invoke import History, Outcome, Request, Reward, invoke
 from grpo.rewards.pool.workers import Workers
 from grpo.rollout.protocol import Ended, Turn
 from grpo.types import Call, Problem
+
+if TYPE_CHECKING:
+    from grpo.episodes.tools import Asked, CallReader  # imports transformers, which workers do without
 
 MAX_ANSWER = 1 << 20
 """Characters of an answer that leave a worker process; the rest is cut."""
@@ -32,6 +35,8 @@ class Episode:
     """What the replier keeps of its answers, for later requests."""
     tokens: int = 0
     """Those it has sampled."""
+    asked: Sequence[Asked] = ()
+    """Calls of its last turn."""
     calls: int = 0
     """Number of its calls so far."""
     seconds: float = 0.0
@@ -58,6 +63,8 @@ class Replier(Reward, Protocol):
 
     schemas: Sequence[Mapping[str, Any]]
     """Those of the tools that the model may call."""
+    reader: CallReader | None
+    """Finds the calls in a turn, where there are tools; set by `Episodes`, in the trainer's process."""
 
     def begin(self, episode: Episode) -> Request | None:
         """Asks for what the model reads before its first turn; None: nothing."""

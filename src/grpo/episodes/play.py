@@ -15,6 +15,8 @@ import numpy as np
 from grpo.config import Episodes as Settings
 from grpo.episodes.answers import Answer, Answers, Episode
 from grpo.episodes.opening import Opening
+from grpo.episodes.template import ConversationTemplate
+from grpo.episodes.tools import CallReader
 from grpo.errors import GrpoError
 from grpo.kill_points import point
 from grpo.model.policy import Policy
@@ -35,6 +37,12 @@ class Episodes:
     def __init__(self, settings: Settings, answers: Answers, policy: Policy):
         self.settings, self.answers, self.policy = settings, answers, policy
         self.max_turn_tokens = settings.max_turn_tokens
+        policy.tools = answers.replier.schemas
+        self.template = ConversationTemplate(policy)
+        self.template.check()
+        if policy.tools:
+            prefix = self.template.turn_prefix() if policy.tokenizer.chat_template else ""
+            answers.replier.reader = CallReader(policy.tools, policy.tokenizer, prefix)
         self.waited = 0.0
         """Seconds that rollouts have waited for answers."""
         self.mark = "" if self._unknown(self._encoded(MARK)) else MARK
@@ -42,15 +50,17 @@ class Episodes:
     def begin(self, problems: Sequence[Problem], group_size: int, sampling: Sampling) -> Play:
         return Play(self, problems, group_size, sampling)
 
-    def observation(self, episode: Episode, answer: Answer) -> Observation:
-        """The answer as the model reads it, its texts cut to `max_observation_tokens`."""
+    def observation(self, episode: Episode, answer: Answer, *, closed: bool = True) -> Observation:
+        """The answer as the model reads it, its texts cut to `max_observation_tokens`. `closed`: the turn before it
+        ended with an end token."""
         whole = [answer] if isinstance(answer, str) else [call.answer for call in answer]
         most = self.settings.max_observation_tokens
         length = CHARACTERS_PER_TOKEN * most
         while True:
             texts = [cut(text, length, self.mark) for text in whole]
             calls = () if isinstance(answer, str) else tuple(map(_answered, answer, texts))
-            tokens = self.tokens(episode.problem, texts[0] if isinstance(answer, str) else calls)
+            messages = self.template.tool_messages(calls) if calls else [{"role": "user", "content": texts[0]}]
+            tokens = self.template.observation(episode.problem, messages, closed=closed)
             if len(tokens) <= most:
                 break
             longest = max(map(len, texts))
@@ -66,9 +76,6 @@ class Episodes:
                 f"part of the answer {texts[0][:40]!r}; answer in characters that it has, or use another model"
             )
         return Observation(episode.tokens, np.array(tokens, dtype=np.int64), "\n".join(texts), calls)
-
-    def tokens(self, problem: Problem, answer: Answer) -> list[int]:
-        return self._encoded(answer if isinstance(answer, str) else "".join(call.answer for call in answer))
 
     def _encoded(self, text: str) -> list[int]:
         tokens: list[int] = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -159,8 +166,8 @@ class Play:
             else:
                 counts[turn.completion] = len(asked)
                 requests += asked
-        if requests:
-            self.asked.append((counts, self.maker.answers.start(requests)))
+        if counts:
+            self.asked.append((counts, self.maker.answers.start(requests) if requests else list))
 
     def collect(self, room: Mapping[int, int]) -> Mapping[int, Observation | Ended]:
         found: dict[int, Observation | Ended] = {**self.ended}
@@ -193,7 +200,8 @@ class Play:
             return Ended("turns")
         if settings.max_seconds and episode.seconds > settings.max_seconds:
             return Ended("seconds")
-        observation = self.maker.observation(episode, answer)
+        closed = not any(stop in episode.turns[-1] for stop in self.sampling.stop)
+        observation = self.maker.observation(episode, answer, closed=closed)
         if len(observation.tokens) >= room:
             return Ended("length")
         return observation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo.episodes.answers import Answer, Episode, answered, refuse_mistakes
 from grpo.errors import GrpoError
@@ -12,6 +12,9 @@ from grpo.rewards.pool.invoke import History, Outcome, Request
 from grpo.rollout.protocol import Ended
 from grpo.tasks.protocol import HasReplies, Task
 from grpo.types import Problem
+
+if TYPE_CHECKING:
+    from grpo.episodes.tools import CallReader
 
 
 class TaskReplies:
@@ -29,6 +32,7 @@ class TaskReplies:
     batched = False
     required: tuple[str, ...] = ()
     schemas: Sequence[Mapping[str, Any]] = ()
+    reader: CallReader | None = None
 
     def __init__(self, task: Task):
         self.task, self.name = task, f"task {task.name}"

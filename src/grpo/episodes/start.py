@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from typing import Any
 
 from grpo.config import Episodes, Scoring
 from grpo.episodes.answers import Answers, Replier
+from grpo.episodes.calls import ToolCalls
+from grpo.episodes.environment_replies import EnvironmentReplies
 from grpo.episodes.replies import TaskReplies
 from grpo.errors import GrpoError
 from grpo.rewards.pool.confine import Limits
 from grpo.rewards.scoring import why_not_sent
 from grpo.rollout.protocol import Episodes as Plays
 from grpo.rollout.protocol import Sampling
-from grpo.tasks.protocol import HasReplies, Task, is_trusted
+from grpo.tasks.handed_over import PREFIX, refuse_recorded
+from grpo.tasks.protocol import HasProblems, HasReplies, Task, is_trusted
 from grpo.types import Problem
 
 
-def start_answers(settings: Episodes, scoring: Scoring, task: Task, chosen: Replier | None = None) -> Answers | None:
+def chosen_replier(
+    settings: Episodes, tools: Mapping[str, Any] | None = None, env: Mapping[str, type] | None = None
+) -> Replier | None:
+    """Who answers by the settings; None: they name nobody. `tools`, `env`: what was handed over, by the name after
+    `python:`."""
+    if settings.env:
+        given = (env or {}).get(settings.env.removeprefix(PREFIX))
+        if given is None:
+            refuse_recorded("episodes.env", settings.env, "name another with --env")
+        return EnvironmentReplies(given or settings.env)
+    if not settings.tools:
+        return None
+    from grpo.episodes.tools import load_tools  # imports transformers
+
+    return ToolCalls(load_tools(settings.tools, tools), settings)
+
+
+def start_answers(
+    settings: Episodes, scoring: Scoring, task: Task | None, chosen: Replier | None = None
+) -> Answers | None:
     """Answers of the replier that the settings have chosen, or of the task, if it can; None: completions have one turn.
     The caller closes it."""
     limits = Limits(settings.tool_seconds, int(scoring.memory_gb * 2**30), workers=scoring.workers)
+    if isinstance(chosen, EnvironmentReplies) and task:
+        chosen.kind.check_columns(task.problems() if isinstance(task, HasProblems) else task.heldout())
     if not isinstance(task, HasReplies):
         return Answers(chosen, limits) if chosen else None
     if chosen:

@@ -72,11 +72,12 @@ class Inputs:
             config = replace(config, task=f"{PREFIX}{name}")
         return config, cls(task, functions, eval_functions, rows, heldout_rows, given, environment)
 
-    def load_task(self, config: Config) -> Task:
+    def load_task(self, config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> Task:
+        """`tools`: schemas of those that prompts describe."""
         if self.task is not None:
-            source = Source(config.data, config.dataset, self.rows, self.heldout_rows, config.model)
+            source = Source(config.data, config.dataset, self.rows, self.heldout_rows, config.model, tools)
             return take_task(self.task, source)
-        return load_task(config.task, config.data, config.dataset, self.rows, self.heldout_rows, config.model)
+        return load_task(config.task, config.data, config.dataset, self.rows, self.heldout_rows, config.model, tools)
 
 
 def take_data(config: AnyConfig, data: Any) -> tuple[AnyConfig, Rows | None]:

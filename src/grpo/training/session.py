@@ -17,7 +17,7 @@ from grpo.config.schema import resolve
 from grpo.distributed.world import ALONE, World
 from grpo.episodes.answers import Answers
 from grpo.episodes.play import Episodes
-from grpo.episodes.start import start_answers
+from grpo.episodes.start import chosen_replier, start_answers
 from grpo.errors import GrpoError
 from grpo.model.critic import Critic
 from grpo.model.device import pick_device, prepare_machine
@@ -75,7 +75,8 @@ class Session(TrainingRun):
         config, inputs = resolve(config), inputs or Inputs()
         listening = with_loggers(callbacks, config.system.log) if world.first else with_loggers([Silent()], "")
         with ExitStack() as undo:
-            task = inputs.load_task(config)
+            replier = chosen_replier(config.episodes, inputs.tools, inputs.env)
+            task = inputs.load_task(config, replier.schemas if replier else ())
             # Its workers import reward functions while the model is loaded here.
             device = pick_device(config.system)
             state = TrainerState.of(config, training_rows(task), world)
@@ -88,7 +89,7 @@ class Session(TrainingRun):
                 eval_scorer = undo.enter_context(make(rewards, functions=inputs.eval_functions))
             for each in (scorer, eval_scorer):
                 each.check_requirements()
-            if answers := start_answers(config.episodes, scoring, task):
+            if answers := start_answers(config.episodes, scoring, task, replier):
                 undo.enter_context(answers)
             prints = fingerprints(config, task, inputs)
             check_same_inputs(world, config, prints)

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from grpo.cli.commands.model import engine_for, find_run, load, model_path, template_kwargs
+from grpo.cli.commands.model import engine_for, episode_settings, find_run, load, model_path, template_kwargs
 from grpo.cli.commands.options import LEAST, parse
-from grpo.config import Dataset, Scoring
+from grpo.config import Dataset, Episodes, Scoring
 from grpo.config.leaf import Text
 from grpo.errors import GrpoError
 
@@ -52,7 +52,7 @@ class CheckOptions:
     show: int = 0
     """Print this many prompts as the model reads them, with special tokens, and check nothing."""
     tools: str = ""
-    """With --show: tools that the prompts describe, written as in grpo train; empty: those of the run."""
+    """With --model: tools that it may call, written as in grpo train; empty: those of the run."""
     model: str = ""
     """A model or the name of a run: measures its pass rate, or with --reward its rewards and the share of groups with
     signal; with --show it renders prompts. Empty: none."""
@@ -166,6 +166,7 @@ def check_env(task: Task, options: CheckOptions) -> int:
 
 def sample_groups(scorer: Scorer, policy: Policy, settings: dict[str, Any], options: CheckOptions) -> list[Group]:
     """Scored groups of the model, of the first training problems."""
+    from grpo.episodes.start import chosen_replier
     from grpo.rollout.protocol import Sampling
 
     sampling = Sampling(
@@ -176,7 +177,8 @@ def sample_groups(scorer: Scorer, policy: Policy, settings: dict[str, Any], opti
         purpose="check",
     )
     problems = scorer.task.draw(0, options.model_problems, options.seed)
-    with engine_for(policy, scorer, settings) as engine:
+    episodes = episode_settings(Episodes(tools=options.tools), settings)
+    with engine_for(policy, scorer, episodes, chosen_replier(episodes)) as engine:
         return scorer.score(engine.sample(problems, options.group_size, sampling))
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass, field
 
-from grpo.cli.commands.model import engine_for, find_scorer, load
+from grpo.cli.commands.model import engine_for, episode_settings, find_scorer, load
 from grpo.cli.commands.options import SamplingOptions, parse
 from grpo.config import Scale
 from grpo.config.rules import of_scale
@@ -45,12 +45,15 @@ def command(arguments: list[str]) -> int:
 def measure(options: EvalOptions, world: World) -> tuple[str, int, dict[str, float]]:
     """(task, number of problems, metrics). Each rank samples its part of the problems."""
     policy, settings = load(options.model, options.runs, options.dataset, world)
+    from grpo.episodes.start import chosen_replier
     from grpo.training.evaluation import evaluate
 
-    scorer = find_scorer(options, settings, str(policy.device), world, evaluation=True)
+    episodes = episode_settings(options.episodes, settings)
+    replier = chosen_replier(episodes)
+    scorer = find_scorer(options, settings, str(policy.device), world, replier=replier, evaluation=True)
     if scorer is None:
         raise GrpoError("field task: name one with --task NAME; only runs and embedded models have a default task")
-    with scorer, engine_for(policy, scorer, settings) as engine:
+    with scorer, engine_for(policy, scorer, episodes, replier) as engine:
         count = options.problems or settings.get("evaluation", {}).get("problems", 500)
         problems = scorer.task.heldout()[:count]
         if world.first and sys.stderr.isatty():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from grpo.errors import GrpoError
 
 if TYPE_CHECKING:
     from grpo.cli.commands.options import SamplingOptions
+    from grpo.episodes.answers import Replier
     from grpo.model.policy import Policy
     from grpo.record.store import Run
     from grpo.rewards import Scorer
@@ -86,40 +88,54 @@ def model_of(run: Run, *, best: bool = False) -> Path:
 
 
 def find_scorer(
-    options: SamplingOptions, settings: dict[str, Any], device: str, world: World = ALONE, *, evaluation: bool = False
+    options: SamplingOptions,
+    settings: dict[str, Any],
+    device: str,
+    world: World = ALONE,
+    *,
+    replier: Replier | None = None,
+    evaluation: bool = False,
 ) -> Scorer | None:
     """The task of the options, or else the one the model was trained on, with its rewards, or those of its evaluations.
-    The caller closes it."""
+    `replier`: who answers by the settings. The caller closes it."""
     from grpo.rewards import Scorer
     from grpo.rewards.share import share_of_rank
     from grpo.tasks import load_task
 
     scoring = share_of_rank(from_dict(Scoring, settings.get("scoring", {})), world)
-    model = model_path(options.model, options.runs)
+    make = partial(
+        Scorer, scoring=scoring, device=device, environment=bool(episode_settings(options.episodes, settings).env)
+    )
+    load_with = partial(
+        load_task, model=model_path(options.model, options.runs), tools=replier.schemas if replier else ()
+    )
     if options.task or options.data:
-        task = load_task(options.task or "data", options.data, options.dataset, model=model)
-        return Scorer(task, options.reward, scoring, device)
+        return make(load_with(options.task or "data", options.data, options.dataset), options.reward)
     if not settings.get("task"):
         return None
     trained_on = settings.get("reward", "")
     measured = (evaluation and settings.get("evaluation", {}).get("reward")) or trained_on
-    reward = options.reward or measured
     # Of a run with a chat template of its own, the checkpoint has it.
     rows = settings.get("data", ""), replace(from_dict(Dataset, settings.get("dataset", {})), chat_template="")
-    return Scorer(load_task(settings["task"], *rows, model=model), reward, scoring, device)
+    return make(load_with(settings["task"], *rows), options.reward or measured)
+
+
+def episode_settings(options: Episodes, settings: dict[str, Any]) -> Episodes:
+    """Those of the run, with what the options change."""
+    changed = {name: value for name, value in vars(options).items() if value != getattr(Episodes(), name)}
+    return replace(from_dict(Episodes, settings.get("episodes", {})), **changed)
 
 
 @contextmanager
-def engine_for(policy: Policy, scorer: Scorer | None, settings: dict[str, Any]) -> Iterator[Engine]:
-    """Samples from the policy; plays episodes where the task, or the run, has someone who answers."""
+def engine_for(
+    policy: Policy, scorer: Scorer | None, episodes: Episodes, replier: Replier | None = None
+) -> Iterator[Engine]:
+    """Samples from the policy, and plays episodes where the replier or the task answers."""
     from grpo.episodes import play
     from grpo.episodes.start import start_answers
     from grpo.rollout.builtin import Engine
 
-    chosen = from_dict(Episodes, settings.get("episodes", {}))
-    answers = start_answers(chosen, scorer.scoring, scorer.task) if scorer else None
-    if answers is None:
-        yield Engine(policy)
-        return
-    with answers:
-        yield Engine(policy, episodes=play.Episodes(chosen, answers, policy))
+    task, scoring = (scorer.task, scorer.scoring) if scorer else (None, Scoring())
+    answers = start_answers(episodes, scoring, task, replier)
+    with answers or nullcontext():
+        yield Engine(policy, episodes=play.Episodes(episodes, answers, policy) if answers else None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from grpo.config import Dataset
+from grpo.config import Dataset, Episodes
 from grpo.config import parse as flags
 from grpo.config.other_names import OTHER_NAMES
 from grpo.errors import GrpoError
@@ -48,6 +48,7 @@ class SamplingOptions:
     json: bool = False
     """Print JSON."""
     dataset: Dataset = field(default_factory=Dataset)
+    episodes: Episodes = field(default_factory=Episodes)
 
     def sampling(self, settings: Mapping[str, Any], purpose: str) -> Sampling:
         """How the engine samples a model that was trained with these settings."""

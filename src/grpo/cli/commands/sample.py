@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo.cli.commands.model import engine_for, find_scorer, load
+from grpo.cli.commands.model import engine_for, episode_settings, find_scorer, load
 from grpo.cli.commands.options import SamplingOptions, parse
 from grpo.config import Config
 from grpo.errors import GrpoError
@@ -48,12 +48,15 @@ def command(arguments: list[str]) -> int:
     options = parse(SampleOptions, arguments, PROG, ("model", "prompt"))
     policy, settings = load(options.model, options.runs, options.dataset)
     from grpo.cli.terminal.group import print_group
+    from grpo.episodes.start import chosen_replier
     from grpo.tasks.protocol import RecognisesPrompts
     from grpo.training.credit import credit
 
-    scorer = find_scorer(options, settings, str(policy.device))
+    episodes = episode_settings(options.episodes, settings)
+    replier = chosen_replier(episodes)
+    scorer = find_scorer(options, settings, str(policy.device), replier=replier)
     task = scorer.task if scorer else None
-    with scorer or nullcontext(), engine_for(policy, scorer, settings) as engine:
+    with scorer or nullcontext(), engine_for(policy, scorer, episodes, replier) as engine:
         problem = task.recognise(options.prompt) if isinstance(task, RecognisesPrompts) else None
         prompt = problem or typed(task, options.prompt)
         groups = engine.sample([prompt], options.count, options.sampling(settings, "sample"))
