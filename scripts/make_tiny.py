@@ -13,6 +13,7 @@ import argparse
 import json
 import random
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,12 +36,16 @@ CHARACTERS = "0123456789+*=(),;"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Shape:
     task: str
     width: int
     layers: int
     heads: int
     feed_forward: int
+
+
+@dataclass(frozen=True)
+class Recipe(Shape):
     pretrain_rows: int
     pretrain_worked_share: float
     pretrain_lr: float
@@ -70,20 +75,20 @@ def make(name: str, recipe: Recipe, into: Path) -> None:
     print(f"{name}: {parameters:,} parameters", measure(policy, recipe))
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """One token per character."""
-    vocabulary = {character: i for i, character in enumerate([*CHARACTERS, "<pad>", "<end>"])}
+def tokenizer(words: Sequence[str] = CHARACTERS, pattern: str = ".") -> PreTrainedTokenizerFast:
+    """One token per match of the pattern: per character."""
+    vocabulary = {word: i for i, word in enumerate([*words, "<pad>", "<end>"])}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     backend.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="<end>", unk_token="<pad>")
 
 
-def initial_model(recipe: Recipe) -> LlamaForCausalLM:
+def initial_model(recipe: Shape, words: int = len(CHARACTERS)) -> LlamaForCausalLM:
     torch.manual_seed(0)
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(CHARACTERS) + 2,
+            vocab_size=words + 2,
             hidden_size=recipe.width,
             num_hidden_layers=recipe.layers,
             num_attention_heads=recipe.heads,
@@ -91,8 +96,8 @@ def initial_model(recipe: Recipe) -> LlamaForCausalLM:
             intermediate_size=recipe.feed_forward,
             max_position_embeddings=128,
             tie_word_embeddings=True,
-            pad_token_id=len(CHARACTERS),
-            eos_token_id=len(CHARACTERS) + 1,
+            pad_token_id=words,
+            eos_token_id=words + 1,
             bos_token_id=None,
         )
     )

@@ -41,7 +41,7 @@ MISTAKES = {
     "zero temperature": (["train", "--temperature", "0"], "field temperature", "above 0"),
     "top-p": (["train", "--top-p", "0.9"], "field top-p", "ratio"),
     "top_k": (["train", "--top_k=40"], "field top_k", "ratio"),
-    "unknown model": (["train", "--model", "tinny"], "field model", "nano, smollm2, tiny"),
+    "unknown model": (["train", "--model", "tinny"], "field model", "calculator, guess, nano, smollm2, tiny"),
     "unknown task": (["train", "--task", "algebra"], "field task", "arithmetic"),
     "unknown preset": (["train", "--algorithm", "grop"], "field algorithm", "grpo, dr_grpo"),
     "path as run name": (["train", "--run", "../elsewhere"], "field run", "no folder"),

@@ -498,3 +498,15 @@ def test_the_product_ratio_gets_a_warning() -> None:
 def test_a_section_is_a_dataclass_or_a_dictionary(given: dict[str, Any], message: str) -> None:
     with pytest.raises(GrpoError, match=re.escape(f"expected {message} or a dictionary; got ")):
         Config(**given)
+
+
+def test_a_task_with_a_model_of_its_own_brings_its_settings() -> None:
+    for config in (Config(task="guess"), parse_train(["--task", "guess"]), Config(model="guess")):
+        assert (config.model, config.algorithm, config.steps, config.prompts_per_step) == ("guess", "dr_grpo", 300, 30)
+        assert (config.loss.aggregate, config.lr) == ("constant", 1e-3)
+    changed = parse_train(["--task", "guess", "--steps", "7", "--algorithm", "grpo"])
+    assert (changed.steps, changed.loss.aggregate, changed.lr) == (7, "sequence", 1e-3)
+    assert Config(task="guess", model="nano") == dataclasses.replace(Config(model="nano"), task="guess")
+    assert dataclasses.replace(Config(task="guess"), seed=2) == Config(task="guess", seed=2)
+    assert from_dict(Config, as_dict(Config(task="guess"))) == Config(task="guess")
+    assert pickle.loads(pickle.dumps(Config(task="guess"))) == Config(task="guess")

@@ -49,10 +49,10 @@ def test_embedded_models_load(name: str, parameters: int) -> None:
 
 
 def test_unknown_names() -> None:
-    assert "unknown model 'tinny'; use nano, smollm2, tiny" in refusal("tinny")
+    assert "unknown model 'tinny'; use calculator, guess, nano, smollm2, tiny" in refusal("tinny")
     assert "unknown model './nowhere'" in refusal("./nowhere")
     assert "cannot load 'nobody/nothing'" in refusal("nobody/nothing")
-    assert set(EMBEDDED) == {"nano", "tiny"}
+    assert set(EMBEDDED) == {"calculator", "guess", "nano", "tiny"}
 
 
 def test_missing_config(folder: Path) -> None:

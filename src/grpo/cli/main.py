@@ -24,7 +24,8 @@ grpo: train language models with Group Relative Policy Optimization, and see why
   grpo export RUN FOLDER       write the trained model as a Hugging Face folder
   grpo lab                     inspect runs in the browser, live, down to the token
 
-MODEL is tiny or nano (embedded), smollm2 (fetched once), the name of a run, a Hugging Face folder or id, a GGUF file.
+MODEL is tiny, nano, calculator or guess (embedded), smollm2 (fetched once), the name of a run, a Hugging Face folder or
+id, or a GGUF file.
 `grpo COMMAND --help` lists a command's options.
 `--dry-run` prints the resolved config and exits. `--debug` shows tracebacks.
 """

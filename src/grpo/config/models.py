@@ -1,16 +1,36 @@
-"""Names of models, and their default tasks."""
+"""Names of models, their default tasks, and settings that train them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from grpo.errors import GrpoError
 
-EMBEDDED = {"tiny": "arithmetic", "nano": "arithmetic:easy"}
+EMBEDDED = {"tiny": "arithmetic", "nano": "arithmetic:easy", "calculator": "calculator", "guess": "guess"}
 """Embedded models and their tasks."""
 FETCHED = {"smollm2": "addition"}
 """Models that are fetched once, and their tasks."""
 DEFAULT_TASK = EMBEDDED | FETCHED
+
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "calculator": {"algorithm": "dr_grpo", "steps": 60, "lr": 1e-4},
+    "guess": {"algorithm": "dr_grpo", "steps": 300, "prompts_per_step": 30, "lr": 1e-3},
+}
+"""Defaults of runs that train these embedded models, each on the task of the same name."""
+
+
+def recipe(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Defaults that differ from the usual ones, for a config of which these fields are given: those of its model, or
+    of the model that its task has where no model is given.
+
+    >>> recipe({"task": "calculator"})["model"], recipe({"task": "calculator", "model": "smollm2"})
+    ('calculator', {})
+    """
+    name = given.get("model", given.get("task"))
+    settings = RECIPES.get(name) if isinstance(name, str) else None
+    return {"model": name, **settings} if settings else {}
 
 
 def check_model_name(name: str) -> None:

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from grpo.config.leaf import TEXTS, as_texts, leaves, misfit, shown
-from grpo.config.models import DEFAULT_TASK, check_model_name
+from grpo.config.models import DEFAULT_TASK, check_model_name, recipe
 from grpo.config.other_names import OTHER_NAMES, RENAMED, SFT_NAMES, Named
 from grpo.config.parse import build, from_table, read, section_from_dict, show_help
 from grpo.config.presets import PRESETS, check_preset
@@ -50,10 +50,11 @@ class Config(Named):
     """
 
     model: str = "tiny"
-    """tiny or nano (embedded), smollm2 (fetched once), a Hugging Face folder or id, or a GGUF file."""
+    """tiny, nano, calculator or guess (embedded), smollm2 (fetched once), a Hugging Face folder or id, or a GGUF file.
+    The tasks calculator and guess have the models of their names and their settings as defaults."""
     task: str = ""
-    """arithmetic, addition, countdown, code, gsm8k, math, reasoning_gym:NAME, or your own file.py; empty: the rows of
-    data, the problems of an environment, or the embedded model's task."""
+    """arithmetic, calculator, guess, addition, countdown, code, gsm8k, math, reasoning_gym:NAME, or your own file.py;
+    empty: the rows of data, the problems of an environment, or the embedded model's task."""
     data: str = ""
     """Training rows: a JSONL, CSV or Parquet file, or a Hugging Face dataset (id or folder)."""
     reward: str = ""
@@ -97,7 +98,15 @@ class Config(Named):
     scale: Scale = field(default_factory=Scale)
     system: System = field(default_factory=System)
 
+    def __new__(cls, **given: Any) -> "Config":
+        config = super().__new__(cls, **given)
+        defaults = {name: value for name, value in recipe(given).items() if name not in given}
+        object.__setattr__(config, "_defaults", defaults)
+        return config
+
     def __post_init__(self) -> None:
+        for name, value in self.__dict__.pop("_defaults").items():
+            object.__setattr__(self, name, value)
         _build_sections(self)
         if isinstance(self.algorithm, str) and self.algorithm in PRESETS:  # `validate` refuses others
             object.__setattr__(self, "loss", self.loss.over(PRESETS[self.algorithm].settings))
@@ -112,7 +121,7 @@ class SftConfig(Named):
     """
 
     model: str
-    """tiny, nano, smollm2, a GGUF file, or a Hugging Face folder or id; also the first argument."""
+    """tiny, nano, calculator, guess, smollm2, a GGUF file, or a Hugging Face folder or id; also the first argument."""
     data: str = ""
     """Rows with a question and an answer, or with messages: a JSONL, CSV or Parquet file, or a Hugging Face dataset;
     also the second argument."""

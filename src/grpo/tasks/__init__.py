@@ -24,12 +24,14 @@ __all__ = ["TASKS", "Task", "load_file", "load_task", "take_task"]
 TASKS: dict[str, str | Callable[..., Task]] = {
     "addition": "grpo.tasks.addition:Addition",
     "arithmetic": "grpo.tasks.arithmetic:Arithmetic",
+    "calculator": "grpo.tasks.calculator:Calculator",
     "code": "grpo.tasks.code:Code",
     "countdown": "grpo.tasks.countdown:Countdown",
     "data": "grpo.tasks.datasets:DataTask",
     "env": "grpo.tasks.environment:EnvironmentTask",
     "gameable": "grpo.tasks.gameable:Gameable",
     "gsm8k": "grpo.tasks.datasets:Gsm8k",
+    "guess": "grpo.tasks.guess:Guess",
     "math": "grpo.tasks.datasets:Math",
     "reasoning_gym": "grpo.tasks.reasoning_gym:ReasoningGym",
 }

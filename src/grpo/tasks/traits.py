@@ -36,6 +36,18 @@ TRAITS = {
         "Share of completions with a fenced code block (task `code`).",
         "Rises to 1: the prompt asks for one.",
     ),
+    "called": Trait(
+        "Share of episodes that call the calculator (task `calculator`).",
+        "Rises if calling helps: only the result is rewarded.",
+    ),
+    "possible": Trait(
+        "Share of guesses that the answers so far leave possible (task `guess`).",
+        "Stays near 1.",
+    ),
+    "middle": Trait(
+        "Share of guesses in the middle of the numbers that are still possible (task `guess`).",
+        "Rises as the model discovers bisection.",
+    ),
     "right": Trait(
         "Share of completions whose answer is exactly right, independent of the checker (task `gameable`).",
         "Rises with the reward; a fall means that the reward is gamed.",

@@ -207,7 +207,8 @@ NO_PAD = "./model has no pad token; none is needed, because nothing is padded"
 
 FAULTS |= {
     "15 missing folder": Fault(
-        typed("--model", "./nowhere"), ("field model: unknown model './nowhere'", "nano, smollm2, tiny")
+        typed("--model", "./nowhere"),
+        ("field model: unknown model './nowhere'", "calculator, guess, nano, smollm2, tiny"),
     ),
     "15 unknown id": Fault(
         typed("--model", "some/where", "--task", "arithmetic:easy"), ("field model: cannot load 'some/where'",)

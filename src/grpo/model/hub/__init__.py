@@ -1,4 +1,5 @@
-"""Model names and their folders. The folders here ship with the package; `scripts/make_tiny.py` made them."""
+"""Model names and their folders. The folders here ship with the package; scripts/make_tiny.py and
+scripts/make_episode_models.py made them."""
 
 from __future__ import annotations
 
