@@ -73,6 +73,24 @@ class Rows:
             cache.arrange(row_N, prompt_N, kept_P)
         self.rows, self.prompts = rows, prompts
 
+    def pause_and_go_on(self, paused: list[int], columns: list[int]) -> None:
+        """These rows leave, and come back with the first of their own columns while the others stay."""
+        row_N, columns_N = torch.tensor(paused), torch.tensor(columns)
+        held_N = torch.tensor([len(self.rows[i].keys) for i in paused])
+        kept_P = torch.arange(len(self.prompts))
+        others = [i for i in range(len(self.rows)) if i not in paused]
+        prompt_N = torch.tensor([self.prompts.index(row.prompt) for row in self.rows])
+        for cache in self.caches:
+            saved = cache.save(row_N, held_N)
+            if others:
+                cache.arrange(torch.tensor(others), prompt_N[others], kept_P)
+            before = torch.tensor([others.index(i) if i in others else -1 for i in range(len(self.rows))])
+            cache.arrange(before, prompt_N, kept_P, max(columns))
+            cache.restore(row_N, saved, torch.arange(len(paused)), columns_N)
+        for i, count in zip(paused, columns, strict=True):
+            row = self.rows[i]
+            row.keys, row.values = row.keys[:count], row.values[:count]
+
     def check_step(self, windows: tuple[int | None, ...]) -> None:
         # As models hand them over: parts of one product, heads first by view alone.
         heads = self.random(len(self.rows), 1, QUERY_HEADS + 2 * self.key_heads, WIDTH).transpose(1, 2)
@@ -157,6 +175,26 @@ def test_own_keys_are_held_for_rows_alone() -> None:
     rows.check_step((None, 4))
     assert shared.shape == (3, 1)
     assert [tuple(tensor.shape) for tensor in shared.rows[0]] == [(2, 3, 8, WIDTH)] * 2
+
+
+def test_paused_rows_go_on_with_their_own_columns() -> None:
+    """Beside others, and alone; one goes on from before its end, one from its first token, one is the longest row."""
+    rows = Rows(key_heads=2)
+    rows.join(5, 2)
+    rows.arrange([], {0: 2, 1: 1})
+    for _ in range(3):
+        rows.check_step((None, 4))
+    rows.arrange([0, 1, 2], {1: 1})
+    rows.check_step((None, 4))
+    rows.pause_and_go_on([0, 3], [3, 0])
+    rows.check_step((None, 4))
+    assert [len(row.keys) for row in rows.rows] == [4, 5, 5, 1]
+    rows.pause_and_go_on([1, 2], [5, 5])
+    rows.check_step((None, 4))
+    rows.pause_and_go_on([0, 1, 2, 3], [5, 2, 6, 2])
+    for _ in range(2):
+        rows.check_step((None, 4))
+    assert rows.caches[0].first_N.tolist() == [1, 4, 0, 4]
 
 
 @pytest.mark.parametrize("seed", range(3))
