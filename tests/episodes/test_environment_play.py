@@ -13,13 +13,14 @@ import pytest
 from grpo.config import Episodes
 from grpo.episodes.answers import Answers
 from grpo.episodes.environment_replies import EnvironmentReplies
-from grpo.episodes.tools import CallReader
+from grpo.episodes.play import Episodes as Plays
 from grpo.errors import GrpoError
 from grpo.rewards.pool.confine import Limits
 from grpo.rollout.protocol import Ended
 from grpo.types import Call, Observation, Problem, chat
 from helpers import environments
-from helpers.player import POLICY, Heard, begin, play_through
+from helpers.chats import chat_policy
+from helpers.player import POLICY, SAMPLING, Heard, begin, play_through
 
 
 def here(env: type) -> Answers:
@@ -115,10 +116,7 @@ def hermes(*calls: Any) -> str:
 
 def test_trl_s_environment_with_tool_calls() -> None:
     answers = here(environments.IncrementEnv)
-    replies = answers.replier
-    assert isinstance(replies, EnvironmentReplies)
-    replies.reader = CallReader(replies.schemas)
-    play = begin(answers, [problem(target=3)], group_size=2)
+    play = Plays(Episodes(), answers, chat_policy("smollm2")).begin([problem(target=3)], 2, SAMPLING)
     assert play.problems[0].prompt == "play: Increment the counter by 3."
     one, two = ({"name": "increment", "arguments": {"step": step}} for step in (1, 2))
     wrong = {"name": "decrement", "arguments": {}}
@@ -134,3 +132,7 @@ def test_trl_s_environment_with_tool_calls() -> None:
     )
     assert (end(counted).parts, end(counted).turn_rewards) == ({"IncrementEnv": 1.0}, (0.0, 1.0))
     assert (texts(wrong_only)[0], end(wrong_only).parts) == (unknown, {"IncrementEnv": 0.0})
+    limited = Answers(EnvironmentReplies(environments.IncrementEnv, max_calls=2), Limits(), in_process=True)
+    play = Plays(Episodes(), limited, chat_policy("smollm2")).begin([problem(target=3)], 1, SAMPLING)
+    [heard] = play_through(play, [[hermes(one, two), hermes(one)]])
+    assert (end(heard).finish, end(heard).parts) == ("calls", {"IncrementEnv": 1.0}), "the third call is not made"

@@ -90,7 +90,7 @@ def test_trl_s_documented_environment() -> None:
     answers = first.step(calls(("increment", {"step": target - 1 or 2}), ("increment", {"step": -1}), ("read", {})))
     assert json.loads(answers.extra["text"]) == [
         {"answer": str(target - 1 or 2), "fault": ""},
-        {"answer": "error: Only\\nupwards.", "fault": "error"},
+        {"answer": "error: ValueError: Only\\nupwards.", "fault": "error"},
         {"answer": f"it is {target - 1 or 2}", "fault": ""},
     ]
     second.step(calls(("increment", {"step": target})))

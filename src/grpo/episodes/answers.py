@@ -127,10 +127,14 @@ def answered(answer: Callable[[], tuple[str | None, str]]) -> Outcome:
     """The outcome of an answer, in a worker process: its text and fault, and the seconds it took."""
     started = time.monotonic()
     text, fault = answer()
-    if text is not None:
-        # Half a surrogate pair cannot be encoded, and no tokenizer takes it.
-        text = text[:MAX_ANSWER].encode(errors="replace").decode()
+    text = None if text is None else readable(text)
     return Outcome(extra={"answer": text, "fault": fault, "seconds": time.monotonic() - started})
+
+
+def readable(text: str) -> str:
+    """The text as it leaves a worker process: cut, and with characters that can be encoded. Half a surrogate pair
+    cannot, and no tokenizer takes it."""
+    return text[:MAX_ANSWER].encode(errors="replace").decode()
 
 
 def refuse_mistakes(name: str, episode: Episode, outcomes: Sequence[Outcome]) -> None:

@@ -45,7 +45,7 @@ class ToolCalls:
 
     def __call__(self, request: Request) -> list[Outcome]:
         call = json.loads(request.texts[0])
-        return [answered(lambda: _result(self.functions[call["name"]], call["arguments"]))]
+        return [answered(lambda: result_of(self.functions[call["name"]], call["arguments"]))]
 
     def begin(self, episode: Episode) -> None: ...
 
@@ -85,10 +85,10 @@ def _made(call: Asked, outcome: Outcome) -> Call:
     return Call(call.name, call.written, why, "timeout" if outcome.fault == "timeout" else "crash")
 
 
-def _result(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[str, str]:
+def result_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[str, str]:
     """The answer and its fault.
 
-    >>> _result(len, {"text": "four"})
+    >>> result_of(len, {"text": "four"})
     ('error: TypeError: len() takes no keyword arguments', 'error')
     """
     try:

@@ -17,7 +17,7 @@ from grpo.rollout.protocol import Ended
 from grpo.types import Call, Observation, Problem
 
 if TYPE_CHECKING:
-    from grpo.episodes.tools import CallReader
+    from grpo.episodes.tools import Asked, CallReader
 
 NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -43,8 +43,9 @@ class EnvironmentReplies:
     batched = False
     required: tuple[str, ...] = ()
 
-    def __init__(self, env: str | type):
-        self.env = env
+    def __init__(self, env: str | type, max_calls: int = 0):
+        """`max_calls`: most tool calls of an episode; 0: no limit."""
+        self.env, self.max_calls = env, max_calls
         self.load()
         self.name = self.kind.title
         self.schemas: Sequence[Mapping[str, Any]] = schemas_of(self.kind)
@@ -79,6 +80,9 @@ class EnvironmentReplies:
             asked, _ = self.reader.read(turn)
             if not asked:
                 return Ended("stop")
+            if self.max_calls and episode.calls + len(asked) > self.max_calls:
+                return Ended("calls")
+            episode.asked, episode.calls = asked, episode.calls + len(asked)
             turn = json.dumps([{"name": call.name, "arguments": call.arguments} for call in asked if not call.error])
         episode.played += (turn,)
         return [self._request(episode)]
@@ -94,7 +98,7 @@ class EnvironmentReplies:
         if outcome.extra["done"]:
             return self._over(episode, Ended("stop"), outcome, text)
         episode.observations += (text or "",)
-        return self._calls(episode.turns[-1], text or "[]") if self.reader else text or ""
+        return _calls(episode.asked, text or "[]") if self.reader else text or ""
 
     def end(self, episode: Episode, ended: Ended) -> Request | None:
         return self._request(episode) if episode.is_open else None
@@ -121,17 +125,16 @@ class EnvironmentReplies:
         rewards[-1] += (total or 0.0) - sum(episode.rewards)
         return replace(ended, last=last, parts=outcome.parts, turn_rewards=tuple(rewards))
 
-    def _calls(self, turn: str, answers: str) -> tuple[Call, ...]:
-        """The calls of a turn: those that were made, and those that could not be."""
-        assert self.reader is not None
-        asked, _ = self.reader.read(turn)
-        made = iter(json.loads(answers))
-        return tuple(
-            Call(call.name, call.written, call.error, "error")
-            if call.error
-            else Call(call.name, call.written, **next(made))
-            for call in asked
-        )
+
+def _calls(asked: Sequence[Asked], answers: str) -> tuple[Call, ...]:
+    """The calls of a turn: those that were made, and those that could not be."""
+    made = iter(json.loads(answers))
+    return tuple(
+        Call(call.name, call.written, call.error, "error")
+        if call.error
+        else Call(call.name, call.written, **next(made))
+        for call in asked
+    )
 
 
 def schemas_of(kind: Kind) -> list[Mapping[str, Any]]:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
+from grpo.episodes.answers import readable
+from grpo.episodes.calls import result_of
 from grpo.errors import GrpoError, one_line
 from grpo.rewards.functions import awaited
 from grpo.rewards.place import Place
@@ -173,10 +175,8 @@ class Played:
         return Step(json.dumps([self._answer(call) for call in json.loads(text)]))
 
     def _answer(self, call: Mapping[str, Any]) -> dict[str, str]:
-        try:
-            return {"answer": str(awaited(tools_of(self.made)[call["name"]](**call["arguments"]))), "fault": ""}
-        except Exception as error:  # noqa: BLE001  border: people's code; so it says that an action is impossible
-            return {"answer": f"error: {one_line(str(error)) or type(error).__name__}", "fault": "error"}
+        text, fault = result_of(tools_of(self.made)[call["name"]], call["arguments"])
+        return {"answer": readable(text), "fault": fault}
 
     def reward(self) -> float | None:
         """That of `get_reward`."""
@@ -239,10 +239,10 @@ def _names(result: Any) -> Mapping[str, Any]:
 
 def as_text(observation: Any, method: str, forms: str) -> str | None:
     """An observation as text: a text, a number, or the messages after the model's last turn."""
-    if observation is None or isinstance(observation, str):
-        return observation
-    if isinstance(observation, int | float):
-        return str(observation)
+    if observation is None:
+        return None
+    if isinstance(observation, str | int | float):
+        return readable(str(observation))
     if isinstance(observation, list):
         texts: list[str] = []
         for each in observation:
@@ -254,7 +254,7 @@ def as_text(observation: Any, method: str, forms: str) -> str | None:
                 break
             texts.append(content)
         else:
-            return "\n".join(texts)
+            return readable("\n".join(texts))
     raise GrpoError(f"{method} returned {one_line(repr(observation), 200)} as observation; {forms}")
 
 

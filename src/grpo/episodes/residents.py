@@ -18,9 +18,6 @@ from grpo.errors import one_line
 from grpo.rewards.pool.invoke import History, Outcome
 from grpo.types import Problem
 
-MAX_TEXT = 1 << 20
-"""Characters of a text that leave a worker process; the rest is cut."""
-
 
 class NotRepeatableError(Exception):
     """An episode that was played again went another way."""
@@ -48,11 +45,9 @@ class Resident:
         return self._heard(Step(*self.environment.step(turn)))
 
     def _heard(self, step: Step) -> Step:
-        # Half a surrogate pair cannot be encoded, and no tokenizer takes it.
-        text = None if step.text is None else step.text[:MAX_TEXT].encode(errors="replace").decode()
-        self.said.append(text or "")
+        self.said.append(step.text or "")
         self.rewards += [] if step.reward is None else [step.reward]
-        return step._replace(text=text)
+        return step
 
     def total(self) -> float | None:
         """Reward of the episode: those of its turns, and that of its end; None where it has neither."""

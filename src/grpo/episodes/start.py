@@ -30,7 +30,7 @@ def chosen_replier(
         given = (env or {}).get(settings.env.removeprefix(PREFIX))
         if given is None:
             refuse_recorded("episodes.env", settings.env, "name another with --env")
-        return EnvironmentReplies(given or settings.env)
+        return EnvironmentReplies(given or settings.env, settings.max_calls)
     if not settings.tools:
         return None
     from grpo.episodes.tools import load_tools  # imports transformers

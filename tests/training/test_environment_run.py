@@ -1,0 +1,79 @@
+"""Runs with an environment, from end to end: prompts, turns, rewards and faults in the record."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import grpo
+from grpo.errors import GrpoError
+from helpers.runs import small
+
+
+class Sums:
+    """Makes the problem, and asks a second sum whatever the answer to the first was."""
+
+    def reset(self, **columns: Any) -> str:
+        self.sum, self.asked = (random.randint(10, 40), random.randint(10, 40)), 0
+        return "{}+{}=".format(*self.sum)
+
+    def step(self, text: str) -> tuple[str, float, bool]:
+        self.asked += 1
+        right = text.endswith(str(sum(self.sum)))
+        self.sum = (self.sum[0], 11)
+        return f"{self.sum[0]}+11=", float(right), self.asked == 2
+
+    def get_reward(self) -> float:
+        return 0.25
+
+
+class Different(Sums):
+    """Begins each episode with another sum."""
+
+    def reset(self, **columns: Any) -> str:
+        random.seed(os.urandom(8))
+        return "1" + super().reset()
+
+
+class Broken(Sums):
+    def reset(self, **columns: Any) -> str:
+        raise ConnectionError("no server")
+
+
+def test_an_environment_makes_the_problems_answers_and_rewards(tmp_path: Path) -> None:
+    config = small(tmp_path, steps=2, max_new_tokens=64)
+    with grpo.train(config, env=Sums) as run, grpo.train(config, env=Sums) as again:
+        assert run.config["task"] == "env"
+        for metrics in run.metrics():
+            step = metrics["step"]
+            assert metrics["sampler_gap"] <= 1e-5
+            completions, turns = run.completions(step), run.turns(step)
+            for row in completions:
+                assert row["reward"] == sum(turn["reward"] for turn in turns_of(row, turns)) >= 0.25
+            assert metrics["turns_mean"] > 1
+            assert turns == again.turns(step)
+        assert run.evals()[0]["reward_mean"] >= 0.25
+        assert [row["kind"] for row in run.findings()] == []
+
+
+def turns_of(row: dict[str, Any], turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    place = ("group_index", "sample_index")
+    return [turn for turn in turns if turn["who"] == "model" and all(turn[name] == row[name] for name in place)]
+
+
+def test_episodes_that_begin_differently_are_trained_on_what_they_read(tmp_path: Path) -> None:
+    with grpo.train(small(tmp_path, steps=1, max_new_tokens=64), env=Different) as run:
+        [metrics] = run.metrics()
+        assert metrics["sampler_gap"] <= 1e-5
+        opened = [turn for turn in run.turns(0) if turn["who"] != "model" and turn["after"] == 0]
+        assert len({turn["text"] for turn in opened}) > 2
+
+
+def test_an_environment_that_cannot_begin_stops_the_run_before_it_is_made(tmp_path: Path) -> None:
+    with pytest.raises(GrpoError, match=r"environment Broken, problem train/1/0/0: reset failed: ConnectionError: no"):
+        grpo.train(small(tmp_path, steps=1), env=Broken)
+    assert not [*tmp_path.glob("runs/*")]
