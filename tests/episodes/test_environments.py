@@ -215,7 +215,16 @@ def test_a_class_may_refuse_to_be_played_again() -> None:
 
 
 def test_a_lost_episode_has_time_to_be_played_again(unruly: Workers) -> None:
-    """As many calls as it had turns. A whole supervisor may be lost, too."""
+    """The time limit of each call that it takes: here reset and one turn, which hangs."""
+    lost, other = (Player(unruly, problem(name), f"train/2/{name}/0") for name in ("lost", "other"))
+    for each in (lost, other):
+        each.reset()
+    assert other.step("exit").fault == "crash"
+    outcome = lost.step("sleep")
+    assert (outcome.fault, outcome.why) == ("timeout", "no result after 3 s")
+
+
+def test_all_episodes_are_played_again_after_their_supervisor_was_killed(unruly: Workers) -> None:
     player = Player(unruly, problem("long"), "train/2/long/0")
     alone = Player(reply("Unruly"), problem("long"), "train/2/long/0")
     for each in (player, alone):
