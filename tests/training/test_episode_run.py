@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import grpo
+from grpo.config import System
+from grpo.config.presets import PRESETS
+from grpo.core import turn_advantages
 from grpo.record.diagnosis import diagnose
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Completion, Problem
@@ -45,3 +49,34 @@ def test_a_trainer_that_does_not_read_observations_is_found(tmp_path: Path, monk
         [finding] = [each for each in diagnose(run) if each.kind == "trained_observations"]
         assert finding.value == run.metrics()[0]["sampler_gap"] > 0.1
         assert ("trained_observations", 1) in [(row["kind"], row["step"]) for row in run.findings()]
+
+
+class RewardsTurns(AsksAgain):
+    def turn_rewards(self, problem: Problem, turns: Sequence[str]) -> list[float]:
+        return [len(turn) / 4 for turn in turns]
+
+
+def test_turns_are_credited_by_their_own_rewards_and_states(tmp_path: Path) -> None:
+    """Of the recorded turns, once more: rewards of turns add up to the reward, states are the texts read before."""
+    every_token = System(runs=str(tmp_path), device="cpu", threads=1, token_groups=4)
+    config = replace(small(tmp_path, steps=2), algorithm="gigpo", loss=PRESETS["gigpo"].settings, system=every_token)
+    with grpo.train(config, task=RewardsTurns()) as run:
+        arrays = {(row["group_index"], row["sample_index"]): row["advantages"] for row in run.token_arrays(1)}
+        for group in run.groups(1):
+            rewards, states, lengths = [], [], []
+            for done in group["completions"]:
+                turns = done["turns"]
+                own, read = ([row for row in turns if (row["who"] == "model") == mine] for mine in (True, False))
+                assert [row["reward"] for row in own] == [len(row["text"]) / 4 for row in own]
+                earned = [row["reward"] for row in own]
+                rewards.append([*earned[:-1], done["reward"] - sum(earned[:-1])])
+                states.append([tuple(row["text"] for row in read[:turn]) for turn in range(len(own))])
+                lengths.append([row["tokens"] for row in own])
+            expected = turn_advantages(rewards, states)
+            for done, of_turns, tokens in zip(group["completions"], expected, lengths, strict=True):
+                found = arrays[done["group_index"], done["sample_index"]]
+                assert found == pytest.approx(np.repeat(of_turns.numpy(), tokens), abs=1e-6)
+        assert 0 < run.metrics()[1]["compared_turns"] <= 1
+    by_turn = replace(config, algorithm="grpo", loss=replace(PRESETS["grpo"].settings, credit="process"))
+    with grpo.train(by_turn, task=RewardsTurns()) as run:
+        assert any(len(set(row["advantages"])) > 1 for row in run.token_arrays(1))
