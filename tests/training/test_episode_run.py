@@ -13,6 +13,7 @@ import grpo
 from grpo.config import System
 from grpo.config.presets import PRESETS
 from grpo.core import turn_advantages
+from grpo.lab.whatif import what_if
 from grpo.record.diagnosis import diagnose
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.types import Completion, Problem
@@ -77,6 +78,13 @@ def test_turns_are_credited_by_their_own_rewards_and_states(tmp_path: Path) -> N
                 found = arrays[done["group_index"], done["sample_index"]]
                 assert found == pytest.approx(np.repeat(of_turns.numpy(), tokens), abs=1e-6)
         assert 0 < run.metrics()[1]["compared_turns"] <= 1
+        # The lab computes the same again from the record.
+        answer = what_if(run, 1, {})
+        shown = [done for group in answer["groups"] for done in group["completions"]]
+        assert [done["advantage"] for done in shown] == pytest.approx(
+            [d["recorded"]["advantage"] for d in shown], abs=1e-5
+        )
+        assert answer["traced"]["now"]["loss"] == pytest.approx(run.metrics()[1]["loss"], rel=1e-3, abs=2e-6)
     by_turn = replace(config, algorithm="grpo", loss=replace(PRESETS["grpo"].settings, credit="process"))
     with grpo.train(by_turn, task=RewardsTurns()) as run:
         assert any(len(set(row["advantages"])) > 1 for row in run.token_arrays(1))

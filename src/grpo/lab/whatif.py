@@ -19,7 +19,7 @@ from grpo.lab.chapters.query import number, word
 from grpo.lab.tokens import Traced, loss_settings
 from grpo.record.store import Run
 from grpo.training.credit import credit, named_weights, shaped_reward
-from grpo.types import Completion, Group, Problem
+from grpo.types import Completion, Group, Observation, Problem
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "baseline": ("mean", "leave_one_out", "batch", "length_weighted"),
@@ -35,6 +35,8 @@ NUMBERS = {
     "gate_down": (0.01, 100.0),
     "beta": (0.0, 100.0),
     "overlong": (0.0, 1.0),
+    "turn_weight": (0.0, 100.0),
+    "turn_gamma": (0.0, 1.0),
 }
 
 
@@ -52,6 +54,8 @@ def changed_loss(loss: Loss, query: Mapping[str, str]) -> Loss:
     found = replace(loss, **changes, weights=",".join(f"{part}={weight!r}" for part, weight in weights.items()))
     if (found.kl, found.kl_in) == ("k3_ratio", "reward"):
         raise GrpoError("kl: k3_ratio needs a ratio, which only the loss has; with kl_in reward choose k1, k2 or k3")
+    if found.turn_weight and (found.baseline != "mean" or found.scale == "batch_std"):
+        raise GrpoError("turn_weight: compares turns with the mean of their group; set it to 0 for other comparisons")
     return found
 
 
@@ -93,7 +97,7 @@ def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
         "presets": {
             name: asdict(preset.settings)
             for name, preset in PRESETS.items()
-            if preset.settings.baseline in CHOICES["baseline"] and not preset.settings.turn_weight
+            if preset.settings.baseline in CHOICES["baseline"]
         },
         "choices": CHOICES,
         "statistics": {"before": before.statistics(), "now": now.statistics()},
@@ -117,6 +121,17 @@ def _groups(recorded: Sequence[Mapping[str, Any]], tokens: Sequence[Mapping[str,
             finish=done["finish"],
             parts=done["parts"],
             reward=done["reward"],
+            turns=tuple(turn["text"] for turn in done["turns"] if turn["who"] == "model"),
+            observations=tuple(
+                Observation(turn["after"], np.zeros(turn["tokens"], np.int64), turn["text"])
+                for turn in done["turns"]
+                if turn["who"] != "model"
+            ),
+            steps=tuple(
+                (turn["after"] + turn["tokens"] - 1, turn["reward"])
+                for turn in done["turns"]
+                if turn["reward"] is not None
+            ),
             ref_logprobs=kept.get("ref_logprobs"),
             old_logprobs=kept.get("old_logprobs"),
             advantages=np.full(length, done["advantage"] or 0.0, np.float32),
@@ -144,10 +159,10 @@ class Credited:
         if self.takes_kl and not self.knows_kl:
             config = replace(config, loss=replace(loss, beta=0.0))
         self.loss = loss
-        self.again = loss.baseline != "value" and loss.credit == "outcome" and not loss.turn_weight
-        credited = credit(groups, config)[0] if self.again else groups
+        self.again = loss.baseline != "value" and loss.credit == "outcome"
+        self.groups = credit(groups, config)[0] if self.again else groups
         self.shape = (len(groups), -1)
-        means = [float(done.advantages.mean()) for group in credited for done in group.completions]  # type: ignore[union-attr]
+        means = [float(done.advantages.mean()) for group in self.groups for done in group.completions]  # type: ignore[union-attr]
         self.advantages_PG = torch.tensor(means, dtype=torch.float64).reshape(self.shape)
         rewards = [shaped_reward(done, config) for done in completions]
         self.rewards_PG = torch.tensor(rewards, dtype=torch.float64).reshape(self.shape)
@@ -162,7 +177,6 @@ class Credited:
         """Notes on values that cannot be computed from the record."""
         if not self.again:
             source = "a critic's values" if self.loss.baseline == "value" else "process rewards"
-            source = "a comparison of turns" if self.loss.turn_weight else source
             yield (
                 f"Advantages from {source} cannot be recomputed from the record: the recorded advantages are shown, "
                 "averaged over each completion."
@@ -209,7 +223,8 @@ class Credited:
             traced = Traced(row, asdict(self.loss))
             advantages_1L = traced.advantages_L[None]
             if self.again:
-                advantages_1L = self.advantages_PG[row["group_index"], row["sample_index"]].expand(advantages_1L.shape)
+                advantages = self.groups[row["group_index"]].completions[row["sample_index"]].advantages
+                advantages_1L = torch.as_tensor(advantages, dtype=torch.float64)[None]
             mask_1L = torch.ones(advantages_1L.shape, dtype=torch.bool)
             ref_1L = None if traced.ref_L is None else traced.ref_L[None]
             settings = {**traced.settings, "surrogate": load_surrogate(self.loss.surrogate)}

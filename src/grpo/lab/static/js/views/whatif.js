@@ -21,6 +21,7 @@ const TITLES = { baseline: "baseline", scale: "divide by", aggregate: "average o
 const NUMBERS = [
   ["clip_low", "ε below", 0, 1, 0.01, ["clip"]], ["clip_high", "ε above", 0, 1, 0.01, ["clip"]], ["cap", "largest ratio (0: no cap)", 0, 20, 0.5, ["clip", "weight"]],
   ["gate_up", "τ above", 0.05, 5, 0.05, ["gate"]], ["gate_down", "τ below", 0.05, 5, 0.05, ["gate"]], ["beta", "β", 0, 0.5, 0.005], ["overlong", "length penalty over the last share", 0, 1, 0.05],
+  ["turn_weight", "ω, weight of turns in the same state", 0, 3, 0.1], ["turn_gamma", "γ per turn", 0, 1, 0.05],
 ];
 const MEASURED = [
   ["zero_signal_groups", percent], ["advantage_std", number], ["reward_mean", number], ["gradient_tokens", percent],
