@@ -30,6 +30,8 @@ class Episode:
 
     problem: Problem
     key: str
+    begun: Problem | None = None
+    """The problem as its environment begins it: as the model reads it."""
     turns: tuple[str, ...] = ()
     observations: tuple[str, ...] = ()
     """What the replier keeps of its answers, for later requests."""

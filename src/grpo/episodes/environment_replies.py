@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from grpo.episodes.agent import answer_read, prompted, turn_sent
 from grpo.episodes.answers import Answer, Episode, refuse_mistakes
 from grpo.episodes.environments import Kind, load_environment
 from grpo.episodes.residents import Residents
@@ -43,14 +44,14 @@ class EnvironmentReplies:
     batched = False
     required: tuple[str, ...] = ()
 
-    def __init__(self, env: str | type, max_calls: int = 0):
+    def __init__(self, env: str | type | Callable[..., Any], max_calls: int = 0):
         """`max_calls`: most tool calls of an episode; 0: no limit."""
         self.env, self.max_calls = env, max_calls
         self.load()
         self.name = self.kind.title
         self.schemas: Sequence[Mapping[str, Any]] = schemas_of(self.kind)
         self.reader: CallReader | None = None
-        """Finds the calls in a turn, for a class whose methods are tools."""
+        """Finds the calls in a turn."""
 
     def load(self) -> None:
         self.kind: Kind = load_environment(self.env)
@@ -72,17 +73,20 @@ class EnvironmentReplies:
             return _failed(outcome)
         episode.is_open, text = True, outcome.extra["text"] or ""
         episode.observations = (text,)
-        return with_text(episode.problem, text)
+        episode.begun = prompted(episode.problem, text) if self.kind.messages else with_text(episode.problem, text)
+        return episode.begun
 
     def ask(self, episode: Episode) -> Sequence[Request] | Ended:
+        asked, rest = self._calls(episode)
+        if self.kind.tools and not asked:
+            return Ended("stop")
+        if self.max_calls and episode.calls + len(asked) > self.max_calls:
+            return Ended("calls")
+        episode.asked, episode.calls = asked, episode.calls + len(asked)
         turn = episode.turns[-1]
-        if self.reader:
-            asked, _ = self.reader.read(turn)
-            if not asked:
-                return Ended("stop")
-            if self.max_calls and episode.calls + len(asked) > self.max_calls:
-                return Ended("calls")
-            episode.asked, episode.calls = asked, episode.calls + len(asked)
+        if self.kind.messages:
+            turn = turn_sent(rest, asked)
+        elif self.kind.tools:
             turn = json.dumps([{"name": call.name, "arguments": call.arguments} for call in asked if not call.error])
         episode.played += (turn,)
         return [self._request(episode)]
@@ -98,7 +102,9 @@ class EnvironmentReplies:
         if outcome.extra["done"]:
             return self._over(episode, Ended("stop"), outcome, text)
         episode.observations += (text or "",)
-        return _calls(episode.asked, text or "[]") if self.reader else text or ""
+        if self.kind.messages:
+            return answer_read(text or "", episode.asked)
+        return calls_answered(episode.asked, text or "[]") if self.kind.tools else text or ""
 
     def end(self, episode: Episode, ended: Ended) -> Request | None:
         return self._request(episode) if episode.is_open else None
@@ -125,8 +131,25 @@ class EnvironmentReplies:
         rewards[-1] += (total or 0.0) - sum(episode.rewards)
         return replace(ended, last=last, parts=outcome.parts, turn_rewards=tuple(rewards))
 
+    def _calls(self, episode: Episode) -> tuple[Sequence[Asked], str]:
+        """(the calls of the last turn; its text without them)"""
+        reader = self._agent_reader(episode) if self.kind.messages else self.reader
+        if reader is None or not (self.kind.tools or self.kind.messages):
+            return (), episode.turns[-1]
+        asked, rest = reader.read(episode.turns[-1])
+        # An agent gets the calls that it can make; a turn with another one is a text to it.
+        return ((), episode.turns[-1]) if self.kind.messages and any(call.error for call in asked) else (asked, rest)
 
-def _calls(asked: Sequence[Asked], answers: str) -> tuple[Call, ...]:
+    def _agent_reader(self, episode: Episode) -> CallReader | None:
+        """Finds calls of the tools that the agent named in its first request."""
+        from grpo.episodes.tools import CallReader  # imports transformers, which a worker does not need
+
+        assert episode.begun is not None
+        known = (self.reader.tokenizer, self.reader.prefix) if self.reader else ()
+        return CallReader(episode.begun.tools, *known) if episode.begun.tools else None
+
+
+def calls_answered(asked: Sequence[Asked], answers: str) -> tuple[Call, ...]:
     """The calls of a turn: those that were made, and those that could not be."""
     made = iter(json.loads(answers))
     return tuple(

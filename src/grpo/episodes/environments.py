@@ -86,6 +86,8 @@ class Kind:
     """Columns that the data must have."""
     repeatable: bool = True
     """Whether the same turns give the same answers, so that a lost episode can be played again."""
+    messages: bool = False
+    """Whether it is an agent with a loop of its own (loop.py): its texts are JSON of messages."""
 
     @classmethod
     def of(cls, env: type, text: str) -> Kind:
@@ -121,14 +123,19 @@ class Kind:
             )
 
 
-def load_environment(env: str | type) -> Kind:
-    """The class that a text such as file.py:Class or module:Class names, or a class that was handed over."""
-    if isinstance(env, type):
-        return Kind.of(env, env.__name__)
-    found = Place.parse(env, "environment").load()
+def load_environment(env: str | type | Callable[..., Any]) -> Kind:
+    """What a text such as file.py:Class or module:Class names, or what was handed over: a class, or the coroutine
+    function of an agent."""
+    found, text = (Place.parse(env, "environment").load(), env) if isinstance(env, str) else (env, env.__name__)
+    if inspect.iscoroutinefunction(found):
+        from grpo.episodes.loop import agent_kind  # imports this module
+
+        return agent_kind(found, text)
     if not isinstance(found, type):
-        raise GrpoError(f"environment {env}: is not a class but a {type(found).__name__}; name a class")
-    return Kind.of(found, env)
+        raise GrpoError(
+            f"environment {text}: is not a class but a {type(found).__name__}; name a class, or an agent (async def)"
+        )
+    return Kind.of(found, text)
 
 
 def seed_of(problem: Problem) -> int:

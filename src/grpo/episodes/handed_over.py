@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -36,13 +37,16 @@ def take_tools(tools: str | Function | Sequence[str | Function]) -> tuple[str, d
     return ", ".join(entries), functions
 
 
-def take_environment(env: str | type) -> tuple[str, Mapping[str, type]]:
-    """The field `episodes.env` that a record stores, and the class it names with `python:`."""
+def take_environment(env: str | Function) -> tuple[str, Mapping[str, Function]]:
+    """The field `episodes.env` that a record stores, and the class or agent it names with `python:`."""
     if isinstance(env, str):
         return env, {}
-    if not isinstance(env, type):
+    if not isinstance(env, type) and not inspect.iscoroutinefunction(env):
         kind = type(env).__name__
-        raise GrpoError(f"field episodes.env: got an object of type {kind}; give its class: each episode makes its own")
+        raise GrpoError(
+            f"field episodes.env: got an object of type {kind}; give its class, as each episode makes its own object, "
+            "or an agent (async def)"
+        )
     return f"{PREFIX}{env.__name__}", {env.__name__: env}
 
 

@@ -40,9 +40,8 @@ class Episodes:
         policy.tools = answers.replier.schemas
         self.template = ConversationTemplate(policy)
         self.template.check()
-        if policy.tools:
-            prefix = self.template.turn_prefix() if policy.tokenizer.chat_template else ""
-            answers.replier.reader = CallReader(policy.tools, policy.tokenizer, prefix)
+        prefix = self.template.turn_prefix() if policy.tokenizer.chat_template else ""
+        answers.replier.reader = CallReader(policy.tools, policy.tokenizer, prefix)
         self.waited = 0.0
         """Seconds that rollouts have waited for answers."""
         self.mark = "" if self._unknown(self._encoded(MARK)) else MARK
@@ -60,7 +59,7 @@ class Episodes:
             texts = [cut(text, length, self.mark) for text in whole]
             calls = () if isinstance(answer, str) else tuple(map(_answered, answer, texts))
             messages = self.template.tool_messages(calls) if calls else [{"role": "user", "content": texts[0]}]
-            tokens = self.template.observation(episode.problem, messages, closed=closed)
+            tokens = self.template.observation(episode.begun or episode.problem, messages, closed=closed)
             if len(tokens) <= most:
                 break
             longest = max(map(len, texts))

@@ -22,7 +22,7 @@ from grpo.types import Problem
 
 
 def chosen_replier(
-    settings: Episodes, tools: Mapping[str, Any] | None = None, env: Mapping[str, type] | None = None
+    settings: Episodes, tools: Mapping[str, Any] | None = None, env: Mapping[str, Any] | None = None
 ) -> Replier | None:
     """Who answers by the settings; None: they name nobody. `tools`, `env`: what was handed over, by the name after
     `python:`."""

@@ -52,7 +52,8 @@ class ConversationTemplate:
         such role."""
         if self.has_tool_role:
             known = {tool["function"]["name"] for tool in self.policy.tools}
-            names = [call.name if call.name in known else UNKNOWN for call in calls]
+            # Without tools of the run, they are an agent's, which has found each of them.
+            names = [call.name if call.name in known or not known else UNKNOWN for call in calls]
             return [
                 {"role": "tool", "name": name, "content": call.answer} for name, call in zip(names, calls, strict=True)
             ]

@@ -32,7 +32,7 @@ class Inputs:
     heldout_rows: Rows | None = None
     tools: Mapping[str, Function] = field(default_factory=dict)
     """By the name after `python:` in config.episodes.tools."""
-    env: Mapping[str, type] = field(default_factory=dict)
+    env: Mapping[str, Function] = field(default_factory=dict)
     """The same for config.episodes.env."""
 
     @classmethod
@@ -100,7 +100,9 @@ def _take_eval_data(config: Config, data: Any) -> tuple[Config, Rows | None]:
     return replace(config, dataset=replace(config.dataset, heldout=name)), rows
 
 
-def _take_episodes(config: Config, tools: Any, env: Any) -> tuple[Config, Mapping[str, Function], Mapping[str, type]]:
+def _take_episodes(
+    config: Config, tools: Any, env: Any
+) -> tuple[Config, Mapping[str, Function], Mapping[str, Function]]:
     """The config with names for tools and environment handed over, and these by name."""
     _refuse_both("episodes.tools", config.episodes.tools, tools)
     _refuse_both("episodes.env", config.episodes.env, env)
