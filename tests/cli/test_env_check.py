@@ -39,7 +39,7 @@ def test_a_class_in_trl_s_form(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert all(len(each["seconds"]) == 4 for each in found["episodes"])
 
 
-@pytest.mark.parametrize("name", ["counter.py:Counter", "guess.py:Guess"])
+@pytest.mark.parametrize("name", ["counter.py:Counter", "guess.py:Guess", "agent.py:agent"])
 def test_the_examples_of_the_page(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -47,7 +47,7 @@ def test_the_examples_of_the_page(
     file, _, _ = name.partition(":")
     [code] = [block for block in PYTHON.findall(PAGE.read_text()) if block.startswith(f"# {file}")]
     Path(file).write_text(code)
-    Path("rows.jsonl").write_text('{"prompt": "Play.", "target": 1}\n')
+    Path("rows.jsonl").write_text('{"prompt": "Play.", "target": 1, "answer": "42"}\n')
     [episode] = checked(capsys, name, "--data", "rows.jsonl", "--text", "")["episodes"]
     assert episode["reward"] == (1.0 if name.startswith("counter") else 0.0)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from grpo.cli.terminal.group import printable
 from grpo.config import Scoring
+from grpo.episodes.agent import turn_sent
 from grpo.episodes.environment_replies import EnvironmentReplies
 from grpo.errors import GrpoError
 from grpo.rewards import error_line
@@ -83,7 +84,7 @@ def check_environment(env: str, problems: Sequence[Problem], scoring: Scoring, t
     try:
         # All once, then all again: so objects that share state, or a file, are noticed.
         first, second = (
-            [play(workers, problem, trial_turns(problem, schemas, text)) for problem in problems] for _ in range(2)
+            [play(workers, problem, trial_turns(problem, replies, text)) for problem in problems] for _ in range(2)
         )
     finally:
         workers.close()
@@ -100,11 +101,12 @@ def check_environment(env: str, problems: Sequence[Problem], scoring: Scoring, t
     )
 
 
-def trial_turns(problem: Problem, schemas: Sequence[Mapping[str, Any]], text: str) -> list[str]:
+def trial_turns(problem: Problem, replies: EnvironmentReplies, text: str) -> list[str]:
     """Turns of one episode: a call of each tool, or texts."""
-    if schemas and not text:
-        return [json.dumps([made_up_call(schema["function"], problem)]) for schema in schemas]
-    return [text] * len(TEXTS) if text else [*filter(None, [problem.answer]), *TEXTS]
+    if replies.schemas and not text:
+        return [json.dumps([made_up_call(schema["function"], problem)]) for schema in replies.schemas]
+    texts = [text] * len(TEXTS) if text else [*filter(None, [problem.answer]), *TEXTS]
+    return [turn_sent(each, ()) for each in texts] if replies.kind.messages else texts
 
 
 def made_up_call(function: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
