@@ -63,6 +63,7 @@ from grpo.training.loop import update
 from grpo.training.preflight import SHARE_OF_FREE, check_memory, sft_shard
 from grpo.types import Completion, Group, Problem
 from helpers.groups import annotated
+from helpers.plays import ScriptedEpisodes
 from helpers.policies import random_policy as small_policy
 from helpers.tensor_bytes import peak_bytes, saved_bytes
 
@@ -418,6 +419,24 @@ def test_keys_and_values_by_hand() -> None:
         for dtype in ("float32", "bfloat16")
     ]
     assert found == [round(3840 * (20 + 1.8 * 8 * 30)), round(1920 * (20 + 1.8 * 8 * 40))]
+    episodes = memory_of(find_shape("tiny"), replace(work, observed_tokens=0), ALONE, PRECISIONS["float32"])
+    assert episodes.components["keys/values"] == 3840 * (20 + 3 * 8 * 30)
+
+
+def test_rows_of_episodes_take_no_more_than_planned() -> None:
+    """2 × 4 completions of several turns: each token ends one with probability 1/40, and four are read after it."""
+    policy = replace(random_policy(), end_tokens=frozenset(range(0, 3000, 40)))
+    work = Work(prompts=2, group_size=4, prompt_tokens=32, new_tokens=128, observed_tokens=0)
+    problems = [Problem(str(i), "p" * 32, "") for i in range(work.prompts)]
+    engine = Engine(policy, episodes=ScriptedEpisodes(lambda *_: [3, 4, 5, 6]))
+    sampling = Sampling(seed=1, temperature=1.0, max_new_tokens=work.new_tokens)
+    measured, groups = peak_bytes(lambda: engine.sample(problems, work.group_size, sampling))
+    assert sum(len(done.turns) for group in groups for done in group.completions) > 2 * work.completions
+    single, episodes = (
+        sum(memory_module.rollout(shape_of(policy.model.config.to_dict(), "random"), each, 4, blocks=0))
+        for each in (replace(work, observed_tokens=None), work)
+    )
+    assert single < measured <= episodes
 
 
 def test_working_copies_of_other_networks_by_hand() -> None:
@@ -477,6 +496,10 @@ def test_operations_are_those_torch_counts() -> None:
     with FlopCounterMode(display=False) as counter:
         Engine(policy).sample(problems, 4, Sampling(seed=1, temperature=1.0, max_new_tokens=25))
     assert predicted["rollout"] == pytest.approx(matrix_products(counter) + attention, rel=0.01)
+    # Of an episode, tokens that were read have no logits in the update: 2 · V · C forward, and twice that backward.
+    read = flops(shape, replace(work, observed_tokens=10), ALONE)
+    assert read["rollout"] == predicted["rollout"]
+    assert predicted["update"] - read["update"] == 3 * 2 * 3000 * 192 * 12 * 10
 
 
 def test_operations_of_adapters() -> None:
@@ -589,6 +612,9 @@ def test_rows_of_a_rollout(capsys: pytest.CaptureFixture[str]) -> None:
     assert shared["rollout"]["most_rows"] == 32, "of each GPU"
     [cpu] = planned(capsys, "smollm2", "--algorithm", "grpo", "--device", "cpu")["algorithms"]
     assert cpu["rollout"] is None
+    [read] = planned(capsys, "smollm2", "--algorithm", "grpo", "--observation-tokens", "300")["algorithms"]
+    assert read["rollout"] == half["rollout"], "rows are as long, whoever wrote their tokens"
+    assert read["flops"]["update"] < half["flops"]["update"]
     assert main(["plan", "smollm2", "--algorithm", "grpo,dr_grpo", "--mean-new-tokens", "1024"]) == 0
     printed = capsys.readouterr().out
     assert "completions of 1024 tokens on average (geometric, at most 1024)" in printed
@@ -621,6 +647,7 @@ def test_the_table_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
         (["nano", "--algorithm", "grop"], ("field algorithm", 'did you mean "grpo"')),
         (["nano", "--group-size", "0"], ("field group_size", "at least 1")),
         (["nano", "--mean-new-tokens", "2000"], ("field mean_new_tokens", "at most max_new_tokens, 1024")),
+        (["nano", "--observation-tokens", "1024"], ("field observation_tokens", "less than max_new_tokens, 1024")),
         (["."], ("field model", "no config.json")),
     ],
 )

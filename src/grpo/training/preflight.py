@@ -37,6 +37,8 @@ BYTES_PER_COMPLETION = 400
 """Approximate size of one completion in the record, without its text and tokens."""
 BYTES_PER_TOKEN = 28
 """Of a completion whose tokens are recorded: the token, and up to six values of it."""
+BYTES_PER_TURN = 100
+"""Of a turn or an observation of an episode, without its texts."""
 
 
 def preflight(
@@ -123,7 +125,7 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
     return max(lengths)
 
 
-def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
+def check_disk(config: Config, policy: Policy, run_path: Path | None, episodes: bool = False) -> None:
     """`run_path` is the folder of a resumed run; the disk space it takes counts as available."""
     folder = Path(config.system.runs).absolute()
     while not folder.exists():
@@ -132,7 +134,8 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
     # A checkpoint has the weights and Adam's two moments, the same for a critic, and a reference that is refreshed. On
     # the disk are the newest `keep`, the best, and the one being written.
     copies = 3 * (1 + needs(config.loss, config.critic).critic) + (config.loss.refresh > 0)
-    needed = copies * weights * (config.checkpoints.keep + 2) + recorded_bytes(config, len(policy.tokenizer))
+    recorded = recorded_bytes(config, len(policy.tokenizer), episodes)
+    needed = copies * weights * (config.checkpoints.keep + 2) + recorded
     if run_path is not None:
         needed -= sum(path.stat().st_size for path in run_path.rglob("*") if path.is_file())
     free = shutil.disk_usage(folder).free
@@ -143,14 +146,18 @@ def check_disk(config: Config, policy: Policy, run_path: Path | None) -> None:
         )
 
 
-def recorded_bytes(config: Config, vocabulary: int) -> int:
+def recorded_bytes(config: Config, vocabulary: int, episodes: bool = False) -> int:
     """Most bytes of a run's completions in its record, with texts of full length.
 
     >>> recorded_bytes(Config(steps=10, prompts_per_step=4, group_size=8, max_new_tokens=1000), 50_000)
     3648000
+    >>> recorded_bytes(Config(steps=10, prompts_per_step=4, group_size=8, max_new_tokens=1000), 50_000, episodes=True)
+    6720000
     """
     characters = 4 if vocabulary > 1000 else 1  # of a token
     completion = BYTES_PER_COMPLETION + characters * config.max_new_tokens
+    if episodes:  # its turns and observations; tool calls hold their answers again
+        completion += 2 * config.episodes.max_turns * BYTES_PER_TURN + 2 * characters * config.max_new_tokens
     traced = config.system.token_groups * config.group_size * BYTES_PER_TOKEN * config.max_new_tokens
     return config.steps * (config.prompts_per_step * config.group_size * completion + traced)
 
@@ -166,7 +173,9 @@ class Sizes:
     """What ranks divide among them."""
 
 
-def check_memory(config: Config, task: Task, device: torch.device, world: World = ALONE) -> Sizes:
+def check_memory(
+    config: Config, task: Task, device: torch.device, world: World = ALONE, *, episodes: bool = False
+) -> Sizes:
     """Compare predicted with free memory before anything is loaded, from the model's config.json. On a GPU, an
     automatic token budget is the largest that fits. Rank 0 decides what ranks divide among them."""
     requested = config.system.token_budget
@@ -179,7 +188,7 @@ def check_memory(config: Config, task: Task, device: torch.device, world: World 
     free = memory_of_rank(device, world)
 
     def needed(tokens: int, shard: Shard) -> int:
-        return predicted_memory(config, shape, longest, device, tokens, shard, world.size, free).peak
+        return predicted_memory(config, shape, longest, device, tokens, shard, world.size, free, episodes).peak
 
     shard = world.from_first(lambda: choose_shard(config, needed, free, world.size))
     budget = requested or (MAX_TOKENS if device.type == "cuda" else DEFAULT_TOKENS)
@@ -280,12 +289,13 @@ def predicted_memory(
     shard: Shard = "none",
     ranks: int = 1,
     available: int = 0,
+    episodes: bool = False,
 ) -> Memory:
     """Memory of each rank with prompts of this length and completions of `max_new_tokens`. `available`: free bytes, of
     which a GPU's KV cache takes a share."""
     return memory_of(
         shape,
-        Work.of(config, max(1, prompt_tokens), token_budget),
+        Work.of(config, max(1, prompt_tokens), token_budget, episodes=episodes),
         needs(config.loss, config.critic),
         PRECISIONS[pick_precision(config.system, device.type)],
         on_gpu=device.type == "cuda",

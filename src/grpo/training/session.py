@@ -234,7 +234,7 @@ def prepare(
     """Check memory, load the networks, and run the preflight checks. `opened` is the run to resume, if there is one."""
     run, checkpoint = (opened.run, opened.checkpoint) if opened else (None, None)
     device = pick_device(config.system)
-    sizes = check_memory(config, scorer.task, torch.device(device), world)
+    sizes = check_memory(config, scorer.task, torch.device(device), world, episodes=answers is not None)
     if config.loss.credit == "process":
         check_steps(scorer.task, config.episodes.env)
     networks = load_networks(config, checkpoint, world, sizes.shard)
@@ -246,7 +246,7 @@ def prepare(
     episodes = Episodes(config.episodes, answers, policy) if answers else None
     engine = Engine(policy, rows, kept.cache_blocks[world.rank], episodes)
     if world.first:
-        check_disk(config, policy, run.path if run else None)
+        check_disk(config, policy, run.path if run else None, answers is not None)
     assumptions = [
         *warnings(config),
         *lr_warnings(policy, config.lr),

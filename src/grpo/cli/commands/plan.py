@@ -65,10 +65,13 @@ class PlanOptions:
     prompt_tokens: int = 256
     """Length of the prompts."""
     max_new_tokens: int = 1024
-    """Largest length of the completions."""
+    """Largest length of the completions, sampled and read tokens together."""
     mean_new_tokens: int = 0
     """Mean length of the completions, for the rows that a rollout on a GPU decodes at once; 0: half of
-    max_new_tokens. A run records it as length_mean."""
+    max_new_tokens. A run records it as length_mean; of episodes, add observation_tokens."""
+    observation_tokens: int = 0
+    """How many of these tokens an episode reads, on average; 0: completions have one turn. A run records it under the
+    same name."""
     token_budget: int = 16384
     """Tokens per micro-batch, as system.token_budget."""
     gradient_checkpointing: bool = False
@@ -178,6 +181,7 @@ class _PlanInputs:
             epochs=options.epochs,
             minibatches=options.minibatches,
             heldout=self.recipe.evaluation.problems if self.recipe else 0,
+            observed_tokens=options.observation_tokens or None,
         )
 
     def needed(self, algorithm: str) -> Needs:
@@ -247,7 +251,7 @@ def _check(options: PlanOptions) -> None:
         raise GrpoError(f"field model (command line): name a model or a size, {both}")
     least = {
         "lora": 0,
-        "mean_new_tokens": 0,
+        **dict.fromkeys(("mean_new_tokens", "observation_tokens"), 0),
         **dict.fromkeys(("prompt_tokens", "max_new_tokens", "token_budget", "epochs"), 1),
     }
     least |= dict.fromkeys(("prompts_per_step", "group_size", "minibatches", "gpus", "nodes"), 1)
@@ -258,6 +262,12 @@ def _check(options: PlanOptions) -> None:
         raise GrpoError(
             f"field mean_new_tokens (command line): must be at most max_new_tokens, {options.max_new_tokens}; got "
             f"{options.mean_new_tokens}"
+        )
+    whole = "mean_new_tokens" if options.mean_new_tokens else "max_new_tokens"
+    if options.observation_tokens >= (length := getattr(options, whole)):
+        raise GrpoError(
+            f"field observation_tokens (command line): must be less than {whole}, {length}, which counts them too; got "
+            f"{options.observation_tokens}"
         )
     if options.device == "cpu" and options.gpus * options.nodes > 1:
         raise GrpoError("field device (command line): several processes are planned on GPUs only; use --device gpu")

@@ -20,10 +20,11 @@ BAR = 10
 def show(planned: Mapping[str, Any]) -> None:
     work, rows = planned["work"], _merged(planned["algorithms"])
     adapters = f", LoRA of rank {planned['lora']}" if planned["lora"] else ""
+    read = f" ({work['observed_tokens']} of them read)" if work["observed_tokens"] else ""
     lines = [
         f"{planned['model']}: {planned['parameters'] / 1e9:.3g} billion parameters in {planned['dtype']}{adapters}",
         f"{work['prompts']} prompts × {work['group_size']} completions, {work['prompt_tokens']} + {work['new_tokens']} "
-        f"tokens, micro-batches of at most {work['token_budget']} tokens",
+        f"tokens{read}, micro-batches of at most {work['token_budget']} tokens",
     ]
     console = Console()
     console.print("\n".join(lines), highlight=False, soft_wrap=True)

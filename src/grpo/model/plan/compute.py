@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from grpo.model.plan.memory import LOGITS_AT_ONCE
@@ -27,6 +27,7 @@ class PackedSize:
     tokens: int
     """Each prompt once, each completion once."""
     completion_tokens: int
+    """Those that were sampled, which have logits."""
     pairs: int
     """Pairs of a query and a key that it attends to, in its own row or in its prompt."""
 
@@ -45,18 +46,19 @@ def flops(
     shape: Shape, work: Work, needs: Needs, *, lora: int = 0, reward_model: Shape | None = None
 ) -> dict[str, float]:
     """Operations by phase, without held-out evaluations."""
-    size = PackedSize.of([(work.prompt_tokens, [work.new_tokens] * work.group_size)] * work.prompts)
-    contributing = size.completion_tokens
+    whole = PackedSize.of([(work.prompt_tokens, [work.new_tokens] * work.group_size)] * work.prompts)
+    size = replace(whole, completion_tokens=work.completions * work.sampled_tokens)
     forward, attention = _body(shape, size.tokens), _attention(shape, size)
     adapters = _adapters(shape, size.tokens, lora)
     chunked = work.micro_batch().trained_tokens * shape.vocabulary > LOGITS_AT_ONCE
     update = update_flops(shape, size, lora=lora, chunked=chunked)
     scored = forward_flops(shape, size)
     phases = {
-        # A completion's last token is not an input; the logits after a prompt are computed once per group.
+        # A completion's last token is not an input; the logits after a prompt are computed once per group. What an
+        # episode reads is decoded like what it samples.
         "rollout": _body(shape, size.tokens - work.completions)
         + attention
-        + (contributing - work.completions + work.prompts) * _head(shape)
+        + (whole.completion_tokens - work.completions + work.prompts) * _head(shape)
         + adapters,
         "old policy": scored + adapters if work.epochs * work.minibatches > 1 else 0.0,
         "reference": scored if needs.reference else 0.0,

@@ -22,6 +22,9 @@ CACHED_MODEL = 5_000_000
 """`grpo.rollout.cpu.linear.SMALL_MODEL`, for the same reason."""
 KEPT_ON_COMPACTION = 0.8
 """Largest share of active rows when finished rows are dropped; the old and the new cache exist together then."""
+KEPT_IN_EPISODES = 3
+"""Columns of a row on a CPU, relative to its length, where completions are episodes: rows that come back end at the
+same column, so there are up to twice as many, and those that wait for an answer are kept beside them."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +305,9 @@ def rollout(shape: Shape, work: Work, size: int, blocks: int) -> tuple[int, int]
         keys_values = block_bytes(shape, size) * (blocks + 1) + 3 * FLOAT32 * rows * new
         return keys_values, FLOAT32 * shape.vocabulary * (rows + 2 * prompts)
     # Every prompt once; below float32, a copy per completion too.
-    kept = (1 + KEPT_ON_COMPACTION * (new > 1)) * (new + prompt * (size < FLOAT32))
+    copies = 1 + KEPT_ON_COMPACTION * (new > 1)
+    own = new * (copies if work.observed_tokens is None else KEPT_IN_EPISODES)
+    kept = own + copies * prompt * (size < FLOAT32)
     tokens = max(each * prompt + kept * completions for each, completions in requested)
     # Logits, log-probs, probabilities and cumulative sums.
     return round(tokens * 2 * shape.layers * shape.kv_width * size), 4 * FLOAT32 * shape.vocabulary * rows

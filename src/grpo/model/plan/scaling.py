@@ -104,9 +104,10 @@ def group_bytes(run: Run) -> int:
     several = work.epochs * work.minibatches > 1
     token = INT64 + FLOAT32 * (1 + annotations + (several and annotations > 0)) + run.characters
     prompt = work.prompt_tokens * (INT64 + run.characters)
-    size = work.prompts * prompt + work.completions * (COMPLETION_BYTES + token * work.new_tokens)
+    read = (work.observed_tokens or 0) * (INT64 + run.characters)
+    size = work.prompts * prompt + work.completions * (COMPLETION_BYTES + token * work.sampled_tokens + read)
     if several and not annotations:
-        size += size + 2 * FLOAT32 * work.completions * work.new_tokens
+        size += size + 2 * FLOAT32 * work.completions * work.sampled_tokens
     return size
 
 

@@ -47,9 +47,12 @@ class Work:
     minibatches: int = 1
     heldout: int = 0
     """Problems of an evaluation, sampled at once."""
+    observed_tokens: int | None = None
+    """Tokens that an episode reads, which are among `new_tokens`; None: completions have one turn."""
 
     @classmethod
-    def of(cls, config: Config, prompt_tokens: int, token_budget: int = 0) -> Work:
+    def of(cls, config: Config, prompt_tokens: int, token_budget: int = 0, *, episodes: bool = False) -> Work:
+        """`episodes`: completions may have several turns; how much they will read is not known."""
         return cls(
             prompts=config.prompts_per_step,
             group_size=config.group_size,
@@ -59,11 +62,17 @@ class Work:
             epochs=config.optimizer.epochs,
             minibatches=config.optimizer.minibatches,
             heldout=config.evaluation.problems,
+            observed_tokens=0 if episodes else None,
         )
 
     @property
     def completions(self) -> int:
         return self.prompts * self.group_size
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Of a completion."""
+        return self.new_tokens - (self.observed_tokens or 0)
 
     @property
     def rows(self) -> int:
