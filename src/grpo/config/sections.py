@@ -255,8 +255,8 @@ class Episodes(Named):
     """Functions that the model may call, separated by commas: file.py:function or module:function, with types and a
     docstring."""
     env: str = ""
-    """Environment class, one object for each completion: file.py:Class or module:Class. Its rewards are the run's, and
-    those of reward are added."""
+    """Environment class, one object for each completion: file.py:Class or module:Class; or an agent that takes a client
+    like AsyncOpenAI, file.py:coroutine. Its rewards are the run's, and those of reward are added."""
     max_turns: int = 8
     """Most turns of the model."""
     max_turn_tokens: int = 0
