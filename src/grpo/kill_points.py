@@ -23,6 +23,8 @@ POINTS = (
     "checkpoint.pruning",
     "checkpoint.pruned",
 )
+ROUND = "episode.round"
+"""The point between two turns of episodes: their answers have arrived, and have not been read."""
 STATIONS = ("groups.gathered", "gradients.reduced", "weights.published", "checkpoint.gathered")
 """Points at which the ranks of a run have just exchanged something. Weights are published if the optimizer is sharded.
 Of the other points, ranks other than 0 pass those of an update only."""

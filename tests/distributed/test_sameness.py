@@ -11,7 +11,7 @@ import pytest
 from grpo.config import Critic, Evaluation, Lora, Loss, Optimizer, Scale
 from grpo.config.presets import PRESETS
 from grpo.distributed.world import World
-from helpers.rank_runs import assert_same_run, metrics_of, short, trained
+from helpers.rank_runs import AsksAgain, Direct, assert_same_run, metrics_of, short, trained
 from helpers.ranks import ranks
 
 FOUR_UPDATES = Optimizer(epochs=2, minibatches=2, warmup_steps=0)
@@ -27,12 +27,17 @@ CASES: dict[str, dict[str, Any]] = {
     "ppo": {"algorithm": "ppo", "critic": Critic(warmup_steps=2)},
     "ppo, shared critic": {"algorithm": "ppo", "critic": Critic(model="shared", warmup_steps=2), "scale": SHARDED},
     "adapters": {"algorithm": "grpo", "lora": Lora(rank=4), "optimizer": FOUR_UPDATES},
+    "episodes": {"algorithm": "dr_grpo", "max_new_tokens": 16, "lr": 1e-6},
     "process credit": {"algorithm": "dr_grpo", "loss": Loss(credit="process"), "scale": SHARDED},
 }
 
 
 def train_each(world: World, folder: Path, cases: Sequence[str]) -> dict[str, list[int]]:
-    return {case: trained(world, short(folder, name_of(case, world.size), **CASES[case])) for case in cases}
+    tasks = {"episodes": AsksAgain}
+    return {
+        case: trained(world, short(folder, name_of(case, world.size), **CASES[case]), tasks.get(case, Direct))
+        for case in cases
+    }
 
 
 def name_of(case: str, size: int) -> str:
@@ -48,6 +53,9 @@ def test_the_number_of_ranks_changes_no_token_and_no_reward(cases: Sequence[str]
     for case in cases:
         for size in (2, 3, 4):
             assert_same_run(tmp_path / name_of(case, size), tmp_path / name_of(case, 1))
+    if "episodes" in cases:
+        metrics = metrics_of(tmp_path / name_of("episodes", 4))
+        assert all((metrics[step, "turns_mean"] or 0) > 1 for step in range(6))
     if "dapo" in cases:
         metrics = metrics_of(tmp_path / name_of("dapo", 4))
         assert sum(metrics[step, "groups_drawn"] for step in range(6)) > 6 * 5, "groups were replaced"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,13 @@ class Direct(Arithmetic):
 
     def heldout(self) -> list[Problem]:
         return _heldout()
+
+
+class AsksAgain(Direct):
+    """Asks again once; twice after a first answer of an odd number of characters."""
+
+    def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
+        return None if len(turns) > 1 + len(turns[0]) % 2 else problem.prompt[:3]
 
 
 @cache

@@ -13,6 +13,7 @@ import grpo
 from grpo.config import System
 from grpo.config.presets import PRESETS
 from grpo.core import turn_advantages
+from grpo.errors import GrpoError
 from grpo.lab.whatif import what_if
 from grpo.record.diagnosis import diagnose
 from grpo.tasks.arithmetic import Arithmetic
@@ -46,6 +47,9 @@ def test_what_is_sampled_is_trained_and_both_sides_are_recorded(tmp_path: Path) 
 def test_a_trainer_that_does_not_read_observations_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Completion, "sequence", property(lambda done: done.tokens))
     monkeypatch.setattr(Completion, "sampled", property(lambda done: np.ones(len(done), dtype=bool)))
+    with pytest.raises(GrpoError, match="sampler and trainer disagree on nano"):  # in trial episodes
+        grpo.train(small(tmp_path), task=AsksAgain())
+    monkeypatch.setattr("grpo.training.preflight.check_agreement", lambda *_: None)
     with grpo.train(small(tmp_path, steps=2), task=AsksAgain()) as run:
         [finding] = [each for each in diagnose(run) if each.kind == "trained_observations"]
         assert finding.value == run.metrics()[0]["sampler_gap"] > 0.1

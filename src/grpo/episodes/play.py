@@ -18,7 +18,7 @@ from grpo.episodes.opening import Opening
 from grpo.episodes.template import ConversationTemplate
 from grpo.episodes.tools import CallReader
 from grpo.errors import GrpoError
-from grpo.kill_points import point
+from grpo.kill_points import ROUND, point
 from grpo.model.policy import Policy
 from grpo.rewards import error_line
 from grpo.rewards.pool.invoke import Outcome, Request
@@ -176,7 +176,7 @@ class Play:
                 heard = [next(outcomes) for _ in range(count)]
                 found[completion] = self._next(self.episodes[completion], heard, room[completion])
         self.ended, self.asked = {}, []
-        point("episode.round")
+        point(ROUND)
         return {**found, **self._last({n: end for n, end in found.items() if isinstance(end, Ended)})}
 
     def _last(self, ended: Mapping[int, Ended]) -> Mapping[int, Ended]:

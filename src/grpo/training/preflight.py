@@ -22,9 +22,9 @@ from grpo.model.plan import PRECISIONS, Memory, Needs, Shape, Work, memory_of, n
 from grpo.model.plan.shard import Shard, pick_shard, refuse_shard
 from grpo.model.policy import Policy, logprobs
 from grpo.model.prompt import template_warnings
-from grpo.rewards import Scorer
+from grpo.rewards import Scorer, error_line
 from grpo.rollout.builtin import Engine
-from grpo.rollout.protocol import Sampling
+from grpo.rollout.protocol import Episodes, Sampling
 from grpo.rollout.schedule import Room, Schedule
 from grpo.tasks.protocol import HasProblems, Task, assumptions_of
 from grpo.types import Problem
@@ -61,12 +61,13 @@ def preflight(
     if eval_scorer is not scorer:
         eval_scorer.ready(heldout)
         check_golds(eval_scorer, heldout[: config.evaluation.problems], world)
+    drawn = problems[-2:]
     if engine.episodes:  # an environment adds to the prompts, or makes them
         problems = begun(engine.episodes, problems[-config.prompts_per_step :], config.max_new_tokens)
         every = [*filter(lambda problem: problem.prompt, every), *problems]
     check_vocabulary(policy)
     longest = check_lengths(policy, every, config.max_new_tokens)
-    check_agreement(config, policy, problems[-2:])
+    check_agreement(config, policy, drawn, engine.episodes)
     work = replace(Work.of(config, longest), heldout=min(len(heldout), config.evaluation.problems)).share(world.size)
     engine.measure(work.rows, longest, Sampling(seed=0, temperature=1.0, max_new_tokens=config.max_new_tokens))
     if engine.cache_blocks:  # refused now, and not when the prompt is drawn
@@ -307,15 +308,23 @@ def predicted_memory(
     )
 
 
-def check_agreement(config: Config, policy: Policy, problems: list[Problem]) -> None:
-    """Compare the log-probabilities of sampler and trainer on a few completions: a gap would falsify every ratio."""
+def check_agreement(config: Config, policy: Policy, problems: list[Problem], episodes: Episodes | None = None) -> None:
+    """Compare the log-probabilities of sampler and trainer on a few completions: a gap would falsify every ratio.
+    Episodes are played, with room for an observation; refuses a run in which each of them goes wrong."""
     sampling = Sampling(
         seed=config.seed,
         temperature=config.temperature,
-        max_new_tokens=min(16, config.max_new_tokens),
+        max_new_tokens=min(16 + (config.episodes.max_observation_tokens if episodes else 0), config.max_new_tokens),
         purpose="preflight",
     )
-    groups = Engine(policy).sample(problems, 2, sampling)
+    groups = Engine(policy, episodes=episodes).sample(problems, 2, sampling)
+    played = [done for group in groups for done in group.completions]
+    if all(done.fault for done in played):
+        first = played[0]
+        raise GrpoError(
+            f"episodes: each of {len(played)} trial episodes went wrong, the first with {first.fault}: "
+            f"{error_line(first.why)}; fix it"
+        )
     gaps = []
     with torch.no_grad():
         for batch in pack(

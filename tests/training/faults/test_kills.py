@@ -22,11 +22,12 @@ import grpo
 from grpo.cli.main import main
 from grpo.config.schema import parse_train
 from grpo.errors import GrpoError
-from grpo.kill_points import POINTS
+from grpo.kill_points import POINTS, ROUND
 from grpo.model.files import write_model
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.events import Callback
 from grpo.record.lock import RunLock
+from grpo.record.store import Run
 from grpo.tasks import TASKS
 from helpers.faults import ALL, VARIANTS, Whole, assert_resumed, findings, last_step, status, tree
 from helpers.trainer import Orders, Paused, Trainer, assert_same, command
@@ -45,6 +46,8 @@ def assert_little_is_lost(run: Path) -> None:
     assert (checkpoint.step if checkpoint else 0) >= 2 * (taken // 2) - 2
 
 
+ROUNDS = 18
+"""Of episodes, up to the middle of the fourth step."""
 OFTEN = {"update": 4, "record": 4, "checkpoint": 2}
 """How many times to pass the points of each kind, so that there is a checkpoint to go on from."""
 OCCURRENCES = [
@@ -93,6 +96,19 @@ def test_killed_with_more_than_a_policy(tmp_path: Path, whole: Whole, variant: s
     again = Trainer(argv, tmp_path)
     assert again.ended() == 0, again.said()
     assert_resumed(tmp_path / "job", whole(*FAMILY[variant]))
+
+
+def test_killed_in_a_round_of_episodes(tmp_path: Path, whole: Whole) -> None:
+    """In the fourth step of a run whose task answers in worker processes; the workers end with it."""
+    episodes = ("--task", str(Path(__file__).parents[2] / "helpers/asks_again.py"), "--max-new-tokens=32")
+    argv = command(tmp_path, "job", *episodes)
+    trainer = Trainer(argv, tmp_path, Orders(kill_at=ROUND, count=ROUNDS))
+    assert trainer.ended() == -signal.SIGKILL, trainer.said()
+    assert last_step(tmp_path / "job") in (2, 3)
+    assert main(argv) == 0
+    assert_resumed(tmp_path / "job", whole(*episodes))
+    with Run.open(tmp_path, "job", readonly=True) as run:
+        assert {row["text"][-1:] for row in run.turns(3) if row["who"] != "model"} == {"+"}
 
 
 INSTANTS = [random.Random(f"instants/{number}").uniform(0.02, 0.98) for number in range(50 if ALL else 4)]
