@@ -63,7 +63,6 @@ from grpo.training.loop import update
 from grpo.training.preflight import SHARE_OF_FREE, check_memory, sft_shard
 from grpo.types import Completion, Group, Problem
 from helpers.groups import annotated
-from helpers.plays import ScriptedEpisodes
 from helpers.policies import random_policy as small_policy
 from helpers.tensor_bytes import peak_bytes, saved_bytes
 
@@ -421,22 +420,6 @@ def test_keys_and_values_by_hand() -> None:
     assert found == [round(3840 * (20 + 1.8 * 8 * 30)), round(1920 * (20 + 1.8 * 8 * 40))]
     episodes = memory_of(find_shape("tiny"), replace(work, observed_tokens=0), ALONE, PRECISIONS["float32"])
     assert episodes.components["keys/values"] == 3840 * (20 + 3 * 8 * 30)
-
-
-def test_rows_of_episodes_take_no_more_than_planned() -> None:
-    """2 × 4 completions of several turns: each token ends one with probability 1/40, and four are read after it."""
-    policy = replace(random_policy(), end_tokens=frozenset(range(0, 3000, 40)))
-    work = Work(prompts=2, group_size=4, prompt_tokens=32, new_tokens=128, observed_tokens=0)
-    problems = [Problem(str(i), "p" * 32, "") for i in range(work.prompts)]
-    engine = Engine(policy, episodes=ScriptedEpisodes(lambda *_: [3, 4, 5, 6]))
-    sampling = Sampling(seed=1, temperature=1.0, max_new_tokens=work.new_tokens)
-    measured, groups = peak_bytes(lambda: engine.sample(problems, work.group_size, sampling))
-    assert sum(len(done.turns) for group in groups for done in group.completions) > 2 * work.completions
-    single, episodes = (
-        sum(memory_module.rollout(shape_of(policy.model.config.to_dict(), "random"), each, 4, blocks=0))
-        for each in (replace(work, observed_tokens=None), work)
-    )
-    assert single < measured <= episodes
 
 
 def test_working_copies_of_other_networks_by_hand() -> None:
