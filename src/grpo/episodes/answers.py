@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from grpo.errors import GrpoError, one_line
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
 
 MAX_ANSWER = 1 << 20
 """Characters of an answer that leave a worker process; the rest is cut."""
+
+SECONDS_OF_REQUEST = 0.002
+"""Requests that take less together are sent as one."""
+MAX_ROWS, REQUESTS_PER_WORKER = 16, 4
 
 Answer = str | tuple[Call, ...]
 """What a completion reads next: a text, or the answers to the calls of its turn."""
@@ -65,6 +72,8 @@ class Replier(Reward, Protocol):
 
     schemas: Sequence[Mapping[str, Any]]
     """Those of the tools that the model may call."""
+    has_state: bool
+    """Whether its answers depend on what lives in a worker."""
     reader: CallReader | None
     """Finds the calls in a turn, where there are tools; set by `Episodes`, in the trainer's process."""
 
@@ -99,6 +108,8 @@ class Answers:
     def __init__(self, replier: Replier, limits: Limits, *, in_process: bool = False):
         self.replier, self.limits = replier, limits
         self.workers = None if in_process else Workers([replier], limits)
+        self.seconds = math.inf
+        """Mean of the last answers; not known before the first."""
         self.assumptions: list[str] = []
         """Assumptions to report when a run starts."""
 
@@ -121,8 +132,33 @@ class Answers:
         """Starts to ask; the function returned waits for the outcomes, one for each request."""
         if self.workers is None:
             return lambda: [outcome for request in requests for outcome in invoke(self.replier, request)]
-        finish = self.workers.start(requests)
-        return lambda: [outcome for rows in finish()[0] for outcome in rows]
+        finish = self.workers.start(self._joined(requests))
+
+        def wait() -> list[Outcome]:
+            outcomes = [outcome for rows in finish()[0] for outcome in rows]
+            self.seconds = fmean(outcome.extra.get("seconds", self.limits.seconds) for outcome in outcomes)
+            return outcomes
+
+        return wait
+
+    def _joined(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """Requests of quick answers for one problem as one, because a message costs more than such an answer; enough
+        are left to keep all workers busy."""
+        assert self.workers is not None
+        few = len(requests) // (REQUESTS_PER_WORKER * self.workers.limits.workers)
+        size = int(min(MAX_ROWS, few, SECONDS_OF_REQUEST // max(self.seconds, 1e-9)))
+        if self.replier.has_state or size < 2:
+            return requests
+        of_problems = (list(each) for _, each in groupby(requests, key=lambda request: request.problem.id))
+        parts = [each[i : i + size] for each in of_problems for i in range(0, len(each), size)]
+        return [
+            replace(
+                part[0],
+                texts=tuple(text for request in part for text in request.texts),
+                histories=tuple(history for request in part for history in request.histories),
+            )
+            for part in parts
+        ]
 
 
 def answered(answer: Callable[[], tuple[str | None, str]]) -> Outcome:

@@ -43,6 +43,7 @@ class EnvironmentReplies:
 
     batched = False
     required: tuple[str, ...] = ()
+    has_state = True
 
     def __init__(self, env: str | type | Callable[..., Any], max_calls: int = 0):
         """`max_calls`: most tool calls of an episode; 0: no limit."""

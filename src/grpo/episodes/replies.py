@@ -31,6 +31,7 @@ class TaskReplies:
 
     batched = False
     required: tuple[str, ...] = ()
+    has_state = False
     schemas: Sequence[Mapping[str, Any]] = ()
     reader: CallReader | None = None
 

@@ -90,6 +90,11 @@ FAULTS |= {
     "04 group of one": Fault(typed("--group-size", "1"), ("field group_size (command line)", "at least 2")),
     "06 broken TOML": Fault(recipe("steps = 2\nlr = = 3\n"), ("my.toml:2:6: not valid TOML",)),
     "06 TOML of bytes": Fault(recipe(b"\xff\xfe"), ("my.toml", "cannot be read as text")),
+    "05 tools and an environment": Fault(
+        typed("--tools", "a.py:f", "--env", "b.py:C"), ("field episodes.tools", "cannot go with episodes.env")
+    ),
+    "05 tools without a file": Fault(typed("--tools", "absent.py:f"), ("tool absent.py:f: file absent.py", "exist")),
+    "05 an environment of no name": Fault(typed("--env", "game"), ("field episodes.env: 'game'", "file.py:NAME")),
     "40 run outside": Fault(typed("--run", "../../etc"), ("field run", "../../etc", "no folder")),
 }
 
