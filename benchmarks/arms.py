@@ -19,14 +19,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 NEEDS = {"grpo": ("grpo",), "trl": ("trl", "datasets"), "trl-vllm": ("trl", "datasets", "vllm")}
 """Packages that each arm imports."""
+MAX_TURNS = 4
+"""Most turns of a completion that calls tools."""
 CANNOT_IMPORT = 3
 """Exit code of an arm with a missing package."""
 
@@ -58,6 +61,12 @@ class Work:
     """TRL only: completions per micro-batch; 0: all of a step."""
     trl: tuple[str, ...] = ()
     """Settings of TRL's GRPOConfig as name=value, the value in JSON."""
+    tools: str = ""
+    """Function that completions may call: file.py:function; empty: completions are single turns."""
+    heldout: int = 0
+    """Held-out problems of an evaluation; 0: no evaluations."""
+    every: int = 0
+    """Steps between evaluations, whose time is not counted; 0: one before the first step."""
 
     def is_finished(self, steps: int, seconds: float) -> bool:
         return steps >= self.steps or (0 < self.seconds <= seconds and steps >= 4)
@@ -185,11 +194,15 @@ class StepLog:
     def __init__(self, arm: str, work: Work, path: Path):
         self.arm, self.work, self.file = arm, work, path.open("w")
         self.created, self.count, self.spent = time.perf_counter(), 0, 0.0
+        self.start_seconds, self.decoding = 0.0, ""
+        self.heldout: float | None = None
 
-    def begin(self) -> None:
-        """Ends the start-up time: everything is loaded, and training begins."""
-        self.start_seconds = round(time.perf_counter() - self.created, 2)
+    def begin(self, heldout: float | None = None) -> None:
+        """Training begins, or goes on: the time since the last step is not counted. `heldout`: accuracy that was
+        measured in that time."""
         self.last = time.perf_counter()
+        self.start_seconds = self.start_seconds or round(self.last - self.created, 2)
+        self.heldout = self.heldout if heldout is None else heldout
 
     def add(
         self,
@@ -198,8 +211,10 @@ class StepLog:
         phases: Mapping[str, float],
         flops: Mapping[str, float],
         updated: float = 1.0,
+        calls: float = 0.0,
     ) -> bool:
-        """Adds a step; returns whether it was the last. `updated`: share of the completions in the update."""
+        """Adds a step; returns whether it was the last. `updated`: share of the completions in the update. `calls`:
+        tool calls per completion."""
         from grpo.model.device import peak_memory
 
         now = time.perf_counter()
@@ -213,6 +228,9 @@ class StepLog:
             "length": length,
             "flops": dict(flops),
             "updated": updated,
+            "calls": calls,
+            "heldout": self.heldout,
+            "decoding": self.decoding,
             "peak": peak_memory(_device(self.work)),
             "start_seconds": self.start_seconds,
             "load": os.getloadavg()[0],
@@ -220,6 +238,9 @@ class StepLog:
         self.file.write(json.dumps(step) + "\n")
         self.file.flush()
         times = "  ".join(f"{name} {value:.3f}" for name, value in phases.items())
+        times += f"  calls {calls:.2f}" if self.work.tools else ""
+        times += f"  held out {self.heldout:.3f}" if self.heldout is not None else ""
+        self.heldout = None
         print(f"{self.arm:8} step {self.count:>3}  reward {reward:.3f}  length {length:.1f}  {seconds:.3f} s  {times}",
               file=sys.stderr, flush=True)  # fmt: skip
         return self.work.is_finished(self.count, self.spent)
@@ -234,7 +255,7 @@ def _device(work: Work) -> Any:
 def run_grpo(work: Work, log: StepLog) -> None:
     import grpo
     import grpo.training.session
-    from grpo.config import Config, Evaluation, Optimizer, System
+    from grpo.config import Config, Episodes, Evaluation, Optimizer, System
     from grpo.config.sections import Loss
     from grpo.errors import GrpoError
     from grpo.model.plan.shape import find_shape
@@ -252,11 +273,14 @@ def run_grpo(work: Work, log: StepLog) -> None:
             self.run, self.config = run, config
 
         def on_evaluation(self, step: int, row: Any) -> None:
+            log.begin(row["accuracy"] if work.heldout else None)
+
+        def on_checkpoint(self, step: int, path: Path) -> None:
             log.begin()
 
         def on_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Any]) -> None:
             sampled, updated = (
-                [(len(group.prompt_tokens), [len(done) for done in group.completions]) for group in some]
+                [(len(group.prompt_tokens), [done.sequence_length for done in group.completions]) for group in some]
                 for some in (groups, contributing(groups, self.config))
             )
             passes = 3 + (1 if work.beta else 0)
@@ -264,7 +288,8 @@ def run_grpo(work: Work, log: StepLog) -> None:
             share = sum(len(lengths) for _, lengths in updated) / (work.prompts * work.group)
             spans = [span for span in self.run.spans() if span["step"] == step]
             phases = {span["name"]: span["seconds"] for span in spans}
-            if log.add(metrics["reward_mean"], metrics["length_mean"], phases, flops, share):
+            means = metrics["reward_mean"], metrics["length_mean"]
+            if log.add(*means, phases, flops, share, metrics.get("calls", 0.0)):
                 raise FinishedError("the last step is done")
 
     shape = find_shape(work.model)
@@ -282,7 +307,8 @@ def run_grpo(work: Work, log: StepLog) -> None:
             checkpoint_every=0,
             loss=Loss(aggregate="token", **kl),
             optimizer=Optimizer(warmup_steps=0, adam_beta2=0.999),
-            evaluation=Evaluation(every=0, problems=1, probes=0),
+            evaluation=Evaluation(every=work.every, problems=work.heldout or 1, probes=0),
+            episodes=Episodes(tools=work.tools, max_turns=MAX_TURNS),
             system=System(
                 runs=runs,
                 device=work.device,
@@ -291,8 +317,24 @@ def run_grpo(work: Work, log: StepLog) -> None:
                 **budget,
             ),
         )
-        with suppress(FinishedError):
+        with suppress(FinishedError), noted_decoding(log):
             grpo.train(config, callbacks=[Watch()])
+
+
+@contextmanager
+def noted_decoding(log: StepLog) -> Iterator[None]:
+    """Logs how completions are decoded: GraphDecoding is the one with CUDA graphs."""
+    from grpo.rollout.builtin import Engine
+
+    decoding_of = Engine._decoding
+
+    def noted(*arguments: Any) -> Any:
+        decoding = decoding_of(*arguments)
+        log.decoding = type(decoding).__name__
+        return decoding
+
+    with patch.object(Engine, "_decoding", noted):
+        yield
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from arms import StepLog, Work, forward_flops
+from arms import MAX_TURNS, StepLog, Work, forward_flops
 
 
 def run_trl(work: Work, log: StepLog, vllm: bool = False) -> None:
@@ -26,6 +26,7 @@ def run_trl(work: Work, log: StepLog, vllm: bool = False) -> None:
 
     from grpo.model.hub import locate_model
     from grpo.model.plan.shape import find_shape
+    from grpo.rewards.place import Place
     from grpo.tasks import load_task
 
     disable_progress_bars()
@@ -39,16 +40,27 @@ def run_trl(work: Work, log: StepLog, vllm: bool = False) -> None:
         conversational = problem.messages and tokenizer.chat_template
         return [dict(message) for message in problem.messages] if conversational else problem.prompt
 
-    dataset = Dataset.from_list([{"prompt": prompt_of(problem), "row": i} for i, problem in enumerate(problems)])
+    def rows(first: int, some: Sequence[Any]) -> Any:
+        return Dataset.from_list([{"prompt": prompt_of(problem), "row": first + i} for i, problem in enumerate(some)])
+
+    heldout = task.heldout()[: work.heldout]
+    asked = [*problems, *heldout]
     phases: dict[str, float] = {}
     batch: dict[str, Any] = {}
+    evaluated: list[float] = []
 
     def reward(completions: Sequence[Any], completion_ids: Sequence[Any], row: Sequence[int], **_: Any) -> list[float]:
-        texts = [done if isinstance(done, str) else done[0]["content"] for done in completions]
-        parts = [task.score(problems[i], text) for i, text in zip(row, texts, strict=True)]
-        batch["rewards"] = [sum(part for part in each.values() if part is not None) for each in parts]
-        batch["lengths"] = [len(ids) for ids in completion_ids]
-        return batch["rewards"]
+        texts = [done if isinstance(done, str) else done[-1]["content"] for done in completions]
+        parts = [task.score(asked[i], text) for i, text in zip(row, texts, strict=True)]
+        rewards = [sum(part for part in each.values() if part is not None) for each in parts]
+        if row[0] >= len(problems):
+            evaluated.extend(rewards)
+            return rewards
+        batch["rewards"], batch["lengths"] = rewards, [len(ids) for ids in completion_ids]
+        batch["calls"] = [
+            sum(isinstance(each, dict) and each["role"] == "tool" for each in done) for done in completions
+        ]
+        return rewards
 
     def timed(phase: str, function: Any) -> Any:
         def run(*arguments: Any, **options: Any) -> Any:
@@ -63,6 +75,11 @@ def run_trl(work: Work, log: StepLog, vllm: bool = False) -> None:
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             log.begin()
 
+        def on_evaluate(self, *_: Any, **__: Any) -> None:
+            log.begin(statistics.fmean(evaluated))
+            evaluated.clear()
+            phases.clear()
+
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if work.device == "cuda":
                 torch.cuda.synchronize()
@@ -76,14 +93,16 @@ def run_trl(work: Work, log: StepLog, vllm: bool = False) -> None:
             spent = {name: phases.pop(name) for name in ("rollout", "reward")}
             spent["update"] = time.perf_counter() - log.last - sum(spent.values())
             means = [statistics.fmean(batch[name]) for name in ("rewards", "lengths")]
-            control.should_training_stop = log.add(*means, spent, flops)
+            control.should_training_stop = log.add(*means, spent, flops, calls=statistics.fmean(batch["calls"]))
 
     with tempfile.TemporaryDirectory() as output:
         trainer = GRPOTrainer(
             model=folder,
             reward_funcs=reward,
             args=GRPOConfig(**(trl_settings(work, vllm) | {"output_dir": output})),
-            train_dataset=dataset,
+            train_dataset=rows(0, problems),
+            eval_dataset=rows(len(problems), heldout) if heldout else None,
+            tools=[Place.parse(work.tools, "tool").load()] if work.tools else None,
             processing_class=tokenizer,
             callbacks=[Watch()],
         )
@@ -116,6 +135,16 @@ def trl_settings(work: Work, vllm: bool) -> dict[str, Any]:
         settings |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
         if work.prompt_tokens:
             settings["vllm_max_model_length"] = work.prompt_tokens + work.new + 64
+    if work.tools:
+        settings["max_tool_calling_iterations"] = MAX_TURNS - 1
+    if work.heldout:
+        settings |= {
+            "eval_strategy": "steps" if work.every else "no",
+            "eval_steps": work.every or None,
+            "eval_on_start": True,
+            "num_generations_eval": 1,
+            "per_device_eval_batch_size": work.heldout,
+        }
     for setting in work.trl:
         name, _, value = setting.partition("=")
         settings[name] = json.loads(value)

@@ -12,13 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import grpo.training.session
 from grpo.distributed.world import World
+from grpo.episodes.template import ConversationTemplate
+from grpo.episodes.tools import CallReader, load_tools
+from grpo.model.load import load_policy
 from grpo.model.plan.compute import PackedSize, model_flops
 from grpo.model.plan.shape import SHAPES, Shape
 from grpo.rollout.schedule import Room, Schedule
+from grpo.tasks import load_task
 from helpers import ranks as helpers
+from helpers.chats import chat_tokenizer
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -33,6 +39,7 @@ import one_of_many  # noqa: E402
 import ranks as ranks_script  # noqa: E402
 import scaling  # noqa: E402
 import step as step_script  # noqa: E402
+import tools as tools_script  # noqa: E402
 import trl_arm  # noqa: E402
 import update as update_script  # noqa: E402
 
@@ -145,6 +152,44 @@ def test_random_weights_are_trained_on_noise(tmp_path: Path, monkeypatch: pytest
     full = arms.forward_flops(shape, [(7, [6] * 4)] * 2)
     assert [step["flops"]["rollout"] for step in steps] == [full, full], "prompts and completions have these lengths"
     assert sum(step["updated"] for step in steps) > 0, "rewards differ within a group"
+
+
+def save_chat_model(folder: Path) -> None:
+    """Random weights and a tokenizer of bytes with SmolLM2's chat template."""
+    tokenizer = chat_tokenizer("smollm2")
+    config = transformers.LlamaConfig(
+        **{"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+        **{"vocab_size": 320, "eos_token_id": tokenizer.eos_token_id},
+    )
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def test_calls_in_brackets_in_the_prompts_of_the_plain_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model's folder for tools: prompts are the same as without it, and calls are read as the task reads them."""
+    monkeypatch.setattr(grpo.training.session, "check_disk", None)  # the arm replaces it; undone at the end
+    save_chat_model(tmp_path / "plain")
+    folder = str(tools_script.with_calls(str(tmp_path / "plain"), tmp_path / "model"))
+    policy, [tool] = load_policy(folder), load_tools(f"{tools_script.CALCULATOR}:calculate")
+    problem = load_task(f"{tools_script.CALCULATOR}:Questions").heldout()[0]
+    plain = load_policy(str(tmp_path / "plain")).prompt_tokens(problem)
+    policy.tools = [tool.schema]
+    assert list(policy.prompt_tokens(problem)) == list(plain)
+    template = ConversationTemplate(policy)
+    template.check()
+    read, rest = CallReader(policy.tools, policy.tokenizer, template.turn_prefix()).read("[964*494]")
+    assert ([(call.name, call.arguments) for call in read], rest) == ([("calculate", {"expression": "964*494"})], "")
+
+    work = arms.Work(
+        **{"model": folder, "task": f"{tools_script.CALCULATOR}:Questions", "device": "cpu", "threads": 1},
+        **{"prompts": 1, "group": 2, "new": 4, "steps": 2, "heldout": 2, "every": 1},
+        tools=f"{tools_script.CALCULATOR}:calculate",
+    )
+    with (log := arms.StepLog("grpo", work, tmp_path / "steps")).file:
+        arms.run_grpo(work, log)
+    found = tools_script.summary(arms.read_steps(tmp_path / "steps"))
+    assert [(calls, heldout) for _, calls, heldout in found["evaluations"]] == [(0, 0), (0, 0)]
+    assert found["decoding"] == "StepDecoding"
 
 
 def test_micro_batches_of_trl() -> None:
