@@ -40,6 +40,12 @@ def test_traits() -> None:
     assert TASK.episode_traits(game(5), ["x"]) == {"possible": 0.0, "middle": 0.0}
 
 
+def test_typed_games_hide_the_number_that_follows_the_prompt() -> None:
+    assert TASK.recognise("0-14?5") == Problem("typed/0-14?5", PROMPT, "5")
+    assert TASK.recognise("0-14?") == Problem("typed/0-14?", PROMPT, "10")
+    assert [TASK.recognise(prompt) for prompt in ("0-14?15", "0-14?x", "which?", "5")] == [None] * 4
+
+
 def test_every_number_is_drawn_equally_often() -> None:
     drawn = TASK.draw(3, 30, 1)
     assert Counter(problem.answer for problem in drawn) == {str(number): 2 for number in NUMBERS}

@@ -44,6 +44,12 @@ class Guess:
         """The same games with other sampling noise: there are only as many as numbers."""
         return [Problem(f"heldout/{i}", PROMPT, str(i % len(NUMBERS))) for i in range(GAMES * len(NUMBERS))]
 
+    def recognise(self, prompt: str) -> Problem | None:
+        """A typed game: the hidden number may follow the prompt, as in `0-14?5`, and is 10 otherwise."""
+        before, asked, typed = prompt.partition(PROMPT)
+        known = asked and not before and _number(typed or "10") is not None
+        return Problem(f"typed/{prompt}", PROMPT, typed or "10") if known else None
+
     def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
         guess = _number(turns[-1])
         if guess is None or turns[-1] == problem.answer or len(turns) == GUESSES:
