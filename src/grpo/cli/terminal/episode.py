@@ -6,7 +6,7 @@ All texts are untrusted: they are printed through `printable` only.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -30,10 +30,13 @@ def spoken(done: Completion) -> list[dict[str, Any]]:
     return [{**row, "calls": json.loads(row["calls"])} for row in rows]
 
 
-def in_one_line(done: Completion) -> str:
-    """An episode in one line, observations in brackets; the text of any other completion."""
-    rows = spoken(done)
-    return " ".join(row["text"] if row["who"] == "model" else f"⟨{row['text']}⟩" for row in rows) if rows else done.text
+def in_one_line(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The turns of an episode in one line, observations in brackets; the text of a completion without turns.
+
+    >>> in_one_line("42", [{"who": "model", "text": "6*7?"}, {"who": "tool", "text": "42"}, {"who": "model", "text": "42"}])
+    '6*7? ⟨42⟩ 42'
+    """
+    return " ".join(row["text"] if row["who"] == "model" else f"⟨{row['text']}⟩" for row in rows) if rows else text
 
 
 def ending(done: Completion) -> str:

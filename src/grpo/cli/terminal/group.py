@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from grpo.cli.terminal.episode import ending, episode_lines, in_one_line
+from grpo.cli.terminal.episode import ending, episode_lines, in_one_line, spoken
 from grpo.cli.terminal.line import FAINT, PLAIN_WIDTH, printable, write_line
 from grpo.types import Completion, Group
 
@@ -65,7 +65,7 @@ def best_first(group: Group) -> list[tuple[DistinctCompletion, list[Completion]]
         if done.reward is not None and done.advantages is not None:
             # Rounded, because a mean over more tokens can differ in its last bit.
             advantage = round(float(done.advantages.mean()), 4)
-        row = DistinctCompletion(in_one_line(done), done.reward, advantage, ending(done))
+        row = DistinctCompletion(in_one_line(done.text, spoken(done)), done.reward, advantage, ending(done))
         equal.setdefault(row, []).append(done)
 
     def rank(found: tuple[DistinctCompletion, list[Completion]]) -> tuple[float, float, int]:

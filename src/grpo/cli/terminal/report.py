@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from grpo.cli.terminal.episode import in_one_line
 from grpo.cli.terminal.line import PLAIN_WIDTH, printable, write_line
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.diagnosis import KINDS, diagnose, explained
@@ -134,7 +135,8 @@ def _examples(run: Run, width: int) -> list[list[str]]:
         gold = f"   answer {printable(before['answer'], 18)}" if before["answer"] else ""
         lines = [printable(before["prompt"], max(10, width - 30)) + gold]
         for label, probe in (("before", before), ("after", after))[: len(by_step)]:
-            [(text, count)] = Counter(sample["text"] for sample in probe["samples"]).most_common(1)
+            texts = Counter(in_one_line(sample["text"], sample.get("turns", ())) for sample in probe["samples"])
+            [(text, count)] = texts.most_common(1)
             outcome = f"{_outcome(probe)[1]}   {f'×{count} ' if count > 1 else ''}"
             lines.append(_labelled(label, outcome + printable(text, max(10, width - 11 - len(outcome)))))
         examples.append(lines)
