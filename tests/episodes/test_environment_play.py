@@ -58,6 +58,8 @@ def test_an_environment_answers_rewards_and_ends() -> None:
     assert (last.text, last.after, len(last.tokens)) == ("found", 6, 0)
     assert (texts(lost), end(lost).parts) == (["higher", "higher", "stop"], {"Guess": 0.0})
     assert (texts(cut), end(cut).turn_rewards, end(cut).last) == (["higher", "turn_length"], (0.0, 0.0), None)
+    [first] = play_through(begin(here(environments.Guess), [problem()]), [["cut"]], cut={"cut": "length"})
+    assert (end(first).parts, end(first).turn_rewards) == ({"Guess": 0.0}, (0.0,)), "as good as a wrong guess"
 
 
 def test_get_reward_is_called_however_an_episode_ends_and_so_is_close(tmp_path: Path) -> None:

@@ -124,13 +124,16 @@ class EnvironmentReplies:
             failed = _failed(outcome)
             return replace(ended, fault=failed.fault, why=failed.why)
         last = None if text is None else Observation(episode.tokens, NOTHING, text)
-        if not outcome.parts:
+        # Before the first step none can give a reward. Left unscored, a first turn that is cut would cost nothing.
+        unplayed = not (episode.played or self.kind.tools or self.kind.messages)
+        parts = outcome.parts or ({self.kind.name: 0.0} if unplayed else {})
+        if not parts:
             return replace(ended, last=last)
         # A turn without an answer was cut, or called nothing. The reward of the end is earned by the last turn.
-        [total] = outcome.parts.values()
+        [total] = parts.values()
         rewards = [*episode.rewards, *[0.0] * (len(episode.turns) - len(episode.rewards))]
         rewards[-1] += (total or 0.0) - sum(episode.rewards)
-        return replace(ended, last=last, parts=outcome.parts, turn_rewards=tuple(rewards))
+        return replace(ended, last=last, parts=parts, turn_rewards=tuple(rewards))
 
     def _calls(self, episode: Episode) -> tuple[Sequence[Asked], str]:
         """(the calls of the last turn; its text without them)"""

@@ -33,8 +33,8 @@ def spoken(done: Completion) -> list[dict[str, Any]]:
 def in_one_line(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """The turns of an episode in one line, observations in brackets; the text of a completion without turns.
 
-    >>> in_one_line("42", [{"who": "model", "text": "6*7?"}, {"who": "tool", "text": "42"}, {"who": "model", "text": "42"}])
-    '6*7? ⟨42⟩ 42'
+    >>> in_one_line("42", [{"who": "model", "text": "6*7?"}, {"who": "tool", "text": "42"}])
+    '6*7? ⟨42⟩'
     """
     return " ".join(row["text"] if row["who"] == "model" else f"⟨{row['text']}⟩" for row in rows) if rows else text
 
