@@ -31,6 +31,7 @@ PICTURES = {
     "advantage": ("/learn/advantage", "light", 1000, 800, "Build a group"),
     "loss": ("/learn/loss", "light", 1000, 850, "Every token gets a push"),
     "train": ("/learn/train", "light", 1000, 900, "PPO and GRPO, side by side"),
+    "turns": ("/learn/turns?sample=3&turn=2", "light", 1000, 860, "A game of four guesses"),
 }
 """Address, theme, width and height in points, and the heading at the top of the picture (empty: the page's top)."""
 SHARPNESS = 1.25

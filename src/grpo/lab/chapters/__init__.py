@@ -7,6 +7,7 @@ A chapter has `ANSWERS` (key -> function of the query), `SOURCES` (key -> the fu
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,11 @@ import grpo
 from grpo.errors import GrpoError
 from grpo.lab.answer import Answer
 
-CHAPTERS = ("why", "group", "advantage", "loss", "credit", "costs", "train", "notation")
+CHAPTERS = ("why", "group", "advantage", "loss", "credit", "costs", "train", "turns", "notation")
+
+
+# Requests that import the same modules in another order can leave one of them with half of transformers.
+_importing = threading.Lock()
 
 
 class UnknownAnswerError(GrpoError):
@@ -31,7 +36,8 @@ class UnknownAnswerError(GrpoError):
 def chapter(slug: str) -> ModuleType:
     if slug not in CHAPTERS:
         raise UnknownAnswerError(f"no chapter {slug[:40]!r}; there are {', '.join(CHAPTERS)}")
-    return import_module(f"grpo.lab.chapters.{slug}")
+    with _importing:
+        return import_module(f"grpo.lab.chapters.{slug}")
 
 
 def answer(slug: str, key: str, query: Mapping[str, str]) -> Any:

@@ -22,6 +22,8 @@ class Outcome:
         run = self.runs.setdefault((message["arm"], message["seed"]), {"rows": [], "warnings": [], "ended": None})
         if message["kind"] == "step":
             run["rows"].append({key: message[key] for key in ("step", "tokens", "seconds", "values")})
+            if message["openings"]:
+                run["rows"][-1]["openings"] = message["openings"]
         elif message["kind"] == "warned":
             run["warnings"].append(message["text"])
         else:
@@ -66,12 +68,18 @@ class Outcome:
             "settings": dict(self.trial.arms[arm][1]),
             "curves": curves,
             "bands": bands,
+            "openings": [{"seed": seed, "rows": openings_of(run["rows"])} for seed, run in runs.items()],
             "evals": [{"seed": seed, "rows": run["ended"]["evals"]} for seed, run in runs.items() if run["ended"]],
             "accuracy": accuracy_of([run["ended"]["evals"] for run in ended]),
             "findings": {seed: run["ended"]["findings"] for seed, run in runs.items() if run["ended"]},
             "probes": ended[0]["ended"]["probes"] if ended else [],
             "warnings": [text for run in runs.values() for text in run["warnings"]],
         }
+
+
+def openings_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How often each first turn was taken in a step's episodes; empty where completions have one turn."""
+    return [{"step": row["step"], "counts": row["openings"]} for row in rows if "openings" in row]
 
 
 def _columns(seed: int, rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:

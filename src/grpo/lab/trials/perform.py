@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite, nan
 from pathlib import Path
@@ -17,6 +18,9 @@ from typing import Any
 from grpo.errors import GrpoError
 from grpo.lab.trials.spec import Trial
 from grpo.record.events import Terminal
+
+MOST_OPENINGS = 20
+"""Most different first turns of a step's episodes that are counted."""
 
 
 def perform(trial: Trial, folder: Path, report: Callable[[dict[str, Any]], None]) -> None:
@@ -54,7 +58,8 @@ class _Reporter(Terminal):
         self.seconds, self.since = self.seconds + now - self.since, now
         values = {name: _short(metrics[name]) for name in self.metrics if isfinite(metrics.get(name, nan))}
         row = {"step": step + 1, "tokens": self.tokens, "seconds": round(self.seconds, 3), "values": values}
-        self.report({"kind": "step", **self.place, **row})
+        openings = Counter(done.turns[0] for group in groups for done in group.completions if done.turns)
+        self.report({"kind": "step", **self.place, **row, "openings": dict(openings.most_common(MOST_OPENINGS))})
 
     def on_warning(self, text: str) -> None:
         self.report({"kind": "warned", **self.place, "text": text})

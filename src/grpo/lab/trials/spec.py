@@ -1,4 +1,4 @@
-"""The specification of a trial: a few settings for training `nano`, several seeds each; checked and bounded."""
+"""The specification of a trial: settings for training an embedded model, several seeds each; checked and bounded."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 from grpo.config import Config
 from grpo.config.leaf import Leaf, from_text, leaves, misfit, shown
+from grpo.config.models import recipe
 from grpo.config.presets import SURROGATES
 from grpo.config.schema import parse_train
 from grpo.errors import GrpoError
 from grpo.record.metrics import is_metric
 
-MOST_ARMS, MOST_SEEDS, MOST_STEPS = 6, 5, 200
+MOST_ARMS, MOST_SEEDS, MOST_STEPS = 6, 5, 300
 MOST_COMPLETIONS = 600_000
 """Limit over all runs, counted once per epoch: about five minutes on one core."""
 BASE: dict[str, Any] = {"model": "nano", "lr": 3e-4, "max_new_tokens": 32, "optimizer.warmup_steps": 5}
-"""Default settings of an arm."""
+"""Default settings of an arm, unless its task has a model of its own, with settings that train it."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "lr": (1e-6, 0.1),
     "group_size": (1, 64),
@@ -49,7 +50,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 """Bounds of the numbers that an arm may set."""
 CHOICES: dict[str, Sequence[str]] = {
-    "task": ("arithmetic:easy", "arithmetic", "gameable", "gameable:mended"),
+    "task": ("arithmetic:easy", "arithmetic", "gameable", "gameable:mended", "guess"),
     "loss.surrogate": SURROGATES,
     **dict.fromkeys(
         ("algorithm", "loss.baseline", "loss.scale", "loss.credit", "loss.parts", "loss.ratio", "loss.aggregate"), ()
@@ -106,7 +107,8 @@ class Trial:
             "system.device": "cpu",
             "system.threads": 1,
         }
-        settings = {"evaluation.every": 0} | BASE | dict(self.arms[arm][1]) | ours
+        chosen = dict(self.arms[arm][1])
+        settings = {"evaluation.every": 0} | ({} if recipe(chosen) else BASE) | chosen | ours
         return parse_train([word for path, value in settings.items() for word in _flag(path, value)])
 
     def check_size(self) -> None:

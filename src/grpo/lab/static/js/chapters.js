@@ -7,6 +7,7 @@ export const CHAPTERS = [
   { slug: "credit", short: "Credit", number: 5, title: "Credit and rewards", lead: "Which token earned the reward, and what happens if the reward is wrong." },
   { slug: "costs", short: "Costs", number: 6, title: "Costs and family", lead: "The memory of a critic, and how the algorithms are related." },
   { slug: "train", short: "Training", number: 7, title: "Training", lead: "Training runs with several seeds: settings, comparisons, and a clinic for faulty runs." },
+  { slug: "turns", short: "Turns", number: 8, title: "Several turns", lead: "Completions that read answers in between: which tokens are trained, and a model that discovers bisection." },
 ];
 export const EXTRA = { slug: "notation", short: "Notation", title: "Notation and prerequisites", lead: "Prerequisites, and every symbol with its name in the code." };
 
@@ -23,6 +24,8 @@ const PAIRS = [
   ["loss", "train", "β and ε in training runs", "The effect of β and ε on one token"],
   ["loss", "credit", "Which token gets the credit", "How hard each token is pushed"],
   ["credit", "train", "Runs that went wrong", "How a reward is gamed"],
+  ["credit", "turns", "Credit over several turns", "Which token earned the reward"],
+  ["train", "turns", "A run with several turns", "Runs with single answers"],
   ["costs", "train", "Measured training", "Predicted memory and compute"],
   ...CHAPTERS.map(({ slug, title }) => ["notation", slug, title, "Symbols and prerequisites"]),
 ];

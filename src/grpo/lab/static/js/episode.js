@@ -17,9 +17,13 @@ export function LongText({ text }) {
     <button type="button" class="small" onClick=${() => setWhole(!whole)}>${whole ? "Shorten" : `Show all ${number(text.length)} characters`}</button>`;
 }
 
+const SHORT = 24; // characters
+
+// In one row where all texts are short.
 export function Strip({ turns, advantage, label = "Turns of the episode" }) {
   let count = 0;
-  return html`<ol class="strip" aria-label=${label}>${turns.map((turn) => (turn.who === "model" ? html`<${Written} turn=${turn} number=${++count} advantage=${turn.advantage ?? advantage} />` : html`<${Read} turn=${turn} />`))}</ol>`;
+  const short = turns.every((turn) => turn.text.length <= SHORT && !turn.calls?.length);
+  return html`<ol class="strip ${short ? "short" : ""}" aria-label=${label}>${turns.map((turn) => (turn.who === "model" ? html`<${Written} turn=${turn} number=${++count} advantage=${turn.advantage ?? advantage} />` : html`<${Read} turn=${turn} />`))}</ol>`;
 }
 
 function Written({ turn, number: place, advantage }) {

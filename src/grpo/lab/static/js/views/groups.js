@@ -125,7 +125,7 @@ function Completion({ done, group, top, most, about, base, focused }) {
         ${done.extracted !== null && html`<span>extracted <${Untrusted} text=${done.extracted} /> ${done.right === null ? null : done.right ? "✓" : html`<span class="bad">✗</span>`}</span>`}
         <span class="num">${plural(done.length, "token")}</span>
         ${done.finish !== "stop" && html`<span class="warn">${FINISHES[done.finish] ?? "truncated"}</span>`}
-        ${Object.entries(done.traits).map(([name, trait]) => trait > 0 && html`<span>${name}</span>`)}
+        ${Object.entries(done.traits).map(([name, trait]) => trait > 0 && html`<span>${name}${trait === 1 ? "" : ` ${number(trait, 2)}`}</span>`)}
         ${Object.entries(done.extra).map(([name, logged]) => html`<span><${Untrusted} text=${name} /> <b><${Untrusted} text=${typeof logged === "string" ? logged : JSON.stringify(logged)} /></b></span>`)}
         ${group.traced && html`<${Link} to=${address(`${base}/tokens`, { step: group.step, group: group.index, sample: done.sample })}>tokens<//>`}
       </p>
