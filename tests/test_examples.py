@@ -51,13 +51,19 @@ def test_a_task_answers_with_its_calculator() -> None:
     task = load_task(f"{CALCULATOR}:Products")
     problems = task.draw(0, 3, 1)
     assert task.score(problems[0], f"It is {problems[0].answer}.") == {"correct": 1.0}
-    scripts = [["[12*34]", "408"], ["964 * 494"], ["[1/0]", "then [3*(4+5)]", "[__import__('os')]", "27"]]
+    scripts = [["[12*34]", "408"], ["964 * 494"], ["[1/0]", "[()]", "then [3*(4+5)]", "[__import__('os')]", "27"]]
     with answers_of(task) as answers:
         heard = play_through(begin(answers, problems), scripts)
     assert [[one.finish if isinstance(one, Ended) else one.text for one in each] for each in heard] == [
         ["408", "stop"],
         ["stop"],
-        ["error: division by zero", "27", "error: an expression has numbers, + - * / and parentheses only", "stop"],
+        [
+            "error: division by zero",
+            "error: unsupported format string passed to tuple.__format__",
+            "27",
+            "error: an expression has numbers, + - * / and parentheses only",
+            "stop",
+        ],
     ]
 
 

@@ -48,7 +48,7 @@ class Calculator:
             return None
         try:
             return calculate(expression)
-        except (ValueError, ArithmeticError, SyntaxError) as error:
+        except (ValueError, ArithmeticError, SyntaxError, TypeError) as error:
             return f"error: {error}"
 
 
