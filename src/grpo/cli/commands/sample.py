@@ -60,7 +60,7 @@ def command(arguments: list[str]) -> int:
         problem = task.recognise(options.prompt) if isinstance(task, RecognisesPrompts) else None
         prompt = problem or typed(task, options.prompt)
         groups = engine.sample([prompt], options.count, options.sampling(settings, "sample"))
-        if scorer and problem:
+        if scorer and (problem or not scorer.specs):  # an environment rewards any prompt
             groups, _ = credit(scorer.score(groups), Config())
     [group] = groups
     if not options.json:

@@ -210,8 +210,11 @@ def _memory(run: Run) -> str:
 
 
 def _quoted_prompt(run: Run) -> str:
-    """A pinned problem's prompt as a word for the shell; PROMPT if none is short and plain."""
-    prompts = (probe["prompt"] for probe in run.probes())
+    """A pinned problem's prompt as a word for the shell; PROMPT if none is short and plain. What an environment added
+    to a prompt, it adds again: where all of it is the environment's, the prompt is empty."""
+    if run.config.get("task") == "env":
+        return '""'
+    prompts = (probe["prompt"] for probe in run.probes() if not run.config.get("episodes", {}).get("env"))
     plain = (text for text in prompts if len(text) <= 60 and text.isprintable() and not text.startswith("-"))
     prompt = next(plain, "PROMPT")
     # Within double quotes a shell would still expand these.
