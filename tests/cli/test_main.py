@@ -176,6 +176,8 @@ def test_sample_plays_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(typed) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines.count(f"{'':26}12=") == len({tuple(row["text"] for row in done["turns"]) for done in played})
+    assert main(["eval", "nano", "--problems", "4", "--task", str(task)]) == 0
+    assert "mean turns 2.0, tool calls 0.00 an episode" in capsys.readouterr().out
 
 
 def test_eval_of_a_run(trained: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,5 +76,7 @@ def show(options: EvalOptions, task: str, problems: int, row: dict[str, float]) 
     if "reward_mean" in row:
         print(f"mean reward {row['reward_mean']:.3f}")
     print(f"mean length {row['length_mean']:.1f} tokens")
+    if "turns_mean" in row:
+        print(f"mean turns {row['turns_mean']:.1f}, tool calls {row['calls']:.2f} an episode")
     for name, share in trait_metrics(row).items():
         print(f"{label_of(name)} share {share:.1%}")
