@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,8 +164,8 @@ def count_drops() -> list[int]:
     drops: list[int] = []
     look = Schedule.look
 
-    def counted(self: Schedule, ended: Sequence[int]) -> Look:
-        found = look(self, ended)
+    def counted(self: Schedule, *arguments: Any) -> Look:
+        found = look(self, *arguments)
         drops.append(len(found.dropped))
         return found
 
