@@ -12,7 +12,7 @@ import re
 from grpo.types import Problem
 
 SYSTEM = "Write a product in brackets and you are told its value."
-"""With this line and one worked example SmolLM2-135M writes the right call in half of its first turns."""
+"""With this line and one worked example SmolLM2-135M calls in 42% of its first turns (64 held-out questions)."""
 
 
 def calculate(expression: str) -> str:
