@@ -17,7 +17,7 @@ from grpo.cli.terminal.group import advantage_colour, best_first, group_lines, i
 from grpo.cli.terminal.line import printable
 from grpo.cli.terminal.live import LinesView, LiveView, Trend, pick_view
 from grpo.cli.terminal.report import eval_changes, print_run, print_runs
-from grpo.config import Config, Evaluation, SftConfig
+from grpo.config import Config, Episodes, Evaluation, SftConfig
 from grpo.config.schema import Loss, as_dict
 from grpo.record.events import Terminal
 from grpo.record.store import Run
@@ -460,6 +460,15 @@ def test_suggested_command_cannot_run_what_a_prompt_says(run: Run, capsys: pytes
     run.record_probes(0, [group(prompt, "x", completion("y", 0.0)) for prompt in ("two\nlines", "$(rm -rf ~)")])
     print_run(run)
     assert "grpo sample sums-001 '$(rm -rf ~)' -n 8" in capsys.readouterr().out
+
+
+def test_no_prompt_is_suggested_for_an_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = as_dict(Config(model="tiny", task="env", episodes=Episodes(env="guess.py:Guess")))
+    with Run.create(tmp_path, "guess-001", kind="grpo", config=config) as run:
+        add_checkpoint(run, 1)
+        run.record_probes(0, [group("0-14?", "x", completion("y", 0.0))])
+        print_run(run)
+    assert "grpo sample guess-001 -n 8" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("status", ["finished", "stopped"])

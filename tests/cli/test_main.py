@@ -180,6 +180,41 @@ def test_sample_plays_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "mean turns 2.0, tool calls 0.00 an episode" in capsys.readouterr().out
 
 
+SUMS = """
+class Sums:
+    def reset(self, seed):
+        return f"{seed % 90 + 10}+12="
+    def step(self, text):
+        if not text.endswith("5"):
+            raise ConnectionError("no server")
+        return None, 0.5, True
+class Sized(Sums):
+    def step(self, text):
+        return str(len(text)), float(len(text)), True
+"""
+
+
+def test_sample_of_an_environment_needs_no_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sums.py"
+    file.write_text(SUMS)
+    [sized, sums] = [["sample", "nano", "--env", f"{file}:{name}"] for name in ("Sized", "Sums")]
+    assert main([*sized, "-n", "3", "--json"]) == 0
+    group = json.loads(capsys.readouterr().out)
+    assert group["prompt"].endswith("+12=")
+    assert [done["reward"] for done in group["completions"]] == [len(done["text"]) for done in group["completions"]]
+    assert main([*sized, "7+", "-n", "3", "--json"]) == 0  # a prompt is played, too: reset adds its text
+    group = json.loads(capsys.readouterr().out)
+    assert all(done["reward"] == len(done["text"]) for done in group["completions"])
+    assert main([*sums, "-n", "4", "--temperature", "0"]) == 0
+    printed = capsys.readouterr().out
+    assert "1 turn, environment: failure (ConnectionError: no server (File " in printed
+    assert "Traceback" not in printed
+    assert main(["sample", "nano", "-n", "2", "--json"]) == 0
+    group = json.loads(capsys.readouterr().out)
+    assert group["prompt"].endswith("=")
+    assert group["answer"].isdigit()
+
+
 def test_eval_of_a_run(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "trained", "--problems", "10", "--json"]) == 0
     row = json.loads(capsys.readouterr().out)

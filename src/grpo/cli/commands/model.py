@@ -109,8 +109,12 @@ def find_scorer(
     load_with = partial(
         load_task, model=model_path(options.model, options.runs), tools=replier.schemas if replier else ()
     )
-    if options.task or options.data:
-        return make(load_with(options.task or "data", options.data, options.dataset), options.reward)
+    # As in training, an environment makes the problems of a model that is no run.
+    given = (
+        options.task or (options.data and "data") or ("env" if options.episodes.env and "model" not in settings else "")
+    )
+    if given:
+        return make(load_with(given, options.data, options.dataset), options.reward)
     if not settings.get("task"):
         return None
     trained_on = settings.get("reward", "")

@@ -24,10 +24,21 @@ PROG = "grpo sample"
 class SampleOptions(SamplingOptions):
     """Sample a group of completions of one prompt, and print rewards and advantages if the task can score it."""
 
-    prompt: str
-    """The prompt; also the second argument."""
+    prompt: str = ""
+    """The prompt; also the second argument. Empty: the first held-out problem of the task."""
     count: int = 8
     """Number of completions; also -n."""
+
+
+def known(task: Task | None, prompt: str) -> Problem | None:
+    """The task's problem of this prompt, if it has one; without a prompt the first one held out."""
+    from grpo.tasks.protocol import RecognisesPrompts
+
+    if prompt:
+        return task.recognise(prompt) if isinstance(task, RecognisesPrompts) else None
+    if task is None:
+        raise GrpoError(f'field prompt (command line): missing; write {PROG} MODEL "PROMPT", or add --task NAME')
+    return [*task.heldout(), *task.draw(0, 1, seed=1)][0]
 
 
 def typed(task: Task | None, prompt: str) -> Problem:
@@ -49,7 +60,6 @@ def command(arguments: list[str]) -> int:
     policy, settings = load(options.model, options.runs, options.dataset)
     from grpo.cli.terminal.group import print_group
     from grpo.episodes.start import chosen_replier
-    from grpo.tasks.protocol import RecognisesPrompts
     from grpo.training.credit import credit
 
     episodes = episode_settings(options.episodes, settings)
@@ -57,17 +67,18 @@ def command(arguments: list[str]) -> int:
     scorer = find_scorer(options, settings, str(policy.device), replier=replier)
     task = scorer.task if scorer else None
     with scorer or nullcontext(), engine_for(policy, scorer, episodes, replier) as engine:
-        problem = task.recognise(options.prompt) if isinstance(task, RecognisesPrompts) else None
-        prompt = problem or typed(task, options.prompt)
-        groups = engine.sample([prompt], options.count, options.sampling(settings, "sample"))
-        if scorer and (problem or not scorer.specs):  # an environment rewards any prompt
-            groups, _ = credit(scorer.score(groups), Config())
-    [group] = groups
+        problem = known(task, options.prompt)
+        asked = problem or typed(task, options.prompt)
+        [group] = engine.sample([asked], options.count, options.sampling(settings, "sample"))
+        # An environment rewards any prompt.
+        if scorer and (problem or any(done.parts or done.fault for done in group.completions)):
+            [group], _ = credit(scorer.score([group]), Config())
     if not options.json:
         print_group(group)
         return 0
     rows = [_row(done) for done in group.completions]
-    print(json.dumps({"prompt": options.prompt, "answer": problem.answer if problem else None, "completions": rows}))
+    prompt, answer = options.prompt or group.problem.prompt, problem.answer if problem else None
+    print(json.dumps({"prompt": prompt, "answer": answer, "completions": rows}))
     return 0
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from grpo.cli.terminal.line import FAINT, printable
 from grpo.record.columns import SPOKEN, turns
+from grpo.rewards import error_line
 from grpo.types import Completion
 
 
@@ -44,7 +45,7 @@ def ending(done: Completion) -> str:
     if not done.turns:
         return ""
     count = f"{len(done.turns)} {'turn' if len(done.turns) == 1 else 'turns'}"
-    why = f" ({printable(done.why, 200)})" if done.why else ""
+    why = f" ({printable(error_line(done.why), 200)})" if done.why else ""
     return f"{count}, {f'environment: {done.fault}' if done.fault else f'finish {done.finish}'}{why}"
 
 

@@ -184,7 +184,7 @@ def _next_commands(run: Run, summary: Mapping[str, Any]) -> list[str]:
     lines.append(_labelled("", f"{grpo} runs {run.name}{elsewhere}"))
     if Checkpoints(run.path).newest():
         if not _made_in_python(run):
-            lines.append(_labelled("", f"{grpo} sample {run.name} {_quoted_prompt(run)} -n 8{elsewhere}"))
+            lines.append(_labelled("", f"{grpo} sample {run.name}{_quoted_prompt(run)} -n 8{elsewhere}"))
         lines.append(_labelled("", f"{grpo} export {run.name} my-model{elsewhere}"))
     if _can_resume(run, summary["status"]):
         lines.append(_labelled("resume", _resume_command(run)))
@@ -210,15 +210,16 @@ def _memory(run: Run) -> str:
 
 
 def _quoted_prompt(run: Run) -> str:
-    """A pinned problem's prompt as a word for the shell; PROMPT if none is short and plain. What an environment added
-    to a prompt, it adds again: where all of it is the environment's, the prompt is empty."""
-    if run.config.get("task") == "env":
-        return '""'
-    prompts = (probe["prompt"] for probe in run.probes() if not run.config.get("episodes", {}).get("env"))
+    """A pinned problem's prompt as a word for the shell. Empty where none is short and plain, and with an environment,
+    which would add its text to the prompt again: a held-out problem is sampled then."""
+    if run.config.get("episodes", {}).get("env"):
+        return ""
+    prompts = (probe["prompt"] for probe in run.probes())
     plain = (text for text in prompts if len(text) <= 60 and text.isprintable() and not text.startswith("-"))
-    prompt = next(plain, "PROMPT")
+    prompt = next(plain, "")
     # Within double quotes a shell would still expand these.
-    return shlex.quote(prompt) if set(prompt) & set('"$`\\!') else f'"{prompt}"'
+    quoted = shlex.quote(prompt) if set(prompt) & set('"$`\\!') else f'"{prompt}"'
+    return f" {quoted}" if prompt else ""
 
 
 def _can_resume(run: Run, status: str) -> bool:
