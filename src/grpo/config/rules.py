@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo.config.leaf import shown
 from grpo.config.presets import PRESETS, SURROGATES
-from grpo.config.sections import Loss
+from grpo.config.sections import Episodes, Loss
 from grpo.errors import one_line
 
 if TYPE_CHECKING:
@@ -138,7 +138,17 @@ def unused_in_lora(lora: Lora) -> Iterator[str]:
         yield f"lora.{name} has no effect: lora.rank is 0"
 
 
-def _changed_in(section: Lora | Critic) -> list[str]:
+def unused_in_episodes(episodes: Episodes) -> Iterator[str]:
+    """One line for each setting of episodes in a run whose completions have one turn.
+
+    >>> list(unused_in_episodes(Episodes(max_turns=3)))
+    ['episodes.max_turns has no effect: nothing answers the model; add --tools or --env, or a task with reply']
+    """
+    for name in _changed_in(episodes):
+        yield (f"episodes.{name} has no effect: nothing answers the model; add --tools or --env, or a task with reply")
+
+
+def _changed_in(section: Lora | Critic | Episodes) -> list[str]:
     """Names of the fields that differ from their default."""
     default = type(section)()
     return [name for name, value in vars(section).items() if value != getattr(default, name)]

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 
 from grpo.config import Config
-from grpo.config.rules import warnings
+from grpo.config.rules import unused_in_episodes, warnings
 from grpo.config.schema import resolve
 from grpo.distributed.world import ALONE, World
 from grpo.episodes.answers import Answers
@@ -250,7 +250,7 @@ def prepare(
     assumptions = [
         *warnings(config),
         *lr_warnings(policy, config.lr),
-        *(answers.assumptions if answers else ()),
+        *(answers.assumptions if answers else unused_in_episodes(config.episodes)),
         *preflight(config, scorer, eval_scorer, policy, engine, world),
         *idle_ranks(config.prompts_per_step, world),
     ]
