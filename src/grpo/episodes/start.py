@@ -50,7 +50,10 @@ def start_answers(
         return Answers(chosen, limits) if chosen else None
     if chosen:
         field = "tools" if settings.tools else "env"
-        raise GrpoError(f"field episodes.{field}: task {task.name} answers itself, with its method reply; leave it out")
+        raise GrpoError(
+            f"field episodes.{field}: task {task.name} answers itself, with its method reply; leave episodes.{field} "
+            "out, or name another task or data (where none is named, a model's own task is taken)"
+        )
     replies = TaskReplies(task)
     why = "" if is_trusted(task) else why_not_sent(replies)
     answers = Answers(replies, limits, in_process=is_trusted(task) or bool(why))
