@@ -263,6 +263,10 @@ def test_episodes_share_the_workers_and_keep_their_processes() -> None:
             f"{FILE}:Bare",
             f"environment {FILE}:Bare: Bare has neither a method step(text) nor other public methods, which ",
         ),
+        (
+            f"{FILE}:Sized",
+            f"environment {FILE}:Sized: Sized takes 'size' when it is made, and it is made without arguments; give ",
+        ),
     ],
 )
 def test_what_is_no_environment_is_refused(env: str, why: str) -> None:

@@ -95,6 +95,7 @@ class Kind:
         reset = getattr(env, "reset", None)
         if not callable(reset):
             raise GrpoError(f"{title}: {name} has no method reset; add reset(self, **columns), which begins an episode")
+        _check_made_alone(env, title)
         required = tuple(
             each.name
             for each in list(inspect.signature(reset).parameters.values())[1:]
@@ -121,6 +122,20 @@ class Kind:
                 f"{self.title}: reset takes {unknown[0]!r}, which is not a column of the data; {columns}; rename the "
                 "parameter, or give it a default"
             )
+
+
+def _check_made_alone(env: type, title: str) -> None:
+    """Refuses a class whose objects are made with arguments."""
+    try:
+        parameters = inspect.signature(env).parameters.values()
+    except ValueError:  # border: a class of a C extension need not say what it takes
+        return
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if taken := [each.name for each in parameters if each.default is each.empty and each.kind not in optional]:
+        raise GrpoError(
+            f"{title}: {env.__name__} takes {taken[0]!r} when it is made, and it is made without arguments; give it a "
+            "default, or take it in reset, from a column of the data"
+        )
 
 
 def load_environment(env: str | type | Callable[..., Any]) -> Kind:
