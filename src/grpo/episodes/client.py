@@ -69,8 +69,9 @@ class ChatCompletion(Shaped):
     object: str = "chat.completion"
 
 
-class NotExtendedError(Exception):
-    """A request that is not the last one, the model's turn, and new messages."""
+class AgentError(Exception):
+    """An agent's mistake: a request that is not the last one, the model's turn, and new messages; or no request. Its
+    message says all: the place in this program would tell people nothing."""
 
 
 @dataclass
@@ -83,7 +84,7 @@ class Conversation:
     turns: int = 0
 
     def extended(self, messages: Sequence[Any], tools: Sequence[Any]) -> Messages:
-        """The messages beyond the model's last turn; of the first request all. Raises NotExtendedError.
+        """The messages beyond the model's last turn; of the first request all. Raises AgentError.
 
         >>> talk = Conversation()
         >>> talk.extended([{"role": "user", "content": "6*7?"}], [])
@@ -96,19 +97,19 @@ class Conversation:
         asked = [plain(message) for message in messages]
         if not self.turns:
             if not asked:
-                raise NotExtendedError("the first request has no messages")
+                raise AgentError("the first request has no messages")
             self.tools = [plain(tool) for tool in tools]
         elif [plain(tool) for tool in tools] != self.tools:
-            raise NotExtendedError("the request has other tools than the first one")
+            raise AgentError("the request has other tools than the first one")
         for number, (before, now) in enumerate(zip(self.messages, asked, strict=False), 1):
             if _compared(before) != _compared(now):
-                raise NotExtendedError(
+                raise AgentError(
                     f"message {number} of the request has changed since the last one: {_shown(now)} in place of "
                     f"{_shown(before)}"
                 )
         new = asked[len(self.messages) :]
         if not new:
-            raise NotExtendedError("the request has no new message after the model's turn")
+            raise AgentError("the request has no new message after the model's turn")
         if self.turns:
             new = self._answers(new)
         self.messages = asked
@@ -121,12 +122,12 @@ class Conversation:
         if roles == ["user"]:
             return new
         if roles != ["tool"]:
-            raise NotExtendedError(
+            raise AgentError(
                 f"the request adds messages of {' and '.join(roles)}; add the answers of all calls of the model's "
                 "turn, or messages of the user"
             )
         if len(new) != len(calls):
-            raise NotExtendedError(f"the request answers {len(new)} calls of tools, and the model made {len(calls)}")
+            raise AgentError(f"the request answers {len(new)} calls of tools, and the model made {len(calls)}")
         known = {call: place for place, call in enumerate(calls)}
         return sorted(new, key=lambda message: known.get(message.get("tool_call_id", ""), 0))
 
@@ -152,7 +153,7 @@ class Client:
         self.chat = self
         self.completions = self
         self.conversation = Conversation()
-        self.asked: asyncio.Queue[Messages | NotExtendedError] = asyncio.Queue()
+        self.asked: asyncio.Queue[Messages | AgentError] = asyncio.Queue()
         """Requests, as the messages that they add."""
         self.waiting: asyncio.Future[ChatCompletion] | None = None
 
@@ -161,20 +162,20 @@ class Client:
     ) -> ChatCompletion:
         request = self._read(messages, tools or (), n, stream)
         answer: asyncio.Future[ChatCompletion] = asyncio.get_running_loop().create_future()
-        if not isinstance(request, NotExtendedError):
+        if not isinstance(request, AgentError):
             self.waiting = answer
         self.asked.put_nowait(request)
         return await answer  # for ever after a request that ends the episode
 
-    def _read(self, messages: Sequence[Any], tools: Sequence[Any], n: int, stream: bool) -> Messages | NotExtendedError:
+    def _read(self, messages: Sequence[Any], tools: Sequence[Any], n: int, stream: bool) -> Messages | AgentError:
         if self.waiting is not None:
-            return NotExtendedError("the agent asks again before its last request was answered")
+            return AgentError("the agent asks again before its last request was answered")
         if n != 1 or stream:
             wanted = "a stream" if stream else f"{n} choices"
-            return NotExtendedError(f"the request wants {wanted}; ask for one choice, not streamed")
+            return AgentError(f"the request wants {wanted}; ask for one choice, not streamed")
         try:
             return self.conversation.extended(messages, tools)
-        except NotExtendedError as error:
+        except AgentError as error:
             return error
 
     def answer(self, turn: Mapping[str, Any]) -> None:

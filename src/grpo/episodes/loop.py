@@ -17,7 +17,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from grpo.episodes.client import Client, Messages, NotExtendedError
+from grpo.episodes.client import AgentError, Client, Messages
 from grpo.episodes.environments import Kind, Step, checked_reward
 from grpo.errors import GrpoError
 from grpo.rewards.signature import columns_of
@@ -51,7 +51,7 @@ class Loop:
         self.task = self.loop.create_task(_awaited(self.agent(self.client, row)))
         messages = self._run()
         if messages is None:
-            raise RuntimeError("the agent returned before it asked the model")
+            raise AgentError("the agent returned before it asked the model")
         return json.dumps({"messages": messages, "tools": self.client.conversation.tools})
 
     def step(self, text: str) -> Step:
@@ -86,7 +86,7 @@ class Loop:
             self.task.result()
             return None
         request = asked.result()
-        if isinstance(request, NotExtendedError):
+        if isinstance(request, AgentError):
             raise request
         return read_messages(request, "the agent's request")
 

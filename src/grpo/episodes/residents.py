@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from grpo.episodes.client import AgentError
 from grpo.episodes.environments import Environment, Kind, Step, seed_of
 from grpo.errors import one_line
 from grpo.rewards.pool.invoke import History, Outcome
@@ -85,6 +86,8 @@ class Residents:
                 outcome = self._answer(resident, history)
         except NotRepeatableError as error:
             return Outcome(fault="failure", why=f"not repeatable: {error}")
+        except AgentError as error:
+            return Outcome(fault="failure", why=str(error))
         return replace(outcome, extra={**outcome.extra, "seconds": time.monotonic() - started})
 
     @contextmanager
