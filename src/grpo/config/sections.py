@@ -34,7 +34,8 @@ class Loss(Named):
     weights: str = ""
     """Weights of the reward's parts, such as correct=1,format=0.2; other parts have weight 1."""
     overlong: float = 0.0
-    """Length penalty that rises from 0 to 1 over this last share of max_new_tokens; 0: off."""
+    """Length penalty that rises from 0 to 1 over this last share of max_new_tokens, which counts what an episode
+    reads, too; 0: off."""
     mask_truncated: bool = False
     """Leave truncated completions out of the loss: those that ended at a limit, such as max_new_tokens."""
     dynamic_sampling: float = 1.0

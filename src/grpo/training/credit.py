@@ -77,7 +77,7 @@ def shaped_reward(completion: Completion, config: Config) -> float:
     if config.loss.weights:
         weigh = part_weights(config)
         reward = sum(weigh(part) * value for part, value in completion.parts.items() if value is not None)
-    return reward - overlong_penalty(len(completion), config.max_new_tokens, config.loss.overlong)
+    return reward - overlong_penalty(completion.sequence_length, config.max_new_tokens, config.loss.overlong)
 
 
 def part_weights(config: Config) -> Callable[[str], float]:
@@ -132,7 +132,7 @@ def penalties(groups: Sequence[Group], config: Config) -> dict[str, float]:
     loss, found = config.loss, {}
     completions = [completion for group in groups for completion in group.completions]
     if loss.overlong:
-        taken = [overlong_penalty(len(c), config.max_new_tokens, loss.overlong) for c in completions]
+        taken = [overlong_penalty(c.sequence_length, config.max_new_tokens, loss.overlong) for c in completions]
         found["overlong_penalty"] = sum(taken) / len(taken)
     if loss.beta and loss.kl_in == "reward":
         found["kl_penalty"] = sum(loss.beta * float(kl_tokens(c, loss.kl).sum()) for c in completions) / len(
@@ -174,7 +174,7 @@ def _by_part(groups: Sequence[Group], config: Config, valid_PG: torch.Tensor) ->
         # A completion that timed out or crashed earns 0 in every part.
         missing = 0.0 if completion.why else None
         found = [completion.parts.get(name, missing) for name in names]
-        penalty = -overlong_penalty(len(completion), config.max_new_tokens, loss.overlong)
+        penalty = -overlong_penalty(completion.sequence_length, config.max_new_tokens, loss.overlong)
         return [np.nan if value is None else value for value in (*found, penalty if loss.overlong else None)]
 
     parts_PGK = _rewards([[row(completion) for completion in group.completions] for group in groups])
