@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from grpo.config import Episodes, Scoring
-from grpo.episodes.answers import Answers, Episode
+from grpo.episodes.answers import Answers
 from grpo.episodes.play import Episodes as Plays
 from grpo.episodes.play import Play
 from grpo.episodes.start import chosen_replier, start_answers
@@ -159,22 +159,13 @@ def test_what_is_refused(tmp_path: Path) -> None:
             chosen_replier(Episodes(tools=tools))
 
 
-def test_quick_calls_of_a_problem_share_a_request(answers: Answers) -> None:
-    """Each with its own answer, seed and fault; slow ones are asked one by one, so that all workers have some."""
-    turns = [call("multiply", a=number, b=2) for number in range(64)]
-    turns[5], turns[40] = call("behave", how="exit"), call("behave", how="dice")
-
-    def made(seconds: float) -> list[Call]:
-        answers.seconds = seconds
-        played = play_through(begin(answers, 64), [[turn, "done"] for turn in turns])
-        return [one for heard in played for one in calls_in(heard)]
-
-    requests = [Episode(ASKED, "key").request(turn) for turn in turns]
+def test_a_call_is_made_once(answers: Answers, tmp_path: Path) -> None:
+    """However quick calls are: one that was sent with others, and answered, would be made again when another one ends
+    the worker."""
+    note = tmp_path / "note"
+    turns = [call("behave", how=f"note {note}") for _ in range(64)]
+    turns[6] = turns[39] = call("behave", how="exit")
     answers.seconds = 1e-5
-    assert [len(each.texts) for each in answers._joined(requests)] == [8] * 8, "four for each of two workers"
-    quick, slow = made(1e-5), made(1.0)
-    assert answers.seconds < 1
-    assert quick == slow
-    products = [one.answer for one in quick if one.name == "multiply"]
-    assert products == [str(2 * number) for number in range(64) if number not in (5, 40)]
-    assert [one.fault for one in quick].count("crash") == 1
+    played = play_through(begin(answers, 64), [[turn, "done"] for turn in turns])
+    assert [one.answer for heard in played for one in calls_in(heard)].count("noted") == 62
+    assert len(note.read_text().splitlines()) == 62

@@ -59,7 +59,7 @@ def test_an_environment_answers_rewards_and_ends() -> None:
     assert (texts(lost), end(lost).parts) == (["higher", "higher", "stop"], {"Guess": 0.0})
     assert (texts(cut), end(cut).turn_rewards, end(cut).last) == (["higher", "turn_length"], (0.0, 0.0), None)
     [first] = play_through(begin(here(environments.Guess), [problem()]), [["cut"]], cut={"cut": "length"})
-    assert (end(first).parts, end(first).turn_rewards) == ({"Guess": 0.0}, (0.0,)), "as good as a wrong guess"
+    assert (end(first).parts, end(first).turn_rewards) == ({}, ()), "it has not been asked"
 
 
 def test_get_reward_is_called_however_an_episode_ends_and_so_is_close(tmp_path: Path) -> None:

@@ -291,3 +291,14 @@ def test_columns_that_reset_needs() -> None:
 
 def test_the_seed_follows_from_the_problem() -> None:
     assert seed_of(problem("a")) == seed_of(problem("a", level=1)) != seed_of(problem("b"))
+
+
+def test_a_class_of_tools_that_gives_no_reward_is_refused_where_nothing_else_does() -> None:
+    class Shell:
+        def reset(self) -> None: ...
+        def run(self, command: str) -> str: ...
+
+    with pytest.raises(GrpoError, match=r"^environment Shell: Shell has no method get_reward, so episodes earn"):
+        load_environment(Shell).check_rewards()
+    load_environment(environments.Guess).check_rewards()
+    load_environment(environments.IncrementEnv).check_rewards()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo.config import Episodes
-from grpo.episodes.answers import Answers
+from grpo.episodes.answers import Answers, Episode
 from grpo.errors import GrpoError
 from grpo.rollout.protocol import Ended
 from grpo.tasks import Task, load_task
@@ -115,6 +115,26 @@ def test_random_is_seeded_by_problem_sample_and_turn(answers: Answers) -> None:
     first, again = (play_through(begin(answers, [ASKED], group_size=2), scripts) for _ in range(2))
     assert [texts(one) for one in first] == [texts(one) for one in again]
     assert len({text for one in first for text in texts(one)[:2]}) == 4
+
+
+def test_quick_answers_to_a_problem_share_a_request(answers: Answers) -> None:
+    """Each with its own answer, seed and fault; slow ones are asked one by one, so that all workers have some."""
+    turns = [str(number) for number in range(64)]
+    turns[5], turns[40] = "exit", "dice"
+
+    def heard(seconds: float) -> list[Heard]:
+        answers.seconds = seconds
+        return play_through(begin(answers, [ASKED], group_size=64), [[turn, "42"] for turn in turns])
+
+    requests = [Episode(ASKED, "key").request(turn) for turn in turns]
+    answers.seconds = 1e-5
+    assert [len(each.texts) for each in answers._joined(requests)] == [8] * 8, "four for each of two workers"
+    quick, slow = heard(1e-5), heard(1.0)
+    assert answers.seconds < 1
+    assert [texts(one) for one in quick] == [texts(one) for one in slow]
+    assert [texts(quick[number])[0] for number in (0, 5, 63)] == ["10;", "stop", "163;"]
+    assert isinstance(quick[5][0], Ended)
+    assert quick[5][0].fault == "crash"
 
 
 def test_an_answer_that_is_no_text_stops_the_run(answers: Answers) -> None:

@@ -78,15 +78,31 @@ def test_faults_of_episodes_are_scored_and_counted() -> None:
 def test_an_environment_alone_gives_the_reward() -> None:
     """Accuracy is the task's verdict all the same, where it has one."""
     done = Completion("41", EMPTY, EMPTY, "stop", turns=("41",), parts={"Game": 0.5})
-    without = changed(done, parts={})
-    with Scorer(Arithmetic(), environment=True) as scorer:
-        [scored] = scorer.score([Group(ASKED, EMPTY, (done, without), 0)])
-        assert [(one.reward, one.parts) for one in scored.completions] == [(0.5, {"Game": 0.5}), (None, {})]
-        with pytest.raises(GrpoError, match="field reward: the environment gave no reward to any of 1 completions"):
-            scorer.score([Group(ASKED, EMPTY, (without,), 0)])
-    with Scorer(load_task(TALKATIVE), environment=True) as scorer:
+    with Scorer(load_task(TALKATIVE), environment="Game") as scorer:
         [scored] = scorer.score([Group(ASKED, EMPTY, (done,), 0)])
         assert (scored.completions[0].reward, scored.completions[0].correct) == (0.5, None)
-    with Scorer(Arithmetic(), "task", environment=True) as scorer:
+    with Scorer(Arithmetic(), "task", environment="Game") as scorer:
         [scored] = scorer.score([Group(ASKED, EMPTY, (changed(done, text="42"),), 0)])
         assert (scored.completions[0].reward, scored.completions[0].correct) == (1.5, True)
+
+
+def test_an_episode_without_a_reward_earned_0() -> None:
+    """Many environments reward nothing but the win, so a batch may have no reward at all. Where there are other
+    rewards, one that never gives any has no part in them."""
+    won = Completion("42", EMPTY, EMPTY, "stop", turns=("42",), parts={"Game": 0.5})
+    lost = changed(won, parts={})
+    broken = changed(lost, fault="failure", why="it was so")
+
+    def earned(scorer: Scorer, *completions: Completion) -> list[object]:
+        [scored] = scorer.score([Group(ASKED, EMPTY, completions, 0)])
+        return [(one.reward, one.parts) for one in scored.completions]
+
+    with Scorer(Arithmetic(), environment="Game") as scorer:
+        assert earned(scorer, won, lost, broken) == [(0.5, {"Game": 0.5}), (0.0, {"Game": 0.0}), (None, {})]
+        assert earned(scorer, lost, lost) == [(0.0, {"Game": 0.0})] * 2
+    with Scorer(Arithmetic(), "task", environment="Game") as scorer:
+        assert earned(scorer, won, lost) == [
+            (1.5, {"Game": 0.5, "correct": 1.0}),
+            (1.0, {"Game": 0.0, "correct": 1.0}),
+        ]
+        assert earned(scorer, lost) == [(1.0, {"correct": 1.0})]

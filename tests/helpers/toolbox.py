@@ -39,6 +39,10 @@ def behave(how: str) -> str:
     Args:
         how: In which way.
     """
+    if how.startswith("note "):
+        with open(how.removeprefix("note "), "a") as file:
+            file.write("called\n")
+        return "noted"
     if how == "sleep":
         time.sleep(3600)
     if how == "exit":

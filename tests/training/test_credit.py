@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grpo.config import Config, Critic
+from grpo.config import Config, Critic, Episodes
 from grpo.config.schema import Loss
 from grpo.errors import GrpoError
 from grpo.rewards import Scorer
@@ -86,6 +86,12 @@ def test_the_penalty_for_length() -> None:
     assert first_advantages(config(overlong=0.2), three) == [pytest.approx([0.5, 0.0, -0.5])]
     assert first_advantages(config(), three) == [[0.0, 0.0, 0.0]]
     assert credit([three], config(overlong=0.2))[1]["overlong_penalty"] == pytest.approx(0.5)
+    # max_new_tokens counts what an episode read, too: 5 tokens sampled and 3 read, 6 and 3, 7 and 3.
+    played = group(*(episode(turns, "r", reward=1.0) for turns in ("ab abc", "abc abc", "abcd abc")))
+    for loss in ({}, {"parts": "normalise"}):
+        assert first_advantages(config(overlong=0.2, **loss), played)[0][1] == pytest.approx(0.0)
+    assert first_advantages(config(overlong=0.2), played) == [pytest.approx([0.5, 0.0, -0.5])]
+    assert credit([played], config(overlong=0.2))[1]["overlong_penalty"] == pytest.approx(0.5)
 
 
 def test_kl_in_the_reward() -> None:
@@ -159,8 +165,8 @@ def test_a_task_without_steps_is_refused() -> None:
         GrpoError,
         match=r'"process" needs a task with the method steps, or turn_rewards for episodes; task plain has neither',
     ):
-        check_steps(Plain(), env="")  # type: ignore[arg-type]
-    check_steps(Plain(), env="maze.py:Maze")  # type: ignore[arg-type]
+        check_steps(Plain(), Episodes())  # type: ignore[arg-type]
+    check_steps(Plain(), Episodes(env="maze.py:Maze"))  # type: ignore[arg-type]
 
 
 def episode(turns: str, *read: str, reward: float | None = 0.0, rewards: tuple[float, ...] = ()) -> Completion:
@@ -196,7 +202,7 @@ class Turns:
 
 def test_a_task_rewards_turns() -> None:
     task, done = Turns(), episode("ab cde", "read", reward=1.0)
-    check_steps(task, env="")  # type: ignore[arg-type]
+    check_steps(task, Episodes(tools="t.py:add"))  # type: ignore[arg-type]
     [rewarded] = reward_turns(task, [group(done, completion(2))])  # type: ignore[arg-type]
     assert [c.steps for c in rewarded.completions] == [((1, 0.5), (4, 1.0)), ()]
     assert turn_rewards(rewarded.completions[0], turns_config()) == [0.5, 0.5]
@@ -209,11 +215,30 @@ def test_a_task_rewards_turns() -> None:
 
 
 def test_turns_without_rewards_have_no_process_credit() -> None:
-    with pytest.raises(GrpoError, match=r'field loss.credit: "process" needs rewards of turns, and no turn'):
-        score_steps(Arithmetic("easy"), [group(episode("a b", "read"))], decode=None)  # type: ignore[arg-type]
-    ended = replace(episode("a b", "read", reward=None), fault="crash")
-    [[same]] = [g.completions for g in score_steps(Arithmetic("easy"), [group(ended)], decode=None)]  # type: ignore[arg-type]
-    assert same is ended
+    class Answers(Arithmetic):
+        def reply(self, problem: Problem, turns: Sequence[str]) -> None: ...
+
+    for task, settings in ((Answers("easy"), Episodes()), (Arithmetic("easy"), Episodes(tools="t.py:add"))):
+        with pytest.raises(GrpoError, match=r'field loss.credit: "process" needs rewards of turns, and nothing gives'):
+            check_steps(task, settings)
+
+
+def test_with_process_credit_hanging_is_no_better_than_losing() -> None:
+    """The win rewards its second turn with 2; the two that lost or hung have no rewards of turns: 0, 0. The mean of six
+    is 1/3; the first turns get 0 − 1/3 + 2 − 1/3 and twice 0 − 2/3. An unscored one takes no part."""
+    won = episode("a b", "read", reward=2.0, rewards=(0.0, 2.0))
+    lost = episode("a b", "read", reward=0.0)
+    hung = replace(lost, fault="timeout")
+    broken = replace(lost, fault="failure", reward=None)
+    [scored] = score_steps(Arithmetic("easy"), [group(won, lost, hung, broken)], decode=None)  # type: ignore[arg-type]
+    [credited] = credit([scored], config(credit="process"))[0]
+    assert [c.advantages.tolist() for c in credited.completions] == [
+        pytest.approx([4 / 3, 5 / 3]),
+        *[pytest.approx([-2 / 3, -1 / 3])] * 2,
+        [0.0, 0.0],
+    ]
+    [faulty] = score_steps(Turns(), [group(hung, broken)], decode=None)  # type: ignore[arg-type]
+    assert [c.steps for c in faulty.completions] == [((0, 0.0), (1, 0.0)), ()], "the task does not reward their turns"
 
 
 def turns_config(**loss) -> Config:
@@ -250,8 +275,9 @@ def test_rewards_of_turns_add_up_to_the_reward() -> None:
     done = episode("a b c", "r", "s", reward=2.0, rewards=(0.25, 0.0, 0.5))
     assert turn_rewards(done, turns_config()) == [0.25, 0.0, 1.75]
     assert turn_rewards(episode("a b", "r", reward=1.0), turns_config()) == [0.0, 1.0]
-    # The length penalty is part of the reward: 9 of 10 tokens cost a half.
-    assert turn_rewards(episode("abcd abcde", "r", reward=1.0), turns_config(overlong=0.2)) == [0.0, 0.5]
+    # The length penalty is part of the reward. 9 tokens sampled and 3 read, with room for 16: half of the last half.
+    half = turns_config(max_new_tokens=16, overlong=0.5)
+    assert turn_rewards(episode("abcd abcde", "r", reward=1.0), half) == [0.0, 0.5]
 
 
 def test_completions_of_one_turn_get_twice_their_advantage() -> None:

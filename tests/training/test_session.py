@@ -103,6 +103,7 @@ def test_blocks_are_counted_beside_the_logits_of_the_rows_that_run(
     """4 × 4 completions of a step, or the problems of an evaluation: not both, and those not times the group size."""
     monkeypatch.setattr("grpo.rollout.builtin.Engine._can_use_graphs", lambda *_: True)
     monkeypatch.setattr("grpo.rollout.builtin.free_memory", lambda _: 10**8)
+    monkeypatch.setattr("grpo.training.preflight.trial", lambda *_: [])
     monkeypatch.setattr("grpo.training.preflight.check_agreement", lambda *_: None)
     session = Session.start(small(tmp_path, evaluation=Evaluation(every=0, problems=problems, probes=2)))
     with session.recorded():

@@ -72,8 +72,11 @@ class Replier(Reward, Protocol):
 
     schemas: Sequence[Mapping[str, Any]]
     """Those of the tools that the model may call."""
-    has_state: bool
-    """Whether its answers depend on what lives in a worker."""
+    part: str
+    """Name of the rewards that it gives; empty: none."""
+    may_join: bool
+    """Whether one request may hold several turns: those after one that ends its worker are answered again, which must
+    not change anything."""
     reader: CallReader | None
     """Finds the calls in a turn, where there are tools; set by `Episodes`, in the trainer's process."""
 
@@ -147,7 +150,7 @@ class Answers:
         assert self.workers is not None
         few = len(requests) // (REQUESTS_PER_WORKER * self.workers.limits.workers)
         size = int(min(MAX_ROWS, few, SECONDS_OF_REQUEST // max(self.seconds, 1e-9)))
-        if self.replier.has_state or size < 2:
+        if not self.replier.may_join or size < 2:
             return requests
         of_problems = (list(each) for _, each in groupby(requests, key=lambda request: request.problem.id))
         parts = [each[i : i + size] for each in of_problems for i in range(0, len(each), size)]

@@ -43,13 +43,14 @@ class EnvironmentReplies:
 
     batched = False
     required: tuple[str, ...] = ()
-    has_state = True
+    may_join = False
 
     def __init__(self, env: str | type | Callable[..., Any], max_calls: int = 0):
         """`max_calls`: most tool calls of an episode; 0: no limit."""
         self.env, self.max_calls = env, max_calls
         self.load()
         self.name = self.kind.title
+        self.part = self.kind.name
         self.schemas: Sequence[Mapping[str, Any]] = schemas_of(self.kind)
         self.reader: CallReader | None = None
         """Finds the calls in a turn."""
@@ -124,16 +125,13 @@ class EnvironmentReplies:
             failed = _failed(outcome)
             return replace(ended, fault=failed.fault, why=failed.why)
         last = None if text is None else Observation(episode.tokens, NOTHING, text)
-        # Before the first step none can give a reward. Left unscored, a first turn that is cut would cost nothing.
-        unplayed = not (episode.played or self.kind.tools or self.kind.messages)
-        parts = outcome.parts or ({self.kind.name: 0.0} if unplayed else {})
-        if not parts:
+        if not outcome.parts:
             return replace(ended, last=last)
         # A turn without an answer was cut, or called nothing. The reward of the end is earned by the last turn.
-        [total] = parts.values()
+        [total] = outcome.parts.values()
         rewards = [*episode.rewards, *[0.0] * (len(episode.turns) - len(episode.rewards))]
         rewards[-1] += (total or 0.0) - sum(episode.rewards)
-        return replace(ended, last=last, parts=parts, turn_rewards=tuple(rewards))
+        return replace(ended, last=last, parts=outcome.parts, turn_rewards=tuple(rewards))
 
     def _calls(self, episode: Episode) -> tuple[Sequence[Asked], str]:
         """(the calls of the last turn; its text without them)"""

@@ -86,6 +86,7 @@ class Kind:
     """Columns that the data must have."""
     repeatable: bool = True
     """Whether the same turns give the same answers, so that a lost episode can be played again."""
+    may_reward: bool = True
     messages: bool = False
     """Whether it is an agent with a loop of its own (loop.py): its texts are JSON of messages."""
 
@@ -111,7 +112,8 @@ class Kind:
                 f"{title}: {name} has neither a method step(text) nor other public methods, which would be tools; add "
                 "one of them"
             )
-        return cls(title, name, lambda: Played(env()), tuple(tools.values()), required, repeatable)
+        may_reward = hasattr(env, "get_reward")
+        return cls(title, name, lambda: Played(env()), tuple(tools.values()), required, repeatable, may_reward)
 
     def check_columns(self, problems: Iterable[Problem]) -> None:
         """Raises GrpoError where `reset` takes a column that no problem has."""
@@ -121,6 +123,14 @@ class Kind:
             raise GrpoError(
                 f"{self.title}: reset takes {unknown[0]!r}, which is not a column of the data; {columns}; rename the "
                 "parameter, or give it a default"
+            )
+
+    def check_rewards(self) -> None:
+        """Raises GrpoError where it cannot give a reward, and nothing else does."""
+        if not self.may_reward:
+            raise GrpoError(
+                f"{self.title}: {self.name} has no method get_reward, so episodes earn nothing; add it, or name a "
+                "reward with --reward, such as task"
             )
 
 

@@ -83,7 +83,7 @@ class Pending:
         def scored(number: int, group: Group) -> Group:
             completions = [
                 _scored(done, rewards, [by_group[number][row] for by_group in outcomes], has_verdict)
-                for row, done in enumerate(group.completions)
+                for row, done in enumerate(self._rewarded(group))
             ]
             for row, done in enumerate(completions):
                 if done.reward is not None and abs(done.reward) > LARGEST:
@@ -91,18 +91,18 @@ class Pending:
                     raise GrpoError(f"{titles}, {_named(group, row)}: the weighted sum is {done.reward:g}; {TOO_LARGE}")
             return replace(group, completions=tuple(completions))
 
-        groups = [scored(number, group) for number, group in enumerate(self.groups)]
-        self._refuse_no_reward(groups)
-        return groups
+        return [scored(number, group) for number, group in enumerate(self.groups)]
 
-    def _refuse_no_reward(self, groups: Sequence[Group]) -> None:
-        """Where environments alone give rewards, one of them must."""
-        done = [done for group in groups for done in group.completions if not done.fault]
-        if done and not self.scorer.specs and all(one.reward is None for one in done):
-            raise GrpoError(
-                f"field reward: the environment gave no reward to any of {len(done)} completions; let it give one, or "
-                "name a reward with --reward, such as task"
-            )
+    def _rewarded(self, group: Group) -> Sequence[Completion]:
+        """An episode that its environment gave no reward earned 0, where environments alone give rewards, or another
+        one of the group got one: many reward nothing but the win."""
+        name = self.scorer.environment
+        if self.scorer.specs and not any(name in done.parts for done in group.completions):
+            return group.completions
+        return [
+            done if done.fault or name in done.parts else changed(done, parts={**done.parts, name: 0.0})
+            for done in group.completions
+        ]
 
     def _count_episodes(self) -> None:
         """Counts the episodes whose environment went wrong."""

@@ -70,14 +70,14 @@ class Scorer:
         functions: Mapping[str, Callable[..., Any]] | None = None,
         state: TrainerState | None = None,
         *,
-        environment: bool = False,
+        environment: str = "",
     ):
         """`functions`: those that `reward` names as `python:NAME`. `state`: the state of the run that they are given as
-        `trainer_state`. `environment`: completions come with the rewards of an environment, to which those of `reward`
-        are added; if that is empty, there are no others."""
+        `trainer_state`. `environment`: name of the rewards that completions bring from their environment, to which
+        those of `reward` are added; if that is empty, there are no others."""
         self.task, self.scoring, self.device = task, scoring or Scoring(), device
         self.state = state or TrainerState()
-        self.functions = functions or {}
+        self.functions, self.environment = functions or {}, environment
         self.specs = parse(reward) or ([] if environment else [Spec("task", "", 1.0)])
         _refuse_duplicate_names(self.specs)
         self.rewards_task = any(spec.source == "task" for spec in self.specs)

@@ -11,17 +11,24 @@ from typing import Any
 
 import numpy as np
 
+from grpo.config import Episodes
 from grpo.errors import GrpoError
-from grpo.tasks.protocol import HasSteps, HasTurnRewards, Task
+from grpo.tasks.protocol import HasReplies, HasSteps, HasTurnRewards, Task
 from grpo.types import Completion, Group, Problem, changed
 
 Decode = Callable[[list[np.ndarray]], list[str]]
 
 
-def check_steps(task: Task, env: str) -> None:
-    """Raises GrpoError where nothing could reward steps. An environment may reward its turns."""
-    if not env and not isinstance(task, HasTurnRewards):
-        step_marks(task)
+def check_steps(task: Task, episodes: Episodes) -> None:
+    """Raises GrpoError where nothing could reward steps, or the turns of episodes. An environment may reward them."""
+    if episodes.env or isinstance(task, HasTurnRewards):
+        return
+    if episodes.tools or isinstance(task, HasReplies):
+        raise GrpoError(
+            'field loss.credit: "process" needs rewards of turns, and nothing gives them; give the task the method '
+            'turn_rewards, or use "outcome"'
+        )
+    step_marks(task)
 
 
 def step_marks(task: Task) -> Callable[[Problem, str], Sequence[tuple[int, float]]]:
@@ -39,20 +46,21 @@ def score_steps(task: Task, groups: Sequence[Group], decode: Decode) -> list[Gro
 
     def with_steps(group: Group, completion: Completion) -> Completion:
         if completion.turns:
-            return completion
+            return _with_every_turn(completion)
         marked = step_marks(task)(group.problem, completion.text)
         rewards = checked([reward for _, reward in marked], "step", task, group.problem)
         places = last_tokens(completion, [end for end, _ in marked], decode)
         return changed(completion, steps=tuple(zip(places, rewards, strict=True)))
 
-    groups = _each(reward_turns(task, groups), with_steps)
-    episodes = [done for group in groups for done in group.completions if done.turns]
-    if episodes and not any(done.steps or done.fault for done in episodes):
-        raise GrpoError(
-            'field loss.credit: "process" needs rewards of turns, and no turn of this step has one; give the task the '
-            'method turn_rewards, let the environment reward its steps, or use "outcome"'
-        )
-    return groups
+    return _each(reward_turns(task, groups), with_steps)
+
+
+def _with_every_turn(episode: Completion) -> Completion:
+    """The turns of an episode that was scored without any reward of a turn earned 0, as those of one that was lost or
+    hung: left out, losing without a word would cost nothing."""
+    if episode.steps or episode.reward is None:
+        return episode
+    return changed(episode, steps=tuple((end - 1, 0.0) for end in episode.turn_ends))
 
 
 def reward_turns(task: Task, groups: Sequence[Group]) -> list[Group]:
@@ -61,7 +69,7 @@ def reward_turns(task: Task, groups: Sequence[Group]) -> list[Group]:
         return list(groups)
 
     def with_rewards(group: Group, completion: Completion) -> Completion:
-        if not completion.turns:
+        if not completion.turns or completion.fault:
             return completion
         given = task.turn_rewards(group.problem, completion.turns)
         rewards = checked(given, "turn", task, group.problem)

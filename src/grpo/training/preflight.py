@@ -27,7 +27,7 @@ from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Episodes, Sampling
 from grpo.rollout.schedule import Room, Schedule
 from grpo.tasks.protocol import HasProblems, Task, assumptions_of
-from grpo.types import Problem
+from grpo.types import Group, Problem
 
 MAX_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
 """Largest mean |sampler logp − trainer logp| at which sampler and trainer count as the same policy."""
@@ -63,16 +63,18 @@ def preflight(
         check_golds(eval_scorer, heldout[: config.evaluation.problems], world)
     drawn = problems[-2:]
     if engine.episodes:  # an environment adds to the prompts, or makes them
-        problems = begun(engine.episodes, problems[-config.prompts_per_step :], config.max_new_tokens)
+        first = problems[-config.prompts_per_step :]
+        problems = world.gather(begun(engine.episodes, world.mine(first), config.max_new_tokens))
         every = [*filter(lambda problem: problem.prompt, every), *problems]
     check_vocabulary(policy)
     longest = check_lengths(policy, every, config.max_new_tokens)
-    check_agreement(config, policy, drawn, engine.episodes)
+    played = trial(config, policy, drawn, engine.episodes)
+    check_agreement(config, policy, played)
     work = replace(Work.of(config, longest), heldout=min(len(heldout), config.evaluation.problems)).share(world.size)
     engine.measure(work.rows, longest, Sampling(seed=0, temperature=1.0, max_new_tokens=config.max_new_tokens))
     if engine.cache_blocks:  # refused now, and not when the prompt is drawn
         Schedule([longest], 1, config.max_new_tokens, Room(engine.cache_blocks, rows=1))
-    assumptions = [*model_assumptions(policy, problems), *assumptions_of(task)]
+    assumptions = [*model_assumptions(policy, problems), *assumptions_of(task), *reward_assumptions(scorer, played)]
     assumptions += dict.fromkeys((*scorer.assumptions, *eval_scorer.assumptions))
     if len(heldout) < config.evaluation.problems:
         assumptions.append(
@@ -308,9 +310,9 @@ def predicted_memory(
     )
 
 
-def check_agreement(config: Config, policy: Policy, problems: list[Problem], episodes: Episodes | None = None) -> None:
-    """Compare the log-probabilities of sampler and trainer on a few completions: a gap would falsify every ratio.
-    Episodes are played, with room for an observation; refuses a run in which each of them goes wrong."""
+def trial(config: Config, policy: Policy, problems: list[Problem], episodes: Episodes | None) -> list[Group]:
+    """A few completions. Episodes are played, with room for an observation; refuses a run in which each of them goes
+    wrong."""
     sampling = Sampling(
         seed=config.seed,
         temperature=config.temperature,
@@ -325,6 +327,22 @@ def check_agreement(config: Config, policy: Policy, problems: list[Problem], epi
             f"episodes: each of {len(played)} trial episodes went wrong, the first with {first.fault}: "
             f"{error_line(first.why)}; fix it"
         )
+    return groups
+
+
+def reward_assumptions(scorer: Scorer, played: Sequence[Group]) -> list[str]:
+    """Where environments alone give rewards, and none of the trial episodes got one."""
+    episodes = [done for group in played for done in group.completions]
+    if scorer.specs or any(done.parts for done in episodes):
+        return []
+    return [
+        f"{scorer.environment} gave no reward to any of {len(episodes)} trial episodes, and an episode without one "
+        "earns 0; if it never gives any, name a reward (--reward, such as task)"
+    ]
+
+
+def check_agreement(config: Config, policy: Policy, groups: Sequence[Group]) -> None:
+    """Compare the log-probabilities of sampler and trainer on a few completions: a gap would falsify every ratio."""
     gaps = []
     with torch.no_grad():
         for batch in pack(

@@ -16,6 +16,7 @@ from grpo.config.rules import unused_in_episodes, warnings
 from grpo.config.schema import resolve
 from grpo.distributed.world import ALONE, World
 from grpo.episodes.answers import Answers
+from grpo.episodes.environment_replies import EnvironmentReplies
 from grpo.episodes.play import Episodes
 from grpo.episodes.start import chosen_replier, start_answers
 from grpo.errors import GrpoError
@@ -81,14 +82,15 @@ class Session(TrainingRun):
             device = pick_device(config.system)
             state = TrainerState.of(config, training_rows(task), world)
             scoring = share_of_rank(config.scoring, world)
-            make = partial(
-                Scorer, task, scoring=scoring, device=device, state=state, environment=bool(config.episodes.env)
-            )
+            environment = replier.part if replier else ""
+            make = partial(Scorer, task, scoring=scoring, device=device, state=state, environment=environment)
             scorer = eval_scorer = undo.enter_context(make(config.reward, functions=inputs.functions))
             if rewards := config.evaluation.reward:
                 eval_scorer = undo.enter_context(make(rewards, functions=inputs.eval_functions))
             for each in (scorer, eval_scorer):
                 each.check_requirements()
+            if isinstance(replier, EnvironmentReplies) and not scorer.specs:
+                replier.kind.check_rewards()
             if answers := start_answers(config.episodes, scoring, task, replier):
                 undo.enter_context(answers)
             prints = fingerprints(config, task, inputs)
@@ -236,7 +238,7 @@ def prepare(
     device = pick_device(config.system)
     sizes = check_memory(config, scorer.task, torch.device(device), world, episodes=answers is not None)
     if config.loss.credit == "process":
-        check_steps(scorer.task, config.episodes.env)
+        check_steps(scorer.task, config.episodes)
     networks = load_networks(config, checkpoint, world, sizes.shard)
     policy = networks.policy
     kept = world.from_first(lambda: Kept.of(run, config, world.size))

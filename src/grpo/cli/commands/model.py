@@ -103,9 +103,7 @@ def find_scorer(
     from grpo.tasks import load_task
 
     scoring = share_of_rank(from_dict(Scoring, settings.get("scoring", {})), world)
-    make = partial(
-        Scorer, scoring=scoring, device=device, environment=bool(episode_settings(options.episodes, settings).env)
-    )
+    make = partial(Scorer, scoring=scoring, device=device, environment=replier.part if replier else "")
     load_with = partial(
         load_task, model=model_path(options.model, options.runs), tools=replier.schemas if replier else ()
     )
