@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,20 @@ def test_a_task_answers_until_it_says_that_the_episode_is_over(where: str, reque
     assert isinstance(second, Observation)
     assert (first.after, second.after) == (2, 5), "tokens sampled before it: each turn's text and its end token"
     assert first.tokens.tolist() == POLICY.tokenizer("1a;")["input_ids"]
+
+
+def test_what_several_completions_read_is_encoded_once(here: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = begin(here, [ASKED, ASKED], group_size=2)
+    encode, encoded = play.maker.template.observation, []
+
+    def observation(problem: Problem, messages: Any, *, closed: bool = True) -> list[int]:
+        encoded.append(messages[0]["content"])
+        return encode(problem, messages, closed=closed)
+
+    monkeypatch.setattr(play.maker.template, "observation", observation)
+    heard = play_through(play, [["a", "42"], ["b", "42"], ["a", "42"], ["a", "42"]])
+    assert [texts(one)[0] for one in heard] == ["1a;", "1b;", "1a;", "1a;"]
+    assert sorted(encoded) == ["1a;", "1b;"]
 
 
 def test_limits(here: Answers) -> None:

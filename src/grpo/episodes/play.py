@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from grpo.config import Episodes as Settings
 from grpo.episodes.answers import Answer, Answers, Episode
 from grpo.episodes.opening import Opening
-from grpo.episodes.template import ConversationTemplate
+from grpo.episodes.template import ConversationTemplate, Message
 from grpo.episodes.tools import CallReader
 from grpo.errors import GrpoError
 from grpo.kill_points import ROUND, point
@@ -44,9 +45,12 @@ class Episodes:
         answers.replier.reader = CallReader(policy.tools, policy.tokenizer, prefix)
         self.waited = 0.0
         """Seconds that rollouts have waited for answers."""
+        self.read: dict[Any, list[int]] = {}
+        """Tokens of the observations of this rollout, by what they are made of."""
         self.mark = "" if self._unknown(self._encoded(MARK)) else MARK
 
     def begin(self, problems: Sequence[Problem], group_size: int, sampling: Sampling) -> Play:
+        self.read.clear()
         return Play(self, problems, group_size, sampling)
 
     def observation(self, episode: Episode, answer: Answer, *, closed: bool = True) -> Observation:
@@ -59,7 +63,7 @@ class Episodes:
             texts = [cut(text, length, self.mark) for text in whole]
             calls = () if isinstance(answer, str) else tuple(map(_answered, answer, texts))
             messages = self.template.tool_messages(calls) if calls else [{"role": "user", "content": texts[0]}]
-            tokens = self.template.observation(episode.begun or episode.problem, messages, closed=closed)
+            tokens = self._read(episode.begun or episode.problem, messages, closed)
             if len(tokens) <= most:
                 break
             longest = max(map(len, texts))
@@ -75,6 +79,13 @@ class Episodes:
                 f"part of the answer {texts[0][:40]!r}; answer in characters that it has, or use another model"
             )
         return Observation(episode.tokens, np.array(tokens, dtype=np.int64), "\n".join(texts), calls)
+
+    def _read(self, problem: Problem, messages: Sequence[Message], closed: bool) -> list[int]:
+        """The tokens of an observation. Completions often read the same, and rendering it is most of the work."""
+        key = (bool(problem.messages), closed, *(tuple(message.items()) for message in messages))
+        if key not in self.read:
+            self.read[key] = self.template.observation(problem, messages, closed=closed)
+        return self.read[key]
 
     def _encoded(self, text: str) -> list[int]:
         tokens: list[int] = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]

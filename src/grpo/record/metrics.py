@@ -250,8 +250,8 @@ METRICS: dict[str, Metric] = {
     **{f"{name}{SUFFIX}": Metric(trait.definition, SHARE, trait.healthy) for name, trait in TRAITS.items()},
     **EPISODE_METRICS,
     "observation_wait": Metric(
-        "Seconds of the step that sampling waited for tools, the task or environments to answer; with several ranks, "
-        "those of the rank that waited longest.",
+        "Seconds of the step that sampling waited for tools, the task or environments to answer, without the time that "
+        "it takes to make tokens of the answers; with several ranks, those of the rank that waited longest.",
         "seconds",
         "Small beside the seconds of the rollout; if not, make the tools faster or raise scoring.workers.",
     ),
