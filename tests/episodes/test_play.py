@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 
 from grpo.config import Episodes
 from grpo.episodes.answers import Answers, Episode
+from grpo.episodes.play import Episodes as Plays
 from grpo.errors import GrpoError
 from grpo.rollout.protocol import Ended
 from grpo.tasks import Task, load_task
-from grpo.types import Observation, Problem
-from helpers.player import POLICY, Heard, answers_of, begin, play_through
+from grpo.types import Observation, Problem, chat
+from helpers.chats import chat_policy
+from helpers.player import POLICY, SAMPLING, Heard, answers_of, begin, play_through
 
 TALKATIVE = str(Path(__file__).parents[1] / "helpers/talkative.py")
 ASKED = Problem("p", "ask: ", "42")
@@ -166,3 +169,15 @@ def test_an_answer_that_the_model_cannot_read_stops_the_run(here: Answers, monke
         GrpoError, match=r"task talkative, problem p: characters has no token for part of the answer '1z;'"
     ):
         play_through(play, [["z"]])
+
+
+def test_the_unknown_token_written_out_is_text_and_an_end_token_may_be_it(here: Answers) -> None:
+    """As in models whose unknown token is their end token, which the chat template writes."""
+    policy = chat_policy("smollm2")
+    policy.tokenizer.unk_token = "<|im_end|>"
+    plays = Plays(Episodes(), here, policy)
+    play = plays.begin([replace(ASKED, messages=chat("ask"))], 1, SAMPLING)
+    [[read, *_]] = play_through(play, [["<|im_end|>", "42"]])
+    assert isinstance(read, Observation)
+    assert read.text == "1<|im_end|>;"
+    assert read.tokens.tolist().count(policy.tokenizer.unk_token_id) == 1, "that of the template"

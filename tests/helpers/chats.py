@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,10 +31,11 @@ def template_text(name: str) -> str:
     return (Path(pytest.importorskip("trl").__file__).parent / f"chat_templates/{name}.jinja").read_text()
 
 
-def chat_tokenizer(name: str, end: str = "") -> Any:
-    """A token for each byte, and the special tokens of the template."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={each: i for i, each in enumerate(alphabet)}, merges=[]))
+def chat_tokenizer(name: str, end: str = "", merges: Sequence[str] = ()) -> Any:
+    """A token for each byte and each of the `merges`, such as "o t", and the special tokens of the template."""
+    words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(merge.replace(" ", "") for merge in merges)]
+    pairs = [(left, right) for left, right in map(str.split, merges)]
+    made = Tokenizer(models.BPE(vocab={each: i for i, each in enumerate(words)}, merges=pairs))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(

@@ -52,7 +52,9 @@ class CharacterTokenizer:
     eos_token_id = 1
     chat_template = None
 
-    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+    def __call__(
+        self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = False
+    ) -> dict[str, list[int]]:
         return {"input_ids": [2 + ord(character) % 46 for character in text]}
 
     def convert_ids_to_tokens(self, tokens: list[int]) -> list[str]:

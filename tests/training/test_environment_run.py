@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import grpo
+from grpo.episodes.environments import seed_of
 from grpo.errors import GrpoError
+from grpo.types import Problem
 from helpers.runs import small
 
 
@@ -37,6 +39,15 @@ class Different(Sums):
     def reset(self, **columns: Any) -> str:
         random.seed(os.urandom(8))
         return "1" + super().reset()
+
+
+class Unlucky(Sums):
+    """Cannot begin the first problem of the second step."""
+
+    def reset(self, seed: int) -> str:
+        if seed == seed_of(Problem("train/1/1/0", "", "")):
+            raise ConnectionError("no server")
+        return super().reset()
 
 
 class Broken(Sums):
@@ -74,6 +85,19 @@ def test_episodes_that_begin_differently_are_trained_on_what_they_read(tmp_path:
 
 
 def test_an_environment_that_cannot_begin_stops_the_run_before_it_is_made(tmp_path: Path) -> None:
-    with pytest.raises(GrpoError, match=r"environment Broken, problem train/1/0/0: reset failed: ConnectionError: no"):
+    message = r"episodes: each of 4 trial episodes went wrong, the first with failure: ConnectionError: no server"
+    with pytest.raises(GrpoError, match=message):
         grpo.train(small(tmp_path, steps=1), env=Broken)
     assert not [*tmp_path.glob("runs/*")]
+
+
+def test_an_environment_that_sometimes_cannot_begin_costs_these_episodes(tmp_path: Path) -> None:
+    """Also without a prompt of the data: nothing is left to read but a token that stands for it."""
+    config = small(tmp_path, steps=2, max_new_tokens=64, prompts_per_step=2, group_size=4)
+    with grpo.train(config, env=Unlucky) as run:
+        rows = {step: run.completions(step) for step in (0, 1)}
+        failed = [row for row in rows[1] if "ConnectionError: no server" in row["why"]]
+        assert [row["reward"] for row in failed] == [None] * 4, "a whole group"
+        assert {row["group_index"] for row in failed} == {0}
+        assert all(row["reward"] is not None for step in rows for row in rows[step] if row not in failed)
+        assert [metrics["sampler_gap"] <= 1e-5 for metrics in run.metrics()] == [True, True]

@@ -183,10 +183,14 @@ def with_text(problem: Problem, text: str) -> Problem:
     >>> asked = with_text(Problem("p", "Count.", "", messages=chat("Count.")), " Up to 3.")
     >>> asked.prompt, asked.messages
     ('Count. Up to 3.', ({'role': 'user', 'content': 'Count. Up to 3.'},))
+    >>> parts = [{"type": "text", "text": "Count."}]
+    >>> with_text(Problem("p", "Count.", "", messages=chat(parts)), " Up to 3.").messages[0]["content"][1:]
+    [{'type': 'text', 'text': ' Up to 3.'}]
     """
     messages = [dict(message) for message in problem.messages]
     for message in reversed(messages):
         if message["role"] == "user":
-            message["content"] += text
+            content = message["content"]
+            message["content"] = content + ([{"type": "text", "text": text}] if isinstance(content, list) else text)
             break
     return replace(problem, prompt=problem.prompt + text, messages=tuple(messages)) if text else problem

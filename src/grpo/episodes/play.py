@@ -21,7 +21,6 @@ from grpo.episodes.tools import CallReader
 from grpo.errors import GrpoError
 from grpo.kill_points import ROUND, point
 from grpo.model.policy import Policy
-from grpo.rewards import error_line
 from grpo.rewards.pool.invoke import Outcome, Request
 from grpo.rollout.protocol import Ended, Sampling, Turn
 from grpo.types import Call, Observation, Problem
@@ -47,7 +46,7 @@ class Episodes:
         """Seconds that rollouts have waited for answers."""
         self.read: dict[Any, list[int]] = {}
         """Tokens of the observations of this rollout, by what they are made of."""
-        self.mark = "" if self._unknown(self._encoded(MARK)) else MARK
+        self.mark = "" if self.is_unknown(self.template.encode_plain(MARK)) else MARK
 
     def begin(self, problems: Sequence[Problem], group_size: int, sampling: Sampling) -> Play:
         self.read.clear()
@@ -73,7 +72,8 @@ class Episodes:
                     f"observation, and {most} are allowed; raise it"
                 )
             length = min(longest - 1, longest * most // len(tokens))
-        if self._unknown(tokens):
+        # The template's own tokens may be the unknown one: in some models it is the end token.
+        if self.is_unknown(tokens) and any(self.is_unknown(self.template.encode_plain(text)) for text in texts):
             raise GrpoError(
                 f"{self.answers.replier.name}, problem {episode.problem.label}: {self.policy.name} has no token for "
                 f"part of the answer {texts[0][:40]!r}; answer in characters that it has, or use another model"
@@ -87,11 +87,8 @@ class Episodes:
             self.read[key] = self.template.observation(problem, messages, closed=closed)
         return self.read[key]
 
-    def _encoded(self, text: str) -> list[int]:
-        tokens: list[int] = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return tokens
-
-    def _unknown(self, tokens: Sequence[int]) -> bool:
+    def is_unknown(self, tokens: Sequence[int]) -> bool:
+        """Whether one of them stands for what the model has no token for."""
         return getattr(self.policy.tokenizer, "unk_token_id", None) in tokens
 
 
@@ -118,11 +115,9 @@ class Play:
         self.openings = [
             Opening.of(problem, group, episodes.policy) for problem, group in zip(problems, groups, strict=True)
         ]
-        self._refuse_empty_prompts()
         self.problems: Sequence[Problem] = [opening.problem for opening in self.openings]
-        self.prompts: Mapping[int, np.ndarray] = {
-            p: each.prompt for p, each in enumerate(self.openings) if each.prompt is not None
-        }
+        shared = {p: each.prompt for p, each in enumerate(self.openings) if each.prompt is not None}
+        self.prompts: Mapping[int, np.ndarray] = {**shared, **self._stand_ins()}
 
     def _begin(self) -> list[Problem | None]:
         """The problem as each completion begins it; None where its episode cannot begin."""
@@ -137,13 +132,14 @@ class Play:
             begun.append(None if isinstance(problem, Ended) else problem)
         return begun
 
-    def _refuse_empty_prompts(self) -> None:
-        """Where an environment makes the prompts, and could not begin."""
-        for number, failed in self.failed.items():
-            opening = self.openings[number // self.group_size]
-            if opening.prompt is None and not self.maker.policy.prompt_tokens(opening.problem):
-                problem = opening.problem.label
-                raise GrpoError(f"{self.replier.name}, problem {problem}: reset failed: {error_line(failed.why)}")
+    def _stand_ins(self) -> dict[int, np.ndarray]:
+        """A token for each prompt that an environment was to make, where none of the group's could begin. What follows
+        it is never scored."""
+        policy = self.maker.policy
+        groups = range(0, len(self.episodes), self.group_size)
+        failed = [p for p, n in enumerate(groups) if all(n + i in self.failed for i in range(self.group_size))]
+        token = next(each for each in (*sorted(policy.end_tokens), 0, 1) if not self.maker.is_unknown([each]))
+        return {p: np.array([token]) for p in failed if not policy.prompt_tokens(self.problems[p])}
 
     def _wait(self, finish: Callable[[], list[Outcome]]) -> list[Outcome]:
         started = time.monotonic()

@@ -64,8 +64,8 @@ def start_answers(
     return answers
 
 
-def begun(episodes: Plays, problems: Sequence[Problem], max_new_tokens: int) -> list[Problem]:
-    """The problems with what an environment adds to their prompts."""
+def begun(episodes: Plays, problems: Sequence[Problem], max_new_tokens: int) -> list[Problem | None]:
+    """The problems with what an environment adds to their prompts; None: it was to make the prompt, and failed."""
     sampling = Sampling(seed=0, temperature=1.0, max_new_tokens=max_new_tokens, purpose="preflight")
     with closing(episodes.begin(problems, 1, sampling)) as play:
-        return list(play.problems)
+        return [None if p in play.prompts else problem for p, problem in enumerate(play.problems)]

@@ -20,6 +20,8 @@ THOUGHT: Message = {"role": "assistant", "content": "<think>\nSo.\n</think>\n\n2
 UNKNOWN = "unknown"
 """Name of the tool in the answer to a call that names none of them."""
 FILE = "--dataset.chat-template FILE"
+FIRST_MARK = 0xF0000
+"""First of the characters for private use that can stand for special tokens in texts."""
 
 
 class ConversationTemplate:
@@ -34,6 +36,9 @@ class ConversationTemplate:
         ends = self.tokenizer.convert_ids_to_tokens(sorted(policy.end_tokens))
         self.ends = [str(end) for end in ends]
         self._starts: dict[str, int] = {}
+        special = [str(each) for each in getattr(self.tokenizer, "added_tokens_decoder", {}).values() if each.special]
+        longest_first = sorted(special, key=len, reverse=True)
+        self.special = re.compile("|".join(map(re.escape, longest_first))) if special else None
 
     def observation(self, problem: Problem, messages: Sequence[Message], *, closed: bool = True) -> list[int]:
         """The tokens that the model reads after its turn, up to the start of its next one: all messages of one reply
@@ -42,10 +47,13 @@ class ConversationTemplate:
         `closed`: the turn ended with an end token. One that ended otherwise, with a stop string, is closed here.
         """
         if not is_chat(problem, self.tokenizer):
-            text = "".join(message["content"] for message in messages)
-            tokens: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-            return tokens
+            return self.encode_plain("".join(message["content"] for message in messages))
         return self._between(messages)[1 if closed else 0 :]
+
+    def encode_plain(self, text: str) -> list[int]:
+        """The tokens of a text in which no special token has a meaning."""
+        tokens: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        return tokens
 
     def tool_messages(self, calls: Sequence[Call]) -> list[Message]:
         """The answers of the calls of one turn: messages of role tool, or one of the user where the template has no
@@ -93,11 +101,43 @@ class ConversationTemplate:
         key = messages[0].get("name", "")
         if key not in self._starts:
             self._starts[key] = self._last_end(self._render(said))
-        rendered = self._render([*said, *messages], add_generation_prompt=True)
+        marked, marks = self._marked(messages)
+        rendered = self._render([*said, *marked], add_generation_prompt=True)
         # From the end token on: some tokenizers treat the first word, or white space after a special token, in their
         # own way.
-        tokens: list[int] = self.tokenizer(rendered[self._starts[key] :], add_special_tokens=False)["input_ids"]
-        return tokens
+        return self._encode_marked(rendered[self._starts[key] :], marks)
+
+    def _marked(self, messages: Sequence[Message]) -> tuple[Sequence[Message], dict[str, str]]:
+        """(the messages, with a mark for each special token that stands in a text; the token that each mark stands for)
+
+        Such a text, of a web page say, could otherwise end its message and begin another one, such as of the system.
+        """
+        texts = "".join(message["content"] for message in messages)
+        found = dict.fromkeys(self.special.findall(texts)) if self.special else {}
+        free = (chr(code) for code in range(FIRST_MARK, FIRST_MARK + 0xFFFE) if chr(code) not in texts)
+        marks = dict(zip(found, free, strict=False))
+        if not marks:
+            return messages, {}
+
+        def with_marks(text: str) -> str:
+            return self.special.sub(lambda match: marks[match[0]], text) if self.special else text
+
+        marked = [{**message, "content": with_marks(message["content"])} for message in messages]
+        return marked, {mark: token for token, mark in marks.items()}
+
+    def _encode_marked(self, rendered: str, marks: Mapping[str, str]) -> list[int]:
+        """Encodes each stretch between two special tokens of the template as plain text, if there are marks in it."""
+        if not (marks and self.special):
+            return self._encode(rendered)
+        tokens, done = [], 0
+        bounds = [0, *(place for match in self.special.finditer(rendered) for place in match.span()), len(rendered)]
+        for start, end in zip(bounds[::2], bounds[1::2], strict=True):
+            stretch = rendered[start:end]
+            if any(mark in stretch for mark in marks):
+                plain = self.encode_plain("".join(marks.get(character, character) for character in stretch))
+                tokens += self._encode(rendered[done:start]) + plain
+                done = end
+        return tokens + self._encode(rendered[done:])
 
     def _said(self, messages: Sequence[Message]) -> list[Message]:
         """A short conversation that these messages can follow. Some templates take a tool's name from its call."""

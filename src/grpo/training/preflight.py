@@ -64,7 +64,8 @@ def preflight(
     drawn = problems[-2:]
     if engine.episodes:  # an environment adds to the prompts, or makes them
         first = problems[-config.prompts_per_step :]
-        problems = world.gather(begun(engine.episodes, world.mine(first), config.max_new_tokens))
+        found = world.gather(begun(engine.episodes, world.mine(first), config.max_new_tokens))
+        problems = [problem for problem in found if problem]
         every = [*filter(lambda problem: problem.prompt, every), *problems]
     check_vocabulary(policy)
     longest = check_lengths(policy, every, config.max_new_tokens)
@@ -108,14 +109,14 @@ def check_vocabulary(policy: Policy) -> None:
 
 
 def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) -> int:
-    """Tokens of the longest prompt."""
+    """Tokens of the longest prompt; 1 where there are none, because no environment could begin."""
     lengths = [len(policy.prompt_tokens(problem)) for problem in problems]
     for problem, length in zip(problems, lengths, strict=True):
         if not length:
             raise GrpoError(f"problem {problem.label}: the prompt has no tokens; write a prompt")
     limit = getattr(policy.model.config, "max_position_embeddings", None)
     if not limit:
-        return max(lengths)
+        return max(lengths, default=1)
     room = limit - max_new_tokens
     long = [(problem.label, length) for problem, length in zip(problems, lengths, strict=True) if length > room]
     if long:
@@ -125,7 +126,7 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
             f"positions of {policy.name}; the first is problem {long[0][0]} with {long[0][1]} tokens; lower "
             f"max_new_tokens{leave_out}"
         )
-    return max(lengths)
+    return max(lengths, default=1)
 
 
 def check_disk(config: Config, policy: Policy, run_path: Path | None, episodes: bool = False) -> None:
