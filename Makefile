@@ -8,8 +8,9 @@ BIN    := $(VENV)/bin
 TRAIN  := $(VENV)/.ready-train
 DEV    := $(VENV)/.ready-dev
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# One test process per core, each with one torch thread (tests/conftest.py); idle ones take over waiting tests.
-PARALLEL := -n logical --maxprocesses 8 --dist worksteal
+# Three test processes on two cores, each with one torch thread (tests/conftest.py): many tests wait for processes that
+# they start. Idle ones take over waiting tests.
+PARALLEL = -n $$($(BIN)/python -c 'import os; print(min(8, 3 * os.cpu_count() // 2))') --dist worksteal
 
 .PHONY: install train test test-lab faults check clean
 
