@@ -138,7 +138,7 @@ class Completion:
     """float32 [L]: the sampler's log-probability of each token, at the sampling temperature."""
     finish: Finish
     turns: tuple[str, ...] = ()
-    """Text of each turn of an episode; `text` is the last of them. Empty where the completion is no episode."""
+    """Text of each turn of an episode; `text` is the last of them. Empty where the completion is not an episode."""
     observations: tuple[Observation, ...] = ()
     """What the episode read between its turns, in order."""
     fault: Fault = ""

@@ -29,7 +29,7 @@ def test_a_class_in_trl_s_form(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     rows.write_text("".join(json.dumps({"prompt": "Count.", "target": target}) + "\n" for target in (1, 2, 3)))
     found = checked(capsys, f"{FILE}:IncrementEnv", "--data", str(rows))
     assert found["tools"] == ["increment", "read"]
-    assert sorted((each["said"][0], each["reward"]) for each in found["episodes"]) == [
+    assert sorted((each["observations"][0], each["reward"]) for each in found["episodes"]) == [
         ("Increment the counter by 1.", 1.0),
         ("Increment the counter by 2.", 0.0),
         ("Increment the counter by 3.", 0.0),
@@ -83,7 +83,7 @@ def test_faults_and_rewards_of_turns(capsys: pytest.CaptureFixture[str], tmp_pat
     assert episode["why"].startswith("ValueError: no such luck (File ")
     rows.write_text(json.dumps({"prompt": "?", "form": "three", "seed": 1}) + "\n")
     [episode] = checked(capsys, f"{FILE}:Guess", "--data", str(rows))["episodes"]
-    assert (episode["turns"], episode["said"], episode["reward"]) == (["1"], ["", "found"], 1.0)
+    assert (episode["turns"], episode["observations"], episode["reward"]) == (["1"], ["", "found"], 1.0)
 
 
 @pytest.mark.parametrize(

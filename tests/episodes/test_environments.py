@@ -201,7 +201,7 @@ def test_an_episode_that_does_not_repeat_is_refused(unruly: Workers) -> None:
     assert other.step("exit").fault == "crash"
     outcome = lost.step("a")
     assert (outcome.fault, outcome.kept) == ("failure", False)
-    assert outcome.why.startswith("not repeatable: in reset it said '")
+    assert outcome.why.startswith("not repeatable: in reset it returned '")
     assert outcome.why.endswith(f"and before that '{heard}'")
 
 

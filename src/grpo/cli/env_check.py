@@ -34,8 +34,8 @@ MADE_UP: Mapping[str, Any] = {"integer": 1, "number": 1.5, "boolean": True, "arr
 @dataclass
 class EpisodeFindings:
     problem: str
-    said: list[str] = field(default_factory=list)
-    """After reset, and after each turn."""
+    observations: list[str] = field(default_factory=list)
+    """Texts from reset, and for each turn."""
     turns: list[str] = field(default_factory=list)
     rewards: list[float | None] = field(default_factory=list)
     """Of each turn."""
@@ -50,7 +50,7 @@ class EpisodeFindings:
     @property
     def course(self) -> tuple[Any, ...]:
         """What must be the same when it is played again."""
-        return self.said, self.rewards, self.reward, self.fault
+        return self.observations, self.rewards, self.reward, self.fault
 
 
 @dataclass
@@ -144,8 +144,8 @@ def play(workers: Workers, problem: Problem, turns: Sequence[str]) -> EpisodeFin
     """Plays until the environment ends the episode or no turns are left."""
     found = EpisodeFindings(problem.label)
 
-    def ask(said: Sequence[str]) -> Outcome:
-        history = History(f"check/0/{problem.id}/0", tuple(said), tuple(found.said))
+    def ask(turns: Sequence[str]) -> Outcome:
+        history = History(f"check/0/{problem.id}/0", tuple(turns), tuple(found.observations))
         started = time.perf_counter()
         [[[outcome]]] = workers.start([Request(problem, ("",), histories=(history,))])()
         found.seconds.append(time.perf_counter() - started)
@@ -153,7 +153,7 @@ def play(workers: Workers, problem: Problem, turns: Sequence[str]) -> EpisodeFin
             raise GrpoError(f"{workers.names[0]}, problem {problem.label}: {outcome.why}")
         found.fault, found.why = outcome.fault, error_line(outcome.why) if outcome.why else ""
         if outcome.extra:
-            found.said += [outcome.extra["text"] or ""] * (outcome.kept or outcome.extra["text"] is not None)
+            found.observations += [outcome.extra["text"] or ""] * (outcome.kept or outcome.extra["text"] is not None)
             found.close = outcome.extra.get("close", "")
         [found.reward] = outcome.parts.values() or [None]
         return outcome
@@ -172,7 +172,7 @@ def play(workers: Workers, problem: Problem, turns: Sequence[str]) -> EpisodeFin
 
 def difference(before: EpisodeFindings, again: EpisodeFindings) -> str:
     """Where two playings of an episode part."""
-    for i, (one, other) in enumerate(zip(before.said, again.said, strict=False)):
+    for i, (one, other) in enumerate(zip(before.observations, again.observations, strict=False)):
         if one != other:
             when = f"after turn {i}" if i else "in reset"
             return f"problem {before.problem}, {when}: {printable(one, 60)!r}, then {printable(other, 60)!r}"
@@ -219,8 +219,8 @@ def _episode_lines(episode: EpisodeFindings, *, calls: bool) -> Iterator[str]:
     turns = ["reset", *episode.turns]
     rewards = [None, *episode.rewards]
     for i, turn in enumerate(turns):
-        said = "" if i >= len(episode.said) else episode.said[i]
-        if calls and i and said:
-            said = "; ".join(each["answer"] for each in json.loads(said))
+        text = "" if i >= len(episode.observations) else episode.observations[i]
+        if calls and i and text:
+            text = "; ".join(each["answer"] for each in json.loads(text))
         reward = "" if rewards[i] is None else f"  reward {rewards[i]:.4g}"
-        yield f"  {printable(turn, 50):50}  {printable(said, 60)}{reward}"
+        yield f"  {printable(turn, 50):50}  {printable(text, 60)}{reward}"

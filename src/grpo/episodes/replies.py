@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TaskReplies:
-    """Answers with `reply` of a task, a function of the problem and of what the model said so far.
+    """Answers with `reply` of a task, a function of the problem and of the turns of the model so far.
 
     >>> class Counts:
     ...     name = "counts"

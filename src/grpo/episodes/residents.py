@@ -1,7 +1,7 @@
 """Environments in worker processes: each lives in one worker, from `reset` until its episode ends.
 
 Every request carries the episode's whole history. A worker that does not hold the episode, because the one that did has
-ended, plays it again and compares what it says with what the model has read.
+ended, plays it again and compares its texts with what the model has read.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class Resident:
     environment: Environment
     problem: Problem
     key: str
-    said: list[str] = field(default_factory=list)
-    """What it has said: after `reset`, and after each turn."""
+    observations: list[str] = field(default_factory=list)
+    """The texts it returned: from `reset`, and for each turn."""
     rewards: list[float] = field(default_factory=list)
     """Of its turns."""
 
     def begin(self) -> Step:
         seed_random(self.problem.id)
         text = self.environment.reset(self.problem, seed_of(self.problem))
-        return self._heard(Step(text))
+        return self._record(Step(text))
 
     def step(self, turn: str) -> Step:
-        seed_random(f"{self.key}/{len(self.said)}")
-        return self._heard(Step(*self.environment.step(turn)))
+        seed_random(f"{self.key}/{len(self.observations)}")
+        return self._record(Step(*self.environment.step(turn)))
 
-    def _heard(self, step: Step) -> Step:
-        self.said.append(step.text or "")
+    def _record(self, step: Step) -> Step:
+        self.observations.append(step.text or "")
         self.rewards += [] if step.reward is None else [step.reward]
         return step
 
@@ -58,13 +58,13 @@ class Resident:
         return sum(rewards) if rewards else None
 
     def play_again(self, turns: Sequence[str], observations: Sequence[str]) -> None:
-        """Raises NotRepeatableError where it says something else than the model has read."""
+        """Raises NotRepeatableError where a text differs from what the model has read."""
         for i, expected in enumerate(observations):
             step = self.begin() if i == 0 else self.step(turns[i - 1])
-            if self.said[-1] != expected or step.done:
+            if self.observations[-1] != expected or step.done:
                 when = f"after turn {i}" if i else "in reset"
                 raise NotRepeatableError(
-                    f"{when} it said {one_line(repr(self.said[-1]), 120)}, and before that "
+                    f"{when} it returned {one_line(repr(self.observations[-1]), 120)}, and before that "
                     f"{one_line(repr(expected), 120)}"
                 )
 
@@ -94,7 +94,7 @@ class Residents:
     def _episode(self, problem: Problem, history: History) -> Iterator[Resident]:
         """The episode of this history. It is closed if anything goes wrong."""
         resident = self.held.pop(history.key, None)
-        lost = resident is None or tuple(resident.said) != history.observations
+        lost = resident is None or tuple(resident.observations) != history.observations
         if lost and history.observations and not self.kind.repeatable:
             raise NotRepeatableError("its worker process ended, and the class says repeatable = False")
         if resident is None or lost:

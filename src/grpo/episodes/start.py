@@ -1,4 +1,4 @@
-"""Starts whoever answers in the episodes of a run: tools, an environment, or the task itself."""
+"""Chooses and starts the replier of a run: tools, an environment, or the task itself."""
 
 from __future__ import annotations
 

@@ -106,13 +106,13 @@ class CallReader:
         """The calls in order, and the text without them. Thinking is not searched."""
         if self.own_form:
             return self._parsed(text)
-        thought, _, said = text.rpartition("</think>")
+        thought, _, content = text.rpartition("</think>")
         if not thought and "<think>" in text:
             return [], text
-        found = MARKED.findall(said)
-        if not found and _is_bare_call(said):
-            return [self._decoded(said.strip())], ""
-        return [self._decoded(inner.strip()) for inner in found], MARKED.sub("", said).strip()
+        found = MARKED.findall(content)
+        if not found and _is_bare_call(content):
+            return [self._decoded(content.strip())], ""
+        return [self._decoded(inner.strip()) for inner in found], MARKED.sub("", content).strip()
 
     def checked(self, call: Any, written: str) -> Asked:
         """The call, with an error where it names no tool or its arguments do not fit."""

@@ -76,7 +76,7 @@ def turn_rows(step: int, index: int, group: Group) -> list[tuple[Any, ...]]:
 
 
 def turns(done: Completion) -> list[tuple[Any, ...]]:
-    """What an episode wrote and read, in order, as values in the order of SPOKEN; empty where it is no episode."""
+    """What an episode wrote and read, in order, as values in the order of SPOKEN; empty where it is not an episode."""
     if not done.turns:
         return []
     ends, rewards = done.turn_ends, {position + 1: reward for position, reward in done.steps}
@@ -122,7 +122,7 @@ def probe_rows(step: int, groups: Sequence[Group]) -> list[tuple[Any, ...]]:
     rows = []
     for index, group in enumerate(groups):
         samples = [
-            {"text": done.text, "reward": done.reward, "correct": done.correct, **_said(done)}
+            {"text": done.text, "reward": done.reward, "correct": done.correct, **_turns_kept(done)}
             for done in group.completions
         ]
         problem = group.problem
@@ -130,10 +130,10 @@ def probe_rows(step: int, groups: Sequence[Group]) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _said(done: Completion) -> dict[str, Any]:
-    """Who said what in an episode."""
-    said = [dict(zip(SPOKEN, spoken, strict=True)) for spoken in turns(done)]
-    return {"turns": [{name: row[name] for name in ("who", "text", "fault")} for row in said]} if said else {}
+def _turns_kept(done: Completion) -> dict[str, Any]:
+    """The turns and observations of an episode, for the record of a probe."""
+    rows = [dict(zip(SPOKEN, spoken, strict=True)) for spoken in turns(done)]
+    return {"turns": [{name: row[name] for name in ("who", "text", "fault")} for row in rows]} if rows else {}
 
 
 def decoded(column: str, value: Any) -> Any:

@@ -14,20 +14,20 @@ Messages = tuple[dict[str, Any], ...]
 
 def conversation(completion: Completion) -> Messages:
     """Turns of the model as messages of the assistant; between them those of tools, or of the user where a task or an
-    environment answered. Empty where the completion is no episode.
+    environment answered. Empty where the completion is not an episode.
 
     >>> import numpy as np
     >>> none = np.zeros(0, dtype=np.int64)
     >>> answer = Observation(5, none, "4042", calls=(Call("calculate", '{"expression": "47*86"}', "4042"),))
-    >>> said = Completion("4042", none, none, "stop", turns=("<tool_call>…", "4042"), observations=(answer,))
-    >>> [message["role"] for message in conversation(said)], conversation(said)[1]
+    >>> done = Completion("4042", none, none, "stop", turns=("<tool_call>…", "4042"), observations=(answer,))
+    >>> [message["role"] for message in conversation(done)], conversation(done)[1]
     (['assistant', 'tool', 'assistant'], {'role': 'tool', 'name': 'calculate', 'content': '4042'})
     """
     before = [seen for seen in completion.observations if not seen.after]
     between = completion.observations[len(before) :]
     opening = [message for seen in before for message in _read(seen)]
-    said = [message for turn, seen in zip_longest(completion.turns, between) for message in _turn(turn, seen)]
-    return (*opening, *said)
+    messages = [message for turn, seen in zip_longest(completion.turns, between) for message in _turn(turn, seen)]
+    return (*opening, *messages)
 
 
 def _turn(text: str, answer: Observation | None) -> Iterator[dict[str, Any]]:

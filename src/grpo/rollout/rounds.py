@@ -23,8 +23,8 @@ NOTHING = np.zeros(0, np.int64)
 
 
 @dataclass(eq=False)
-class Episode:
-    """A completion so far."""
+class OpenCompletion:
+    """The turns and observations of a completion so far."""
 
     turns: list[SampledTurn] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Rounds:
         """Sets the limits of all first turns, and what completions read before them."""
         self.play, self.schedule, self.decoding, self.reader = play, schedule, decoding, reader
         self.max_turn_tokens = max_turn_tokens or schedule.new_tokens
-        self.episodes = [Episode() for _ in schedule.time_N]
+        self.episodes = [OpenCompletion() for _ in schedule.time_N]
         self.asked: list[int] = []
         """Completions whose answer has not been collected."""
         opening = play.opening()
@@ -100,7 +100,7 @@ class Rounds:
     def completions(self, numbers: Sequence[int]) -> list[Completion]:
         return [self.episodes[n].completion() for n in numbers]
 
-    def _finish(self, episode: Episode) -> Literal["stop", "length", "turn_length"]:
+    def _finish(self, episode: OpenCompletion) -> Literal["stop", "length", "turn_length"]:
         if episode.turns[-1].stopped:
             return "stop"
         return "length" if len(episode.sequence) == self.schedule.new_tokens else "turn_length"

@@ -18,7 +18,7 @@ from grpo.types import Completion
 
 
 def spoken(done: Completion) -> list[dict[str, Any]]:
-    """The turns of an episode and its observations, in order, as the record has them; empty where it is no episode.
+    """The turns of an episode and its observations, in order, as the record has them; empty where it is not an episode.
 
     >>> import numpy as np
     >>> from grpo.types import Call, Observation
@@ -41,7 +41,7 @@ def in_one_line(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def ending(done: Completion) -> str:
-    """How many turns an episode took, and why it ended; empty where it is no episode."""
+    """How many turns an episode took, and why it ended; empty where it is not an episode."""
     if not done.turns:
         return ""
     count = f"{len(done.turns)} {'turn' if len(done.turns) == 1 else 'turns'}"

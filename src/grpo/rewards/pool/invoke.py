@@ -71,7 +71,7 @@ class Request:
         )
 
     def conversation(self, row: int) -> tuple[Mapping[str, Any], ...]:
-        """Empty where the completion is no episode."""
+        """Empty where the completion is not an episode."""
         return self.conversations[row] if self.conversations else ()
 
     @property
