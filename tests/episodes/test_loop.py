@@ -274,9 +274,9 @@ def test_a_lost_agent_is_played_again() -> None:
     episode = Episode(PROBLEM, "train/0/p/0")
     first.began(episode, *first(first.begin(episode)))
     episode.turns += (call(6, 7),)
-    first.hear(episode, first(*first.ask(episode)))
+    first.answer_of(episode, first(*first.ask(episode)))
     episode.turns += ("41",)
-    assert second.hear(episode, second(*second.ask(episode))) == "Sure?"
+    assert second.answer_of(episode, second(*second.ask(episode))) == "Sure?"
     for replies in (first, second):
         [held] = replies.residents.held.values()
         held.environment.close()

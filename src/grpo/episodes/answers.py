@@ -68,7 +68,9 @@ class Episode:
 
 class Replier(Reward, Protocol):
     """A task, tools or an environment. It is called in worker processes, as a reward is; its other methods run in the
-    trainer's process."""
+    trainer's process, for each episode in this order: `begin` and `began`; for each turn that was not cut `ask` and
+    `answer_of`; `end` and `last`. Of each pair the first makes requests, and the second reads their outcomes. `began`
+    and `last` are called only where there was a request."""
 
     schemas: Sequence[Mapping[str, Any]]
     """Those of the tools that the model may call."""
@@ -92,7 +94,7 @@ class Replier(Reward, Protocol):
         """Requests of one row each, for the episode's last turn, which was not cut."""
         ...
 
-    def hear(self, episode: Episode, outcomes: Sequence[Outcome]) -> Answer | Ended:
+    def answer_of(self, episode: Episode, outcomes: Sequence[Outcome]) -> Answer | Ended:
         """The answer, from the outcomes of the requests."""
         ...
 

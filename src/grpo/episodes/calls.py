@@ -66,7 +66,7 @@ class ToolCalls:
         made = [json.dumps({"name": call.name, "arguments": call.arguments}) for call in asked if not call.error]
         return [episode.request(call, f"/{number}") for number, call in enumerate(made)]
 
-    def hear(self, episode: Episode, outcomes: Sequence[Outcome]) -> Answer | Ended:
+    def answer_of(self, episode: Episode, outcomes: Sequence[Outcome]) -> Answer | Ended:
         found = iter(outcomes)
         return tuple(
             Call(call.name, call.written, call.error, "error") if call.error else _made(call, next(found))

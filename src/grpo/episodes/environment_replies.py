@@ -33,10 +33,10 @@ class EnvironmentReplies:
     >>> replies.began(episode, *replies(replies.begin(episode))).prompt
     'Play. Guess.'
     >>> episode.turns += ("3",)
-    >>> replies.hear(episode, replies(*replies.ask(episode)))
+    >>> replies.answer_of(episode, replies(*replies.ask(episode)))
     'higher'
     >>> episode.turns += ("7",)
-    >>> ended = replies.hear(episode, replies(*replies.ask(episode)))
+    >>> ended = replies.answer_of(episode, replies(*replies.ask(episode)))
     >>> ended.finish, ended.parts, ended.turn_rewards, ended.last.text
     ('stop', {'Guess': 1.0}, (0.0, 1.0), 'found')
     """
@@ -93,7 +93,7 @@ class EnvironmentReplies:
         episode.played += (turn,)
         return [self._request(episode)]
 
-    def hear(self, episode: Episode, outcomes: Sequence[Outcome]) -> Answer | Ended:
+    def answer_of(self, episode: Episode, outcomes: Sequence[Outcome]) -> Answer | Ended:
         refuse_mistakes(self.name, episode, outcomes)
         [outcome] = outcomes
         if outcome.fault:

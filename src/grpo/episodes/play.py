@@ -1,4 +1,4 @@
-"""Plays episodes: hands the turns of a rollout to whoever answers them, and turns answers into observations.
+"""Plays episodes: sends the turns of a rollout to the replier, and turns its answers into observations.
 
 The engine samples turns and calls `Play`. A round is over when every turn has been answered, so what a completion reads
 never depends on who answered first.
@@ -180,8 +180,8 @@ class Play:
         for counts, wait in self.asked:
             outcomes = iter(self._wait(wait))
             for completion, count in counts.items():
-                heard = [next(outcomes) for _ in range(count)]
-                found[completion] = self._next(self.episodes[completion], heard, room[completion])
+                own = [next(outcomes) for _ in range(count)]
+                found[completion] = self._next(self.episodes[completion], own, room[completion])
         self.ended, self.asked = {}, []
         point(ROUND)
         return {**found, **self._last({n: end for n, end in found.items() if isinstance(end, Ended)})}
@@ -191,15 +191,17 @@ class Play:
         asked = {n: self.replier.end(self.episodes[n], end) for n, end in ended.items()}
         requests = {n: request for n, request in asked.items() if request}
         outcomes = self._wait(self.maker.answers.start([*requests.values()])) if requests else []
-        heard = zip(requests, outcomes, strict=True)
-        return {n: self.replier.last(self.episodes[n], ended[n], outcome) for n, outcome in heard}
+        return {
+            n: self.replier.last(self.episodes[n], ended[n], outcome)
+            for n, outcome in zip(requests, outcomes, strict=True)
+        }
 
     def _next(self, episode: Episode, outcomes: Sequence[Outcome], room: int) -> Observation | Ended:
         settings, limit = self.maker.settings, self.maker.answers.limits.seconds
         episode.seconds += sum(
             limit if outcome.fault == "timeout" else outcome.extra.get("seconds", 0.0) for outcome in outcomes
         )
-        answer = self.replier.hear(episode, outcomes)
+        answer = self.replier.answer_of(episode, outcomes)
         if isinstance(answer, Ended):
             return answer
         if len(episode.turns) >= settings.max_turns:

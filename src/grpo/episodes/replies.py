@@ -25,7 +25,7 @@ class TaskReplies:
     ...     def reply(self, problem, turns): return f"{len(turns)};" if len(turns) < 2 else None
     >>> episode = Episode(Problem("p", "", ""), "train/0/p/0", turns=("one",))
     >>> replies = TaskReplies(Counts())
-    >>> replies.hear(episode, replies(*replies.ask(episode)))
+    >>> replies.answer_of(episode, replies(*replies.ask(episode)))
     '1;'
     """
 
@@ -58,7 +58,7 @@ class TaskReplies:
     def ask(self, episode: Episode) -> Sequence[Request] | Ended:
         return [episode.request(episode.turns[-1])]
 
-    def hear(self, episode: Episode, outcomes: Sequence[Outcome]) -> Answer | Ended:
+    def answer_of(self, episode: Episode, outcomes: Sequence[Outcome]) -> Answer | Ended:
         refuse_mistakes(self.name, episode, outcomes)
         [outcome] = outcomes
         if outcome.fault:

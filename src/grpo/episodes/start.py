@@ -24,7 +24,7 @@ from grpo.types import Problem
 def chosen_replier(
     settings: Episodes, tools: Mapping[str, Any] | None = None, env: Mapping[str, Any] | None = None
 ) -> Replier | None:
-    """Who answers by the settings; None: they name nobody. `tools`, `env`: what was handed over, by the name after
+    """The replier that the settings name; None: they name none. `tools`, `env`: what was handed over, by the name after
     `python:`."""
     if settings.env:
         given = (env or {}).get(settings.env.removeprefix(PREFIX))

@@ -97,12 +97,12 @@ class ConversationTemplate:
 
     def _between(self, messages: Sequence[Message]) -> list[int]:
         """The end token of a turn and everything up to the start of the next."""
-        said = self._said(messages)
+        before = self._before(messages)
         key = messages[0].get("name", "")
         if key not in self._starts:
-            self._starts[key] = self._last_end(self._render(said))
+            self._starts[key] = self._last_end(self._render(before))
         marked, marks = self._marked(messages)
-        rendered = self._render([*said, *marked], add_generation_prompt=True)
+        rendered = self._render([*before, *marked], add_generation_prompt=True)
         # From the end token on: some tokenizers treat the first word, or white space after a special token, in their
         # own way.
         return self._encode_marked(rendered[self._starts[key] :], marks)
@@ -139,7 +139,7 @@ class ConversationTemplate:
                 done = end
         return tokens + self._encode(rendered[done:])
 
-    def _said(self, messages: Sequence[Message]) -> list[Message]:
+    def _before(self, messages: Sequence[Message]) -> list[Message]:
         """A short conversation that these messages can follow. Some templates take a tool's name from its call."""
         return [USER, _calling(messages[0]["name"]) if messages[0]["role"] == "tool" else TURN]
 
