@@ -29,7 +29,7 @@ from grpo.distributed import sharded
 from grpo.distributed.world import World
 from grpo.model.plan import GIB, shape_of
 from grpo.training.loop import loop
-from grpo.training.preflight import predicted_memory
+from grpo.training.memory_check import predicted_memory
 from grpo.training.session import Session
 
 

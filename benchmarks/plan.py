@@ -27,7 +27,7 @@ from grpo.config import Config, Evaluation, Optimizer, System
 from grpo.model.device import pick_device
 from grpo.model.plan import GIB, Shape, find_shape
 from grpo.training.loop import loop
-from grpo.training.preflight import predicted_memory
+from grpo.training.memory_check import predicted_memory
 from grpo.training.session import Session
 
 

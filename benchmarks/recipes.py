@@ -36,7 +36,7 @@ from grpo.model.plan import GIB, shape_of
 from grpo.model.policy import Policy
 from grpo.tasks import TASKS
 from grpo.training.loop import loop
-from grpo.training.preflight import predicted_memory
+from grpo.training.memory_check import predicted_memory
 from grpo.training.session import Session
 
 RECIPES = Path(__file__).parents[1] / "recipes"

@@ -13,7 +13,7 @@ import grpo
 from grpo.cli.main import main
 from grpo.config.schema import parse_train
 from grpo.model.plan import USABLE, find_shape, gpu_memory
-from grpo.training.preflight import predicted_memory
+from grpo.training.memory_check import predicted_memory
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 

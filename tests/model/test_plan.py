@@ -60,7 +60,7 @@ from grpo.rollout.protocol import Sampling
 from grpo.tasks import load_task
 from grpo.training.credit import credit
 from grpo.training.loop import update
-from grpo.training.preflight import SHARE_OF_FREE, check_memory, sft_shard
+from grpo.training.memory_check import SHARE_OF_FREE, check_memory, sft_shard
 from grpo.types import Completion, Group, Problem
 from helpers.groups import annotated
 from helpers.policies import random_policy as small_policy
@@ -664,7 +664,7 @@ def seven_billion(tmp_path: Path) -> str:
 
 
 def test_a_model_too_large_is_refused_before_loading(seven_billion: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo.training.preflight.free_memory", lambda _: 24 * 10**9)
+    monkeypatch.setattr("grpo.training.memory_check.free_memory", lambda _: 24 * 10**9)
     with pytest.raises(GrpoError, match=r"takes about \d+\.\d GB, and 24.0 GB are free on cpu"):
         grpo.train(Config(model=seven_billion, task="arithmetic", system=System(device="cpu")))
 
@@ -674,7 +674,7 @@ def test_a_run_picks_the_first_mode_that_fits(
 ) -> None:
     """8.8 billion weights in mixed precision on four ranks, without a reference; micro-batches of 16,384 tokens."""
     task, device, free = load_task("arithmetic"), torch.device("cuda"), 0  # nothing is loaded onto it
-    monkeypatch.setattr("grpo.training.preflight.free_memory", lambda _: free)
+    monkeypatch.setattr("grpo.training.memory_check.free_memory", lambda _: free)
 
     def settings(shard: Any) -> Config:
         system = System(token_budget=16384)
@@ -703,7 +703,7 @@ def test_fine_tuning_picks_the_first_mode_that_fits(
     """Bytes per weight on four ranks: 4 + 2 + 4 + 8 = 18 replicated, 4 + 2 + 4 + 8/4 = 12 with moments sharded. Short
     rows and the bucket of gradients add less than 2%; nothing is sampled, so there is no KV cache."""
     weights, free = find_shape(seven_billion).parameters, 0
-    monkeypatch.setattr("grpo.training.preflight.free_memory", lambda _: free)
+    monkeypatch.setattr("grpo.training.memory_check.free_memory", lambda _: free)
     rows = [Problem("p", "2+3=", "5")] * 64
 
     def picked(bytes_per_weight: float, **changes: Any) -> Shard:

@@ -17,7 +17,7 @@ from grpo.model.plan.shard import Shard
 from grpo.model.policy import Policy
 from grpo.model.prompt import set_chat_template
 from grpo.record.checkpoints import Checkpoint
-from grpo.training.preflight import check_shape
+from grpo.training.memory_check import check_shape
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from rich.filesize import decimal as readable
 
-from grpo.config import Config, SftConfig
+from grpo.config import Config
 from grpo.distributed.world import ALONE, World
 from grpo.episodes.start import begun
 from grpo.errors import GrpoError
-from grpo.model.device import free_memory, pick_precision
-from grpo.model.oom_retry import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS, tokens_at_once
+from grpo.model.oom_retry import tokens_at_once
 from grpo.model.packing import pack
-from grpo.model.plan import PRECISIONS, Memory, Needs, Shape, Work, memory_of, needs, read_config, shape_of
-from grpo.model.plan.shard import Shard, pick_shard, refuse_shard
+from grpo.model.plan import Work, needs
 from grpo.model.policy import Policy, logprobs
 from grpo.model.prompt import template_warnings
 from grpo.rewards import Scorer, error_line
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Episodes, Sampling
 from grpo.rollout.schedule import Room, Schedule
-from grpo.tasks.protocol import HasProblems, Task, assumptions_of
+from grpo.tasks.protocol import HasProblems, assumptions_of
 from grpo.types import Group, Problem
 
 MAX_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
 """Largest mean |sampler logp − trainer logp| at which sampler and trainer count as the same policy."""
-SHARE_OF_FREE = 0.85
-"""Share of the free memory that a run with an automatic token budget may fill. The rest is a safety margin."""
 BYTES_PER_COMPLETION = 400
 """Approximate size of one completion in the record, without its text and tokens."""
 BYTES_PER_TOKEN = 28
@@ -164,151 +159,6 @@ def recorded_bytes(config: Config, vocabulary: int, episodes: bool = False) -> i
         completion += 2 * config.episodes.max_turns * BYTES_PER_TURN + 2 * characters * config.max_new_tokens
     traced = config.system.token_groups * config.group_size * BYTES_PER_TOKEN * config.max_new_tokens
     return config.steps * (config.prompts_per_step * config.group_size * completion + traced)
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Planned memory of a run."""
-
-    token_budget: int
-    predicted: int | None = None
-    """Peak bytes; None where the model's config.json does not say enough."""
-    shard: Shard = "none"
-    """What ranks divide among them."""
-
-
-def check_memory(
-    config: Config, task: Task, device: torch.device, world: World = ALONE, *, episodes: bool = False
-) -> Sizes:
-    """Compare predicted with free memory before anything is loaded, from the model's config.json. On a GPU, an
-    automatic token budget is the largest that fits. Rank 0 decides what ranks divide among them."""
-    requested = config.system.token_budget
-    try:
-        shape = shape_of(read_config(config.model), config.model)
-    except GrpoError:  # border: malformed folder; loading it gives the better message
-        shard = "none" if config.scale.shard == "auto" or world.size == 1 else config.scale.shard
-        return Sizes(requested or DEFAULT_TOKENS, shard=shard)
-    longest = longest_text((problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)), shape)
-    free = memory_of_rank(device, world)
-
-    def needed(tokens: int, shard: Shard) -> int:
-        return predicted_memory(config, shape, longest, device, tokens, shard, world.size, free, episodes).peak
-
-    shard = world.from_first(lambda: choose_shard(config, needed, free, world.size))
-    budget = requested or (MAX_TOKENS if device.type == "cuda" else DEFAULT_TOKENS)
-    if not requested:
-        while budget > MIN_TOKENS and needed(budget, shard) > SHARE_OF_FREE * free:
-            budget //= 2
-    if needed(budget, shard) > free:
-        raise GrpoError(
-            f"field model: training {config.model} takes about {readable(needed(budget, shard))}, and {readable(free)} "
-            f"are free on {device}; lower prompts_per_step or max_new_tokens, turn on "
-            "system.gradient_checkpointing, or choose a smaller model (see grpo plan)"
-        )
-    return Sizes(budget, needed(budget, shard), shard)
-
-
-def longest_text(texts: Iterable[str], shape: Shape) -> int:
-    """About how many tokens the longest text has: of three characters with a large vocabulary, of one with a small
-    one."""
-    return max(map(len, texts)) // (3 if shape.vocabulary > 1000 else 1)
-
-
-def memory_of_rank(device: torch.device, world: World) -> int:
-    """Free bytes; ranks may share a machine's memory, or one GPU."""
-    own_gpu = device.type == "cuda" and device.index is None
-    return free_memory(device) // (1 if own_gpu else world.local_size)
-
-
-def sft_shard(config: SftConfig, problems: Sequence[Problem], device: torch.device, world: World) -> Shard:
-    """What ranks divide among them in supervised fine-tuning. `problems`: rows with their answers."""
-    if world.size == 1:
-        return "none"
-    try:
-        shape = shape_of(read_config(config.model), config.model)
-    except GrpoError:  # border: malformed folder; loading it gives the better message
-        return "none" if config.scale.shard == "auto" else config.scale.shard
-    prompt, answer = (longest_text((getattr(row, part) for row in problems), shape) for part in ("prompt", "answer"))
-
-    def needed(tokens: int, shard: Shard) -> int:
-        planned = memory_of(
-            shape,
-            Work(
-                prompts=config.batch_size,
-                group_size=1,
-                prompt_tokens=max(1, prompt),
-                new_tokens=max(1, answer),
-                token_budget=tokens,
-            ),
-            Needs(reference=False, critic=False),
-            PRECISIONS[pick_precision(config.system, device.type)],
-            on_gpu=device.type == "cuda",
-            lora=config.lora.rank,
-            gradient_checkpointing=config.system.gradient_checkpointing,
-            shard=shard,
-            ranks=world.size,
-        )
-        cache = planned.components["keys/values"] if device.type == "cuda" else 0  # nothing is sampled
-        return max(planned.phases["update"], planned.phases["reduce"]) - cache
-
-    return world.from_first(lambda: choose_shard(config, needed, memory_of_rank(device, world), world.size))
-
-
-def choose_shard(config: Config | SftConfig, needed: Callable[[int, Shard], int], free: int, ranks: int) -> Shard:
-    """What ranks divide among them: the configured mode, or the first that fits with micro-batches of the usual size,
-    or else with small ones. `needed`: bytes by tokens per micro-batch and mode."""
-    wanted, requested = config.scale.shard, config.system.token_budget
-    if ranks == 1:
-        return "none"
-    if wanted != "auto":
-        least = partial(needed, requested or MIN_TOKENS)
-        if least(wanted) > free:
-            raise refuse_shard(wanted, least, free, ranks)
-        return wanted
-    sizes = [requested] if requested else [DEFAULT_TOKENS, MIN_TOKENS]
-    fitting = (pick_shard(partial(needed, tokens), SHARE_OF_FREE * free, ranks) for tokens in sizes)
-    return next((shard for shard in fitting if shard), "weights")
-
-
-def check_shape(model: str, checkpoint: Path) -> None:
-    """Refuse a checkpoint whose model has another shape than `model`, which is also the reference."""
-    try:
-        here, there = (vars(shape_of(read_config(name), name)) for name in (model, str(checkpoint)))
-    except GrpoError:  # border: malformed folder; loading it gives the better message
-        return
-    for name, value in here.items():
-        if there[name] != value:
-            raise GrpoError(
-                f"field model: {checkpoint} has another shape than {model}: its {name} is {there[name]}, not "
-                f"{value}; resume with the model the run began with"
-            )
-
-
-def predicted_memory(
-    config: Config,
-    shape: Shape,
-    prompt_tokens: int,
-    device: torch.device,
-    token_budget: int = 0,
-    shard: Shard = "none",
-    ranks: int = 1,
-    available: int = 0,
-    episodes: bool = False,
-) -> Memory:
-    """Memory of each rank with prompts of this length and completions of `max_new_tokens`. `available`: free bytes, of
-    which a GPU's KV cache takes a share."""
-    return memory_of(
-        shape,
-        Work.of(config, max(1, prompt_tokens), token_budget, episodes=episodes),
-        needs(config.loss, config.critic),
-        PRECISIONS[pick_precision(config.system, device.type)],
-        on_gpu=device.type == "cuda",
-        lora=config.lora.rank,
-        gradient_checkpointing=config.system.gradient_checkpointing,
-        shard=shard,
-        ranks=ranks,
-        available=available,
-    )
 
 
 def trial(config: Config, policy: Policy, problems: list[Problem], episodes: Episodes | None) -> list[Group]:

@@ -39,9 +39,10 @@ from grpo.tasks.protocol import training_rows
 from grpo.training.evaluation import evaluate
 from grpo.training.fingerprint import fingerprints, problems_fingerprint
 from grpo.training.inputs import Inputs
+from grpo.training.memory_check import check_memory
 from grpo.training.networks import Networks, load_networks
 from grpo.training.open_run import OpenRun, create_run, reopen_run
-from grpo.training.preflight import check_disk, check_memory, preflight
+from grpo.training.preflight import check_disk, preflight
 from grpo.training.resume import Kept, check_same_inputs
 from grpo.training.training_run import TrainingRun
 from grpo.types import Group, Problem

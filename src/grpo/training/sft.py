@@ -46,9 +46,9 @@ from grpo.training.conversation import written_episode
 from grpo.training.fingerprint import sft_fingerprints
 from grpo.training.gradient import share, unscale
 from grpo.training.inputs import take_data
+from grpo.training.memory_check import sft_shard
 from grpo.training.networks import load_for_sft
 from grpo.training.open_run import create_run, reopen_run
-from grpo.training.preflight import sft_shard
 from grpo.training.resume import Kept, check_same_inputs
 from grpo.training.training_run import TrainingRun
 from grpo.types import Completion, Group, Problem

@@ -418,7 +418,7 @@ def no_space_later(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr("grpo.training.preflight.free_memory", lambda _: 1_000_000)
+    monkeypatch.setattr("grpo.training.memory_check.free_memory", lambda _: 1_000_000)
     return TRAIN
 
 

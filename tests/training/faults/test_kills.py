@@ -46,7 +46,7 @@ def assert_little_is_lost(run: Path) -> None:
     assert (checkpoint.step if checkpoint else 0) >= 2 * (taken // 2) - 2
 
 
-ROUNDS = 18
+ROUNDS = 21
 """Of episodes, up to the middle of the fourth step."""
 OFTEN = {"update": 4, "record": 4, "checkpoint": 2}
 """How many times to pass the points of each kind, so that there is a checkpoint to go on from."""
