@@ -19,7 +19,7 @@ def test_the_newcomers_path(chromium: Any, classroom: Lab) -> None:
     story = answer("notation", "story", {})
     assert visit.number("story-before") == pytest.approx(story["accuracy"][0], abs=0.005)
     assert visit.number("story-after") == pytest.approx(story["accuracy"][1], abs=0.005)
-    assert page.locator(".chapters a").count() == 8
+    assert page.locator(".chapters a").count() == 9
     assert faults(visit) == []
     for link in (
         "Overview of the recorded run",
