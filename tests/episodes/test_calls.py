@@ -25,7 +25,7 @@ from helpers.player import SAMPLING, Heard, play_through
 HELPERS = Path(__file__).parents[1] / "helpers"
 TOOLS = ", ".join(f"{HELPERS}/toolbox.py:{name}" for name in ("multiply", "later", "behave"))
 ASKED = Problem("p", "6*7?", "42", messages=chat("6*7?"))
-SECONDS = 2.0
+SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_the_calls_of_a_turn_are_answered_in_their_order(answers: Answers) -> No
 
 
 BAD = {
-    "sleep": ("error: behave: no result after 2 s", "timeout"),
+    "sleep": ("error: behave: no result after 5 s", "timeout"),
     "exit": ("error: behave: its process exited with 3", "crash"),
     "quit": ("error: behave: SystemExit: 4", "crash"),
     "allocate": ("error: behave: MemoryError", "crash"),

@@ -66,7 +66,7 @@ def reply(name: str) -> EnvironmentReplies:
 @pytest.fixture(scope="module")
 def unruly() -> Iterator[Workers]:
     """One worker, so that all episodes live together."""
-    pool = Workers([EnvironmentReplies(f"{FILE}:Unruly")], Limits(seconds=1.5, memory=1 << 28, workers=1))
+    pool = Workers([EnvironmentReplies(f"{FILE}:Unruly")], Limits(seconds=3, memory=1 << 28, workers=1))
     yield pool
     pool.close()
 
@@ -171,7 +171,7 @@ def test_a_failing_close_keeps_the_reward() -> None:
     [
         ("raise", "failure", "ValueError: no such luck"),
         ("exit", "crash", "its process exited with 3"),
-        ("sleep", "timeout", "no result after 1.5 s"),
+        ("sleep", "timeout", "no result after 3 s"),
     ],
 )
 def test_what_goes_wrong_ends_its_own_episode(unruly: Workers, at: str, fault: str, found: str, why: str) -> None:
@@ -221,7 +221,7 @@ def test_a_lost_episode_has_time_to_be_played_again(unruly: Workers) -> None:
         each.reset()
     assert other.step("exit").fault == "crash"
     outcome = lost.step("sleep")
-    assert (outcome.fault, outcome.why) == ("timeout", "no result after 3 s")
+    assert (outcome.fault, outcome.why) == ("timeout", "no result after 6 s")
 
 
 def test_all_episodes_are_played_again_after_their_supervisor_was_killed(unruly: Workers) -> None:

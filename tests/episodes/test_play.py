@@ -21,7 +21,7 @@ from helpers.player import POLICY, SAMPLING, Heard, answers_of, begin, play_thro
 
 TALKATIVE = str(Path(__file__).parents[1] / "helpers/talkative.py")
 ASKED = Problem("p", "ask: ", "42")
-SECONDS = 2.0
+SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_what_goes_wrong_ends_one_episode(answers: Answers, task: Task) -> None:
     assert [end.fault for end in ends] == ["failure", "timeout", "crash", "", ""]
     failure, timeout, crash, *_ = (end.why for end in ends)
     assert "ValueError: no such luck" in failure
-    assert (timeout, crash) == ("no result after 2 s", "its process exited with 3")
+    assert (timeout, crash) == ("no result after 5 s", "its process exited with 3")
     assert [texts(one) for one in heard[3:]] == [["1shout;", "stop"], ["1a;", "2b;", "stop"]]
 
 
