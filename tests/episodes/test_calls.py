@@ -76,7 +76,7 @@ def test_the_calls_of_a_turn_are_answered_in_their_order(answers: Answers) -> No
         ("", "error"),
         ("later", ""),
     ]
-    assert found[2].answer.startswith("error: there is no function divide; there is multiply, later, behave")
+    assert found[2].answer.startswith("error: unknown function divide; known: multiply, later, behave")
     assert json.loads(found[0].arguments) == {"a": 47, "b": 86}
     observation, end = heard
     assert isinstance(observation, Observation)

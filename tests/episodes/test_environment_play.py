@@ -126,7 +126,7 @@ def test_trl_s_environment_with_tool_calls() -> None:
     counted, wrong_only = play_through(play, scripts)
     first, _ = counted
     assert isinstance(first, Observation)
-    unknown = "error: there is no function decrement; there is increment, read"
+    unknown = "error: unknown function decrement; known: increment, read"
     assert first.calls == (
         Call("increment", '{"step": 1}', "1"),
         Call("decrement", json.dumps(wrong), unknown, "error"),

@@ -29,7 +29,7 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
     },
 }
-CALLS = [Call("add", "{}", "3"), Call("subtract", "{}", "error: there is no function subtract; there is add")]
+CALLS = [Call("add", "{}", "3"), Call("subtract", "{}", "error: unknown function subtract; known: add")]
 NEXT = "<|im_end|>\n<|im_start|>assistant\n"
 
 

@@ -179,7 +179,7 @@ def test_calls_are_read(text: str, calls: list[Any], rest: str) -> None:
         ),
         ("[1]", "", 'error: a call needs a "name" and "arguments"'),
         ('{"name": 3}', "", 'error: a call needs a "name" and "arguments"'),
-        ('{"name": "divide"}', "divide", "error: there is no function divide; there is multiply, search"),
+        ('{"name": "divide"}', "divide", "error: unknown function divide; known: multiply, search"),
         ('{"name": "multiply"}', "multiply", "error: multiply: 'a' is a required property"),
         ('{"name": "multiply", "arguments": [6, 7]}', "multiply", "error: multiply: [6, 7] is not of type 'object'"),
         (
@@ -204,7 +204,7 @@ def test_calls_are_read(text: str, calls: list[Any], rest: str) -> None:
             "error: the call is not valid JSON: Exceeds",
         ),
         ('{"name": "multiply", "arguments": {"a": "\\ud800"}}', "", "error: the call is not valid JSON: 'utf-8' codec"),
-        (f'{{"name": "{"x" * 1000}\\n"}}', f"{'x' * 1000}\n", f"error: there is no function {'x' * 250}"),
+        (f'{{"name": "{"x" * 1000}\\n"}}', f"{'x' * 1000}\n", f"error: unknown function {'x' * 250}"),
     ],
 )
 def test_a_call_that_cannot_be_made_has_one_line_of_error(inner: str, name: str, error: str) -> None:

@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass
 class Usage:
-    """Tokens are counted by the trainer, which keeps them: here only those of the model's turn are known."""
+    """All 0: the trainer counts tokens, and an agent has no tokenizer."""
 
     completion_tokens: int = 0
     prompt_tokens: int = 0
@@ -140,9 +140,7 @@ class Conversation:
         message = ChatMessage(turn["content"], calls or None)
         self.messages = [*self.messages, plain(message)]
         self.turns += 1
-        tokens = turn.get("tokens", 0)
-        usage = Usage(completion_tokens=tokens, total_tokens=tokens)
-        return ChatCompletion([Choice(message, "tool_calls" if calls else "stop")], usage, id=f"turn-{self.turns}")
+        return ChatCompletion([Choice(message, "tool_calls" if calls else "stop")], Usage(), id=f"turn-{self.turns}")
 
 
 class Client:
@@ -165,7 +163,7 @@ class Client:
         if not isinstance(request, AgentError):
             self.waiting = answer
         self.asked.put_nowait(request)
-        return await answer  # for ever after a request that ends the episode
+        return await answer  # never comes where the request ends the episode
 
     def _read(self, messages: Sequence[Any], tools: Sequence[Any], n: int, stream: bool) -> Messages | AgentError:
         if self.waiting is not None:

@@ -87,6 +87,7 @@ class Kind:
     repeatable: bool = True
     """Whether the same turns give the same answers, so that a lost episode can be played again."""
     may_reward: bool = True
+    """Whether it can: a class of tools needs `get_reward`."""
     messages: bool = False
     """Whether it is an agent with a loop of its own (loop.py): its texts are JSON of messages."""
 
@@ -163,6 +164,12 @@ def load_environment(env: str | type | Callable[..., Any]) -> Kind:
     return Kind.of(found, text)
 
 
+def row_of(problem: Problem) -> dict[str, Any]:
+    """The row of data that environments and agents get: its columns, and the prompt as messages or text."""
+    prompt = [dict(each) for each in problem.messages] if problem.conversational else problem.prompt
+    return {"prompt": prompt, **columns_of(problem)}
+
+
 def seed_of(problem: Problem) -> int:
     """The seed that `reset` is given: the same for all completions of a problem, so that they begin alike."""
     return int.from_bytes(sha256(problem.id.encode()).digest()[:4], "little")
@@ -192,8 +199,7 @@ class Played:
         self.made = made
 
     def reset(self, problem: Problem, seed: int) -> str | None:
-        prompt = [dict(each) for each in problem.messages] if problem.conversational else problem.prompt
-        row = {"prompt": prompt, **columns_of(problem)}
+        row = row_of(problem)
         taken = inspect.signature(self.made.reset).parameters
         if not any(each.kind is each.VAR_KEYWORD for each in taken.values()):
             row = {name: value for name, value in row.items() if name in taken}

@@ -14,17 +14,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from grpo.episodes.client import AgentError, Client, Messages
-from grpo.episodes.environments import Kind, Step, checked_reward
+from grpo.episodes.environments import Kind, Step, checked_reward, row_of
 from grpo.errors import GrpoError
-from grpo.rewards.signature import columns_of
 from grpo.tasks.conversation import read_messages
 from grpo.types import Problem
 
-Agent = Callable[[Any, dict[str, Any]], Awaitable[Any]]
+Agent = Callable[[Any, dict[str, Any]], Coroutine[Any, Any, Any]]
 
 
 def agent_kind(agent: Agent, text: str) -> Kind:
@@ -46,9 +45,7 @@ class Loop:
 
     def reset(self, problem: Problem, seed: int) -> str:
         """The messages and tools of the agent's first request: the prompt."""
-        prompt = [dict(each) for each in problem.messages] if problem.conversational else problem.prompt
-        row = {"prompt": prompt, **columns_of(problem)}
-        self.task = self.loop.create_task(_awaited(self.agent(self.client, row)))
+        self.task = self.loop.create_task(self.agent(self.client, row_of(problem)))
         messages = self._run()
         if messages is None:
             raise AgentError("the agent returned before it asked the model")
@@ -89,7 +86,3 @@ class Loop:
         if isinstance(request, AgentError):
             raise request
         return read_messages(request, "the agent's request")
-
-
-async def _awaited(result: Awaitable[Any]) -> Any:
-    return await result

@@ -121,7 +121,7 @@ class CallReader:
             return Asked("", written=written, error='error: a call needs a "name" and "arguments"')
         if name not in self.parameters:
             known = ", ".join(self.parameters)
-            return Asked(name, written=written, error=_shown(f"error: there is no function {name}; there is {known}"))
+            return Asked(name, written=written, error=_shown(f"error: unknown function {name}; known: {known}"))
         arguments = call.get("arguments", call.get("parameters"))
         arguments = self._cast(name, {} if arguments is None else arguments)
         problem = jsonschema.exceptions.best_match(self.validators[name].iter_errors(self._present(name, arguments)))

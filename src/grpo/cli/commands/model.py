@@ -107,7 +107,7 @@ def find_scorer(
     load_with = partial(
         load_task, model=model_path(options.model, options.runs), tools=replier.schemas if replier else ()
     )
-    # As in training, an environment makes the problems of a model that is no run.
+    # As in training, an environment makes the problems; a run has recorded its task.
     given = (
         options.task or (options.data and "data") or ("env" if options.episodes.env and "model" not in settings else "")
     )
