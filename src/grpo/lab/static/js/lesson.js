@@ -33,13 +33,22 @@ export function Lesson({ slug, depth, children }) {
     </header>
     <${Depth.Provider} value=${depth}>${children}<//>
     <footer class="lesson-foot">
+      <${Done} about=${about} depth=${depth} before=${before} after=${after} />
       <nav aria-label="See also"><h2>See also</h2><ul>${seeAlso(slug).map(([to, why]) => html`<li><${Link} to=${chapterAddress(to, depth)}>${why}<//> <span class="soft small">${chapterOf(to).title === why ? "" : chapterOf(to).title}</span></li>`)}</ul></nav>
-      <nav class="turn" aria-label="Chapters in order">
-        ${before ? html`<${Link} to=${chapterAddress(before.slug, depth)} rel="prev"><span class="small soft">Previous</span>${before.title}<//>` : html`<${Link} to="/learn"><span class="small soft">Back to</span>All chapters<//>`}
-        ${after ? html`<${Link} to=${chapterAddress(after.slug, depth)} rel="next"><span class="small soft">Next</span>${after.title}<//>` : html`<${Link} to="/runs" rel="next"><span class="small soft">Next</span>Your own runs<//>`}
-      </nav>
     </footer>
   </main>`;
+}
+
+// The end of a depth: what the chapter showed, the next chapter, and the same chapter one depth further.
+function Done({ about, depth, before, after }) {
+  const deeper = DEPTHS[DEPTHS.findIndex(([key]) => key === depth) + 1];
+  return html`<nav class="done-here" aria-labelledby="done-here"><h2 id="done-here">You are done here</h2>
+    ${about.gist && html`<p>${about.gist}</p>`}
+    <div class="done-steps">
+      ${after ? html`<${Link} to=${chapterAddress(after.slug, depth)} rel="next" class="next-step"><span class="small">Next</span>${after.title}<//>` : html`<${Link} to="/runs" rel="next" class="next-step"><span class="small">Next</span>Your own runs<//>`}
+      ${deeper && html`<${Link} to=${chapterAddress(about.slug, deeper[0])}><span class="small soft">Deeper</span>This chapter in ${deeper[1]}<//>`}
+      ${before ? html`<${Link} to=${chapterAddress(before.slug, depth)} rel="prev"><span class="small soft">Previous</span>${before.title}<//>` : html`<${Link} to="/learn"><span class="small soft">Back to</span>All chapters<//>`}
+    </div></nav>`;
 }
 
 const chapterAddress = (slug, depth) => address(`/learn/${slug}`, { depth: depth === "intuition" ? undefined : depth });
