@@ -30,7 +30,19 @@ from grpo.lab.trials.runner import Runner
 
 STATIC = Path(__file__).with_name("static")
 NO_TOKEN = "none"
-PAGES = ("/", "/runs", "/runs/{run}", "/runs/{run}/{view}", "/compare", "/metrics", "/learn", "/learn/{chapter}")
+PAGES = (
+    "/",
+    "/scene",
+    "/play",
+    "/story",
+    "/runs",
+    "/runs/{run}",
+    "/runs/{run}/{view}",
+    "/compare",
+    "/metrics",
+    "/learn",
+    "/learn/{chapter}",
+)
 """Paths that serve the single page; its router shows the view."""
 
 

@@ -6,12 +6,14 @@ import { chapterOf } from "./chapters.js";
 import { Learn } from "./learn.js";
 import { ChapterPage } from "./lesson.js";
 import { Link, route } from "./route.js";
+import { Story } from "./story.js";
 import { Compare } from "./views/compare.js";
 import { Metrics } from "./views/metrics.js";
 import { RunPage } from "./views/run.js";
 import { Runs } from "./views/runs.js";
 
 const PLACES = [
+  ["/story", "Story"],
   ["/learn", "Learn"],
   ["/runs", "Runs"],
   ["/compare", "Compare"],
@@ -34,6 +36,7 @@ function Page({ path, query }) {
   const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
   if (!parts.length || (parts[0] === "runs" && parts.length === 1)) return html`<${Runs} />`;
   if (parts[0] === "runs" && parts.length <= 3) return html`<${RunPage} id=${parts[1]} view=${parts[2] ?? "overview"} query=${query} />`;
+  if (parts[0] === "story" && parts.length === 1) return html`<${Story} />`;
   if (parts[0] === "learn" && parts.length === 1) return html`<${Learn} />`;
   if (parts[0] === "learn" && parts.length === 2 && chapterOf(parts[1])) return html`<${ChapterPage} slug=${parts[1]} query=${query} />`;
   if (parts[0] === "compare") return html`<${Compare} query=${query} />`;
