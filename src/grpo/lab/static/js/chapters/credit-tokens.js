@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Section, Slider, Table, useAnswer } from "../lesson.js";
 import { number, percent, signed } from "../format.js";
+import { Term } from "../glossary.js";
 import { Advantage, Segmented } from "../parts.js";
 import { setQuery } from "../route.js";
 import { Asked, Tokens } from "./answers.js";
@@ -12,7 +13,7 @@ export function WhichToken() {
   const asked = { prompt: param("prompt", "37+85+46="), seed: param("seed", 1), gamma: param("gamma", 1), lam: param("lam", 0.95), sample: param("sample", "") };
   const state = useAnswer("credit", "tokens", asked);
   const view = param("by", "grpo");
-  return html`<${Section} id="tokens" title="Which token earned the reward?" lead="GRPO gives every token of an answer the same advantage. Compare it with a critic's advantage and with the true gain of each token. Click a token.">
+  return html`<${Section} id="tokens" title="Which token earned the reward?" lead=${html`GRPO gives every <${Term} of="token">token<//> of an answer the same <${Term} of="advantage">advantage<//>. Compare it with a <${Term} of="critic">critic<//>'s advantage and with the true gain of each token. Click a token.`}>
     <${Play} label="Credit for every token">
       <${Asked} prompt=${asked.prompt} />
       <${Fetched} state=${state} height="30rem">${(found) => html`
