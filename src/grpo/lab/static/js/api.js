@@ -1,15 +1,38 @@
-// Requests to the server. While a new answer loads, the last one stays visible.
+// Requests to the server; without one, to offline/answers.js. While a new answer loads, the last one stays visible.
 import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
+import { isStatic } from "./route.js";
 
 const kept = new Map();
 const MOST_KEPT = 80;
 
 export async function get(url, signal) {
+  if (isStatic()) return (await import("./offline/answers.js")).answer(url);
   const answer = await fetch(url, { signal, headers: { Accept: "application/json" } });
   const body = await answer.json();
   if (!answer.ok) throw new Error(body.error || `the server returned status ${answer.status}`);
   return body;
+}
+
+export async function post(url, body) {
+  const pageToken = document.querySelector("meta[name=page-token]").content;
+  const answer = await fetch(url, { method: "POST", headers: { "Content-Type": "application/json", "X-Page-Token": pageToken }, body: JSON.stringify(body ?? {}) });
+  const text = await answer.text();
+  let reply = null;
+  try {
+    reply = JSON.parse(text);
+  } catch {
+    reply = { error: text };
+  }
+  if (!answer.ok) throw Object.assign(new Error(reply.error), { running: reply.running });
+  return reply;
+}
+
+// Calls `heard` with every event of a stream; returns the function that ends it.
+export function listen(url, heard) {
+  const source = new EventSource(url);
+  source.onmessage = (event) => heard(JSON.parse(event.data));
+  return () => source.close();
 }
 
 // `version` changes when a live run has grown: then the same URL has a new answer.
@@ -46,22 +69,21 @@ export function useLive(run, active) {
   const [head, setHead] = useState(null);
   useEffect(() => {
     setHead(null);
-    if (!run || !active) return;
-    const source = new EventSource(`/api/runs/${encodeURIComponent(run)}/events`);
+    if (!run || !active || isStatic()) return;
     let latest = null;
     let timer = null;
-    source.onmessage = (event) => {
-      latest = JSON.parse(event.data);
-      if (latest.status !== "running") source.close();
+    const close = listen(`/api/runs/${encodeURIComponent(run)}/events`, (now) => {
+      latest = now;
+      if (latest.status !== "running") close();
       // At most one redraw a second.
       timer ??= setTimeout(() => {
         timer = null;
         setHead(latest);
       }, 1000);
-    };
+    });
     return () => {
       clearTimeout(timer);
-      source.close();
+      close();
     };
   }, [run, active]);
   return head;

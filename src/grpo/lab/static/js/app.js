@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { chapterOf } from "./chapters.js";
 import { Learn } from "./learn.js";
 import { ChapterPage } from "./lesson.js";
-import { Link, route } from "./route.js";
+import { Link, route, staticFile } from "./route.js";
 import { Story } from "./story.js";
 import { Compare } from "./views/compare.js";
 import { Metrics } from "./views/metrics.js";
@@ -51,9 +51,9 @@ function App() {
     document.title = heading ? `${heading} · grpo lab` : "grpo lab";
   });
   const section = path === "/" ? "/runs" : `/${path.split("/")[1]}`;
-  return html`<a class="skip" href="#main">Skip to content</a>
+  return html`<${Link} to="#main" class="skip">Skip to content<//>
     <header class="top">
-      <${Link} to="/runs" class="brand"><img src="/static/icon.svg" alt="" width="22" height="22" /> grpo lab<//>
+      <${Link} to="/runs" class="brand"><img src=${staticFile("icon.svg")} alt="" width="22" height="22" /> grpo lab<//>
       <nav aria-label="Main">${PLACES.map(([to, name]) => html`<${Link} to=${to} aria-current=${section === to ? "page" : undefined}>${name}<//>`)}</nav>
       <${ThemeButton} />
     </header>

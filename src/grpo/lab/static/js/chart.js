@@ -2,11 +2,7 @@
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { number } from "./format.js";
-
-// Plot comes with a deferred script, which the page's first paint does not wait for.
-const ready = new Promise((resolve) =>
-  window.Plot ? resolve(window.Plot) : addEventListener("DOMContentLoaded", () => resolve(window.Plot)),
-);
+import { loadPlot } from "./load.js";
 
 const MOST_TABLE_ROWS = 60;
 
@@ -21,7 +17,7 @@ export function Chart({ label, height = 180, build, deps, table, onPick, legend 
   useEffect(() => {
     if (!width) return;
     let drawn = true;
-    ready.then((Plot) => {
+    loadPlot().then((Plot) => {
       if (!drawn || !box.current) return;
       const options = build(Plot, width);
       // An axis label needs its own line, clear of the ticks.

@@ -9,6 +9,7 @@ import { number } from "./format.js";
 import { Failed, Fetched, Segmented } from "./parts.js";
 import { address, Link, route, setQuery } from "./route.js";
 import { Tex } from "./tex.js";
+export { useStyle } from "./load.js";
 export { Trial } from "./trial.js";
 export { Fetched, Tex };
 export const Figure = Chart;
@@ -206,15 +207,6 @@ export function Numbers({ items }) {
   return html`<dl class="stats">${items.map(([label, value, note, key]) => html`<div class="stat"><dt>${label}</dt><dd><span class="stat-value num" data-number=${key}>${typeof value === "number" ? number(value) : value}</span>${note && html` <span class="soft small">${note}</span>`}</dd></div>`)}</dl>`;
 }
 
-// Loads a chapter's style sheet once.
-export function useStyle(href) {
-  useEffect(() => {
-    if (document.querySelector(`link[href="${href}"]`)) return;
-    const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href });
-    document.head.append(link);
-  }, [href]);
-}
-
 // Loads a chapter's module when it is opened.
 export function ChapterPage({ slug, query }) {
   const [found, setFound] = useState({ slug: null });
@@ -227,9 +219,10 @@ export function ChapterPage({ slug, query }) {
     return () => (here = false);
   }, [slug]);
   useEffect(() => {
-    if (found.slug !== slug || !location.hash) return;
+    const { id } = route.value;
+    if (found.slug !== slug || !id) return;
     // Once at first, and once more after the content above has loaded.
-    const show = () => document.getElementById(location.hash.slice(1))?.scrollIntoView();
+    const show = () => document.getElementById(id)?.scrollIntoView();
     const timers = [setTimeout(show, 50), setTimeout(show, 800)];
     return () => timers.forEach(clearTimeout);
   }, [found.slug]);

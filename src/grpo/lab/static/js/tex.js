@@ -1,16 +1,13 @@
 // Formulas. KaTeX builds the nodes (no markup passes through the page) and adds MathML for screen readers.
 import { html } from "htm/preact";
 import { useEffect, useRef } from "preact/hooks";
-
-const ready = new Promise((resolve) =>
-  window.katex ? resolve(window.katex) : addEventListener("DOMContentLoaded", () => resolve(window.katex)),
-);
+import { loadKatex } from "./load.js";
 
 export function Tex({ children, block = false }) {
   const box = useRef(null);
   const text = [children].flat().join("");
   useEffect(() => {
-    ready.then((katex) => box.current && katex.render(block ? `\\displaystyle ${text}` : text, box.current, { throwOnError: false }));
+    loadKatex().then((katex) => box.current && katex.render(block ? `\\displaystyle ${text}` : text, box.current, { throwOnError: false }));
   }, [text, block]);
   return html`<span class=${block ? "tex-block" : "tex"} ref=${box}></span>`;
 }

@@ -1,27 +1,14 @@
 // A trial: training runs with a live view. The recorded outcome shows at once; the reader can train it again and cancel.
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
-import { definitions, useApi } from "./api.js";
+import { definitions, get, listen, post, useApi } from "./api.js";
 import { Chart } from "./chart.js";
 import { percent, seconds, tick } from "./format.js";
 import { Failed, Loading, MetricHint, Segmented } from "./parts.js";
+import { isStatic } from "./route.js";
 
 const COLOURS = ["var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)"];
 const AXES = [["step", "steps"], ["tokens", "sampled tokens"], ["seconds", "seconds"]];
-const pageToken = document.querySelector("meta[name=page-token]").content;
-
-async function post(url, body) {
-  const answer = await fetch(url, { method: "POST", headers: { "Content-Type": "application/json", "X-Page-Token": pageToken }, body: JSON.stringify(body ?? {}) });
-  const text = await answer.text();
-  let reply = null;
-  try {
-    reply = JSON.parse(text);
-  } catch {
-    reply = { error: text };
-  }
-  if (!answer.ok) throw Object.assign(new Error(reply.error), { running: reply.running });
-  return reply;
-}
 
 // The trial that this page shows: started here, or found running when the page was loaded.
 function useTrial(name) {
@@ -29,17 +16,16 @@ function useTrial(name) {
   const [id, setId] = useState(null);
   const [refused, setRefused] = useState(null);
   useEffect(() => {
-    fetch("/api/trials").then((answer) => answer.json()).then(({ running }) => running && name && running.name === name && setId(running.id), () => {});
+    if (isStatic()) return;
+    get("/api/trials").then(({ running }) => running && name && running.name === name && setId(running.id), () => {});
   }, [name]);
   useEffect(() => {
     if (!id) return;
-    const source = new EventSource(`/api/trials/${id}/events`);
-    source.onmessage = (event) => {
-      const now = JSON.parse(event.data);
+    const close = listen(`/api/trials/${id}/events`, (now) => {
       setState(now);
-      if (now.status !== "running") source.close();
-    };
-    return () => source.close();
+      if (now.status !== "running") close();
+    });
+    return close;
   }, [id]);
   async function start(trial) {
     setRefused(null);

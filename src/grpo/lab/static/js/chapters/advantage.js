@@ -5,6 +5,7 @@ import { NanoUpdate, TabularUpdates } from "./advantage-update.js";
 import { Batches, OwnBaseline, TwoPrompts } from "./advantage-batch.js";
 import { GroupSliders, SameReward, StdConventions } from "./advantage-group.js";
 import { Code, Equation, Only, Section, Tex } from "../lesson.js";
+import { Link } from "../route.js";
 
 export function Chapter() {
   return html`
@@ -18,7 +19,7 @@ export function Chapter() {
         <div class="tile above-tile"><h3>${"A > 0"}: better than its group</h3><p>The update makes every token of the answer more likely.</p></div>
         <div class="tile below-tile"><h3>${"A < 0"}: worse than its group</h3><p>The update makes every token of the answer less likely.</p></div>
       </div>
-      <p>If all rewards are equal, every A is 0 and nothing is learned, whether all answers are right or all are wrong. <a href="/learn/advantage?r=1,1,1,1,1,1,1,1">Set all eight rewards to 1</a> and see the bars.</p>
+      <p>If all rewards are equal, every A is 0 and nothing is learned, whether all answers are right or all are wrong. <${Link} to="/learn/advantage?r=1,1,1,1,1,1,1,1">Set all eight rewards to 1<//> and see the bars.</p>
       <${SameReward} />
     <//>
     <${Section} id="one" title="One update" lead="One group of the model nano and one optimizer step. How likely is each answer before and after?"><${NanoUpdate} /><//>

@@ -8,6 +8,6 @@ import { Misconceptions, Questions } from "./costs-questions.js";
 import { Checklist, Comparison, Limits, Methods, Steps, Verifiable, When } from "./costs-tables.js";
 
 export function Chapter() {
-  useStyle("/static/css/chapter-costs.css");
+  useStyle("css/chapter-costs.css");
   return html`<div class="chapter-costs"><${Memory} /><${Cards} /><${Models} /><${Accounting} /><${Measured} /><${Critic} /><${Compute} /><${ManyGpus} /><${Steps} /><${Comparison} /><${Methods} /><${Family} /><${FamilyCode} /><${Claims} /><${Defaults} /><${Results} /><${Adopters} /><${When} /><${Verifiable} /><${Limits} /><${Misconceptions} /><${Questions} /><${Checklist} /></div>`;
 }

@@ -8,8 +8,8 @@ import { Steps } from "./credit-steps.js";
 import { SameForAll, WhichToken } from "./credit-tokens.js";
 
 export function Chapter() {
-  useStyle("/static/css/chapter-why.css");
-  useStyle("/static/css/chapter-credit.css");
+  useStyle("css/chapter-why.css");
+  useStyle("css/chapter-credit.css");
   return html`<${WhichToken} />
     <${Section} depth="math" id="gae" title="Generalized advantage estimation"><${Gae} /><//>
     <${Section} id="presets" title="Without a critic, all tokens get the same credit" lead="Dr. GRPO is sometimes said to fix this. Here is every preset on the same eight answers:">

@@ -7,8 +7,8 @@ import { Answers, Asked } from "./answers.js";
 import { Difficulty, Sizes, Variance } from "./group-chance.js";
 
 export function Chapter() {
-  useStyle("/static/css/chapter-why.css");
-  useStyle("/static/css/chapter-group.css");
+  useStyle("css/chapter-why.css");
+  useStyle("css/chapter-group.css");
   return html`<${Samples} />
     <${Section} depth="intuition" title="An analogy"><${Essays} /><//>
     <${Difficulty} />

@@ -19,7 +19,7 @@ const TERMS = [
 export function Whole() {
   return html`<${Section} title="The loss, term by term" id="whole">
     <${Equation} tex="\\mathcal L=\\frac1G\\sum_{i=1}^{G}\\frac1{|o_i|}\\sum_{t=1}^{|o_i|}\\Big[-\\min\\big(\\rho_{i,t}A_i,\\ \\text{clip}(\\rho_{i,t},1-\\varepsilon,1+\\varepsilon)A_i\\big)+\\beta\\,k_3(o_{i,t})\\Big]" spoken="the loss is the mean over the group of the mean over tokens of minus the smaller of rho A and clipped rho A, plus beta times k three" />
-    <ul class="terms">${TERMS.map(([tex, name, what, to]) => html`<li><a href=${to}><span class="term-tex"><${Tex}>${tex}<//></span><span><b>${name}</b><span class="small soft">${what}</span></span></a></li>`)}</ul>
+    <ul class="terms">${TERMS.map(([tex, name, what, to]) => html`<li><${Link} to=${to}><span class="term-tex"><${Tex}>${tex}<//></span><span><b>${name}</b><span class="small soft">${what}</span></span><//></li>`)}</ul>
     <${Only} depth="intuition"><${Analogy} title="A contract with three clauses">
       <p>A musician records several takes. <b>The advantage</b> selects takes: play more like those above today's average, less like those below. <b>The clip</b> limits one rehearsal: once a bar has changed by a fifth, it is left alone until the next recording. <b>The KL penalty</b> keeps the musician's sound: every difference from the original style has a cost.</p>
       <p class="small soft">Where the analogy fails: the clip limits the gradient, not the change. Tokens without a gradient still change.</p><//><//>

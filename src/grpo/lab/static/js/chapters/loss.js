@@ -7,6 +7,6 @@ import { Tokens } from "./loss-tokens.js";
 import { Averages, LossCode, Reference, Updates, Whole } from "./loss-whole.js";
 
 export function Chapter() {
-  useStyle("/static/css/chapter-loss.css");
+  useStyle("css/chapter-loss.css");
   return html`<div class="chapter-loss"><${Tokens} /><${Whole} /><${Ratio} /><${Clip} /><${Histogram} /><${Fraction} /><${Updates} /><${Penalty} /><${Bars} /><${Drift} /><${Averages} /><${Levels} /><${Reference} /><${LossCode} /></div>`;
 }

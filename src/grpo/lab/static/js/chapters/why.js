@@ -3,7 +3,7 @@ import { html } from "htm/preact";
 import { Analogy, Code, Equation, Fetched, Misconception, Numbers, Only, param, Play, Question, Reported, Section, Slider, Table, Trial, useAnswer, useStyle, Verdict } from "../lesson.js";
 import { number, percent } from "../format.js";
 import { Reward } from "../parts.js";
-import { address, Link } from "../route.js";
+import { Link } from "../route.js";
 import { visible } from "../text.js";
 import { Asked, Bar } from "./answers.js";
 import { Aha } from "./why-aha.js";
@@ -11,7 +11,7 @@ import { Score } from "./why-score.js";
 import { Update } from "./why-update.js";
 
 export function Chapter({ depth }) {
-  useStyle("/static/css/chapter-why.css");
+  useStyle("css/chapter-why.css");
   return html`
     <${Section} depth="intuition" title="In short"><${Short} /><//>
     <${Section} depth="math" title="The objective"><${Objective} /><//>
@@ -136,5 +136,5 @@ function Anything() {
   const state = useAnswer("why", "score", { gold: "Paris", group: "The answer is Paris.\nLyon\nParis\nIt is Rome, I believe." });
   return html`<p>GRPO needs rewards that differ within a group. The subject of the task does not appear in any formula. Here the question asks for a capital:</p>
     <${Fetched} state=${state} height="8rem">${(found) => html`<${Table} label="A group of words" head=${["answer", "reward", "advantage"]} rows=${found.rows.map((row) => [row.text, row.reward, number(row.advantage, 3)])} />`}<//>
-    <p><a href=${address("/learn/why", {})}>The table above</a> checks code, puzzles, JSON against a schema, and facts. Mathematics came first because its answers are easy to check.</p>`;
+    <p><${Link} to="/learn/why">The table above<//> checks code, puzzles, JSON against a schema, and facts. Mathematics came first because its answers are easy to check.</p>`;
 }

@@ -1,0 +1,2 @@
+// Chapters' answers computed in the page: ANSWERS[slug][key] = (params: URLSearchParams) => answer, as the server's.
+export const ANSWERS = {};
