@@ -18,6 +18,7 @@ from grpo.lab.catalogue import Catalogue, UnknownRunError
 from grpo.lab.compare import AXES, compare
 from grpo.lab.findings import findings
 from grpo.lab.live import events
+from grpo.lab.nano_files import nano_files
 from grpo.lab.search import Query, search
 from grpo.record.metrics import is_metric
 from grpo.record.store import Run
@@ -160,6 +161,9 @@ def routes(catalogue: Catalogue) -> list[Route]:
     def definitions(request: Request) -> Response:
         return Answer(reading.definitions())
 
+    def nano(request: Request) -> Response:
+        return Answer(nano_files())
+
     def comparison(request: Request) -> Response:
         wanted = request.query_params
         ids = list(dict.fromkeys(name for name in wanted.get("runs", "").split(",") if name))[:MOST_COMPARED]
@@ -187,6 +191,7 @@ def routes(catalogue: Catalogue) -> list[Route]:
     return [
         Route("/api/runs", list_of_runs),
         Route("/api/metrics", definitions),
+        Route("/api/nano", nano),
         Route("/api/compare", comparison),
         Route("/api/runs/{run}/events", live),
         *(Route(f"/api/runs/{{run}}{path}", about_a_run(question)) for path, question in ABOUT_A_RUN.items()),
