@@ -331,3 +331,14 @@ def test_a_damaged_record_is_told_and_hides_no_other(tmp_path: Path, client: Tes
         assert answer.status_code in (400, 503)
         assert "cannot be read" in answer.json()["error"]
     assert {row["id"] for row in client.get("/api/runs").json()["runs"]} == {"whole", "torn", EXAMPLE}
+
+
+def test_files_are_compressed_and_checked_at_every_load(client: TestClient) -> None:
+    """Event streams are not compressed: a browser would wait for the end of a block."""
+    first = client.get("/static/js/app.js", headers={"Accept-Encoding": "gzip"})
+    assert first.headers["Content-Encoding"] == "gzip"
+    assert first.headers["Cache-Control"] == "no-cache"
+    again = client.get("/static/js/app.js", headers={"If-None-Match": first.headers["ETag"]})
+    assert (again.status_code, again.headers["Cache-Control"]) == (304, "no-cache")
+    stream = client.get(f"/api/runs/{EXAMPLE}/events", headers={"Accept-Encoding": "gzip"})
+    assert "Content-Encoding" not in stream.headers

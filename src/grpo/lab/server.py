@@ -10,9 +10,12 @@ import webbrowser
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
@@ -68,12 +71,22 @@ def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guar
             *chapters.routes(),
             *trial_routes(runner),
             *(Route(path, show) for path in PAGES),
-            Mount("/static", StaticFiles(directory=STATIC)),
+            Mount("/static", CheckedFiles(directory=STATIC)),
         ],
+        middleware=[Middleware(GZipMiddleware, compresslevel=6)],
         exception_handlers={404: nothing_here, sqlite3.Error: unreadable},
         lifespan=closing(runner),
     )
     return Guard(app, address=address, token=token, policy=content_policy(page), pages=tokens)
+
+
+class CheckedFiles(StaticFiles):
+    """Files that a browser keeps and checks by their ETag at each load: after an upgrade none is out of date."""
+
+    def file_response(self, *arguments: Any, **named: Any) -> Response:
+        response = super().file_response(*arguments, **named)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
 
 
 def closing(runner: Runner) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:

@@ -51,9 +51,10 @@ export const loadKatex = () =>
     Promise.all([library("katex", "vendor/katex/dist/katex.min.js"), isExport() || loadStyle("vendor/katex/dist/katex.min.css", { first: true })]).then(() => window.katex),
   );
 
-// Starts the module js/PATH as a worker. Without a server its linked source is in the page (`grpoWorkers`), because
-// a page from a file may not start a worker from another file. A worker has no import map: it imports by relative path.
-export function openWorker(path) {
+// Starts the module js/PATH as a worker. Without a server its linked source is a text (`grpoWorkers`), because a page
+// from a file may not start a worker from another file. A worker has no import map: it imports by relative path.
+export async function openWorker(path) {
   if (!isStatic()) return new Worker(trusted(staticFile(`js/${path}`)), { type: "module" });
+  if (!window.grpoWorkers?.[path]) await loadScript(staticFile(`workers/${path}`));
   return new Worker(trusted(URL.createObjectURL(new Blob([window.grpoWorkers[path]], { type: "text/javascript" }))));
 }
