@@ -10,6 +10,7 @@ from typing import Any
 from grpo.errors import GrpoError
 from grpo.lab.chapters import shipped
 from grpo.lab.chapters.query import Query, text
+from grpo.lab.chapters.story import work_in_words
 from grpo.lab.reading import probes
 
 REFLECTION = ("wait", "actually", "let me check", "check", "hmm", "mistake", "again")
@@ -37,7 +38,7 @@ def aha(query: Query) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def _probes() -> list[dict[str, Any]]:
     with shipped.opened() as run:
-        return probes(run)
+        return [probe | {"work": work_in_words(probe["prompt"])} for probe in probes(run)]
 
 
 @lru_cache(maxsize=1)

@@ -19,6 +19,17 @@ export function Asked({ prompt, promptName = "prompt", seedName = "seed" }) {
   </div>`;
 }
 
+// How to read an answer with working, for a sum of three: the totals of the ones and of the tens, then the answer.
+export function HowToRead({ prompt }) {
+  const numbers = prompt.replace("=", "").split("+").map(Number);
+  if (numbers.length !== 3 || numbers.some((one) => !Number.isInteger(one) || one > 99)) return null;
+  const [ones, tens] = [numbers.map((one) => one % 10), numbers.map((one) => Math.floor(one / 10))];
+  const low = ones.reduce((sum, one) => sum + one);
+  const carried = Math.floor(low / 10);
+  const high = tens.reduce((sum, one) => sum + one, carried);
+  return html`<p class="small soft how-to-read"><code>(${low};${high})${10 * high + (low % 10)}</code> is an answer with working: ones ${ones.join(" + ")} = ${low}; tens ${tens.join(" + ")}${carried ? ` + ${carried} carried` : ""} = ${high}.</p>`;
+}
+
 // Tokens as small tiles; `values`, where given, colour them like advantages.
 export function Tokens({ tokens, values, unit = 1, chosen, onChoose, label }) {
   return html`<span class="glyphs" role=${onChoose ? "group" : undefined} aria-label=${onChoose ? label : undefined}>${tokens.map((token, place) => {

@@ -1,7 +1,7 @@
 // Behaviour that emerged in a recorded run: pinned problems over training, and counts of markers.
 import { html } from "htm/preact";
 import { Code, Fetched, Figure, Only, param, Play, Reported, Section, Slider, TextField, useAnswer } from "../lesson.js";
-import { percent, plural } from "../format.js";
+import { percent } from "../format.js";
 import { Reward } from "../parts.js";
 import { Link, setQuery } from "../route.js";
 import { visible } from "../text.js";
@@ -10,9 +10,10 @@ import { PlayButton, usePlaying } from "./answers.js";
 export function Aha() {
   const marker = param("marker", "(") || "(";
   const state = useAnswer("why", "aha", { marker });
-  return html`<${Section} id="aha" title="Emergent behaviour" lead="No example showed this model when to write the working; only right answers were rewarded. Step through a real run and see its answers to six problems outside the training data.">
-    <${Fetched} state=${state} height="36rem">${(found) => html`<${Player} found=${found} /><${Markers} found=${found} />`}<//>
-    <p>The famous case is <${Reported} source="DeepSeek-R1, arXiv 2501.12948">R1-Zero: trained by GRPO without fine-tuning, it began to re-check its own reasoning in words such as “wait”<//>. A model whose vocabulary is digits cannot write “wait”: see the counts above. It found a behaviour of the same kind: it spends more tokens before the answer, because that earns more reward.</p>
+  return html`<${Section} id="aha" title="Emergent behaviour" lead="Nobody showed this model when to write working; only right answers were rewarded. Step through a real run.">
+    <${Fetched} state=${state} height="36rem">${(found) => html`<${Player} found=${found} /><${Only} depth="math code"><${Markers} found=${found} /><//>`}<//>
+    <p>The famous case: <${Reported} source="DeepSeek-R1, arXiv 2501.12948">R1-Zero began to re-check itself with words such as “wait”<//>. This model has only digits, and found the same kind of thing: spend more tokens before the answer.</p>
+    <${Only} depth="math code"><p>Re-checking can also be trained for directly: <${Reported} source="Kumar et al. 2024, arXiv 2409.12917">a reward for a second attempt that improves on the first teaches a model to correct itself; fine-tuning on examples of corrections did not<//>.</p><//>
     <${Only} depth="code"><${Code} slug="why" source="aha" /><//>
   <//>`;
 }
@@ -30,8 +31,9 @@ function Player({ found }) {
     <div class="picks" role="group" aria-label="Pinned problems">${found.probes.map((probe) => html`<button type="button" class=${probe === chosen ? "picked" : ""} aria-pressed=${probe === chosen} onClick=${() => setQuery({ probe: probe.index || undefined })}>${probe.prompt}</button>`)}</div>
     <div class="play-bar"><${PlayButton} playing=${playing} toggle=${toggle} again=${at === last} /></div>
     <div class="knobs"><${Slider} name="eval" label="After training steps" min=${0} max=${last} step=${1} value=${0} show=${(place) => String(steps[place] ?? "")} /></div>
-    <p class="small soft">Answers to <b>${chosen.prompt}</b> (right: ${chosen.answer}), ${plural(chosen.evaluations[at].samples.length, "sample")} with the same random numbers at every evaluation:</p>
+    <p class="small soft">Answers to <b>${chosen.prompt}</b> (right: ${chosen.answer}):</p>
     <ul class="probe-samples aha-samples" aria-label="Samples">${rows.map((row) => html`<li><${Reward} value=${row.reward} /><span class="faint small num">×${row.count}</span><bdi class="untrusted" dir="ltr">${visible(row.text)}</bdi></li>`)}</ul>
+    <p class="small soft">The working: ${chosen.work.join("; ")}.</p>
   <//>`;
 }
 

@@ -1,6 +1,6 @@
 // The reader's answer, scored by the tasks' checker within a group.
 import { html } from "htm/preact";
-import { Code, Equation, Fetched, Numbers, Only, param, Play, Section, TextField, useAnswer } from "../lesson.js";
+import { Code, Equation, Fetched, Numbers, Only, param, Play, Section, TextField, useAnswer, useDepth } from "../lesson.js";
 import { setQuery } from "../route.js";
 import { visible } from "../text.js";
 import { Answers } from "./answers.js";
@@ -17,18 +17,19 @@ const PRESETS = [
 export function Score() {
   const asked = { gold: param("gold", "14"), group: param("group", CLASSMATES), own: param("own", "") };
   const state = useAnswer("why", "score", asked);
-  return html`<${Section} id="score" title="Score your own answer" lead=${html`What is 2 + 3 × 4? Type an answer in any words. You see which answer the checker extracts, why, and its advantage in the group.`}>
+  const exactly = useDepth() !== "intuition";
+  return html`<${Section} id="score" title="Score your own answer" lead="What is 2 + 3 × 4? Type an answer in any words and see what the checker reads.">
     <${Play} label="Your answer in a group">
       <div class="knobs"><${TextField} name="own" label="Your answer" value="" most=${400} /></div>
       <${Fetched} state=${state} height="20rem">${(found) => html`
         <${Answers} label="The group" rows=${found.rows.map((row) => ({ ...row, note: html`${row.own ? html`<b>yours</b> · ` : ""}${row.form ? html`read <b>${visible(row.extracted)}</b> (${FORMS[row.form] ?? row.form}): ${row.why}` : row.why}${row.reward === 1 && !row.strict ? " · a strict checker would give 0" : ""}` }))} />
-        <${Numbers} items=${[["mean", found.statistics.reward_mean, "", "score-mean"], ["standard deviation", found.statistics.reward_std, "", "score-std"], ["answers", found.rows.length]]} />
-        ${found.statistics.zero_signal_groups === 1 && html`<p class="small warn">All rewards are equal, so every advantage is exactly 0 and this group has no signal.</p>`}
+        <${Numbers} items=${[["mean", found.statistics.reward_mean, "", "score-mean"], exactly && ["standard deviation", found.statistics.reward_std, "", "score-std"]].filter(Boolean)} />
+        ${found.statistics.zero_signal_groups === 1 && html`<p class="small warn">All rewards are equal: nothing to learn here.</p>`}
         <${Only} depth="math"><${Equation} tex=${`A_i=\\frac{r_i-${found.statistics.reward_mean.toFixed(3)}}{${found.statistics.reward_std.toFixed(4)}+10^{-4}}`} spoken="Each advantage is the reward minus the group mean, divided by the group's standard deviation." /><//>`}<//>
-      <details class="inspect" open=${asked.group !== CLASSMATES || asked.gold !== "14"}><summary>Edit the group</summary>
+      <${Only} depth="math code"><details class="inspect" open=${asked.group !== CLASSMATES || asked.gold !== "14"}><summary>Edit the group</summary>
         <div class="row" role="group" aria-label="Presets">${PRESETS.map(([name, values]) => html`<button type="button" class="small" onClick=${() => setQuery({ own: undefined, ...values })}>${name}</button>`)}</div>
         <div class="knobs"><${TextField} name="gold" label="The right answer: a number, a letter or words" value="14" most=${60} /></div>
-        <div class="knobs"><${TextField} name="group" label="One answer per line" value=${CLASSMATES} most=${4000} rows=${6} /></div></details>
+        <div class="knobs"><${TextField} name="group" label="One answer per line" value=${CLASSMATES} most=${4000} rows=${6} /></div></details><//>
       <${Only} depth="code"><${Code} slug="why" source="check" /><//>
     <//>
   <//>`;

@@ -2,41 +2,41 @@
 import { html } from "htm/preact";
 import { Analogy, Code, Equation, Fetched, Misconception, Numbers, Only, param, Play, Question, Reported, Section, Slider, Table, Trial, useAnswer, useStyle, Verdict } from "../lesson.js";
 import { number, percent } from "../format.js";
+import { Term } from "../glossary.js";
 import { Reward } from "../parts.js";
 import { Link } from "../route.js";
 import { visible } from "../text.js";
-import { Asked, Bar } from "./answers.js";
+import { Asked, Bar, HowToRead } from "./answers.js";
 import { Aha } from "./why-aha.js";
 import { Score } from "./why-score.js";
 import { Update } from "./why-update.js";
 
-export function Chapter({ depth }) {
+export function Chapter() {
   useStyle("css/chapter-why.css");
   return html`
-    <${Section} depth="intuition" title="In short"><${Short} /><//>
+    <${Section} depth="intuition math" title="In short"><${Short} /><//>
     <${Section} depth="math" title="The objective"><${Objective} /><//>
     <${Section} depth="code" title="The loop in ten lines" lead="One update, written with the trainer's functions. It runs on this page, and a test checks that its weights equal those of a real run."><${Loop} /><//>
-    <${Section} depth="intuition math" id="gap" title="Likely is not right" lead="A model trained on text predicts what usually comes next. That objective does not ask whether an answer is right."><${Gap} /><//>
-    <${Section} depth="intuition" title="Three stages"><${Stages} /><//>
-    <${Section} depth="intuition code" title="Tasks a program can check" lead="A run needs thousands of rewards a minute. For some tasks a few lines of code can tell right from wrong."><${Checkable} /><//>
-    <${Section} depth="intuition" title="An analogy"><${Exam} /><//>
+    <${Section} depth="intuition math" id="gap" title="Likely is not right" lead="A language model writes what usually comes next. Nothing in that asks whether it is right."><${Gap} /><//>
+    <${Section} depth="intuition math" title="Three stages"><${Stages} /><${Only} depth="intuition"><${Exam} /><//><//>
+    <${Section} id="checkable" depth="math code" title="Tasks a program can check" lead="A run needs thousands of rewards a minute. For some tasks a few lines of code can tell right from wrong."><${Checkable} /><//>
     <${Update} />
     <${Aha} />
     <${Score} />
     <${Section} id="questions" title="Predict, then run"><${Questions} /><//>
-    <${Section} title="Only for mathematics?"><${OnlyMath} depth=${depth} /><//>`;
+    <${Section} title="Only for mathematics?"><${OnlyMath} /><//>`;
 }
 
 function Short() {
   const state = useAnswer("why", "cards");
-  return html`<p class="tldr">Sample several answers to the same question. Let a program score them. Make answers that scored above the group's mean more likely and the others less likely. Repeat. That is <b>group relative policy optimization</b> (GRPO): the group's mean is the baseline, so no second network has to learn one.</p>
-    <div class="headline"><${Fetched} state=${state} height="8rem">${(found) => html`<${Numbers} items=${[
+  return html`<p class="tldr">Ask one question several times. Let a program score the answers. Make those above the <${Term} of="group">group<//>'s average more likely and the others less likely. Repeat. That is <b>group relative policy optimization</b> (GRPO).</p>
+    <${Only} depth="math"><p>The group's mean is the baseline, so no second network has to learn one.</p><div class="headline"><${Fetched} state=${state} height="8rem">${(found) => html`<${Numbers} items=${[
       ["MATH, before and after", "46.8 → 51.7%", html`<span class="reported-source">reported: DeepSeekMath 7B, arXiv 2402.03300</span>`],
       ["memory saved against PPO", percent(found.memory_saved), html`computed for 7B in bfloat16: ${Math.round(found.memory.ppo / 2 ** 30)} GiB with a critic, ${Math.round(found.memory.grpo / 2 ** 30)} without; “half” is a common claim`, "memory-saved"],
       ["answers per question", html`G = ${found.group_size}`, html`the default here. <span class="reported-source">reported: 64 in DeepSeekMath, 16 in DeepSeek-R1</span>`, "card-g"],
       ["KL coefficient β", number(found.beta, 2), html`the default here; <span class="reported-source">reported: the same in DeepSeekMath, 0.001 in DeepSeek-R1</span>`],
     ]} />`}<//></div>
-    <p class="small"><${Link} to="/learn/costs">What uses the memory<//></p>`;
+    <p class="small"><${Link} to="/learn/costs">What uses the memory<//></p><//>`;
 }
 
 function Objective() {
@@ -62,27 +62,30 @@ function Gap() {
   return html`<${Play} label="The model's answers, most likely first">
     <${Asked} prompt=${prompt} promptName="asked" seedName=${null} />
     <${Fetched} state=${state} height="22rem">${(found) => html`
-      <p class="small soft">${found.samples} answers of the fine-tuned model before any training with rewards, most likely first. The right answer is ${found.answer}.</p>
+      <p class="small soft">Answers of a small model before any reward, most likely first. Right: ${found.answer}.</p>
       <ul class="said" aria-label="Answers by probability">${found.rows.slice(0, 8).map((row) => html`<li><bdi class="untrusted" dir="ltr">${visible(row.text)}</bdi><${Bar} share=${Math.exp(row.logprob) / Math.exp(found.rows[0].logprob)} kind=${row.reward ? "right" : ""} /><span class="num small">${percent(Math.exp(row.logprob), 1)}</span><${Reward} value=${row.reward} /></li>`)}</ul>
       <${Numbers} items=${[
         ["right with working", found.right_by_style.worked === undefined ? "–" : percent(found.right_by_style.worked)],
         ["right without working", found.right_by_style.direct === undefined ? "–" : percent(found.right_by_style.direct)],
         ["answers with working", percent(found.worked), "of all samples", "gap-worked"],
-      ]} />`}<//>
+      ]} />
+      <${HowToRead} prompt=${prompt} />`}<//>
   <//>
-  <${Fetched} state=${measured} height="3rem">${(found) => html`<p>It can add, but usually guesses: most of its training examples skipped the working. With greedy decoding it is right on <b>${percent(found.fine_tuned.greedy_accuracy)}</b> of ${found.heldout} held-out problems; with sampling at temperature 1, on <b>${percent(found.fine_tuned.accuracy)}</b>. More imitation would only copy the habit of guessing. A reward does not: it favours right answers.</p>`}<//>
+  <p>It can add, but usually guesses: most of its examples skipped the working. More imitation copies that habit. A <${Term} of="reward">reward<//> does not: it favours right answers.</p>
+  <${Only} depth="math"><${Fetched} state=${measured} height="3rem">${(found) => html`<p>With greedy decoding it is right on <b>${percent(found.fine_tuned.greedy_accuracy)}</b> of ${found.heldout} held-out problems; with sampling at temperature 1, on <b>${percent(found.fine_tuned.accuracy)}</b>.</p>`}<//><//>
   <${Only} depth="math"><${Equation} tex="\\underbrace{\\max_\\theta\\;\\mathbb{E}_{o\\sim\\text{text}}\\log\\pi_\\theta(o|q)}_{\\text{imitate given texts}}\\qquad\\text{and}\\qquad\\underbrace{\\max_\\theta\\;\\mathbb{E}_{o\\sim\\pi_\\theta}\\,r(q,o)}_{\\text{earn reward with own texts}}" spoken="Imitation maximises the log-probability of given texts. Reward maximises the expected reward of the policy's own texts." /><//>`;
 }
 
 function Stages() {
   const state = useAnswer("why", "stages");
   return html`<ol class="stages">
-      <li><span class="stage-number">1 Pretraining</span><h3>Predict text</h3><p>Predict the next token of a large amount of text. The small model here read 200,000 generated sums, nearly all with working. <${Reported} source="Llama 3, arXiv 2407.21783">Large ones read 15 trillion tokens<//>.</p></li>
-      <li><span class="stage-number">2 Fine-tuning</span><h3>Imitate examples</h3><p>Imitate selected questions and answers: their format and style. Here 8,000 sums, two thirds of them without working.${state.data && html` After it: <b class="num">${percent(state.data.fine_tuned.accuracy)}</b> right.`}</p></li>
-      <li><span class="stage-number">3 Reward</span><h3>Sample and score</h3><p>Sample answers, score them, and make the better ones more likely. This is GRPO's stage; the trial below runs it.</p></li>
+      <li><span class="stage-number">1 Pretraining</span><h3>Predict text</h3><p>This small model read 200,000 sums, nearly all with working.</p></li>
+      <li><span class="stage-number">2 <${Term} of="sft">Fine-tuning<//></span><h3>Imitate examples</h3><p>8,000 sums, two thirds without working.${state.data && html` Right afterwards: <b class="num">${percent(state.data.fine_tuned.accuracy)}</b>.`}</p></li>
+      <li><span class="stage-number">3 Reward</span><h3>Sample and score</h3><p>GRPO's stage: better answers become more likely.</p></li>
     </ol>
-    <${Trial} name="first-run" note="Three seeds; the band is one standard deviation." />
-    <p>Only the final answer is rewarded. Nobody tells the model that working helps. It finds out: see the second curve. <${Link} to="/runs/~tiny-arithmetic/overview">The same in a larger recorded run<//>, with every completion.</p>`;
+    <${Trial} name="first-run" />
+    <p>Only the final answer is rewarded. Nobody tells the model that working helps. It finds out: see the second curve.</p>
+    <${Only} depth="math"><p class="small"><${Reported} source="Llama 3, arXiv 2407.21783">Large models read 15 trillion tokens in pretraining<//>. <${Link} to="/runs/~tiny-arithmetic/overview">The third stage in a larger recorded run<//>, with every completion.</p><//>`;
 }
 
 function Checkable() {
@@ -96,14 +99,13 @@ function Checkable() {
 
 function Exam() {
   return html`<${Analogy} title="Practice exams">
-    <p>Pretraining is reading the library. Fine-tuning is watching a tutor solve a few problems.</p>
-    <p>Learning from rewards is a practice exam. The student answers each question eight times, and the eight answers are marked and compared. The student then does more of what the better answers did. PPO also employs a tutor who predicts the mark beforehand (the critic). GRPO does not need one.</p>
+    <p>Pretraining reads the library. Fine-tuning watches a tutor. Rewards are a practice exam: the student answers each question eight times and does more of what the better answers did.</p>
   <//>`;
 }
 
 function Questions() {
-  return html`<${Question} name="q-open" ask="The reward is a judge's grade with some random error. Eight drafts for one prompt are in fact equally good. How large are their advantages?" options=${[["zero", "Zero"], ["small", "As small as the judge's error"], ["full", "As large as for real differences"]]}>${(picked) => html`<${OpenEnded} picked=${picked} />`}<//>
-    <${Question} name="q-sft" ask="Can rewards alone teach a task that the model was never trained on? It is right once in a thousand tries." options=${[["yes", "Yes, it only takes longer"], ["no", "Hardly: almost no group has any signal"]]}>${(picked) => html`<${NeverShown} picked=${picked} />`}<//>`;
+  return html`<${Question} name="q-open" ask="A judge grades eight equally good drafts, with small random errors. How hard does the update push them?" options=${[["zero", "Not at all"], ["small", "As little as the errors"], ["full", "As hard as for real differences"]]}>${(picked) => html`<${OpenEnded} picked=${picked} />`}<//>
+    <${Question} name="q-sft" ask="Can rewards alone teach a task that the model gets right once in a thousand tries?" options=${[["yes", "Yes, it only takes longer"], ["no", "Hardly: nearly every group is all wrong"]]}>${(picked) => html`<${NeverShown} picked=${picked} />`}<//>`;
 }
 
 function OpenEnded({ picked }) {
@@ -136,5 +138,5 @@ function Anything() {
   const state = useAnswer("why", "score", { gold: "Paris", group: "The answer is Paris.\nLyon\nParis\nIt is Rome, I believe." });
   return html`<p>GRPO needs rewards that differ within a group. The subject of the task does not appear in any formula. Here the question asks for a capital:</p>
     <${Fetched} state=${state} height="8rem">${(found) => html`<${Table} label="A group of words" head=${["answer", "reward", "advantage"]} rows=${found.rows.map((row) => [row.text, row.reward, number(row.advantage, 3)])} />`}<//>
-    <p><${Link} to="/learn/why">The table above<//> checks code, puzzles, JSON against a schema, and facts. Mathematics came first because its answers are easy to check.</p>`;
+    <p><${Link} to="/learn/why?depth=math#checkable">A table at depth Math<//> checks code, puzzles, JSON against a schema, and facts. Mathematics came first because its answers are easy to check.</p>`;
 }
