@@ -175,6 +175,28 @@ def test_a_cancelled_process_is_gone_with_its_folder() -> None:
     assert not Path(running.folder.name).exists()
 
 
+def test_a_waiting_worker_trains_the_next_trial_and_ends_with_the_server() -> None:
+    runner = Runner()
+    runner.prepare()
+    waiting = runner.waiting
+    assert waiting is not None
+    runner.prepare()
+    assert runner.waiting is waiting, "one is enough"
+    running = runner.start(asked())
+    assert running.process is waiting
+    runner.prepare()
+    assert runner.waiting is None, "the trial has the core"
+    running.listener.join()
+    assert (running.status, running.outcome.steps_done) == ("finished", 2)
+    assert list(running.outcome.runs) == [(0, 1)], "nothing of the warmup is reported"
+    runner.prepare()
+    last = runner.waiting
+    assert last is not None
+    assert last is not waiting
+    runner.close()
+    assert last.wait() == -9
+
+
 def test_chapters_name_what_exists() -> None:
     for slug in CHAPTERS:
         for key in chapter(slug).SOURCES:

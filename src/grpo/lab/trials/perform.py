@@ -1,13 +1,7 @@
-"""Trains a trial with the trainer and reports its progress.
-
-As a program it reads a request as JSON from its input, trains in the request's folder, and writes a line of JSON for
-every step; `grpo.lab.trials.runner` runs it in a separate process that can be ended at any time.
-"""
+"""Trains a trial with the trainer and reports its progress; `grpo.lab.trials.worker` is the process that does so."""
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +9,6 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-from grpo.errors import GrpoError
 from grpo.lab.trials.spec import Trial
 from grpo.record.events import Terminal
 
@@ -67,25 +60,3 @@ class _Reporter(Terminal):
 
 def _short(value: float) -> float:
     return float(f"{value:.5g}")
-
-
-def main() -> None:
-    request = json.loads(sys.stdin.readline())
-    # Standard output carries only the messages; anything else that prints goes to standard error.
-    out = sys.stdout
-    sys.stdout = sys.stderr
-
-    def report(row: dict[str, Any]) -> None:
-        try:
-            print(json.dumps(row), file=out, flush=True)
-        except BrokenPipeError:  # border: the reader has gone
-            raise SystemExit from None
-
-    try:
-        perform(Trial.of(request["trial"], request["rewards"]), Path(request["folder"]), report)
-    except GrpoError as problem:
-        report({"kind": "failed", "error": str(problem)})
-
-
-if __name__ == "__main__":
-    main()

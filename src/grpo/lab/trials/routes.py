@@ -55,6 +55,8 @@ def routes(runner: Runner) -> list[Route]:
         return Answer(trial.about())
 
     def running(request: Request) -> Response:
+        # A page with a trial asks this when it is opened: its reader may train soon.
+        runner.prepare()
         now = runner.current()
         return Answer({"running": now.about() if now else None})
 
@@ -71,7 +73,7 @@ def routes(runner: Runner) -> list[Route]:
         except GrpoError as problem:
             return failed(problem)
         return StreamingResponse(
-            _events(trial, request), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+            _events(trial, request, runner), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
         )
 
     return [
@@ -83,8 +85,9 @@ def routes(runner: Runner) -> list[Route]:
     ]
 
 
-async def _events(trial: Running, request: Request) -> AsyncIterator[str]:
-    """Yields the trial's state now and after every change, until it ends or the client disconnects."""
+async def _events(trial: Running, request: Request, runner: Runner) -> AsyncIterator[str]:
+    """Yields the trial's state now and after every change, until it ends or the client disconnects. A client that sees
+    the end may train again."""
     sent, polls = -1, 0
     while not await request.is_disconnected():
         if trial.version != sent:
@@ -92,6 +95,7 @@ async def _events(trial: Running, request: Request) -> AsyncIterator[str]:
             sent = state["version"]
             yield f"data: {Answer.text(state)}\n\n"
             if state["status"] != "running":
+                await asyncio.to_thread(runner.prepare)
                 return
         elif polls % POLLS_BETWEEN_KEEPALIVES == 0:
             yield ": keep-alive\n\n"

@@ -1,4 +1,4 @@
-"""Starts and cancels trials: one at a time, each in its own process."""
+"""Starts and cancels trials: one at a time, each in its own process. One more process waits for the next trial."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from grpo.errors import GrpoError
 from grpo.lab.trials.outcome import Outcome
 from grpo.lab.trials.spec import Trial
+from grpo.lab.trials.worker import start_worker
 
 MOST_KEPT = 8
 
@@ -32,20 +32,12 @@ class UnknownTrialError(GrpoError):
 class Running:
     """A trial and the process that trains it; a thread reads the process's messages."""
 
-    def __init__(self, trial: Trial, rewards: Sequence[str]):
+    def __init__(self, trial: Trial, rewards: Sequence[str], worker: subprocess.Popen[str]):
         self.id, self.trial, self.outcome = secrets.token_urlsafe(9), trial, Outcome(trial)
         self.status, self.error, self.version = "running", "", 0
         self.lock = threading.Lock()
         self.folder = tempfile.TemporaryDirectory(prefix="grpo-trial-", ignore_cleanup_errors=True)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "grpo.lab.trials.perform"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # so that killing the group ends its children too
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
+        self.process = worker
         assert self.process.stdin is not None
         request = {"trial": trial.as_json(), "rewards": list(rewards), "folder": self.folder.name}
         self.process.stdin.write(json.dumps(request) + "\n")
@@ -86,8 +78,7 @@ class Running:
                 return
             self.status = "cancelled"
             self.version += 1
-        with suppress(ProcessLookupError):  # border: it may have ended already
-            os.killpg(self.process.pid, signal.SIGKILL)
+        end(self.process)
 
     def about(self) -> dict[str, Any]:
         done, total = self.outcome.steps_done, self.outcome.steps_total
@@ -98,12 +89,29 @@ class Running:
             return self.about() | {"error": self.error, "version": self.version, "outcome": self.outcome.summary()}
 
 
+def end(process: subprocess.Popen[str]) -> None:
+    """Ends a worker and its children."""
+    with suppress(ProcessLookupError):  # border: it may have ended already
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 class Runner:
-    """Runs one trial at a time; keeps the latest ended ones."""
+    """Runs one trial at a time; keeps the latest ended ones, and a worker that waits for the next trial."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.trials: dict[str, Running] = {}
+        self.waiting: subprocess.Popen[str] | None = None
+
+    def prepare(self) -> None:
+        """Starts the waiting worker, if there is none and no trial is running."""
+        with self.lock:
+            if not self.current() and (self.waiting is None or self.waiting.poll() is not None):
+                self.waiting = start_worker()
+
+    def _take(self) -> subprocess.Popen[str]:
+        worker, self.waiting = self.waiting, None
+        return worker if worker is not None and worker.poll() is None else start_worker()
 
     def current(self) -> Running | None:
         return next((trial for trial in self.trials.values() if trial.status == "running"), None)
@@ -118,7 +126,7 @@ class Runner:
                     f"another trial{name} is training: {about['done']} of {about['total']} steps are done. "
                     "Only one can run at a time; wait for it or cancel it"
                 )
-            started = Running(trial, rewards)
+            started = Running(trial, rewards, self._take())
             self.trials[started.id] = started
             for old in list(self.trials)[:-MOST_KEPT]:
                 del self.trials[old]
@@ -132,3 +140,6 @@ class Runner:
     def close(self) -> None:
         for trial in self.trials.values():
             trial.cancel()
+        if self.waiting is not None:
+            with self.waiting as worker:  # closes its pipes
+                end(worker)

@@ -5,12 +5,12 @@ import { exact, number, percent } from "../format.js";
 
 const SIZES = [2, 4, 8, 16, 32, 64];
 
-// The reader's settings train next to the default; every arm samples the same number of answers a step.
+// The reader's settings train first, then the default; every arm samples the same number of answers a step.
 export function Dashboard() {
   const [eps, beta, size, epochs] = [param("eps", 0.2), param("kb", 0.04), among(SIZES, param("size", 2), 2), Number(param("epochs", "2"))];
   const changed = eps !== 0.2 || beta !== 0.04 || size !== 8 || epochs !== 2;
   const settings = { "optimizer.epochs": epochs, "loss.clip_low": Math.min(1, eps), "loss.clip_high": eps, "loss.beta": beta, group_size: size, prompts_per_step: 128 / size };
-  const arms = changed ? [{ label: "ε 0.2, β 0.04, G 8", settings: { "optimizer.epochs": 2 } }, { label: `yours: ε ${number(eps, 2)}, β ${number(beta, 2)}, G ${size}`, settings }] : undefined;
+  const arms = changed ? [{ label: `yours: ε ${number(eps, 2)}, β ${number(beta, 2)}, G ${size}`, settings }, { label: "ε 0.2, β 0.04, G 8", settings: { "optimizer.epochs": 2 } }] : undefined;
   return html`<div class="play" role="group" aria-label="Knobs"><div class="knobs">
       <${Slider} name="eps" label="ε, clip range" min=${0.02} max=${1} step=${0.02} value=${0.2} show=${(value) => number(value, 2)} />
       <${Slider} name="kb" label="β, KL coefficient" min=${0} max=${1} step=${0.02} value=${0.04} show=${(value) => number(value, 2)} />
