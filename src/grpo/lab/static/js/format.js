@@ -55,3 +55,6 @@ export const isShare = (unit) => unit?.startsWith("share");
 export function metricValue(value, unit) {
   return isShare(unit) ? percent(value, 1) : number(value);
 }
+
+// The title of an axis: the unit without its range; a metric without a unit has its name.
+export const metricTitle = (name, unit = "none") => (unit === "none" ? "" : unit.split(",")[0]) || name.replaceAll("_", " ");

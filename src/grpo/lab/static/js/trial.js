@@ -3,7 +3,7 @@ import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { definitions, get, listen, post, useApi } from "./api.js";
 import { Chart } from "./chart.js";
-import { percent, seconds, tick } from "./format.js";
+import { metricTitle, percent, seconds, tick } from "./format.js";
 import { Failed, Loading, MetricHint, Segmented } from "./parts.js";
 import { isStatic } from "./route.js";
 
@@ -111,11 +111,11 @@ export function Curves({ outcome, metric, by }) {
       deps=${[seeds.length, bands.length, by, metric]}
       build=${(Plot) => ({
         x: { label: axis, ticks: 5, tickFormat: tick, ...span },
-        y: { grid: true, label: null, ticks: 5, tickFormat: (value) => (unit?.startsWith("share") ? percent(value, highest < 0.1 ? 1 : 0) : tick(value)) },
+        y: { grid: true, label: metricTitle(metric, unit), ticks: 5, tickFormat: (value) => (unit?.startsWith("share") ? percent(value, highest < 0.1 ? 1 : 0) : tick(value)) },
         marks: [
           Plot.areaY(bands, { x: "x", y1: (point) => Math.max(lowest, point.low), y2: (point) => Math.min(highest, point.high), z: "arm", fill: colour, fillOpacity: 0.16 }),
           Plot.lineY(seeds, { x: "x", y: "y", z: "run", stroke: colour, strokeWidth: 1, strokeOpacity: bands.length ? 0.25 : 0.8 }),
-          Plot.lineY(bands, { x: "x", y: "mean", z: "arm", stroke: colour, strokeWidth: 2 }),
+          Plot.lineY(bands, { x: "x", y: "mean", z: "arm", stroke: colour, strokeWidth: 2, ariaLabel: (point) => outcome.arms[point.arm].label }),
         ],
       })}
       table=${{ columns: [axis, "arm", "mean", "low", "high"], rows: bands.map((point) => [point.x, outcome.arms[point.arm].label, point.mean, point.low, point.high]) }} /></div>`;

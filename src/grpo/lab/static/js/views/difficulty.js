@@ -29,7 +29,7 @@ function PassMap({ data, base }) {
       legend=${[["signal", "var(--c3)", "square"], ["no signal", "var(--ink-faint)", "square"]]}
       build=${(Plot) => ({
         x: { label: "step" }, y: { type: "band", domain: Array.from({ length: size + 1 }, (_, i) => size - i), label: "right of " + size, padding: 0.08 },
-        marks: [Plot.rect(cells, { x1: "x1", x2: "x2", y: "right", fill: (cell) => (cell.right === 0 || cell.right === size ? "var(--ink-faint)" : "var(--c3)"), fillOpacity: (cell) => 0.12 + 0.88 * cell.share, title: (cell) => `${cell.count} groups, ${cell.right} of ${size} right`, inset: 0.3 })],
+        marks: [Plot.rect(cells, { x1: "x1", x2: "x2", y: "right", fill: (cell) => (cell.right === 0 || cell.right === size ? "var(--ink-faint)" : "var(--c3)"), fillOpacity: (cell) => 0.12 + 0.88 * cell.share, title: (cell) => `step ${(cell.x1 + cell.x2) / 2}\n${plural(cell.count, "group")}, ${cell.right} of ${size} right`, inset: 0.3 })],
       })}
       table=${{ columns: ["step", ...Array.from({ length: size + 1 }, (_, i) => `${i} right`)], rows: data.columns.map((column) => [column.step, ...column.groups_by_right]) }} />
   <//>`;
@@ -40,7 +40,7 @@ function Expected({ data }) {
   return html`<${Card} title="Groups without signal, observed and expected" note=${html`If all problems were equally hard, a share of <${Tex}>p^G+(1-p)^G<//> of the groups would have no signal. A higher share means that problems differ: some are far too easy, some far too hard.`}>
     <${Chart} label="Share of groups without signal over the steps, observed and expected" height=${180} deps=${[rows.length, rows.at(-1)?.step]}
       legend=${[["observed", "var(--c3)"], ["expected at the mean pass rate", "var(--c6)"]]}
-      build=${(Plot) => ({ x: { label: "step" }, y: { domain: [0, 1], grid: true, label: null, tickFormat: (v) => percent(v) }, marks: [Plot.lineY(rows, { x: "step", y: "expected_zero_signal", stroke: "var(--c6)", strokeDasharray: "4 3" }), Plot.lineY(rows, { x: "step", y: "observed_zero_signal", stroke: "var(--c3)" })] })}
+      build=${(Plot) => ({ x: { label: "step" }, y: { domain: [0, 1], grid: true, label: "share of groups", tickFormat: (v) => percent(v) }, marks: [Plot.lineY(rows, { x: "step", y: "expected_zero_signal", stroke: "var(--c6)", strokeDasharray: "4 3" }), Plot.lineY(rows, { x: "step", y: "observed_zero_signal", stroke: "var(--c3)" })] })}
       table=${{ columns: ["step", "pass rate", "observed", "expected"], rows: rows.map((row) => [row.step, row.pass_rate, row.observed_zero_signal, row.expected_zero_signal]) }} />
   <//>`;
 }

@@ -25,12 +25,12 @@ function Beside({ name, counted, accuracy, judged }) {
     <${Chart} label=${`${other} and mean number of ${what} over the steps, last ${number(right.at(-1)?.value, 2)} and ${number(rows.at(-1)?.count, 2)}`} height=${200} deps=${[rows.length, right.at(-1)?.value, rows.at(-1)?.count]}
       legend=${[[other, "var(--c1)"], [what, "var(--c3)"]]}
       build=${(Plot) => ({
-        marginRight: 40, x: { label: "step" }, y: { domain: [0, top], label: null, grid: true },
+        marginRight: 40, x: { label: "step" }, y: { domain: [0, top], label: other, grid: true },
         marks: [
-          Plot.axisY({ anchor: "left", ticks: 5, label: null, tickFormat: (value) => (judged ? percent(value) : number(value, 1)) }),
-          Plot.axisY({ anchor: "right", ticks: 5, label: null, tickFormat: (value) => number((value / top) * most, 1) }),
+          Plot.axisY({ anchor: "left", ticks: 5, tickFormat: (value) => (judged ? percent(value) : number(value, 1)) }),
+          Plot.axisY({ anchor: "right", ticks: 5, label: what, tickFormat: (value) => number((value / top) * most, 1) }),
           Plot.lineY(right, { x: "step", y: "value", stroke: "var(--c1)", strokeWidth: 2 }),
-          Plot.lineY(rows, { x: "step", y: "value", stroke: "var(--c3)", strokeWidth: 2 }),
+          Plot.lineY(rows, { x: "step", y: "value", stroke: "var(--c3)", strokeWidth: 2, title: (row) => `${what} ${number(row.count, 2)}` }),
         ],
       })}
       table=${{ columns: ["step", other, what], rows: right.map((row, i) => [row.step, row.value, rows[i]?.count ?? "–"]) }} />
@@ -49,7 +49,7 @@ function ByTurns({ url, version }) {
     return html`<${Card} title="Reward by number of turns" note=${`Mean reward of the episodes of ${ends.map(([key]) => steps(data[key].steps)).join(" and of ")}; a wider bar means more episodes.`}>
       <${Chart} label=${`Mean reward by number of turns: ${rows.map((row) => `${row.name}, ${plural(row.turns, "turn")}: ${number(row.reward, 2)}`).join("; ")}`} height=${200} deps=${[JSON.stringify(data)]}
         legend=${ends.map(([key, name, colour]) => [`${name} (${steps(data[key].steps)})`, colour, "square"])}
-        build=${(Plot) => ({ x: { label: "turns", ticks: [...new Set(rows.map((row) => row.turns))], tickFormat: String, inset: 12 }, y: { label: null, grid: true, zero: true }, marks: [Plot.ruleY([0], { stroke: "var(--line-strong)" }), Plot.rectY(rows, bars(rows))] })}
+        build=${(Plot) => ({ x: { label: "turns", ticks: [...new Set(rows.map((row) => row.turns))], tickFormat: String, inset: 12 }, y: { label: "mean reward", grid: true, zero: true }, marks: [Plot.ruleY([0], { stroke: "var(--line-strong)" }), Plot.rectY(rows, bars(rows))] })}
         table=${{ columns: ["turns", "when", "episodes", "reward", "right"], rows: rows.map((row) => [row.turns, row.name, row.episodes, row.reward ?? "–", row.accuracy ?? "–"]) }} />
     <//>`;
   }}<//>`;

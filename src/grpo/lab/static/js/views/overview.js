@@ -2,7 +2,8 @@
 import { html } from "htm/preact";
 import { definitions, useApi } from "../api.js";
 import { Chart } from "../chart.js";
-import { isShare, metricValue, number, percent, plural, seconds, tick } from "../format.js";
+import { ChartSettings } from "../chart/settings.js";
+import { isShare, metricTitle, metricValue, number, percent, plural, seconds, tick } from "../format.js";
 import { Card, Empty, Fetched, MetricHint, Stat } from "../parts.js";
 import { address, go, route, setQuery } from "../route.js";
 import { Episodes } from "./episodes.js";
@@ -32,8 +33,8 @@ export function Overview({ url, about, version, base }) {
       return html`${found.turns_mean && html`<${Episodes} url=${url} about=${about} series=${found} version=${version} />`}
         ${width > 1 && html`<p class="small soft">Each point is the mean over ${width} steps; the band is their range.</p>`}
         <h2 class="visually-hidden">Recorded metrics</h2>
-        <div class="metrics">${first.map(card)}</div>
-        <${More} count=${rest.length}>${() => html`<div class="metrics">${rest.map(card)}</div>`}<//>`;
+        <${ChartSettings}><div class="metrics">${first.map(card)}</div>
+        <${More} count=${rest.length}>${() => html`<div class="metrics">${rest.map(card)}</div>`}<//><//>`;
     }}<//>
     <${Configuration} about=${about} />`;
 }
@@ -53,14 +54,13 @@ function Accuracy({ evals: judged, about, series }) {
       legend=${[["held out, sampled", "var(--c1)"], ...(greedy ? [["held out, greedy", "var(--c3)"]] : []), ["training batch", "var(--line-strong)"]]}
       build=${(Plot) => ({
         x: { label: "steps taken", domain: [0, Math.max(1, about.steps_total ?? about.steps)] },
-        y: { domain: [0, 1], percent: false, tickFormat: (v) => percent(v), grid: true, label: null },
+        y: { domain: [0, 1], tickFormat: (v) => percent(v), grid: true, label: "accuracy" },
         marks: [
           Plot.lineY(training, { x: "x", y: "y", stroke: "var(--line-strong)", strokeWidth: 1 }),
           greedy && Plot.lineY(evals, { x: "x", y: "greedy_accuracy", stroke: "var(--c3)", strokeDasharray: "4 3" }),
           Plot.areaY(evals, { x: "x", y1: "low", y2: "high", fill: "var(--c1)", fillOpacity: 0.16 }),
           Plot.lineY(evals, { x: "x", y: "accuracy", stroke: "var(--c1)", strokeWidth: 2 }),
           Plot.dot(evals, { x: "x", y: "accuracy", fill: "var(--c1)", r: 3 }),
-          Plot.tip(evals, Plot.pointerX({ x: "x", y: "accuracy", title: (row) => `after ${row.step} steps\n${percent(row.accuracy, 1)}  [${percent(row.low, 1)}, ${percent(row.high, 1)}]`, fill: "var(--surface)", stroke: "var(--line-strong)" })),
         ].filter(Boolean),
       })}
       table=${{ columns: ["step", "accuracy", "low", "high", "greedy"], rows: evals.map((row) => [row.step, row.accuracy, row.low, row.high, row.greedy_accuracy ?? "–"]) }} />
@@ -79,16 +79,13 @@ function MetricCard({ name, points, base, width }) {
   const [low, high] = [Math.min(...values), Math.max(...values)];
   return html`<section class="card metric">
     <header><h3>${name.replaceAll("_", " ")}<${MetricHint} name=${name} /></h3><span class="num metric-latest">${metricValue(latest, unit)}</span></header>
-    <${Chart} label=${`${name} over the steps, last ${metricValue(latest, unit)}`} height=${120} deps=${[name, rows.length, latest, width, share]} onPick=${(step) => go(address(`${base}/groups`, { step }))}
+    <${Chart} label=${`${name} over the steps, last ${metricValue(latest, unit)}`} height=${140} deps=${[name, rows.length, latest, width, share]} onPick=${(step) => go(address(`${base}/groups`, { step }))}
       build=${(Plot) => ({
-        marginBottom: 20, marginTop: 6, marginLeft: 46,
-        x: { label: null, ticks: 4, tickFormat: (v) => (Number.isInteger(v) ? number(v) : "") },
-        y: { label: null, ticks: 3, grid: true, nice: true, domain: share ? [0, Math.max(high, high > 0.5 ? 1 : 0.05)] : low >= 0 && low < high / 2 ? [0, high || 1] : [low, high === low ? low + 1 : high], tickFormat: share ? (v) => percent(v, high < 0.05 ? 1 : 0) : tick },
+        x: { label: "step", ticks: 4 },
+        y: { label: metricTitle(name, unit), ticks: 3, grid: true, nice: true, domain: share ? [0, Math.max(high, high > 0.5 ? 1 : 0.05)] : low >= 0 && low < high / 2 ? [0, high || 1] : [low, high === low ? low + 1 : high], tickFormat: share ? (v) => percent(v, high < 0.05 ? 1 : 0) : tick },
         marks: [
           width > 1 && Plot.areaY(rows, { x: "step", y1: "low", y2: "high", fill: "var(--c1)", fillOpacity: 0.14 }),
-          Plot.lineY(rows, { x: "step", y: "mean", stroke: "var(--c1)", strokeWidth: 1.5 }),
-          Plot.ruleX(rows, Plot.pointerX({ x: "step", stroke: "var(--line-strong)" })),
-          Plot.tip(rows, Plot.pointerX({ x: "step", y: "mean", title: (row) => `step ${row.step}: ${metricValue(row.mean, unit)}`, fill: "var(--surface)", stroke: "var(--line-strong)" })),
+          Plot.lineY(rows, { x: "step", y: "mean", stroke: "var(--c1)", strokeWidth: 1.5, ariaLabel: () => name.replaceAll("_", " ") }),
         ].filter(Boolean),
       })}
       table=${{ columns: ["step", "mean", "lowest", "highest"], rows: rows.map((row) => [row.step, row.mean, row.low, row.high]) }} />

@@ -2,7 +2,7 @@
 import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { Chart } from "../chart.js";
-import { number, percent, seconds } from "../format.js";
+import { percent, seconds, tick } from "../format.js";
 import { Card, Fetched, Stat } from "../parts.js";
 import { setQuery } from "../route.js";
 import { chosenStep } from "./groups.js";
@@ -32,7 +32,7 @@ export function Time({ url, version, about: run, query }) {
       <${Card} title="Seconds of each step by phase" note=${`${width > 1 ? `Means over ${width} steps. ` : ""}Click to show one step below.`}>
         <${Chart} label="Seconds by phase over the steps" height=${260} deps=${[rows.length, rows.at(-1)?.step]} onPick=${(at) => setQuery({ step: at })}
           legend=${names.map((name) => [about(name)[0], about(name)[1], "square"])}
-          build=${(Plot) => ({ x: { label: "step" }, y: { label: null, grid: true, tickFormat: (v) => `${number(v, 1)} s` }, marks: [Plot.rectY(rows, { x1: (row) => row.step - width / 2, x2: (row) => row.step + width / 2, y: "seconds", fill: (row) => about(row.name)[1], order: names, z: "name", inset: width > 1 || rows.length < 900 ? 0.3 : 0, title: (row) => `step ${row.step}: ${about(row.name)[0]} ${seconds(row.seconds)}` }), Plot.ruleX([step], { stroke: "var(--ink)", strokeOpacity: 0.5 })] })}
+          build=${(Plot) => ({ x: { label: "step" }, y: { label: "seconds", grid: true, tickFormat: (v) => `${tick(v)} s` }, marks: [Plot.rectY(rows, { x1: (row) => row.step - width / 2, x2: (row) => row.step + width / 2, y: "seconds", fill: (row) => about(row.name)[1], order: names, z: "name", inset: width > 1 || rows.length < 900 ? 0.3 : 0, }), Plot.ruleX([step], { stroke: "var(--ink)", strokeOpacity: 0.5 })] })}
           table=${{ columns: ["step", "phase", "seconds"], rows: rows.map((row) => [row.step, row.name, row.seconds]) }} />
       <//>
       <${OneStep} url=${url} step=${step} />
@@ -42,7 +42,7 @@ export function Time({ url, version, about: run, query }) {
         if (!points) return null;
         const line = points.step.map((at, i) => ({ at, rate: points.mean[i] }));
         return html`<${Card} title="Tokens sampled per second">
-          <${Chart} label="Tokens sampled per second over the steps" height=${160} deps=${[line.length, line.at(-1)?.rate]} build=${(Plot) => ({ x: { label: "step" }, y: { label: null, grid: true, zero: true, tickFormat: (v) => number(v) }, marks: [Plot.lineY(line, { x: "at", y: "rate", stroke: "var(--c1)" })] })} table=${{ columns: ["step", "tokens per second"], rows: line.map((row) => [row.at, row.rate]) }} />
+          <${Chart} label="Tokens sampled per second over the steps" height=${160} deps=${[line.length, line.at(-1)?.rate]} build=${(Plot) => ({ x: { label: "step" }, y: { label: "tokens per second", grid: true, zero: true, tickFormat: tick }, marks: [Plot.lineY(line, { x: "at", y: "rate", stroke: "var(--c1)" })] })} table=${{ columns: ["step", "tokens per second"], rows: line.map((row) => [row.at, row.rate]) }} />
         <//>`;
       }}<//>`;
   }}<//>`;

@@ -1,0 +1,57 @@
+// Draws a chart: what its caller built, with titles, ticks, margins and the reader's settings.
+import { bare, canBeLog, isOverTraining, withLog, withZoom, wholeTicks } from "./axes.js";
+import { drawLabels, labelRoom } from "./labels.js";
+import { flatMarks, pointsOf } from "./points.js";
+import { SMOOTHED, smoothMarks } from "./smooth.js";
+
+export function drawChart(Plot, box, { build, width, height, legend, table, zoom, log, smooth }) {
+  const built = build(Plot, width);
+  // A title that the caller left out is the only column of numbers.
+  const name = built.y?.label ?? (built.y?.axis !== null && table?.columns.length === 2 ? table.columns[1] : null);
+  let options = { ...built, y: { ...built.y, label: name } };
+  let marks = flatMarks(built.marks);
+  const points = pointsOf(Plot, marks, legend);
+  const can = { log: canBeLog(options, points), smooth: isOverTraining(options) && points.some(({ kind }) => kind === "line") };
+  if (smooth > 0 && can.smooth) marks = smoothMarks(Plot, marks, smooth);
+  if (log && can.log) [options, marks] = withLog(Plot, options, points, marks);
+  if (zoom) {
+    options = withZoom(options, points, zoom);
+    marks.forEach((mark) => (mark.clip ??= "frame"));
+  }
+  options = wholeTicks(options, points, width);
+  const shown = smooth > 0 ? pointsOf(Plot, marks, legend) : points;
+  const room = labelRoom(legend, points, width, zoom?.[1]);
+  // An axis label needs its own line, clear of the ticks.
+  const margins = { marginLeft: 44, marginRight: 18, marginTop: options.y.label ? 26 : 10, marginBottom: options.x?.label ? 35 : 28 };
+  const all = { width, height, ...margins, ...options, marks };
+  all.marginRight = Math.max(all.marginRight, room);
+  let svg = plotted(Plot, box, all);
+  const [left, right] = overflow(svg, width);
+  if (left || right) svg = plotted(Plot, box, { ...all, marginLeft: all.marginLeft + left, marginRight: all.marginRight + right });
+  const edge = width - all.marginRight - right;
+  const labelled = room > 0 && drawLabels(svg, legend, points, { height: height - all.marginTop - all.marginBottom, right: edge, last: zoom?.[1] });
+  const x = svg.scale("x");
+  can.zoom = Boolean(x?.invert) && !options.fx;
+  return { svg, points: smooth > 0 ? [...points, ...shown.filter((point) => point.name === SMOOTHED)] : points, can, labelled, title: { x: bare(options.x?.label), y: bare(options.y.label) }, tickFormat: options.y?.tickFormat, frame: { left: Math.min(...(x?.range ?? [0])), right: edge, top: all.marginTop, bottom: height - all.marginBottom } };
+}
+
+function plotted(Plot, box, options) {
+  const svg = Plot.plot(options);
+  // A group with a name and no role confuses screen readers; the frame carries the name. The readout replaces titles.
+  svg.querySelectorAll("[aria-label], [aria-description]").forEach((part) => {
+    part.removeAttribute("aria-label");
+    part.removeAttribute("aria-description");
+  });
+  svg.querySelectorAll("title").forEach((title) => title.remove());
+  svg.setAttribute("aria-hidden", "true");
+  box.replaceChildren(svg);
+  return svg;
+}
+
+// Pixels that texts reach beyond the chart, left and right.
+function overflow(svg, width) {
+  const { left } = svg.getBoundingClientRect();
+  const boxes = [...svg.querySelectorAll("text")].map((text) => text.getBoundingClientRect()).filter((box) => box.width);
+  const beyond = (distance) => (distance > 1 ? Math.ceil(distance) : 0);
+  return [beyond(Math.max(0, ...boxes.map((box) => left - box.left))), beyond(Math.max(0, ...boxes.map((box) => box.right - left - width)))];
+}
