@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,16 @@ TOKEN = "of-the-tests"
 AXE = Path(__file__).parents[1] / "lab/vendor/axe-core/axe.min.js"
 SIDES = [("light", 1280, 900), ("dark", 390, 844)]
 """Colours depend on the theme alone, and layout on the width alone."""
+
+TEXT_OF = """(selector) => [...document.querySelectorAll(selector)].map((part) => {
+  const copy = part.cloneNode(true);
+  const other = "svg, .chart button, .chart details, .untrusted, .katex, .visually-hidden, [role=tooltip]";
+  copy.querySelectorAll(other).forEach((one) => one.remove());
+  const walk = document.createTreeWalker(copy, NodeFilter.SHOW_TEXT), texts = [];
+  while (walk.nextNode()) texts.push(walk.currentNode.textContent);
+  return texts.join(" ");
+}).join(" ")"""
+"""All text of these parts, in closed parts too; no charts (but their legends), formulas and completions."""
 
 
 class Lab:
@@ -69,6 +80,10 @@ class Visit:
         """Until the page shows it. (A function to poll for would be a string to evaluate, which the page's policy
         forbids.)"""
         self.page.locator(f'[data-number="{name}"]:text-is("{text}")').first.wait_for()
+
+    def words(self, selector: str) -> list[str]:
+        """The words that a reader finds there."""
+        return re.findall(r"[^\W\d_][\w’'-]*", self.page.evaluate(TEXT_OF, selector))
 
     def number(self, name: str) -> float:
         text = self.page.locator(f"[data-number={name}]").first.inner_text()
