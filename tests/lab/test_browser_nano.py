@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import random
+from base64 import b64encode
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import save
 
-from grpo.lab.chapters.nano import nano, sampled, sum_of_three
+from grpo.config import Config
+from grpo.config.schema import resolve
+from grpo.lab.chapters.nano import LONGEST, fresh_nano, nano, sampled, sum_of_three
+from grpo.lab.chapters.update import one_update
+from grpo.model.optimizer import make_optimizer, take_step
+from grpo.model.policy import Policy
+from grpo.record.trace import Traces
 from grpo.tasks.arithmetic import Arithmetic
+from grpo.training.gradient import accumulate_gradients
 from helpers.visit import Lab, Visit, open_page
 
 pytestmark = pytest.mark.browser
@@ -87,5 +97,78 @@ def test_the_page_samples_and_scores_as_the_trainer(chromium: Any, classroom: La
         assert call(visit, "decode", [*ids, 17, 18]) == tokenizer.decode([*ids, 17, 18]) == f"{known}<pad><end>"
     with pytest.raises(Exception, match='nano does not know "é"; it knows 0123'):
         call(visit, "encode", "1é")
+    assert visit.complaints == []
+    visit.page.close()
+
+
+UPDATES = """async ({ weights, groups, settings }) => {
+  const [{ Student }, { shapeOf }, { Vocabulary }, { readSafetensors }, { gradientOf }] = await Promise.all(
+    ["student", "model", "vocabulary", "weights", "gradient"].map((name) => import(`/static/js/nano/${name}.js`)));
+  const files = await (await fetch("/api/nano")).json();
+  const read = (base64) => readSafetensors(Uint8Array.from(atob(base64), (character) => character.charCodeAt(0)));
+  const vocabulary = new Vocabulary(files.vocabulary, files.config.eos_token_id);
+  const student = new Student(shapeOf(files.config), vocabulary, read(files.weights));
+  student.model.weights = read(weights);
+  const prompts = groups.map((group) => ({ ...group, prompt: student.vocabulary.encode(group.prompt) }));
+  const { gradient } = gradientOf(student.model, student.reference, prompts, { longest: 24, ...settings });
+  const steps = [1, 2].map(() => student.update({ groups, ...settings }));
+  const { shapes, flat } = student.model.weights;
+  const rows = Object.values(gradient.of).map((each) => [...each]);
+  return { names: Object.keys(shapes), gradient: rows, steps, after: [...flat] };
+}"""
+
+
+def difference(found: Any, expected: Any) -> float:
+    """Relative, in the L2 norm."""
+    return float(np.linalg.norm(np.subtract(found, expected)) / np.linalg.norm(expected))
+
+
+def flat(policy: Policy) -> np.ndarray:
+    """All weights, in the order of the file."""
+    return np.concatenate([weight.numpy().ravel().copy() for _, weight in sorted(policy.weights().items())])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"), [("grpo", {}), ("dr_grpo", {"beta": 0, "scale": "none", "aggregate": "constant"})]
+)
+def test_the_page_has_the_trainers_gradient(
+    chromium: Any, classroom: Lab, algorithm: str, settings: dict[str, Any]
+) -> None:
+    """Of 8 x 8 completions, by a policy that has left its reference; then two updates with that batch."""
+    visit = open_page(chromium, classroom, "/metrics")
+    config = resolve(Config(model="nano", algorithm=algorithm, lr=1e-3, max_new_tokens=LONGEST))
+    problems = Arithmetic("easy").draw(0, 16, 1)
+    with nano() as before, fresh_nano() as student:
+        policy, optimizer = student.policy, make_optimizer(student.policy, config.optimizer)
+        list(one_update(student, before.policy, optimizer, problems[:8], config))
+        _, _, compared, *_ = one_update(student, before.policy, optimizer, problems[8:], replace(config, lr=0.0))
+        weights, start = save(policy.weights()), flat(policy)
+        optimizer, gradients, measured = make_optimizer(policy, config.optimizer), [], []
+        for _ in range(2):
+            traces = Traces(compared.groups, count=len(problems))
+            found = accumulate_gradients(policy, compared.groups, config, traces=traces)
+            gradients.append({name: weight.grad.numpy().copy() for name, weight in policy.trainable()})
+            norm = take_step(policy, optimizer, lr=1e-4, grad_clip=config.optimizer.grad_clip)
+            measured.append((traces.add_to(compared.groups), found.metrics()["loss"], norm))
+        groups = [
+            {
+                "prompt": group.problem.prompt,
+                "completions": [{"ids": done.tokens.tolist(), "reward": done.reward} for done in group.completions],
+            }
+            for group in compared.groups
+        ]
+        page = visit.page.evaluate(
+            UPDATES, {"weights": b64encode(weights).decode(), "groups": groups, "settings": settings}
+        )
+        assert page["names"] == sorted(gradients[0])
+        for name, found_of_page in zip(page["names"], page["gradient"], strict=True):
+            assert difference(found_of_page, gradients[0][name].ravel()) < 1e-4, name
+        for step, (groups_after, loss, norm) in zip(page["steps"], measured, strict=True):
+            assert step["loss"] == pytest.approx(loss, abs=1e-5)
+            assert step["gradNorm"] == pytest.approx(norm, rel=1e-4)
+            advantages = [[done.advantages[0] for done in group.completions] for group in groups_after]
+            np.testing.assert_allclose(step["advantages"], advantages, rtol=1e-5)
+        # Adam divides by the gradient's size, so that a gradient near 0 may round to either sign.
+        assert difference(np.subtract(page["after"], start), flat(policy) - start) < 0.01
     assert visit.complaints == []
     visit.page.close()

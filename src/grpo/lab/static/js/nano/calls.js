@@ -2,40 +2,63 @@
 import { score } from "./arithmetic.js";
 import { likeliest, readGroups } from "./logprobs.js";
 import { shapeOf } from "./model.js";
-import { sampleGroups } from "./sampling.js";
+import { Student } from "./student.js";
 import { Vocabulary } from "./vocabulary.js";
 import { readSafetensors } from "./weights.js";
 
-// Tokens of a completion, as in the chapters (grpo.lab.chapters.nano).
-export const LONGEST = 24;
+const state = { student: null, training: null };
 
-let vocabulary = null;
-let model = null;
-
-function open({ config, vocabulary: entries, weights }) {
-  vocabulary = new Vocabulary(entries, config.eos_token_id);
+function open({ config, vocabulary, weights }) {
   const bytes = Uint8Array.from(atob(weights), (character) => character.charCodeAt(0));
-  model = { shape: shapeOf(config), end: config.eos_token_id, weights: readSafetensors(bytes) };
+  state.student = new Student(shapeOf(config), new Vocabulary(vocabulary, config.eos_token_id), readSafetensors(bytes));
 }
 
 function sample({ prompt, group = 8, seed = 1, temperature = 1 }) {
-  const prompts = [{ ids: vocabulary.encode(prompt), id: `typed/${prompt}` }];
-  const [found] = sampleGroups(model, prompts, { group, seed, temperature, limit: LONGEST });
-  return { completions: found.map(described) };
-}
-
-function described(completion) {
-  const { ids, finished } = completion;
-  return { ...completion, text: vocabulary.decode(finished ? ids.slice(0, -1) : ids), tokens: ids.map((id) => vocabulary.tokens[id]) };
+  const [completions] = state.student.sample([{ text: prompt, id: `typed/${prompt}` }], { group, seed, temperature });
+  return { completions };
 }
 
 function logprobs({ prompt, ids }) {
+  const { model, vocabulary } = state.student;
   return readGroups(model, [{ prompt: vocabulary.encode(prompt), completions: [ids] }]).logprobs[0];
 }
 
 function next({ prompt, ids = [], count = 5 }) {
+  const { model, vocabulary } = state.student;
   const found = likeliest(model, [...vocabulary.encode(prompt), ...ids], count);
   return found.map(({ id, probability }) => ({ id, token: vocabulary.tokens[id], probability }));
+}
+
+// Trains step by step; other calls are answered between two steps. Returns the number of steps made.
+async function train({ steps = 30, ...settings }, report) {
+  if (state.training) throw new Error("nano is training already; stop it first");
+  const training = (state.training = { cancelled: false });
+  try {
+    for (let step = 0; step < steps; step++) {
+      const began = performance.now();
+      const measured = state.student.trainStep(step, settings);
+      report(summary(step, measured, (performance.now() - began) / 1000));
+      await new Promise((resolve) => setTimeout(resolve));
+      if (training.cancelled) return step + 1;
+    }
+    return steps;
+  } finally {
+    state.training = null;
+  }
+}
+
+// The step's means, and one group: the first with signal.
+function summary(step, { groups, advantages, loss, gradNorm }, seconds) {
+  const rewards = groups.flatMap(({ completions }) => completions.map(({ reward }) => reward));
+  const reward = rewards.reduce((sum, each) => sum + each, 0) / rewards.length;
+  const shown = Math.max(0, advantages.findIndex((row) => row.some(Boolean)));
+  const { prompt, completions } = groups[shown];
+  const rows = completions.map(({ text, reward: each, worked }, i) => ({ text, reward: each, worked, advantage: advantages[shown][i] }));
+  return { step, reward, accuracy: reward, loss, gradNorm, seconds, silent: advantages.filter((row) => !row.some(Boolean)).length, groups: [{ prompt, completions: rows }] };
+}
+
+function cancel() {
+  if (state.training) state.training.cancelled = true;
 }
 
 export const CALLS = {
@@ -43,7 +66,13 @@ export const CALLS = {
   sample,
   logprobs,
   next,
-  encode: ({ text }) => vocabulary.encode(text),
-  decode: ({ ids }) => vocabulary.decode(ids),
+  train,
+  cancel,
+  encode: ({ text, end = false }) => [...state.student.vocabulary.encode(text), ...(end ? [state.student.vocabulary.end] : [])],
+  decode: ({ ids }) => state.student.vocabulary.decode(ids),
   score: ({ prompt, text }) => score(prompt, text),
+  update: (settings) => state.student.update(settings),
+  reset: () => state.student.reset(),
+  snapshot: () => state.student.snapshot(),
+  restore: ({ number }) => state.student.restore(number),
 };

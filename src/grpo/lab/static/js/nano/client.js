@@ -2,31 +2,22 @@
 //   const nano = await openNano();
 //   const { completions } = await nano.sample({ prompt: "37+85+46=" });
 import { get } from "../api.js";
+import { openWorker } from "../load.js";
 
-let opened = null;
+const shared = { opening: null };
 
 export function openNano() {
-  opened ??= start().catch((error) => {
-    opened = null; // so that the next part tries again
+  shared.opening ??= start().catch((error) => {
+    shared.opening = null; // so that the next part tries again
     throw error;
   });
-  return opened;
+  return shared.opening;
 }
 
 async function start() {
-  const nano = new Nano(await makeWorker());
+  const nano = new Nano(await openWorker("nano/worker.js"));
   await nano.call("open", await get("/api/nano"));
   return nano;
-}
-
-async function makeWorker() {
-  return new Worker(trusted("/static/js/nano/worker.js"), { type: "module" });
-}
-
-// Under the page's policy a worker's address must be marked as checked.
-function trusted(url) {
-  if (!window.trustedTypes) return url;
-  return trustedTypes.createPolicy("nano", { createScriptURL: (text) => text }).createScriptURL(url);
 }
 
 class Nano {
@@ -74,9 +65,9 @@ class Nano {
     return this.call("next", settings);
   }
 
-  // The ids of a text; refuses characters that nano does not know.
-  encode(text) {
-    return this.call("encode", { text });
+  // The ids of a text, with the end token's where wanted; refuses characters that nano does not know.
+  encode(text, { end = false } = {}) {
+    return this.call("encode", { text, end });
   }
 
   decode(ids) {
@@ -86,5 +77,31 @@ class Nano {
   // {prompt, text} -> {correct, reward, extracted, answer, worked}, as the task arithmetic:easy scores
   score(settings) {
     return this.call("score", settings);
+  }
+
+  // One step of the trainer: {groups: [{prompt, completions: [{ids, reward}]}], lr, ...settings of the loss}
+  // -> {advantages: by group and completion, push: by group, completion and token, gradNorm, loss}
+  update(settings) {
+    return this.call("update", settings);
+  }
+
+  // {steps, prompts, group, seed, lr} -> {done: a promise of the number of steps made, cancel()}. `onStep` gets, after every
+  // step, {step, reward, accuracy, silent, loss, gradNorm, seconds, groups: [{prompt, completions: [{text, reward, advantage}]}]}.
+  train(settings, onStep) {
+    return { done: this.call("train", settings, onStep), cancel: () => this.call("cancel") };
+  }
+
+  // The shipped weights and a new optimizer.
+  reset() {
+    return this.call("reset");
+  }
+
+  // Keeps weights and optimizer in the worker; `restore` takes the number that this gives.
+  snapshot() {
+    return this.call("snapshot");
+  }
+
+  restore(number) {
+    return this.call("restore", { number });
   }
 }

@@ -1,0 +1,44 @@
+// The gradient of one optimizer step of GRPO: advantages and loss from core/, then back through the network.
+import { groupAdvantages } from "../core/advantage.js";
+import { denominator, policyLoss } from "../core/loss.js";
+import { readGroups } from "./logprobs.js";
+import { backward } from "./model.js";
+
+const BETA = 0.04; // the trainer's default
+
+// {gradient, loss, advantages, push} of groups [{prompt, completions: [{ids, reward}]}]; advantages by group and completion,
+// push (−∂loss/∂logp) by token. Settings are those of groupAdvantages and policyLoss. One update per batch: the old policy
+// is the policy. `reference`: the model that the KL term compares with.
+export function gradientOf(model, reference, groups, { longest, beta = BETA, aggregate = "sequence", ...settings }) {
+  const advantages = groupAdvantages(groups.map(({ completions }) => completions.map(({ reward }) => reward)), {
+    ...settings,
+    lengths: groups.map(({ completions }) => completions.map(({ ids }) => ids.length)),
+  });
+  const batch = groups.map(({ prompt, completions }) => ({ prompt, completions: completions.map(({ ids }) => ids) }));
+  const { tape, completions, logp_NV, logprobs } = readGroups(model, batch);
+  const { loss, gradient: slopes } = policyLoss(logprobs, logprobs, advantages.flat(), null, {
+    ...settings,
+    beta,
+    aggregate,
+    refLogp: beta ? readGroups(reference, batch).logprobs : null,
+    denominator: denominator(logprobs.map((row) => row.length), aggregate, longest),
+  });
+  const gradient = model.weights.zeros();
+  backward(model.weights, tape, logitSlopes(completions, slopes, logp_NV), gradient);
+  const rows = slopes.map((row) => row.map((slope) => 0 - slope));
+  return { gradient, loss, advantages, push: groups.map(({ completions }) => rows.splice(0, completions.length)) };
+}
+
+// ∂loss/∂logits of every row: ∂logp(token)/∂logits is 1 at the token, less the probabilities.
+function logitSlopes(completions, slopes, logp_NV) {
+  const V = logp_NV[0].length;
+  const dlogits_NV = new Float32Array(logp_NV.length * V);
+  completions.forEach(({ targets, sources }, i) =>
+    targets.forEach((token, t) => {
+      const row = sources[t] * V;
+      dlogits_NV[row + token] += slopes[i][t];
+      for (let v = 0; v < V; v++) dlogits_NV[row + v] -= slopes[i][t] * Math.exp(logp_NV[sources[t]][v]);
+    }),
+  );
+  return dlogits_NV;
+}
