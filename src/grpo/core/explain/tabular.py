@@ -67,9 +67,13 @@ def expected_kl_gradient(logits_V: torch.Tensor, ref_logits_V: torch.Tensor, kin
 
 
 def angle(a_V: torch.Tensor, b_V: torch.Tensor) -> float:
-    """Angle between two vectors, in degrees."""
-    cosine = torch.nn.functional.cosine_similarity(a_V, b_V, dim=0).item()
-    return math.degrees(math.acos(max(-1.0, min(1.0, cosine))))
+    """Angle between two vectors, in degrees; the arc cosine would lose half of the digits of a small one.
+
+    >>> round(angle(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0])), 4)
+    45.0
+    """
+    a_V, b_V = (torch.nn.functional.normalize(vector_V, dim=0) for vector_V in (a_V, b_V))
+    return math.degrees(2 * math.atan2(float((a_V - b_V).norm()), float((a_V + b_V).norm())))
 
 
 def trpo_step(logits_V: torch.Tensor, rewards_V: torch.Tensor, max_kl: float) -> torch.Tensor:

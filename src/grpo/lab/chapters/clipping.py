@@ -20,21 +20,19 @@ EPSILON = 0.2
 
 
 def at_ratio(ratio_N: torch.Tensor, advantages_N: torch.Tensor, **settings: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """(value, −∂loss/∂logp) of single tokens with these ratios, by `policy_loss` and autograd.
+    """(value, −∂loss/∂logp) of single tokens with these ratios, by the loss's surrogate and autograd.
 
     >>> ratio, ones = torch.tensor([0.5, 1.0, 1.5]).double(), torch.ones(3).double()
     >>> [[round(x, 6) for x in values.tolist()] for values in at_ratio(ratio, ones)]
     [[0.5, 1.0, 1.2], [0.5, 1.0, 0.0]]
     """
-    logp_N1 = ratio_N.log()[:, None].requires_grad_()
-    rows = (logp_N1, torch.zeros_like(logp_N1), advantages_N, torch.ones_like(logp_N1) > 0)
-    loss, _ = policy_loss(*rows, denominator=1.0, aggregate="token", **settings)
-    [gradient_N1] = torch.autograd.grad(loss, logp_N1)
     limits = Limits(**{name: value for name, value in settings.items() if name in Limits.__dataclass_fields__})
-    kind = settings.get("surrogate", "clip")
-    with torch.no_grad():
-        value_N = -SURROGATES[kind](ratio_N, ratio_N.log(), advantages_N, limits)
-    return value_N, 0.0 - gradient_N1[:, 0]
+    logp_N = ratio_N.log().requires_grad_()
+    # The given ratio, not exp of its logarithm, which may lie on the other side of a limit.
+    moving_N = ratio_N * (logp_N - logp_N.detach()).exp()
+    loss_N = SURROGATES[settings.get("surrogate", "clip")](moving_N, logp_N, advantages_N, limits)
+    [gradient_N] = torch.autograd.grad(loss_N.sum(), logp_N)
+    return -loss_N.detach(), 0.0 - gradient_N
 
 
 def _settings(query: Query) -> dict[str, Any]:
@@ -51,7 +49,7 @@ def clip_explorer(query: Query) -> dict[str, Any]:
     """Value and push over all ratios, and at the reader's ratio."""
     settings, advantage = _settings(query), number(query, "advantage", 1.0, -3.0, 3.0)
     ratio = number(query, "ratio", 1.0, 0.01, MOST_RATIO)
-    grid_K = torch.linspace(0.02, 2.5, 125, dtype=torch.float64)
+    grid_K = torch.arange(1, 126, dtype=torch.float64) / 50
     value_K, push_K = at_ratio(grid_K, torch.full_like(grid_K, advantage), **settings)
     point = torch.tensor([ratio], dtype=torch.float64)
     value, push = (float(x) for x in at_ratio(point, torch.full_like(point, advantage), **settings))
@@ -87,7 +85,7 @@ def ratio_explorer(query: Query) -> dict[str, Any]:
     """One token with its probability changed from `old` to `new`."""
     settings, advantage = _settings(query), number(query, "advantage", 1.0, -3.0, 3.0)
     old, new = number(query, "old", 0.30, 0.01, 0.99), number(query, "new", 0.45, 0.01, 0.99)
-    grid_K = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
+    grid_K = torch.arange(1, 100, dtype=torch.float64) / 100
     value_K, push_K = at_ratio(grid_K / old, torch.full_like(grid_K, advantage), **settings)
     point = torch.tensor([new / old], dtype=torch.float64)
     value, push = (float(x) for x in at_ratio(point, torch.full_like(point, advantage), **settings))
@@ -211,7 +209,7 @@ def ratio_levels(query: Query) -> dict[str, Any]:
     def pushes(ratio: str) -> torch.Tensor:
         leaf_1L = logp_1L.clone().requires_grad_()
         loss, _ = policy_loss(
-            leaf_1L, torch.zeros_like(leaf_1L), torch.tensor([advantage]).double(), mask_1L,
+            leaf_1L, torch.zeros_like(leaf_1L), torch.tensor([advantage], dtype=torch.float64), mask_1L,
             denominator=1.0, ratio=ratio, **settings,
         )  # fmt: skip
         return 0.0 - torch.autograd.grad(loss, leaf_1L)[0][0]

@@ -22,7 +22,7 @@ def kl_of_a_token(query: Query) -> dict[str, Any]:
     policy, reference = number(query, "policy", 0.5, 0.001, 0.999), number(query, "reference", 0.3, 0.001, 0.999)
     beta = number(query, "beta", 0.04, 0.0, 2.0)
     grid_K = torch.linspace(-2.5, 2.5, 101, dtype=torch.float64)
-    difference = torch.tensor([policy], dtype=torch.float64).log() - torch.tensor([reference]).double().log()
+    difference = torch.tensor([policy / reference], dtype=torch.float64).log()
     rows = {}
     for kind in KINDS:
         value_K, slope_K = _value_and_slope(grid_K, kind)

@@ -42,7 +42,7 @@ def aggregation(query: Query) -> dict[str, Any]:
         divide_by = denominator(torch.tensor(lengths), aggregate, longest)
         leaf_NL = torch.zeros(2, longest, dtype=torch.float64, requires_grad=True)
         loss, _ = policy_loss(
-            leaf_NL, leaf_NL.detach(), torch.tensor(advantages).double(), mask_NL,
+            leaf_NL, leaf_NL.detach(), torch.tensor(advantages, dtype=torch.float64), mask_NL,
             denominator=divide_by, aggregate=aggregate,
         )  # fmt: skip
         push_NL = 0.0 - torch.autograd.grad(loss, leaf_NL)[0]
@@ -66,7 +66,7 @@ def identity(query: Query) -> dict[str, Any]:
         settings = loss_settings(vars(preset.settings))
         leaf_11 = torch.tensor([[-0.7]], dtype=torch.float64, requires_grad=True)
         loss, _ = policy_loss(
-            leaf_11, leaf_11.detach(), torch.tensor([advantage]).double(), torch.ones(1, 1) > 0,
+            leaf_11, leaf_11.detach(), torch.tensor([advantage], dtype=torch.float64), torch.ones(1, 1) > 0,
             **(settings | {"denominator": 1.0, "beta": 0.0, "aggregate": "token"}),
         )  # fmt: skip
         rows.append(

@@ -75,9 +75,10 @@ export function expectedKlGradient(logits, refLogits, kind) {
 
 // Angle between two vectors, in degrees.
 export function angle(a, b) {
-  const norm = (v) => Math.max(Math.sqrt(dot(v, v)), 1e-8);
-  const cosine = dot(a, b) / (norm(a) * norm(b));
-  return (Math.acos(Math.max(-1, Math.min(1, cosine))) * 180) / Math.PI;
+  const norm = (v) => Math.sqrt(dot(v, v));
+  const unit = (v) => v.map((value) => value / Math.max(norm(v), 1e-12));
+  const [one, other] = [unit(a), unit(b)];
+  return (2 * Math.atan2(norm(one.map((x, i) => x - other[i])), norm(one.map((x, i) => x + other[i]))) * 180) / Math.PI;
 }
 
 // The logits after one step of trust region policy optimization, with exact expectations.

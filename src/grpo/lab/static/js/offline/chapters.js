@@ -1,2 +1,22 @@
 // Chapters' answers computed in the page: ANSWERS[slug][key] = (params: URLSearchParams) => answer, as the server's.
-export const ANSWERS = {};
+// undefined: the answer is a recorded one.
+import { ADVANTAGE } from "./advantage.js";
+import { GROUP } from "./group.js";
+import { LOSS } from "./loss.js";
+import { NOTATION } from "./notation.js";
+import { TRAIN } from "./train.js";
+
+// As JSON has it: null instead of NaN and infinity.
+const asJson = (compute) => async (params) => {
+  const found = await compute(params);
+  return found === undefined ? undefined : JSON.parse(JSON.stringify(found));
+};
+const chapter = (answers) => Object.fromEntries(Object.entries(answers).map(([key, compute]) => [key, asJson(compute)]));
+
+export const ANSWERS = {
+  group: chapter(GROUP),
+  advantage: chapter(ADVANTAGE),
+  loss: chapter(LOSS),
+  train: chapter(TRAIN),
+  notation: chapter(NOTATION),
+};

@@ -1,0 +1,83 @@
+"""Random settings of every chapter answer that JavaScript computes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Draw = Callable[[random.Random], dict[str, Any]]
+
+
+def stop(low: float, high: float, step: float) -> Callable[[random.Random], str]:
+    """A stop of a slider, as the page writes it."""
+    return lambda draw: f"{low + step * draw.randrange(round((high - low) / step) + 1):.6g}"
+
+
+def one(*choices: Any) -> Callable[[random.Random], str]:
+    return lambda draw: str(draw.choice(choices))
+
+
+def several(count: int, low: float, high: float, step: float) -> Callable[[random.Random], str]:
+    each = stop(low, high, step)
+    return lambda draw: ",".join(each(draw) for _ in range(count))
+
+
+def rewards(draw: random.Random) -> str:
+    return ",".join(draw.choice(["0", "1", f"{draw.random():.2f}"]) for _ in range(draw.randint(1, 12)))
+
+
+CLIP = {"low": stop(0, 0.9, 0.05), "high": stop(0, 1, 0.05)}
+THREE = {"p": several(3, 0.05, 1, 0.05), "r": several(3, 0, 1, 0.05)}
+ASKED: dict[str, dict[str, Callable[[random.Random], str]]] = {
+    "notation/softmax": {"logits": several(3, -5, 5, 0.5), "t": stop(0.1, 3, 0.1)},
+    "notation/sequence": {"p": several(4, 0.05, 1, 0.05)},
+    "notation/slope": {},
+    "group/chance": {"p": stop(0, 1, 0.01), "g": one(2, 4, 8, 16, 32, 64)},
+    "group/sizes": {"p": stop(0.01, 0.99, 0.01)},
+    "group/estimates": {"p": stop(0.02, 0.98, 0.02)},
+    "group/group_of_one": {"r": stop(0, 1, 0.1)},
+    "advantage/group": {"of": one("run", "six"), "rewards": rewards},
+    "advantage/same": {"reward": stop(0, 1, 0.05)},
+    "advantage/std": {},
+    "advantage/prompts": {"easy": stop(0, 8, 1), "hard": stop(0, 8, 1), "pay": stop(0.5, 10, 0.5)},
+    "advantage/difficulty": {"g": stop(2, 64, 1)},
+    "advantage/values": {"g": stop(2, 64, 1)},
+    "advantage/mean": {"p": stop(0, 1, 0.05), "g": stop(1, 64, 1)},
+    "advantage/tabular": {
+        "rewards": several(5, 0, 1, 0.1), "g": stop(2, 64, 1), "seed": stop(0, 50, 1), "updates": stop(0, 60, 1),
+        "lr": stop(0.05, 2, 0.05), "scale": one("group_std", "none"),
+    },
+    "advantage/ancestors": {**THREE, "g": stop(2, 6, 1), "critic": stop(-1, 1, 0.05)},
+    "advantage/sizes": THREE,
+    "advantage/baseline": {**THREE, "b": stop(-1, 2, 0.05)},
+    "loss/ratio": {"old": stop(0.01, 0.99, 0.01), "new": stop(0.01, 0.99, 0.01), "advantage": one(1, -1), **CLIP},
+    "loss/cards": CLIP,
+    "loss/clip": {
+        "ratio": stop(0.05, 2.5, 0.05), "advantage": one(1, -1, 0.5), "cap": one(0, 2),
+        "surrogate": one("clip", "weight", "gate", "plain"), **CLIP,
+    },
+    "loss/histogram": CLIP,
+    "loss/levels": {"length": stop(1, 200, 1), "drift": stop(-0.1, 0.1, 0.005), "jump": stop(-2, 2, 0.1)},
+    "loss/kl": {"policy": stop(0.01, 0.99, 0.01), "reference": stop(0.01, 0.99, 0.01), "beta": stop(0, 1, 0.01)},
+    "loss/bars": {"policy": several(4, 0.05, 1, 0.05), "reference": several(4, 0.05, 1, 0.05)},
+    "loss/drift": {"beta": stop(0, 1, 0.01), "kl": one("k1", "k2", "k3", "k3_ratio"), "seeds": one(1, 3)},
+    "loss/aggregation": {"short": stop(1, 40, 1), "long": stop(1, 40, 1), "a_short": stop(-2, 2, 0.1)},
+    "loss/trl": {"algorithm": one("grpo", "dapo", "reinforce++"), "g": stop(2, 64, 1), "updates": stop(1, 8, 1)},
+    "train/drift": {"beta": stop(0, 1, 0.01), "kl": one("k1", "k2", "k3")},
+    "train/convergence": {"g": stop(2, 5, 1)},
+    "train/clip_fractions": {"epsilon": stop(0.05, 0.5, 0.05)},
+    "train/penalty": {},
+    "train/sequence": {"tokens": stop(1, 1000, 1), "percent": stop(0.05, 5, 0.05)},
+    "train/each": {"lr": stop(0.05, 2, 0.05), "epochs": stop(1, 8, 1)},
+}  # fmt: skip
+
+
+def asked(times: int) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """(chapter, answer, settings), always the same; each once without settings."""
+    draw = random.Random(5)
+    for name, settings in ASKED.items():
+        slug, key = name.split("/")
+        yield slug, key, {}
+        for _ in range(times if settings else 0):
+            yield slug, key, {setting: value(draw) for setting, value in settings.items()}
