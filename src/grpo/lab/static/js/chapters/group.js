@@ -1,22 +1,22 @@
 // Chapter 2: the group.
 import { html } from "htm/preact";
-import { Analogy, Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Question, Section, Slider, Table, Trial, useAnswer, useStyle, Verdict } from "../lesson.js";
+import { Analogy, Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Question, Section, Slider, Table, Trial, useAnswer, useDepth, useStyle } from "../lesson.js";
 import { number, percent, signed } from "../format.js";
+import { Term } from "../glossary.js";
 import { Link, setQuery } from "../route.js";
-import { Answers, Asked } from "./answers.js";
+import { Answers, Asked, HowToRead } from "./answers.js";
 import { Difficulty, Sizes, Variance } from "./group-chance.js";
 
 export function Chapter() {
   useStyle("css/chapter-why.css");
   useStyle("css/chapter-group.css");
   return html`<${Samples} />
-    <${Section} depth="intuition" title="An analogy"><${Essays} /><//>
     <${Difficulty} />
     <${Sizes} />
     <${Variance} />
     <${Temperature} />
     <${Alone} />
-    <${Section} id="prompts" title="Why one baseline per prompt" lead="A prompt is the whole initial state. Sampling from it again starts from the same state; only the sampled tokens differ."><${Prompts} /><//>
+    <${Section} id="prompts" depth="math code" title="Why one baseline per prompt" lead="A prompt is the whole initial state. Sampling from it again starts from the same state; only the sampled tokens differ."><${Prompts} /><//>
     <${Section} depth="code" title="The functions behind a group"><${Functions} /><//>
     <${Section} id="questions" title="Predict, then run"><${Questions} /><//>`;
 }
@@ -24,68 +24,74 @@ export function Chapter() {
 function Samples() {
   const asked = { prompt: param("prompt", "37+85+46="), g: param("g", 8), t: param("t", 1), seed: param("seed", 1) };
   const state = useAnswer("group", "samples", asked);
-  return html`<${Section} id="samples" title="Sample a group" lead="One question, G answers, sampled now from a small model. Each gets a reward and is compared with the others.">
+  const exactly = useDepth() !== "intuition";
+  return html`<${Section} id="samples" title="Sample a group" lead=${html`One question, several answers: a <${Term} of="group">group<//>. Each gets a <${Term} of="reward">reward<//> and is compared with the others.`}>
     <${Play} label="A sampled group">
       <${Asked} prompt=${asked.prompt} />
-      <div class="knobs"><${Slider} name="g" label="Group size G" min=${2} max=${64} step=${1} value=${8} /><${Slider} name="t" label="Temperature T" min=${0.1} max=${2} step=${0.1} value=${1} show=${(value) => number(value, 1)} /></div>
+      <div class="knobs"><${Slider} name="g" label="Answers" min=${2} max=${64} step=${1} value=${8} /><${Slider} name="t" label="Temperature" min=${0.1} max=${2} step=${0.1} value=${1} show=${(value) => number(value, 1)} /></div>
       <${Fetched} state=${state} height="24rem">${(found) => html`
-        <${Answers} most=${8} label="The group: advantage, answer, reward, log-probability" head=${["advantage", "answer", "reward", "log p"]} rows=${found.completions.map((row) => ({ ...row, more: number(row.logprob, 2) }))} />
-        <${Numbers} items=${[["mean reward", found.statistics.reward_mean, `the right answer is ${found.answer}`, "group-mean"], ["standard deviation", found.statistics.reward_std, "", "group-std"], ["different answers", found.distinct, `of ${found.completions.length}`, "group-distinct"], ["tokens sampled", found.tokens]]} />
-        ${found.statistics.zero_signal_groups === 1 && html`<p class="small warn">All rewards are equal: every advantage is exactly 0, and this group has no signal.</p>`}`}<//>
+        <${Answers} most=${8} label="The group: advantage, answer, reward, probability" head=${["advantage", "answer", "reward", "probability"]} rows=${found.completions.map((row) => ({ ...row, more: percent(Math.exp(row.logprob), 1) }))} />
+        <${Numbers} items=${[["average reward", found.statistics.reward_mean, `right: ${found.answer}`, "group-mean"], exactly && ["standard deviation", found.statistics.reward_std, "", "group-std"], ["different answers", found.distinct, `of ${found.completions.length}`, "group-distinct"], exactly && ["tokens sampled", found.tokens]].filter(Boolean)} />
+        <${HowToRead} prompt=${asked.prompt} />
+        ${found.statistics.zero_signal_groups === 1 && html`<p class="small warn">All rewards are equal: nothing to learn here.</p>`}`}<//>
       <${Only} depth="math"><${Equation} tex="A_i=\\frac{r_i-\\frac1G\\sum_j r_j}{s+10^{-4}},\\qquad \\frac1G\\sum_j r_j\\;\\approx\\;V(q)=\\mathbb{E}_{o\\sim\\pi}\\,r(q,o)" spoken="The advantage compares a reward with the mean of its group, which estimates the value of the question." /><//>
       <${Only} depth="code"><${Code} slug="group" source="sample" title="The sampler" /><//>
     <//>
-    <p class="small soft">The same seed gives the same answers: every token's random number is a function of seed, problem, sample and position.</p>
+    <${Only} depth="math code"><p class="small soft">The same seed gives the same answers: every token's random number is a function of seed, problem, sample and position.</p><//>
+    <${Only} depth="intuition"><${Essays} /><//>
   <//>`;
 }
 
 function Essays() {
   return html`<${Analogy} title="Eight drafts">
-    <p>How good is an essay on a new subject? PPO's way: hire a specialist who predicts the mark for this subject, and compare each essay with the prediction. The specialist costs as much as the writer and also has to be trained.</p>
-    <p>GRPO's way: have eight drafts written, mark them all, and compare each with the average of the eight. All eight share the subject, so its difficulty cancels.</p>
+    <p>How good is an essay on a new subject? You could train a specialist to predict its mark. GRPO has eight drafts written and compares each with their average: all share the subject, so its difficulty cancels.</p>
   <//>`;
 }
 
 function Temperature() {
   const state = useAnswer("group", "temperatures", { g: 8 });
   const at = param("sweep", 4);
-  return html`<${Section} id="temperature" title="Temperature, measured" lead="A higher temperature flattens the distribution that tokens are sampled from. Answers vary more, but do groups carry more signal? We sample the same 24 problems at eight temperatures and compute the gradient with the trainer's backward pass.">
+  const exactly = useDepth() !== "intuition";
+  return html`<${Section} id="temperature" title="Temperature, measured" lead=${html`A higher <${Term} of="temperature">temperature<//> makes answers vary more. Move it: do groups teach more?`}>
     <${Play} label="Temperature sweep">
       <${Fetched} state=${state} height="30rem">${(found) => {
         const now = found.rows[Math.max(0, Math.min(found.rows.length - 1, at))];
-        return html`<div class="knobs"><${Slider} name="sweep" label="Temperature T" min=${0} max=${found.rows.length - 1} step=${1} value=${4} show=${(place) => number(found.rows[place]?.temperature, 1)} /></div>
-        <${Numbers} items=${[["different answers", number(now.distinct, 2), `of ${found.group_size}`, "t-distinct"], ["groups without signal", percent(now.zero_signal, 1), "", "t-zero"], ["right", percent(now.reward_mean, 1)], ["gradient norm", number(now.grad_norm, 2), "", "t-norm"]]} />
-        <div class="minis-3">${[["distinct", "different answers of 8"], ["zero_signal", "groups without signal"], ["grad_norm", "gradient norm"]].map(([key, label]) => html`<${Sweep} rows=${found.rows} y=${key} label=${label} now=${now} />`)}</div>
-        ${now.temperature === 1 ? html`<p class="small soft">At T = 1 sampler and trainer use the same distribution without any correction.</p>` : html`<p class="small warn">If the trainer computed log-probabilities at T = 1 while the sampler uses T = ${number(now.temperature, 1)}, they would differ by <b data-number="t-gap">${number(now.gap, 3)}</b> per token on average, and ${percent(now.outside, 1)} of the ratios would lie outside 1 ± 0.2 before the first update. So this trainer divides its logits by the same T.</p>`}`;
+        return html`<div class="knobs"><${Slider} name="sweep" label="Temperature" min=${0} max=${found.rows.length - 1} step=${1} value=${4} show=${(place) => number(found.rows[place]?.temperature, 1)} /></div>
+        <${Numbers} items=${[["different answers", number(now.distinct, 2), `of ${found.group_size}`, "t-distinct"], ["groups without signal", percent(now.zero_signal, 1), "", "t-zero"], ["right", percent(now.reward_mean, 1)], exactly && ["gradient norm", number(now.grad_norm, 2), "", "t-norm"]].filter(Boolean)} />
+        <div class="minis-3">${[["distinct", "different answers"], ["zero_signal", "groups without signal"], ...(exactly ? [["grad_norm", "gradient norm"]] : [])].map(([key, label]) => html`<${Sweep} rows=${found.rows} y=${key} label=${label} now=${now} />`)}</div>
+        ${!exactly ? null : now.temperature === 1 ? html`<p class="small soft">At T = 1 sampler and trainer use the same distribution without any correction.</p>` : html`<p class="small warn">If the trainer computed log-probabilities at T = 1 while the sampler uses T = ${number(now.temperature, 1)}, they would differ by <b data-number="t-gap">${number(now.gap, 3)}</b> per token on average, and ${percent(now.outside, 1)} of the ratios would lie outside 1 ± 0.2 before the first update. So this trainer divides its logits by the same T.</p>`}`;
       }}<//>
       <${Only} depth="code"><${Code} slug="group" source="mismatch" title="Sampler against trainer" /><${Code} slug="group" source="gradient_norm" title="The gradient's norm" /><//>
     <//>
-    <p>Variety rises with T. Groups without signal become fewer, until most answers break down and more groups are all wrong. The gradient norm does not follow: the gradient of a log-probability at temperature T contains a factor 1/T, so groups sampled at low T push harder. What does that do to training?</p>
-    <${Trial} name="temperature">${(outcome) => html`<p>Held-out accuracy is measured at each run's own temperature. Here runs at low T learn fastest and runs at high T slowest: the model samples both kinds of answer at any temperature, and a high T only adds arithmetic errors. Keep T = 1 unless groups have no signal because their answers are identical. In its last steps, ${outcome.arms[0].label} had mostly groups without signal.</p>`}<//>
+    <${Only} depth="math code"><p>The same 24 problems, sampled at eight temperatures; the gradient comes from the trainer's backward pass. Variety rises with T. Groups without signal become fewer, until most answers break down and more groups are all wrong. The gradient norm does not follow: the gradient of a log-probability at temperature T contains a factor 1/T, so groups sampled at low T push harder. What does that do to training?</p>
+    <${Trial} name="temperature">${(outcome) => html`<p>Held-out accuracy is measured at each run's own temperature. Here runs at low T learn fastest and runs at high T slowest: the model samples both kinds of answer at any temperature, and a high T only adds arithmetic errors. Keep T = 1 unless groups have no signal because their answers are identical. In its last steps, ${outcome.arms[0].label} had mostly groups without signal.</p>`}<//><//>
+    <${Only} depth="intuition"><p>More variety helps until most answers break down and groups are all wrong. Usual: 1.</p><//>
   <//>`;
 }
 
 function Sweep({ rows, y, label, now }) {
-  return html`<div><p class="small soft">${label}</p><${Figure} label=${`${label} by temperature`} height=${140} deps=${[y, now.temperature]}
-    build=${(Plot) => ({ x: { label: null, ticks: [0.5, 1, 1.5, 2] }, y: { zero: true, grid: true, label: null, ticks: 4, tickFormat: y === "zero_signal" ? (value) => percent(value) : undefined }, marks: [Plot.ruleX([now.temperature], { stroke: "var(--accent)" }), Plot.lineY(rows, { x: "temperature", y, stroke: "var(--c1)", strokeWidth: 2 }), Plot.dot(rows, { x: "temperature", y, fill: "var(--c1)", r: 3 })] })}
+  return html`<div><${Figure} label=${`${label} by temperature`} height=${150} deps=${[y, now.temperature]}
+    build=${(Plot) => ({ x: { label: "temperature", ticks: [0.5, 1, 1.5, 2] }, y: { zero: true, grid: true, label, ticks: 4, tickFormat: y === "zero_signal" ? (value) => percent(value) : undefined }, marks: [Plot.ruleX([now.temperature], { stroke: "var(--accent)" }), Plot.lineY(rows, { x: "temperature", y, stroke: "var(--c1)", strokeWidth: 2 }), Plot.dot(rows, { x: "temperature", y, fill: "var(--c1)", r: 3 })] })}
     table=${{ columns: ["T", label], rows: rows.map((row) => [row.temperature, row[y]]) }} /></div>`;
 }
 
 function Alone() {
   const state = useAnswer("group", "group_of_one", { r: param("r", 1) });
-  return html`<${Section} id="alone" title="A group of one" lead="A thought experiment: G = 1. There is no other answer to compare with.">
+  const exactly = useDepth() !== "intuition";
+  return html`<${Section} id="alone" title="A group of one" lead="One answer has no other to compare with. What can it teach?">
     <${Play} label="One answer">
       <div class="knobs"><${Slider} name="r" label="Its reward" min=${0} max=${1} step=${0.1} value=${1} show=${(value) => number(value, 1)} /></div>
-      <${Fetched} state=${state} height="12rem">${(found) => html`<${Table} label="A group of one and of two" head=${["quantity", "sample std (n − 1)", "population std (n)"]} rows=${[
+      <${Fetched} state=${state} height="12rem">${(found) => html`<${Numbers} items=${[["its advantage", number(found.advantage, 2), "for any reward: the average of one reward is that reward", "one-advantage"]]} />
+        <${Only} depth="math code"><${Table} label="A group of one and of two" head=${["quantity", "sample std (n − 1)", "population std (n)"]} rows=${[
           ["std of one reward", found.sample_std === null ? html`<b data-number="one-std">not a number</b>, 0/0` : found.sample_std, number(found.population_std)],
           ["advantage of one", html`${number(found.advantage)}, by definition in this code`, "0"],
           ["advantage of two, rewards 1 and 0", html`<b data-number="two-sample">±${number(found.two.sample, 4)}</b>`, html`<b>±${number(found.two.population, 4)}</b>`],
         ]} />
         <p>The mean of one reward is that reward, so the advantage is always 0 and nothing is learned. With the population std it is 0/(0 + ε) = 0. With the sample std, which most code uses, it is not a number (NaN), and one such group would make every weight NaN. So a run rejects G = 1:</p>
-        <p class="refusal"><code>${found.refusal}</code></p>`}<//>
+        <p class="refusal"><code>${found.refusal}</code></p><//>`}<//>
       <${Only} depth="code"><${Code} slug="group" source="group_advantages" /><//>
     <//>
-    ${state.data && html`<p class="small soft">The two conventions differ most where groups are small: ${state.data.conventions.map((row, place) => html`${place ? ", " : ""}at G = ${row.group_size} by ${percent(row.factor - 1, 1)}`)}. Papers often write one and their code uses the other. This page uses the sample std.</p>`}
+    ${exactly && state.data && html`<p class="small soft">The two conventions differ most where groups are small: ${state.data.conventions.map((row, place) => html`${place ? ", " : ""}at G = ${row.group_size} by ${percent(row.factor - 1, 1)}`)}. Papers often write one and their code uses the other. This page uses the sample std.</p>`}
   <//>`;
 }
 
@@ -114,8 +120,7 @@ function Functions() {
 }
 
 function Questions() {
-  return html`<${Question} name="q-size" ask="128 completions a step: as 64 pairs, as 16 groups of 8, or as two groups of 64. Which learns fastest?" options=${[["pairs", "Pairs: most problems"], ["eight", "Groups of 8"], ["sixtyfour", "Groups of 64: best baseline"], ["same", "It hardly matters here"]]}>${(picked) => html`<${SizeTrial} picked=${picked} />`}<//>
-    <${Question} name="q-bias" ask="Does a small group give a gradient that points the wrong way on average?" options=${[["yes", "Yes, it is biased"], ["no", "No, only shorter and noisier"]]}>${(picked) => html`<${Bias} picked=${picked} />`}<//>`;
+  return html`<${Question} name="q-size" ask="128 answers a step: as 64 pairs, 16 groups of 8, or two groups of 64. Which learns fastest?" options=${[["pairs", "Pairs: most problems"], ["eight", "Groups of 8"], ["sixtyfour", "Groups of 64: best average"], ["same", "It hardly matters here"]]}>${(picked) => html`<${SizeTrial} picked=${picked} />`}<//>`;
 }
 
 function SizeTrial({ picked }) {
@@ -129,12 +134,4 @@ function Rare() {
   const state = useAnswer("group", "sizes", { p: 0.01 });
   const signal = (found, size) => percent(1 - found.rows.find((row) => row.group_size === size).zero_signal, 1);
   return html`<${Fetched} state=${state} height="3rem">${(found) => html`<p>Where right answers are rare the order reverses: with a probability of ${percent(found.p)}, rewards differ within ${signal(found, 2)} of pairs, and within ${signal(found, 64)} of groups of 64. <button type="button" class="small" onClick=${() => setQuery({ sp: found.p })}>Use this probability in the cards above</button></p>`}<//>`;
-}
-
-function Bias({ picked }) {
-  const state = useAnswer("group", "estimates", { p: 0.3 });
-  return html`<${Verdict} picked=${picked} right="no"><${Fetched} state=${state} height="8rem">${(found) => html`<${Table} label="Estimates at p = 0.3" head=${["G", "group mean: share of the true gradient", "std, 64 completions", "leave-one-out: share", "std"]} rows=${[2, 8, 64].map((size) => {
-      const [mean, others] = ["mean", "others"].map((name) => found.rows.find((row) => row.group_size === size && row.estimator === name));
-      return [String(size), percent(mean.of_true, 1), number(mean.deviation, 4), percent(others.of_true, 1), number(others.deviation, 4)];
-    })} />`}<//><p>Without division the group mean only scales the gradient by 1 − 1/G, for any answers. The real cost of a small group is noise. Dividing by the standard deviation also changes the direction: <${Link} to="/learn/advantage?depth=math">the next chapter measures by how much<//>.</p><//>`;
 }
