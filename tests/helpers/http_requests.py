@@ -43,7 +43,7 @@ class HttpAnswer:
 
 
 async def send(app: Any, request: HttpRequest) -> HttpAnswer:
-    """The app's answer to one request; the client hangs up after its body."""
+    """The app's answer to one request; the client hangs up after its body, when the answer has begun."""
     path, _, query = request.target.partition(b"?")
     scope = {
         "type": "http",
@@ -62,12 +62,17 @@ async def send(app: Any, request: HttpRequest) -> HttpAnswer:
     }
     parts = iter([{"type": "http.request", "body": request.body, "more_body": False}])
     sent: list[dict[str, Any]] = []
+    begun = asyncio.Event()
 
     async def receive() -> dict[str, Any]:
-        return next(parts, {"type": "http.disconnect"})
+        if part := next(parts, None):
+            return part
+        await begun.wait()
+        return {"type": "http.disconnect"}
 
     async def keep(message: dict[str, Any]) -> None:
         sent.append(message)
+        begun.set()
 
     error = ""
     try:

@@ -16,7 +16,7 @@ export const isExport = () => site === "export";
 export const staticFile = (path) => (isStatic() ? path : `/static/${path}`);
 
 function parsed(text) {
-  const { pathname, searchParams, hash } = new URL(`http://lab/${text.replace(/^\/+/, "")}`);
+  const { pathname, searchParams, hash } = new URL(`lab:///${text.replace(/^\/+/, "")}`);
   return { path: pathname.replace(/\/+$/, "") || "/", query: searchParams, id: hash.slice(1) };
 }
 
