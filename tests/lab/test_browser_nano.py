@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from base64 import b64encode
 from dataclasses import replace
@@ -9,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import save
 
 from grpo.config import Config
 from grpo.config.schema import resolve
+from grpo.core import group_advantages
 from grpo.lab.chapters.nano import LONGEST, fresh_nano, nano, sampled, sum_of_three
 from grpo.lab.chapters.update import one_update
 from grpo.model.optimizer import make_optimizer, take_step
@@ -20,7 +23,7 @@ from grpo.model.policy import Policy
 from grpo.record.trace import Traces
 from grpo.tasks.arithmetic import Arithmetic
 from grpo.training.gradient import accumulate_gradients
-from helpers.visit import Lab, Visit, open_page
+from helpers.visit import Lab, Visit, faults, open_page
 
 pytestmark = pytest.mark.browser
 
@@ -114,7 +117,7 @@ UPDATES = """async ({ weights, groups, settings }) => {
   const steps = [1, 2].map(() => student.update({ groups, ...settings }));
   const { shapes, flat } = student.model.weights;
   const rows = Object.values(gradient.of).map((each) => [...each]);
-  return { names: Object.keys(shapes), gradient: rows, steps, after: [...flat] };
+  return JSON.stringify({ names: Object.keys(shapes), gradient: rows, steps, after: [...flat] });
 }"""
 
 
@@ -157,9 +160,8 @@ def test_the_page_has_the_trainers_gradient(
             }
             for group in compared.groups
         ]
-        page = visit.page.evaluate(
-            UPDATES, {"weights": b64encode(weights).decode(), "groups": groups, "settings": settings}
-        )
+        given = {"weights": b64encode(weights).decode(), "groups": groups, "settings": settings}
+        page = json.loads(visit.page.evaluate(UPDATES, given))
         assert page["names"] == sorted(gradients[0])
         for name, found_of_page in zip(page["names"], page["gradient"], strict=True):
             assert difference(found_of_page, gradients[0][name].ravel()) < 1e-4, name
@@ -171,4 +173,43 @@ def test_the_page_has_the_trainers_gradient(
         # Adam divides by the gradient's size, so that a gradient near 0 may round to either sign.
         assert difference(np.subtract(page["after"], start), flat(policy) - start) < 0.01
     assert visit.complaints == []
+    visit.page.close()
+
+
+TRAINING = """async () => {
+  const nano = await (await import("/static/js/nano/client.js")).openNano();
+  const before = await nano.logprobs({ prompt: "37+85+46=", ids: [1, 6, 8] });
+  const kept = await nano.snapshot();
+  const steps = [];
+  const done = await nano.train({ steps: 20, seed: 2 }, (step) => steps.push(step)).done;
+  const moved = await nano.logprobs({ prompt: "37+85+46=", ids: [1, 6, 8] });
+  await nano.restore(kept);
+  const after = await nano.logprobs({ prompt: "37+85+46=", ids: [1, 6, 8] });
+  return { done, steps, before, moved, after };
+}"""
+
+
+def test_training_in_the_page(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/learn/train")
+    page = visit.page
+    part = page.locator(".train-here")
+    part.get_by_role("button", name="Train nano in this page").click()
+    page.locator(".train-here:not([data-steps='0']):not([data-steps='1'])").wait_for()
+    part.get_by_role("button", name="Stop").click()
+    page.locator(".train-here[data-status=stopped]").wait_for()
+    cells = [row.locator("td").all_inner_texts() for row in part.locator("table").first.locator("tbody tr").all()]
+    rewards = torch.tensor([[float(reward) for _, reward, _ in cells]])
+    shown = [float(advantage.replace("−", "-").replace("+", "")) for *_, advantage in cells]
+    np.testing.assert_allclose(shown, group_advantages(rewards)[0], atol=0.005)
+    assert any(shown)
+    visit.settle()
+    assert faults(visit) == []
+    part.get_by_role("button", name="Reset").click()
+    page.locator(".train-here[data-steps='0']").wait_for()
+
+    found = page.evaluate(TRAINING)
+    assert found["done"] == len(found["steps"]) == 20
+    assert found["before"] == found["after"] != found["moved"]
+    first, last = (np.mean([step["accuracy"] for step in part]) for part in (found["steps"][:5], found["steps"][-5:]))
+    assert first < 0.5 < 0.65 < last
     visit.page.close()

@@ -6,6 +6,7 @@ import { Dashboard, Hyperparameters, MetricRanges, Tips } from "./train-knobs.js
 import { Listings } from "./train-listings.js";
 import { Code, Fetched, Only, Question, Section, Trial, Verdict, useAnswer } from "../lesson.js";
 import { number, percent } from "../format.js";
+import { TrainHere } from "../nano/train-here.js";
 
 export function Chapter() {
   return html`
@@ -22,7 +23,8 @@ export function Chapter() {
     <${Section} title="The clinic" lead="Six runs, each with one wrong setting. Look at the curves, choose the cause, and compare with the diagnosis of the record."><${Clinic} /><//>
     <${Section} title="Common advice, tested"><${SymptomTable} /><//>
     <${Section} title="Every setting and the source of its default"><${Hyperparameters} /><${Tips} /><//>
-    <${Section} title="Errors in a published trainer" depth="code" lead="A tutorial's GRPO trainer, in Python and in Rust, looks right at first sight. It has seven errors. Those that can be run are run here, next to this trainer's functions."><${Listings} /><//>`;
+    <${Section} title="Errors in a published trainer" depth="code" lead="A tutorial's GRPO trainer, in Python and in Rust, looks right at first sight. It has seven errors. Those that can be run are run here, next to this trainer's functions."><${Listings} /><//>
+    <${Section} id="here" title="Train it here" lead="No server and no recording: the loop of this chapter runs in this page. nano starts with the weights it ships with, and GRPO trains it on sums of three numbers."><${TrainHere} /><//>`;
 }
 
 // With one update per batch the loss does not show progress: predict, then see the recorded runs.

@@ -29,17 +29,17 @@ function next({ prompt, ids = [], count = 5 }) {
   return found.map(({ id, probability }) => ({ id, token: vocabulary.tokens[id], probability }));
 }
 
-// Trains step by step; other calls are answered between two steps. Returns the number of steps made.
-async function train({ steps = 30, ...settings }, report) {
+// Trains step by step, from step `first` on; other calls are answered between two steps. Returns the number of steps made.
+async function train({ steps = 30, first = 0, ...settings }, report) {
   if (state.training) throw new Error("nano is training already; stop it first");
   const training = (state.training = { cancelled: false });
   try {
-    for (let step = 0; step < steps; step++) {
+    for (let done = 0; done < steps; done++) {
+      if (training.cancelled) return done;
       const began = performance.now();
-      const measured = state.student.trainStep(step, settings);
-      report(summary(step, measured, (performance.now() - began) / 1000));
+      const measured = state.student.trainStep(first + done, settings);
+      report(summary(first + done, measured, (performance.now() - began) / 1000));
       await new Promise((resolve) => setTimeout(resolve));
-      if (training.cancelled) return step + 1;
     }
     return steps;
   } finally {
@@ -49,12 +49,15 @@ async function train({ steps = 30, ...settings }, report) {
 
 // The step's means, and one group: the first with signal.
 function summary(step, { groups, advantages, loss, gradNorm }, seconds) {
-  const rewards = groups.flatMap(({ completions }) => completions.map(({ reward }) => reward));
-  const reward = rewards.reduce((sum, each) => sum + each, 0) / rewards.length;
+  const all = groups.flatMap(({ completions }) => completions);
+  const mean = (value) => all.reduce((sum, each) => sum + Number(value(each)), 0) / all.length;
+  const reward = mean((each) => each.reward);
   const shown = Math.max(0, advantages.findIndex((row) => row.some(Boolean)));
   const { prompt, completions } = groups[shown];
   const rows = completions.map(({ text, reward: each, worked }, i) => ({ text, reward: each, worked, advantage: advantages[shown][i] }));
-  return { step, reward, accuracy: reward, loss, gradNorm, seconds, silent: advantages.filter((row) => !row.some(Boolean)).length, groups: [{ prompt, completions: rows }] };
+  const silent = advantages.filter((row) => !row.some(Boolean)).length;
+  const shares = { reward, accuracy: mean((each) => each.correct), worked: mean((each) => each.worked) };
+  return { step, ...shares, silent, loss, gradNorm, seconds, groups: [{ prompt, completions: rows }] };
 }
 
 function cancel() {

@@ -85,8 +85,9 @@ class Nano {
     return this.call("update", settings);
   }
 
-  // {steps, prompts, group, seed, lr} -> {done: a promise of the number of steps made, cancel()}. `onStep` gets, after every
-  // step, {step, reward, accuracy, silent, loss, gradNorm, seconds, groups: [{prompt, completions: [{text, reward, advantage}]}]}.
+  // {steps, first, prompts, group, seed, lr} -> {done: a promise of the number of steps made, cancel()}. `onStep` gets, after
+  // every step, {step, reward, accuracy, worked, silent, loss, gradNorm, seconds, groups}: shares of the answers, groups
+  // without signal, and one group: [{prompt, completions: [{text, reward, worked, advantage}]}].
   train(settings, onStep) {
     return { done: this.call("train", settings, onStep), cancel: () => this.call("cancel") };
   }
