@@ -2,10 +2,14 @@
 import { render } from "preact";
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
+import { useApi } from "./api.js";
 import { chapterOf } from "./chapters.js";
+import { Play } from "./game/play.js";
 import { Learn } from "./learn.js";
 import { ChapterPage } from "./lesson.js";
-import { Link, route, staticFile } from "./route.js";
+import { Loading } from "./parts.js";
+import { isStatic, Link, route, staticFile } from "./route.js";
+import { Scene } from "./scene/scene.js";
 import { Story } from "./story.js";
 import { Compare } from "./views/compare.js";
 import { Metrics } from "./views/metrics.js";
@@ -13,7 +17,9 @@ import { RunPage } from "./views/run.js";
 import { Runs } from "./views/runs.js";
 
 const PLACES = [
+  ["/scene", "Start"],
   ["/story", "Story"],
+  ["/play", "Play"],
   ["/learn", "Learn"],
   ["/runs", "Runs"],
   ["/compare", "Compare"],
@@ -32,9 +38,19 @@ function ThemeButton() {
   return html`<button type="button" class="quiet" onClick=${turn} aria-label=${isDark ? "Light theme" : "Dark theme"}>${isDark ? "☀" : "☾"}</button>`;
 }
 
+// The page at "/": the runs of a user who has some, or the scene; "" until that is known.
+function useHome(path) {
+  const { data, error } = useApi(path === "/" && !isStatic() ? "/api/runs" : null);
+  if (isStatic() || error) return "/scene";
+  return data ? (data.runs.some((run) => !run.example) ? "/runs" : "/scene") : "";
+}
+
 function Page({ path, query }) {
   const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
-  if (!parts.length || (parts[0] === "runs" && parts.length === 1)) return html`<${Runs} />`;
+  if (!parts.length) return html`<main id="main"><${Loading} height="80vh" /></main>`;
+  if (parts[0] === "scene" && parts.length === 1) return html`<${Scene} query=${query} />`;
+  if (parts[0] === "play" && parts.length === 1) return html`<${Play} query=${query} />`;
+  if (parts[0] === "runs" && parts.length === 1) return html`<${Runs} />`;
   if (parts[0] === "runs" && parts.length <= 3) return html`<${RunPage} id=${parts[1]} view=${parts[2] ?? "overview"} query=${query} />`;
   if (parts[0] === "story" && parts.length === 1) return html`<${Story} />`;
   if (parts[0] === "learn" && parts.length === 1) return html`<${Learn} />`;
@@ -45,15 +61,17 @@ function Page({ path, query }) {
 }
 
 function App() {
-  const { path, query } = route.value;
+  const { path: asked, query } = route.value;
+  const home = useHome(asked);
+  const path = asked === "/" ? home : asked;
   useEffect(() => {
     const heading = document.querySelector("h1")?.textContent;
     document.title = heading ? `${heading} · grpo lab` : "grpo lab";
   });
-  const section = path === "/" ? "/runs" : `/${path.split("/")[1]}`;
+  const section = `/${path.split("/")[1]}`;
   return html`<${Link} to="#main" class="skip">Skip to content<//>
     <header class="top">
-      <${Link} to="/runs" class="brand"><img src=${staticFile("icon.svg")} alt="" width="22" height="22" /> grpo lab<//>
+      <${Link} to="/scene" class="brand"><img src=${staticFile("icon.svg")} alt="" width="22" height="22" /> <span>grpo lab</span><//>
       <nav aria-label="Main">${PLACES.map(([to, name]) => html`<${Link} to=${to} aria-current=${section === to ? "page" : undefined}>${name}<//>`)}</nav>
       <${ThemeButton} />
     </header>

@@ -1,0 +1,74 @@
+// The end of a game: a card as a picture, and the address that reproduces it.
+import { html } from "htm/preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Failed, Loading } from "../parts.js";
+import { sumOf } from "../scene/game.js";
+import { useRound } from "../scene/round.js";
+import { likelihood, probability } from "../scene/rounds.js";
+import { CARD, drawCard } from "./card.js";
+import { READER } from "./part.js";
+import { odds } from "./verdict.js";
+
+export function CardPage({ play, onAgain }) {
+  const { game, role, round } = play;
+  const last = useRound(game, round);
+  const next = useRound(game, round + 1);
+  const [chances, setChances] = useState(null);
+  const canvas = useRef(null);
+  // The answer that the card follows: the reader's, or the one with the grader's highest reward.
+  const place = role === "answer" ? READER : (last.rewards?.indexOf(Math.max(...last.rewards)) ?? 0);
+  const answer = last.group?.[place];
+  useEffect(() => {
+    if (!answer) return;
+    let here = true;
+    Promise.all([1, round + 1].map((each) => likelihood(game, each, answer.ids))).then((found) => here && setChances(found.map(probability)));
+    return () => (here = false);
+  }, [answer]);
+  const isReady = Boolean(answer && chances && next.group);
+  useEffect(() => {
+    if (isReady) drawCard(canvas.current, cardOf(play, { last, next, chances, place }));
+  }, [isReady]);
+  if (last.error ?? next.error) return html`<${Failed} error=${last.error ?? next.error} />`;
+  if (!isReady) return html`<${Loading} height="24rem" />`;
+  const [before, after] = chances.map(odds);
+  return html`<section class="game-card" aria-label="Card">
+    <canvas ref=${canvas} width=${CARD.width} height=${CARD.height} role="img" aria-label=${`${game.prompt} ${answer.text}: ${before} before, ${after} after`}></canvas>
+    <dl class="game-numbers">
+      <div><dt>${role === "answer" ? "Your answer" : "Your favourite"}</dt><dd class="mono">${answer.text}</dd></div>
+      <div><dt>Probability</dt><dd class="num"><span data-number="before" data-exact=${chances[0]}>${before}</span> → <b data-number="after" data-exact=${chances[1]}>${after}</b></dd></div>
+      <div><dt>Right answers of 8</dt><dd class="num">${next.counts[0]} → <b data-number="right">${next.counts[round]}</b></dd></div>
+    </dl>
+    <${Sharing} canvas=${canvas} onAgain=${onAgain} />
+  </section>`;
+}
+
+const cardOf = ({ game, role, round }, { last, next, chances, place }) => ({
+  prompt: game.prompt,
+  sum: sumOf(game.prompt),
+  role,
+  updates: round,
+  text: last.group[place].text,
+  advantage: last.advantages[place],
+  chances: chances.map(odds),
+  way: Math.sign(chances[1] - chances[0]),
+  right: [next.counts[0], next.counts[round]],
+  rows: last.group.map(({ text }, row) => ({ text, advantage: last.advantages[row], chosen: row === place })),
+});
+
+function Sharing({ canvas, onAgain }) {
+  const [copied, setCopied] = useState(false);
+  function save() {
+    canvas.current.toBlob((picture) => {
+      const url = URL.createObjectURL(picture);
+      Object.assign(document.createElement("a"), { href: url, download: "grpo-group.png" }).click();
+      setTimeout(() => URL.revokeObjectURL(url), 1000);
+    });
+  }
+  const copy = () => navigator.clipboard.writeText(location.href).then(() => setCopied(true));
+  return html`<div class="game-sharing">
+    <button type="button" class="primary" onClick=${save}>Download picture</button>
+    <label class="game-link"><span class="visually-hidden">Link to this card</span><input type="text" readonly value=${location.href} onFocus=${(event) => event.target.select()} /></label>
+    ${navigator.clipboard && html`<button type="button" onClick=${copy}>${copied ? "Copied" : "Copy link"}</button>`}
+    <button type="button" onClick=${onAgain}>Play again</button>
+  </div>`;
+}

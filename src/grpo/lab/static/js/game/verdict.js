@@ -1,0 +1,38 @@
+// What the reader's part did, in a sentence: the advantage before the update, the change after it.
+import { html } from "htm/preact";
+import { deviation } from "../core/advantage.js";
+import { number, percent, signed } from "../format.js";
+import { Advantage } from "../parts.js";
+import { probability } from "../scene/rounds.js";
+
+const NoSignal = () => html`<p class="game-verdict"><b>No signal.</b> All eight have the same reward, so every advantage is 0 and the update changes nothing.</p>`;
+
+// "5.7%", or "1 in 3,200" where percents say little.
+export function odds(value) {
+  if (value >= 0.00095) return percent(value, value < 0.0995 ? 1 : 0);
+  return value > 1e-9 ? `1 in ${Number((1 / value).toPrecision(2)).toLocaleString("en-US")}` : "nearly 0";
+}
+
+export function Verdict({ state, own }) {
+  const { rewards, advantages, mean } = state;
+  const isSilent = advantages.every((value) => value === 0);
+  if (own === null)
+    return html`<p class="game-verdict">${isSilent ? "Drag the rewards." : html`The mean is ${number(mean, 2)}: answers above it will become likelier, answers below it less likely.`}</p>
+      ${isSilent && html`<p class="soft small">Equal rewards carry no signal: every advantage is 0.</p>`}`;
+  if (isSilent) return html`<${NoSignal} />`;
+  const [reward, side] = [number(rewards[own], 2), rewards[own] > mean ? "above" : "below"];
+  return html`<p class="game-verdict">Your answer: <${Advantage} value=${advantages[own]} />, because its reward, ${reward}, is ${side} the group's mean, ${number(mean, 2)}.</p>
+    <p class="soft small num">(${reward} − ${number(mean, 2)}) ÷ ${number(deviation(rewards), 2)} = ${signed(advantages[own])}: the distance from the mean in standard deviations of the eight rewards.</p>`;
+}
+
+export function Moved({ state, own }) {
+  const { group, advantages, after } = state;
+  if (!after) return html`<p class="soft">nano is learning …</p>`;
+  if (advantages.every((value) => value === 0)) return html`<${NoSignal} />`;
+  const moves = group.map(({ logprobs }, row) => [probability(logprobs), probability(after[row])]);
+  if (own === null) return html`<p class="game-verdict">${moves.filter(([from, to]) => to > from).length} of 8 became likelier. The next round samples from the model you trained.</p>`;
+  const [from, to] = moves[own];
+  const isAgainst = (to - from) * advantages[own] < 0;
+  return html`<p class="game-verdict">Your answer became ${to > from ? "likelier" : "less likely"}: ${odds(from)} → <b>${odds(to)}</b>.</p>
+    ${isAgainst && html`<p class="soft small">That is against its advantage. All answers share one network, and this one looks like others that were pushed the other way.</p>`}`;
+}

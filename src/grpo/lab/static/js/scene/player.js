@@ -1,0 +1,85 @@
+// Position in the scene: a round and one of five phases. It plays, or stands where the address says.
+import { useEffect, useState } from "preact/hooks";
+import { setQuery } from "../route.js";
+
+export const PHASES = ["sample", "score", "compare", "push", "update"];
+export const LAST_ROUND = 12;
+const PLAYED = 3; // rounds that play by themselves
+const SECONDS = [2.6, 1.6, 2.0, 2.0, 2.4]; // of each phase, in the first round
+const LATER = 0.75; // of that, in later rounds
+
+const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+export const secondsOf = ({ round, phase }) => SECONDS[phase] * (round > 1 ? LATER : 1);
+
+function given(query) {
+  const phase = PHASES.indexOf(query.get("phase"));
+  if (phase < 0) return null;
+  const round = Number(query.get("round") ?? 1);
+  return { round: Number.isInteger(round) && round >= 1 && round <= LAST_ROUND ? round : 1, phase };
+}
+
+export function moved({ round, phase }, by) {
+  const place = Math.max(0, Math.min(LAST_ROUND * PHASES.length - 1, (round - 1) * PHASES.length + phase + by));
+  return { round: Math.floor(place / PHASES.length) + 1, phase: place % PHASES.length };
+}
+
+// { round, phase, playing, show, step, play, restart, end, setPosition, stop }.
+export function usePlayer(query) {
+  const asked = given(query);
+  const [position, setPosition] = useState(asked ?? { round: 1, phase: still() ? PHASES.length - 1 : 0 });
+  const [playing, setPlaying] = useState(!asked && !still());
+  const [end, setEnd] = useState(PLAYED);
+  useEffect(() => {
+    if (!asked) return;
+    setPosition(asked);
+    setPlaying(false);
+  }, [asked?.round, asked?.phase]);
+
+  // Stands there, with these other changes of the address.
+  function show(to, changes = {}) {
+    setPlaying(false);
+    setPosition(to);
+    setQuery({ ...changes, round: to.round === 1 ? undefined : to.round, phase: PHASES[to.phase] });
+  }
+  function play() {
+    if (playing) return show(position);
+    const isDone = position.phase === PHASES.length - 1;
+    if (isDone) setPosition(moved(position, 1));
+    if (isDone && position.round >= end) setEnd(Math.min(LAST_ROUND, position.round + PLAYED));
+    setPlaying(true);
+  }
+  // Plays from the first round, with these changes of the address.
+  function restart(changes) {
+    setQuery({ ...changes, round: undefined, phase: undefined });
+    setPosition({ round: 1, phase: still() ? PHASES.length - 1 : 0 });
+    setEnd(PLAYED);
+    setPlaying(!still());
+  }
+  return { ...position, playing, end, show, play, restart, step: (by) => show(moved(position, by)), setPosition, stop: () => setPlaying(false) };
+}
+
+// Moves a playing scene on. `ready`: the phase is computed; `over`: an update would change nothing.
+export function useClock({ round, phase, playing, end, setPosition, stop }, { ready, over }) {
+  const atEnd = phase === PHASES.length - 1 && (round >= end || over);
+  useEffect(() => {
+    if (!playing || !ready) return;
+    const timer = setTimeout(() => (atEnd ? stop() : setPosition(moved({ round, phase }, 1))), 1000 * secondsOf({ round, phase }));
+    return () => clearTimeout(timer);
+  }, [playing, ready, round, phase, atEnd]);
+}
+
+// Space plays and pauses, the arrow keys move by a phase; not while a control uses these keys.
+export function usePlayerKeys({ play, step }) {
+  useEffect(() => {
+    const press = (event) => {
+      if (event.metaKey || event.ctrlKey || event.altKey || event.target.closest?.("input, textarea, select")) return;
+      if (event.key === " " && !event.target.closest?.("button, a, summary")) play();
+      else if (event.key === "ArrowRight") step(1);
+      else if (event.key === "ArrowLeft") step(-1);
+      else return;
+      event.preventDefault();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  });
+}

@@ -1,0 +1,107 @@
+// Rounds of GRPO on one prompt with nano: sample a group, score it, update. A round follows from the settings, the seed
+// and the reader's changes of the rounds before it; nothing else is kept, so an address reproduces it.
+import { groupAdvantages, mean } from "../core/advantage.js";
+import { policyLoss } from "../core/loss.js";
+import { openNano } from "../nano/client.js";
+
+export const GROUP = 8;
+export const END = "<end>";
+export const LOSS = { beta: 0, aggregate: "sequence" };
+const started = new Map(); // settings and changes before a round -> snapshot of the weights
+const groups = new Map(); // the same with the answers written in the round -> its group
+
+// One at a time: others on this page use the same worker, and its weights change between these calls.
+let queue = Promise.resolve();
+function exclusive(work) {
+  const done = queue.then(async () => work(await openNano()));
+  queue = done.catch(() => {});
+  return done;
+}
+
+const seedOf = ({ seed }, round) => 100 * seed + round;
+const keyOf = ({ prompt, seed, lr, changes }, round) => {
+  const before = (rounds) => Object.entries(rounds).filter(([each]) => Number(each) < round);
+  return JSON.stringify([prompt, seed, lr, round, before(changes.set), before(changes.say)]);
+};
+
+// Puts nano where the round starts.
+async function start(nano, game, round) {
+  const key = keyOf(game, round);
+  if (started.has(key)) return nano.restore(started.get(key));
+  if (round === 1) await nano.reset();
+  else {
+    const group = await sample(nano, game, round - 1);
+    await start(nano, game, round - 1);
+    await nano.update(batchOf(game, group, rewardsOf(game, round - 1, group)));
+  }
+  started.set(key, await nano.snapshot());
+}
+
+const batchOf = ({ prompt, lr }, group, rewards) => ({
+  groups: [{ prompt, completions: group.map(({ ids }, row) => ({ ids, reward: rewards[row] })) }],
+  lr,
+  ...LOSS,
+});
+
+async function sample(nano, game, round) {
+  const written = game.changes.say[round] ?? {};
+  const key = keyOf(game, round) + JSON.stringify(written);
+  if (!groups.has(key)) {
+    await start(nano, game, round);
+    const { completions } = await nano.sample({ prompt: game.prompt, group: GROUP, seed: seedOf(game, round) });
+    groups.set(key, await Promise.all(completions.map((sampled, row) => finished(nano, game.prompt, sampled, written[row]))));
+  }
+  return groups.get(key);
+}
+
+// A sampled completion, or the reader's text in its place, with the checker's verdict.
+async function finished(nano, prompt, sampled, text) {
+  const completion = text === undefined ? sampled : await typed(nano, prompt, text);
+  const { correct } = await nano.score({ prompt, text: completion.text });
+  return { ...completion, correct: Boolean(correct), own: text !== undefined };
+}
+
+async function typed(nano, prompt, text) {
+  const ids = await nano.encode(text, { end: true });
+  return { text, ids, tokens: [...text, END], logprobs: await nano.logprobs({ prompt, ids }), finished: true };
+}
+
+// The groups of rounds 1 to `last`: lists of { text, ids, tokens, logprobs, correct, own }.
+export const sampled = (game, last) =>
+  exclusive(async (nano) => {
+    const all = [];
+    for (let round = 1; round <= last; round++) all.push(await sample(nano, game, round));
+    return all;
+  });
+
+// Throws one line where nano does not know a character.
+export const known = (text) => exclusive((nano) => nano.encode(text));
+
+// The log-probability of each completion after an update with these rewards.
+export const updated = (game, round, group, rewards) =>
+  exclusive(async (nano) => {
+    await start(nano, game, round);
+    await nano.update(batchOf(game, group, rewards));
+    return Promise.all(group.map(({ ids }) => nano.logprobs({ prompt: game.prompt, ids })));
+  });
+
+// The log-probabilities of a completion's tokens at the start of a round.
+export const likelihood = (game, round, ids) =>
+  exclusive(async (nano) => {
+    await start(nano, game, round);
+    return nano.logprobs({ prompt: game.prompt, ids });
+  });
+
+// The reader's rewards, and the checker's for the rest.
+export const rewardsOf = ({ changes }, round, group) => group.map(({ correct }, row) => changes.set[round]?.[row] ?? Number(correct));
+
+// { mean, advantages, pushes }: advantages by completion, pushes (−∂loss/∂logp) by token.
+export function compared(group, rewards) {
+  const advantages = groupAdvantages(rewards);
+  const logp = group.map(({ logprobs }) => Array.from(logprobs));
+  const { gradient } = policyLoss(logp, logp, advantages, null, { denominator: GROUP, ...LOSS });
+  return { mean: mean(rewards), advantages, pushes: gradient.map((row) => row.map((slope) => 0 - slope)) };
+}
+
+// The probability of a whole completion.
+export const probability = (logprobs) => Math.exp(logprobs.reduce((total, each) => total + each, 0));

@@ -1,0 +1,91 @@
+// One answer of the group: its tokens, reward, advantage and probability.
+import { html } from "htm/preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { number, signed } from "../format.js";
+import { advantageClass } from "../parts.js";
+import { visible } from "../text.js";
+import { LONGEST_ANSWER } from "./changes.js";
+import { END, known, probability } from "./rounds.js";
+
+// "33%", "5.7%", "<0.1%".
+export const chance = (value) => (value < 0.00095 ? "<0.1%" : `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)}%`);
+
+// The end of the scale of advantages: the largest of the group, or 1.75.
+export const widestOf = (advantages) => Math.max(1.75, ...advantages.map(Math.abs));
+
+// (14;16)164 is work: 14 ones, 16 tens.
+export function decoded(text) {
+  const [, ones, tens] = /^\((\d+);(\d+)\)/.exec(text) ?? [];
+  return ones ? `${ones} ones, ${tens} tens` : /^\d+$/.test(text) ? "guess" : "";
+}
+
+export function Tokens({ tokens, pushes, strongest }) {
+  return tokens.map((token, place) => {
+    const push = pushes && strongest ? pushes[place] / strongest : 0;
+    const style = { "--place": place, "--up": Math.max(0, push).toFixed(3), "--down": Math.max(0, -push).toFixed(3) };
+    return html`<span class="scene-token ${token === END ? "scene-token-end" : ""} ${advantageClass(push)}" style=${style}>${token === END ? null : visible(token)}</span>`;
+  });
+}
+
+// The answer's tokens; a click turns them into a text field.
+export function Answer({ place, completion, pushes, strongest, onWrite }) {
+  const [text, setText] = useState(null);
+  const [problem, setProblem] = useState("");
+  const field = useRef(null);
+  const opener = useRef(null);
+  useEffect(() => text !== null && field.current?.select(), [text === null]);
+  function close() {
+    setText(null);
+    setProblem("");
+    requestAnimationFrame(() => opener.current?.focus());
+  }
+  async function keep(event) {
+    event.preventDefault();
+    if (text === completion.text || !text) return close();
+    try {
+      await known(text);
+    } catch (error) {
+      // border: typed by the reader
+      return setProblem(error.message.replace(/^text: /, ""));
+    }
+    close();
+    onWrite(text);
+  }
+  if (text !== null) {
+    return html`<form class="scene-answer-form" onSubmit=${keep}>
+      <input ref=${field} type="text" class="mono" value=${text} maxlength=${LONGEST_ANSWER} spellcheck=${false} autocomplete="off" aria-label=${`Answer ${place + 1}`} aria-invalid=${Boolean(problem)}
+        onInput=${(event) => setText(event.target.value)} onKeyDown=${(event) => event.key === "Escape" && close()} />
+      <button type="submit" aria-label="Keep">✓</button>
+      ${problem && html`<p class="scene-answer-problem" role="alert">${problem}</p>`}
+    </form>`;
+  }
+  return html`<button type="button" class="scene-answer" ref=${opener} aria-label=${`Edit answer ${place + 1}: ${completion.text}`} onClick=${() => setText(completion.text)}>
+    <${Tokens} tokens=${completion.tokens} pushes=${pushes} strongest=${strongest} />
+  </button>`;
+}
+
+// The names of the columns; `mean`: the group's mean reward, once it is known.
+export const Columns = ({ mean = null }) => html`<div class="scene-row scene-columns" aria-hidden="true"><span>Answers</span>
+  <span>Reward${mean !== null && html` <span class="scene-mean">mean <b class="num" data-number="mean">${mean.toFixed(2)}</b></span>`}</span><span>Advantage</span><span>Probability</span></div>`;
+
+export const Mark = ({ correct }) => html`<span class="scene-mark ${correct ? "right" : "wrong"}"><span aria-hidden="true">${correct ? "✓" : "✗"}</span><span class="visually-hidden">${correct ? "right" : "wrong"}</span></span>`;
+
+export function RewardSlider({ place, value, mean, onReward }) {
+  return html`<span class="scene-reward-slider" style=${{ "--mean": mean }}>
+    <input type="range" min="0" max="1" step="0.05" value=${value} aria-label=${`Reward of answer ${place + 1}`} aria-valuetext=${number(value, 2)} onInput=${(event) => onReward(Number(event.target.value))} />
+  </span>`;
+}
+
+// The advantage as a bar from the group's mean: right is above, left below.
+export function Lean({ value, widest, name }) {
+  return html`<span class="scene-lean" aria-hidden="true"><i class=${advantageClass(value)} style=${{ "--size": (Math.abs(value) / widest).toFixed(4) }}></i></span>
+    <b class="scene-lean-value num ${advantageClass(value)}" data-number=${name}>${signed(value)}</b>`;
+}
+
+// The probability of the whole answer, before and after the update.
+export function Move({ before, after, top, name }) {
+  const [from, to] = [probability(before), after ? probability(after) : probability(before)];
+  const way = after ? advantageClass(to - from) : "level";
+  return html`<span class="scene-move ${way}" aria-hidden="true" style=${{ "--from": Math.min(1, from / top).toFixed(4), "--to": Math.min(1, to / top).toFixed(4) }}><i></i><s></s></span>
+    <span class="scene-move-value num"><span data-number="${name}-before" data-exact=${from}>${chance(from)}</span><span class="scene-move-after"> → <b data-number="${name}-after" data-exact=${to}>${after ? chance(to) : "…"}</b></span></span>`;
+}
