@@ -156,6 +156,7 @@ def test_the_file_that_grpo_lab_opens_leads_to_a_page_without_the_token(
         assert "token missing or wrong" in page.content()
         page.goto(opened[0])
         page.wait_for_url(f"{lab.origin}/")
+        page.get_by_role("link", name="Runs", exact=True).click()
         page.get_by_role("link", name="tiny-arithmetic").first.click()
         page.get_by_role("heading", name="tiny-arithmetic").wait_for()
         page.reload()

@@ -1,5 +1,5 @@
 // Position in the scene: a round and one of five phases. It plays, or stands where the address says.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { setQuery } from "../route.js";
 
 export const PHASES = ["sample", "score", "compare", "push", "update"];
@@ -9,6 +9,8 @@ const SECONDS = [2.6, 1.6, 2.0, 2.0, 2.4]; // of each phase, in the first round
 const LATER = 0.75; // of that, in later rounds
 
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+// Without motion it stands at the end of a round.
+const first = () => ({ round: 1, phase: still() ? PHASES.length - 1 : 0 });
 export const secondsOf = ({ round, phase }) => SECONDS[phase] * (round > 1 ? LATER : 1);
 
 function given(query) {
@@ -26,13 +28,16 @@ export function moved({ round, phase }, by) {
 // { round, phase, playing, show, step, play, restart, end, setPosition, stop }.
 export function usePlayer(query) {
   const asked = given(query);
-  const [position, setPosition] = useState(asked ?? { round: 1, phase: still() ? PHASES.length - 1 : 0 });
+  const [position, setPosition] = useState(asked ?? first());
   const [playing, setPlaying] = useState(!asked && !still());
   const [end, setEnd] = useState(PLAYED);
+  const arrived = useRef(false);
   useEffect(() => {
-    if (!asked) return;
-    setPosition(asked);
-    setPlaying(false);
+    if (asked || arrived.current) {
+      setPosition(asked ?? first());
+      setPlaying(!asked && !still());
+    }
+    arrived.current = true;
   }, [asked?.round, asked?.phase]);
 
   // Stands there, with these other changes of the address.
@@ -51,7 +56,7 @@ export function usePlayer(query) {
   // Plays from the first round, with these changes of the address.
   function restart(changes) {
     setQuery({ ...changes, round: undefined, phase: undefined });
-    setPosition({ round: 1, phase: still() ? PHASES.length - 1 : 0 });
+    setPosition(first());
     setEnd(PLAYED);
     setPlaying(!still());
   }
