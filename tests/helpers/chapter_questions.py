@@ -29,7 +29,28 @@ def rewards(draw: random.Random) -> str:
 
 CLIP = {"low": stop(0, 0.9, 0.05), "high": stop(0, 1, 0.05)}
 THREE = {"p": several(3, 0.05, 1, 0.05), "r": several(3, 0, 1, 0.05)}
+PLANNED = {
+    "size": stop(0.5, 70, 0.5), "dtype": one("bfloat16", "mixed", "float32"), "lora": one(0, 16),
+    "reference": one("yes", "no"), "g": stop(2, 64, 1), "new_tokens": stop(64, 4096, 64),
+}  # fmt: skip
 ASKED: dict[str, dict[str, Callable[[random.Random], str]]] = {
+    "why/scratch": {"logp": stop(-5, 0, 0.25), "g": stop(2, 64, 1)},
+    "why/judge": {"spread": stop(0, 1, 0.05), "noise": stop(0, 0.5, 0.01)},
+    "costs/memory": {**PLANNED, "count": one("all", "states", "weights"), "judge": one("rule", "model")},
+    "costs/largest": {**PLANNED, "card": one("4090", "a100-80", "h200", "b200")},
+    "costs/compute": PLANNED,
+    "costs/groups": PLANNED,
+    "costs/critics": PLANNED,
+    "costs/scale": {
+        "model": one("smollm2-135m", "qwen2.5-1.5b", "qwen2.5-7b", "qwen2.5-14b"),
+        "gpu": one("4090", "a100-80", "h200", "b200"), "gpus": one(2, 4, 8), "nodes": one(1, 2, 4, 16, 128),
+        "inside": one("nvlink", "pcie"), "between": one("400gbit", "1gbit"), "prompts": stop(8, 512, 8),
+        "shard": one("auto", "none", "optimizer", "weights"),
+    },
+    "costs/methods": {"size": stop(0.5, 70, 0.5), "g": stop(2, 16, 1), "lift": stop(0, 10, 0.5)},
+    "costs/one-step": {"max_kl": stop(0.005, 0.5, 0.005), "beta": stop(0.1, 3, 0.1)},
+    "costs/imperfect": {"beta": stop(0, 1, 0.02)},
+    "costs/no-warm-start": {"g": stop(2, 64, 1)},
     "notation/softmax": {"logits": several(3, -5, 5, 0.5), "t": stop(0.1, 3, 0.1)},
     "notation/sequence": {"p": several(4, 0.05, 1, 0.05)},
     "notation/slope": {},

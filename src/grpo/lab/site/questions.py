@@ -20,13 +20,13 @@ LOWS = [f"{step / 20:g}" for step in range(19)]
 HIGHS = [f"{step / 20:g}" for step in range(21)]
 
 FIXED: Mapping[str, Sequence[str]] = {
-    "why": ("stages", "cards", "verifiable", "classmates"),
+    "why": ("stages", "cards", "verifiable", "classmates", "judge"),
     "group": ("sizes", "group_of_one"),
     "advantage": ("ancestors", "own"),
     "loss": (),
     "costs": (
         "accounting", "measured", "small-critics", "tree", "claims", "results", "defaults", "why-groups",
-        "group-sizes", "batch", "per-token", "any-task",
+        "group-sizes", "batch", "per-token", "any-task", "no-warm-start",
     ),
     "credit": ("rewards",),
     "train": (
@@ -55,6 +55,8 @@ GRIDS: Mapping[str, Sequence[tuple[str, Grid]]] = {
         ("preset", {"preset": list(PRESETS), "moved": ["no", "yes"]}),
         ("preset", {"preset": ["ppo"]}),
         ("open-ended", {"g": range(2, 33)}),
+        ("scale", {"inside": ["nvlink"], "between": ["400gbit"], "nodes": [2]}),
+        ("scale", {"inside": ["pcie"], "between": ["1gbit"], "nodes": [2]}),
     ),
     "train": (
         ("diagnosis", {"patient": [patient.trial for patient in PATIENTS]}),

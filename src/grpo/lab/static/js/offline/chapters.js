@@ -1,10 +1,12 @@
 // Chapters' answers computed in the page: ANSWERS[slug][key] = (params: URLSearchParams) => answer, as the server's.
 // undefined: the answer is a recorded one.
 import { ADVANTAGE } from "./advantage.js";
+import { COSTS } from "./costs.js";
 import { GROUP } from "./group.js";
 import { LOSS } from "./loss.js";
 import { NOTATION } from "./notation.js";
 import { TRAIN } from "./train.js";
+import { WHY } from "./why.js";
 
 // As JSON has it: null instead of NaN and infinity.
 const asJson = (compute) => async (params) => {
@@ -14,9 +16,11 @@ const asJson = (compute) => async (params) => {
 const chapter = (answers) => Object.fromEntries(Object.entries(answers).map(([key, compute]) => [key, asJson(compute)]));
 
 export const ANSWERS = {
+  why: chapter(WHY),
   group: chapter(GROUP),
   advantage: chapter(ADVANTAGE),
   loss: chapter(LOSS),
+  costs: chapter(COSTS),
   train: chapter(TRAIN),
   notation: chapter(NOTATION),
 };

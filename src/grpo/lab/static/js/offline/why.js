@@ -1,0 +1,48 @@
+// Answers of the chapter on learning from rewards.
+import { deviation, groupAdvantages, mean, sum } from "../core/advantage.js";
+import { Generator } from "../core/random.js";
+import { zeroSignalChance } from "../core/tokens.js";
+import { number, whole } from "./query.js";
+import { recorded } from "./recorded.js";
+
+function scratch(params) {
+  const passRate = 10 ** number(params, "logp", -3, -5, 0);
+  const size = whole(params, "g", 8, 2, 64);
+  const signal = 1 - zeroSignalChance(passRate, size);
+  return { pass_rate: passRate, group_size: size, signal, groups_until_signal: signal ? 1 / signal : null, completions_until_signal: signal ? size / signal : null };
+}
+
+const GROUPS = 2000;
+
+function correlation(a, b) {
+  if (!a.some(Boolean) || !b.some(Boolean)) return null;
+  const [meanA, meanB] = [mean(a), mean(b)];
+  const products = (x, centreX, y, centreY) => sum(x.map((value, i) => (value - centreX) * (y[i] - centreY)));
+  return products(a, meanA, b, meanB) / Math.sqrt(products(a, meanA, a, meanA) * products(b, meanB, b, meanB));
+}
+
+// Groups of drafts with uniform qualities, and a judge with a normal error.
+async function judge(params) {
+  const size = whole(params, "g", 8, 2, 64);
+  const [spread, noise] = [number(params, "spread", 0.2, 0, 1), number(params, "noise", 0.1, 0, 1)];
+  const generator = new Generator(0);
+  const rows = (values) => Array.from({ length: GROUPS }, (_, p) => values.slice(p * size, (p + 1) * size));
+  const quality = rows(generator.uniforms(GROUPS * size).map((value) => spread * (value - 0.5)));
+  const error = rows(generator.normals(GROUPS * size).map((value) => noise * value));
+  const advantages = groupAdvantages(quality.map((row, p) => row.map((value, g) => value + error[p][g])));
+  const truth = groupAdvantages(quality);
+  const [given, deserved] = [advantages.flat(), truth.flat()];
+  const judged = given.filter((_, i) => deserved[i] !== 0);
+  const { dapo } = await recorded("/api/chapters/why/judge");
+  return {
+    groups: GROUPS,
+    advantage_std: deviation(given),
+    zero_signal_groups: advantages.filter((row) => row.every((value) => value === 0)).length / GROUPS,
+    agreement: correlation(given, deserved),
+    wrong_sign: judged.length ? given.filter((value, i) => value * deserved[i] < 0).length / judged.length : null,
+    dapo,
+    example: quality[0].map((value, g) => ({ quality: value, error: error[0][g], advantage: advantages[0][g], without_error: truth[0][g] })),
+  };
+}
+
+export const WHY = { scratch, judge };
