@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from grpo.core import group_advantages
 from grpo.errors import GrpoError
 from grpo.lab.chapters.attribution import presets, steps, tokens, valued_group
+from grpo.lab.chapters.bootstrapping import LEARNING, bootstrapping
 from grpo.lab.chapters.credit import ANSWERS
 from grpo.lab.chapters.gaming import gamed, reward_calls, strategies
 from grpo.tasks import load_task
@@ -45,6 +48,24 @@ def test_the_opening_parenthesis_decides_and_the_critic_knows() -> None:
     # What was gained on the way is what came in the end, less what was to be expected at first.
     total = sum(token["true_gain"] for token in found["tokens"])
     assert total == pytest.approx(found["reward"] - first["true_value"])
+
+
+def test_an_untrained_critic_is_wrong_and_the_groups_mean_is_not() -> None:
+    found, kept = bootstrapping({}), json.loads(LEARNING.read_text())
+    rewards = [one["reward"] for one in tokens({})["texts"]]
+    assert found["group_mean"] == sum(rewards) / 8
+    assert found["true_values"] == [token["true_value"] for token in tokens({})["tokens"]]
+    first, *_, last = found["critic"]
+    # Without any value GAE is the discounted reward: ten tokens come after the first.
+    assert (first["steps"], set(first["values"]), first["wrong"]) == (0, {0.0}, 0.0)
+    assert first["right"] == pytest.approx(0.95**10, abs=1e-6)
+    true = [problem["true"] for problem in kept["problems"]]
+    assert first["distance"] == pytest.approx(sum(true) / len(true)), "all predictions are 0"
+    assert last["distance"] < found["group_distance"] < first["distance"] / 2
+    assert found["group_distance"] == pytest.approx(
+        sum(abs(problem["group"] - problem["true"]) for problem in kept["problems"]) / len(true)
+    )
+    assert last["right"] == pytest.approx(tokens({})["tokens"][0]["true_gain"], abs=0.1)
 
 
 def test_steps_by_hand() -> None:

@@ -34,7 +34,7 @@ def tokens(query: Query) -> dict[str, Any]:
     prompt, seed = text(query, "prompt", "37+85+46="), whole(query, "seed", 1, 0, 9999)
     gamma, lam = number(query, "gamma", 1.0, 0.5, 1.0), number(query, "lam", 0.95, 0.0, 1.0)
     group = valued_group(prompt, seed)
-    chosen = whole(query, "sample", _example(group), 0, SIZE - 1)
+    chosen = whole(query, "sample", example_of(group), 0, SIZE - 1)
     done = group.completions[chosen]
     assert done.advantages is not None
     assert done.values is not None
@@ -60,7 +60,7 @@ def tokens(query: Query) -> dict[str, Any]:
                 "true_value": true_values[place],
                 "true_gain": true_values[place + 1] - true_values[place],
             }
-            for place, token in enumerate(_pieces(done))
+            for place, token in enumerate(pieces(done))
         ],
     }
 
@@ -88,8 +88,8 @@ def true_value(prompt: str, seed: int, sample: int) -> list[float]:
     """The probability of a right answer before every token and after the last: the share of right answers among
     `TRIES` continuations. A token's true gain is the difference of two neighbours."""
     group = valued_group(prompt, seed)
-    done, pieces = group.completions[sample], _pieces(group.completions[sample])
-    written = ["".join(pieces[:place]) for place in range(len(done))]
+    done = group.completions[sample]
+    written = ["".join(pieces(done)[:place]) for place in range(len(done))]
     with nano() as loaded:
         values = [fmean(_score_continuations(loaded, group.problem, before)) for before in written]
     return [*values, done.reward or 0.0]
@@ -102,12 +102,12 @@ def _score_continuations(loaded: Nano, problem: Problem, written: str) -> list[f
     return [float(loaded.task.score(problem, written + done.text)["correct"] or 0.0) for done in group.completions]
 
 
-def _example(group: Group) -> int:
+def example_of(group: Group) -> int:
     """A right completion with working, if there is one: it has the most tokens."""
     return max(range(SIZE), key=lambda place: (group.completions[place].reward or 0.0, len(group.completions[place])))
 
 
-def _pieces(done: Completion) -> list[str]:
+def pieces(done: Completion) -> list[str]:
     """One per token; the embedded models' tokens are characters."""
     return [*done.text, *["end"] * (len(done) - len(done.text))]
 
@@ -141,7 +141,7 @@ def steps(query: Query) -> dict[str, Any]:
                 "text": done.text,
                 "reward": reward,
                 "outcome": outcome,
-                "tokens": _pieces(done),
+                "tokens": pieces(done),
                 "process": advantages.tolist(),
                 "steps": [
                     {"id": f"{i}.{j}", "begin": begin, "end": end, "reward": earned, "turned": f"{i}.{j}" in flipped}
@@ -170,14 +170,14 @@ def _credited(group: Group, preset: str, label: str, kind: Any = "outcome") -> d
     loss = replace(PRESETS[preset].settings, beta=0.0, credit=kind)
     config = resolve(Config(model="nano", algorithm=preset, loss=loss, group_size=SIZE, max_new_tokens=LONGEST))
     [credited], _ = credit([group], config)
-    chosen = credited.completions[_example(group)]
+    chosen = credited.completions[example_of(group)]
     assert chosen.advantages is not None
     return {
         "label": label,
         "paper": PRESETS[preset].paper,
         "distinct": max(_distinct(done.advantages) for done in credited.completions if done.advantages is not None),
         "advantages": [float(advantage) for advantage in chosen.advantages],
-        "tokens": _pieces(chosen),
+        "tokens": pieces(chosen),
     }
 
 

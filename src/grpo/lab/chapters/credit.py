@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grpo.core import gae, group_advantages, process_advantages
+from grpo.core import gae, group_advantages, process_advantages, value_loss
 from grpo.lab.chapters.attribution import presets, steps, tokens, true_value
+from grpo.lab.chapters.bootstrapping import bootstrapping
 from grpo.lab.chapters.gaming import careless, gamed, near, near_as_in_trl, reward_calls, strategies
 from grpo.model.critic import Critic
 from grpo.rewards.pool.invoke import invoke
@@ -19,6 +20,7 @@ ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
     "strategies": strategies,
     "gamed": gamed,
     "tokens": tokens,
+    "bootstrapping": bootstrapping,
     "steps": steps,
     "presets": presets,
     "rewards": reward_calls,
@@ -26,6 +28,8 @@ ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
 SOURCES: dict[str, Callable[..., Any]] = {
     "group_advantages": group_advantages,
     "gae": gae,
+    "bootstrapping": bootstrapping,
+    "value_loss": value_loss,
     "process_advantages": process_advantages,
     "values": Critic.values,
     "true_value": true_value,

@@ -28,7 +28,7 @@ FIXED: Mapping[str, Sequence[str]] = {
         "accounting", "measured", "small-critics", "tree", "claims", "results", "defaults", "why-groups",
         "group-sizes", "batch", "per-token", "any-task", "no-warm-start",
     ),
-    "credit": ("rewards",),
+    "credit": ("rewards", "bootstrapping"),
     "train": (
         "smoothness", "drifted", "clinic", "hyperparameters", "presets", "ranges", "rules", "loss_value", "penalty",
         "mean_advantage",

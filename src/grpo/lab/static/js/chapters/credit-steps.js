@@ -1,7 +1,7 @@
 // Outcome rewards and process rewards. The reader can flip the reward of any step.
 import { html } from "htm/preact";
-import { Code, Equation, Fetched, Only, param, Play, Section, Trial, useAnswer } from "../lesson.js";
-import { signed } from "../format.js";
+import { Code, Equation, Fetched, Only, param, Play, Question, Section, Trial, useAnswer, Verdict } from "../lesson.js";
+import { percent, signed } from "../format.js";
 import { Advantage, Reward, Segmented } from "../parts.js";
 import { setQuery } from "../route.js";
 import { Asked, Tokens } from "./answers.js";
@@ -16,7 +16,7 @@ export function Steps() {
     now.has(id) ? now.delete(id) : now.add(id);
     setQuery({ turned: [...now].join(",") || undefined });
   };
-  return html`<${Section} id="steps" title="Outcome and process rewards" lead="An outcome reward scores the final answer. A process reward scores each step of the working. Click a step's reward to flip it, and see which tokens' advantages change.">
+  return html`<${Section} id="steps" title="Outcome and process rewards" lead="An outcome reward scores the final answer, a process reward each step of the working. Flip a step’s reward and see which tokens change.">
     <${Play} label="Outcome and process rewards on one group">
       <${Asked} prompt=${asked.prompt} promptName="step-prompt" seedName="step-seed" />
       <div class="play-bar"><${Segmented} label="Reward" options=${[["outcome", "outcome"], ["process", "process"]]} value=${mode} onChange=${(key) => setQuery({ mode: key === "outcome" ? undefined : key })} />
@@ -30,21 +30,25 @@ export function Steps() {
           </span>`)}</span>
         ${count > 1 && html`<span class="tiny faint num">×${count}</span>`}
       </li>`)}</ol>
-      <p class="small soft">Under each step is the advantage of its tokens. ${mode === "outcome" ? "Only the reward of the last step, the answer, counts. All tokens share its advantage." : "A token's advantage is the sum of the normalised rewards of all steps that end at it or later: those that it can still affect."}</p>
+      <p class="small soft">${mode === "outcome" ? "Only the answer’s reward counts; all tokens share its advantage." : "A token is credited with its own step and all later ones."}</p>
       <${Only} depth="math"><${Equation} tex="z_j=\\frac{r_j-\\mathrm{mean}(\\mathbf r)}{\\mathrm{std}(\\mathbf r)+10^{-4}},\\qquad A_{i,t}=\\sum_{j:\\,\\mathrm{end}_i(j)\\ge t} z_{i,j}" spoken="All step rewards of a group are normalised together. A token's advantage is the sum over the steps that end at it or after it." />
         <${Example} found=${found} /><//>`}<//>
       <${Only} depth="code"><${Code} slug="credit" source="process_advantages" /><${Code} slug="credit" source="marks" title="How this task scores its steps" /><${Code} slug="credit" source="score_steps" title="From text positions to tokens" /><//>
     <//>
-    <p>Process rewards need a source. Here a program knows the right working; elsewhere a trained model judges it and can be wrong. They also reward every step that is present, so a longer answer collects more: with all steps right, the first tokens get the largest sum.</p>
-    <${Trial} name="outcome-and-process">${(outcome) => html`<${Lesson} outcome=${outcome} />`}<//>
+    <${Only} depth="math code"><p>Process rewards need a source. Here a program knows the right working; elsewhere a trained model judges it and can be wrong. They also reward every step that is present, so a longer answer collects more: with all steps right, the first tokens get the largest sum.</p>
+      <${Question} name="q-light" ask="Add process rewards, and then a small critic, one more output of the policy network. How does that change learning here?" options=${[["more", "It learns faster"], ["same", "About the same"], ["less", "It learns slower"]]}>${(picked) => html`<${Light} picked=${picked} />`}<//><//>
   <//>`;
 }
 
-function Lesson({ outcome }) {
-  const [end, steps, critic] = outcome.arms.map((arm) => arm.accuracy?.after.mean);
-  if ([end, steps, critic].some((value) => value === undefined)) return null;
-  const percent = (value) => `${(100 * value).toFixed(1)}%`;
-  return html`<p>Measured accuracy: ${percent(end)} with outcome rewards, ${percent(steps)} with process rewards, ${percent(critic)} with process rewards and a small critic, one more output of the policy network. Process rewards add nothing here, because the working is right whenever it is written. They matter where answers go wrong in the middle.</p>`;
+function Light({ picked }) {
+  return html`<${Trial} name="outcome-and-process">${(outcome) => {
+    const curve = outcome.arms.map((arm) => [arm.label, arm.accuracy?.after.mean ?? null, arm.accuracy?.after.std ?? null]);
+    if (curve.some(([, mean]) => mean === null)) return null;
+    const [, steps, critic] = curve.map(([, mean]) => mean);
+    const noise = Math.max(...curve.map(([, , std]) => std ?? 0));
+    const right = critic - steps > noise ? "more" : steps - critic > noise ? "less" : "same";
+    return html`<${Verdict} picked=${picked} right=${right}><p>${curve.map(([label, mean, std], place) => html`${place ? ", " : ""}${label}: <b>${percent(mean, 1)}</b>${std === null ? "" : ` ± ${percent(std, 1)}`}`)} of held-out problems right after training. Process rewards add nothing here, because the working is right whenever it is written. They matter where answers go wrong in the middle. A critic that shares the policy network needs almost no memory, but until it is trained its credit is noise.</p><//>`;
+  }}<//>`;
 }
 
 function Example({ found }) {

@@ -7,13 +7,13 @@ import { Advantage, Segmented } from "../parts.js";
 import { setQuery } from "../route.js";
 import { Asked, Tokens } from "./answers.js";
 
-const VIEWS = [["grpo", "GRPO"], ["gae", "PPO: critic and GAE"], ["true_gain", "true gain"]];
+const VIEWS = [["grpo", "GRPO"], ["gae", "PPO’s critic"], ["true_gain", "true gain"]];
 
 export function WhichToken() {
   const asked = { prompt: param("prompt", "37+85+46="), seed: param("seed", 1), gamma: param("gamma", 1), lam: param("lam", 0.95), sample: param("sample", "") };
   const state = useAnswer("credit", "tokens", asked);
   const view = param("by", "grpo");
-  return html`<${Section} id="tokens" title="Which token earned the reward?" lead=${html`GRPO gives every <${Term} of="token">token<//> of an answer the same <${Term} of="advantage">advantage<//>. Compare it with a <${Term} of="critic">critic<//>'s advantage and with the true gain of each token. Click a token.`}>
+  return html`<${Section} id="tokens" title="Which token earned the reward?" lead=${html`GRPO gives every <${Term} of="token">token<//> of an answer the same <${Term} of="advantage">advantage<//>. PPO’s <${Term} of="critic">critic<//> gives each token its own. Compare both with the truth, and click a token.`}>
     <${Play} label="Credit for every token">
       <${Asked} prompt=${asked.prompt} />
       <${Fetched} state=${state} height="30rem">${(found) => html`
@@ -23,11 +23,10 @@ export function WhichToken() {
         <${Curves} found=${found} />
         <${Picked} found=${found} />
         <${Only} depth="math"><${Worked} found=${found} asked=${asked} /><//>`}<//>
-      <div class="knobs"><${Slider} name="lam" label="λ: weight of later TD errors" min=${0} max=${1} step=${0.05} value=${0.95} show=${(value) => number(value, 2)} /><${Slider} name="gamma" label="γ: discount per token" min=${0.5} max=${1} step=${0.01} value=${1} show=${(value) => number(value, 2)} /></div>
+      <${Only} depth="math code"><div class="knobs"><${Slider} name="lam" label="λ: weight of later TD errors" min=${0} max=${1} step=${0.05} value=${0.95} show=${(value) => number(value, 2)} /><${Slider} name="gamma" label="γ: discount per token" min=${0.5} max=${1} step=${0.01} value=${1} show=${(value) => number(value, 2)} /></div><//>
       <${Only} depth="code"><${Code} slug="credit" source="gae" title="GAE" /><${Code} slug="credit" source="values" title="The critic's values" /><${Code} slug="credit" source="true_value" title="True values, by sampling continuations" /><//>
     <//>
-    <p>To measure the true value, we restart ${state.data?.tries ?? "many"} times from each token; the share of right answers is the value there. A token's true gain is the difference of two values. In a worked answer nearly all gain is in the first token, the opening parenthesis: the decision to write the working made the answer right. The critic, trained on 50,000 answers, has learned that. GRPO has no such estimate and pushes the parenthesis as hard as the digits after it.</p>
-    <p>GRPO still learns. Tokens that do not affect the outcome are pushed up in some groups and down in others, and the pushes cancel. Tokens that go with right answers remain. This takes many samples; a trained critic could need fewer.</p>
+    <p>The truth is measured: we restart ${state.data?.tries ?? "many"} times from each token and count right answers. Nearly all of the gain is in the opening parenthesis, the decision to write the working down. A trained critic sees that. GRPO pushes all tokens alike and still learns: over many groups, pushes on tokens that do not matter cancel.</p>
   <//>`;
 }
 
@@ -42,8 +41,8 @@ function Curves({ found }) {
   const rows = found.tokens.map((token, place) => ({ ...token, place, label: token.text }));
   const at = chosenToken(found);
   return html`<${Figure} label="Credit of every token: GRPO, critic with GAE, true gain" height=${220} deps=${[JSON.stringify(found.tokens), at]}
-    legend=${[["GRPO", "var(--c1)"], ["critic, GAE", "var(--c2)"], ["true gain", "var(--c4)"]]}
-    build=${(Plot) => ({ x: { label: null, ticks: rows.map((row) => row.place), tickFormat: (place) => rows[place]?.label ?? "" }, y: { grid: true, label: null }, marks: [Plot.ruleY([0], { stroke: "var(--line-strong)" }), Plot.ruleX([at], { stroke: "var(--accent)", strokeOpacity: 0.5 }),
+    legend=${[["GRPO", "var(--c1)"], ["PPO’s critic", "var(--c2)"], ["true gain", "var(--c4)"]]}
+    build=${(Plot) => ({ x: { label: "token", ticks: rows.map((row) => row.place), tickFormat: (place) => rows[place]?.label ?? "" }, y: { grid: true, label: "credit" }, marks: [Plot.ruleY([0], { stroke: "var(--line-strong)" }), Plot.ruleX([at], { stroke: "var(--accent)", strokeOpacity: 0.5 }),
       ...[["grpo", "var(--c1)"], ["gae", "var(--c2)"], ["true_gain", "var(--c4)"]].flatMap(([y, stroke]) => [Plot.lineY(rows, { x: "place", y, stroke, strokeWidth: 2 }), Plot.dot(rows, { x: "place", y, fill: stroke, r: 3 })])] })}
     table=${{ columns: ["token", "GRPO", "critic's value", "GAE", "true value", "true gain"], rows: found.tokens.map((token) => [token.text, token.grpo, token.value, token.gae, token.true_value, token.true_gain]) }} />`;
 }
@@ -54,10 +53,10 @@ function Picked({ found }) {
   const place = chosenToken(found);
   const token = found.tokens[place];
   return html`<${Numbers} items=${[
-    [`token ${place + 1} of ${found.tokens.length}`, html`<code>${token.text}</code>`, found.reward ? "of a right answer" : "of a wrong answer"],
-    ["GRPO's advantage", signed(token.grpo), "the same for all tokens", "token-grpo"],
-    ["GAE", two(token.gae), `critic's value before it: ${number(token.value, 2)}`, "token-gae"],
-    ["true gain", two(token.true_gain), `true value before it: ${percent(token.true_value)} of ${found.tries} restarts`, "token-true"],
+    [`token ${place + 1} of ${found.tokens.length}`, html`<code>${token.text}</code>`, found.reward ? "right answer" : "wrong answer"],
+    ["GRPO's advantage", signed(token.grpo), "all tokens", "token-grpo"],
+    ["PPO’s critic", two(token.gae), `expected before it: ${number(token.value, 2)}`, "token-gae"],
+    ["true gain", two(token.true_gain), `right before it: ${percent(token.true_value)}`, "token-true"],
   ]} />`;
 }
 

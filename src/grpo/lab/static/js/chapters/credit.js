@@ -1,9 +1,10 @@
 // Chapter 5: credit and rewards.
 import { html } from "htm/preact";
-import { Code, Equation, Fetched, Misconception, Numbers, Only, param, Question, Reported, Section, Table, Trial, useAnswer, useStyle, Verdict } from "../lesson.js";
-import { number, percent, signed } from "../format.js";
+import { Code, Equation, Fetched, Misconception, Numbers, Only, param, Section, Table, useAnswer, useStyle } from "../lesson.js";
+import { number, signed } from "../format.js";
 import { Link } from "../route.js";
-import { Api, Blind, Gaming, seedsOf } from "./credit-gaming.js";
+import { CriticLearns } from "./credit-critic.js";
+import { Api, Blind, Gaming } from "./credit-gaming.js";
 import { Steps } from "./credit-steps.js";
 import { SameForAll, WhichToken } from "./credit-tokens.js";
 
@@ -11,8 +12,9 @@ export function Chapter() {
   useStyle("css/chapter-why.css");
   useStyle("css/chapter-credit.css");
   return html`<${WhichToken} />
+    <${CriticLearns} />
     <${Section} depth="math" id="gae" title="Generalized advantage estimation"><${Gae} /><//>
-    <${Section} id="presets" title="Without a critic, all tokens get the same credit" lead="Dr. GRPO is sometimes said to fix this. Here is every preset on the same eight answers:">
+    <${Section} depth="math code" id="presets" title="Without a critic, all tokens get the same credit" lead="Dr. GRPO is sometimes said to fix this. Here is every preset on the same eight answers:">
       <${SameForAll} />
       <p>Dr. GRPO omits the division by standard deviation and length. That removes a preference for short right and long wrong answers, but all tokens of an answer still get the same advantage. Only a critic or process rewards distinguish tokens.</p>
       <${Only} depth="math"><p>Then “per sequence” and “per token” mean the same: with one <i>A</i> for all tokens, the sum over tokens is the log-probability of the whole answer.</p><${Equation} tex="-\\sum_{t}A\\,\\log\\pi_\\theta(o_t\\mid q,o_{<t})=-A\\,\\log\\pi_\\theta(o\\mid q)" spoken="Minus the sum over tokens of A times log-probability equals minus A times the log-probability of the whole answer." /><//>
@@ -22,8 +24,7 @@ export function Chapter() {
     <${Gaming} />
     <${Section} depth="code" id="rewards" title="Your own reward functions"><${Api} /><//>
     <${Section} depth="code" title="From rewards to tokens" lead="One function of the trainer computes all of the above: credit per completion, per step, or from a critic's values."><${Code} slug="credit" source="credit" open title="Credit" /><//>
-    <${Section} id="questions" title="Predict, then run"><${Questions} /><//>
-    <${Section} title="One advantage for the whole answer?"><${Misconception} name="m-token" claim="In GRPO all tokens of a completion always share one advantage."><${PerStep} /><//><//>`;
+    <${Section} depth="math code" title="One advantage for the whole answer?"><${Misconception} name="m-token" claim="In GRPO all tokens of a completion always share one advantage."><${PerStep} /><//><//>`;
 }
 
 function Gae() {
@@ -35,34 +36,6 @@ function Gae() {
     <${Fetched} state=${state} height="6rem">${(found) => html`<${Numbers} items=${[["reward", number(found.reward)], ["V before the first token", number(found.tokens[0].value, 3), "from the critic"], ["A of the first token", number(found.tokens[0].gae, 3), "from the gae function, λ = 1", "gae-one"], ["r − V", number(found.reward - found.tokens[0].value, 3), "the same number"]]} />`}<//>
     <p>Replace <i>V<sub>t</sub></i> by the group's mean for every <i>t</i>, and divide by the standard deviation: that is GRPO. It equals PPO with a critic that sees only the prompt. A single reward at the last token is the hardest case for a critic, which must propagate it back over all earlier tokens.</p>
     <p class="small soft">Use <code>--algorithm ppo</code>; its defaults are γ = 1 and λ = 0.95. <${Link} to="/learn/costs">What the critic costs<//> · <${Link} to="/learn/train">PPO and GRPO compared<//></p>`;
-}
-
-function Questions() {
-  return html`<${Question} name="q-imperfect" ask="A reward can be gamed. Does a stronger KL penalty, a larger β, prevent that?" options=${[["yes", "Yes, with β large enough"], ["slows", "It only slows it down"], ["no", "It makes no difference"]]}>${(picked) => html`<${Penalty} picked=${picked} />`}<//>
-    <${Question} name="q-light" ask="GRPO can be combined with process rewards and a small critic, for example one more output of the policy network. How does that change learning here?" options=${[["more", "It learns faster"], ["same", "About the same"], ["less", "It learns slower"]]}>${(picked) => html`<${Light} picked=${picked} />`}<//>
-    <${Question} name="q-better" ask="Is GRPO better than PPO in all cases? An answer has eleven tokens, and one of them decided the outcome. Which method finds it?" options=${[["grpo", "GRPO"], ["ppo", "PPO's critic"], ["neither", "Neither"]]}>${(picked) => html`<${Better} picked=${picked} />`}<//>`;
-}
-
-function Penalty({ picked }) {
-  return html`<${Verdict} picked=${picked} right="slows"><${Trial} name="gamed" charts=${false}>${(outcome) => html`<${Table} label="Exactly right before and after training, range over seeds" head=${["checker", "exactly right before", "after"]} rows=${outcome.arms.filter((arm) => arm.evals.length).map((arm) => [arm.label, ...seedsOf(arm, "right_share")])} /><p>The KL penalty slows good changes as well as bad ones. Where penalty and reward balance, the model still guesses. Fixing the reward helps more than any β.</p>`}<//><//>`;
-}
-
-function Light({ picked }) {
-  return html`<${Trial} name="outcome-and-process" charts=${false}>${(outcome) => {
-    const curve = outcome.arms.map((arm) => [arm.label, arm.accuracy?.after.mean ?? null, arm.accuracy?.after.std ?? null]);
-    const [, steps, critic] = curve.map(([, mean]) => mean);
-    const noise = Math.max(...curve.map(([, , std]) => std ?? 0));
-    const right = critic - steps > noise ? "more" : steps - critic > noise ? "less" : "same";
-    return html`<${Verdict} picked=${picked} right=${right}><p>${curve.map(([label, mean, std], place) => html`${place ? ", " : ""}${label}: <b>${percent(mean, 1)}</b>${std === null ? "" : ` ± ${percent(std, 1)}`}`)} of held-out problems right after training. A critic that shares the policy network needs almost no memory and gives each token its own credit. It must be trained first, and until then its credit is noise. It helps where answers are long and go wrong in the middle.</p><//>`;
-  }}<//>`;
-}
-
-const two = (value) => (Math.abs(value) < 0.005 ? "0.00" : signed(value));
-
-function Better({ picked }) {
-  const state = useAnswer("credit", "tokens", { prompt: "37+85+46=", seed: 1 });
-  return html`<${Verdict} picked=${picked} right="ppo"><${Fetched} state=${state} height="8rem">${(found) => html`<${Table} label="Credit of each token" head=${["token", ...found.tokens.map((token) => token.text)]} rows=${[["GRPO", ...found.tokens.map((token) => two(token.grpo))], ["critic, GAE", ...found.tokens.map((token) => two(token.gae))], ["true gain", ...found.tokens.map((token) => two(token.true_gain))]]} />`}<//>
-    <p>A well-trained critic finds it. It needs a second network and time to train. On short answers GRPO's many samples compensate. <${Link} to="/learn/train">PPO and GRPO compared over several seeds<//>. <${Reported} source="DeepSeekMath, arXiv 2402.03300">The authors chose GRPO to save the critic's memory and computation<//>.</p><//>`;
 }
 
 function PerStep() {
