@@ -56,7 +56,7 @@ function Rows({ state, phase, round, change }) {
   if (!group) return html`<div class="scene-rows"><${Columns} /><ol class="loading" aria-label="Answers" role="status">${Array.from({ length: GROUP }, () => html`<li class="scene-row"></li>`)}</ol></div>`;
   const strongest = Math.max(...pushes.flat().map(Math.abs));
   const [top, widest] = [scaleOf(group), widestOf(advantages)];
-  return html`<div class="scene-rows ${reached.join(" ")} now-${PHASES[phase]}"><${Columns} mean=${phase >= COMPARE ? mean : null} /><ol key=${round}>${group.map(
+  return html`<div class="scene-rows ${reached.join(" ")} now-${PHASES[phase]}" aria-busy=${phase === UPDATE && !state.settled}><${Columns} mean=${phase >= COMPARE ? mean : null} /><ol key=${round}>${group.map(
     (completion, row) => html`<li class="scene-row ${completion.own ? "scene-own" : ""}" style=${{ "--row": row }}>
       <div class="scene-cell-answer"><${Answer} place=${row} completion=${completion} pushes=${phase >= PUSH ? pushes[row] : null} strongest=${strongest} onWrite=${(text) => change("say", row, text)} /><span class="scene-decoded">${decoded(completion.text)}</span></div>
       <div class="scene-cell-reward"><${Mark} correct=${completion.correct} />

@@ -1,0 +1,224 @@
+"""The landing scene and the game in a browser: their numbers are the trainer's, and an address reproduces them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from grpo.config import Config
+from grpo.config.schema import resolve
+from grpo.core import group_advantages
+from grpo.lab.chapters.nano import LONGEST, fresh_nano, nano, sum_of_three
+from grpo.lab.chapters.update import one_update, seen_by
+from grpo.model.hub import locate_model
+from grpo.model.optimizer import make_optimizer
+from helpers.visit import Lab, Visit, faults, open_page
+
+pytestmark = pytest.mark.browser
+
+PROMPT, LR = "29+60+75=", 3e-4
+ROWS = range(1, 9)
+PHASES = ["Sample", "Score", "Compare", "Push", "Update"]
+
+
+def trained(rounds: int) -> list[list[tuple[str, float, float]]]:
+    """(text, log-probability before and after the update) of the scene's groups, by the trainer."""
+    base = Config(model="nano", prompts_per_step=1, group_size=8, lr=LR, max_new_tokens=LONGEST)
+    config = resolve(replace(base, loss=replace(base.loss, beta=0.0)))
+    found = []
+    with nano() as before, fresh_nano() as student:
+        optimizer = make_optimizer(student.policy, config.optimizer)
+        for number in range(1, rounds + 1):
+            of_round = replace(config, seed=100 + number)
+            *_, pause = one_update(student, before.policy, optimizer, [sum_of_three(PROMPT)], of_round)
+            [after] = seen_by(student.policy, pause.groups, of_round)
+            pairs = zip(pause.groups[0].completions, after.completions, strict=True)
+            found.append([(old.text, float(old.logprobs.sum()), float(new.logprobs.sum())) for old, new in pairs])
+    return found
+
+
+def logprob(text: str) -> float:
+    """Of a whole answer to the prompt under nano as transformers loads it."""
+    folder = locate_model("nano")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    prompt, answer = tokenizer.encode(PROMPT), [*tokenizer.encode(text), tokenizer.eos_token_id]
+    with torch.no_grad():
+        stock = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        logits_TV = stock(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+    return float(logits_TV.log_softmax(-1)[torch.arange(len(answer)), answer].sum())
+
+
+def texts(visit: Visit) -> list[str]:
+    labels = [answer.get_attribute("aria-label") for answer in visit.page.locator(".scene-answer").all()]
+    return [label.partition(": ")[2] for label in labels]
+
+
+def numbers(visit: Visit, name: str) -> list[float]:
+    return [visit.number(f"{name}-{row}") for row in ROWS]
+
+
+def shown_logprobs(visit: Visit, side: str) -> list[float]:
+    cells = [visit.page.locator(f"[data-number=probability-{row}-{side}]") for row in ROWS]
+    return [math.log(float(cell.get_attribute("data-exact"))) for cell in cells]
+
+
+def advantages(rewards: list[float]) -> list[float]:
+    return group_advantages(torch.tensor([rewards], dtype=torch.float64))[0].tolist()
+
+
+def phase_of(visit: Visit) -> str:
+    return visit.page.locator(".scene-phases [aria-current]").inner_text().strip()
+
+
+def settled(visit: Visit) -> None:
+    """Until the update is computed."""
+    visit.page.locator(".scene-rows[aria-busy=false]").wait_for()
+
+
+def test_the_scenes_numbers_are_the_trainers(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/scene?phase=update&round=2")
+    first, second = trained(2)
+    for group, address in ((second, None), (first, "/scene?phase=update")):
+        if address:
+            visit.go(address)
+        settled(visit)
+        assert texts(visit) == [text for text, _, _ in group]
+        assert shown_logprobs(visit, "before") == pytest.approx([old for _, old, _ in group], abs=1e-3)
+        assert shown_logprobs(visit, "after") == pytest.approx([new for _, _, new in group], abs=1e-3)
+        rewards = numbers(visit, "reward")
+        assert rewards == [float(text.endswith("164")) for text, _, _ in group]
+        assert 0 < sum(rewards) < 8, "a round without signal"
+        assert numbers(visit, "advantage") == pytest.approx(advantages(rewards), abs=0.005)
+        assert visit.number("mean") == pytest.approx(sum(rewards) / 8, abs=0.005)
+        assert visit.number("right") == sum(rewards)
+    moves = zip(shown_logprobs(visit, "before"), shown_logprobs(visit, "after"), strict=True)
+    assert all((after - before) * lean > 0 for (before, after), lean in zip(moves, advantages(rewards), strict=True))
+    assert faults(visit) == []
+    for width, height in ((1280, 800), (390, 844)):
+        visit.turn("light", width, height)
+        assert visit.page.locator(".scene").bounding_box()["height"] + 52 <= height, "it reaches below the fold"
+    visit.page.close()
+
+
+def test_a_reward_is_dragged_an_answer_edited_and_the_address_keeps_both(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/scene?phase=update")
+    page = visit.page
+    settled(visit)
+    before = shown_logprobs(visit, "after")
+    page.get_by_label("Reward of answer 3", exact=True).press("End")
+    page.wait_for_url("**set=1.3%3A1*")
+    settled(visit)
+    rewards = [1, 0, 1, 0, 1, 0, 0, 0]
+    assert numbers(visit, "reward") == rewards
+    assert numbers(visit, "advantage") == pytest.approx(advantages(rewards), abs=0.005)
+    assert shown_logprobs(visit, "after")[2] > before[2]
+
+    page.get_by_role("button", name="Edit answer 2").click()
+    field = page.get_by_role("textbox", name="Answer 2")
+    field.fill("164x")
+    field.press("Enter")
+    assert 'nano does not know "x"' in page.get_by_role("alert").inner_text()
+    field.fill("164")
+    field.press("Enter")
+    page.get_by_role("button", name="Edit answer 2: 164", exact=True).wait_for()
+    settled(visit)
+    rewards[1] = 1
+    assert numbers(visit, "reward") == rewards, "the checker rewards it"
+    assert numbers(visit, "advantage") == pytest.approx(advantages(rewards), abs=0.005)
+    assert shown_logprobs(visit, "before")[1] == pytest.approx(logprob("164"), abs=1e-3)
+
+    page.get_by_role("button", name="Next").click()
+    page.wait_for_url("**round=2*")
+    visit.settle()
+    again = open_page(chromium, classroom, page.url.removeprefix(classroom.origin))
+    assert texts(again) == texts(visit)
+    assert shown_logprobs(again, "before") == shown_logprobs(visit, "before")
+    assert visit.complaints == again.complaints == []
+    again.page.close()
+    page.close()
+
+
+def test_it_plays_pauses_at_each_phase_and_stands_without_motion(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/")
+    page = visit.page
+    page.get_by_role("button", name="Pause").wait_for()
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Play").wait_for()
+    page.wait_for_url("**phase=*")
+    visit.go("/?phase=sample")
+    cells = {"Score": "reward", "Compare": "advantage", "Push": "probability"}
+    hidden = set(cells.values())
+    for phase in PHASES:
+        assert phase_of(visit) == phase
+        hidden.discard(cells.get(phase, ""))
+        for cell in cells.values():
+            assert page.locator(f".scene-cell-{cell}").first.is_hidden() == (cell in hidden), (phase, cell)
+        page.keyboard.press("ArrowRight")
+    page.wait_for_url("**round=2*")
+    assert phase_of(visit) == "Sample"
+    page.keyboard.press("ArrowLeft")
+    assert phase_of(visit) == "Update"
+    page.emulate_media(reduced_motion="reduce")
+    visit.go("/")
+    page.get_by_role("button", name="Play").wait_for()
+    assert phase_of(visit) == "Update"
+    assert faults(visit) == []
+    page.close()
+
+
+def test_a_game_ends_in_a_card_whose_address_reproduces_it(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/play")
+    page = visit.page
+    page.get_by_label("Your answer").fill("111")
+    assert faults(visit) == []
+    page.get_by_role("button", name="Join the group").click()
+    page.get_by_text("Your answer: +").wait_for()
+    rewards = numbers(visit, "reward")
+    assert numbers(visit, "advantage") == pytest.approx(advantages(rewards), abs=0.005)
+    assert rewards[7] == 1
+    verdict = page.locator(".game-verdict").inner_text()
+    assert f"+{advantages(rewards)[7]:.2f}, because its reward, 1, is above the group's mean" in verdict
+    page.get_by_role("button", name="Update").click()
+    page.get_by_text("Your answer became likelier").wait_for()
+    assert faults(visit) == []
+    page.get_by_role("button", name="Next round").click()
+    page.get_by_role("button", name="Join the group").click()
+    page.get_by_role("button", name="Update").click()
+    page.get_by_role("button", name="Finish").click()
+    page.locator("canvas").wait_for()
+    again = open_page(chromium, classroom, page.url.removeprefix(classroom.origin))
+    again.page.locator("canvas").wait_for()
+    for name in ("before", "after"):
+        exact = [each.page.locator(f"[data-number={name}]").get_attribute("data-exact") for each in (visit, again)]
+        assert exact[0] == exact[1]
+    pictures = [each.page.evaluate("document.querySelector('canvas').toDataURL()") for each in (visit, again)]
+    assert pictures[0] == pictures[1]
+    assert faults(again) == []
+    again.page.close()
+    page.close()
+
+
+def test_a_grader_moves_the_model(chromium: Any, classroom: Lab) -> None:
+    """Guesses are rewarded, work is not."""
+    visit = open_page(chromium, classroom, f"/play?as=grader&prompt={PROMPT.replace('+', '%2B')}&seed=1")
+    page = visit.page
+    assert numbers(visit, "advantage") == [0] * 8
+    rewards = [0.5, 1, 1, 1, 0.5, 1, 1, 1]
+    for row, reward in enumerate(rewards, 1):
+        if reward == 1:
+            page.get_by_label(f"Reward of answer {row}", exact=True).press("End")
+    visit.await_number("mean", "0.88")
+    assert numbers(visit, "advantage") == pytest.approx(advantages(rewards), abs=0.005)
+    page.get_by_role("button", name="Update").click()
+    page.get_by_text("became likelier").wait_for()
+    assert shown_logprobs(visit, "after")[0] < shown_logprobs(visit, "before")[0], "work becomes less likely"
+    page.get_by_role("button", name="Finish").click()
+    page.locator("canvas").wait_for()
+    assert visit.number("after") > visit.number("before")
+    assert visit.complaints == []
+    page.close()
