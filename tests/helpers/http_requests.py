@@ -181,7 +181,7 @@ def handwritten(page_token: str = "") -> list[HttpRequest]:
     targets += [f"{run}/completions?begin={n}&points={n}" for n in NUMBERS]
     targets += [f"/api/runs/{text}" for text in TEXTS] + [f"/static/{text}" for text in TEXTS]
     targets += [f"{run}/steps/5/whatif?beta={n}&weight.correct={n}" for n in NUMBERS[:12]]
-    targets += [f"/api/compare?runs={EXAMPLE}&metric={text}" for text in TEXTS[:12]]
+    targets += [f"/api/compare?runs={EXAMPLE}&metrics={text}" for text in TEXTS[:12]]
     targets += ["*", "http://evil.example/", "//", "/\\", "", "/api", "/static", "/learn/x", "/runs/%00/groups"]
     made = [HttpRequest(_ascii(target)) for target in targets]
     made += [HttpRequest(b"/", method) for method in METHODS]
@@ -222,7 +222,7 @@ def _addresses() -> list[list[str]]:
     runs = [f"/api/runs/{run}{path}" for path in ABOUT_A_RUN for run in (EXAMPLE, EXAMPLE, "{text}")]
     chapters = [f"/api/chapters/{slug}/{key}" for slug in CHAPTERS for key in chapter(slug).ANSWERS]
     sources = [f"/api/chapters/{slug}/source/{key}" for slug in CHAPTERS for key in chapter(slug).SOURCES]
-    compared = [f"/api/compare?runs={EXAMPLE},{{text}}&metric={{text}}", "/api/compare"]
+    compared = [f"/api/compare?runs={EXAMPLE},{{text}}&metrics={{text}}", "/api/compare"]
     others = ["/api/runs", "/api/metrics", "/api/trials", "/api/trials/named/{text}", "/api/chapters/{text}/{text}"]
     events = [f"/api/runs/{EXAMPLE}/events", "/api/runs/{text}/events", "/api/trials/{text}/events"]
     pages = [

@@ -6,6 +6,8 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,12 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
+from grpo.config.parse import flat
 from grpo.core import group_advantages, kl_estimate, policy_loss
 from grpo.lab.catalogue import RECORDINGS
 from grpo.lab.groups import KINDS
 from grpo.lab.live import events, head
+from grpo.lab.pace import pace
 from grpo.lab.server import make_app
 from grpo.record.lock import RunLock
 from grpo.record.metrics import METRICS
@@ -248,18 +252,51 @@ def test_runs_of_other_seeds_are_one_experiment_with_a_band(tmp_path: Path) -> N
     make_run(tmp_path, "b", seed=2, steps=4, metrics=lambda step: {"reward_mean": 0.4})
     make_run(tmp_path, "c", seed=1, steps=4, lr=1e-3)
     client = TestClient(make_app(tmp_path), base_url="http://127.0.0.1")
-    answer = client.get("/api/compare?runs=a,b,c&by=tokens").json()
+    answer = client.get("/api/compare?runs=a,b,c&by=tokens&metrics=reward_mean,entropy").json()
     assert answer["experiments"] == [["a", "b"], ["c"]]
-    [band] = answer["bands"]
+    assert list(answer["curves"]) == list(answer["bands"]) == ["reward_mean", "entropy"]
+    assert {point["y"] for point in answer["curves"]["entropy"]["c"]} == {0.7}
+    [band] = answer["bands"]["reward_mean"]
     assert band["points"][1]["mean"] == pytest.approx(0.3)
     assert band["points"][1]["high"] - band["points"][1]["mean"] == pytest.approx(0.1 * 2**0.5)
-    assert [point["x"] for point in answer["curves"]["a"]] == [96.0, 192.0, 288.0, 384.0]
+    assert [point["x"] for point in answer["curves"]["reward_mean"]["a"]] == [96.0, 192.0, 288.0, 384.0]
     assert {row["name"]: row["values"] for row in answer["differences"]} == {
         "seed": {"a": 1, "b": 2, "c": 1},
         "lr": {"a": 3e-5, "b": 3e-5, "c": 1e-3},
     }
-    seconds = client.get("/api/compare?runs=a&by=seconds").json()["curves"]["a"]
+    seconds = client.get("/api/compare?runs=a&by=seconds").json()["curves"]["reward_mean"]["a"]
     assert seconds[1]["x"] == pytest.approx(1.4, abs=0.1)  # two steps of 0.7 s, and what recording took
+
+
+def test_only_settings_that_both_records_have_can_differ(tmp_path: Path, client: TestClient, recording: Run) -> None:
+    """The shipped record, which may be older, against a run of today."""
+    make_run(tmp_path, "mine", steps=2, lr=1e-3)
+    with Run.open(tmp_path, "mine", readonly=True) as run:
+        mine, shipped = dict(flat(run.config)), dict(flat(recording.config))
+    answer = client.get(f"/api/compare?runs=mine,{EXAMPLE}").json()
+    expected = {name for name in mine.keys() & shipped.keys() if mine[name] != shipped[name]}
+    assert {row["name"] for row in answer["differences"]} == expected
+    assert {"lr", "group_size"} <= expected
+
+
+def test_the_pace_by_hand(tmp_path: Path) -> None:
+    """Five of eight steps: their ends at 10, 12, 14 and, after a break of two hours, 7216 and 7220 seconds."""
+    speeds = {"tokens_per_second": 300.0, "peak_memory": 2e9}
+    make_run(tmp_path, "mine", steps=8, evals=(), status="running", metrics=lambda step: speeds)
+    with Run.open(tmp_path, "mine") as run:
+        begun = datetime.fromisoformat(run.meta("created")).timestamp()
+        for step, second in enumerate((10, 12, 14, 7216, 7220)):
+            run._db.execute("UPDATE steps SET recorded = ? WHERE step = ?", (begun + second, step))
+        run._db.execute("DELETE FROM steps WHERE step > 4")
+        run._db.execute("INSERT INTO meta VALUES ('memory', ?)", (json.dumps({"device": "cuda", "predicted": 3e9}),))
+        run._db.commit()
+    with Run.open(tmp_path, "mine", readonly=True) as run, closing(RunLock(run.path)):
+        live = pace(run, now=begun + 7221)
+    assert live["elapsed"] == pytest.approx(10 + 2 + 2 + 4 + 1, abs=1e-3)
+    assert live["left"] == pytest.approx(3 * (2 + 2 + 4) / 3 - 1, abs=1e-3)
+    assert live["steps_per_minute"] == pytest.approx(60 / (8 / 3), rel=1e-5)
+    assert live["tokens_per_second"] == pytest.approx(300)
+    assert live["memory"] == {"peak": 2e9, "planned": 3e9, "device": "cuda"}
 
 
 def test_events_tell_the_head_and_end_with_the_run(client: TestClient) -> None:

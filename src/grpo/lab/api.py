@@ -1,4 +1,5 @@
-"""The JSON API: one function per route, each reads a record opened read-only."""
+"""The JSON API: one function per route. Each reads a record opened read-only; only notes are written, to a file of
+their own."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -14,6 +16,7 @@ from starlette.routing import Route
 from grpo.errors import DamagedRecordError, GrpoError
 from grpo.lab import reading
 from grpo.lab.answer import Answer
+from grpo.lab.body import json_body
 from grpo.lab.catalogue import Catalogue, UnknownRunError
 from grpo.lab.compare import AXES, compare
 from grpo.lab.findings import findings
@@ -26,6 +29,7 @@ from grpo.record.store import Run
 POINTS = 400
 MOST_POINTS = 1000
 MOST_COMPARED = 12
+MOST_METRICS = 24
 
 
 class IndexConvertor(IntegerConvertor):
@@ -167,17 +171,26 @@ def routes(catalogue: Catalogue) -> list[Route]:
     def comparison(request: Request) -> Response:
         wanted = request.query_params
         ids = list(dict.fromkeys(name for name in wanted.get("runs", "").split(",") if name))[:MOST_COMPARED]
-        metric, by = wanted.get("metric", "reward_mean"), wanted.get("by", "steps")
-        if by not in AXES or not is_metric(metric):
+        metrics = list(dict.fromkeys(wanted.get("metrics", "reward_mean").split(",")))[:MOST_METRICS]
+        by = wanted.get("by", "steps")
+        if by not in AXES or not all(is_metric(name) for name in metrics):
             return Answer(
-                {"error": f"by: expected one of {', '.join(AXES)}; metric: expected a name of docs/metrics.md"}, 400
+                {"error": f"by: expected one of {', '.join(AXES)}; metrics: expected names of docs/metrics.md"}, 400
             )
         try:
             with ExitStack() as stack:
                 runs = [(run_id, stack.enter_context(catalogue.open(run_id))) for run_id in ids]
-                return Answer(compare(runs, metric, by, _points(request)))
+                return Answer(compare(runs, metrics, by, _points(request)))
         except GrpoError as problem:
             return failure(problem)
+
+    async def annotate(request: Request) -> Response:
+        try:
+            data = await json_body(request, "notes")
+            notes = await run_in_threadpool(catalogue.annotate, request.path_params["run"], data)
+        except GrpoError as problem:
+            return failure(problem)
+        return Answer({"tags": notes.tags, "note": notes.note})
 
     async def live(request: Request) -> Response:
         try:
@@ -194,5 +207,6 @@ def routes(catalogue: Catalogue) -> list[Route]:
         Route("/api/nano", nano),
         Route("/api/compare", comparison),
         Route("/api/runs/{run}/events", live),
+        Route("/api/runs/{run}/notes", annotate, methods=["POST"]),
         *(Route(f"/api/runs/{{run}}{path}", about_a_run(question)) for path, question in ABOUT_A_RUN.items()),
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.errors import GrpoError
+from grpo.lab.notes import Notes, notes_row, write_notes
 from grpo.lab.reading import headline
 from grpo.record.store import Run
 
@@ -36,6 +37,17 @@ class Catalogue:
             raise UnknownRunError(f"no run {run_id[:80]!r} here; see the list of runs")
         return Run.open(*place, readonly=True)
 
+    def annotate(self, run_id: str, data: Any) -> Notes:
+        """Saves tags and note of one of the folder's own runs."""
+        place = self.folders().get(run_id)
+        if place is None:
+            raise UnknownRunError(f"no run {run_id[:80]!r} here; see the list of runs")
+        if run_id.startswith(EXAMPLE):
+            raise GrpoError(f"notes: {place[1]} ships with the package and cannot be changed")
+        notes = Notes.parse(data, "notes")
+        write_notes(place[0] / place[1], notes)
+        return notes
+
     def listing(self) -> list[dict[str, Any]]:
         """One row per run, newest first, shipped runs last; an unreadable run has its problem."""
         rows = [self._row(run_id, folder, name) for run_id, (folder, name) in self.folders().items()]
@@ -44,6 +56,7 @@ class Catalogue:
 
     def _row(self, run_id: str, folder: Path, name: str) -> dict[str, Any]:
         about = {"id": run_id, "name": name, "example": run_id.startswith(EXAMPLE), "problem": None, "created": None}
+        about |= notes_row(folder / name)
         try:
             with Run.open(folder, name, readonly=True) as run:
                 return about | headline(run)

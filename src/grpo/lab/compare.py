@@ -1,4 +1,4 @@
-"""Comparison of runs: a metric by steps, tokens or seconds; seeds of one config as a band; settings that differ."""
+"""Comparison of runs: metrics by steps, tokens or seconds; seeds of one config as a band; settings that differ."""
 
 from __future__ import annotations
 
@@ -16,25 +16,37 @@ NOT_SETTINGS = ("seed", "run", "resume", "allow_change", "quiet")
 """Settings that may differ between runs of one experiment."""
 
 
-def compare(runs: Sequence[tuple[str, Run]], metric: str, by: str, points: int) -> dict[str, Any]:
+def compare(runs: Sequence[tuple[str, Run]], metrics: Sequence[str], by: str, points: int) -> dict[str, Any]:
     settings = {run_id: dict(flat(run.config)) for run_id, run in runs}
-    names = list(dict.fromkeys(name for row in settings.values() for name in row))
-    differing = [name for name in names if len({json.dumps(row.get(name)) for row in settings.values()}) > 1]
-    curves = {run_id: curve(run, metric, by, points) for run_id, run in runs}
-    evaluations = {run_id: evals(run, by) for run_id, run in runs}
+    at = {run_id: positions(run, by) for run_id, run in runs}
+    curves = {metric: {run_id: curve(run, metric, at[run_id], points) for run_id, run in runs} for metric in metrics}
     grouped = experiments(settings)
     return {
-        "metric": metric,
+        "runs": [run_id for run_id, _ in runs],
         "by": by,
+        "metrics": list(metrics),
         "curves": curves,
-        "evaluations": evaluations,
+        "bands": {metric: bands(curves[metric], grouped) for metric in metrics},
+        "evaluations": {run_id: evals(run, at[run_id]) for run_id, run in runs},
         "experiments": grouped,
-        "bands": [{"runs": ids, "points": band([curves[run_id] for run_id in ids])} for ids in grouped if len(ids) > 1],
-        "differences": [
-            {"name": name, "values": {run_id: row.get(name) for run_id, row in settings.items()}} for name in differing
-        ],
+        "differences": differences(settings),
         "probes": shared_probes(runs),
     }
+
+
+def differences(settings: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Settings with different values. A setting that a record does not have, such as an older one, is no difference.
+
+    >>> differences({"a": {"lr": 1e-4, "steps": 80, "stop": ""}, "b": {"lr": 1e-3, "steps": 80}})
+    [{'name': 'lr', 'values': {'a': 0.0001, 'b': 0.001}}]
+    """
+    names = dict.fromkeys(name for row in settings.values() for name in row)
+    values = {name: {run_id: row[name] for run_id, row in settings.items() if name in row} for name in names}
+    return [
+        {"name": name, "values": found}
+        for name, found in values.items()
+        if len({json.dumps(value) for value in found.values()}) > 1
+    ]
 
 
 def experiments(settings: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
@@ -63,15 +75,21 @@ def positions(run: Run, by: str) -> dict[int, float]:
     return found
 
 
-def curve(run: Run, metric: str, by: str, points: int) -> list[dict[str, float]]:
+def curve(run: Run, metric: str, at: Mapping[int, float], points: int) -> list[dict[str, float]]:
     """Means over at most `points` intervals of the run."""
-    at, values = positions(run, by), run.series(metric)
+    values = run.series(metric)
     width = max(1, -(-len(values) // points))
     intervals = [values[i : i + width] for i in range(0, len(values), width)]
     return [
         {"x": at.get(part[-1][0], 0.0), "y": sum(value for _, value in part) / len(part), "step": part[-1][0]}
         for part in intervals
     ]
+
+
+def bands(
+    curves: Mapping[str, Sequence[Mapping[str, float]]], grouped: Sequence[Sequence[str]]
+) -> list[dict[str, Any]]:
+    return [{"runs": ids, "points": band([curves[run_id] for run_id in ids])} for ids in grouped if len(ids) > 1]
 
 
 def band(curves: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
@@ -88,8 +106,7 @@ def band(curves: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, floa
     return points
 
 
-def evals(run: Run, by: str) -> list[dict[str, Any]]:
-    at = positions(run, by)
+def evals(run: Run, at: Mapping[int, float]) -> list[dict[str, Any]]:
     keys = ("step", "accuracy", "low", "high")
     return [
         {"x": at.get(row["step"] - 1, 0.0), **{key: row[key] for key in keys}}

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo.lab.episodes import waits
+from grpo.lab.notes import notes_row
+from grpo.lab.pace import pace
 from grpo.record.metrics import EVAL_METRICS, METRICS, Metric
 from grpo.record.ranks import Ranks
 from grpo.record.store import Run
@@ -49,6 +51,8 @@ def overview(run: Run) -> dict[str, Any]:
         "evals": run.evals(),
         "findings": run.select("SELECT count(*) AS count FROM findings")[0]["count"],
         "seconds": seconds,
+        "pace": pace(run),
+        **notes_row(run.path),
         "metrics": metric_names(run),
         "ranks": ranks(run),
         "telling_step": telling_step(run),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,11 +13,11 @@ from starlette.routing import Route
 
 from grpo.errors import GrpoError
 from grpo.lab.answer import Answer
+from grpo.lab.body import json_body
 from grpo.lab.chapters import rewards, trial_named
 from grpo.lab.trials.recorded import recorded
 from grpo.lab.trials.runner import BusyError, Runner, Running, UnknownTrialError
 
-MOST_BYTES = 20_000
 SECONDS_BETWEEN_POLLS = 0.3
 POLLS_BETWEEN_KEEPALIVES = 30
 
@@ -31,16 +30,8 @@ def routes(runner: Runner) -> list[Route]:
         return Answer({"error": str(problem), **about}, status)
 
     async def start(request: Request) -> Response:
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > MOST_BYTES:
-                return Answer({"error": f"trial: more than {MOST_BYTES:,} bytes"}, 413)
         try:
-            data = json.loads(body)
-        except (ValueError, RecursionError):  # border: untrusted request body
-            return Answer({"error": "trial: not valid JSON, or nested too deeply"}, 400)
-        try:
+            data = await json_body(request, "trial")
             started = await run_in_threadpool(runner.start, data, rewards())
         except GrpoError as problem:
             return failed(problem)
