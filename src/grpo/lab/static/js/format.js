@@ -57,4 +57,13 @@ export function metricValue(value, unit) {
 }
 
 // The title of an axis: the unit without its range; a metric without a unit has its name.
-export const metricTitle = (name, unit = "none") => (unit === "none" ? "" : unit.split(",")[0]) || name.replaceAll("_", " ");
+export function metricTitle(name, unit = "") {
+  const [title] = unit.split(",");
+  return title && title !== "none" ? title : name.replaceAll("_", " ");
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  const [size, unit] = value < 2 ** 30 ? [value / 2 ** 20, "MiB"] : [value / 2 ** 30, "GiB"];
+  return `${size.toFixed(size < 10 ? 2 : size < 100 ? 1 : 0)} ${unit}`;
+}

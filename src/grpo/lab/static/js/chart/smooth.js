@@ -2,6 +2,8 @@
 import { channelsOf } from "./points.js";
 
 export const SMOOTHED = "smoothed";
+// A line of fewer points, such as one of evaluations, stays as it is.
+const FEWEST = 12;
 
 // The mean of the values so far, each weighted `weight` times as much as the one after it: unbiased from the first on.
 export function smoothed(values, weight) {
@@ -18,6 +20,7 @@ export function smoothMarks(Plot, marks, weight) {
     if (!(mark instanceof Plot.Line) || (mark.strokeOpacity ?? 1) < 0.5) return [mark];
     const channel = channelsOf(mark);
     const [x, y, z, stroke] = ["x", "y", "z", "stroke"].map(channel);
+    if (x.length < FEWEST) return [mark];
     const key = z ?? stroke;
     const series = new Map();
     for (let i = 0; i < x.length; i++) {

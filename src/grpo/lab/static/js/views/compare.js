@@ -1,70 +1,108 @@
-// Comparison of runs.
+// Comparison of runs: several metrics at once, live while a run trains.
 import { html } from "htm/preact";
 import { definitions, useApi } from "../api.js";
 import { Chart } from "../chart.js";
+import { ChartSettings } from "../chart/settings.js";
 import { Line } from "../episode.js";
-import { isShare, number, percent, tick } from "../format.js";
+import { isShare, metricTitle, number, percent, plural, tick } from "../format.js";
+import { useStyle } from "../load.js";
 import { Card, Empty, Fetched, MetricHint, Reward, Segmented } from "../parts.js";
 import { address, Link, setQuery } from "../route.js";
 import { Untrusted } from "../text.js";
+import { useListing } from "./listing.js";
 
 const COLOURS = ["var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)"];
+const FIRST = ["reward_mean", "length_mean", "entropy", "grad_norm", "kl"];
 const AXES = [["steps", "steps"], ["tokens", "tokens"], ["seconds", "seconds"]];
 
 export function Compare({ query }) {
-  const chosen = (query.get("runs") ?? "").split(",").filter(Boolean);
-  const metric = query.get("metric") ?? "reward_mean";
+  useStyle("css/runs.css");
+  const chosen = list(query, "runs");
+  const metrics = query.get("metrics") === null ? FIRST : list(query, "metrics");
   const by = query.get("by") ?? "steps";
-  const runs = useApi("/api/runs");
-  const state = useApi(chosen.length ? address("/api/compare", { runs: chosen.join(","), metric, by, points: 200 }) : null);
-  const turn = (id) => setQuery({ runs: (chosen.includes(id) ? chosen.filter((other) => other !== id) : [...chosen, id]).join(",") });
+  const runs = useListing();
+  // The state of the chosen runs: while one trains, the comparison grows with it.
+  const version = (runs.data?.runs ?? []).filter((run) => chosen.includes(run.id)).map((run) => `${run.steps} ${run.status}`).join(" ");
+  const state = useApi(chosen.length && runs.data ? address("/api/compare", { runs: chosen.join(","), metrics: metrics.join(","), by, points: 200 }) : null, version);
+  const turn = (id) => setQuery({ runs: changed(chosen, id).join(",") });
+  const colour = coloursOf(state.data?.experiments ?? []);
   return html`<main class="page" id="main">
     <div class="page-head"><div><h1>Compare</h1><p class="soft">Runs that differ only in their seed are drawn as one curve with a band.</p></div></div>
-    <${Fetched} state=${runs} height="4rem">${({ runs: all }) => html`<div class="row chips" role="group" aria-label="Runs">${all.filter((run) => !run.problem).map((run) => html`<button type="button" class="chip ${chosen.includes(run.id) ? "chosen" : ""}" aria-pressed=${chosen.includes(run.id)} onClick=${() => turn(run.id)}>${run.name}</button>`)}</div>`}<//>
+    <${Fetched} state=${runs} height="4rem">${({ runs: all }) => html`<div class="row chips" role="group" aria-label="Runs">${all.filter((run) => !run.problem).map((run) => html`<button type="button" class="chip ${chosen.includes(run.id) ? "chosen" : ""}" aria-pressed=${chosen.includes(run.id)} onClick=${() => turn(run.id)}>${colour.has(run.id) && chosen.includes(run.id) && html`<i class="key dot" style=${{ "--key": colour.get(run.id) }}></i>`}${run.name}${run.status === "running" ? " (running)" : ""}</button>`)}</div>`}<//>
     ${chosen.length
-      ? html`<${Fetched} state=${state} height="50rem">${(data) => html`<${Comparison} data=${data} metric=${metric} by=${by} />`}<//>`
+      ? html`<div class="row"><${Segmented} label="Align by" value=${by} onChange=${(next) => setQuery({ by: next })} options=${AXES} /></div>
+        <${Picker} metrics=${metrics} />
+        <${ChartSettings}><${Fetched} state=${state} height="50rem">${(data) => html`<${Comparison} data=${data} by=${by} colour=${colour} />`}<//><//>`
       : html`<${Empty} title="Choose runs">Select one or more runs above.<//>`}
   </main>`;
 }
 
-function Comparison({ data, metric, by }) {
-  const names = Object.keys(definitions.value?.training ?? {}).filter((name) => name !== "sft_loss");
-  const unit = definitions.value?.training?.[metric]?.unit;
-  const colour = new Map(data.experiments.flatMap((runs, place) => runs.map((run) => [run, COLOURS[place % COLOURS.length]])));
-  const label = (runs) => (runs.length > 1 ? `${runs[0].replace(/^~/, "")} and ${runs.length - 1} more seed${runs.length > 2 ? "s" : ""}` : runs[0].replace(/^~/, ""));
-  const lines = data.experiments.flatMap((runs) => (runs.length > 1 ? [] : data.curves[runs[0]].map((point) => ({ ...point, run: runs[0] }))));
-  const faint = data.experiments.flatMap((runs) => (runs.length > 1 ? runs.flatMap((run) => data.curves[run].map((point) => ({ ...point, run }))) : []));
-  const bands = data.bands.flatMap((band) => band.points.map((point) => ({ ...point, run: band.runs[0] })));
-  const held = Object.entries(data.evaluations).flatMap(([run, rows]) => rows.map((row) => ({ ...row, run })));
+const list = (query, name) => (query.get(name) ?? "").split(",").filter(Boolean);
+const changed = (names, name) => (names.includes(name) ? names.filter((other) => other !== name) : [...names, name]);
+const coloursOf = (experiments) => new Map(experiments.flatMap((runs, place) => runs.map((run) => [run, COLOURS[place % COLOURS.length]])));
+const shown = (run) => run.replace(/^~/, "");
+const nameOf = (runs) => (runs.length > 1 ? `${shown(runs[0])} and ${plural(runs.length - 1, "more seed")}` : shown(runs[0]));
+
+function Picker({ metrics }) {
+  const names = Object.keys(definitions.value?.training ?? {});
+  return html`<details class="metric-picker"><summary class="small">${plural(metrics.length, "metric")}: ${metrics.map((name) => name.replaceAll("_", " ")).join(", ")}</summary>
+    <ul>${names.map((name) => html`<li><label class="small"><input type="checkbox" checked=${metrics.includes(name)} onChange=${() => setQuery({ metrics: changed(metrics, name).join(",") || undefined })} />${name.replaceAll("_", " ")}</label></li>`)}</ul>
+  </details>`;
+}
+
+function Comparison({ data, by, colour }) {
+  const recorded = data.metrics.filter((metric) => Object.values(data.curves[metric]).some((curve) => curve.length));
+  const missing = data.metrics.filter((metric) => !recorded.includes(metric));
+  const legend = data.experiments.map((runs) => [nameOf(runs), colour.get(runs[0])]);
   return html`
-    <div class="row"><label class="small soft">Metric <select value=${metric} onChange=${(event) => setQuery({ metric: event.target.value })}>${names.map((name) => html`<option value=${name} selected=${name === metric}>${name}</option>`)}</select></label><${MetricHint} name=${metric} />
-      <${Segmented} label="Align by" value=${by} onChange=${(next) => setQuery({ by: next })} options=${AXES} /></div>
-    <${Card} title=${metric.replaceAll("_", " ")}>
-      <${Chart} label=${`${metric} of ${data.experiments.map(label).join(", ")} by ${by}`} height=${300} deps=${[metric, by, JSON.stringify(data.experiments), lines.length, bands.length]}
-        legend=${data.experiments.map((runs) => [label(runs), colour.get(runs[0])])}
-        build=${(Plot) => ({
-          x: { label: by, tickFormat: by === "tokens" ? "~s" : undefined }, y: { label: null, grid: true, tickFormat: isShare(unit) ? (v) => percent(v) : tick }, marginLeft: 56,
-          marks: [
-            Plot.areaY(bands, { x: "x", y1: "low", y2: "high", fill: (row) => colour.get(row.run), fillOpacity: 0.18, z: "run" }),
-            Plot.lineY(faint, { x: "x", y: "y", z: "run", stroke: (row) => colour.get(row.run), strokeOpacity: 0.25, strokeWidth: 1 }),
-            Plot.lineY(bands, { x: "x", y: "mean", z: "run", stroke: (row) => colour.get(row.run), strokeWidth: 2 }),
-            Plot.lineY(lines, { x: "x", y: "y", z: "run", stroke: (row) => colour.get(row.run), strokeWidth: 1.8 }),
-          ],
-        })}
-        table=${{ columns: ["run", by, metric], rows: Object.entries(data.curves).flatMap(([run, points]) => points.map((point) => [run, point.x, point.y])) }} />
-      ${data.bands.length > 0 && html`<p class="tiny soft">The band is the mean over seeds, ± one sample standard deviation.</p>`}
-    <//>
-    ${held.length > 0 && html`<${Card} title="Held-out accuracy" note="With its 95% interval.">
-      <${Chart} label="Held-out accuracy of the runs" height=${240} deps=${[by, held.length, JSON.stringify(data.experiments)]}
-        build=${(Plot) => ({ x: { label: by, tickFormat: by === "tokens" ? "~s" : undefined }, y: { label: null, grid: true, domain: [0, 1], tickFormat: (v) => percent(v) }, marks: [Plot.areaY(held, { x: "x", y1: "low", y2: "high", fill: (row) => colour.get(row.run), fillOpacity: 0.12, z: "run" }), Plot.lineY(held, { x: "x", y: "accuracy", z: "run", stroke: (row) => colour.get(row.run), marker: "dot" })] })}
-        table=${{ columns: ["run", by, "accuracy", "low", "high"], rows: held.map((row) => [row.run, row.x, row.accuracy, row.low, row.high]) }} />
-    <//>`}
+    <h2 class="visually-hidden">Metrics</h2>
+    <div class="small-multiples">
+      <${HeldOut} data=${data} by=${by} colour=${colour} legend=${legend} />
+      ${recorded.map((metric) => html`<${Curves} key=${metric} metric=${metric} data=${data} by=${by} colour=${colour} legend=${legend} />`)}
+    </div>
+    ${missing.length > 0 && html`<p class="small soft">Not recorded by these runs: ${missing.join(", ").replaceAll("_", " ")}.</p>`}
+    ${data.experiments.some((runs) => runs.length > 1) && html`<p class="tiny soft">The band is the mean over seeds, ± one sample standard deviation; faint: each seed.</p>`}
     <${Differences} data=${data} />
     <${SidebySide} data=${data} />`;
 }
 
+// Sampled tokens can be many: short numbers.
+const axisOf = (by) => ({ label: by, tickFormat: by === "tokens" ? "~s" : undefined });
+
+function Curves({ metric, data, by, colour, legend }) {
+  const unit = definitions.value?.training?.[metric]?.unit;
+  const curves = data.curves[metric];
+  const points = (runs) => runs.flatMap((run) => curves[run].map((point) => ({ ...point, run })));
+  const lines = points(data.experiments.filter((runs) => runs.length === 1).flat());
+  const faint = points(data.experiments.filter((runs) => runs.length > 1).flat());
+  const bands = data.bands[metric].flatMap((band) => band.points.map((point) => ({ ...point, run: band.runs[0] })));
+  const paint = (row) => colour.get(row.run);
+  return html`<section class="card metric"><header><h3>${metric.replaceAll("_", " ")}<${MetricHint} name=${metric} /></h3></header>
+    <${Chart} label=${`${metric} of ${legend.map(([text]) => text).join(", ")} by ${by}`} height=${220} deps=${[metric, by, JSON.stringify(data.experiments), lines.length, faint.length, lines.at(-1)?.x, faint.at(-1)?.x]} legend=${legend}
+      build=${(Plot) => ({
+        x: axisOf(by), y: { label: metricTitle(metric, unit), grid: true, ticks: 5, tickFormat: isShare(unit) ? (v) => percent(v) : tick },
+        marks: [
+          Plot.areaY(bands, { x: "x", y1: "low", y2: "high", fill: paint, fillOpacity: 0.18, z: "run" }),
+          Plot.lineY(faint, { x: "x", y: "y", z: "run", stroke: paint, strokeOpacity: 0.25, strokeWidth: 1 }),
+          Plot.lineY(bands, { x: "x", y: "mean", z: "run", stroke: paint, strokeWidth: 2 }),
+          Plot.lineY(lines, { x: "x", y: "y", z: "run", stroke: paint, strokeWidth: 1.8 }),
+        ],
+      })}
+      table=${{ columns: ["run", by, metric], rows: Object.entries(curves).flatMap(([run, found]) => found.map((point) => [shown(run), point.x, point.y])) }} /></section>`;
+}
+
+function HeldOut({ data, by, colour, legend }) {
+  const held = Object.entries(data.evaluations).flatMap(([run, rows]) => rows.map((row) => ({ ...row, run })));
+  if (!held.length) return null;
+  const paint = (row) => colour.get(row.run);
+  return html`<section class="card metric"><header><h3>held-out accuracy</h3><span class="tiny soft">with its 95% interval</span></header>
+    <${Chart} label=${`Held-out accuracy of ${legend.map(([text]) => text).join(", ")} by ${by}`} height=${220} deps=${[by, held.length, JSON.stringify(data.experiments)]} legend=${legend}
+      build=${(Plot) => ({ x: axisOf(by), y: { label: "accuracy", grid: true, domain: [0, 1], tickFormat: (v) => percent(v) }, marks: [Plot.areaY(held, { x: "x", y1: "low", y2: "high", fill: paint, fillOpacity: 0.12, z: "run" }), Plot.lineY(held, { x: "x", y: "accuracy", z: "run", stroke: paint, marker: "dot", ariaLabel: (row) => shown(row.run) })] })}
+      table=${{ columns: ["run", by, "accuracy", "low", "high"], rows: held.map((row) => [shown(row.run), row.x, row.accuracy, row.low, row.high]) }} /></section>`;
+}
+
 function Differences({ data }) {
-  const runs = Object.keys(data.curves);
+  const { runs } = data;
   if (runs.length < 2) return null;
   return html`<${Card} title="Settings that differ">
     ${data.differences.length
@@ -75,7 +113,7 @@ function Differences({ data }) {
 }
 
 function SidebySide({ data }) {
-  const runs = Object.keys(data.curves);
+  const { runs } = data;
   if (!data.probes.length) return null;
   return html`<${Card} title="The same problem, side by side" note="Pinned problems that all of these runs share, at their last evaluation.">
     <div class="scroll" tabIndex="0" role="group" aria-label="Pinned problems side by side"><table class="side"><thead><tr><th scope="col">problem</th>${runs.map((run) => html`<th scope="col">${run.replace(/^~/, "")}</th>`)}</tr></thead>

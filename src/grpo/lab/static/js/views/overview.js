@@ -3,10 +3,11 @@ import { html } from "htm/preact";
 import { definitions, useApi } from "../api.js";
 import { Chart } from "../chart.js";
 import { ChartSettings } from "../chart/settings.js";
-import { isShare, metricTitle, metricValue, number, percent, plural, seconds, tick } from "../format.js";
+import { isShare, metricTitle, metricValue, number, percent, plural, tick } from "../format.js";
 import { Card, Empty, Fetched, MetricHint, Stat } from "../parts.js";
 import { address, go, route, setQuery } from "../route.js";
 import { Episodes } from "./episodes.js";
+import { Pace } from "./pace.js";
 
 const FIRST = ["reward_mean", "zero_signal_groups", "gradient_tokens", "loss", "grad_norm", "kl", "entropy", "length_mean", "sft_loss"];
 
@@ -15,14 +16,13 @@ export function Overview({ url, about, version, base }) {
   const judged = about.evals.filter((row) => row.accuracy !== null);
   const last = judged.at(-1);
   const first = judged[0];
-  const training = Object.values(about.seconds).reduce((sum, value) => sum + value, 0);
   return html`
     <dl class="stats">
       <${Stat} label="Held-out accuracy" value=${last ? percent(last.accuracy, 1) : "–"} note=${last && first !== last ? `from ${percent(first.accuracy, 1)}` : ""} />
       <${Stat} label="95% interval" value=${last ? `${percent(last.low)} – ${percent(last.high)}` : "–"} note=${last ? `after ${plural(last.step, "step")}` : ""} />
       <${Stat} label="Steps" value=${number(about.steps)} note=${about.steps_total > about.steps ? `of ${number(about.steps_total)}` : ""} />
-      <${Stat} label="Training time" value=${seconds(training)} />
     </dl>
+    <${Pace} about=${about} version=${version} />
     ${judged.length > 0 && html`<${Accuracy} evals=${judged} about=${about} series=${series.data?.series?.accuracy} />`}
     <${Fetched} state=${series} height="60rem">${({ series: found, width }) => {
       const names = Object.keys(found);

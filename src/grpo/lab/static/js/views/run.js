@@ -2,12 +2,14 @@
 import { html } from "htm/preact";
 import { useEffect } from "preact/hooks";
 import { useApi, useLive } from "../api.js";
+import { useStyle } from "../load.js";
 import { Failed, Loading } from "../parts.js";
 import { address, Link } from "../route.js";
 import { Completions } from "./completions.js";
 import { Difficulty } from "./difficulty.js";
 import { Findings } from "./findings.js";
 import { Groups } from "./groups.js";
+import { Notes } from "./notes.js";
 import { Overview } from "./overview.js";
 import { Replay } from "./replay.js";
 import { Status } from "./runs.js";
@@ -33,6 +35,7 @@ const WITHOUT_GROUPS = ["overview", "time", "findings"];
 const SHARED = ["step", "group", "sample"];
 
 export function RunPage({ id, view, query }) {
+  useStyle("css/runs.css");
   const url = `/api/runs/${encodeURIComponent(id)}`;
   const first = useApi(url);
   const head = useLive(id, first.data?.status === "running");
@@ -54,6 +57,7 @@ export function RunPage({ id, view, query }) {
     <div class="run-head">
       <div class="run-title"><h1>${about.name}</h1><${Status} run=${about} /></div>
       <p class="soft small">${about.kind === "sft" ? `${about.model}, supervised fine-tuning` : `${about.model} on ${about.task} · ${about.algorithm} · ${about.prompts_per_step} prompts × ${about.group_size} completions a step · seed ${about.seed}`}${about.ranks && ` · ${about.ranks.text}`}</p>
+      <${Notes} run=${about} id=${id} key=${id} />
     </div>
     <nav class="views" aria-label="Views of the run">${offered.map(
       ([key, [name]]) => html`<${Link} to=${address(`${base}/${key}`, kept)} aria-current=${key === view ? "page" : undefined}>

@@ -1,10 +1,12 @@
-// All runs, newest first; the recorded example last.
+// All runs, newest first; the recorded example last. Filter, tag and order are in the address.
 import { html } from "htm/preact";
-import { useEffect, useState } from "preact/hooks";
-import { useApi } from "../api.js";
+import { useState } from "preact/hooks";
 import { ago, date, number, percent } from "../format.js";
+import { useStyle } from "../load.js";
 import { Empty, Fetched } from "../parts.js";
-import { address, go, Link } from "../route.js";
+import { address, go, Link, route, setQuery } from "../route.js";
+import { COLUMNS, filtered, sorted, useListing } from "./listing.js";
+import { Notes, Tags } from "./notes.js";
 
 export function Status({ run }) {
   const silent = run.status === "running" && run.quiet_seconds > 120;
@@ -24,13 +26,10 @@ function Progress({ accuracy }) {
 }
 
 export function Runs() {
-  const [version, setVersion] = useState(0);
-  useEffect(() => {
-    const timer = setInterval(() => document.hidden || setVersion((now) => now + 1), 3000);
-    return () => clearInterval(timer);
-  }, []);
+  useStyle("css/runs.css");
   const [chosen, setChosen] = useState([]);
-  const state = useApi("/api/runs", version);
+  const state = useListing();
+  const [text, tag, order] = ["q", "tag", "sort"].map((name) => route.value.query.get(name) ?? "");
   const turn = (id) => setChosen(chosen.includes(id) ? chosen.filter((other) => other !== id) : [...chosen, id]);
   return html`<main class="page" id="main">
     <div class="page-head">
@@ -42,26 +41,51 @@ export function Runs() {
     <${Fetched} state=${state} height="20rem">${({ runs, folder }) => {
       const own = runs.filter((run) => !run.example);
       const examples = runs.filter((run) => run.example);
+      const shown = sorted(filtered(own, text, tag), order);
+      const table = { chosen, turn, order, refresh: state.refresh, tag };
       return html`
+        ${own.length > 1 && html`<${Filter} runs=${own} text=${text} tag=${tag} order=${order} count=${shown.length} />`}
         ${own.length
-          ? html`<${Table} runs=${own} chosen=${chosen} turn=${turn} label="Your runs" />`
+          ? shown.length
+            ? html`<${Table} ...${table} runs=${shown} label="Your runs" />`
+            : html`<${Empty} title="No run matches">${own.length} runs are hidden by the filter. <button type="button" onClick=${() => setQuery({ q: undefined, tag: undefined })}>Show all</button><//>`
           : html`<${Empty} title="No run here yet"><p>Runs in <code>${folder}</code> appear here while they train. Start one in another terminal:</p><pre class="command">grpo train</pre></${Empty}>`}
         ${examples.length > 0 && html`<h2 class="section-title">Example</h2>
           <p class="soft small">A recorded run that ships with the lab.</p>
-          <${Table} runs=${examples} chosen=${chosen} turn=${turn} label="Example runs" />`}`;
+          <${Table} ...${table} runs=${examples} label="Example runs" />`}`;
     }}<//>
   </main>`;
 }
 
-function Table({ runs, chosen, turn, label }) {
+function Filter({ runs, text, tag, order, count }) {
+  const tags = [...new Set(runs.flatMap((run) => run.tags))].sort();
+  return html`<div class="row run-filter" role="search" aria-label="Runs">
+    <label class="small soft">Filter <input type="search" value=${text} placeholder="name, model, task, tag, note" onInput=${(event) => setQuery({ q: event.target.value || undefined })} /></label>
+    <label class="small soft sort">Sort by <select value=${order} onChange=${(event) => setQuery({ sort: event.target.value || undefined })}><option value="">newest first</option>${COLUMNS.flatMap(([key, title]) => [key, `-${key}`].map((value) => html`<option value=${value} selected=${value === order}>${title}${value === key ? " ↑" : " ↓"}</option>`))}</select></label>
+    ${tags.length > 0 && html`<div class="row chips" role="group" aria-label="Tags"><${Tags} tags=${tags} chosen=${tag} onPick=${(next) => setQuery({ tag: next })} /></div>`}
+    ${(text || tag) && html`<span class="small soft" aria-live="polite">${count} of ${runs.length}</span>`}
+  </div>`;
+}
+
+const NUMBERS = ["steps", "reward"];
+
+// One click sorts upwards, the next downwards, the third as before.
+function Heading({ column: [key, title], order }) {
+  const next = order === key ? `-${key}` : order === `-${key}` ? undefined : key;
+  const sort = order === key ? "ascending" : order === `-${key}` ? "descending" : undefined;
+  return html`<th scope="col" aria-sort=${sort} class=${NUMBERS.includes(key) ? "right" : ""}><button type="button" class="sorter" onClick=${() => setQuery({ sort: next })}>${title}<span aria-hidden="true">${sort === "ascending" ? " ↑" : sort === "descending" ? " ↓" : ""}</span></button></th>`;
+}
+
+function Table({ runs, chosen, turn, order, refresh, tag, label }) {
   return html`<div class="scroll" tabIndex="0" role="group" aria-label=${label}><table class="runs-table">
-    <thead><tr><th scope="col"><span class="visually-hidden">Compare</span></th><th scope="col">Run</th><th scope="col">Status</th><th scope="col">Model and task</th><th scope="col">Algorithm</th><th scope="col" class="right">Steps</th><th scope="col" class="right">Reward</th><th scope="col">Held-out accuracy</th><th scope="col">Started</th></tr></thead>
+    <thead><tr><th scope="col"><span class="visually-hidden">Compare</span></th>${COLUMNS.map((column) => html`<${Heading} column=${column} order=${order} />`)}</tr></thead>
     <tbody>${runs.map((run) =>
       run.problem
-        ? html`<tr class="unreadable"><td></td><td><b>${run.name}</b></td><td>${html`<${Status} run=${run} />`}</td><td colspan="6" class="small soft">${run.problem}</td></tr>`
-        : html`<tr>
+        ? html`<tr class="unreadable" key=${run.id}><td></td><td><b>${run.name}</b></td><td>${html`<${Status} run=${run} />`}</td><td colspan="6" class="small soft">${run.problem}</td></tr>`
+        : html`<tr key=${run.id}>
             <td><input type="checkbox" checked=${chosen.includes(run.id)} onChange=${() => turn(run.id)} aria-label=${`Compare ${run.name}`} /></td>
-            <td><${Link} to=${`/runs/${encodeURIComponent(run.id)}`} class="run-name">${run.name}<//></td>
+            <td><${Link} to=${`/runs/${encodeURIComponent(run.id)}`} class="run-name">${run.name}<//>
+              <${Notes} run=${run} id=${run.id} onSaved=${refresh} onPick=${(next) => setQuery({ tag: next === tag ? undefined : next })} /></td>
             <td><${Status} run=${run} /></td>
             <td>${run.model}${run.task && html` <span class="soft">on ${run.task}</span>`}</td>
             <td>${run.kind === "sft" ? "sft" : run.algorithm}</td>
