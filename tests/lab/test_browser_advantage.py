@@ -28,6 +28,21 @@ def test_sliders_by_keyboard_and_numbers_of_the_engine(chromium: Any, classroom:
     visit.await_number("mean", "0.583")
     assert [visit.number(f"advantage-{i}") for i in range(6)] == pytest.approx(moved, abs=0.005)
 
+    # Another group starts with its own rewards, and its presets have its size.
+    page.get_by_role("radio", name="eight recorded answers").check()
+    visit.await_number("mean", "0.375")
+    assert page.locator(".siblings li").count() == 8
+    page.get_by_label("Reward of answer 1", exact=True).press("End")
+    visit.await_number("mean", "0.500")
+    page.get_by_role("radio", name="six invented rewards").check()
+    visit.await_number("mean", "0.417")
+    page.get_by_role("button", name="one right").click()
+    visit.await_number("mean", "0.167")
+    assert page.locator(".siblings li").count() == 6
+    assert visit.number("distinct") == 15
+    assert faults(visit) == []
+
+    visit.go("/learn/advantage?depth=math")
     found = answer("advantage", "ancestors", {})["ancestors"]["grpo"]
     assert visit.number("cosine") == pytest.approx(found["cosine"], abs=5e-5)
     page.locator("input[name=ag]").press("ArrowRight")
@@ -37,8 +52,6 @@ def test_sliders_by_keyboard_and_numbers_of_the_engine(chromium: Any, classroom:
     visit.await_number("cosine", f"{found['cosine']:.4f}")
     page.get_by_role("button", name="1992 REINFORCE").click()
     assert visit.number("length") == 1.0
-    assert visit.number("distinct") == 15
-    assert faults(visit) == []
     page.close()
 
 

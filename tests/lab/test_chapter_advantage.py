@@ -133,6 +133,8 @@ def test_the_recorded_advantages_are_fifteen_values() -> None:
     assert len(found["distinct"]) == 15, "two for each of 1 to 7 right of eight, and 0"
     assert sum(each["count"] for each in found["distinct"]) == found["values"]
     assert sum(each["share"] for each in found["bins"]) == pytest.approx(1)
+    [middle] = [each for each in found["bins"] if each["low"] < 0 < each["high"]]
+    assert (middle["low"], middle["high"], middle["share"]) == (-0.125, 0.125, found["zero"]), "0 has its own bin"
     assert found["mean"] == pytest.approx(0, abs=1e-6)
     values = {round(each["value"], 2) for each in found["distinct"]}
     for row in answer("advantage", "values", {}):

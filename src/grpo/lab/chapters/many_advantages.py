@@ -14,6 +14,7 @@ from grpo.lab.chapters import shipped
 from grpo.lab.chapters.query import Query, number, whole
 
 WIDTH = 0.25
+"""Of a bin. Bins are centred on multiples of it, so that advantages of 0 have a bin of their own."""
 REACH = 3.0
 
 
@@ -22,7 +23,7 @@ def histogram(query: Query) -> dict[str, Any]:
     steps = whole(query, "steps", len(shipped.groups()), 1, len(shipped.groups()))
     values = [done["advantage"] for step in shipped.groups()[:steps] for group in step for done in group["completions"]]
     middle, spread = fmean(values), pstdev(values)
-    edges = [-REACH + WIDTH * i for i in range(round(2 * REACH / WIDTH) + 1)]
+    edges = [WIDTH * (i - 0.5) - REACH for i in range(round(2 * REACH / WIDTH) + 2)]
     bins = [
         {
             "low": low,

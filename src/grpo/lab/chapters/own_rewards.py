@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from grpo.core import group_advantages, reward_statistics
 from grpo.lab.chapters import shipped
 from grpo.lab.chapters.query import Query, number, numbers, whole, word
+from grpo.lab.chapters.story import work_in_words
 
 WAYS: dict[str, Callable[..., torch.Tensor]] = {
     "grpo": partial(group_advantages, baseline="mean", scale="group_std"),
@@ -22,22 +23,36 @@ WAYS: dict[str, Callable[..., torch.Tensor]] = {
 }
 """GRPO, Dr. GRPO, RLOO, REINFORCE++ with a group baseline, and the whole batch as one group."""
 SIX = (1.0, 1.0, 0.0, 0.0, 0.0, 0.5)
-STEP, GROUP = 5, 2
-"""A group of the shipped run with three right of eight."""
+EARLIEST = 5
+
+
+@cache
+def example() -> tuple[int, int]:
+    """Step and group of an early sum of the shipped run with three right of eight."""
+    for step, groups in enumerate(shipped.groups()[EARLIEST:], start=EARLIEST):
+        for index, group in enumerate(groups):
+            if "+" in group["prompt"] and sum(shipped.rewards()[step][index]) == 3:
+                return step, index
+    raise AssertionError("the shipped run has such a group")
 
 
 def own_group(query: Query) -> dict[str, Any]:
     """The advantages of these rewards by every formula; the rest of the batch is a recorded step."""
     recorded = word(query, "of", "run", ("run", "six")) == "run"
-    texts = [done["text"] for done in shipped.groups()[STEP][GROUP]["completions"]] if recorded else []
-    start = shipped.rewards()[STEP][GROUP] if recorded else list(SIX)
+    step, index = example()
+    group = shipped.groups()[step][index]
+    texts = [done["text"] for done in group["completions"]] if recorded else []
+    start = shipped.rewards()[step][index] if recorded else list(SIX)
     rewards = numbers(query, "rewards", start, 0, 1, least=1, most=16)
     rewards_1G = torch.tensor([rewards], dtype=torch.float64)
     rewards_PG, valid_PG = _with_batch(rewards)
     found = {name: way(rewards_PG, valid_PG)[0, : len(rewards)] for name, way in WAYS.items()}
     several = len(rewards) > 1
     return {
-        "prompt": shipped.groups()[STEP][GROUP]["prompt"] if recorded else "",
+        "prompt": group["prompt"] if recorded else "",
+        "answer": group["answer"] if recorded else "",
+        "work": work_in_words(group["prompt"]) if recorded else [],
+        "place": [step, index],
         "texts": texts[: len(rewards)],
         "start": start,
         "rewards": rewards,
@@ -52,7 +67,8 @@ def own_group(query: Query) -> dict[str, Any]:
 
 def _with_batch(rewards: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
     """The group first, then the other groups of the recorded step; shorter rows are not valid to their end."""
-    rows = [rewards, *(row for place, row in enumerate(shipped.rewards()[STEP]) if place != GROUP)]
+    step, index = example()
+    rows = [rewards, *(row for place, row in enumerate(shipped.rewards()[step]) if place != index)]
     most = max(map(len, rows))
     rewards_PG = torch.tensor([row + [0.0] * (most - len(row)) for row in rows], dtype=torch.float64)
     valid_PG = torch.tensor([[place < len(row) for place in range(most)] for row in rows])

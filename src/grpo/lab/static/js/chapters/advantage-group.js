@@ -1,10 +1,10 @@
 // A group with rewards set by the reader.
 import { html } from "htm/preact";
-import { Code, Choice, Fetched, Numbers, Only, Play, Question, Slider, Table, Verdict, param, useAnswer } from "../lesson.js";
+import { Code, Choice, Fetched, Numbers, Only, Play, Question, Slider, Table, Verdict, param, useAnswer, useDepth } from "../lesson.js";
 import { number } from "../format.js";
-import { Advantage, Reward, advantageClass } from "../parts.js";
+import { Advantage, Reward, Segmented, advantageClass } from "../parts.js";
 import { route, setQuery } from "../route.js";
-import { Untrusted } from "../text.js";
+import { Untrusted, visible } from "../text.js";
 
 export const WAYS = {
   grpo: ["GRPO", "(reward − group mean) ÷ group standard deviation"],
@@ -14,38 +14,50 @@ export const WAYS = {
   batch: ["whole batch", "(reward − batch mean) ÷ batch standard deviation"],
 };
 
-// The rewards are in the address as one list, so that a group can be linked.
+const SIZES = { run: 8, six: 6 };
+
+// The rewards are in the address as one list, so that a group can be linked; a list of another length is not this group's.
 export function GroupSliders() {
-  const of = param("of", "run");
-  const asked = route.value.query.get("r") ?? undefined;
-  const way = param("way", "grpo");
+  const of = param("of", "run") === "six" ? "six" : "run";
+  const listed = route.value.query.get("r") ?? undefined;
+  const asked = listed?.split(",").length === SIZES[of] ? listed : undefined;
+  const exactly = useDepth() !== "intuition";
+  const way = exactly && param("way", "grpo") in WAYS ? param("way", "grpo") : "grpo";
   const state = useAnswer("advantage", "group", { of, rewards: asked });
-  const presets = { "as recorded": undefined, "one right": "1,0,0,0,0,0,0,0", "one wrong": "1,1,1,1,1,1,1,0", "all right": "1,1,1,1,1,1,1,1", "half credit": "1,0.5,0.5,0.5,0,0,0,0" };
+  const filled = (rewards, rest) => Array.from({ length: SIZES[of] }, (_, place) => rewards[place] ?? rest).join(",");
+  const presets = { [of === "run" ? "as recorded" : "as invented"]: undefined, "one right": filled([1], 0), "one wrong": filled([0], 1), "all right": filled([], 1), "half credit": filled([1, 0.5, 0.5, 0.5], 0) };
   return html`<${Play} label="A group of rewards">
-    <div class="knobs"><${Choice} name="of" label="Group" value="run" options=${[["run", "eight answers of the recorded run"], ["six", "six invented rewards"]]} /></div>
-    <${Choice} name="way" label="Formula of the advantage" value="grpo" options=${Object.entries(WAYS).map(([key, [name, title]]) => [key, name, title])} />
-    <p class="small soft">${WAYS[way][1]}.</p>
+    <div class="knobs"><div class="knob"><span class="knob-label">Group</span><${Segmented} label="Group" options=${[["run", "eight recorded answers"], ["six", "six invented rewards"]]} value=${of} onChange=${(key) => setQuery({ of: key === "run" ? undefined : key, r: undefined })} /></div></div>
+    ${exactly && html`<${Choice} name="way" label="Formula of the advantage" value="grpo" options=${Object.entries(WAYS).map(([key, [name, title]]) => [key, name, title])} />
+    <p class="small soft">${WAYS[way][1]}.</p>`}
     <${Fetched} state=${state} height="26rem">${(data) => {
       const rewards = asked ? asked.split(",").map(Number) : data.start;
       const found = data.advantages[way];
       const most = Math.max(1, ...found.map(Math.abs));
       const set = (place, value) => setQuery({ r: data.rewards.map((reward, at) => (at === place ? value : reward)).join(",") });
-      return html`${data.prompt && html`<p>The prompt was <${Untrusted} text=${data.prompt} /></p>`}
+      return html`${data.prompt && html`<p><span class="asked-prompt"><${Untrusted} text=${data.prompt} /></span> <span class="soft small">right: ${data.answer}</span></p>`}
         <ol class="siblings">${data.rewards.map((reward, place) => html`<li key=${place}>
-          <span class="sibling-name">${data.texts[place] ? html`<${Untrusted} text=${data.texts[place]} class="clip" />` : `answer ${place + 1}`}</span>
+          <span class="sibling-name">${data.texts[place] ? html`<${Final} text=${data.texts[place]} />` : `answer ${place + 1}`}</span>
           <input type="range" min="0" max="1" step="0.05" value=${rewards[place] ?? reward} aria-label=${`Reward of answer ${place + 1}`} aria-valuetext=${number(reward, 2)} onInput=${(event) => set(place, event.target.value)} />
           <${Reward} value=${reward} />
           <span class="bar" aria-hidden="true"><i class=${advantageClass(found[place])} style=${{ [found[place] >= 0 ? "left" : "right"]: "50%", width: `${(50 * Math.abs(found[place])) / most}%` }}></i></span>
           <span data-number=${`advantage-${place}`}><${Advantage} value=${found[place]} /></span></li>`)}</ol>
-        <${Numbers} items=${[["mean", data.mean, null, "mean"], ["sample std, over G − 1", data.std, null, "std"], ["population std, over G", data.std_population], ["mean of the batch", data.batch.mean, `${data.batch.groups} groups`]]} />
-        ${data.statistics.zero_signal_groups === 1 && html`<p class="warn small" role="status">All rewards are equal: every advantage within the group is 0, and nothing is learned.</p>`}`;
+        <${Numbers} items=${[["average reward", data.mean, null, "mean"], ...(exactly ? [["sample std, over G − 1", data.std, null, "std"], ["population std, over G", data.std_population], ["mean of the batch", data.batch.mean, `${data.batch.groups} groups`]] : [["typical distance from it", data.std, null, "std"]])]} />
+        ${data.statistics.zero_signal_groups === 1 && html`<p class="warn small" role="status">All rewards are equal: every advantage within the group is 0, and nothing is learned.</p>`}
+        ${data.work.length > 0 && html`<p class="small soft">In parentheses, the working: ${data.work.join("; ")}.</p>`}`;
     }}<//>
-    <div class="row presets" role="group" aria-label="Examples">${Object.entries(presets).map(([name, rewards]) => html`<button type="button" class="chip" onClick=${() => setQuery({ r: rewards, of: undefined })}>${name}</button>`)}</div>
+    <div class="row presets" role="group" aria-label="Examples">${Object.entries(presets).map(([name, rewards]) => html`<button type="button" class="chip" onClick=${() => setQuery({ r: rewards })}>${name}</button>`)}</div>
   <//>`;
 }
 
+// A completion of the recorded run: its working, then the answer that is scored.
+function Final({ text }) {
+  const end = text.lastIndexOf(")") + 1;
+  return html`<bdi class="untrusted final" dir="ltr">${end > 0 && html`<span class="faint">${visible(text.slice(0, end))}</span>`}<b>${visible(text.slice(end))}</b></bdi>`;
+}
+
 export function SameReward() {
-  return html`<${Question} name="same" ask="An answer has reward 0.7. Will the update make it more likely?" options=${[["yes", "Yes, 0.7 is good"], ["no", "No, it is not 1"], ["depends", "It depends on the rest of the group"]]}>${(picked) => html`<${InTwoGroups} picked=${picked} />`}<//>`;
+  return html`<${Question} name="same" ask="An answer has reward 0.7. Will the update make it more likely?" options=${[["yes", "Yes, 0.7 is good"], ["no", "No, it is not 1"], ["depends", "One cannot tell yet"]]}>${(picked) => html`<${InTwoGroups} picked=${picked} />`}<//>`;
 }
 
 function InTwoGroups({ picked }) {

@@ -5,6 +5,7 @@ import { exact, number, percent, signed } from "../format.js";
 import { Advantage, Reward } from "../parts.js";
 import { setQuery } from "../route.js";
 import { Untrusted } from "../text.js";
+import { HowToRead } from "./answers.js";
 
 const RATES = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3];
 
@@ -13,11 +14,11 @@ export function NanoUpdate() {
   const lr = among(RATES, param("rate", 2), 2);
   const state = useAnswer("advantage", "nano", { seed, lr });
   return html`<${Play} label="One update of nano">
-    <div class="knobs"><${Slider} name="seed" label="group (seed)" min=${1} max=${20} step=${1} value=${2} /><${Slider} name="rate" label="learning rate" min=${0} max=${4} step=${1} value=${2} show=${(place) => exact(among(RATES, place, 2))} /></div>
-    <${Fetched} state=${state} height="18rem">${(data) => html`<p>The prompt is <${Untrusted} text=${data.prompt} />, the right answer ${data.answer}. The model either answers directly or writes the column sums in parentheses first.</p>
-      <${Table} label="Probability of each answer before and after the update" head=${["answer", "sampled", "reward", "A", "before", "after", "change"]} rows=${data.completions.map((row) => [html`<${Untrusted} text=${row.text} />`, `${row.times} ×`, html`<${Reward} value=${row.reward} />`, html`<${Advantage} value=${row.advantage} />`, html`<span class="num">${percent(row.before, 1)}</span>`, html`<b class="num" data-number=${`after-${row.text}`}>${percent(row.after, 1)}</b>`, html`<span class="num ${row.after > row.before ? "good" : "missed"}">${signed(100 * (row.after / row.before - 1), 0)}%</span>`])} />`}<//>
+    <div class="knobs"><${Slider} name="seed" label="group" min=${1} max=${20} step=${1} value=${2} /><${Slider} name="rate" label="learning rate" min=${0} max=${4} step=${1} value=${2} show=${(place) => exact(among(RATES, place, 2))} /></div>
+    <${Fetched} state=${state} height="18rem">${(data) => html`<p><span class="asked-prompt"><${Untrusted} text=${data.prompt} /></span> <span class="soft small">right: ${data.answer}</span></p>
+      <${Table} label="Probability of each answer before and after the update" head=${["answer", "sampled", "reward", "advantage", "before", "after", "change"]} rows=${data.completions.map((row) => [html`<${Untrusted} text=${row.text} />`, `${row.times} ×`, html`<${Reward} value=${row.reward} />`, html`<${Advantage} value=${row.advantage} />`, html`<span class="num">${percent(row.before, 1)}</span>`, html`<b class="num" data-number=${`after-${row.text}`}>${percent(row.after, 1)}</b>`, html`<span class="num ${row.after > row.before ? "good" : "missed"}">${signed(100 * (row.after / row.before - 1), 0)}%</span>`])} /><${HowToRead} prompt=${data.prompt} />`}<//>
   <//>
-  <${Question} name="direct" ask="In another group the direct answer 164 is right, so its advantage is positive. The group also has wrong direct answers (163, 165, 167). How does the update change the probability of 164?" options=${[["up", "It becomes more likely"], ["down", "It becomes less likely"], ["same", "It stays the same"]]}>${(picked) => html`<${DirectAnswer} picked=${picked} />`}<//>
+  <${Question} name="direct" ask="Group 1: a guess, 164, is right by luck. Other guesses (163, 165, 167) are wrong. What does the update do to 164?" options=${[["up", "It becomes more likely"], ["down", "It becomes less likely"], ["same", "It stays the same"]]}>${(picked) => html`<${DirectAnswer} picked=${picked} />`}<//>
   <${Only} depth="code"><${Code} slug="advantage" source="nano_update" title="nano_update: the trainer's phases in order" /><//>`;
 }
 
@@ -58,7 +59,7 @@ function Dynamics({ data }) {
   const drawn = NAMES.map((_, place) => last.drawn?.filter((at) => at === place).length ?? 0);
   const advantage = (place) => (last.drawn?.includes(place) ? last.advantages[last.drawn.indexOf(place)] : null);
   return html`<div class="pair wide-left"><${Figure} label="Probability of each answer over the updates" height=${200} deps=${[JSON.stringify(trail)]} legend=${NAMES.map((name, place) => [name, COLOURS[place]])}
-      build=${(Plot) => ({ x: { label: "updates", ticks: Math.min(6, trail.length) }, y: { domain: [0, 1], grid: true, label: null, tickFormat: (value) => percent(value) }, marks: trail.length > 1 ? [Plot.lineY(points, { x: "update", y: "p", z: "place", stroke: (point) => COLOURS[point.place], strokeWidth: 2 })] : [Plot.dot(points, { x: "update", y: "p", fill: (point) => COLOURS[point.place] })] })}
+      build=${(Plot) => ({ x: { label: "updates", ticks: Math.min(6, trail.length) }, y: { domain: [0, 1], grid: true, label: "probability", tickFormat: (value) => percent(value) }, marks: trail.length > 1 ? [Plot.lineY(points, { x: "update", y: "p", z: "place", stroke: (point) => COLOURS[point.place], strokeWidth: 2 })] : [Plot.dot(points, { x: "update", y: "p", fill: (point) => COLOURS[point.place] })] })}
       table=${{ columns: ["update", ...NAMES], rows: trail.map((row, update) => [update, ...row]) }} />
     <${Table} label="Each answer before and after" head=${["", "in the last group", "A", "before", "after"]} rows=${NAMES.map((name, place) => [name, drawn[place] ? `${drawn[place]} ×` : "–", html`<${Advantage} value=${advantage(place)} />`, percent(first[place], 1), html`<b class="num" data-number=${`p-${name}`}>${percent(now[place], 1)}</b>`])} /></div>
     <p class="small soft">Answers that were not sampled change too, because probabilities sum to 1.</p>`;

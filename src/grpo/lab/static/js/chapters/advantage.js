@@ -4,33 +4,36 @@ import { Ancestors, BaselineSlider, GroupSizes } from "./advantage-ancestors.js"
 import { NanoUpdate, TabularUpdates } from "./advantage-update.js";
 import { Batches, OwnBaseline, TwoPrompts } from "./advantage-batch.js";
 import { GroupSliders, SameReward, StdConventions } from "./advantage-group.js";
-import { Code, Equation, Only, Section, Tex } from "../lesson.js";
+import { Term } from "../glossary.js";
+import { Code, Equation, Only, Section, Tex, useStyle } from "../lesson.js";
 import { Link } from "../route.js";
 
 export function Chapter() {
+  useStyle("css/chapter-why.css");
   return html`
-    <${Section} title="Build a group" lead="Eight answers to one question. Change one reward and all advantages change: every advantage depends on all eight rewards.">
+    <${Section} title="Is 0.7 good?"><${SameReward} /><//>
+    <${Section} id="build" title="Build a group" lead=${html`Eight answers to one question. Change one <${Term} of="reward">reward<//> and all <${Term} of="advantage">advantages<//> change.`}>
       <${GroupSliders} />
       <${Only} depth="math"><${Formula} /><//>
       <${Only} depth="code"><${Code} slug="advantage" source="group_advantages" open title="group_advantages computes the bars above" /><${Code} slug="advantage" source="credit" title="credit calls it in every training step" /><//>
+      <p>The advantage is how far a reward lies above or below the group's average, in units of the group's typical distance.</p>
     <//>
     <${Section} title="Above and below">
       <div class="pair">
-        <div class="tile above-tile"><h3>${"A > 0"}: better than its group</h3><p>The update makes every token of the answer more likely.</p></div>
-        <div class="tile below-tile"><h3>${"A < 0"}: worse than its group</h3><p>The update makes every token of the answer less likely.</p></div>
+        <div class="tile above-tile"><h3>Better than its group</h3><p>The update pushes every token of the answer up.</p></div>
+        <div class="tile below-tile"><h3>Worse than its group</h3><p>The update pushes every token down.</p></div>
       </div>
-      <p>If all rewards are equal, every A is 0 and nothing is learned, whether all answers are right or all are wrong. <${Link} to="/learn/advantage?r=1,1,1,1,1,1,1,1">Set all eight rewards to 1<//> and see the bars.</p>
-      <${SameReward} />
+      <p>If all rewards are equal, whether all right or all wrong, nothing is learned. <${Link} to="/learn/advantage?r=1,1,1,1,1,1,1,1#build">Set all eight rewards to 1<//> and see the bars.</p>
     <//>
-    <${Section} id="one" title="One update" lead="One group of the model nano and one optimizer step. How likely is each answer before and after?"><${NanoUpdate} /><//>
-    <${Section} title="One update with five possible answers" lead="A policy over five answers. Every probability is visible, including those of answers that were not sampled."><${TabularUpdates} /><//>
-    <${Section} title="Where the baseline comes from" lead="Since REINFORCE in 1992, algorithms differ in the baseline they subtract from a reward. With three answers we can enumerate every possible group, so bias and variance are exact."><${Ancestors} /><//>
+    <${Section} id="one" title="One update" lead=${html`One group of a small model and one <${Term} of="update">update<//>. How likely is each answer before and after?`}><${NanoUpdate} /><//>
+    <${Section} depth="math code" title="One update with five possible answers" lead="A policy over five answers. Every probability is visible, including those of answers that were not sampled."><${TabularUpdates} /><//>
+    <${Section} depth="math code" title="Where the baseline comes from" lead="Since REINFORCE in 1992, algorithms differ in the baseline they subtract from a reward. With three answers we can enumerate every possible group, so bias and variance are exact."><${Ancestors} /><//>
     <${Section} title="Why a baseline adds no bias" depth="math"><${Derivation} /><//>
-    <${Section} title="Is it unbiased?" lead="Normalising within the group is often called an unbiased estimate. It is biased."><${GroupSizes} /><//>
-    <${Section} title="Which standard deviation?" lead="The population std divides by G, the sample std by G − 1. Papers and code disagree on which to use."><${StdConventions} /><//>
-    <${Section} title="The group's mean is an estimate" lead="A critic is trained to predict the value of a prompt. The group's mean estimates that value from G samples: no training, but noise."><${OwnBaseline} /><//>
-    <${Section} title="Why divide by a std, and by which one?" lead="Two prompts in one batch. Dividing by a std makes reward scales comparable. The std can be the group's or the batch's."><${TwoPrompts} /><//>
-    <${Section} title="Advantages of a whole run" lead="All 10,240 advantages of the recorded run. They are often said to be normally distributed."><${Batches} /><//>`;
+    <${Section} depth="math code" title="Is it unbiased?" lead="What normalising within the group does to length and direction of the gradient."><${GroupSizes} /><//>
+    <${Section} depth="math code" title="Which standard deviation?" lead="The population std divides by G, the sample std by G − 1. Papers and code disagree on which to use."><${StdConventions} /><//>
+    <${Section} depth="math code" title="The group's mean is an estimate" lead="A critic is trained to predict the value of a prompt. The group's mean estimates that value from G samples: no training, but noise."><${OwnBaseline} /><//>
+    <${Section} depth="math code" title="Why divide by a std, and by which one?" lead="Two prompts in one batch. Dividing by a std makes reward scales comparable. The std can be the group's or the batch's."><${TwoPrompts} /><//>
+    <${Section} title="Advantages of a whole run" lead=${html`All advantages of a recorded run. Groups without <${Term} of="signal">signal<//> have advantages of exactly 0.`}><${Batches} /><//>`;
 }
 
 function Formula() {

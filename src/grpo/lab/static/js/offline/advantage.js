@@ -17,16 +17,15 @@ const WAYS = {
   batch: { baseline: "batch", scale: "batch_std" },
 };
 const byEveryWay = (rewards) => Object.entries(WAYS).map(([name, settings]) => [name, groupAdvantages(rewards, settings)]);
-const STEP = 5;
-const GROUP = 2;
 
 // The group of a recorded step with the reader's rewards; the other groups of the step are its batch.
 async function ownGroup(params) {
   const of = word(params, "of", "run", ["run", "six"]);
   const base = await recorded(`/api/chapters/advantage/group?of=${of}`);
-  const step = await recorded(`/api/chapters/group/baselines?step=${STEP}`);
+  const [at, index] = base.place;
+  const step = await recorded(`/api/chapters/group/baselines?step=${at}`);
   const rewards = numbers(params, "rewards", base.start, 0, 1, { least: 1, most: 16 });
-  const batch = [rewards, ...step.groups.map((group) => group.rewards).filter((_, place) => place !== GROUP)];
+  const batch = [rewards, ...step.groups.map((group) => group.rewards).filter((_, place) => place !== index)];
   const found = Object.fromEntries(byEveryWay(batch).map(([name, advantages]) => [name, advantages[0]]));
   return {
     ...base,
