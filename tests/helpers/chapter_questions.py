@@ -93,6 +93,19 @@ ASKED: dict[str, dict[str, Callable[[random.Random], str]]] = {
     "train/each": {"lr": stop(0.05, 2, 0.05), "epochs": stop(1, 8, 1)},
 }  # fmt: skip
 
+NANO: list[tuple[str, str, dict[str, str]]] = [
+    ("group", "samples", {"g": "16", "t": "0.8", "seed": "3"}),
+    ("why", "gap", {"prompt": "41+17+88="}),
+    *(("why", "update", {"phase": str(phase), "lr": "0.0003"}) for phase in range(5)),
+    ("advantage", "nano", {"seed": "2"}),
+    ("loss", "own", {}),
+    ("loss", "own", {"updates": "1", "beta": "0"}),
+    ("loss", "own", {"texts": "92\n91"}),
+    ("loss", "token", {"sample": "1", "token": "3", "low": "0.05", "lr": "0.001"}),
+    ("loss", "fifty", {"updates": "8"}),
+]
+"""Answers that nano's weights enter, which are float32."""
+
 
 def asked(times: int) -> Iterator[tuple[str, str, dict[str, str]]]:
     """(chapter, answer, settings), always the same; each once without settings."""

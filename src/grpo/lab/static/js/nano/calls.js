@@ -13,8 +13,8 @@ function open({ config, vocabulary, weights }) {
   state.student = new Student(shapeOf(config), new Vocabulary(vocabulary, config.eos_token_id), readSafetensors(bytes));
 }
 
-function sample({ prompt, group = 8, seed = 1, temperature = 1 }) {
-  const [completions] = state.student.sample([{ text: prompt, id: `typed/${prompt}` }], { group, seed, temperature });
+function sample({ prompt, group = 8, seed = 1, step = 0, temperature = 1 }) {
+  const [completions] = state.student.sample([{ text: prompt, id: `typed/${prompt}` }], { group, seed, step, temperature });
   return { completions };
 }
 

@@ -7,14 +7,15 @@ import { openWorker } from "../load.js";
 const shared = { opening: null };
 
 export function openNano() {
-  shared.opening ??= start().catch((error) => {
+  shared.opening ??= startNano().catch((error) => {
     shared.opening = null; // so that the next part tries again
     throw error;
   });
   return shared.opening;
 }
 
-async function start() {
+// A worker of one's own, whose weights no other part of the page changes.
+export async function startNano() {
   const nano = new Nano(await openWorker("nano/worker.js"));
   await nano.call("open", await get("/api/nano"));
   return nano;
@@ -50,7 +51,7 @@ class Nano {
     this.waiting.clear();
   }
 
-  // {prompt, group, seed, temperature} -> {completions: [{text, ids, tokens, logprobs, finished}]}
+  // {prompt, group, seed, step, temperature} -> {completions: [{text, ids, tokens, logprobs, finished}]}
   sample(settings) {
     return this.call("sample", settings);
   }
@@ -80,7 +81,8 @@ class Nano {
   }
 
   // One step of the trainer: {groups: [{prompt, completions: [{ids, reward}]}], lr, ...settings of the loss}
-  // -> {advantages: by group and completion, push: by group, completion and token, gradNorm, loss}
+  // -> {advantages: by group and completion, push: by group, completion and token, gradNorm, loss; logprobs, refLogp and
+  // entropy by completion and token, statistics of the loss}. `oldLogp`, like logprobs: the policy before the first of several updates.
   update(settings) {
     return this.call("update", settings);
   }

@@ -4,7 +4,9 @@ import { ADVANTAGE } from "./advantage.js";
 import { COSTS } from "./costs.js";
 import { GROUP } from "./group.js";
 import { LOSS } from "./loss.js";
+import { gap, nanoUpdate, samples, update } from "./nano.js";
 import { NOTATION } from "./notation.js";
+import { fifty, own, token } from "./own-group.js";
 import { TRAIN } from "./train.js";
 import { WHY } from "./why.js";
 
@@ -16,10 +18,10 @@ const asJson = (compute) => async (params) => {
 const chapter = (answers) => Object.fromEntries(Object.entries(answers).map(([key, compute]) => [key, asJson(compute)]));
 
 export const ANSWERS = {
-  why: chapter(WHY),
-  group: chapter(GROUP),
-  advantage: chapter(ADVANTAGE),
-  loss: chapter(LOSS),
+  why: chapter({ ...WHY, gap, update }),
+  group: chapter({ ...GROUP, samples }),
+  advantage: chapter({ ...ADVANTAGE, nano: nanoUpdate }),
+  loss: chapter({ ...LOSS, own, token, fifty }),
   costs: chapter(COSTS),
   train: chapter(TRAIN),
   notation: chapter(NOTATION),
