@@ -12,7 +12,7 @@ export function GroupRows({ state, step, grader, own, onReward }) {
   const strongest = Math.max(...pushes.flat().map(Math.abs));
   const [top, widest] = [scaleOf(group), widestOf(advantages)];
   const moving = step === "update";
-  return html`<div class="scene-rows ${REACHED[step]}" aria-busy=${moving && !state.settled}><${Columns} mean=${mean} /><ol>${group.map(
+  return html`<div class="scene-rows ${REACHED[step]}" aria-busy=${moving && !state.settled}><${Columns} mean=${mean} drag=${grader && !moving} pushed=${moving} /><ol>${group.map(
     (completion, row) => html`<li class="scene-row ${row === own ? "scene-own" : ""}">
       <div class="scene-cell-answer"><span class="scene-answer"><${Tokens} tokens=${completion.tokens} pushes=${moving ? pushes[row] : null} strongest=${strongest} /></span><span class="scene-decoded">${row === own ? html`<b>yours</b> ` : null}${decoded(completion.text)}</span></div>
       <div class="scene-cell-reward">${!grader && html`<${Mark} correct=${completion.correct} />`}

@@ -78,7 +78,7 @@ export function usePlayerKeys({ play, step }) {
   useEffect(() => {
     const press = (event) => {
       if (event.metaKey || event.ctrlKey || event.altKey || event.target.closest?.("input, textarea, select")) return;
-      if (event.key === " " && !event.target.closest?.("button, a, summary")) play();
+      if (event.key === " " && !event.target.closest?.("button, a, summary, [role=button]")) play();
       else if (event.key === "ArrowRight") step(1);
       else if (event.key === "ArrowLeft") step(-1);
       else return;

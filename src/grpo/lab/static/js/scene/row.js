@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { number, signed } from "../format.js";
+import { Term } from "../glossary.js";
 import { advantageClass } from "../parts.js";
 import { visible } from "../text.js";
 import { LONGEST_ANSWER } from "./changes.js";
@@ -64,9 +65,11 @@ export function Answer({ place, completion, pushes, strongest, onWrite }) {
   </button>`;
 }
 
-// The names of the columns; `mean`: the group's mean reward, once it is known.
-export const Columns = ({ mean = null }) => html`<div class="scene-row scene-columns" aria-hidden="true"><span>Answers</span>
-  <span>Reward${mean !== null && html` <span class="scene-mean">mean <b class="num" data-number="mean">${mean.toFixed(2)}</b></span>`}</span><span>Advantage</span><span>Probability</span></div>`;
+// The names of the columns; `mean`: the group's mean reward, once it is known. `edit`, `drag`: what a reader may change.
+export const Columns = ({ mean = null, edit = false, drag = false, pushed = false }) => html`<div class="scene-row scene-columns">
+  <span>${pushed ? html`<${Term} of="push">Push per token<//>` : html`<${Term} of="completion">Answers<//>${edit && html` <i>edit</i>`}`}</span>
+  <span><${Term} of="reward">Reward<//>${drag && html` <i>drag</i>`}${mean !== null && html`<span class="scene-mean">mean <b class="num" data-number="mean">${mean.toFixed(2)}</b></span>`}</span>
+  <span><${Term} of="advantage">Advantage<//></span><span>Probability</span></div>`;
 
 export const Mark = ({ correct }) => html`<span class="scene-mark ${correct ? "right" : "wrong"}"><span aria-hidden="true">${correct ? "✓" : "✗"}</span><span class="visually-hidden">${correct ? "right" : "wrong"}</span></span>`;
 

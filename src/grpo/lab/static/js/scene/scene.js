@@ -1,6 +1,7 @@
 // The landing scene: eight answers to one prompt, scored, compared, pushed; the model moves; again.
 import { html } from "htm/preact";
 import { useStyle } from "../load.js";
+import { Term } from "../glossary.js";
 import { Failed } from "../parts.js";
 import { asQuery, changed } from "./changes.js";
 import { gameOf, Prompt, randomPrompt, scaleOf } from "./game.js";
@@ -56,7 +57,7 @@ function Rows({ state, phase, round, change }) {
   if (!group) return html`<div class="scene-rows"><${Columns} /><ol class="loading" aria-label="Answers" role="status">${Array.from({ length: GROUP }, () => html`<li class="scene-row"></li>`)}</ol></div>`;
   const strongest = Math.max(...pushes.flat().map(Math.abs));
   const [top, widest] = [scaleOf(group), widestOf(advantages)];
-  return html`<div class="scene-rows ${reached.join(" ")} now-${PHASES[phase]}" aria-busy=${phase === UPDATE && !state.settled}><${Columns} mean=${phase >= COMPARE ? mean : null} /><ol key=${round}>${group.map(
+  return html`<div class="scene-rows ${reached.join(" ")} now-${PHASES[phase]}" aria-busy=${phase === UPDATE && !state.settled}><${Columns} mean=${phase >= COMPARE ? mean : null} edit drag=${phase >= SCORE} pushed=${phase === PUSH} /><ol key=${round}>${group.map(
     (completion, row) => html`<li class="scene-row ${completion.own ? "scene-own" : ""}" style=${{ "--row": row }}>
       <div class="scene-cell-answer"><${Answer} place=${row} completion=${completion} pushes=${phase >= PUSH ? pushes[row] : null} strongest=${strongest} onWrite=${(text) => change("say", row, text)} /><span class="scene-decoded">${decoded(completion.text)}</span></div>
       <div class="scene-cell-reward"><${Mark} correct=${completion.correct} />
@@ -77,6 +78,6 @@ function Controls({ player, game, over, onAnother }) {
       <button type="button" class="scene-play" aria-label=${playing ? "Pause" : "Play"} onClick=${play}><span class=${playing ? "scene-pause-sign" : "scene-play-sign"}></span></button>
       <button type="button" aria-label="Next" disabled=${round === LAST_ROUND && phase === UPDATE} onClick=${() => step(1)}>→</button>
     </div>
-    <p class="scene-settings"><button type="button" class="quiet" onClick=${onAnother}>New sum</button> <span class="faint num">learning rate ${game.lr}</span></p>
+    <p class="scene-settings"><button type="button" class="quiet" onClick=${onAnother}>New sum</button> <span class="faint num"><${Term} of="learning-rate">learning rate<//> ${game.lr}</span></p>
   </div>`;
 }
