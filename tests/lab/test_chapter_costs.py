@@ -55,6 +55,21 @@ def test_no_reference_and_adapters():
     assert lora["total"] < 0.3 * whole["total"]
 
 
+def test_weights_alone_never_exceed_the_training_states():
+    """LoRA on 7B in bfloat16: one frozen model of 2 bytes a parameter and float32 adapters; no reference of its own."""
+    for dtype in ("bfloat16", "mixed", "float32"):
+        for lora in ("0", "16"):
+            weights, states = (
+                ask["memory"]({"count": count, "lora": lora, "dtype": dtype})["rows"] for count in ("weights", "states")
+            )
+            assert all(less["total"] < more["total"] for less, more in zip(weights, states, strict=True))
+    shape = typical_shape("7B")
+    grpo, ppo = ask["memory"]({"count": "weights", "lora": "16"})["rows"]
+    assert grpo["total"] == 2 * shape.parameters + 4 * shape.adapter_parameters(16)
+    assert ppo["total"] == 2 * grpo["total"]
+    assert [model["name"] for model in grpo["models"] if model["there"]] == ["policy"]
+
+
 def test_a_larger_policy_fits_without_a_critic():
     found = ask["largest"]({"card": "h200"})["largest"]
     assert found["grpo"] > found["ppo"] > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -63,7 +64,7 @@ def memory(query: Query) -> dict[str, Any]:
         found = memory_of(shape, work, needed, precision, on_gpu=True, lora=lora, reward_model=reward_model)
         components = dict(found.components)
         if count == "weights":
-            components = _weights_only(shape, needed, precision.weights, reward_model)
+            components = _weights_only(components, needed)
         elif count == "states":
             components = {name: size for name, size in components.items() if name in STATES}
         total = found.peak if count == "all" else sum(components.values())
@@ -72,7 +73,7 @@ def memory(query: Query) -> dict[str, Any]:
                 "algorithm": algorithm,
                 "components": components,
                 "total": total,
-                "models": models(needed, reward_model is not None),
+                "models": models(needed, reward_model is not None, lora > 0),
                 "fits": [name for name, size in GPUS.items() if total <= USABLE * size * GIB],
             }
         )
@@ -102,22 +103,17 @@ def largest(query: Query) -> dict[str, Any]:
     return {"card": card, "bytes": GPUS[card] * GIB, "largest": found}
 
 
-def _weights_only(shape: Shape, needed: Needs, size: int, reward_model: Shape | None) -> dict[str, int]:
-    """A common estimate: the parameters of all models times the bytes per parameter."""
-    whole_model = shape.parameters * size
-    return {
-        "weights": whole_model,
-        "reference": whole_model * needed.reference,
-        "reward model": reward_model.parameters * size if reward_model else 0,
-        "critic": whole_model * needed.critic,
-    }
+def _weights_only(components: Mapping[str, int], needed: Needs) -> dict[str, int]:
+    """A common estimate: the weights of all models. A critic has those of the policy."""
+    kept = {name: components[name] for name in ("weights", "reference", "reward model") if name in components}
+    return {**kept, "critic": components["weights"] * needed.critic}
 
 
-def models(needed: Needs, reward_model: bool) -> list[dict[str, Any]]:
-    """The models in memory, and which are trainable."""
+def models(needed: Needs, reward_model: bool, lora: bool) -> list[dict[str, Any]]:
+    """The models in memory, and which are trainable. With LoRA the reference is the policy without its adapter."""
     return [
         {"name": "policy", "there": True, "trainable": True},
-        {"name": "reference", "there": needed.reference, "trainable": False},
+        {"name": "reference", "there": needed.reference and not lora, "trainable": False},
         {"name": "critic", "there": needed.critic, "trainable": needed.critic},
         {"name": "reward model", "there": reward_model, "trainable": False},
     ]

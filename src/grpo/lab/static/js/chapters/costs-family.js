@@ -2,13 +2,14 @@
 import { html } from "htm/preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { exact, number, signed, tick } from "../format.js";
-import { Choice, Code, Fetched, Figure, param, Play, Reported, Section, Table, useAnswer } from "../lesson.js";
+import { Choice, Code, Fetched, Figure, Only, param, Play, Reported, Section, Table, useAnswer } from "../lesson.js";
+import { Term } from "../glossary.js";
 import { setQuery } from "../route.js";
 
 export function Family() {
   const state = useAnswer("costs", "tree", {});
   const chosen = param("node", "grpo");
-  return html`<${Section} title="Family tree" id="family" lead="Algorithms and the models trained with them, by date. Choose one. If it is a preset, the page runs it.">
+  return html`<${Section} title="Family tree" id="family" lead="GRPO’s relatives and the models trained with them. Choose one to run it.">
     <${Play} label="Family tree">
       <${Fetched} state=${state} height="28rem">${(nodes) => html`<${Tree} nodes=${nodes} chosen=${chosen} /><${Node} node=${nodes.find((node) => node.id === chosen) ?? nodes[0]} nodes=${nodes} />`}<//>
     <//>
@@ -57,26 +58,26 @@ function Node({ node, nodes }) {
 
 function Preset({ name }) {
   const state = useAnswer("costs", "preset", { preset: name, moved: param("moved", "no") });
-  return html`<${Choice} name="moved" label="ratios" options=${[["no", "all 1 (first update)"], ["yes", "1, 1.42 and 0.70 in turn"]]} value="no" />
+  return html`<${Choice} name="moved" label="probabilities since sampling" options=${[["no", "unchanged"], ["yes", "moved: × 1, 1.42, 0.70"]]} value="no" />
     <${Fetched} state=${state} height="20rem">${(data) => html`
       <${Pushes} data=${data} />
-      ${Object.keys(data.changed).length ? html`<${Table} label=${`Settings of ${data.preset} that differ from GRPO's`} head=${["setting", "grpo", data.preset]} rows=${Object.entries(data.changed).map(([key, pair]) => [html`<code>loss.${key}</code>`, String(pair.grpo), html`<b data-changed=${key}>${String(pair.here)}</b>`])} />` : html`<p class="small soft">The other presets are compared with this one.</p>`}
+      <${Only} depth="math code">${Object.keys(data.changed).length ? html`<${Table} label=${`Settings of ${data.preset} that differ from GRPO's`} head=${["setting", "grpo", data.preset]} rows=${Object.entries(data.changed).map(([key, pair]) => [html`<code>loss.${key}</code>`, String(pair.grpo), html`<b data-changed=${key}>${String(pair.here)}</b>`])} />` : html`<p class="small soft">The other presets are compared with this one.</p>`}
       <details class="code"><summary>Differences from the paper</summary><p class="small pad">${data.paper}. ${data.differences}</p></details>
-      <pre class="listing scroll" tabIndex="0" role="group" aria-label="Command"><code>${data.command}</code></pre>`}<//>`;
+      <pre class="listing scroll" tabIndex="0" role="group" aria-label="Command"><code>${data.command}</code></pre><//>`}<//>`;
 }
 
 function Pushes({ data }) {
   const points = [["grpo", data.grpo], [data.preset, data.completions]].flatMap(([who, rows], side) => rows.flatMap((row, place) => row.pushes.map((push, t) => ({ who, side, place, t, push, name: `${row.reward ? "right" : "wrong"}, ${row.length} tokens` }))));
   const shown = data.preset === "grpo" ? points.filter((point) => point.side === 1) : points;
   return html`<${Figure} label=${`Push on every token of four completions, ${data.preset} and grpo`} height=${210} deps=${[JSON.stringify(shown)]} legend=${data.preset === "grpo" ? [["grpo", "var(--c1)"]] : [[data.preset, "var(--c1)"], ["grpo", "var(--c6)"]]}
-      build=${(Plot, width) => ({ marginLeft: 50, marginTop: 30, insetTop: 10, fx: { label: null, domain: data.completions.map((_, i) => i), tickFormat: (i) => (width < 520 ? `${data.completions[i].reward ? "right" : "wrong"} ${data.completions[i].length}` : `${data.completions[i].reward ? "right" : "wrong"}, ${data.completions[i].length} tokens`) }, x: { label: null, ticks: [], domain: [-0.5, 11.5] }, y: { grid: true, label: null, ticks: 5, tickFormat: tick }, marks: [Plot.ruleY([0], { stroke: "var(--line-strong)" }), Plot.dot(shown, { fx: "place", x: "t", y: "push", r: (d) => (d.side ? 3 : 2.4), fill: (d) => (d.side ? "var(--c1)" : "none"), stroke: (d) => (d.side ? "none" : "var(--c6)"), strokeWidth: 1.4 })] })}
+      build=${(Plot, width) => ({ marginLeft: 50, marginTop: 30, insetTop: 10, fx: { label: null, domain: data.completions.map((_, i) => i), tickFormat: (i) => (width < 520 ? `${data.completions[i].reward ? "right" : "wrong"} ${data.completions[i].length}` : `${data.completions[i].reward ? "right" : "wrong"}, ${data.completions[i].length} tokens`) }, x: { label: null, ticks: [], domain: [-0.5, 11.5] }, y: { grid: true, label: "push", ticks: 5, tickFormat: tick }, marks: [Plot.ruleY([0], { stroke: "var(--line-strong)" }), Plot.dot(shown, { fx: "place", x: "t", y: "push", r: (d) => (d.side ? 3 : 2.4), fill: (d) => (d.side ? "var(--c1)" : "none"), stroke: (d) => (d.side ? "none" : "var(--c6)"), strokeWidth: 1.4 })] })}
       table=${{ columns: ["preset", "completion", "token", "push"], rows: shown.map((point) => [point.who, point.name, point.t, point.push]) }} />
-    <p class="small soft">Four answers to one prompt, two right and two wrong, with 3, 3, 6 and 12 tokens. The batch also has an easier group. Advantages: <span class="num">${data.completions.map((row) => signed(row.advantage, 2)).join("  ")}</span>.</p>`;
+    <p class="small soft">Four answers to one prompt, of 3 to 12 <${Term} of="token">tokens<//>. Each dot is the <${Term} of="push">push<//> on a token. <${Term} of="advantage">Advantages<//>: <span class="num">${data.completions.map((row) => signed(row.advantage, 2)).join("  ")}</span>.</p>`;
 }
 
 export function Claims() {
   const claims = useAnswer("costs", "claims", {});
-  return html`<${Section} title="Three claims, checked" id="claims" lead="Claims about relatives of GRPO, compared with their papers' settings and with a computation.">
+  return html`<${Section} title="Three claims, checked" id="claims" depth="math code" lead="Claims about relatives of GRPO, compared with their papers' settings and with a computation.">
     <${Fetched} state=${claims} height="14rem">${(data) => html`<${Table} label="Claims about relatives" head=${["claim", "result", "source"]} rows=${[
       ["DAPO is by Alibaba and uses leave-one-out baselines", html`it is by ByteDance Seed and Tsinghua; its baseline is the <b data-claim="dapo">${data.dapo_baseline}</b> of the group`, "the preset's settings; arXiv 2503.14476"],
       ["Dr. GRPO fixes credit assignment within an answer", html`largest difference of pushes within one answer: GRPO <b class="num">${exact(data.within_grpo, 3)}</b>, Dr. GRPO <b class="num" data-claim="within">${exact(data.within_dr_grpo, 3)}</b>. Both push all tokens of an answer equally`, "the pushes above"],
@@ -94,7 +95,7 @@ export function Defaults() {
 
 export function Results() {
   const state = useAnswer("costs", "results", {});
-  return html`<${Section} title="Results" id="results" depth="intuition" lead="Numbers reported in papers, and one measured here.">
+  return html`<${Section} title="Results" id="results" depth="math" lead="Numbers reported in papers, and one measured here.">
     <${Fetched} state=${state} height="16rem">${(data) => {
       const rows = [...data.reported.map((row) => ({ ...row, label: `${row.model}, ${row.test}` })), { ...data.recorded, label: data.recorded.model, source: "recorded here" }];
       const bars = rows.flatMap((row) => [{ label: row.label, when: "before", y: row.before }, { label: row.label, when: "after", y: row.after }]);
@@ -107,7 +108,7 @@ export function Results() {
 }
 
 export function Adopters() {
-  return html`<${Section} title="History" id="adopters" depth="intuition">
+  return html`<${Section} title="History" id="adopters" depth="math">
     <ol class="points"><li><b>February 2024.</b> DeepSeekMath introduces GRPO for a 7B model of mathematics.</li><li><b>January 2025.</b> DeepSeek-R1 and R1-Zero use the same algorithm on a very large model with rule-based rewards. <${Reported} source="arXiv 2501.12948">R1 scores 79.8% on AIME 2024, OpenAI o1 79.2%.<//></li><li><b>2025.</b> Training libraries add it, TRL's <code>GRPOTrainer</code> among the first, and people fine-tune Qwen, Llama and Phi models with it on one GPU.</li><li><b>2025 and after.</b> Variants that each change one term: see the tree above.</li></ol>
     <${Table} label="Users of GRPO" head=${["who", "use"]} rows=${[["DeepSeek", "R1-Zero: GRPO with rule-based rewards and no supervised start; R1: with one"], ["Qwen", "Qwen3's report names GRPO; the team's GSPO followed"], ["MiniMax, ByteDance, others", "their own variants: CISPO, DAPO"], ["TRL, verl, Unsloth, this project", "open-source trainers"], ["Research", "REINFORCE++, Dr. GRPO, OPO, SAPO: changes of std, length normalisation and clip"]]} />
   <//>`;

@@ -20,7 +20,7 @@ const settings = () => ({ model: param("smodel", "qwen2.5-7b"), gpu: param("sgpu
 export function ManyGpus() {
   const asked = settings();
   const state = useAnswer("costs", "scale", asked);
-  return html`<${Section} title="Many GPUs" id="gpus" lead="Every GPU samples and trains its share of the prompts. Then they exchange three things: the groups, the gradient and, if it is sharded, the weights. All numbers here are predicted; no link between GPUs was measured.">
+  return html`<${Section} title="Many GPUs" id="gpus" depth="math code" lead="Every GPU samples and trains its share of the prompts. Then they exchange three things: the groups, the gradient and, if it is sharded, the weights. All numbers here are predicted; no link between GPUs was measured.">
     <${Play} label="Planner for several GPUs">
       <div class="knobs"><${Choice} name="smodel" label="model" value="qwen2.5-7b" options=${[["smollm2-135m", "SmolLM2 135M"], ["qwen2.5-1.5b", "Qwen2.5 1.5B"], ["qwen2.5-7b", "7B"], ["qwen2.5-14b", "14B"]]} />
         <${Choice} name="sgpu" label="GPU" value="h200" options=${[["4090", "4090, 24 GiB"], ["a100-80", "A100, 80"], ["h200", "H200, 141"], ["b200", "B200, 180"]]} />
@@ -68,10 +68,10 @@ function Curves({ data }) {
   const deps = [JSON.stringify(rows.map((row) => [row.gpus, row.seconds]))];
   return html`<div class="pair">
     <div><h3>Seconds of a step, log scale</h3><${Figure} label="Seconds of a step by number of GPUs" height=${200} deps=${deps} legend=${legend}
-      build=${(Plot) => ({ x, y: { label: null, grid: true, type: "log", ticks: logTicks(rows.map((row) => row.seconds)), tickFormat: (value) => `${tick(value)} s` }, marginLeft: 52, marks: lines(Plot, "seconds") })}
+      build=${(Plot) => ({ x, y: { label: "seconds", grid: true, type: "log", ticks: logTicks(rows.map((row) => row.seconds)), tickFormat: (value) => `${tick(value)} s` }, marginLeft: 52, marks: lines(Plot, "seconds") })}
       table=${{ columns: ["GPUs", "scaling", "mode", "rollout", "score", "update", "exchange", "seconds"], rows: rows.map((row) => [row.gpus, row.kind, row.shard, ...["rollout", "score", "update", "exchange"].map((phase) => row.phases[phase]), row.seconds]) }} /></div>
     <div><h3>Efficiency</h3><${Figure} label="Efficiency by number of GPUs" height=${200} deps=${deps} legend=${legend}
-      build=${(Plot) => ({ x, y: { label: null, grid: true, domain: [0, 1], ticks: 5, tickFormat: (v) => percent(v) }, marks: lines(Plot, "efficiency") })}
+      build=${(Plot) => ({ x, y: { label: "efficiency", grid: true, domain: [0, 1], ticks: 5, tickFormat: (v) => percent(v) }, marks: lines(Plot, "efficiency") })}
       table=${{ columns: ["GPUs", "scaling", "efficiency"], rows: rows.map((row) => [row.gpus, row.kind, row.efficiency]) }} /></div></div>
     <${Numbers} items=${Object.keys(CURVES).map((kind) => [`${kind} scaling, ${plural(data.cluster.ranks, "GPU")}`, percent(data[kind].at(-1).efficiency), "efficiency", `${kind}-efficiency`])} />`;
 }

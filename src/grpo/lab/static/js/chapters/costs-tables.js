@@ -1,7 +1,7 @@
 // Comparisons with computed numbers, and when to use which method.
 import { html } from "htm/preact";
 import { exact, number, percent } from "../format.js";
-import { Code, Equation, Fetched, Only, param, Play, Section, Slider, Table, useAnswer, useDepth } from "../lesson.js";
+import { Code, Equation, Fetched, Only, param, Play, Section, Slider, Table, useAnswer } from "../lesson.js";
 import { Link } from "../route.js";
 import { gib, tera, together } from "./costs-memory.js";
 
@@ -9,7 +9,7 @@ export function Comparison() {
   const memory = useAnswer("costs", "memory", { size: 7, judge: "model" });
   const rule = useAnswer("costs", "memory", { size: 7 });
   const compute = useAnswer("costs", "compute", { size: 7 });
-  return html`<${Section} title="PPO and GRPO side by side" id="comparison" depth="intuition math">
+  return html`<${Section} title="PPO and GRPO side by side" id="comparison" depth="math">
     <${Fetched} state=${together(memory, rule, compute)} height="24rem">${([judged, ruled, operations]) => {
       const [grpo, ppo] = ruled.rows;
       const count = (row) => row.models.filter((model) => model.there).length;
@@ -35,16 +35,15 @@ export function Comparison() {
 }
 
 export function Steps() {
-  const depth = useDepth();
   const steps = [
     ["Sample one answer per prompt", "grpo.rollout.builtin:Engine.sample", "the same, with G answers"],
     ["Score it", "grpo.rewards:Scorer.score", "the same"],
     ["Compute the critic's value before every token", "grpo.model.critic:Critic.values", "omitted"],
-    ["Compute advantages by GAE, with γ and λ", "grpo.core.gae:gae", "grpo.core.advantage:group_advantages", "compare with the group instead"],
+    ["Compute advantages by GAE, with γ and λ", "grpo.core.gae:gae", html`<code>grpo.core.advantage:group_advantages</code>`],
     ["Update the policy with the clipped loss, and the critic with its own loss", "grpo.training.gradient:accumulate_gradients", "the policy only"],
   ];
-  return html`<${Section} title="PPO in five steps" id="ppo-steps" depth="intuition code" lead="The five steps of PPO and what GRPO changes in each. Both are presets of one trainer, so the right column is the actual difference.">
-    <${Table} label="PPO step by step" head=${["step", ...(depth === "code" ? ["function in PPO"] : []), "in GRPO"]} rows=${steps.map(([step, by, grpo, words], place) => [`${place + 1}. ${step}`, ...(depth === "code" ? [html`<code>${by}</code>`] : []), depth === "code" && grpo.startsWith("grpo.") ? html`<code>${grpo}</code>` : (words ?? grpo)])} foot="Step 3 is the most expensive: a second network reads every answer and is trained on it." />
+  return html`<${Section} title="PPO in five steps" id="ppo-steps" depth="code" lead="The five steps of PPO and what GRPO changes in each. Both are presets of one trainer, so the right column is the actual difference.">
+    <${Table} label="PPO step by step" head=${["step", "function in PPO", "in GRPO"]} rows=${steps.map(([step, by, grpo], place) => [`${place + 1}. ${step}`, html`<code>${by}</code>`, grpo])} foot="Step 3 is the most expensive: a second network reads every answer and is trained on it." />
   <//>`;
 }
 
@@ -77,15 +76,13 @@ function OneStep() {
 
 export function When() {
   return html`<${Section} title="When to use GRPO" id="when" depth="intuition">
-    <div class="when"><div><h3>GRPO fits when</h3><ul><li><b>answers can be checked</b>: by a test, a rule or a gold answer</li><li><b>the same prompt can be sampled again</b>: easy for text, not for a robot</li><li><b>a second model of this size does not fit</b></li><li><b>rewards are sparse</b>: one right answer among G is enough to learn from</li><li><b>the model is sometimes right already</b>: see the question on untrained models below</li></ul></div>
-      <div><h3>Another method fits when</h3><ul><li><b>the model is never right</b>: pretrain or fine-tune first</li><li><b>every step has its own reward</b>: use a critic or process rewards (<${Link} to="/learn/credit">chapter 5<//>)</li><li><b>only preferences between pairs exist</b>: use DPO, or train a reward model first</li><li><b>the model must learn online from single events</b>: GRPO works in batches</li><li><b>all answers to a prompt are equal</b>: groups have no signal</li></ul></div></div>
-    <p class="small soft">Two common claims do not hold. GRPO works on short answers: a group's statistics are over answers, not tokens, and the models of this lab write at most about thirty tokens. And we found no measurement that GRPO is less sensitive to settings; chapter 7 lets you try.</p>
-    <h3>When to use PPO instead</h3><p>Use PPO if credit within long answers matters and memory allows a critic, or if sampling is so expensive that one answer per prompt is the limit. Otherwise GRPO is simpler: it needs no second network.</p>
+    <div class="when"><div><h3>GRPO fits when</h3><ul><li><b>answers can be checked</b> by a test, a rule or a known answer</li><li><b>a prompt can be sampled again</b>: easy for text, not for a robot</li><li><b>a second model does not fit</b></li><li><b>the model is sometimes right already</b></li></ul></div>
+      <div><h3>Another method fits when</h3><ul><li><b>the model is never right</b>: fine-tune first</li><li><b>every step has its own reward</b>: a critic or process rewards (<${Link} to="/learn/credit">chapter 5<//>)</li><li><b>only preferences between pairs exist</b>: DPO</li><li><b>one answer per prompt is all you can afford</b>: PPO</li></ul></div></div>
   <//>`;
 }
 
 export function Verifiable() {
-  return html`<${Section} title="Which tasks can be checked" id="verifiable" depth="intuition" lead="Tasks with easy and hard rewards, and the module for each.">
+  return html`<${Section} title="Which tasks can be checked" id="verifiable" depth="code" lead="Tasks with easy and hard rewards, and the module for each.">
     <${Table} label="Verifiability" head=${["task", "how it is checked", "module or flag"]} rows=${[
       ["mathematics", "compare with the known answer", html`<code>grpo.tasks.checkers.answers</code>`],
       ["programs", "run the tests, in a sandbox", html`<code>grpo.tasks.checkers.sandbox</code>`],
@@ -100,7 +97,7 @@ export function Verifiable() {
 }
 
 export function Limits() {
-  return html`<${Section} title="Limits and extensions" id="limits" depth="intuition math">
+  return html`<${Section} title="Limits and extensions" id="limits" depth="math">
     <${Table} label="Limitations and extensions" head=${["limitation", "effect", "extensions"]} rows=${[
       ["many answers per prompt", "sampling cost grows with G", "RLOO and REINFORCE++ work with fewer answers; a shared prompt cache makes groups cheaper"],
       ["one advantage per answer", "filler tokens get as much credit as the deciding step", "process rewards: one advantage per step, with loss.credit process"],

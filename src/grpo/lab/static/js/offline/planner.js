@@ -25,13 +25,12 @@ function memory(params) {
   const rows = ["grpo", "ppo"].map((algorithm) => {
     const needs = needsOf(params, algorithm);
     const found = memoryOf(shape, work(params), needs, kind, { lora, rewardModel });
-    const all = shape.parameters * kind.weights;
-    const weights = { weights: all, reference: needs.reference ? all : 0, "reward model": rewardModel ? all : 0, critic: needs.critic ? all : 0 };
+    const weights = { ...pick(found.components, ["weights", "reference", "reward model"]), critic: needs.critic ? found.components.weights : 0 };
     const components = count === "weights" ? weights : count === "states" ? pick(found.components, STATES) : found.components;
     const bytes = count === "all" ? found.peak : total(Object.values(components));
     const models = [
       { name: "policy", there: true, trainable: true },
-      { name: "reference", there: needs.reference, trainable: false },
+      { name: "reference", there: needs.reference && !lora, trainable: false },
       { name: "critic", there: needs.critic, trainable: needs.critic },
       { name: "reward model", there: rewardModel !== null, trainable: false },
     ];
