@@ -69,16 +69,18 @@ function Filter({ runs, text, tag, order, count }) {
 
 const NUMBERS = ["steps", "reward"];
 
-// One click sorts upwards, the next downwards, the third as before.
+// One click sorts upwards, the next downwards, the third as before. Without an order there is nothing to sort.
 function Heading({ column: [key, title], order }) {
+  const side = NUMBERS.includes(key) ? "right" : "";
+  if (order === null) return html`<th scope="col" class=${side}>${title}</th>`;
   const next = order === key ? `-${key}` : order === `-${key}` ? undefined : key;
   const sort = order === key ? "ascending" : order === `-${key}` ? "descending" : undefined;
-  return html`<th scope="col" aria-sort=${sort} class=${NUMBERS.includes(key) ? "right" : ""}><button type="button" class="sorter" onClick=${() => setQuery({ sort: next })}>${title}<span aria-hidden="true">${sort === "ascending" ? " ↑" : sort === "descending" ? " ↓" : ""}</span></button></th>`;
+  return html`<th scope="col" aria-sort=${sort} class=${side}><button type="button" class="sorter" onClick=${() => setQuery({ sort: next })}>${title}<span aria-hidden="true">${sort === "ascending" ? " ↑" : sort === "descending" ? " ↓" : ""}</span></button></th>`;
 }
 
 function Table({ runs, chosen, turn, order, refresh, tag, label }) {
   return html`<div class="scroll" tabIndex="0" role="group" aria-label=${label}><table class="runs-table">
-    <thead><tr><th scope="col"><span class="visually-hidden">Compare</span></th>${COLUMNS.map((column) => html`<${Heading} column=${column} order=${order} />`)}</tr></thead>
+    <thead><tr><th scope="col"><span class="visually-hidden">Compare</span></th>${COLUMNS.map((column) => html`<${Heading} column=${column} order=${runs.length > 1 ? order : null} />`)}</tr></thead>
     <tbody>${runs.map((run) =>
       run.problem
         ? html`<tr class="unreadable" key=${run.id}><td></td><td><b>${run.name}</b></td><td>${html`<${Status} run=${run} />`}</td><td colspan="6" class="small soft">${run.problem}</td></tr>`
