@@ -19,6 +19,8 @@ from helpers.visit import CHROMIUM, Lab, Visit, serving  # noqa: E402
 
 RUN = "/runs/~tiny-arithmetic"
 PICTURES = {
+    "scene": ("/scene?phase=update&round=3", "light", 1280, 800, ""),
+    "card": ("/play?say=1.8%3A111_2.8%3A111_3.8%3A111&round=3&step=card", "light", 1280, 690, ""),
     "groups": (f"{RUN}/groups?step=4&group=3", "light", 1280, 860, ""),
     "tokens": (f"{RUN}/tokens?step=5&sample=0&token=2", "light", 1280, 900, ""),
     "signal": (f"{RUN}/signal", "light", 1280, 860, ""),

@@ -13,6 +13,8 @@ export function CardPage({ play, onAgain }) {
   const { game, role, round } = play;
   const last = useRound(game, round);
   const next = useRound(game, round + 1);
+  // Eight answers of the shipped nano, to compare with eight of the trained one.
+  const shipped = useRound({ ...game, changes: { set: {}, say: {} } }, 1);
   const [chances, setChances] = useState(null);
   const canvas = useRef(null);
   // The answer that the card follows: the reader's, or the one with the grader's highest reward.
@@ -24,9 +26,10 @@ export function CardPage({ play, onAgain }) {
     Promise.all([1, round + 1].map((each) => likelihood(game, each, answer.ids))).then((found) => here && setChances(found.map(probability)));
     return () => (here = false);
   }, [answer]);
-  const isReady = Boolean(answer && chances && next.group);
+  const right = [shipped.counts[0], next.counts[round]];
+  const isReady = Boolean(answer && chances && next.group && shipped.group);
   useEffect(() => {
-    if (isReady) drawCard(canvas.current, cardOf(play, { last, next, chances, place }));
+    if (isReady) drawCard(canvas.current, cardOf(play, { last, chances, right, place }));
   }, [isReady]);
   if (last.error ?? next.error) return html`<${Failed} error=${last.error ?? next.error} />`;
   if (!isReady) return html`<${Loading} height="24rem" />`;
@@ -36,13 +39,13 @@ export function CardPage({ play, onAgain }) {
     <dl class="game-numbers">
       <div><dt>${role === "answer" ? "Your answer" : "Your favourite"}</dt><dd class="mono">${answer.text}</dd></div>
       <div><dt>Probability</dt><dd class="num"><span data-number="before" data-exact=${chances[0]}>${before}</span> → <b data-number="after" data-exact=${chances[1]}>${after}</b></dd></div>
-      <div><dt>Right answers of 8</dt><dd class="num">${next.counts[0]} → <b data-number="right">${next.counts[round]}</b></dd></div>
+      <div><dt>Right answers of 8</dt><dd class="num">${right[0]} → <b data-number="right">${right[1]}</b></dd></div>
     </dl>
     <${Sharing} canvas=${canvas} onAgain=${onAgain} />
   </section>`;
 }
 
-const cardOf = ({ game, role, round }, { last, next, chances, place }) => ({
+const cardOf = ({ game, role, round }, { last, chances, right, place }) => ({
   prompt: game.prompt,
   sum: sumOf(game.prompt),
   role,
@@ -51,7 +54,7 @@ const cardOf = ({ game, role, round }, { last, next, chances, place }) => ({
   advantage: last.advantages[place],
   chances: chances.map(odds),
   way: Math.sign(chances[1] - chances[0]),
-  right: [next.counts[0], next.counts[round]],
+  right,
   rows: last.group.map(({ text }, row) => ({ text, advantage: last.advantages[row], chosen: row === place })),
 });
 
