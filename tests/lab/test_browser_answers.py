@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import pytest
 
 from grpo.lab.answer import Answer
-from grpo.lab.chapters import answer
+from grpo.lab.chapters import CHAPTERS, answer, chapter
 from grpo.lab.site.questions import questions
 from helpers.chapter_questions import ASKED, NANO, asked
 from helpers.visit import Lab, open_page
@@ -34,6 +34,18 @@ COMPUTE = """async ([chunk, asked]) => {
   const names = Object.entries(ANSWERS).flatMap(([slug, keys]) => Object.keys(keys).map((key) => `${slug}/${key}`));
   return [JSON.stringify(found), names];
 }"""
+
+FIRST, SECOND = "prompt=37%2B85%2B46%3D&seed=1", "prompt=58%2B27%2B94%3D&seed=2"
+RECORDED = (
+    "why/heldout",
+    "group/baselines?step=5",
+    f"credit/tokens?{FIRST}&sample=3",
+    f"credit/tokens?{SECOND}",
+    f"credit/steps?{FIRST}",
+    "credit/presets?prompt=66%2B39%2B71%3D&seed=1",
+    "turns/game?hidden=4&seed=2&sample=5",
+)
+"""Recorded answers that the questions of this test need, besides those of the same name."""
 
 
 def chunk(urls: list[str]) -> str:
@@ -73,14 +85,19 @@ def _first(pairs: dict[str, tuple[Any, Any]], within: float) -> str:
 
 def test_answers_equal_the_servers(chromium: Any, classroom: Lab) -> None:
     cases = [*asked(times=6), *NANO]
-    keys = [f"/api/chapters/{name}" for name in ASKED]
-    needed = [url for url in questions() if url.partition("?")[0] in keys or url.endswith("baselines?step=5")]
+    names = {f"/api/chapters/{name}" for name in ASKED}
+    needed = [url for url in questions() if url.partition("?")[0] in names]
+    needed += [f"/api/chapters/{name}" for name in RECORDED]
+    assert set(needed) <= set(questions())
     visit = open_page(chromium, classroom, "/learn")
     given = [chunk(needed), [[slug, key, urlencode(settings)] for slug, key, settings in cases]]
     text, computed = visit.page.evaluate(COMPUTE, given)
     assert set(computed) == {*ASKED, *(f"{slug}/{key}" for slug, key, _ in NANO)}, (
         "every answer in JavaScript is compared"
     )
+    recorded = {url.removeprefix("/api/chapters/").partition("?")[0] for url in questions()}
+    served = {f"{slug}/{key}" for slug in CHAPTERS for key in chapter(slug).ANSWERS}
+    assert served == {*computed, *recorded} & served, "every answer is computed in the page, or recorded"
     wrong = []
     for found, (slug, key, settings) in zip(json.loads(text), cases, strict=True):
         expected = json.loads(Answer.text(answer(slug, key, settings)))

@@ -35,6 +35,11 @@ def aha(query: Query) -> dict[str, Any]:
     }
 
 
+def heldout(query: Query) -> dict[str, Any]:
+    """Every held-out answer of the run and whether it is right, by step: what a page without a server counts in."""
+    return {str(step): [list(row) for row in rows] for step, rows in _heldout().items()}
+
+
 @lru_cache(maxsize=1)
 def _probes() -> list[dict[str, Any]]:
     with shipped.opened() as run:

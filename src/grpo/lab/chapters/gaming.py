@@ -61,7 +61,8 @@ def gamed(query: Query) -> dict[str, Any]:
         name: [check(SUM, line) for line in lines] for name, check in (("gameable", close_and_brief), ("mended", exact))
     }
     advantages = {
-        name: group_advantages(torch.tensor([values]).double())[0].tolist() for name, values in rewards.items()
+        name: group_advantages(torch.tensor([values], dtype=torch.float64))[0].tolist()
+        for name, values in rewards.items()
     }
     task = Arithmetic("easy")
     return {

@@ -13,7 +13,7 @@ from grpo.config.presets import PRESETS
 from grpo.core import policy_loss, zero_signal_chance
 from grpo.lab.chapters.budget import memory
 from grpo.lab.chapters.checked import CLASSMATES, judged, scored_group, verifiable
-from grpo.lab.chapters.emergence import aha
+from grpo.lab.chapters.emergence import aha, heldout
 from grpo.lab.chapters.nano import LONGEST, nano, sampled, sum_of_three
 from grpo.lab.chapters.query import Query, number, text, whole
 from grpo.lab.chapters.update import one_update, paused_update
@@ -119,6 +119,7 @@ ANSWERS: dict[str, Callable[[Mapping[str, str]], Any]] = {
     "cards": cards,
     "update": paused_update,
     "aha": aha,
+    "heldout": heldout,
     "score": scored_group,
     "verifiable": verifiable,
     "judge": judged,

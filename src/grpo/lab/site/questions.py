@@ -20,7 +20,7 @@ LOWS = [f"{step / 20:g}" for step in range(19)]
 HIGHS = [f"{step / 20:g}" for step in range(21)]
 
 FIXED: Mapping[str, Sequence[str]] = {
-    "why": ("stages", "cards", "verifiable", "classmates", "judge"),
+    "why": ("stages", "cards", "verifiable", "classmates", "judge", "aha", "heldout", "score"),
     "group": ("sizes", "group_of_one"),
     "advantage": ("ancestors", "own"),
     "loss": (),
@@ -28,7 +28,7 @@ FIXED: Mapping[str, Sequence[str]] = {
         "accounting", "measured", "small-critics", "tree", "claims", "results", "defaults", "why-groups",
         "group-sizes", "batch", "per-token", "any-task", "no-warm-start",
     ),
-    "credit": ("rewards", "bootstrapping"),
+    "credit": ("rewards", "strategies", "bootstrapping"),
     "train": (
         "smoothness", "drifted", "clinic", "hyperparameters", "presets", "ranges", "rules", "loss_value", "penalty",
         "mean_advantage",
@@ -37,7 +37,13 @@ FIXED: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 """Asked without settings: shown as they are, or the constants of an answer in JavaScript."""
 
+PROBLEMS = ("37+85+46=", "58+27+94=", "66+39+71=")
+"""Problems of the groups whose tokens are valued by a critic; equal to `PROBLEMS` of offline/problems.js."""
+GROUPS: Grid = {"prompt": PROBLEMS, "seed": [1, 2]}
+PARIS = "The answer is Paris.\nLyon\nParis\nIt is Rome, I believe."
+
 GRIDS: Mapping[str, Sequence[tuple[str, Grid]]] = {
+    "why": (("score", {"gold": ["Paris"], "group": [PARIS]}),),
     "group": (
         ("temperatures", {"g": [8]}),
         ("observed", {"g": [2, 4, 8, 16, 32, 64]}),
@@ -62,7 +68,16 @@ GRIDS: Mapping[str, Sequence[tuple[str, Grid]]] = {
         ("diagnosis", {"patient": [patient.trial for patient in PATIENTS]}),
         ("modes", {"dropout": [f"{step / 20:g}" for step in range(11)]}),
     ),
-    "turns": (("strategies", {"guesses": range(1, 7)}),),
+    "credit": (
+        ("tokens", GROUPS),
+        ("tokens", {**GROUPS, "sample": range(8)}),
+        ("steps", GROUPS),
+        ("presets", GROUPS),
+    ),
+    "turns": (
+        ("strategies", {"guesses": range(1, 7)}),
+        ("game", {"hidden": range(15), "seed": [1, 2], "sample": range(8)}),
+    ),
 }
 
 

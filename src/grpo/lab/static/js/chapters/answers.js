@@ -3,17 +3,19 @@ import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { param } from "../lesson.js";
 import { Advantage, advantageClass, Reward, strength } from "../parts.js";
-import { setQuery } from "../route.js";
+import { isStatic, setQuery } from "../route.js";
 import { visible } from "../text.js";
 
-// The problem: a sum of three two-digit numbers, the task of `nano`. `seed` selects the random numbers.
-export function Asked({ prompt, promptName = "prompt", seedName = "seed" }) {
+// The problem: a sum of three two-digit numbers, the task of `nano`. `seed` selects the random numbers. `recorded`: the
+// problems that a page without a server has.
+export function Asked({ prompt, promptName = "prompt", seedName = "seed", recorded = null }) {
   const seed = param(seedName ?? "", 1);
   const pick = () => 10 + Math.floor(90 * Math.random());
+  const another = () => (recorded && isStatic() ? recorded[(recorded.indexOf(prompt) + 1) % recorded.length] : `${pick()}+${pick()}+${pick()}=`);
   return html`<div class="asked">
     <span class="asked-prompt">${prompt}</span>
     <span class="asked-buttons">
-      <button type="button" onClick=${() => setQuery({ [promptName]: `${pick()}+${pick()}+${pick()}=` })}>Another problem</button>
+      <button type="button" onClick=${() => setQuery({ [promptName]: another() })}>Another problem</button>
       ${seedName && html`<button type="button" onClick=${() => setQuery({ [seedName]: (seed + 1) % 10000 })}>Sample again</button>`}
     </span>
   </div>`;

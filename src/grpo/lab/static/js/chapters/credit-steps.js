@@ -4,6 +4,7 @@ import { Code, Equation, Fetched, Only, param, Play, Question, Section, Trial, u
 import { percent, signed } from "../format.js";
 import { Advantage, Reward, Segmented } from "../parts.js";
 import { setQuery } from "../route.js";
+import { PROBLEMS } from "../offline/problems.js";
 import { Asked, Tokens } from "./answers.js";
 
 export function Steps() {
@@ -18,7 +19,7 @@ export function Steps() {
   };
   return html`<${Section} id="steps" title="Outcome and process rewards" lead="An outcome reward scores the final answer, a process reward each step of the working. Flip a step’s reward and see which tokens change.">
     <${Play} label="Outcome and process rewards on one group">
-      <${Asked} prompt=${asked.prompt} promptName="step-prompt" seedName="step-seed" />
+      <${Asked} prompt=${asked.prompt} promptName="step-prompt" seedName="step-seed" recorded=${PROBLEMS} />
       <div class="play-bar"><${Segmented} label="Reward" options=${[["outcome", "outcome"], ["process", "process"]]} value=${mode} onChange=${(key) => setQuery({ mode: key === "outcome" ? undefined : key })} />
         <button type="button" disabled=${!turned} onClick=${() => setQuery({ turned: undefined })}>Reset</button></div>
       <${Fetched} state=${state} height="24rem">${(found) => html`<ol class="step-rows ${mode}" aria-label="The group">${distinct(found.completions).map(({ done, count }) => html`<li>

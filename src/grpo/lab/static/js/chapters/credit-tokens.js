@@ -5,6 +5,7 @@ import { number, percent, signed } from "../format.js";
 import { Term } from "../glossary.js";
 import { Advantage, Segmented } from "../parts.js";
 import { setQuery } from "../route.js";
+import { PROBLEMS } from "../offline/problems.js";
 import { Asked, Tokens } from "./answers.js";
 
 const VIEWS = [["grpo", "GRPO"], ["gae", "PPO’s critic"], ["true_gain", "true gain"]];
@@ -15,7 +16,7 @@ export function WhichToken() {
   const view = param("by", "grpo");
   return html`<${Section} id="tokens" title="Which token earned the reward?" lead=${html`GRPO gives every <${Term} of="token">token<//> of an answer the same <${Term} of="advantage">advantage<//>. PPO’s <${Term} of="critic">critic<//> gives each token its own. Compare both with the truth, and click a token.`}>
     <${Play} label="Credit for every token">
-      <${Asked} prompt=${asked.prompt} />
+      <${Asked} prompt=${asked.prompt} recorded=${PROBLEMS} />
       <${Fetched} state=${state} height="30rem">${(found) => html`
         <div class="picks" role="group" aria-label="Answers of the group">${found.texts.map((one, place) => html`<button type="button" class=${place === found.sample ? "picked" : ""} aria-pressed=${place === found.sample} onClick=${() => setQuery({ sample: place, token: undefined })}>${one.text} ${one.reward ? "✓" : "✗"}</button>`)}</div>
         <${Segmented} label="Credit by" options=${VIEWS} value=${view} onChange=${(key) => setQuery({ by: key === "grpo" ? undefined : key })} />

@@ -2,12 +2,14 @@
 // undefined: the answer is a recorded one.
 import { ADVANTAGE } from "./advantage.js";
 import { COSTS } from "./costs.js";
+import { CREDIT } from "./credit.js";
 import { GROUP } from "./group.js";
 import { LOSS } from "./loss.js";
 import { gap, nanoUpdate, samples, update } from "./nano.js";
 import { NOTATION } from "./notation.js";
 import { fifty, own, token } from "./own-group.js";
 import { TRAIN } from "./train.js";
+import { TURNS } from "./turns.js";
 import { WHY } from "./why.js";
 
 // As JSON has it: null instead of NaN and infinity.
@@ -22,7 +24,9 @@ export const ANSWERS = {
   group: chapter({ ...GROUP, samples }),
   advantage: chapter({ ...ADVANTAGE, nano: nanoUpdate }),
   loss: chapter({ ...LOSS, own, token, fifty }),
+  credit: chapter(CREDIT),
   costs: chapter(COSTS),
   train: chapter(TRAIN),
+  turns: chapter(TURNS),
   notation: chapter(NOTATION),
 };

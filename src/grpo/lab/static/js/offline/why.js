@@ -2,7 +2,7 @@
 import { deviation, groupAdvantages, mean, sum } from "../core/advantage.js";
 import { Generator } from "../core/random.js";
 import { zeroSignalChance } from "../core/tokens.js";
-import { number, whole } from "./query.js";
+import { number, text, whole } from "./query.js";
 import { recorded } from "./recorded.js";
 
 function scratch(params) {
@@ -45,4 +45,19 @@ async function judge(params) {
   };
 }
 
-export const WHY = { scratch, judge };
+// How many held-out answers of the recorded run contain the reader's marker.
+async function aha(params) {
+  const marker = text(params, "marker", "(", 40);
+  if (!marker) throw new Error("marker: expected at least one character; got none");
+  const base = await recorded("/api/chapters/why/aha");
+  const heldout = await recorded("/api/chapters/why/heldout");
+  const share = (rows) => (rows.length ? mean(rows.map(([, right]) => Number(right))) : null);
+  const counted = base.counted.map(({ step }) => {
+    const rows = heldout[step];
+    const [having, lacking] = [true, false].map((has) => rows.filter(([written]) => written.toLowerCase().includes(marker.toLowerCase()) === has));
+    return { step, answers: rows.length, count: having.length, share: having.length / rows.length, right: share(rows), right_with: share(having), right_without: share(lacking) };
+  });
+  return { ...base, marker, counted };
+}
+
+export const WHY = { scratch, judge, aha };
