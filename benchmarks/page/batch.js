@@ -11,7 +11,7 @@ export async function makeBatch() {
   const files = await (await fetch("/nano.json")).json();
   const bytes = Uint8Array.from(atob(files.weights), (character) => character.charCodeAt(0));
   const vocabulary = new Vocabulary(files.vocabulary, files.config.eos_token_id);
-  const student = new Student(shapeOf(files.config), vocabulary, readSafetensors(bytes));
+  const student = new Student({ shape: shapeOf(files.config), vocabulary, weights: readSafetensors(bytes) });
   const prompts = drawPrompts(8, 1, 0);
   const sampled = student.sample(prompts.map((text, i) => ({ text, id: `train/0/${i}` })), { group: 8, seed: 1, temperature: 1 });
   const groups = sampled.map((completions, i) => ({

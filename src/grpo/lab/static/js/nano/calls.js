@@ -1,4 +1,5 @@
-// What the worker answers. nano's weights live here; the page never waits for a computation.
+// What the worker answers. nano's weights live here; the page never waits for a computation. Each part of the page has
+// weights of its own, so that what one part trains does not change another.
 import { score } from "./arithmetic.js";
 import { likeliest, readGroups } from "./logprobs.js";
 import { shapeOf } from "./model.js";
@@ -6,44 +7,49 @@ import { Student } from "./student.js";
 import { Vocabulary } from "./vocabulary.js";
 import { readSafetensors } from "./weights.js";
 
-const state = { student: null, training: null };
+const shipped = {};
+const students = new Map(); // by part
 
-function open({ config, vocabulary, weights }) {
+// Takes nano's files, once.
+export function open({ config, vocabulary, weights }) {
   const bytes = Uint8Array.from(atob(weights), (character) => character.charCodeAt(0));
-  state.student = new Student(shapeOf(config), new Vocabulary(vocabulary, config.eos_token_id), readSafetensors(bytes));
+  Object.assign(shipped, { shape: shapeOf(config), vocabulary: new Vocabulary(vocabulary, config.eos_token_id), weights: readSafetensors(bytes) });
 }
 
-function sample({ prompt, group = 8, seed = 1, step = 0, temperature = 1 }) {
-  const [completions] = state.student.sample([{ text: prompt, id: `typed/${prompt}` }], { group, seed, step, temperature });
+export function answer(part, call, settings, report) {
+  if (!students.has(part)) students.set(part, new Student(shipped));
+  return CALLS[call](students.get(part), settings, report);
+}
+
+function sample(student, { prompt, group = 8, seed = 1, step = 0, temperature = 1 }) {
+  const [completions] = student.sample([{ text: prompt, id: `typed/${prompt}` }], { group, seed, step, temperature });
   return { completions };
 }
 
-function logprobs({ prompt, ids }) {
-  const { model, vocabulary } = state.student;
+function logprobs({ model, vocabulary }, { prompt, ids }) {
   return readGroups(model, [{ prompt: vocabulary.encode(prompt), completions: [ids] }]).logprobs[0];
 }
 
-function next({ prompt, ids = [], count = 5 }) {
-  const { model, vocabulary } = state.student;
+function next({ model, vocabulary }, { prompt, ids = [], count = 5 }) {
   const found = likeliest(model, [...vocabulary.encode(prompt), ...ids], count);
   return found.map(({ id, probability }) => ({ id, token: vocabulary.tokens[id], probability }));
 }
 
 // Trains step by step, from step `first` on; other calls are answered between two steps. Returns the number of steps made.
-async function train({ steps = 30, first = 0, ...settings }, report) {
-  if (state.training) throw new Error("nano is training already; stop it first");
-  const training = (state.training = { cancelled: false });
+async function train(student, { steps = 30, first = 0, ...settings }, report) {
+  if (student.training) throw new Error("nano is training already; stop it first");
+  const training = (student.training = { cancelled: false });
   try {
     for (let done = 0; done < steps; done++) {
       if (training.cancelled) return done;
       const began = performance.now();
-      const measured = state.student.trainStep(first + done, settings);
+      const measured = student.trainStep(first + done, settings);
       report(summary(first + done, measured, (performance.now() - began) / 1000));
       await new Promise((resolve) => setTimeout(resolve));
     }
     return steps;
   } finally {
-    state.training = null;
+    student.training = null;
   }
 }
 
@@ -60,22 +66,21 @@ function summary(step, { groups, advantages, loss, gradNorm }, seconds) {
   return { step, ...shares, silent, loss, gradNorm, seconds, groups: [{ prompt, completions: rows }] };
 }
 
-function cancel() {
-  if (state.training) state.training.cancelled = true;
+function cancel({ training }) {
+  if (training) training.cancelled = true;
 }
 
-export const CALLS = {
-  open,
+const CALLS = {
   sample,
   logprobs,
   next,
   train,
   cancel,
-  encode: ({ text, end = false }) => [...state.student.vocabulary.encode(text), ...(end ? [state.student.vocabulary.end] : [])],
-  decode: ({ ids }) => state.student.vocabulary.decode(ids),
-  score: ({ prompt, text }) => score(prompt, text),
-  update: (settings) => state.student.update(settings),
-  reset: () => state.student.reset(),
-  snapshot: () => state.student.snapshot(),
-  restore: ({ number }) => state.student.restore(number),
+  encode: ({ vocabulary }, { text, end = false }) => [...vocabulary.encode(text), ...(end ? [vocabulary.end] : [])],
+  decode: ({ vocabulary }, { ids }) => vocabulary.decode(ids),
+  score: (student, { prompt, text }) => score(prompt, text),
+  update: (student, settings) => student.update(settings),
+  reset: (student) => student.reset(),
+  snapshot: (student) => student.snapshot(),
+  restore: (student, { number }) => student.restore(number),
 };

@@ -1,27 +1,28 @@
-// nano in the page: one worker for all parts of a page. Every call is a promise; the worker computes.
-//   const nano = await openNano();
+// nano in the page: one worker computes for all parts of a page, and each part has weights of its own, at first the
+// shipped ones. Every call is a promise.
+//   const nano = await openNano("scene");
 //   const { completions } = await nano.sample({ prompt: "37+85+46=" });
 import { get } from "../api.js";
 import { openWorker } from "../load.js";
 
 const shared = { opening: null };
 
-export function openNano() {
-  shared.opening ??= startNano().catch((error) => {
+// `part`: the name of those who share the weights.
+export async function openNano(part = "page") {
+  shared.opening ??= start().catch((error) => {
     shared.opening = null; // so that the next part tries again
     throw error;
   });
-  return shared.opening;
+  return new Nano(await shared.opening, part);
 }
 
-// A worker of one's own, whose weights no other part of the page changes.
-export async function startNano() {
-  const nano = new Nano(await openWorker("nano/worker.js"));
-  await nano.call("open", await get("/api/nano"));
-  return nano;
+async function start() {
+  const [worker, files] = await Promise.all([openWorker("nano/worker.js"), get("/api/nano")]);
+  worker.postMessage({ open: files });
+  return new Connection(worker);
 }
 
-class Nano {
+class Connection {
   constructor(worker) {
     this.worker = worker;
     this.count = 0;
@@ -30,11 +31,11 @@ class Nano {
     worker.onerror = (event) => this.fail(event.message || "the worker did not start");
   }
 
-  call(call, settings = {}, onProgress = null) {
+  send(message, onProgress) {
     const id = ++this.count;
     return new Promise((resolve, reject) => {
       this.waiting.set(id, { resolve, reject, onProgress });
-      this.worker.postMessage({ id, call, settings });
+      this.worker.postMessage({ id, ...message });
     });
   }
 
@@ -49,6 +50,17 @@ class Nano {
   fail(reason) {
     for (const { reject } of this.waiting.values()) reject(new Error(`nano: ${reason}`));
     this.waiting.clear();
+  }
+}
+
+class Nano {
+  constructor(connection, part) {
+    this.connection = connection;
+    this.part = part;
+  }
+
+  call(call, settings = {}, onProgress = null) {
+    return this.connection.send({ part: this.part, call, settings }, onProgress);
   }
 
   // {prompt, group, seed, step, temperature} -> {completions: [{text, ids, tokens, logprobs, finished}]}

@@ -10,10 +10,11 @@ export const LONGEST = 24;
 export const TRAIN_LR = 3e-4;
 
 export class Student {
-  constructor(shape, vocabulary, shipped) {
+  constructor({ shape, vocabulary, weights }) {
     this.vocabulary = vocabulary;
-    this.reference = { shape, end: vocabulary.end, weights: shipped };
+    this.reference = { shape, end: vocabulary.end, weights };
     this.kept = [];
+    this.training = null; // {cancelled} while it is trained step by step
     this.reset();
   }
 

@@ -29,8 +29,8 @@ export function TrainHere({ steps = STEPS, seed = 1 }) {
     setError(null);
     setStatus("training");
     try {
-      const nano = await openNano();
-      if (!history.length) await nano.reset(); // other parts of the page may have trained it
+      const nano = await openNano("train-here");
+      if (!history.length) await nano.reset(); // trained before the reader left the page and came back
       if (left.current) return;
       const first = history.length;
       running.current = nano.train({ steps, first, prompts: PROMPTS, group: GROUP, seed }, (step) => setHistory((before) => [...before, step]));
@@ -44,7 +44,7 @@ export function TrainHere({ steps = STEPS, seed = 1 }) {
   }
 
   async function reset() {
-    await (await openNano()).reset();
+    await (await openNano("train-here")).reset();
     setHistory([]);
     setStatus("idle");
   }

@@ -1,19 +1,19 @@
-// Answers of the model nano, computed by a worker of its own; each computation starts from the shipped weights.
+// Answers of the model nano, with weights of their own; each computation starts from the shipped ones.
 import { groupAdvantages, mean, sum } from "../core/advantage.js";
 import { metrics, rewardStatistics } from "../core/statistics.js";
 import { number, text, whole } from "./query.js";
 
-const opened = { nano: null, last: Promise.resolve() };
+const asked = { last: Promise.resolve() };
 
 // Runs `compute(nano)` after all computations asked for earlier.
 export function withNano(compute) {
-  const turn = opened.last.then(async () => {
-    const { startNano } = await import("../nano/client.js");
-    opened.nano ??= await startNano();
-    await opened.nano.reset();
-    return compute(opened.nano);
+  const turn = asked.last.then(async () => {
+    const { openNano } = await import("../nano/client.js");
+    const nano = await openNano("answers");
+    await nano.reset();
+    return compute(nano);
   });
-  opened.last = turn.catch(() => {});
+  asked.last = turn.catch(() => {});
   return turn;
 }
 
