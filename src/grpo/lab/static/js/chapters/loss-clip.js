@@ -1,57 +1,61 @@
 // Ratio and clip: two explorers, the ratios of a recorded run, and the clip fraction.
 import { html } from "htm/preact";
 import { exact, number, percent, signed, tick } from "../format.js";
-import { Choice, Code, Equation, Fetched, Figure, Misconception, Numbers, Only, param, Play, Question, Section, Slider, Table, useAnswer, Verdict } from "../lesson.js";
+import { Term } from "../glossary.js";
+import { Choice, Code, Equation, Fetched, Figure, Misconception, Numbers, Only, param, Play, Question, Section, Slider, Table, useAnswer, useDepth, Verdict } from "../lesson.js";
 
-const signs = [["1", "A > 0: better than its group"], ["-1", "A < 0: worse than its group"]];
+const signs = [["1", "better than its group"], ["-1", "worse"]];
 const limitsOf = () => ({ low: param("low", 0.2), high: param("high", 0.2) });
 
 export function Ratio() {
   const state = useAnswer("loss", "ratio", { old: param("old", 0.3), new: param("new", 0.45), advantage: param("ra", "1"), ...limitsOf() });
   const cards = useAnswer("loss", "cards", { ...limitsOf() });
-  return html`<${Section} title="The ratio: how much has a token's probability changed?" id="ratio" lead="An answer is sampled before the first update. At the second update the policy has changed, and each token of the answer is more or less likely than when it was sampled.">
+  const exactly = useDepth() !== "intuition";
+  return html`<${Section} title="The ratio: how much has a token's probability changed?" id="ratio" lead=${html`After the first update a token is more or less likely than when it was sampled. Their quotient is the <${Term} of="ratio">ratio<//>.`}>
     <${Only} depth="math"><${Equation} tex="\\rho_{t}=\\frac{\\pi_\\theta(o_t\\mid q,o_{<t})}{\\pi_{\\text{old}}(o_t\\mid q,o_{<t})}=e^{\\log\\pi_\\theta-\\log\\pi_{\\text{old}}}" spoken="rho equals the token's probability under the policy now, divided by that under the policy before the first update" /><//>
     <${Play} label="Ratio explorer">
-      <div class="knobs"><${Slider} name="old" label="probability when it was sampled" min=${0.01} max=${0.99} step=${0.01} value=${0.3} show=${(v) => percent(v)} />
+      <div class="knobs"><${Slider} name="old" label="probability when sampled" min=${0.01} max=${0.99} step=${0.01} value=${0.3} show=${(v) => percent(v)} />
         <${Slider} name="new" label="probability now" min=${0.01} max=${0.99} step=${0.01} value=${0.45} show=${(v) => percent(v)} />
-        <${Choice} name="ra" label="advantage of its answer" options=${signs} value="1" /></div>
+        <${Choice} name="ra" label="its answer" options=${signs} value="1" /></div>
       <${Fetched} state=${state} height="19rem">${(data) => html`
-        <${Numbers} items=${[["ratio", exact(data.ratio, 4), null, "ratio"], ["clipped ratio", exact(data.clipped_ratio, 4)], ["gain", exact(data.value, 4)], ["push on its log-probability", signed(data.push, 3), data.held ? "set to 0 by the clip" : "", "ratio-push"]]} />
-        <${Figure} label="Gain and push over the token's probability now" height=${200} deps=${[JSON.stringify(data)]} legend=${[["gain", "var(--c1)"], ["push: its derivative", "var(--c3)"], ["when sampled", "var(--ink-faint)"]]}
+        <${Numbers} items=${[["ratio", exact(data.ratio, 4), null, "ratio"], exactly && ["counts as", exact(Math.abs(data.value), 4), "gain ÷ advantage", "ratio-counts"], exactly && ["gain", exact(data.value, 4), null, "ratio-gain"], ["push", signed(data.push, 3), data.held ? "stopped by the clip" : "ratio × advantage", "ratio-push"]].filter(Boolean)} />
+        <${Figure} label="Gain and push over the token's probability now" height=${200} deps=${[JSON.stringify(data), exactly]} legend=${[...(exactly ? [["gain", "var(--c1)"]] : []), ["push", "var(--c3)"]]}
           build=${(Plot) => ({
             x: { label: "probability now", tickFormat: (v) => percent(v) },
-            y: { grid: true, label: null, ticks: 5, tickFormat: tick },
+            y: { grid: true, label: exactly ? "gain and push" : "push", ticks: 5, tickFormat: tick },
             marks: [
               Plot.rectY([data.edges], { x1: (d) => d[0], x2: (d) => d[1], y1: Math.min(...data.curve.value, 0), y2: Math.max(...data.curve.value, 0), fill: "var(--c1)", fillOpacity: 0.08 }),
               Plot.ruleX([data.old], { stroke: "var(--ink-faint)", strokeDasharray: "3 3" }),
               Plot.ruleY([0], { stroke: "var(--line-strong)" }),
-              Plot.lineY(data.curve.new, { x: (d) => d, y: (_, i) => data.curve.value[i], stroke: "var(--c1)", strokeWidth: 2 }),
+              ...(exactly ? [Plot.lineY(data.curve.new, { x: (d) => d, y: (_, i) => data.curve.value[i], stroke: "var(--c1)", strokeWidth: 2 }), Plot.dot([data], { x: "new", y: "value", r: 5, fill: "var(--c1)" })] : []),
               Plot.lineY(data.curve.new, { x: (d) => d, y: (_, i) => data.curve.push[i], stroke: "var(--c3)", strokeWidth: 2 }),
-              Plot.dot([data], { x: "new", y: "value", r: 5, fill: "var(--c1)" }),
               Plot.dot([data], { x: "new", y: "push", r: 5, fill: "var(--c3)" }),
             ],
           })}
           table=${{ columns: ["probability now", "gain", "push"], rows: data.curve.new.map((p, i) => [p, data.curve.value[i], data.curve.push[i]]) }} />
-        <p class="small soft">In the shaded range the ratio lies within the clip range.</p>`}<//>
+        <p class="small soft">Shaded: the ratio is between ${exact(data.limits[0], 3)} and ${exact(data.limits[1], 3)}.</p>`}<//>
     <//>
-    <${Fetched} state=${cards} height="8rem">${(rows) => html`<div class="cards">${rows.map((card) => html`<div class="mini"><p class="mini-big num">ρ = ${exact(card.ratio, 2)}</p><p class="small">${percent(card.old)} → ${percent(card.new)}: ${card.ratio === 1 ? "unchanged" : card.ratio > 1 ? "1.5 times as likely" : "half as likely"}.</p><p class="small soft">Push with A = 1: <b class="num">${signed(card.push_up, 2)}</b>, with A = −1: <b class="num">${signed(card.push_down, 2)}</b>.</p></div>`)}</div>`}<//>
+    ${exactly && html`<${Fetched} state=${cards} height="8rem">${(rows) => html`<div class="cards">${rows.map((card) => html`<div class="mini"><p class="mini-big num">ρ = ${exact(card.ratio, 2)}</p><p class="small">${percent(card.old)} → ${percent(card.new)}: ${card.ratio === 1 ? "unchanged" : card.ratio > 1 ? "1.5 times as likely" : "half as likely"}.</p><p class="small soft">Push with A = 1: <b class="num">${signed(card.push_up, 2)}</b>, with A = −1: <b class="num">${signed(card.push_down, 2)}</b>.</p></div>`)}</div>`}<//>`}
   <//>`;
 }
 
 export function Clip() {
   const params = { ratio: param("rho", 1.5), advantage: param("ca", "1"), surrogate: param("surrogate", "clip"), cap: param("surrogate", "clip") === "weight" ? 2 : param("cap", 0), ...limitsOf() };
   const state = useAnswer("loss", "clip", params);
-  return html`<${Section} title="The clip: a limit on each batch's change" id="clip" lead="A token that has moved far enough in the direction of its advantage gets no further push in this batch. A token that moved the wrong way keeps its full push.">
+  const exactly = useDepth() !== "intuition";
+  return html`<${Section} title="The clip: a limit on each batch's change" id="clip" lead=${html`A token that has moved a fifth in its direction gets no further push from this batch: the <${Term} of="clip">clip<//>.`}>
+    <${Question} name="q-clip" ask="A token of a bad answer has become 1.5 times as likely. Does the clip stop its push?" options=${[["yes", "Yes: it moved by more than a fifth"], ["no", "No: it is still pushed down"]]}>${(picked) => html`<${Asked} picked=${picked} />`}<//>
     <${Only} depth="math"><${Equation} tex="\\ell_t=-\\min\\big(\\rho_tA,\\ \\text{clip}(\\rho_t,1-\\varepsilon,1+\\varepsilon)\\,A\\big)" spoken="the loss of a token is minus the smaller of rho times A and clipped rho times A" /><//>
     <${Play} label="Clip explorer">
-      <div class="knobs"><${Slider} name="rho" label="ratio ρ" min=${0.05} max=${2.5} step=${0.05} value=${1.5} show=${(v) => number(v, 2)} />
-        <${Choice} name="ca" label="sign of the advantage" options=${[["1", "A = +1"], ["-1", "A = −1"], ["0", "A = 0"]]} value="1" />
+      <div class="knobs"><${Slider} name="rho" label="ratio" min=${0.05} max=${2.5} step=${0.05} value=${1.5} show=${(v) => number(v, 2)} />
+        <${Choice} name="ca" label="advantage" options=${[["1", "+1"], ["-1", "−1"], ["0", "0"]]} value="1" />
+        ${exactly && html`
         <${Slider} name="low" label="clip below, ε" min=${0} max=${0.9} step=${0.05} value=${0.2} show=${(v) => number(v, 2)} />
         <${Slider} name="high" label="clip above, ε" min=${0} max=${1} step=${0.05} value=${0.2} show=${(v) => number(v, 2)} />
-        <${Choice} name="surrogate" label="surrogate" options=${[["clip", "clip"], ["plain", "no clip"], ["gate", "soft gate"], ["weight", "weight, cap 2"]]} value="clip" /></div>
+        <${Choice} name="surrogate" label="surrogate" options=${[["clip", "clip"], ["plain", "no clip"], ["gate", "soft gate"], ["weight", "weight, cap 2"]]} value="clip" />`}</div>
       <${Fetched} state=${state} height="19rem">${(data) => html`
-        <${Numbers} items=${[["push", signed(data.push, 3), data.held ? "set to 0 by the clip" : data.advantage === 0 ? "no advantage, no push" : "full push", "clip-push"], ["gain", exact(data.value, 4)], ["range", `${exact(data.limits[0], 3)} to ${exact(data.limits[1], 3)}`]]} />
-        <div class="pair"><${Curve} data=${data} name="value" title="gain" colour="var(--c1)" /><${Curve} data=${data} name="push" title="push" colour="var(--c3)" /></div>`}<//>
+        <${Numbers} items=${[["push", signed(data.push, 3), data.held ? "stopped by the clip" : data.advantage === 0 ? "no advantage, no push" : params.surrogate === "clip" ? "ratio × advantage" : null, "clip-push"], exactly && ["gain", exact(data.value, 4)], exactly && ["range", `${exact(data.limits[0], 3)} to ${exact(data.limits[1], 3)}`]].filter(Boolean)} />
+        <div class=${exactly ? "pair" : ""}>${exactly && html`<${Curve} data=${data} name="value" title="gain" colour="var(--c1)" />`}<${Curve} data=${data} name="push" title="push" colour="var(--c3)" /></div>`}<//>
     <//>
     <${Only} depth="math code"><${Regions} state=${state} /><//>
     <${Only} depth="code"><${Code} slug="loss" source="clip" title="The clip itself" /><${Code} slug="loss" source="at_ratio" title="Value and gradient at a ratio" /><//>
@@ -60,10 +64,10 @@ export function Clip() {
 
 function Curve({ data, name, title, colour }) {
   const values = data.curve[name];
-  return html`<${Figure} label=${`${title} over the ratio`} height=${190} deps=${[JSON.stringify(data), name]} legend=${[[title, colour]]}
+  return html`<${Figure} label=${`${title} over the ratio`} height=${190} deps=${[JSON.stringify(data), name]}
     build=${(Plot) => ({
       x: { label: "ratio", ticks: 5 },
-      y: { grid: true, label: null, ticks: 5, tickFormat: tick },
+      y: { grid: true, label: title, ticks: 5, tickFormat: tick },
       marks: [
         Plot.ruleX(data.limits, { stroke: "var(--ink-faint)", strokeDasharray: "3 3" }),
         Plot.ruleY([0], { stroke: "var(--line-strong)" }),
@@ -76,12 +80,12 @@ function Curve({ data, name, title, colour }) {
 
 function Regions({ state }) {
   const where = { below: "below the range", inside: "inside", above: "above the range" };
-  return html`<h3>Six regions; two are flat</h3><${Fetched} state=${state} height="14rem">${(data) => html`<${Table} label="Regions of the clip" head=${["", "example ρ", "gain", "push", ""]} rows=${data.regions.filter((row) => row.sign).map((row) => [`A ${row.sign > 0 ? "> 0" : "< 0"}, ${where[row.where]}`, row.ratio, row.value, row.push, row.held ? html`<b>flat: no gradient</b>` : row.where === "inside" ? "as without a clip" : row.sign > 0 === (row.where === "below") ? "full push back towards the range" : "as without a clip"])} foot="The minimum of two terms is used, so the clip can only lower a gain. Where the ratio moved the wrong way, the unclipped term is smaller and its gradient remains." />`}<//>`;
+  return html`<h3>Six regions; two are flat</h3><${Fetched} state=${state} height="14rem">${(data) => html`<${Table} label="Regions of the clip" head=${["", "example ρ", "gain", "push", ""]} rows=${data.regions.filter((row) => row.sign).map((row) => [`A ${row.sign > 0 ? "> 0" : "< 0"}, ${where[row.where]}`, row.ratio, row.value, row.push, row.held ? html`<b>flat: no gradient</b>` : row.where === "inside" ? "as without a clip" : row.sign > 0 === (row.where === "below") ? "pushed back towards the range" : "as without a clip"])} foot="The minimum of two terms is used, so the clip can only lower a gain. Where the ratio moved the wrong way, the unclipped term is smaller and its gradient remains." />`}<//>`;
 }
 
 export function Histogram() {
   const state = useAnswer("loss", "histogram", limitsOf());
-  return html`<${Section} title="The clip does not bound the ratio" id="overshoot" lead="The clip sets gradients to 0; it does not limit ratios. A clipped token still moves when other tokens change the shared weights.">
+  return html`<${Section} title="The clip does not bound the ratio" id="overshoot" depth="math code" lead="The clip sets gradients to 0; it does not limit ratios. A clipped token still moves when other tokens change the shared weights.">
     <${Play} label="Ratios of a recorded run">
       <${Fetched} state=${state} height="20rem">${(data) => html`
         <${Figure} label="Ratios of the recorded tokens that moved" height=${210} deps=${[JSON.stringify(data.limits)]} legend=${[["inside the range", "var(--c1)", "square"], ["outside it", "var(--below)", "square"]]}
@@ -100,7 +104,6 @@ export function Histogram() {
     <${Misconception} name="no-clipping" claim="GRPO drops PPO's clipping; that makes it simple.">
       <${PresetClipped} />
     <//>
-    <${Question} name="q-clip" ask="An answer has A = −1, and one of its tokens has become more likely: ρ = 1.5, with ε = 0.2. Does the clip set its push to 0?" options=${[["yes", "Yes: 1.5 is outside 0.8 to 1.2"], ["no", "No: it keeps its full push down"]]}>${(picked) => html`<${Asked} picked=${picked} />`}<//>
   <//>`;
 }
 
@@ -115,7 +118,7 @@ function PresetClipped() {
 
 function Asked({ picked }) {
   const state = useAnswer("loss", "clip", { ratio: 1.5, advantage: -1 });
-  return html`<${Fetched} state=${state} height="4rem">${(data) => html`<${Verdict} picked=${picked} right=${data.held ? "yes" : "no"}><p>The push is <b class="num">${signed(data.push, 2)}</b>: the full ρ·A. Minus 1.5 is smaller than minus 1.2, so the minimum selects the unclipped term. The clip stops tokens that moved far enough in the right direction, never those that moved the wrong way.</p><//>`}<//>`;
+  return html`<${Fetched} state=${state} height="4rem">${(data) => html`<${Verdict} picked=${picked} right=${data.held ? "yes" : "no"}><p>The push is <b class="num">${signed(data.push, 2)}</b>: ratio × advantage. The clip stops tokens that moved far enough in the right direction, never those that moved the wrong way.</p><${Only} depth="math code"><p class="small soft">Minus 1.5 is smaller than minus 1.2, so the minimum selects the unclipped term.</p><//><//>`}<//>`;
 }
 
 export function Fraction() {

@@ -1,8 +1,9 @@
 // Every token of a group, the reader's or a recorded one, with its loss computed step by step.
 import { html } from "htm/preact";
 import { useApi } from "../api.js";
-import { exact, number, percent } from "../format.js";
-import { Code, Fetched, Numbers, Only, param, Play, Section, Slider, TextField, useAnswer } from "../lesson.js";
+import { exact, number, percent, signed } from "../format.js";
+import { Term } from "../glossary.js";
+import { Code, Fetched, Numbers, Only, param, Play, Section, Slider, TextField, useAnswer, useDepth } from "../lesson.js";
 import { Advantage, Empty, Reward, Segmented } from "../parts.js";
 import { address, Link, setQuery } from "../route.js";
 import { Untrusted } from "../text.js";
@@ -12,11 +13,12 @@ const TEXTS = "102\n(12;10)102\n92\n101";
 const RECORDING = "/api/runs/~tiny-arithmetic";
 const OFFERED = ["push", "ratio", "clip", "kl", "probability"];
 
-export const ownParams = () => ({ prompt: param("prompt", "12+34+56="), texts: param("texts", TEXTS), updates: param("updates", 4), lr: param("lr", 0.0003), low: param("own_low", 0.2), beta: param("own_beta", 0.04) });
+// Intuition shows the first update, where a push is the advantage shared out over the answer's tokens.
+export const ownParams = () => ({ prompt: param("prompt", "12+34+56="), texts: param("texts", TEXTS), updates: useDepth() === "intuition" ? 1 : param("updates", 4), lr: param("lr", 0.0003), low: param("own_low", 0.2), beta: param("own_beta", 0.04) });
 
 export function Tokens() {
   const own = param("from", "own") === "own";
-  return html`<${Section} title="Every token gets a push" id="tokens" lead="An advantage belongs to a whole answer; the loss is a sum over its tokens. Write some answers, let a model take a few updates on them, and open any token.">
+  return html`<${Section} title="Every token gets a push" id="tokens" lead=${html`An <${Term} of="advantage">advantage<//> belongs to a whole answer and is shared out over its <${Term} of="token">tokens<//>. Write some answers and choose any token.`}>
     <${Play} label="Token inspector">
       <${Segmented} label="Answers" value=${own ? "own" : "recorded"} onChange=${(key) => setQuery({ from: key === "own" ? undefined : key, sample: undefined, token: undefined })} options=${[["own", "Yours"], ["recorded", "From a recorded run"]]} />
       ${own ? html`<${OwnGroup} />` : html`<${RecordedGroup} />`}
@@ -29,14 +31,15 @@ export function Tokens() {
 function OwnGroup() {
   const params = ownParams();
   const state = useAnswer("loss", "own", params);
-  return html`<div class="knobs tops"><${TextField} name="prompt" label="A sum of three two-digit numbers" value="12+34+56=" most=${48} /><${TextField} name="texts" label="The group: one answer per line" value=${TEXTS} rows=${4} most=${400} /></div>
-    <div class="knobs"><${Slider} name="updates" label="updates on this batch" min=${1} max=${8} step=${1} value=${4} />
+  const exactly = useDepth() !== "intuition";
+  return html`<div class="knobs tops"><${TextField} name="prompt" label="A sum of three numbers" value="12+34+56=" most=${48} /><${TextField} name="texts" label="One answer per line" value=${TEXTS} rows=${4} most=${400} /></div>
+    ${exactly && html`<div class="knobs"><${Slider} name="updates" label="updates on this batch" min=${1} max=${8} step=${1} value=${4} />
       <${Slider} name="lr" label="learning rate" min=${0} max=${0.003} step=${0.0001} value=${0.0003} show=${(v) => exact(v, 2)} />
       <${Slider} name="own_low" label="clip range ε" min=${0} max=${0.9} step=${0.05} value=${0.2} />
       <${Slider} name="own_beta" label="β" min=${0} max=${0.5} step=${0.01} value=${0.04} /></div>
-    <p class="small soft">The model is <code>nano</code>, with 100,000 parameters. Its vocabulary is digits and <code>+*=(),;</code>. An answer may include its working: <code>(12;10)102</code>.</p>
+    <p class="small soft">The model is <code>nano</code>, with 100,000 parameters. Its vocabulary is digits and <code>+*=(),;</code>. An answer may include its working: <code>(12;10)102</code>.</p>`}
     <${Fetched} state=${state} height="24rem">${(data) => html`<${Rows} rows=${data.rows} url=${(sample, token) => address("/api/chapters/loss/token", { ...params, sample, token })} silent=${!data.signal} />
-      <${Numbers} items=${[["sum of all shares", exact(data.sum_of_shares, 5), null, "sum_of_shares"], ["the trainer's loss", exact(data.trainer_loss, 5), "of the last update", "trainer_loss"], ["updates taken", data.updates.length]]} />`}<//>`;
+      ${exactly && html`<${Numbers} items=${[["sum of all shares", exact(data.sum_of_shares, 5), null, "sum_of_shares"], ["the trainer's loss", exact(data.trainer_loss, 5), "of the last update", "trainer_loss"], ["updates taken", data.updates.length]]} />`}`}<//>`;
 }
 
 function RecordedGroup() {
@@ -57,7 +60,8 @@ function RecordedGroup() {
 
 function Rows({ rows, url, silent = false }) {
   const offered = OFFERED.filter((key) => rows.some((row) => row.values[key]));
-  const lens = offered.includes(param("lens", "push")) ? param("lens", "push") : "push";
+  const exactly = useDepth() !== "intuition";
+  const lens = exactly && offered.includes(param("lens", "push")) ? param("lens", "push") : "push";
   const sample = param("sample", rows[0].sample);
   const token = param("token", 2);
   const shown = rows.filter((row) => row.values[lens]);
@@ -65,11 +69,11 @@ function Rows({ rows, url, silent = false }) {
   const open = rows.find((row) => row.sample === sample);
   const chosen = open && token >= 0 && token < open.pieces.length;
   return html`<div class="own-lens">
-    <${Segmented} label="Colour by" value=${lens} onChange=${(key) => setQuery({ lens: key === "push" ? undefined : key })} options=${offered.map((key) => [key, LENSES[key][0]])} />
-    <p class="small soft">${LENSES[lens][1]}</p>
+    ${exactly && html`<${Segmented} label="Colour by" value=${lens} onChange=${(key) => setQuery({ lens: key === "push" ? undefined : key })} options=${offered.map((key) => [key, LENSES[key][0]])} />
+    <p class="small soft">${LENSES[lens][1]}</p>`}
     <ol class="lens-rows">${rows.map((row) => html`<li key=${row.sample} class="lens-row ${chosen && row.sample === sample ? "chosen" : ""}"><span class="own-marks"><${Reward} value=${row.reward} /> <${Advantage} value=${row.advantage} /></span>${row.values[lens] ? html`<${TokenText} row=${row} lens=${lens} most=${most} chosen=${chosen && row.sample === sample ? token : null} />` : html`<span class="faint">not trained on</span>`}</li>`)}</ol>
     ${silent ? html`<p class="warn">All rewards are equal, so every advantage is 0 and no update is taken.</p>` : html`<${Scale} lens=${lens} most=${most} />`}
-    ${chosen && open.updated ? html`<${Worked} url=${url(sample, token)} />` : html`<${Empty} title="Choose a token">Its loss is computed here step by step, with the numbers of this update. Arrow keys move between tokens.<//>`}
+    ${!exactly ? chosen && !silent && html`<${Numbers} items=${[["push on the chosen token", signed(open.values.push?.[token], 3), open.values.push?.[token] > 0 ? "becomes more likely" : "becomes less likely", "chosen-push"], ["tokens that share the advantage", open.pieces.length]]} />` : chosen && open.updated ? html`<${Worked} url=${url(sample, token)} />` : html`<${Empty} title="Choose a token">Its loss is computed here step by step, with the numbers of this update. Arrow keys move between tokens.<//>`}
   </div>`;
 }
 

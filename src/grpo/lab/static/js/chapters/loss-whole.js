@@ -2,7 +2,8 @@
 import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { exact, number, signed, tick } from "../format.js";
-import { Analogy, Choice, Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Question, Section, Slider, Table, Tex, Trial, useAnswer, Verdict } from "../lesson.js";
+import { Analogy, Choice, Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Question, Section, Slider, Table, Tex, Trial, useAnswer, useDepth, Verdict } from "../lesson.js";
+import { Term } from "../glossary.js";
 import { Link } from "../route.js";
 import { ownParams, UpdateTable } from "./loss-tokens.js";
 
@@ -17,12 +18,11 @@ const TERMS = [
 ];
 
 export function Whole() {
-  return html`<${Section} title="The loss, term by term" id="whole">
+  return html`<${Section} title="Three clauses" depth="intuition"><${Analogy} title="A musician records several takes">
+      <p><b>The advantage</b> selects: play more like the takes above today's average. <b>The clip</b> limits one rehearsal: a bar that changed by a fifth is left alone. <b>The reference</b> keeps the style: every difference from it costs.</p><//><//>
+  <${Section} title="The loss, term by term" id="whole" depth="math code">
     <${Equation} tex="\\mathcal L=\\frac1G\\sum_{i=1}^{G}\\frac1{|o_i|}\\sum_{t=1}^{|o_i|}\\Big[-\\min\\big(\\rho_{i,t}A_i,\\ \\text{clip}(\\rho_{i,t},1-\\varepsilon,1+\\varepsilon)A_i\\big)+\\beta\\,k_3(o_{i,t})\\Big]" spoken="the loss is the mean over the group of the mean over tokens of minus the smaller of rho A and clipped rho A, plus beta times k three" />
     <ul class="terms">${TERMS.map(([tex, name, what, to]) => html`<li><${Link} to=${to}><span class="term-tex"><${Tex}>${tex}<//></span><span><b>${name}</b><span class="small soft">${what}</span></span><//></li>`)}</ul>
-    <${Only} depth="intuition"><${Analogy} title="A contract with three clauses">
-      <p>A musician records several takes. <b>The advantage</b> selects takes: play more like those above today's average, less like those below. <b>The clip</b> limits one rehearsal: once a bar has changed by a fifth, it is left alone until the next recording. <b>The KL penalty</b> keeps the musician's sound: every difference from the original style has a cost.</p>
-      <p class="small soft">Where the analogy fails: the clip limits the gradient, not the change. Tokens without a gradient still change.</p><//><//>
     <${Only} depth="math"><p>PPO's objective is the same without the group: its advantage comes from a critic, one per token, and its KL is usually subtracted from the reward. Papers maximise an objective and code minimises a loss; the two differ only in sign.</p>
       <${Equation} tex="J_{\\text{PPO}}=\\mathbb E\\Big[\\min\\big(\\rho_t\\hat A_t,\\ \\text{clip}(\\rho_t,1-\\varepsilon,1+\\varepsilon)\\hat A_t\\big)\\Big]" spoken="PPO's objective: the expectation of the smaller of rho A and clipped rho A, with an advantage for each token" /><//>
   <//>`;
@@ -31,11 +31,12 @@ export function Whole() {
 export function Averages() {
   const params = { short: param("short", 4), long: param("long", 16) };
   const state = useAnswer("loss", "aggregation", params);
-  const names = { sequence: ["mean over each answer, then over the group", "grpo, gspo, sapo"], token: ["mean over all tokens", "dapo, cispo, ppo"], constant: ["sum divided by a constant", "dr_grpo, rloo, opo"] };
-  return html`<${Section} title="Averaging over tokens" id="averages" lead="A short right answer and a long wrong one, with advantages +1 and −1. The denominator of the sum over tokens decides how hard each token is pushed.">
+  const exactly = useDepth() !== "intuition";
+  const names = { sequence: ["each answer the same", "grpo, gspo, sapo"], token: ["each token the same", "dapo, cispo, ppo"], constant: ["sum divided by a constant", "dr_grpo, rloo, opo"] };
+  return html`<${Section} title="Averaging over tokens" id="averages" lead="A right and a wrong answer with advantages +1 and −1. How hard is each token pushed?">
     <${Play} label="Averages">
-      <div class="knobs"><${Slider} name="short" label="tokens of the right answer" min=${1} max=${40} step=${1} value=${4} /><${Slider} name="long" label="tokens of the wrong answer" min=${1} max=${40} step=${1} value=${16} /></div>
-      <${Fetched} state=${state} height="14rem">${(data) => html`<${Table} label="Pushes by kind of average" head=${["average", "a token of the right answer", "a token of the wrong answer", "sum per answer"]} rows=${data.rows.map((row) => [html`${names[row.aggregate][0]} <span class="soft small">${names[row.aggregate][1]}</span>`, html`<span class="num" data-number=${`push-${row.aggregate}`}>${signed(row.per_token[0], 4)}</span>`, html`<span class="num">${signed(row.per_token[1], 4)}</span>`, html`<span class="num">${row.per_completion.map((p) => signed(p, 2)).join(" and ")}</span>`])} foot="With a mean over each answer, each token of a long wrong answer is pushed down less, so wrong answers can become longer. The other two averages give every token the same weight." />`}<//>
+      <div class="knobs"><${Slider} name="short" label="tokens, right answer" min=${1} max=${40} step=${1} value=${4} /><${Slider} name="long" label="tokens, wrong answer" min=${1} max=${40} step=${1} value=${16} /></div>
+      <${Fetched} state=${state} height="14rem">${(data) => html`<${Table} label="Pushes by kind of average" head=${["average", "push per token, right", "wrong", exactly && "sum per answer"].filter(Boolean)} rows=${data.rows.map((row) => [html`${names[row.aggregate][0]} ${exactly ? html`<span class="soft small">${names[row.aggregate][1]}</span>` : row.aggregate === "sequence" && html`<span class="soft small">the default</span>`}`, html`<span class="num" data-number=${`push-${row.aggregate}`}>${signed(row.per_token[0], 4)}</span>`, html`<span class="num">${signed(row.per_token[1], 4)}</span>`, exactly && html`<span class="num">${row.per_completion.map((p) => signed(p, 2)).join(" and ")}</span>`].filter(Boolean))} foot=${exactly ? "With a mean over each answer, each token of a long wrong answer is pushed down less, so wrong answers can become longer. The other two averages give every token the same weight." : "By default every answer counts the same, so few tokens get more push each. Make the wrong answer short."} />`}<//>
     <//>
     <${Only} depth="math code">
       <${Only} depth="math"><p>One reward per answer gives one advantage per answer. “Per token” then means that this number multiplies each token's log-probability:</p>
@@ -53,23 +54,24 @@ function Identity() {
 export function Updates() {
   const own = useAnswer("loss", "own", { ...ownParams(), updates: 8 });
   const recorded = useApi("/api/runs/~tiny-arithmetic/series?names=loss,reward_mean&points=80");
-  return html`<${Section} title="A loss of zero still trains" id="updates" lead="With one update per batch, the usual setting, the ratio is 1 for every token: nothing is clipped, and the advantages of a group sum to 0. So the value of the loss is always 0.">
-    <${Question} name="q-zero" ask="A group has two right and two wrong answers. Before the first update, what is the value of the policy loss, and how large is its gradient?" options=${[["both", "Both are 0"], ["loss", "The loss is 0, the gradient is not"], ["neither", "Neither is 0"]]}>${(picked) => html`<${FirstUpdate} picked=${picked} own=${own} />`}<//>
-    <${Play} label="Eight updates on your group"><p class="small soft">Your group from above, with eight updates.</p><${Fetched} state=${own} height="16rem">${(data) => (data.signal ? html`<${UpdateTable} updates=${data.updates} />` : html`<p class="warn">All rewards of your group are equal: no update is taken.</p>`)}<//><//>
-    <${Only} depth="intuition math"><${Fetched} state=${recorded} height="14rem">${(data) => html`<h3>Loss and reward over a whole run</h3><div class="pair"><${Scalar} series=${data.series.loss} title="loss" /><${Scalar} series=${data.series.reward_mean} title="mean reward" /></div><p class="small soft">The recorded run that ships with the lab. The loss curve does not show the rise of the reward.</p>`}<//><//>
-    <h3>One update or several?</h3>
+  return html`<${Section} title="A loss of zero still trains" id="updates" lead=${html`Elsewhere, a falling <${Term} of="loss">loss<//> shows progress. Here?`}>
+    <${Question} name="q-zero" ask="Two right and two wrong answers. Before the first update: how large are the loss and its gradient?" options=${[["both", "Both are 0"], ["loss", "The loss is 0, the gradient is not"], ["neither", "Neither is 0"]]}>${(picked) => html`<${FirstUpdate} picked=${picked} own=${own} />`}<//>
+    <${Only} depth="math code"><p>With one update per batch, the usual setting, the ratio is 1 for every token: nothing is clipped, and the advantages of a group sum to 0.</p><${Play} label="Eight updates on your group"><p class="small soft">Your group from above, with eight updates.</p><${Fetched} state=${own} height="16rem">${(data) => (data.signal ? html`<${UpdateTable} updates=${data.updates} />` : html`<p class="warn">All rewards of your group are equal: no update is taken.</p>`)}<//><//>
+    <//>
+    <${Only} depth="math"><${Fetched} state=${recorded} height="14rem">${(data) => html`<h3>Loss and reward over a whole run</h3><div class="pair"><${Scalar} series=${data.series.loss} title="loss" /><${Scalar} series=${data.series.reward_mean} title="mean reward" /></div><p class="small soft">The recorded run that ships with the lab. The loss curve does not show the rise of the reward.</p>`}<//><//>
+    <${Only} depth="math code"><h3>One update or several?</h3>
     <p>Sampling is the expensive part, so it is tempting to take several updates per batch. Then ratios leave 1 and the clip takes effect. With <code>nano</code> and three seeds each, the recorded runs with eight updates rise sooner, but end lower and vary more. The largest ratios show that the clip does not bound them.</p>
-    <${Trial} name="one-or-eight-updates" />
+    <${Trial} name="one-or-eight-updates" /><//>
   <//>`;
 }
 
 function FirstUpdate({ picked, own }) {
-  return html`<${Fetched} state=${own} height="4rem">${(data) => (data.signal ? html`<${Verdict} picked=${picked} right="loss"><p>On your group above: loss <b class="num" data-number="first-loss">${exact(data.updates[0].loss, 3)}</b>, gradient norm <b class="num" data-number="first-norm">${number(data.updates[0].grad_norm, 3)}</b>. A loss curve at zero does not mean that a run is stuck or finished.</p><//>` : html`<p class="warn">All rewards of your group are equal; write one right and one wrong answer.</p>`)}<//>`;
+  return html`<${Fetched} state=${own} height="4rem">${(data) => (data.signal ? html`<${Verdict} picked=${picked} right="loss"><p>The group's pushes up and down cancel in the loss, not in the model. On your group above: loss <b class="num" data-number="first-loss">${exact(data.updates[0].loss, 3)}</b>, gradient norm <b class="num" data-number="first-norm">${number(data.updates[0].grad_norm, 3)}</b>. A loss curve at zero does not mean that a run is stuck or finished.</p><//>` : html`<p class="warn">All rewards of your group are equal; write one right and one wrong answer.</p>`)}<//>`;
 }
 
 function Scalar({ series, title }) {
   const points = series.step.map((step, i) => ({ x: step, y: series.mean[i] }));
-  return html`<${Figure} label=${`${title} over the steps of the recorded run`} height=${160} deps=${[title]} legend=${[[title, "var(--c1)"]]} build=${(Plot) => ({ x: { label: "step", ticks: 5 }, y: { grid: true, label: null, ticks: 4, tickFormat: tick }, marks: [Plot.ruleY([0], { stroke: "var(--line-strong)" }), Plot.lineY(points, { x: "x", y: "y", stroke: "var(--c1)", strokeWidth: 1.8 })] })} table=${{ columns: ["step", title], rows: points.map((point) => [point.x, point.y]) }} />`;
+  return html`<${Figure} label=${`${title} over the steps of the recorded run`} height=${160} deps=${[title]} build=${(Plot) => ({ x: { label: "step", ticks: 5 }, y: { grid: true, label: title, ticks: 4, tickFormat: tick }, marks: [Plot.ruleY([0], { stroke: "var(--line-strong)" }), Plot.lineY(points, { x: "x", y: "y", stroke: "var(--c1)", strokeWidth: 1.8 })] })} table=${{ columns: ["step", title], rows: points.map((point) => [point.x, point.y]) }} />`;
 }
 
 export function Reference() {

@@ -8,5 +8,5 @@ import { Averages, LossCode, Reference, Updates, Whole } from "./loss-whole.js";
 
 export function Chapter() {
   useStyle("css/chapter-loss.css");
-  return html`<div class="chapter-loss"><${Tokens} /><${Whole} /><${Ratio} /><${Clip} /><${Histogram} /><${Fraction} /><${Updates} /><${Penalty} /><${Bars} /><${Drift} /><${Averages} /><${Levels} /><${Reference} /><${LossCode} /></div>`;
+  return html`<div class="chapter-loss"><${Tokens} /><${Averages} /><${Whole} /><${Ratio} /><${Clip} /><${Histogram} /><${Fraction} /><${Penalty} /><${Bars} /><${Drift} /><${Updates} /><${Levels} /><${Reference} /><${LossCode} /></div>`;
 }

@@ -5,6 +5,7 @@ import { number, percent, signed } from "../format.js";
 import { Term } from "../glossary.js";
 import { Fetched, Figure, Numbers, param, Question, Slider, useAnswer, Verdict } from "../lesson.js";
 import { Link, setQuery } from "../route.js";
+import { TrainHere } from "../nano/train-here.js";
 import { Rows } from "./rows.js";
 
 const mean = (found) => found.measured.reward_mean;
@@ -57,8 +58,13 @@ export const SCREENS = [
   },
   {
     title: "Can you say it?",
-    words: () => html`Two questions, then you know how GRPO works.`,
+    words: () => html`Two questions about what you saw.`,
     Demo: Check,
+  },
+  {
+    title: "Now train it",
+    words: () => html`The same update on eight sums a step, for real, in this page. Watch the right answers.`,
+    Demo: () => html`<${TrainHere} /><p class="story-onward"><${Link} to="/play">Play the group<//><${Link} to="/learn/why">Chapter 1<//></p>`,
   },
 ];
 
@@ -104,6 +110,5 @@ function Leash() {
 
 function Check() {
   return html`<${Question} name="what" ask="What is an answer's advantage?" options=${[["reward", "Its reward"], ["group", "How far its reward is above or below its group's average"], ["length", "How long it is"]]}>${(picked) => html`<${Verdict} picked=${picked} right="group"><p>Compared with its group, in units of the group's typical distance.</p><//>`}<//>
-    <${Question} name="short" ask="Why is a short wrong answer pushed hardest?" options=${[["more", "Short answers have larger advantages"], ["share", "Few tokens share its advantage"], ["wrong", "Wrong answers count double"]]}>${(picked) => html`<${Verdict} picked=${picked} right="share"><p>Every answer counts the same. Few tokens, more push for each.</p><//>`}<//>
-    <p class="story-onward"><${Link} to="/play">Play the group<//> <${Link} to="/learn/why">Chapter 1<//> <code>grpo train</code></p>`;
+    <${Question} name="short" ask="Why is a short wrong answer pushed hardest?" options=${[["more", "Short answers have larger advantages"], ["share", "Few tokens share its advantage"], ["wrong", "Wrong answers count double"]]}>${(picked) => html`<${Verdict} picked=${picked} right="share"><p>Every answer counts the same. Few tokens, more push for each.</p><//>`}<//>`;
 }
