@@ -12,6 +12,18 @@ export const extent = (values) => values.reduce(([low, high], value) => [Math.mi
 
 // No half steps: a tick between two whole numbers names nothing that was recorded.
 export function wholeTicks(options, points, width) {
+  return wholeY(wholeX(options, points, width), points);
+}
+
+function wholeY(options, points) {
+  const y = options.y ?? {};
+  const [low, high] = y.domain ?? extent(numbers(points, "y"));
+  const counts = points.length > 1 && points.every((point) => point.kind !== "cell" && point.kind !== "row" && Number.isInteger(point.y));
+  if (!counts || Array.isArray(y.ticks) || y.axis === null || y.type === "log" || high - low > 8 || high - low < 1) return options;
+  return { ...options, y: { ...y, ticks: window.d3.range(Math.floor(low), Math.ceil(high) + 1) } };
+}
+
+function wholeX(options, points, width) {
   const x = options.x ?? {};
   if (Array.isArray(x.ticks) || x.axis === null || (x.type ?? "linear") !== "linear") return options;
   const found = numbers(points);
@@ -25,21 +37,22 @@ export function wholeTicks(options, points, width) {
 // Only where every value is above 0 and lengths from 0 mean nothing: lines and dots.
 export function canBeLog(options, points) {
   const drawn = points.filter((point) => point.kind === "line" || point.kind === "dot");
-  return drawn.length > 1 && (options.y?.type ?? "linear") === "linear" && !options.fx && points.every(({ kind }) => ["line", "dot", "area"].includes(kind)) && drawn.every((point) => point.y > 0);
+  return drawn.length > 1 && (options.y?.type ?? "linear") === "linear" && !options.fx && points.every(({ kind }) => ["line", "dot", "area"].includes(kind)) && drawn.every((point) => point.y > 0) && drawn.some((point) => point.y !== drawn[0].y);
 }
 
 export function withLog(Plot, options, points, marks) {
   const domain = extent(points.filter((point) => point.kind !== "area").map((point) => point.y));
   const { zero, ...y } = options.y ?? {};
   const fits = (mark) => !(mark instanceof Plot.RuleY) && !(mark instanceof Plot.Area && points.some((point) => point.kind === "area" && point.low <= 0));
-  return [{ ...options, y: { ...y, type: "log", domain, clamp: true, ticks: logTicks(domain), tickFormat: y.tickFormat ?? tick } }, marks.filter(fits)];
+  return [{ ...options, y: { ...y, type: "log", domain, nice: false, clamp: true, ticks: logTicks(domain), tickFormat: y.tickFormat ?? tick } }, marks.filter(fits)];
 }
 
-// Powers of ten; within two of them also their doubles and halves.
+// Powers of ten; within two of them also their doubles and halves; between fewer of those, evenly spaced.
 function logTicks([low, high]) {
   const powers = window.d3.range(Math.floor(Math.log10(low)), Math.ceil(Math.log10(high)) + 1);
   const shares = high / low >= 100 ? [1] : [1, 2, 5];
-  return powers.flatMap((power) => shares.map((share) => Number(`${share}e${power}`))).filter((value) => value >= low && value <= high);
+  const ticks = powers.flatMap((power) => shares.map((share) => Number(`${share}e${power}`))).filter((value) => value >= low && value <= high);
+  return ticks.length > 1 ? ticks : window.d3.ticks(low, high, 4);
 }
 
 // The y axis follows the points in sight, unless the caller gave it limits.

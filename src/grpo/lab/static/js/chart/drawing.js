@@ -6,8 +6,9 @@ import { SMOOTHED, smoothMarks } from "./smooth.js";
 
 export function drawChart(Plot, box, { build, width, height, legend, table, zoom, log, smooth }) {
   const built = build(Plot, width);
-  // A title that the caller left out is the only column of numbers.
-  const name = built.y?.label ?? (built.y?.axis !== null && table?.columns.length === 2 ? table.columns[1] : null);
+  // A title that the caller left out is the name of the only series.
+  const alone = legend?.length === 1 ? legend[0][0] : table?.columns.length === 2 ? table.columns[1] : null;
+  const name = built.y?.label ?? (built.y?.axis === null || built.y?.type === "band" ? null : alone);
   let options = { ...built, y: { ...built.y, label: name } };
   let marks = flatMarks(built.marks);
   const points = pointsOf(Plot, marks, legend);
@@ -27,7 +28,8 @@ export function drawChart(Plot, box, { build, width, height, legend, table, zoom
   all.marginRight = Math.max(all.marginRight, room);
   let svg = plotted(Plot, box, all);
   const [left, right] = overflow(svg, width);
-  if (left || right) svg = plotted(Plot, box, { ...all, marginLeft: all.marginLeft + left, marginRight: all.marginRight + right });
+  const y = ticksInside(svg, options.y);
+  if (left || right || y !== options.y) svg = plotted(Plot, box, { ...all, y, marginLeft: all.marginLeft + left, marginRight: all.marginRight + right });
   const edge = width - all.marginRight - right;
   const labelled = room > 0 && drawLabels(svg, legend, points, { height: height - all.marginTop - all.marginBottom, right: edge, last: zoom?.[1] });
   const x = svg.scale("x");
@@ -46,6 +48,14 @@ function plotted(Plot, box, options) {
   svg.setAttribute("aria-hidden", "true");
   box.replaceChildren(svg);
   return svg;
+}
+
+// A tick that the caller named, beyond the axis, would be drawn over its title.
+function ticksInside(svg, y) {
+  const { domain } = svg.scale("y") ?? {};
+  if (!Array.isArray(y.ticks) || typeof domain?.[0] !== "number") return y;
+  const inside = y.ticks.filter((tick) => tick >= domain[0] && tick <= domain.at(-1));
+  return inside.length < y.ticks.length ? { ...y, ticks: inside } : y;
 }
 
 // Pixels that texts reach beyond the chart, left and right.
