@@ -6,6 +6,7 @@ Requests go to the ASGI app as uvicorn passes them on: bytes that no HTTP librar
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import random
 import re
@@ -82,7 +83,10 @@ async def send(app: Any, request: HttpRequest) -> HttpAnswer:
     if not sent:
         return HttpAnswer(500, {}, b"", error)
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in sent[0]["headers"]}
-    return HttpAnswer(sent[0]["status"], headers, b"".join(part.get("body", b"") for part in sent[1:]), error)
+    body = b"".join(part.get("body", b"") for part in sent[1:])
+    if headers.get("content-encoding") == "gzip" and body:
+        body = gzip.decompress(body)
+    return HttpAnswer(sent[0]["status"], headers, body, error)
 
 
 def send_all(app: Any, requests: Iterable[HttpRequest]) -> list[tuple[HttpRequest, HttpAnswer]]:

@@ -23,6 +23,8 @@ grpo: train language models with Group Relative Policy Optimization, and see why
   grpo compare --algorithms A,B --seeds N   several algorithms and seeds, and which differences are significant
   grpo export RUN FOLDER       write the trained model as a Hugging Face folder
   grpo lab                     inspect runs in the browser, live, down to the token
+  grpo lab build FOLDER        write the lab as a static site
+  grpo lab export RUN FILE     write one run as one HTML file, to send to somebody
 
 MODEL is tiny, nano, calculator or guess (embedded), smollm2 (fetched once), the name of a run, a Hugging Face folder or
 id, or a GGUF file.

@@ -93,6 +93,8 @@ def lens(run: Run, step: int, group: int, sample: int) -> dict[str, Any]:
     return {
         "settings": traced.settings,
         "updates": _updates(run),
+        "kl_in": run.config.get("loss", {}).get("kl_in", "loss"),
+        "left_out": left_out(run.config.get("loss", {})),
         "rows": [_row(run, Traced(row, run.config.get("loss", {}))) for row in rows],
     }
 
@@ -107,6 +109,12 @@ def _row(run: Run, traced: Traced) -> dict[str, Any]:
         "observed": read,
         "updated": traced.updated,
         "denominator": traced.row["denominator"],
+        "logprobs": {
+            "updated": traced.logp_L.tolist(),
+            "old": traced.old_L.tolist(),
+            "sampler": traced.sampler_L.tolist(),
+            "reference": None if traced.ref_L is None else traced.ref_L.tolist(),
+        },
         "values": {
             "push": terms.push.tolist() if traced.updated else None,
             "advantage": traced.advantages_L.tolist(),

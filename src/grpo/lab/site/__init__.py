@@ -1,1 +1,1 @@
-"""The lab without a server: a static site, and single files of runs."""
+"""The lab without a server: a static site (`grpo lab build`) and one run as one file (`grpo lab export`)."""

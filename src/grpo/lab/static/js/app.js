@@ -1,7 +1,7 @@
 // The app: header, and the page for the current address.
 import { render } from "preact";
 import { html } from "htm/preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import { useApi } from "./api.js";
 import { chapterOf } from "./chapters.js";
 import { Play } from "./game/play.js";
@@ -11,6 +11,7 @@ import { Loading } from "./parts.js";
 import { isStatic, Link, route, staticFile } from "./route.js";
 import { Scene } from "./scene/scene.js";
 import { Story } from "./story.js";
+import { ThemeButton } from "./theme-button.js";
 import { Compare } from "./views/compare.js";
 import { Metrics } from "./views/metrics.js";
 import { RunPage } from "./views/run.js";
@@ -25,18 +26,6 @@ const PLACES = [
   ["/compare", "Compare"],
   ["/metrics", "Metrics"],
 ];
-
-function ThemeButton() {
-  const dark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-  const [isDark, setDark] = useState(dark());
-  function turn() {
-    const theme = isDark ? "light" : "dark";
-    document.documentElement.dataset.theme = theme;
-    localStorage.setItem("theme", theme);
-    setDark(!isDark);
-  }
-  return html`<button type="button" class="quiet" onClick=${turn} aria-label=${isDark ? "Light theme" : "Dark theme"}>${isDark ? "☀" : "☾"}</button>`;
-}
 
 // The page at "/": the runs of a user who has some, or the scene; "" until that is known.
 function useHome(path) {

@@ -104,7 +104,7 @@ export function Reward({ value, top = 1 }) {
 
 // Choice of a step: previous, next, a slider, and the arrow keys anywhere on the page.
 export function StepBar({ step, last, following, marks = [], label = "Step" }) {
-  const show = (to) => setQuery({ step: Math.max(0, Math.min(last, to)), group: undefined, sample: undefined, token: undefined });
+  const show = (to) => setQuery({ step: present(Math.max(0, Math.min(last, to)), step), group: undefined, sample: undefined, token: undefined });
   useEffect(() => {
     const press = (event) => {
       if (event.target.closest?.("input, textarea, select, [role=listbox], [data-arrows]") || event.metaKey || event.ctrlKey || event.altKey) return;
@@ -122,6 +122,12 @@ export function StepBar({ step, last, following, marks = [], label = "Step" }) {
     <button type="button" onClick=${() => show(step + 1)} disabled=${step >= last} aria-label="Next step">→</button>
     ${following && html`<span class="following small">following the newest</span>`}
   </div>`;
+}
+
+// The step itself, or, in an export without it, the next one in the direction of the move.
+function present(to, from) {
+  const kept = window.grpoExport?.steps;
+  return kept ? ((to > from ? kept.find((step) => step >= to) : kept.findLast((step) => step <= to)) ?? from) : to;
 }
 
 // A list of any length that renders only the visible rows.

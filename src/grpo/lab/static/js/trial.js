@@ -65,13 +65,13 @@ export function Trial({ name, arms, seeds, steps, metrics, charts = true, note, 
   const fits = outcome && same(outcome.trial, asked);
   return html`<div class="trial" data-trial=${name} data-status=${state?.status ?? (recorded ? "recorded" : "none")}>
     <div class="trial-bar">
-      ${running ? html`<button type="button" onClick=${() => cancel()}>Cancel</button>` : html`<button type="button" class="primary" onClick=${() => start(asked)}>${recorded || state ? "Train again on this machine" : "Train on this machine"}</button>`}
-      <p class="small soft" role="status">${words(state, recorded, live)}${note && !running ? html` ${note}` : null}</p>
+      ${isStatic() ? null : running ? html`<button type="button" onClick=${() => cancel()}>Cancel</button>` : html`<button type="button" class="primary" onClick=${() => start(asked)}>${recorded || state ? "Train again on this machine" : "Train on this machine"}</button>`}
+      <p class="small soft" role="status">${words(state, recorded, live)}${note && !running && !isStatic() ? html` ${note}` : null}</p>
     </div>
     ${running && html`<progress max=${state.total} value=${state.done} aria-label="Steps trained"></progress>`}
     ${state?.error && html`<${Failed} error=${new Error(state.error)} />`}
     ${refused && html`<div class="refused" role="alert"><p>${refused.message}.</p>${refused.running && html`<button type="button" onClick=${() => cancel(refused.running.id)}>Cancel the running trial</button>`}</div>`}
-    ${outcome && !fits && html`<p class="small warn">${live ? "The results below were trained with other settings than those now chosen." : "The results below are the recorded trial with its own settings; train to see yours."}</p>`}
+    ${outcome && !fits && html`<p class="small warn">${live ? "The results below were trained with other settings than those now chosen." : isStatic() ? "The results below are the recorded trial with its own settings; yours can be trained with `grpo lab` on your machine." : "The results below are the recorded trial with its own settings; train to see yours."}</p>`}
     ${outcome && charts && html`<${Outcome} outcome=${outcome} name=${name ?? "trial"} />`}
     ${outcome && children && children(outcome, { live, fits })}
   </div>`;
@@ -81,7 +81,7 @@ function words(state, recorded, live) {
   if (state?.status === "running") return state.done ? `Training on this machine: ${state.done} of ${state.total} steps.` : "Starting the trainer…";
   if (state?.status === "cancelled") return live ? "Cancelled; the results so far are kept." : "Cancelled.";
   if (state?.status === "finished") return "Trained on this machine.";
-  if (recorded) return `Recorded run (torch ${recorded.versions.torch}); training took ${seconds(recorded.seconds)}.`;
+  if (recorded) return `Recorded run (torch ${recorded.versions.torch}); training took ${seconds(recorded.seconds)}.${isStatic() ? " To train it again, start `grpo lab` on your machine." : ""}`;
   return "Nothing recorded yet.";
 }
 

@@ -1,4 +1,5 @@
-// Recorded answers, written by `grpo lab build` and `grpo lab export`: chunks of {key: answer}, gzip in base64.
+// Recorded answers, written by `grpo lab build` and `grpo lab export`. A chunk is gzip in base64, of
+// {keys: {key: place}, answers: [answer]}.
 // `grpoIndex` maps the start of a path to the chunk that has all its answers; a script puts a chunk into `grpoChunks`.
 import { loadScript } from "../load.js";
 import { staticFile } from "../route.js";
@@ -29,7 +30,8 @@ export async function recorded(url) {
     const name = window.grpoIndex?.[start];
     if (name === undefined) continue;
     if (!opened.has(name)) opened.set(name, unpack(name));
-    return (await opened.get(name))[keyOf(url)];
+    const { keys, answers } = await opened.get(name);
+    return answers[keys[keyOf(url)]];
   }
   return undefined;
 }

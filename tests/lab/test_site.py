@@ -1,0 +1,90 @@
+"""The linker of modules, recorded answers, and refusals of `grpo lab build` and `grpo lab export`."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo.cli.main import main
+from grpo.errors import GrpoError
+from grpo.lab.site.link import Linker
+from grpo.lab.site.page import app_script, inline_script, linker
+from grpo.lab.site.record import Chunk
+
+
+def linked(folder: Path, **modules: str) -> str:
+    (folder / "vendor").mkdir()
+    for name, text in modules.items():
+        (folder / f"{'vendor/' * (name == 'lib')}{name}.js").write_text(text)
+    return Linker(folder, {"lib": "vendor/lib.js"}).link("main.js")
+
+
+def test_statements_of_modules_become_those_of_functions(tmp_path: Path) -> None:
+    text = linked(
+        tmp_path,
+        main='import { one as first, two } from "./a.js";\nimport add from "lib";\nconst c = () => import("./c.js");\n',
+        a='export const one = 1;\nexport async function two() {}\nexport { three as four } from "./c.js";\n',
+        lib="var n=1;export default function(s){return n+s}",
+        c="const three = 3;\nexport { three };\n",
+    )
+    assert 'const { one: first, two: two } = $load("a.js");' in text
+    assert 'const add = $load("vendor/lib.js").default;' in text
+    assert 'const c = () => $import("./c.js");' in text
+    assert '"four": () => $load("c.js").three' in text
+    assert "const $default = function(s){return n+s}" in text
+    assert text.count("$modules[") == 1 + 4
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("const a = 1;\nexport let b = a;\n", "main.js, line 2: the linker does not understand this statement"),
+        ('import "./a.js"\nimport x, { y } from "./a.js";\n', "main.js, line 2"),
+        ("const file = import.meta.url;\n", "main.js: the linker does not understand 'import.meta'"),
+        ("const found = await ask();\n", "'const found = await'"),
+        ("import(place);\n", "'import('"),
+        ('import { x } from "elsewhere";\n', "main.js imports 'elsewhere', which the import map"),
+        ('import { x } from "./b.js";\n', "in a circle: main.js -> b.js -> main.js"),
+        ('import { x } from "./missing.js";\n', "no module missing.js"),
+    ],
+)
+def test_what_the_linker_does_not_understand_is_refused_with_its_place(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(GrpoError) as refusal:
+        linked(tmp_path, main=text, a="", b='import { y } from "./main.js";\n')
+    assert problem in str(refusal.value)
+
+
+def test_every_module_of_the_lab_can_be_linked() -> None:
+    app, run = app_script(), linker().link("js/exported.js")
+    assert '$modules["js/chapters/loss.js"]' in app
+    assert '$modules["js/views/tokens.js"]' in run
+    assert '$modules["js/chapters/loss.js"]' not in run
+
+
+def test_a_script_inside_a_page_cannot_end_it() -> None:
+    assert inline_script('a = "</script><!-- </SCRIPT>"') == 'a = "<\\/script><\\!-- <\\/SCRIPT>"'
+
+
+def test_a_chunk_keeps_equal_answers_once() -> None:
+    chunk = Chunk()
+    for key in ("/a", "/b"):
+        chunk.add(key, {"x": [1 / 3, "</script>\u2028"]})
+    kept = json.loads(gzip.decompress(base64.b64decode(chunk.packed())))
+    assert kept == {"keys": {"/a": 0, "/b": 0}, "answers": [{"x": [0.33333333, "</script>\u2028"]}]}
+
+
+def test_files_of_others_are_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    assert main(["lab", "build", str(tmp_path)]) == 2
+    assert "has other files (mine.txt); name a new or empty folder" in capsys.readouterr().err
+    assert main(["lab", "export", "~tiny-arithmetic", str(tmp_path / "mine.txt")]) == 2
+    assert "exists and is not an export" in capsys.readouterr().err
+    assert main(["lab", "export", "~tiny-arithmetic", str(tmp_path / "no/run.html")]) == 2
+    assert "make it first" in capsys.readouterr().err
+    assert main(["lab", "export", "nobody", str(tmp_path / "run.html"), "--runs", str(tmp_path)]) == 2
+    assert "no run 'nobody' here" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
