@@ -2,7 +2,7 @@
 // and the reader's changes of the rounds before it; nothing else is kept, so an address reproduces it.
 import { groupAdvantages, mean } from "../core/advantage.js";
 import { policyLoss } from "../core/loss.js";
-import { openNano } from "../nano/client.js";
+import { startNano } from "../nano/client.js";
 
 export const GROUP = 8;
 export const END = "<end>";
@@ -10,11 +10,11 @@ export const LOSS = { beta: 0, aggregate: "sequence" };
 const started = new Map(); // settings and changes before a round -> snapshot of the weights
 const groups = new Map(); // the same with the answers written in the round -> its group
 
-// One at a time: others on this page use the same worker, and its weights change between these calls.
-let queue = Promise.resolve();
+// A worker of its own, since nobody else may change its weights; one computation at a time, since each moves them.
+const own = { nano: null, last: Promise.resolve() };
 function exclusive(work) {
-  const done = queue.then(async () => work(await openNano()));
-  queue = done.catch(() => {});
+  const done = own.last.then(async () => work((own.nano ??= await startNano())));
+  own.last = done.catch(() => {});
   return done;
 }
 
