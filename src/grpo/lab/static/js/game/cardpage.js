@@ -37,7 +37,7 @@ export function CardPage({ play, onAgain }) {
   return html`<section class="game-card" aria-label="Card">
     <canvas ref=${canvas} width=${CARD.width} height=${CARD.height} role="img" aria-label=${`${game.prompt} ${answer.text}: ${before} before, ${after} after`}></canvas>
     <dl class="game-numbers">
-      <div><dt>${role === "answer" ? "Your answer" : "Your favourite"}</dt><dd class="mono">${answer.text}</dd></div>
+      <div><dt>${role === "answer" ? "Your answer" : last.advantages.some(Boolean) ? "Your favourite" : "First answer"}</dt><dd class="mono">${answer.text}</dd></div>
       <div><dt>Probability</dt><dd class="num"><span data-number="before" data-exact=${chances[0]}>${before}</span> → <b data-number="after" data-exact=${chances[1]}>${after}</b></dd></div>
       <div><dt>Right answers of 8</dt><dd class="num">${right[0]} → <b data-number="right">${right[1]}</b></dd></div>
     </dl>

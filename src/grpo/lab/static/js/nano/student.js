@@ -45,11 +45,13 @@ export class Student {
     return { ...done, text: this.vocabulary.decode(ids), tokens: done.ids.map((id) => this.vocabulary.tokens[id]) };
   }
 
-  // One optimizer step. `groups`: [{prompt, completions: [{ids, reward}]}], prompts as text.
+  // One optimizer step. `groups`: [{prompt, completions: [{ids, reward}]}], prompts as text. As in the trainer, none is made
+  // where neither a reward nor a KL or entropy term gives a gradient.
   update({ groups, lr = 1e-4, ...settings }) {
     const encoded = groups.map(({ prompt, completions }) => ({ prompt: this.vocabulary.encode(prompt), completions }));
     const { gradient, ...measured } = gradientOf(this.model, this.reference, encoded, { longest: LONGEST, ...settings });
-    return { ...measured, gradNorm: this.optimizer.descend(this.model.weights.flat, gradient.flat, lr) };
+    const contributes = settings.beta !== 0 || settings.entropyWeight || measured.advantages.flat().some(Boolean);
+    return { ...measured, gradNorm: contributes ? this.optimizer.descend(this.model.weights.flat, gradient.flat, lr) : 0 };
   }
 
   // One step of training: draws prompts, samples, scores, updates. The noise is keyed as the trainer's.

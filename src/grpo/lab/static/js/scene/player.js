@@ -63,9 +63,9 @@ export function usePlayer(query) {
   return { ...position, playing, end, show, play, restart, step: (by) => show(moved(position, by)), setPosition, stop: () => setPlaying(false) };
 }
 
-// Moves a playing scene on. `ready`: the phase is computed; `over`: an update would change nothing.
-export function useClock({ round, phase, playing, end, setPosition, stop }, { ready, over }) {
-  const atEnd = phase === PHASES.length - 1 && (round >= end || over);
+// Moves a playing scene on, once its phase is computed.
+export function useClock({ round, phase, playing, end, setPosition, stop }, ready) {
+  const atEnd = phase === PHASES.length - 1 && round >= end;
   useEffect(() => {
     if (!playing || !ready) return;
     const timer = setTimeout(() => (atEnd ? stop() : setPosition(moved({ round, phase }, 1))), 1000 * secondsOf({ round, phase }));

@@ -24,8 +24,8 @@ export function Scene({ query }) {
   usePlayerKeys(player);
   const state = useRound(game, round);
   const ready = Boolean(state.group && (phase < UPDATE || state.settled));
-  const over = Boolean(state.advantages?.every((value) => value === 0));
-  useClock(player, { ready, over });
+  const isSilent = Boolean(state.advantages?.every((value) => value === 0));
+  useClock(player, ready);
   const change = (kind, row, value) => player.show({ round, phase: Math.max(phase, SCORE) }, asQuery(changed(game.changes, kind, round, row, value)));
   const another = () => player.restart({ prompt: randomPrompt(), seed: undefined, set: undefined, say: undefined });
   return html`<main class="scene-page" id="main">
@@ -37,7 +37,7 @@ export function Scene({ query }) {
         <${Share} counts=${state.counts.slice(0, phase < SCORE ? round - 1 : round)} size=${GROUP} rounds=${Math.max(3, round)} />
       </div>
       ${state.error ? html`<${Failed} error=${state.error} />` : html`<${Rows} state=${state} phase=${phase} round=${round} change=${change} />`}
-      <${Controls} player=${player} game=${game} over=${over} onAnother=${another} />
+      <${Controls} player=${player} game=${game} isSilent=${isSilent} onAnother=${another} />
     </section>
     <${Onward} />
   </main>`;
@@ -69,10 +69,10 @@ function Rows({ state, phase, round, change }) {
   )}</ol></div>`;
 }
 
-function Controls({ player, game, over, onAnother }) {
+function Controls({ player, game, isSilent, onAnother }) {
   const { round, phase, playing, play, step } = player;
   return html`<div class="scene-controls">
-    <p class="scene-round">Round <b class="num" data-number="round">${round}</b>${over && phase >= COMPARE && html`<span class="scene-no-signal">No signal</span>`}</p>
+    <p class="scene-round">Round <b class="num" data-number="round">${round}</b>${isSilent && phase >= COMPARE && html`<span class="scene-no-signal">No signal</span>`}</p>
     <div class="scene-buttons">
       <button type="button" aria-label="Back" disabled=${round === 1 && phase === 0} onClick=${() => step(-1)}>←</button>
       <button type="button" class="scene-play" aria-label=${playing ? "Pause" : "Play"} onClick=${play}><span class=${playing ? "scene-pause-sign" : "scene-play-sign"}></span></button>
