@@ -308,7 +308,7 @@ def run_grpo(work: Work, log: StepLog) -> None:
             loss=Loss(aggregate="token", **kl),
             optimizer=Optimizer(warmup_steps=0, adam_beta2=0.999),
             evaluation=Evaluation(every=work.every, problems=work.heldout or 1, probes=0),
-            episodes=Episodes(tools=work.tools, max_turns=MAX_TURNS),
+            episodes=Episodes(tools=work.tools, max_turns=MAX_TURNS) if work.tools else Episodes(),
             system=System(
                 runs=runs,
                 device=work.device,

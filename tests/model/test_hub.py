@@ -90,6 +90,7 @@ def test_a_gguf_file_becomes_the_same_model(model_file: Path, nano: Any, cache: 
         assert torch.equal(weight, nano.state_dict()[name].bfloat16()), name
     policy = load_policy(str(model_file))
     assert policy.tokenizer.encode("ABA") == [18, 1]
+    assert policy.end_tokens == {0} == {policy.tokenizer.eos_token_id}
     assert [entry.name for entry in cache.iterdir()] == [folder.name], "nothing unfinished is left"
 
 

