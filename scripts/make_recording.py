@@ -53,6 +53,7 @@ def pack(source: Path, target: Path) -> None:
     db.execute("UPDATE meta SET value = json_set(value, '$.system.runs', 'runs') WHERE key = 'config'")
     db.execute("UPDATE meta SET value = json_array('grpo', 'train') WHERE key = 'command'")
     db.execute("UPDATE meta SET value = 'null' WHERE key = 'git'")
+    db.execute("UPDATE meta SET value = json_set(value, '$.hosts[0]', 'localhost') WHERE key = 'world'")
     db.commit()
     db.execute("VACUUM INTO ?", (str(target),))
     db.close()

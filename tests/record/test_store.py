@@ -194,16 +194,34 @@ def test_correct_is_recorded_apart_from_the_reward(run: Run) -> None:
         assert [done["correct"] for done in found[0]["completions"]] == [True, False, None]
 
 
-def test_a_record_from_before_correct_is_read_and_not_continued() -> None:
+def age(run: Run, version: int, *dropped: str) -> None:
+    """Closes the run and takes from its record the tables and columns that came after a version."""
+    run.close()
+    db = sqlite3.connect(run.path / "run.db")
+    for table in ("completions", "eval_completions"):
+        for column in dropped:
+            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    for column in ("observed", "observed_after"):
+        db.execute(f"ALTER TABLE token_arrays DROP COLUMN {column}")
+    for table in ("prompts", "turns", "eval_turns"):
+        db.execute(f"DROP TABLE {table}")
+    db.execute(f"PRAGMA user_version = {version}")
+    db.commit()
+    db.close()
+
+
+def test_a_record_from_before_correct_is_read_and_not_continued(tmp_path: Path, run: Run) -> None:
     """There the full reward stood for a right answer."""
-    folder = Path(grpo.__file__).parent / "lab" / "recordings"
-    with Run.open(folder, "tiny-arithmetic", readonly=True) as run:
-        completions = [done for group in run.groups(3) for done in group["completions"]]
-        assert {(done["reward"], done["correct"]) for done in completions} == {(1.0, True), (0.0, False)}
-        samples = [sample for probe in run.probes() for sample in probe["samples"]]
-        assert {(sample["reward"], sample["correct"]) for sample in samples} == {(1.0, True), (0.0, False)}
+    [group] = make_groups(groups=1)
+    completions = tuple(replace(group.completions[0], reward=reward, correct=None) for reward in (1.0, 0.5, None))
+    run.record(0, [replace(group, completions=completions)], {}, {})
+    age(run, 2, "correct", "extra")
+    with Run.open(tmp_path, run.name, readonly=True) as older:
+        [found] = older.groups(0)
+        assert [done["correct"] for done in found["completions"]] == [True, False, None]
+        assert [row["observed"] for row in older.token_arrays(0)] == [None] * 3
     with pytest.raises(GrpoError, match=r"an older grpo made .*: it can be read, not resumed; start a new run"):
-        Run.open(folder, "tiny-arithmetic")
+        Run.open(tmp_path, run.name)
 
 
 def test_extra_columns_are_recorded_by_completion(run: Run) -> None:
@@ -223,15 +241,7 @@ def test_extra_columns_are_recorded_by_completion(run: Run) -> None:
 def test_a_record_from_before_extra_and_prompts_is_read_and_not_continued(tmp_path: Path, run: Run) -> None:
     [group] = make_groups(groups=1)
     run.record(0, [group], {}, {})
-    run.close()
-    db = sqlite3.connect(run.path / "run.db")
-    for table in ("completions", "eval_completions"):
-        db.execute(f"ALTER TABLE {table} DROP COLUMN extra")
-    for table in ("prompts", "turns", "eval_turns"):
-        db.execute(f"DROP TABLE {table}")
-    db.execute("PRAGMA user_version = 3")
-    db.commit()
-    db.close()
+    age(run, 3, "extra")
     with Run.open(tmp_path, run.name, readonly=True) as older:
         [found] = older.groups(0)
         assert [done["extra"] for done in found["completions"]] == [{}] * len(group.completions)
