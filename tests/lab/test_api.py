@@ -234,6 +234,46 @@ def test_search_finds_every_match_once_over_its_pages(client: TestClient, record
     assert [step for step, *_ in found] == sorted((step for step, *_ in found), reverse=True)
 
 
+def test_search_by_pattern_in_the_order_of_a_value(client: TestClient, recording: Run) -> None:
+    """Wrong answers without working, of 4 or 5 tokens, in the first ten steps, the longest first."""
+    asked = {"text": r"^\d+$", "regex": "1", "order": "-length", "length_min": "4", "length_max": "5", "step_max": "9"}
+    found, begin = [], {}
+    while True:
+        page = ask(client, "/completions", filters="wrong", **asked, **begin)
+        found += page["rows"]
+        if page["next"] is None:
+            break
+        begin = {"begin": page["next"]}
+    rows = recording.select("SELECT text, length FROM completions WHERE NOT correct AND step < 10 AND length IN (4, 5)")
+    expected = [row["length"] for row in rows if row["text"].isdecimal()]
+    assert len(expected) > 60, "more than one page"
+    assert [row["length"] for row in found] == sorted(expected, reverse=True)
+    places = {(row["step"], row["group_index"], row["sample_index"]) for row in found}
+    assert len(places) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ({"text": "(4", "regex": "1"}, "text: not a regular expression: missing ) at position 2"),
+        ({"text": "(x+x+)+y", "regex": "1"}, "text: this regular expression takes too long"),
+        ({"text": "4" * 201}, "text: at most 200 characters; got 201"),
+        ({"order": "prettiest"}, "order: expected one of newest, oldest, reward, -reward, "),
+        ({"reward_min": "high"}, "reward_min: expected a number; got 'high'"),
+        ({"step_max": "nan"}, "step_max: expected a number; got 'nan'"),
+    ],
+)
+def test_search_refuses_nonsense(
+    tmp_path: Path, client: TestClient, monkeypatch: pytest.MonkeyPatch, query: dict[str, str], told: str
+) -> None:
+    monkeypatch.setattr("grpo.lab.search.PATTERN_SECONDS", 0.1)
+    make_run(tmp_path, "mine", steps=1, evals=(), texts=lambda *place: "x" * 5000)
+    answer = client.get("/api/runs/mine/completions", params=query)
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(told)
+    assert "\n" not in answer.json()["error"]
+
+
 def test_search_is_no_sql(client: TestClient) -> None:
     assert ask(client, "/completions", text="' OR 1=1 --")["rows"] == []
     assert len(ask(client, "/completions", filters="1=1); DROP TABLE steps; --")["rows"]) > 0

@@ -195,7 +195,7 @@ def test_a_prompt_is_shown_as_the_model_read_it(visit: Visit) -> None:
     visit.go("/runs/seed-1/groups?step=1")
     assert page.locator(".rendered").count() == 1
     visit.go(f"{EXAMPLE}/groups?step=5")
-    assert page.locator(".rendered").count() == 0, "a record from before prompts"
+    assert page.locator(".rendered").count() == 1
     assert visit.complaints == []
 
 
@@ -353,7 +353,9 @@ def test_keyboard_alone_gets_from_the_list_to_a_token(visit: Visit) -> None:
     assert page.locator(".worked-card h2").inner_text().startswith("Token 3 of ")
     page.locator("h1").click()
     page.keyboard.press("ArrowRight")
-    assert "step=5" in page.url, "in the token view, arrows outside the tokens change nothing"
+    page.wait_for_url("**step=6")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_url("**step=5")
 
 
 def test_any_view_can_be_linked(visit: Visit) -> None:

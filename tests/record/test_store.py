@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import grpo
 from grpo.cli.terminal.report import result
 from grpo.config.schema import check_run_name
 from grpo.errors import DiskFullError, GrpoError

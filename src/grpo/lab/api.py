@@ -114,9 +114,7 @@ def _difficulty(run: Run, request: Request) -> dict[str, Any]:
 
 def _completions(run: Run, request: Request) -> dict[str, Any]:
     wanted = request.query_params
-    begin = _whole(request, "begin", 0) if "begin" in wanted else None
-    filters = tuple(name for name in wanted.get("filters", "").split(",") if name)
-    return search(run, Query(wanted.get("text", "")[:200], filters, wanted.get("order") != "oldest", begin))
+    return search(run, Query.parse(wanted, _whole(request, "begin", 0) if "begin" in wanted else None))
 
 
 def _timeline(run: Run, request: Request) -> dict[str, Any]:

@@ -1,24 +1,32 @@
-"""Search of a run's completions by text, reward, advantage and finish reason, one page per request."""
+"""Search of a run's completions by text or pattern, reward, advantage, length and step, one page per request."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
 
+import regex
+
+from grpo.errors import GrpoError, one_line
 from grpo.record.store import Run
 
 PAGE = 60
 STEPS_AT_ONCE = 50
+ROWS_AT_ONCE = 400
 CHARACTERS = 200
-"""Shown of each turn of an episode."""
+"""Shown of each turn of an episode; also the most that may be searched for."""
 TURNS = (
     "FROM turns WHERE (turns.step, turns.group_index, turns.sample_index) = "
     "(completions.step, completions.group_index, completions.sample_index)"
 )
 SECONDS = 1.0
 """Time limit of one request; the next request continues."""
+PATTERN_SECONDS = 1.5
+"""Time limit of a regular expression in one request; it is given up then."""
 
 FILTERS = {
     "right": "correct",
@@ -29,56 +37,171 @@ FILTERS = {
     "below": "advantage < 0",
     "level": "advantage = 0",
 }
+RANGES = ("step", "reward", "length", "advantage")
+"""Columns with a smallest and a largest value: `reward_min`, `reward_max`, …"""
+ORDERS = {"newest": "step DESC", "oldest": "step"} | {
+    name: f"{column} {way} NULLS LAST"
+    for column in ("reward", "length", "advantage")
+    for name, way in ((column, "ASC"), (f"-{column}", "DESC"))
+}
+"""Order of the results; a minus sign: the highest first."""
 
 
 @dataclass(frozen=True)
 class Query:
     text: str = ""
+    pattern: bool = False
+    """Whether the text is a regular expression."""
     filters: tuple[str, ...] = ()
-    newest_first: bool = True
+    order: str = "newest"
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """By name: reward_min, step_max, …"""
     begin: int | None = None
-    """The step at which to continue, in the order of the search."""
+    """Where to continue: the step, or the number of results so far where they are sorted by a value."""
+
+    @classmethod
+    def parse(cls, wanted: Mapping[str, str], begin: int | None) -> Self:
+        text, order = wanted.get("text", ""), wanted.get("order", "newest")
+        if len(text) > CHARACTERS:
+            raise GrpoError(f"text: at most {CHARACTERS} characters; got {len(text)}")
+        if order not in ORDERS:
+            raise GrpoError(f"order: expected one of {', '.join(ORDERS)}; got {one_line(order, 40)!r}")
+        filters = tuple(name for name in wanted.get("filters", "").split(",") if name in FILTERS)
+        names = [f"{column}_{end}" for column in RANGES for end in ("min", "max")]
+        limits = {name: _number(name, wanted[name]) for name in names if wanted.get(name)}
+        return cls(text, wanted.get("regex") == "1", filters, order, limits, begin)
+
+    def conditions(self) -> tuple[list[str], list[Any]]:
+        """SQL conditions with their parameters; a pattern is not among them."""
+        found = [FILTERS[name] for name in self.filters]
+        values: list[Any] = []
+        for name, limit in self.limits.items():
+            column, _, end = name.rpartition("_")
+            found.append(f"{column} {'>=' if end == 'min' else '<='} ?")
+            values.append(limit)
+        if self.text and not self.pattern:
+            found.append(
+                "(instr(lower(text), lower(?)) OR instr(lower(prompt), lower(?)) OR "
+                f"EXISTS (SELECT 1 {TURNS} AND instr(lower(turns.text), lower(?))))"
+            )
+            values += [self.text] * 3
+        return found, values
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise GrpoError(f"{name}: expected a number; got {one_line(text, 40)!r}")
+    return value
+
+
+class Pattern:
+    """A regular expression with a time limit for all texts it is tried on; case does not matter."""
+
+    def __init__(self, text: str):
+        try:
+            self.compiled = regex.compile(text, regex.IGNORECASE)
+        except regex.error as problem:
+            raise GrpoError(f"text: not a regular expression: {problem}") from problem
+        self.end = time.monotonic() + PATTERN_SECONDS
+
+    def matches(self, text: str) -> bool:
+        try:
+            # Other threads of the server continue meanwhile.
+            left = max(1e-3, self.end - time.monotonic())
+            return self.compiled.search(text, timeout=left, concurrent=True) is not None
+        except TimeoutError:
+            raise GrpoError(
+                "text: this regular expression takes too long; avoid a repeat inside a repeat, such as (a+)+"
+            ) from None
 
 
 def search(run: Run, query: Query) -> dict[str, Any]:
-    """Searches whole steps until a page is full; `next` is the first step of the next page, None at the end."""
-    last = run.last_step()
-    if last is None:
-        return {"rows": [], "next": None, "searched": [None, None]}
-    conditions = ["step BETWEEN ? AND ?", *(FILTERS[name] for name in query.filters if name in FILTERS)]
-    if query.text:
-        conditions.append(
-            "(instr(lower(text), lower(?)) OR instr(lower(prompt), lower(?)) OR "
-            f"EXISTS (SELECT 1 {TURNS} AND instr(lower(turns.text), lower(?))))"
-        )
-    order = "DESC" if query.newest_first else "ASC"
-    statement = (
-        "SELECT step, group_index, sample_index, prompt, answer, text, length, finish, reward, correct, advantage, "
-        f"(SELECT json_group_array(json_array(who, substr(said, 1, {CHARACTERS}))) FROM "
-        f"(SELECT who, turns.text AS said {TURNS} ORDER BY turn)) AS turns "
-        f"FROM completions JOIN groups USING (step, group_index) WHERE {' AND '.join(conditions)} "
-        f"ORDER BY step {order}, group_index, sample_index"
-    )
+    """One page of results; `next` is where the next page begins, None at the end."""
+    pages = _by_step if query.order in ("newest", "oldest") else _by_value
     begun = time.monotonic()
+    matches = _matcher(query)
     rows: list[dict[str, Any]] = []
-    at = (last if query.newest_first else 0) if query.begin is None else query.begin
-    first = at
+    at = query.begin
+    for found, continues in pages(run, query):
+        rows += [row for row in map(_decoded, found) if matches(row)]
+        at = continues
+        if at is None or len(rows) >= PAGE or time.monotonic() - begun > SECONDS:
+            break
+    else:
+        at = None
+    return {"rows": [_shown(row) for row in rows], "next": at}
+
+
+def _matcher(query: Query) -> Callable[[Mapping[str, Any]], bool]:
+    if not query.text or not query.pattern:
+        return lambda row: True
+    pattern = Pattern(query.text)
+    return lambda row: any(map(pattern.matches, (row["text"], row["prompt"], *(text for _, text in row["turns"]))))
+
+
+Rows = list[dict[str, Any]]
+
+
+def _by_step(run: Run, query: Query) -> Iterator[tuple[Rows, int | None]]:
+    """Rows of some whole steps, and the step after them; None after the last."""
+    recorded, newest = run.last_step(), query.order == "newest"
+    if recorded is None:
+        return
+    first = max(0, math.ceil(query.limits.get("step_min", 0)))
+    last = min(recorded, math.floor(query.limits.get("step_max", recorded)))
+    at = (last if newest else first) if query.begin is None else query.begin
     # One step at a time while there are hits, more steps where there are none.
     width = 1
-    while 0 <= at <= last and len(rows) < PAGE and time.monotonic() - begun < SECONDS:
-        low, high = (max(0, at - width + 1), at) if query.newest_first else (at, min(last, at + width - 1))
-        found = run.select(statement, low, high, *([query.text] * 3 if query.text else []))
-        rows += found
-        at = low - 1 if query.newest_first else high + 1
-        width = width if found else min(2 * width, STEPS_AT_ONCE)
-    shown = [
-        {
-            **row,
-            "text": row["text"][:600],
-            "prompt": row["prompt"][:300],
-            "right": bool(row["correct"]),
-            "turns": [{"who": who, "text": text} for who, text in json.loads(row["turns"])],
-        }
-        for row in rows
-    ]
-    return {"rows": shown, "next": at if 0 <= at <= last else None, "searched": [first, at]}
+    while first <= at <= last:
+        low, high = (max(first, at - width + 1), at) if newest else (at, min(last, at + width - 1))
+        found = _select(run, query, "step BETWEEN ? AND ?", low, high)
+        at = low - 1 if newest else high + 1
+        width = 1 if found else min(2 * width, STEPS_AT_ONCE)
+        yield found, at if first <= at <= last else None
+
+
+def _by_value(run: Run, query: Query) -> Iterator[tuple[Rows, int | None]]:
+    """Rows sorted by a value, and how many were read up to them; None after the last."""
+    at = query.begin or 0
+    count = ROWS_AT_ONCE if query.pattern else PAGE
+    while True:
+        found = _select(run, query, "true", limit=f"LIMIT {count} OFFSET {at}")
+        at += len(found)
+        yield found, at if len(found) == count else None
+        if len(found) < count:
+            return
+
+
+def _select(run: Run, query: Query, where: str, *parameters: Any, limit: str = "") -> Rows:
+    conditions, values = query.conditions()
+    order = f"ORDER BY {ORDERS[query.order]}, step DESC, group_index, sample_index"
+    # A pattern is tried on whole turns.
+    said = "turns.text" if query.pattern else f"substr(turns.text, 1, {CHARACTERS})"
+    # Only keys are sorted: texts of a whole run are too many.
+    table = f"completions{' JOIN groups USING (step, group_index)' if query.text else ''}"
+    statement = (
+        "SELECT step, group_index, sample_index, prompt, answer, text, length, finish, reward, correct, advantage, "
+        f"(SELECT json_group_array(json_array(who, said)) FROM (SELECT who, {said} AS said {TURNS} ORDER BY turn)) "
+        f"AS turns FROM (SELECT step, group_index, sample_index FROM {table} "
+        f"WHERE {' AND '.join([where, *conditions])} {order} {limit}) "
+        f"JOIN completions USING (step, group_index, sample_index) JOIN groups USING (step, group_index) {order}"
+    )
+    return run.select(statement, *parameters, *values)
+
+
+def _decoded(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"turns": json.loads(row["turns"])}
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **row,
+        "text": row["text"][:600],
+        "prompt": row["prompt"][:300],
+        "right": bool(row["correct"]),
+        "turns": [{"who": who, "text": text[:CHARACTERS]} for who, text in row["turns"]],
+    }

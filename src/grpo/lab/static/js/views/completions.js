@@ -1,10 +1,11 @@
-// Search of all completions of a run, by text, reward, advantage and finish reason.
+// Search of all completions of a run: text or a regular expression, ranges of values, order by any column.
 import { html } from "htm/preact";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { get } from "../api.js";
 import { Line } from "../episode.js";
 import { number } from "../format.js";
-import { Advantage, Empty, Failed, Loading, Reward, Segmented, VirtualList } from "../parts.js";
+import { useStyle } from "../load.js";
+import { Advantage, Empty, Failed, Loading, Reward, VirtualList } from "../parts.js";
 import { address, Link, setQuery } from "../route.js";
 import { Untrusted } from "../text.js";
 
@@ -17,57 +18,109 @@ const FILTERS = [
   ["cut", "truncated"],
   ["unscored", "unscored"],
 ];
+// Sortable columns: title, orders of the first and the second click.
+const COLUMNS = {
+  step: ["Step", "newest", "oldest"],
+  advantage: ["Advantage", "-advantage", "advantage"],
+  reward: ["Reward", "-reward", "reward"],
+  length: ["Tokens", "-length", "length"],
+};
+const ORDERS = { newest: "newest first", oldest: "oldest first", "-advantage": "highest advantage first", advantage: "lowest advantage first", "-reward": "highest reward first", reward: "lowest reward first", "-length": "longest first", length: "shortest first" };
+const LIMITS = Object.keys(COLUMNS).flatMap((name) => [`${name}_min`, `${name}_max`]);
 
-export function Completions({ url, query, base }) {
-  const text = query.get("text") ?? "";
-  const filters = (query.get("filters") ?? "").split(",").filter(Boolean);
-  const order = query.get("order") ?? "newest";
-  const [typed, setTyped] = useState(text);
-  useEffect(() => {
-    const timer = setTimeout(() => typed !== text && setQuery({ text: typed }), 250);
-    return () => clearTimeout(timer);
-  }, [typed]);
-  const key = JSON.stringify([url, text, filters, order]);
+// The pages found so far, and the function that asks for the next one.
+function useSearch(url, asked) {
+  const key = address(`${url}/completions`, asked);
   const [found, setFound] = useState({ key: null, rows: [], next: undefined, error: null });
-  const busy = useRef(false);
+  const busy = useRef(null);
   const more = useCallback(
     (fresh = false) => {
       if (busy.current === key || (!fresh && (found.next === null || found.next === undefined))) return;
       busy.current = key;
-      get(address(`${url}/completions`, { text, filters: filters.join(","), order, begin: fresh ? undefined : found.next })).then(
+      get(address(`${url}/completions`, { ...asked, begin: fresh ? undefined : found.next })).then(
         (page) => {
           if (busy.current !== key) return;
-          busy.current = false;
+          busy.current = null;
           setFound((last) => ({ key, rows: fresh ? page.rows : [...last.rows, ...page.rows], next: page.next, error: null }));
         },
         (error) => {
-          busy.current = false;
-          setFound((last) => ({ ...last, key, error }));
+          if (busy.current !== key) return;
+          busy.current = null;
+          setFound({ key, rows: [], next: null, error });
         },
       );
     },
     [key, found.next],
   );
   useEffect(() => more(true), [key]);
+  return { found, waiting: found.key !== key, more };
+}
+
+export function Completions({ url, query, base }) {
+  useStyle("css/completions.css");
+  const named = (name) => query.get(name) || undefined;
+  const asked = Object.fromEntries(["text", "regex", "filters", "order", ...LIMITS].map((name) => [name, named(name)]));
+  const { found, waiting, more } = useSearch(url, asked);
   const onEnd = useCallback(() => more(), [more]);
-  const turn = (name) => setQuery({ filters: (filters.includes(name) ? filters.filter((other) => other !== name) : [...filters, name]).join(",") });
-  const waiting = found.key !== key;
   return html`
-    <div class="row search">
-      <label class="grow"><span class="visually-hidden">Search prompts and completions</span><input type="search" placeholder="Search prompts and completions" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>
-      <${Segmented} label="Order" value=${order} onChange=${(next) => setQuery({ order: next })} options=${[["newest", "newest first"], ["oldest", "oldest first"]]} />
-    </div>
-    <div class="row chips" role="group" aria-label="Filters">${FILTERS.map(([name, label]) => html`<button type="button" class="chip ${filters.includes(name) ? "chosen" : ""}" aria-pressed=${filters.includes(name)} onClick=${() => turn(name)}>${label}</button>`)}</div>
+    <${Asked} asked=${asked} />
     ${found.error && html`<${Failed} error=${found.error} />`}
     ${waiting && !found.rows.length
       ? html`<${Loading} height="70vh" />`
       : !found.rows.length && found.next === null
-        ? html`<${Empty} title="Nothing matches">No completion of this run matches. Remove a filter or shorten the search text.<//>`
-        : html`<p class="small soft" role="status">${number(found.rows.length)} shown${found.next === null ? ", all loaded" : ", scroll for more"}</p>
-          <${VirtualList} rows=${found.rows} rowHeight=${58} onEnd=${onEnd} height="calc(100vh - 300px)" label="Completions"
-            render=${(row) => html`<${Link} key=${`${row.step}/${row.group_index}/${row.sample_index}`} class="hit" to=${address(`${base}/groups`, { step: row.step, group: row.group_index, sample: row.sample_index })}>
-              <span class="num faint small">${row.step}</span><${Advantage} value=${row.advantage} /><${Reward} value=${row.reward} />
-              <span class="hit-text"><${Untrusted} text=${row.prompt} class="clip soft" />${row.turns.length ? html`<${Line} turns=${row.turns} />` : html`<${Untrusted} text=${row.text} class="clip" />`}</span>
-              <span class="num faint small">${row.length}${row.finish !== "stop" ? " truncated" : ""}</span>
-            <//>`} />`}`;
+        ? !found.error && html`<${Empty} title="Nothing matches">No completion of this run matches. Remove a filter or shorten the search text.<//>`
+        : html`<p class="small soft" role="status">${number(found.rows.length)} shown, ${ORDERS[asked.order ?? "newest"]}; ${found.next === null ? "all loaded" : found.rows.length ? "scroll for more" : "searching …"}</p>
+          <div class="hits"><${Head} order=${asked.order ?? "newest"} />
+          <${VirtualList} key=${found.key} rows=${found.rows} rowHeight=${58} onEnd=${onEnd} height="calc(100vh - 340px)" label="Completions" render=${(row) => html`<${Hit} key=${`${row.step}/${row.group_index}/${row.sample_index}`} row=${row} base=${base} />`} /></div>`}`;
+}
+
+// What is typed now, which the address follows a moment later.
+function useTyped(name, value = "") {
+  const [typed, setTyped] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => typed !== value && setQuery({ [name]: typed || undefined }), 300);
+    return () => clearTimeout(timer);
+  }, [typed]);
+  return [typed, setTyped];
+}
+
+// What is searched for: a text or pattern, filters, and ranges of values.
+function Asked({ asked }) {
+  const [typed, setTyped] = useTyped("text", asked.text);
+  const filters = (asked.filters ?? "").split(",").filter(Boolean);
+  const turn = (name) => setQuery({ filters: (filters.includes(name) ? filters.filter((other) => other !== name) : [...filters, name]).join(",") || undefined });
+  const limited = LIMITS.some((name) => asked[name]);
+  return html`
+    <div class="row search">
+      <label class="grow"><span class="visually-hidden">Search prompts and completions</span><input type="search" maxlength="200" placeholder=${asked.regex ? "Regular expression, such as ^\\d+$" : "Search prompts and completions"} value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>
+      <button type="button" class="chip ${asked.regex ? "chosen" : ""}" aria-pressed=${Boolean(asked.regex)} onClick=${() => setQuery({ regex: asked.regex ? undefined : "1" })}><code aria-hidden="true">.*</code> regular expression</button>
+      <label class="order small soft">Order <select value=${asked.order ?? "newest"} onChange=${(event) => setQuery({ order: event.target.value })}>${Object.entries(ORDERS).map(([key, text]) => html`<option value=${key} selected=${key === (asked.order ?? "newest")}>${text}</option>`)}</select></label>
+    </div>
+    <div class="row chips" role="group" aria-label="Filters">${FILTERS.map(([name, label]) => html`<button type="button" class="chip ${filters.includes(name) ? "chosen" : ""}" aria-pressed=${filters.includes(name)} onClick=${() => turn(name)}>${label}</button>`)}</div>
+    <details class="ranges" open=${limited}><summary class="small">Ranges of step, advantage, reward and tokens</summary>
+      <div class="range-list">${Object.entries(COLUMNS).map(([name, [title]]) => html`<fieldset key=${name}><legend class="small">${title}</legend><${Limit} name=${`${name}_min`} label="from" of=${title} value=${asked[`${name}_min`]} /><${Limit} name=${`${name}_max`} label="to" of=${title} value=${asked[`${name}_max`]} /></fieldset>`)}</div>
+    </details>`;
+}
+
+function Limit({ name, label, of, value }) {
+  const [typed, setTyped] = useTyped(name, value);
+  return html`<label class="small soft">${label} <input type="number" step="any" aria-label=${`${of} ${label}`} value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>`;
+}
+
+// The columns' names; a click sorts by the column.
+function Head({ order }) {
+  const sorter = (name) => {
+    const [title, first, second] = COLUMNS[name];
+    const next = order === first ? second : first;
+    return html`<button type="button" class="sorter" aria-label=${`${title}: sort ${ORDERS[next]}`} onClick=${() => setQuery({ order: next })}>${title}${order === first ? " ↓" : order === second ? " ↑" : ""}</button>`;
+  };
+  return html`<div class="hit hit-head" role="group" aria-label="Columns">${sorter("step")}${sorter("advantage")}${sorter("reward")}<span class="sorter">Prompt and completion</span>${sorter("length")}</div>`;
+}
+
+function Hit({ row, base }) {
+  return html`<${Link} class="hit" to=${address(`${base}/groups`, { step: row.step, group: row.group_index, sample: row.sample_index })}>
+    <span class="num faint small">${row.step}</span><${Advantage} value=${row.advantage} /><${Reward} value=${row.reward} />
+    <span class="hit-text"><${Untrusted} text=${row.prompt} class="clip soft" />${row.turns.length ? html`<${Line} turns=${row.turns} />` : html`<${Untrusted} text=${row.text} class="clip" />`}</span>
+    <span class="num faint small">${row.length}${row.finish !== "stop" ? " truncated" : ""}</span>
+  <//>`;
 }

@@ -1,19 +1,32 @@
-// Possible problems of a run, with links to the evidence.
+// Possible problems of a run, with links to the evidence. A probable cause comes first, its consequences below it.
 import { html } from "htm/preact";
 import { useApi } from "../api.js";
+import { plural } from "../format.js";
+import { useStyle } from "../load.js";
 import { Card, Empty, Fetched } from "../parts.js";
 import { address, Link } from "../route.js";
 
 export function Findings({ url, version, base }) {
+  useStyle("css/findings.css");
   const state = useApi(`${url}/findings`, version);
-  return html`<p class="view-lead">Possible problems, from the record and from the run itself. Each links to its evidence.</p>
+  return html`<p class="view-lead">Possible problems, from the record and from the run itself. A probable cause comes first, its consequences below it. Each links to its evidence.</p>
     <${Fetched} state=${state} height="20rem">${({ now, noted }) => html`
-      ${now.length > 0 && html`<${Card} title="Found in the record"><${List} findings=${now} base=${base} /><//>`}
-      ${noted.length > 0 && html`<${Card} title="Reported by the run"><${List} findings=${noted} base=${base} /><//>`}
+      ${now.length > 0 && html`<${Card} title="Found in the record"><${Causes} findings=${now} base=${base} /><//>`}
+      ${noted.length > 0 && html`<${Card} title="Reported by the run"><ul class="findings">${noted.map((finding) => html`<li><${Finding} finding=${finding} base=${base} /></li>`)}</ul><//>`}
       ${!now.length && !noted.length && html`<${Empty} title="No findings">All numbers are finite, resumes matched, and rewards, lengths, entropy and KL look healthy.<//>`}`}<//>`;
 }
 
-function List({ findings, base }) {
-  return html`<ul class="findings">${findings.map((finding) => html`<li><h3>${finding.kind.replaceAll("_", " ")}${finding.step !== null && html` <span class="soft small">step ${finding.step}</span>`}</h3><p>${finding.text}</p>
-    ${finding.view && html`<p class="small"><${Link} to=${address(`${base}/${finding.view}`, finding.query)}>Evidence: ${finding.evidence}<//></p>`}</li>`)}</ul>`;
+function Causes({ findings, base }) {
+  return html`<ol class="findings">${findings.filter((finding) => !finding.cause).map((cause) => {
+    const rest = findings.filter((finding) => finding.cause === cause.kind);
+    return html`<li class="cause" key=${cause.kind}><${Finding} finding=${cause} base=${base} />
+      ${rest.length > 0 && html`<p class="small soft consequences-title">${plural(rest.length, "probable consequence")}</p>
+        <ul class="consequences">${rest.map((finding) => html`<li key=${finding.kind}><${Finding} finding=${finding} base=${base} /></li>`)}</ul>`}</li>`;
+  })}</ol>`;
+}
+
+function Finding({ finding, base }) {
+  return html`<h3>${finding.kind.replaceAll("_", " ")}${finding.step !== null && html` <span class="soft small">step ${finding.step}</span>`}</h3>
+    <p>${finding.text}</p>
+    ${finding.view && html`<p class="small"><${Link} to=${address(`${base}/${finding.view}`, finding.query)}>Evidence: ${finding.evidence}<//></p>`}`;
 }

@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { useApi } from "../api.js";
 import { Strip } from "../episode.js";
 import { Chart } from "../chart.js";
-import { metricValue, percent } from "../format.js";
+import { metricValue, percent, plural } from "../format.js";
 import { Card, Empty, Fetched, Reward, rewardStep, Segmented, StepBar } from "../parts.js";
 import { setQuery } from "../route.js";
 import { Untrusted } from "../text.js";
@@ -52,16 +52,23 @@ function Probes({ url, step, query, version }) {
     const moments = chosen.evaluations;
     const place = Math.max(0, moments.findLastIndex((moment) => moment.step <= step));
     const now = moments[place];
-    return html`<${Card} title="Pinned problems" note=${`The same problems with the same random numbers at every evaluation; only the policy changes. Now: after ${now.step} steps.`}>
+    return html`<${Card} title="Pinned problems" note=${`The same problems with the same random numbers at every evaluation; only the policy changes. Now: ${now.step ? `after ${plural(now.step, "step")}` : "before training"}.`}>
       <div class="probe-list" role="group" aria-label="Pinned problems">${probes.map((probe) => html`<button type="button" class="probe ${probe === chosen ? "chosen" : ""}" aria-pressed=${probe === chosen} onClick=${() => setQuery({ probe: probe.index })}>
         <${Untrusted} text=${probe.prompt} class="clip" />
         <span class="probe-history" aria-hidden="true">${probe.evaluations.map((moment, i) => html`<i class="reward-${rewardStep(share(moment))} ${i === place ? "now" : ""}"></i>`)}</span>
         <span class="tiny faint num">${isJudged(probe.evaluations[0]) ? `${percent(share(probe.evaluations[0]))} → ${percent(share(probe.evaluations.at(-1)))} right` : `reward ${share(probe.evaluations[0]).toFixed(2)} → ${share(probe.evaluations.at(-1)).toFixed(2)}`}</span>
       </button>`)}</div>
-      <div class="probe-columns"><div><h3>Before training</h3><${Samples} moment=${moments[0]} /></div><div><h3>After ${now.step} steps</h3><${Samples} moment=${now} /></div></div>
+      <div class="probe-columns"><div><h3>Before training</h3><${Samples} moment=${moments[0]} /></div><div>${place ? html`<h3>After ${plural(now.step, "step")}</h3><${Samples} moment=${now} />` : html`<${NothingYet} next=${moments[1]} />`}</div></div>
       <p class="small soft">Answer: <${Untrusted} text=${chosen.answer} /></p>
     <//>`;
   }}<//>`;
+}
+
+// Beside the samples from before training.
+function NothingYet({ next }) {
+  if (!next) return html`<h3>After training</h3><p class="small soft">No evaluation was recorded after training began.</p>`;
+  return html`<h3>After training</h3><p class="small soft">The next evaluation comes after ${plural(next.step, "step")}.</p>
+    <button type="button" class="small" onClick=${() => setQuery({ step: next.step })}>Go to it</button>`;
 }
 
 const isJudged = (moment) => moment.samples.some((sample) => sample.correct !== null);

@@ -4,10 +4,12 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { useApi } from "../api.js";
 import { WHY_NO_GRADIENT } from "../episode.js";
 import { exact, number, percent, signed } from "../format.js";
-import { Advantage, Card, Empty, Fetched, Segmented } from "../parts.js";
+import { useStyle } from "../load.js";
+import { Advantage, Card, Empty, Fetched, Segmented, StepBar } from "../parts.js";
 import { route, setQuery } from "../route.js";
 import { braced, Tex, value } from "../tex.js";
 import { Untrusted, visible } from "../text.js";
+import { chosenStep, KINDS } from "./groups.js";
 
 // name, definition, colour scale, format of a value, smallest value of full strength.
 export const LENSES = {
@@ -20,27 +22,24 @@ export const LENSES = {
   probability: ["Probability", "The sampler's probability of this token.", "sequential", (v) => percent(v, 1), 1],
 };
 
-export function Tokens({ url, about, query, base }) {
-  const traced = about.traced_steps;
-  if (!traced.length) {
-    return html`<${Empty} title="No tokens recorded"><p>Train with <code>--system.token_groups N</code> to record the tokens of N groups per step.</p><//>`;
-  }
-  const wanted = query.get("step") === null ? (about.status === "running" ? about.steps - 1 : about.telling_step) : Number(query.get("step"));
-  const step = traced.reduce((near, other) => (Math.abs(other - wanted) < Math.abs(near - wanted) ? other : near), traced[0]);
-  const place = traced.indexOf(step);
-  const move = (by) => setQuery({ step: traced[Math.max(0, Math.min(traced.length - 1, by))], group: undefined, sample: undefined, token: undefined });
-  const stepState = useApi(`${url}/steps/${step}`);
-  const groups = (stepState.data?.step === step ? stepState.data.groups : []).filter((group) => group.traced);
-  const group = groups.find((one) => String(one.index) === query.get("group")) ?? groups[0];
+export function Tokens({ url, about, query }) {
+  useStyle("css/tokens.css");
+  const step = chosenStep(about, query);
+  const state = useApi(`${url}/steps/${step}`);
+  const groups = state.data?.step === step ? state.data.groups : [];
+  const group = groups.find((one) => String(one.index) === query.get("group")) ?? groups.find((one) => one.traced) ?? groups[0];
   return html`
-    <div class="stepbar">
-      <button type="button" onClick=${() => move(place - 1)} disabled=${place <= 0} aria-label="Previous recorded step">←</button>
-      <label><span class="stepbar-label">Step <b class="num">${step}</b> <span class="faint">of ${about.steps - 1}</span></span>
-        <input type="range" min="0" max=${traced.length - 1} value=${place} onInput=${(event) => move(Number(event.target.value))} /></label>
-      <button type="button" onClick=${() => move(place + 1)} disabled=${place >= traced.length - 1} aria-label="Next recorded step">→</button>
-    </div>
-    <${Fetched} state=${stepState} height="70vh">${() =>
-      group ? html`<${Completions} key=${`${step} ${group.index}`} url=${url} step=${step} groups=${groups} group=${group} query=${query} about=${about} />` : html`<div class="loading"></div>`}<//>`;
+    <${StepBar} step=${step} last=${about.steps - 1} />
+    <${Fetched} state=${state} height="70vh">${() =>
+      group ? html`<${Completions} key=${`${step} ${group.index}`} url=${url} step=${step} groups=${groups} group=${group} query=${query} />` : html`<div class="loading"></div>`}<//>`;
+}
+
+// Groups with recorded tokens come first.
+function GroupChoice({ groups, group }) {
+  const choose = (event) => setQuery({ group: event.target.value, sample: undefined, token: undefined });
+  const option = (one) => html`<option value=${one.index} selected=${one.index === group.index}>Group ${one.index}: ${KINDS[one.kind][0]}</option>`;
+  const kinds = [["Tokens recorded", groups.filter((one) => one.traced)], ["Not recorded", groups.filter((one) => !one.traced)]].filter(([, some]) => some.length);
+  return html`<label class="group-choice small soft">Group <select value=${group.index} onChange=${choose}>${kinds.map(([title, some]) => html`<optgroup label=${title}>${some.map(option)}</optgroup>`)}</select></label>`;
 }
 
 function Completions({ url, step, groups, group, query }) {
@@ -49,9 +48,11 @@ function Completions({ url, step, groups, group, query }) {
     const most = data.completions.reduce((best, done) => (Math.abs(done.advantage ?? 0) > Math.abs(best.advantage ?? 0) ? done : best));
     const done = data.completions.find((one) => String(one.sample) === query.get("sample")) ?? most;
     return html`
-      <div class="row">${groups.length > 1 && html`<${Segmented} label="Group" value=${group.index} onChange=${(index) => setQuery({ group: index, sample: undefined, token: undefined })} options=${groups.map((one) => [one.index, `Group ${one.index}`, one.prompt])} />`}
+      <div class="row"><${GroupChoice} groups=${groups} group=${group} />
         <p class="prompt"><bdi class="untrusted" dir="ltr">${visible(data.prompt)}</bdi> <span class="soft small">answer</span> <bdi class="untrusted" dir="ltr">${visible(data.answer)}</bdi></p></div>
-      <${Lens} url=${`${url}/steps/${step}/groups/${group.index}/tokens`} completions=${data.completions} done=${done} query=${query} />`;
+      ${group.traced
+        ? html`<${Lens} url=${`${url}/steps/${step}/groups/${group.index}/tokens`} completions=${data.completions} done=${done} query=${query} />`
+        : html`<${Empty} title="No tokens recorded"><p>The tokens of this group were not recorded. Train with <code>--system.token_groups N</code> to record those of N groups per step.</p><//>`}`;
   }}<//>`;
 }
 

@@ -56,7 +56,7 @@ export function WhatIf({ url, about, query }) {
             ${data.traced.now && TRACED.map(([name, read]) => html`<${Row} name=${name} read=${read} before=${data.traced.before[name]} now=${data.traced.now[name]} />`)}
           </tbody></table>
         <//>
-        <${Card} title="Each completion" note="Below each bar: the recorded advantage and the new one. A bar is the push on each token at ratio 1; grey is the run's.">
+        <${Card} title="Each completion" note="Below each bar: the recorded advantage and the new one. A bar is the push on each token at ratio 1; the grey bar is the run's.">
           <${Pushes} groups=${data.groups} />
         <//>
       </div>
@@ -77,11 +77,18 @@ function Row({ name, read, before, now }) {
   return html`<tr class=${changed ? "changed-row" : ""}><th scope="row">${name.replaceAll("_", " ")}<${MetricHint} name=${name} /></th><td class="right num">${before === undefined ? "–" : read(before)}</td><td class="right num" data-number=${name}><b>${now === undefined ? "–" : read(now)}</b></td></tr>`;
 }
 
+const COMPARABLE = 4;
+
+// Bars share one scale, unless the largest pushes are too far apart to be compared by eye: then each has its own.
 function Pushes({ groups }) {
-  const most = Math.max(1e-12, ...groups.flatMap((group) => group.completions.flatMap((done) => [Math.abs(done.weight), Math.abs(done.weight_before)])));
-  return html`<ol class="pushes">${groups.map((group) => html`<li><p class="small"><${Untrusted} text=${group.prompt} class="clip" /></p>
+  const largest = (name) => Math.max(1e-12, ...groups.flatMap((group) => group.completions.map((done) => Math.abs(done[name]))));
+  const [before, now] = [largest("weight_before"), largest("weight")];
+  const apart = Math.max(before, now) / Math.min(before, now) > COMPARABLE && Math.min(before, now) > 1e-12;
+  const [most, mostBefore] = apart ? [now, before] : [Math.max(before, now), Math.max(before, now)];
+  return html`<p class="small" data-scales=${apart ? "two" : "one"}><span class="soft">Largest push: run <b class="num">${number(before, 4)}</b>, what if <b class="num">${number(now, 4)}</b>.</span>${apart && html` <span class="changed">Each has its own scale.</span>`}</p>
+  <ol class="pushes">${groups.map((group) => html`<li><p class="small"><${Untrusted} text=${group.prompt} class="clip" /></p>
     <ul>${group.completions.map((done) => html`<li title=${done.text}>
-      <span class="push-bars" aria-hidden="true"><i class="ghost" style=${bar(done.weight_before, most)}></i><i class=${done.advantage > 0 ? "above" : "below"} style=${bar(done.weight, most)}></i></span>
+      <span class="push-bars" aria-hidden="true"><i class="ghost" style=${bar(done.weight_before, mostBefore)}></i><i class=${done.advantage > 0 ? "above" : "below"} style=${bar(done.weight, most)}></i></span>
       <span class="tiny num"><span class="faint">${signed(done.recorded.advantage)}</span><b>${signed(done.advantage)}</b></span></li>`)}</ul></li>`)}</ol>`;
 }
 
