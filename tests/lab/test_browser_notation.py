@@ -34,6 +34,13 @@ def test_the_newcomers_path(chromium: Any, classroom: Lab) -> None:
         page.go_back()
         visit.settle()
     assert visit.complaints == []
+    # A run of the reader that got worse: said so, with a link, and not followed by praise.
+    mine = {"id": "1", "name": "bad-lr", "kind": "grpo", "task": "arithmetic", "steps": 40, "accuracy": [0.36, 0.0]}
+    page.route("**/api/runs", lambda asked: asked.fulfill(json={"runs": [mine], "folder": ""}))
+    visit.go("/learn")
+    first, second = (page.locator(".path > li").nth(place).inner_text() for place in (0, 1))
+    assert "bad-lr, 36% → 0% of held-out problems right. It did not improve: possible problems." in first
+    assert second.startswith("See a run that worked\n\nThis one ships with the lab")
     page.close()
 
 

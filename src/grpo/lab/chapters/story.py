@@ -49,10 +49,10 @@ def _style(completions: Sequence[dict[str, Any]], worked: float) -> dict[str, fl
 
 
 def _example() -> dict[str, Any]:
-    """A group of the first step in which one style was right and the other wrong."""
+    """A group of the first step in which one style was right and the other wrong: a sum, whose working is short."""
     for index, group in enumerate(shipped.groups()[0]):
         styles = {(_worked(done), done["reward"]) for done in group["completions"]}
-        if styles == {(1.0, 1.0), (0.0, 0.0)}:
+        if styles == {(1.0, 1.0), (0.0, 0.0)} and "+" in group["prompt"]:
             rows = [
                 {key: done[key] for key in ("text", "reward", "advantage")} | {"worked": _worked(done)}
                 for done in group["completions"]
