@@ -2,7 +2,7 @@
 // and the reader's changes of the rounds before it; nothing else is kept, so an address reproduces it.
 import { groupAdvantages, mean } from "../core/advantage.js";
 import { policyLoss } from "../core/loss.js";
-import { startNano } from "../nano/client.js";
+import { openNano } from "../nano/client.js";
 
 export const GROUP = 8;
 export const END = "<end>";
@@ -10,11 +10,11 @@ export const LOSS = { beta: 0, aggregate: "sequence" };
 const started = new Map(); // settings and changes before a round -> snapshot of the weights
 const groups = new Map(); // the same with the answers written in the round -> its group
 
-// A worker of its own, since nobody else may change its weights; one computation at a time, since each moves them.
-const own = { nano: null, last: Promise.resolve() };
+// One computation at a time, since each moves the weights.
+const queue = { last: Promise.resolve() };
 function exclusive(work) {
-  const done = own.last.then(async () => work((own.nano ??= await startNano())));
-  own.last = done.catch(() => {});
+  const done = queue.last.then(async () => work(await openNano("rounds")));
+  queue.last = done.catch(() => {});
   return done;
 }
 
