@@ -24,14 +24,10 @@ def test_runs_and_the_clinic(chromium: Any, classroom: Lab) -> None:
     assert kept is not None
     losses = [abs(point["mean"]) for point in kept["outcome"]["arms"][0]["bands"]["loss"]]
     assert visit.number("most-loss") == pytest.approx(max(losses), abs=5e-4)
-    for setting, value in (("group_size", 8), ("loss-beta", 0.04), ("optimizer-epochs", 1), ("lr", Config.lr)):
-        assert visit.number(f"default-{setting}") == value
-
-    page.locator("input[name=beta]").press("End")
-    page.wait_for_url("**beta=1*")
-    visit.settle()
-    end = answer("train", "drift", {"beta": "1"})["rows"][-1]["reverse"]
-    visit.await_number("drift-end", f"{end:.3f}")
+    for chart, title in zip(
+        page.locator("[data-trial=kl-over-beta] .chart-frame").all(), ("nats", "reward"), strict=True
+    ):
+        assert any(title in text for text in chart.locator("svg text").all_text_contents()), "the title of its y axis"
 
     page.get_by_role("button", name="Patient 4").click()
     page.get_by_role("button", name="the reward rewards the wrong thing").click()
@@ -52,5 +48,11 @@ def test_every_depth_is_clean(chromium: Any, classroom: Lab, query: str) -> None
         found = answer("train", "clip_fractions", {})
         assert visit.number("listed") == pytest.approx(found["listed"], abs=0.005)
         assert visit.number("clipped") == pytest.approx(found["trainer"], abs=0.005)
+    else:
+        for setting, value in (("group_size", 8), ("loss-beta", 0.04), ("optimizer-epochs", 1), ("lr", Config.lr)):
+            assert visit.number(f"default-{setting}") == value
+        visit.page.locator("input[name=beta]").press("End")
+        end = answer("train", "drift", {"beta": "1"})["rows"][-1]["reverse"]
+        visit.await_number("drift-end", f"{end:.3f}")
     assert faults(visit) == []
     visit.page.close()

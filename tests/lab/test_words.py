@@ -12,7 +12,7 @@ from helpers.visit import Lab, open_page
 pytestmark = pytest.mark.browser
 
 MOST = 550
-SHORT = ["why", "group", "advantage", "loss", "credit", "costs", "turns", "notation"]
+SHORT = ["why", "group", "advantage", "loss", "credit", "costs", "train", "turns", "notation"]
 """Chapters whose Intuition is held to the limit."""
 JARGON = r"σ|\bstd\b|cosine|kurtosis|\bk[123]\b"
 

@@ -51,8 +51,9 @@ function useTrial(name) {
 const same = (a, b) => JSON.stringify(shape(a)) === JSON.stringify(shape(b));
 const shape = ({ arms, seeds, steps }) => [arms.map(({ label, settings }) => [label, Object.entries(settings).map(([key, value]) => [key, String(value)]).sort()]), seeds, steps];
 
-// `name` is a chapter's trial; arms, seeds, steps and metrics, where given, override its settings.
-export function Trial({ name, arms, seeds, steps, metrics, charts = true, note, children }) {
+// `name` is a chapter's trial; arms, seeds, steps and metrics, where given, override its settings. `shown`: the metrics
+// that have a chart, all where not given.
+export function Trial({ name, arms, seeds, steps, metrics, shown, charts = true, note, children }) {
   const known = useApi(name && `/api/trials/named/${name}`);
   const { state, refused, start, cancel } = useTrial(name);
   if (name && !known.data) return known.error ? html`<${Failed} error=${known.error} />` : html`<${Loading} height="24rem" />`;
@@ -72,7 +73,7 @@ export function Trial({ name, arms, seeds, steps, metrics, charts = true, note, 
     ${state?.error && html`<${Failed} error=${new Error(state.error)} />`}
     ${refused && html`<div class="refused" role="alert"><p>${refused.message}.</p>${refused.running && html`<button type="button" onClick=${() => cancel(refused.running.id)}>Cancel the running trial</button>`}</div>`}
     ${outcome && !fits && html`<p class="small warn">${live ? "The results below were trained with other settings than those now chosen." : isStatic() ? "The results below are the recorded trial with its own settings; yours can be trained with `grpo lab` on your machine." : "The results below are the recorded trial with its own settings; train to see yours."}</p>`}
-    ${outcome && charts && html`<${Outcome} outcome=${outcome} name=${name ?? "trial"} />`}
+    ${outcome && charts && html`<${Outcome} outcome=${outcome} name=${name ?? "trial"} shown=${shown} />`}
     ${outcome && children && children(outcome, { live, fits })}
   </div>`;
 }
@@ -85,9 +86,9 @@ function words(state, recorded, live) {
   return "Nothing recorded yet.";
 }
 
-export function Outcome({ outcome, name }) {
+export function Outcome({ outcome, name, shown }) {
   const [by, setBy] = useState("step");
-  const names = outcome.trial.metrics;
+  const names = shown ?? outcome.trial.metrics;
   return html`<div class="outcome">
     <div class="outcome-head"><ul class="legend arms">${outcome.arms.map((arm, place) => html`<li><i class="key" style=${{ "--key": COLOURS[place] }}></i>${arm.label}</li>`)}</ul>
       <${Segmented} label=${`Axis of ${name}`} options=${AXES} value=${by} onChange=${setBy} /></div>

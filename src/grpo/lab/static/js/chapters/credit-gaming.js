@@ -1,6 +1,6 @@
 // Blind spots of a reward, and how a policy exploits them.
 import { html } from "htm/preact";
-import { Code, Fetched, Numbers, Only, param, Play, Question, Section, Table, TextField, Trial, useAnswer, Verdict } from "../lesson.js";
+import { Code, Fetched, Numbers, Only, param, Play, Question, Section, Table, TextField, Trial, useAnswer, useDepth, Verdict } from "../lesson.js";
 import { number, percent } from "../format.js";
 import { Term } from "../glossary.js";
 import { Advantage, Reward } from "../parts.js";
@@ -28,6 +28,7 @@ export function Blind() {
 }
 
 export function Gaming() {
+  const depth = useDepth();
   const state = useAnswer("credit", "gamed", { guesses: param("guesses", GUESSES) });
   return html`<${Section} id="gaming" title="A reward that can be gamed" lead="Suppose we want right and short answers. This checker accepts any answer within 10 and subtracts a little for every extra character. It looks sensible.">
     <${Play} label="Two checkers on the same answers">
@@ -38,7 +39,7 @@ export function Gaming() {
       <${Only} depth="code"><${Code} slug="credit" source="close_and_brief" title="The gameable checker" open /><${Code} slug="credit" source="exact" title="The corrected checker" open /><//>
     <//>
     <p>A close guess earns the full reward, and working costs characters. A model now trains with each checker.</p>
-    <${Question} name="q-imperfect" ask=${html`A penalty, β, can keep the model near its <${Term} of="reference">reference<//>. Does it prevent the gaming?`} options=${[["yes", "Yes, with β large enough"], ["slows", "It only slows it down"], ["no", "It makes no difference"]]}>${(picked) => html`<${Verdict} picked=${picked} right="slows"><${Trial} name="gamed">${(outcome) => html`<${Measured} outcome=${outcome} />`}<//><//>`}<//>
+    <${Question} name="q-imperfect" ask=${html`A penalty, β, can keep the model near its <${Term} of="reference">reference<//>. Does it prevent the gaming?`} options=${[["yes", "Yes, with β large enough"], ["slows", "It only slows it down"], ["no", "It makes no difference"]]}>${(picked) => html`<${Verdict} picked=${picked} right="slows"><${Trial} name="gamed" shown=${depth === "intuition" ? ["reward_mean", "right_share"] : undefined}>${(outcome) => html`<${Measured} outcome=${outcome} />`}<//><//>`}<//>
   <//>`;
 }
 

@@ -3,11 +3,12 @@ import { html } from "htm/preact";
 import { chapterOf } from "../chapters.js";
 import { Code, Equation, Fetched, Numbers, Only, Play, Section, Slider, Table, Tex, param, useAnswer } from "../lesson.js";
 import { number, percent } from "../format.js";
+import { Term } from "../glossary.js";
 import { Link } from "../route.js";
 
 export function Chapter() {
   return html`
-    <${Section} title="Prerequisites" lead="Four basics. If you know them, start with chapter 1."><${Softmax} /><${Sequence} /><${Slope} /><${Expectation} /><//>
+    <${Section} title="Prerequisites" lead="What the chapters assume. If you know it, start with chapter 1."><${Softmax} /><${Sequence} /><${Slope} /><${Expectation} /><//>
     <${Section} title="Symbols"><${Symbols} /><//>
     <${Section} title="Axis letters" depth="math code"><${Axes} /><//>
     <${Section} title="Where to start">
@@ -18,7 +19,7 @@ export function Chapter() {
 function Softmax() {
   const logits = ["la", "lb", "lc"].map((name, place) => param(name, 2 - place));
   const state = useAnswer("notation", "softmax", { logits: logits.join(","), t: param("t", 1) });
-  return html`<${Play} label="Logits and probabilities"><h3>Softmax turns logits into probabilities</h3>
+  return html`<${Play} label="Logits and probabilities"><h3>Softmax turns logits into probabilities</h3><p>A model gives every <${Term} of="token">token<//> a number, its logit. <${Term} of="temperature">Temperature<//> divides them all.</p>
     <div class="knobs">${["la", "lb", "lc"].map((name, place) => html`<${Slider} name=${name} label=${`logit of token ${place + 1}`} min=${-5} max=${5} step=${0.5} value=${2 - place} show=${(value) => number(value, 1)} />`)}<${Slider} name="t" label="temperature" min=${0.1} max=${3} step=${0.1} value=${1} show=${(value) => number(value, 1)} /></div>
     <${Fetched} state=${state} height="5rem">${(data) => html`<${Numbers} items=${[...data.probabilities.map((p, place) => [`token ${place + 1}`, percent(p, 1), `log ${number(data.logp[place], 2)}`, `p-${place}`]), ["entropy", number(data.entropy, 3), "nats"]]} />`}<//>
     <${Only} depth="math"><${Equation} tex=${"p_v=\\frac{e^{z_v/T}}{\\sum_w e^{z_w/T}}"} spoken="p of v equals e to the z v over T, divided by the sum over w of e to the z w over T" /><//>
@@ -37,7 +38,7 @@ function Sequence() {
 function Slope() {
   const state = useAnswer("notation", "slope", {});
   return html`<${Play} label="A gradient"><h3>A gradient is the direction of change for each number</h3>
-    <${Fetched} state=${state} height="5rem">${(data) => html`<p>Three tokens have logits 2, 1, 0. The gradient of the first token's log-probability is ${number(data.gradient[0], 3)} for its own logit, ${number(data.gradient[1], 3)} and ${number(data.gradient[2], 3)} for the others: 1 − p for the token itself, −p for the others. The three sum to 0.</p>`}<//>
+    <${Fetched} state=${state} height="5rem">${(data) => html`<p>Three tokens have logits 2, 1, 0. The <${Term} of="gradient">gradient<//> of the first token's <${Term} of="log-probability">log-probability<//> is ${number(data.gradient[0], 3)} for its own logit, ${number(data.gradient[1], 3)} and ${number(data.gradient[2], 3)} for the others: 1 − p for the token itself, −p for the others. The three sum to 0.</p>`}<//>
     <${Only} depth="math"><${Equation} tex=${"\\frac{\\partial\\log p_a}{\\partial z_v}=\\mathbb 1[v=a]-p_v"} spoken="The derivative of log p of a by z of v is one if v is a, minus p of v" /><//><//>`;
 }
 

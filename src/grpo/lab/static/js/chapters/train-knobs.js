@@ -6,18 +6,18 @@ import { exact, number, percent } from "../format.js";
 const SIZES = [2, 4, 8, 16, 32, 64];
 
 // The reader's settings train first, then the default; every arm samples the same number of answers a step.
-export function Dashboard() {
+export function Dashboard({ shown }) {
   const [eps, beta, size, epochs] = [param("eps", 0.2), param("kb", 0.04), among(SIZES, param("size", 2), 2), Number(param("epochs", "2"))];
   const changed = eps !== 0.2 || beta !== 0.04 || size !== 8 || epochs !== 2;
   const settings = { "optimizer.epochs": epochs, "loss.clip_low": Math.min(1, eps), "loss.clip_high": eps, "loss.beta": beta, group_size: size, prompts_per_step: 128 / size };
   const arms = changed ? [{ label: `yours: ε ${number(eps, 2)}, β ${number(beta, 2)}, G ${size}`, settings }, { label: "ε 0.2, β 0.04, G 8", settings: { "optimizer.epochs": 2 } }] : undefined;
   return html`<div class="play" role="group" aria-label="Knobs"><div class="knobs">
-      <${Slider} name="eps" label="ε, clip range" min=${0.02} max=${1} step=${0.02} value=${0.2} show=${(value) => number(value, 2)} />
-      <${Slider} name="kb" label="β, KL coefficient" min=${0} max=${1} step=${0.02} value=${0.04} show=${(value) => number(value, 2)} />
-      <${Slider} name="size" label="G, answers per prompt" min=${0} max=${5} step=${1} value=${2} show=${(place) => `${among(SIZES, place, 2)} (${128 / among(SIZES, place, 2)} prompts)`} />
+      <${Slider} name="eps" label="clip range, ε" min=${0.02} max=${1} step=${0.02} value=${0.2} show=${(value) => number(value, 2)} />
+      <${Slider} name="kb" label="KL penalty, β" min=${0} max=${1} step=${0.02} value=${0.04} show=${(value) => number(value, 2)} />
+      <${Slider} name="size" label="group size, G" min=${0} max=${5} step=${1} value=${2} show=${(place) => `${among(SIZES, place, 2)} (${128 / among(SIZES, place, 2)} prompts)`} />
       <${Choice} name="epochs" label="epochs per batch" value="2" options=${[["1", "1"], ["2", "2"], ["4", "4"]]} /></div>
-      <p class="small soft">${changed ? "Press the button to train your settings and the default, three seeds each." : "Below are recorded runs: the default and four single changes. Move a slider, then train your own settings next to the default."} With one epoch ε has no effect.</p></div>
-    <${Trial} name="dashboard" arms=${arms}>${(outcome, { live, fits }) => (live || !fits ? null : html`<p>At the same number of answers, 16 prompts with 8 answers each end higher than 4 prompts with 32 each. A larger group has a more accurate baseline but sees fewer problems. A ten times smaller ε changes little here, because few ratios leave the range. β = 0.5 lowers accuracy most.</p>`)}<//>`;
+      <p class="small soft">${changed ? "Press the button: your settings train first, then the default." : "Below: the default and four single changes, recorded. Move a slider, then train your own."}</p></div>
+    <${Trial} name="dashboard" arms=${arms} shown=${shown}>${(outcome, { live, fits }) => (live || !fits ? null : html`<p>At the same number of answers, 16 prompts with 8 each end higher than 4 with 32 each. A ten times smaller ε changes little. β = 0.5 lowers accuracy most.</p>`)}<//>`;
 }
 
 export function MetricRanges() {

@@ -6,23 +6,25 @@ import { Dashboard, Hyperparameters, MetricRanges, Tips } from "./train-knobs.js
 import { Listings } from "./train-listings.js";
 import { Code, Fetched, Only, Question, Section, Trial, Verdict, useAnswer } from "../lesson.js";
 import { number, percent } from "../format.js";
+import { Term } from "../glossary.js";
 import { TrainHere } from "../nano/train-here.js";
 
-export function Chapter() {
+export function Chapter({ depth }) {
+  const brief = (...metrics) => (depth === "intuition" ? metrics : undefined);
   return html`
-    <${Section} title="PPO and GRPO, side by side" lead="GRPO is said to train more smoothly, because PPO's critic is noisy at first. Here both train the same model on the same task, with five seeds each. The line is the mean, the band one standard deviation.">
-      <${Trial} name="ppo-and-grpo" /><${Smoothness} />
+    <${Section} title="PPO and GRPO, side by side" lead=${html`Both train the same model on the same task, five seeds each. The line is the mean, the band one <${Term} of="standard-deviation">standard deviation<//>.`}>
+      <${Smoothness} /><${Trial} name="ppo-and-grpo" shown=${brief("reward_mean", "worked_share")} />
       <${Only} depth="code"><${Code} slug="train" source="perform" title="perform: the function that trained these runs" /><${Code} slug="train" source="smoothness" /><//>
     <//>
-    <${Section} title="Tune it yourself" lead="Three settings: the clip range (ε), the KL coefficient (β) and the answers per prompt (G). Every arm samples 128 answers a step, so a larger G means fewer prompts."><${Dashboard} /><//>
-    <${Section} title="One update or several" lead="Sampling is expensive, so it is tempting to train on a batch more than once. Only then do ratios leave 1 and the clip takes effect.">
-      <${OneUpdate} /><${Trial} name="updates" /><//>
-    <${Section} title="How far the policy drifts" lead="Only β keeps the policy near the starting model. Here are 200 steps."><${Drift} /><${Trial} name="kl-over-beta" /><${Drifted} /><//>
+    <${Section} title="Tune it yourself" lead=${html`The <${Term} of="clip">clip<//> range, the <${Term} of="KL">KL<//> penalty and the <${Term} of="group">group<//> size. Every run samples 128 answers a step, so larger groups mean fewer prompts.`}><${Dashboard} shown=${brief("reward_mean", "kl")} /><//>
+    <${Section} title="One update or several" lead=${html`<${Term} of="sampling">Sampling<//> is expensive, so it is tempting to train on a batch more than once. Only then does the clip take effect.`}>
+      <${OneUpdate} /><${Trial} name="updates" shown=${brief("reward_mean", "ratio_max")} /><//>
+    <${Section} title="How far the policy drifts" lead=${html`Training moves the <${Term} of="policy">policy<//> away from the model it started as. Here are 200 steps with a weak and a strong penalty β.`}><${Only} depth="math code"><${Drift} /><//><${Drifted} /><${Trial} name="kl-over-beta" shown=${brief("kl", "reward_mean")} /><//>
     <${Section} title="Convergence" depth="math code"><${Convergence} /><//>
-    <${Section} title="Metrics to watch" lead="Four metrics with the ranges that a tutorial gives, and their values in healthy runs."><${MetricRanges} /><//>
-    <${Section} title="The clinic" lead="Six runs, each with one wrong setting. Look at the curves, choose the cause, and compare with the diagnosis of the record."><${Clinic} /><//>
-    <${Section} title="Common advice, tested"><${SymptomTable} /><//>
-    <${Section} title="Every setting and the source of its default"><${Hyperparameters} /><${Tips} /><//>
+    <${Section} title="Metrics to watch" depth="math code" lead="Four metrics with the ranges that a tutorial gives, and their values in healthy runs."><${MetricRanges} /><//>
+    <${Section} title="The clinic" lead="Six runs, each with one wrong setting. Look at the curves and choose the cause."><${Clinic} /><//>
+    <${Section} title="Common advice, tested" depth="math code"><${SymptomTable} /><//>
+    <${Section} title="Every setting and the source of its default" depth="math code"><${Hyperparameters} /><${Tips} /><//>
     <${Section} title="Errors in a published trainer" depth="code" lead="A tutorial's GRPO trainer, in Python and in Rust, looks right at first sight. It has seven errors. Those that can be run are run here, next to this trainer's functions."><${Listings} /><//>
     <${Section} id="here" title="Train it here" lead="No server and no recording: the loop of this chapter runs in this page. nano starts with the weights it ships with, and GRPO trains it on sums of three numbers."><${TrainHere} /><//>`;
 }
