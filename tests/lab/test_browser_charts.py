@@ -117,7 +117,11 @@ def test_a_chart_is_read_zoomed_smoothed_and_saved(visit: Visit) -> None:
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
     expected = (0.8 * reward(0) + reward(1)) / 1.8
-    assert readout.inner_text().split("\n") == ["step 1", f"reward mean {reward(1):.4f}", f"smoothed {expected:.4f}"]
+    assert readout.inner_text().split("\n") == [
+        "step 1",
+        f"reward mean {reward(1):.4f}",
+        f"reward mean, smoothed {expected:.4f}",
+    ]
     kl = page.locator(".metric", has=page.get_by_role("heading", name=re.compile("^kl")))
     drawn = kl.locator("svg g[stroke-opacity] > path[d]").first.get_attribute("d")
     points = [tuple(map(float, pair)) for pair in re.findall(r"([\d.]+),([\d.]+)", drawn)]

@@ -45,7 +45,7 @@ function Markers({ found }) {
     <div class="knobs"><${TextField} name="marker" label="Text to count in held-out answers" value="(" most=${40} /></div>
     <${Figure} label=${`Share of held-out answers that contain ${found.marker}, and share that are right, over the steps`} height=${210} deps=${[found.marker, rows.length]}
       legend=${[[`contains “${found.marker}”`, "var(--c3)"], ["right", "var(--c4)"]]}
-      build=${(Plot) => ({ x: { label: "training steps" }, y: { domain: [0, 1], grid: true, label: null, tickFormat: (value) => percent(value) }, marks: [
+      build=${(Plot) => ({ x: { label: "training steps" }, y: { domain: [0, 1], grid: true, label: "share of answers", tickFormat: (value) => percent(value) }, marks: [
         Plot.lineY(rows, { x: "step", y: "right", stroke: "var(--c4)", strokeWidth: 2, strokeDasharray: "5 3" }),
         Plot.lineY(rows, { x: "step", y: "share", stroke: "var(--c3)", strokeWidth: 2 }), Plot.dot(rows, { x: "step", y: "share", fill: "var(--c3)", r: 3 })] })}
       table=${{ columns: ["step", "answers", "with marker", "right", "right with it", "right without"], rows: rows.map((row) => [row.step, row.answers, row.count, row.right, row.right_with ?? "–", row.right_without ?? "–"]) }} />

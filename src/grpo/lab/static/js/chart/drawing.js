@@ -20,7 +20,7 @@ export function drawChart(Plot, box, { build, width, height, legend, table, zoom
     marks.forEach((mark) => (mark.clip ??= "frame"));
   }
   options = wholeTicks(options, points, width);
-  const shown = smooth > 0 ? pointsOf(Plot, marks, legend) : points;
+  const shown = smooth > 0 ? [...points, ...smoothedPoints(pointsOf(Plot, marks, legend), points)] : points;
   const room = labelRoom(legend, points, width, zoom?.[1]);
   // An axis label needs its own line, clear of the ticks.
   const margins = { marginLeft: 44, marginRight: 18, marginTop: options.y.label ? 26 : 10, marginBottom: options.x?.label ? 35 : 28 };
@@ -34,7 +34,15 @@ export function drawChart(Plot, box, { build, width, height, legend, table, zoom
   const labelled = room > 0 && drawLabels(svg, legend, points, { height: height - all.marginTop - all.marginBottom, right: edge, last: zoom?.[1] });
   const x = svg.scale("x");
   can.zoom = Boolean(x?.invert) && !options.fx;
-  return { svg, points: smooth > 0 ? [...points, ...shown.filter((point) => point.name === SMOOTHED)] : points, can, labelled, title: { x: bare(options.x?.label), y: bare(options.y.label) }, tickFormat: options.y?.tickFormat, frame: { left: Math.min(...(x?.range ?? [0])), right: edge, top: all.marginTop, bottom: height - all.marginBottom } };
+  const title = { x: bare(options.x?.label), y: bare(options.y.label) };
+  const frame = { left: Math.min(...(x?.range ?? [0])), right: edge, top: all.marginTop, bottom: height - all.marginBottom };
+  return { svg, points: shown, can, labelled, title, tickFormat: { x: options.x?.tickFormat, y: options.y.tickFormat }, frame };
+}
+
+// Named after the line that they smooth.
+function smoothedPoints(drawn, points) {
+  const names = new Map(points.filter(({ kind }) => kind === "line").map((point) => [point.colour, point.name]));
+  return drawn.filter((point) => point.name === SMOOTHED).map((point) => ({ ...point, smoothed: true, name: [names.get(point.colour), SMOOTHED].filter(Boolean).join(", ") }));
 }
 
 function plotted(Plot, box, options) {

@@ -1,7 +1,6 @@
 // The readout of a chart: the values of all series at the pointer, or at the stop that the arrow keys chose.
 import { html } from "htm/preact";
-import { number, percent, seconds } from "../format.js";
-import { SMOOTHED } from "./smooth.js";
+import { exact, number, percent, seconds } from "../format.js";
 
 const MOST_ROWS = 9;
 const NEAR = 14;
@@ -18,14 +17,16 @@ export function readable({ svg, points, title, tickFormat, frame }) {
   // Points of a scatter, cells and rows are found one by one; values of series by their x alone.
   const single = placed.every(({ kind }) => kind === "cell" || kind === "row" || kind === "dot");
   const stops = single ? placed.sort((a, b) => a.px - b.px || a.py - b.py) : [...new Map(placed.map((point) => [Math.round(point.px), point])).values()].sort((a, b) => a.px - b.px);
-  return { placed, stops, single, title, format: formatOf(tickFormat), frame };
+  return { placed, stops, single, title, format: { x: formatOf(tickFormat.x, short), y: formatOf(tickFormat.y, (value) => number(value, 4)) }, frame };
 }
 
 // As on the axis, with more digits.
-function formatOf(tickFormat) {
+function formatOf(tickFormat, plain) {
   const sample = (value) => (typeof tickFormat === "function" ? String(tickFormat(value)) : "");
-  return (value) => (typeof value !== "number" ? String(value) : sample(value).endsWith("%") ? percent(value, 1) : sample(value).endsWith(" s") ? seconds(value) : number(value, 4));
+  return (value) => (typeof value !== "number" ? String(value) : sample(value).endsWith("%") ? percent(value, 1) : sample(value).endsWith(" s") ? seconds(value) : plain(value));
 }
+
+const short = (value) => (Number.isInteger(value) || Math.abs(value) >= 1000 ? number(value) : exact(value, 4));
 
 export function stopAt({ stops, single }, px, py) {
   const far = (point) => Math.abs(point.px - px) + (single ? Math.abs(point.py - py) : 0);
@@ -35,21 +36,30 @@ export function stopAt({ stops, single }, px, py) {
 // What the box says at a stop: {px, py, head, rows: [{colour, text}]}.
 export function reading({ placed, stops, single, title, format, frame }, place) {
   const stop = stops[Math.max(0, Math.min(stops.length - 1, place))];
-  const head = [title.x, typeof stop.x === "number" ? number(stop.x, 3) : String(stop.x)].filter(Boolean).join(" ");
-  if (single) return { ...stop, top: frame.top, rows: [row(stop, format, title)], head: stop.text ? "" : head };
+  const head = named(title.x, format.x(stop.x));
+  if (single) return { ...stop, top: frame.top, ...alone(stop, head, format, title) };
   const series = new Map();
   for (const point of placed) {
     const away = Math.abs(point.px - stop.px);
     if (away > NEAR) continue;
     const key = `${point.name} ${point.colour} ${point.z} ${point.kind === "area"}`;
-    if (!series.has(key) || away < series.get(key).away) series.set(key, { ...point, away });
+    if (!series.has(key) || away < series.get(key).away) series.set(key, { ...point, away, elsewhere: point.x === stop.x ? "" : ` at ${format.x(point.x)}` });
   }
   return { ...stop, top: frame.top, head, rows: rowsOf([...series.values()], format, title).slice(0, MOST_ROWS) };
 }
 
-// A band around a line of its colour is the line's range.
+const named = (label, value) => [label.includes(" ") ? `${label}:` : label, value].filter(Boolean).join(" ");
+
+// A point of its own: of a row, the row's name and what its length means.
+function alone(point, head, format, title) {
+  if (point.text) return { head: "", rows: [row(point, format, title)] };
+  if (typeof point.y === "number") return { head, rows: [row(point, format, title)] };
+  return { head: String(point.y), rows: [{ colour: point.colour, text: [point.name, format.x(point.x), title.x].filter(Boolean).join(" ") }] };
+}
+
+// An area around a line of its colour, or under it, belongs to the line: if it reaches above, it is the line's range.
 function rowsOf(points, format, title) {
-  const range = (point) => points.find((other) => other.kind === "area" && point.kind !== "area" && other.colour === point.colour && other.low <= point.y && other.high >= point.y && other.low !== 0);
+  const range = (point) => points.find((other) => other.kind === "area" && point.kind !== "area" && other.colour === point.colour && other.low <= point.y && other.high >= point.y);
   const bands = new Set(points.map(range).filter(Boolean));
   const rows = points.filter((point) => !bands.has(point)).map((point) => row(point, format, title, range(point)));
   return rows.filter((one, place) => rows.findIndex((other) => other.text === one.text && other.colour === one.colour) === place);
@@ -57,8 +67,8 @@ function rowsOf(points, format, title) {
 
 function row(point, format, title, band) {
   const name = point.name ?? (title.y || "value");
-  const between = band && point.name !== SMOOTHED ? ` (${format(band.low)} to ${format(band.high)})` : "";
-  return { colour: point.colour, text: point.text ?? `${name} ${format(point.y)}${between}` };
+  const range = band && band.high > point.y && !point.smoothed ? ` (${format.y(band.low)} to ${format.y(band.high)})` : "";
+  return { colour: point.colour, text: (point.text ?? `${name} ${format.y(point.y)}${range}`) + (point.elsewhere ?? "") };
 }
 
 export function Readout({ found, width }) {
