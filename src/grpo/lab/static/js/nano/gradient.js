@@ -10,6 +10,7 @@ const BETA = 0.04; // the trainer's default
 // push (−∂loss/∂logp) by token. Settings are those of groupAdvantages and policyLoss. Without `oldLogp` the old policy is
 // the policy. `reference`: the model that the KL term compares with.
 export function gradientOf(model, reference, groups, { longest, oldLogp = null, beta = BETA, aggregate = "sequence", ...settings }) {
+  if (settings.entropyWeight) throw new Error("entropyWeight: training in the page has no entropy bonus");
   const advantages = groupAdvantages(groups.map(({ completions }) => completions.map(({ reward }) => reward)), {
     ...settings,
     lengths: groups.map(({ completions }) => completions.map(({ ids }) => ids.length)),

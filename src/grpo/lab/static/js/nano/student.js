@@ -46,11 +46,11 @@ export class Student {
   }
 
   // One optimizer step. `groups`: [{prompt, completions: [{ids, reward}]}], prompts as text. As in the trainer, none is made
-  // where neither a reward nor a KL or entropy term gives a gradient.
+  // where neither a reward nor a KL term gives a gradient.
   update({ groups, lr = 1e-4, ...settings }) {
     const encoded = groups.map(({ prompt, completions }) => ({ prompt: this.vocabulary.encode(prompt), completions }));
     const { gradient, ...measured } = gradientOf(this.model, this.reference, encoded, { longest: LONGEST, ...settings });
-    const contributes = settings.beta !== 0 || settings.entropyWeight || measured.advantages.flat().some(Boolean);
+    const contributes = settings.beta !== 0 || measured.advantages.flat().some(Boolean);
     return { ...measured, gradNorm: contributes ? this.optimizer.descend(this.model.weights.flat, gradient.flat, lr) : 0 };
   }
 
