@@ -60,6 +60,16 @@ def classroom(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     yield from serving(tmp_path_factory.mktemp("runs"))
 
 
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The lab as a static site."""
+    from grpo.lab.site.build import build
+
+    folder = tmp_path_factory.mktemp("site")
+    build(folder, lambda line: None)
+    return folder
+
+
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Writes a recipe and returns its name as the user types it."""

@@ -37,6 +37,7 @@ ASKED: dict[str, dict[str, Callable[[random.Random], str]]] = {
     "why/scratch": {"logp": stop(-5, 0, 0.25), "g": stop(2, 64, 1)},
     "why/judge": {"spread": stop(0, 1, 0.05), "noise": stop(0, 0.5, 0.01)},
     "why/aha": {"marker": one("(", "1", ";2", "wait")},
+    "why/score": {"gold": one("14")},
     "credit/gamed": {"guesses": one("168\n161", "(18;16)168\n178\n179\nabc", "168 \n 167\n(16)1680000")},
     "costs/memory": {**PLANNED, "count": one("all", "states", "weights"), "judge": one("rule", "model")},
     "costs/largest": {**PLANNED, "card": one("4090", "a100-80", "h200", "b200")},

@@ -14,6 +14,7 @@ import pytest
 from grpo.lab.answer import Answer
 from grpo.lab.chapters import CHAPTERS, answer, chapter
 from grpo.lab.site.questions import questions
+from grpo.lab.site.record import key
 from helpers.chapter_questions import ASKED, NANO, asked
 from helpers.visit import Lab, open_page
 
@@ -49,15 +50,14 @@ RECORDED = (
 
 
 def chunk(urls: list[str]) -> str:
-    """Recorded answers as a static site has them."""
-    found = {}
+    """Recorded answers as a static site has them, with all digits."""
+    keys, answers = {}, []
     for url in urls:
         place = urlsplit(url)
-        slug, key = place.path.split("/")[3:]
-        settings = dict(parse_qsl(place.query))
-        parameters = "&".join(sorted(f"{name}={value}" for name, value in settings.items()))
-        found[f"{place.path}?{parameters}" if parameters else place.path] = answer(slug, key, settings)
-    return base64.b64encode(gzip.compress(Answer.text(found).encode())).decode()
+        slug, name = place.path.split("/")[3:]
+        keys[key(url)] = len(answers)
+        answers.append(answer(slug, name, dict(parse_qsl(place.query))))
+    return base64.b64encode(gzip.compress(Answer.text({"keys": keys, "answers": answers}).encode())).decode()
 
 
 def difference(found: Any, expected: Any, within: float, path: str = "") -> str:
@@ -90,20 +90,20 @@ def test_answers_equal_the_servers(chromium: Any, classroom: Lab) -> None:
     needed += [f"/api/chapters/{name}" for name in RECORDED]
     assert set(needed) <= set(questions())
     visit = open_page(chromium, classroom, "/learn")
-    given = [chunk(needed), [[slug, key, urlencode(settings)] for slug, key, settings in cases]]
+    given = [chunk(needed), [[slug, name, urlencode(settings)] for slug, name, settings in cases]]
     text, computed = visit.page.evaluate(COMPUTE, given)
-    assert set(computed) == {*ASKED, *(f"{slug}/{key}" for slug, key, _ in NANO)}, (
+    assert set(computed) == {*ASKED, *(f"{slug}/{name}" for slug, name, _ in NANO)}, (
         "every answer in JavaScript is compared"
     )
     recorded = {url.removeprefix("/api/chapters/").partition("?")[0] for url in questions()}
-    served = {f"{slug}/{key}" for slug in CHAPTERS for key in chapter(slug).ANSWERS}
+    served = {f"{slug}/{name}" for slug in CHAPTERS for name in chapter(slug).ANSWERS}
     assert served == {*computed, *recorded} & served, "every answer is computed in the page, or recorded"
     wrong = []
-    for found, (slug, key, settings) in zip(json.loads(text), cases, strict=True):
-        expected = json.loads(Answer.text(answer(slug, key, settings)))
-        within = 2e-3 if (slug, key, settings) in NANO else 1e-9
+    for found, (slug, name, settings) in zip(json.loads(text), cases, strict=True):
+        expected = json.loads(Answer.text(answer(slug, name, settings)))
+        within = 2e-3 if (slug, name, settings) in NANO else 1e-9
         if apart := difference(found, expected, within):
-            wrong.append(f"{slug}/{key} {settings}: {apart}"[:600])
+            wrong.append(f"{slug}/{name} {settings}: {apart}"[:600])
     assert not wrong, "\n".join([str(len(wrong)), *wrong[:25]])
     assert visit.complaints == []
     visit.page.close()

@@ -60,4 +60,12 @@ async function aha(params) {
   return { ...base, marker, counted };
 }
 
-export const WHY = { scratch, judge, aha };
+// The page's own group; the checkers of other texts need `grpo lab`.
+async function score(params) {
+  const changed = (name, start) => (params.get(name) ?? start) !== start;
+  const { gold, rows } = await recorded("/api/chapters/why/score");
+  if (params.get("own") || changed("gold", gold) || changed("group", rows.map((row) => row.text).join("\n"))) return undefined;
+  return recorded("/api/chapters/why/score");
+}
+
+export const WHY = { scratch, judge, aha, score };
