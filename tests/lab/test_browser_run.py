@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from grpo.lab.catalogue import RECORDINGS
+from grpo.record.store import Run
 from helpers.records import make_run
 from helpers.visit import Lab, Visit, faults, open_page, serving
 
@@ -70,12 +73,25 @@ def test_what_if_and_replay_show_only_what_differs(visit: Visit) -> None:
     assert visit.complaints == []
 
 
-def test_arrows_move_the_token_lens_by_one_step_and_findings_start_with_their_cause(visit: Visit) -> None:
+def test_the_token_lens_moves_by_arrows_and_recomputes_and_findings_start_with_their_cause(visit: Visit) -> None:
     visit.go(f"{EXAMPLE}/tokens?step=5&lens=ratio")
     visit.page.locator("h1").click()
     visit.page.keyboard.press("ArrowRight")
     visit.page.wait_for_url("**step=6**")
     assert "lens=ratio" in visit.page.url
+    visit.go(f"{EXAMPLE}/tokens?step=0&group=7&sample=0")
+    visit.page.get_by_role("button", name="Recompute").click()
+    mark = visit.page.locator("[data-recomputed]")
+    mark.wait_for()
+    assert "with the model tiny, from before training: the weights that sampled this group" in mark.inner_text()
+    visit.page.get_by_role("radio", name="Probability").check()
+    shown = visit.page.locator(".lens-row.chosen .token")
+    shown.first.wait_for()
+    chances = [(token.get_attribute("title") or "").removeprefix("Probability ").rstrip("%") for token in shown.all()]
+    with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
+        logprob = run.groups(0)[7]["completions"][0]["logprob"]
+    assert math.prod(float(chance) / 100 for chance in chances) == pytest.approx(math.exp(logprob), rel=0.02)
+    assert visit.page.get_by_role("radio", name="Ratio").count() == 0
     visit.go("/runs/diverged/findings")
     [cause] = visit.page.locator(".cause").all()
     assert cause.locator("h3").all_inner_texts() == ["clipped step 29", "kl step 29", "entropy collapse step 29"]

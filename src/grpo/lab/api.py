@@ -22,6 +22,8 @@ from grpo.lab.compare import AXES, compare
 from grpo.lab.findings import findings
 from grpo.lab.live import events
 from grpo.lab.nano_files import nano_files
+from grpo.lab.recompute.jobs import token_rows
+from grpo.lab.recompute.routes import place_of
 from grpo.lab.search import Query, search
 from grpo.record.metrics import is_metric
 from grpo.record.store import Run
@@ -85,13 +87,21 @@ def _group(run: Run, request: Request) -> dict[str, Any]:
 def _lens(run: Run, request: Request) -> dict[str, Any]:
     from grpo.lab.tokens import lens
 
-    return lens(run, *(request.path_params[name] for name in ("step", "group", "sample")))
+    step, group, sample = (request.path_params[name] for name in ("step", "group", "sample"))
+    return lens(run, step, group, sample, _recomputed(run, request))
 
 
 def _worked(run: Run, request: Request) -> dict[str, Any]:
     from grpo.lab.tokens import worked
 
-    return worked(run, *(request.path_params[name] for name in ("step", "group", "sample", "token")))
+    step, group, sample, token = (request.path_params[name] for name in ("step", "group", "sample", "token"))
+    return worked(run, step, group, sample, token, _recomputed(run, request))
+
+
+def _recomputed(run: Run, request: Request) -> list[dict[str, Any]]:
+    """Rows of the group's tokens, if they were recomputed."""
+    job = request.app.state.jobs.find(place_of(run, request.path_params["step"], request.path_params["group"]))
+    return token_rows(job.result) if job and job.status == "done" else []
 
 
 def _what_if(run: Run, request: Request) -> dict[str, Any]:

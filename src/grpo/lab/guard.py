@@ -3,9 +3,9 @@
 A page of any website can make a browser send requests to this machine, and every user of this machine can connect to
 it. So every request must name the lab's address (a foreign name that resolves to this machine is refused), must not
 come from another site, and must have the lab's token: in the address of the first visit, later in a cookie; programs
-may send it in the address of an API path or in a header. Trials can be started and cancelled and notes of a run saved
-by a request that also has the token of a lab page. Completions are untrusted: the policy below allows only the lab's
-own scripts.
+may send it in the address of an API path or in a header. Trials and recomputations can be started and cancelled and
+notes of a run saved by a request that also has the token of a lab page. Completions are untrusted: the policy below
+allows only the lab's own scripts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from grpo.lab.answer import Answer
 LOOPBACK_NAMES = frozenset(["localhost", "127.0.0.1", "[::1]"])
 COOKIE = "grpo_lab"
 PAGE_TOKEN = "x-page-token"
-WRITES = re.compile(r"/api/trials(/[A-Za-z0-9_-]{1,40}/cancel)?|/api/runs/[^/]{1,200}/notes")
+WRITES = re.compile(
+    r"/api/trials(/[A-Za-z0-9_-]{1,40}/cancel)?|/api/runs/[^/]{1,200}/notes|"
+    r"/api/runs/[^/]{1,200}/steps/[0-9]{1,18}/groups/[0-9]{1,18}/recompute(/cancel)?"
+)
 """The only paths that accept POST."""
 PLOT_STYLE = "sha256-jSYQUrW7J0b3jPqhZP9C2Xh1PyJKHKXd4s0fpGGKrww="
 """Hash of the one style sheet that Observable Plot puts into its charts."""
@@ -159,7 +162,7 @@ class Guard:
         if scope["method"] in ("GET", "HEAD"):
             return ""
         if scope["method"] != "POST" or not WRITES.fullmatch(scope["path"]):
-            return "grpo lab answers GET and HEAD; POST only starts and cancels trials and saves notes"
+            return "grpo lab answers GET and HEAD; POST only starts and cancels computations and saves notes"
         if origin is None or headers.get("sec-fetch-site", "same-origin") != "same-origin":
             return "grpo lab answers only its own pages"
         known = self.pages.knows(headers.get(PAGE_TOKEN, ""))

@@ -28,6 +28,8 @@ from grpo.lab.api import routes, unreadable
 from grpo.lab.catalogue import Catalogue
 from grpo.lab.connection import listen, web_server
 from grpo.lab.guard import Guard, PageTokens, content_policy, is_loopback
+from grpo.lab.recompute.jobs import Jobs
+from grpo.lab.recompute.routes import routes as recompute_routes
 from grpo.lab.trials.routes import routes as trial_routes
 from grpo.lab.trials.runner import Runner
 
@@ -51,7 +53,7 @@ PAGES = (
 
 def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guard:
     page = (STATIC / "index.html").read_text()
-    tokens, runner = PageTokens(), Runner()
+    tokens, runner, jobs, catalogue = PageTokens(), Runner(), Jobs(), Catalogue(runs)
 
     def shown(status: int = 200) -> Response:
         """The page with a new token, with which it may start and cancel trials."""
@@ -67,7 +69,8 @@ def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guar
 
     app = Starlette(
         routes=[
-            *routes(Catalogue(runs)),
+            *recompute_routes(catalogue, jobs),
+            *routes(catalogue),
             *chapters.routes(),
             *trial_routes(runner),
             *(Route(path, show) for path in PAGES),
@@ -75,8 +78,9 @@ def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guar
         ],
         middleware=[Middleware(GZipMiddleware, compresslevel=6)],
         exception_handlers={404: nothing_here, sqlite3.Error: unreadable},
-        lifespan=closing(runner),
+        lifespan=closing(runner, jobs),
     )
+    app.state.jobs = jobs
     return Guard(app, address=address, token=token, policy=content_policy(page), pages=tokens)
 
 
@@ -89,13 +93,14 @@ class CheckedFiles(StaticFiles):
         return response
 
 
-def closing(runner: Runner) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
-    """Ends the running trial when the server stops."""
+def closing(runner: Runner, jobs: Jobs) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    """Ends the running trial and recomputation when the server stops."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
         runner.close()
+        jobs.close()
 
     return lifespan
 

@@ -81,12 +81,13 @@ class Traced:
         }
 
 
-def lens(run: Run, step: int, group: int, sample: int) -> dict[str, Any]:
+def lens(run: Run, step: int, group: int, sample: int, recomputed: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """The group's tokens with the values they can be coloured by; of long completions, only the requested one.
 
-    A value that was not recorded is None.
+    A value that was not recorded is None. `recomputed`: rows for a group whose tokens were not recorded.
     """
-    rows: list[Mapping[str, Any]] = [row for row in run.token_arrays(step) if row["group_index"] == group]
+    recorded = _rows(run, step, group)
+    rows = recorded or recomputed
     traced = _traced(rows, run, sample)
     if sum(len(_sequence(row)[0]) for row in rows) > MOST_TOKENS_AT_ONCE:
         rows = [traced.row]
@@ -95,14 +96,21 @@ def lens(run: Run, step: int, group: int, sample: int) -> dict[str, Any]:
         "updates": _updates(run),
         "kl_in": run.config.get("loss", {}).get("kl_in", "loss"),
         "left_out": left_out(run.config.get("loss", {})),
-        "rows": [_row(run, Traced(row, run.config.get("loss", {}))) for row in rows],
+        "recomputed": not recorded,
+        "rows": [_row(run, Traced(row, run.config.get("loss", {})), bool(recorded)) for row in rows],
     }
 
 
-def _row(run: Run, traced: Traced) -> dict[str, Any]:
+def _rows(run: Run, step: int, group: int) -> Sequence[Mapping[str, Any]]:
+    return [row for row in run.token_arrays(step) if row["group_index"] == group]
+
+
+def _row(run: Run, traced: Traced, recorded: bool) -> dict[str, Any]:
     terms = token_terms(**traced.inputs)
     entropies = traced.row["entropies"]
     written, read = _pieces(run, traced.row)
+    # A checkpoint has no old policy and no sampler: recomputed tokens have neither ratio, clip nor gap.
+    moved = traced.updated and recorded
     return {
         "sample": traced.row["sample_index"],
         "pieces": written,
@@ -118,19 +126,21 @@ def _row(run: Run, traced: Traced) -> dict[str, Any]:
         "values": {
             "push": terms.push.tolist() if traced.updated else None,
             "advantage": traced.advantages_L.tolist(),
-            "ratio": terms.ratio.tolist() if traced.updated else None,
-            "clip": terms.clip.tolist() if traced.updated and traced.limits else None,
+            "ratio": terms.ratio.tolist() if moved else None,
+            "clip": terms.clip.tolist() if moved and traced.limits else None,
             "kl": None if terms.kl is None or not traced.updated else terms.kl.tolist(),
             "entropy": None if entropies is None else entropies.tolist(),
-            "gap": (traced.old_L - traced.sampler_L).tolist() if traced.updated else None,
+            "gap": (traced.old_L - traced.sampler_L).tolist() if moved else None,
             "probability": traced.sampler_L.exp().tolist(),
         },
     }
 
 
-def worked(run: Run, step: int, group: int, sample: int, position: int) -> dict[str, Any]:
-    """The calculation of one recorded token's loss."""
-    traced = _traced([row for row in run.token_arrays(step) if row["group_index"] == group], run, sample)
+def worked(
+    run: Run, step: int, group: int, sample: int, position: int, recomputed: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """The calculation of one token's loss."""
+    traced = _traced(_rows(run, step, group) or recomputed, run, sample)
     return work_out(traced, position, _pieces(run, traced.row)[0], run.config.get("loss", {}))
 
 

@@ -158,6 +158,10 @@ class Checkpoints:
             report(f"checkpoint {checkpoint.path.name} is damaged: {damage}; renamed to {aside.name}")
         return None
 
+    def before(self, step: int) -> Checkpoint | None:
+        """The newest one of at most `step` steps, unchecked; None if there is none."""
+        return next((checkpoint for checkpoint in reversed(self._all()) if checkpoint.step <= step), None)
+
     def at(self, step: int) -> Checkpoint | None:
         return next((checkpoint for checkpoint in self._all() if checkpoint.step == step), None)
 

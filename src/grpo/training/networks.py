@@ -100,13 +100,17 @@ def _restore_others(networks: Networks, config: Config, checkpoint: Checkpoint |
                 "field loss.baseline: the run began without a critic, so it has none to resume; start another run"
             )
         networks.critic.restore(checkpoint.tensors("critic") if checkpoint else {})
-    # Without a refresh before the checkpoint, the reference is still the model the run began with.
     if networks.reference is not None and config.loss.refresh:
-        model = networks.reference.model
-        if checkpoint and checkpoint.has("reference"):
-            refreshed = checkpoint.tensors("reference")
-            # The file holds tied weights once, under their first name.
-            model.load_state_dict(
-                {name.removeprefix("reference/"): tensor for name, tensor in refreshed.items()}, strict=False
-            )
+        if checkpoint:
+            restore_reference(networks.reference, checkpoint)
         world.broadcast(list(networks.reference.weights().values()))
+
+
+def restore_reference(reference: Policy, checkpoint: Checkpoint) -> None:
+    """The last refresh before the checkpoint. Without one, the reference is still the model the run began with."""
+    if checkpoint.has("reference"):
+        refreshed = checkpoint.tensors("reference")
+        # The file holds tied weights once, under their first name.
+        reference.model.load_state_dict(
+            {name.removeprefix("reference/"): tensor for name, tensor in refreshed.items()}, strict=False
+        )

@@ -10,20 +10,45 @@ const FILTERS = {
   below: (row) => row.advantage < 0,
   level: (row) => row.advantage === 0,
 };
+const RANGES = ["step", "reward", "length", "advantage"];
 
-// `rows` in the order of the run; whole steps until a page is full. `begin` is the step at which to continue.
+// `rows` in the order of the run. `begin` is the number of results before the page.
 export function search(rows, params) {
-  const text = (params.get("text") ?? "").toLowerCase();
   const filters = (params.get("filters") ?? "").split(",").filter((name) => name in FILTERS);
-  const newest = params.get("order") !== "oldest";
-  const holds = (row) => !text || [row.text, row.prompt, ...row.turns.map((turn) => turn.text)].some((each) => each.toLowerCase().includes(text));
-  const steps = [...new Set(rows.map((row) => row.step))];
-  if (newest) steps.reverse();
-  const begin = params.has("begin") ? Number(params.get("begin")) : steps[0];
-  const found = [];
-  let at = Math.max(0, steps.indexOf(begin));
-  for (; at < steps.length && found.length < PAGE; at++) {
-    found.push(...rows.filter((row) => row.step === steps[at] && holds(row) && filters.every((name) => FILTERS[name](row))));
+  const holds = matcher(params.get("text") ?? "", params.get("regex") === "1");
+  const found = rows.filter((row) => filters.every((name) => FILTERS[name](row)) && within(row, params) && holds(row));
+  const sorted = inOrder(found, params.get("order") || "newest");
+  const begin = Number(params.get("begin") ?? 0);
+  const next = begin + PAGE;
+  return { rows: sorted.slice(begin, next), next: next < sorted.length ? next : null };
+}
+
+function matcher(text, pattern) {
+  if (!text) return () => true;
+  const any = (test) => (row) => [row.text, row.prompt, ...row.turns.map((turn) => turn.text)].some(test);
+  if (!pattern) return any((each) => each.toLowerCase().includes(text.toLowerCase()));
+  let compiled;
+  try {
+    compiled = new RegExp(text, "iu");
+  } catch (problem) {
+    throw new Error(`text: not a regular expression: ${problem.message}`);
   }
-  return { rows: found, next: steps[at] ?? null, searched: [begin ?? null, steps[at] ?? null] };
+  return any((each) => compiled.test(each));
+}
+
+function within(row, params) {
+  const limit = (name, otherwise) => (params.get(name) ? Number(params.get(name)) : otherwise);
+  return RANGES.every((name) => {
+    const [low, high] = [limit(`${name}_min`, -Infinity), limit(`${name}_max`, Infinity)];
+    return (low === -Infinity && high === Infinity) || (row[name] !== null && row[name] >= low && row[name] <= high);
+  });
+}
+
+// Rows without the value come last; equal ones, the newest first.
+function inOrder(rows, order) {
+  if (order === "oldest") return rows;
+  const newest = (a, b) => b.step - a.step;
+  const column = order.replace("-", "");
+  const sign = order.startsWith("-") ? -1 : 1;
+  return [...rows].sort((a, b) => (order === "newest" ? 0 : (a[column] === null) - (b[column] === null) || sign * ((a[column] ?? 0) - (b[column] ?? 0))) || newest(a, b));
 }

@@ -10,6 +10,7 @@ import { route, setQuery } from "../route.js";
 import { braced, Tex, value } from "../tex.js";
 import { Untrusted, visible } from "../text.js";
 import { chosenStep, KINDS } from "./groups.js";
+import { Recomputed } from "./recompute.js";
 
 // name, definition, colour scale, format of a value, smallest value of full strength.
 export const LENSES = {
@@ -19,7 +20,7 @@ export const LENSES = {
   kl: ["KL", "Distance from the reference model on this token, by the run's KL estimate.", "sequential", (v) => exact(v, 3), 0.01],
   entropy: ["Entropy", "Entropy of the policy at this token: 0 if one token has all the probability.", "sequential", (v) => `${exact(v, 3)} nats`, 0.3],
   gap: ["Sampler gap", "The trainer's minus the sampler's log-probability before the first update; should be near 0.", "sequential", (v) => `${exact(v, 2)} nats`, 1e-4],
-  probability: ["Probability", "The sampler's probability of this token.", "sequential", (v) => percent(v, 1), 1],
+  probability: ["Probability", "The probability of this token when it was sampled.", "sequential", (v) => percent(v, 1), 1],
 };
 
 export function Tokens({ url, about, query }) {
@@ -43,16 +44,16 @@ function GroupChoice({ groups, group }) {
 }
 
 function Completions({ url, step, groups, group, query }) {
-  const state = useApi(`${url}/steps/${step}/groups/${group.index}`);
+  const here = `${url}/steps/${step}/groups/${group.index}`;
+  const state = useApi(here);
   return html`<${Fetched} state=${state} height="70vh">${(data) => {
     const most = data.completions.reduce((best, done) => (Math.abs(done.advantage ?? 0) > Math.abs(best.advantage ?? 0) ? done : best));
     const done = data.completions.find((one) => String(one.sample) === query.get("sample")) ?? most;
+    const lens = html`<${Lens} url=${`${here}/tokens`} completions=${data.completions} done=${done} query=${query} />`;
     return html`
       <div class="row"><${GroupChoice} groups=${groups} group=${group} />
         <p class="prompt"><bdi class="untrusted" dir="ltr">${visible(data.prompt)}</bdi> <span class="soft small">answer</span> <bdi class="untrusted" dir="ltr">${visible(data.answer)}</bdi></p></div>
-      ${group.traced
-        ? html`<${Lens} url=${`${url}/steps/${step}/groups/${group.index}/tokens`} completions=${data.completions} done=${done} query=${query} />`
-        : html`<${Empty} title="No tokens recorded"><p>The tokens of this group were not recorded. Train with <code>--system.token_groups N</code> to record those of N groups per step.</p><//>`}`;
+      ${group.traced ? lens : html`<${Recomputed} key=${here} url=${here} step=${step}>${lens}<//>`}`;
   }}<//>`;
 }
 
@@ -67,7 +68,7 @@ function Lens({ url, completions, done, query }) {
     return html`<div class="lens">
       <${Card}>
         <div class="row"><${Segmented} label="Lens" value=${key} onChange=${(lens) => setQuery({ lens })} options=${offered.map(([name, [text]]) => [name, text])} /></div>
-        <p class="small soft lens-about">${LENSES[key][1]}${key === "ratio" && data.updates === 1 ? " With one update per batch it is 1 everywhere." : ""}</p>
+        <p class="small soft lens-about">${data.recomputed && key === "probability" ? "The probability of this token under these weights." : LENSES[key][1]}${key === "ratio" && data.updates === 1 ? " With one update per batch it is 1 everywhere." : ""}</p>
         ${!shown.updated && html`<p class="small warn">This completion was not trained on, so only the sampler's values are recorded.</p>`}
         <ol class="lens-rows">${completions.map((one) => {
           const row = data.rows.find((other) => other.sample === one.sample && other.values[key]);
@@ -83,7 +84,7 @@ function Lens({ url, completions, done, query }) {
         : chosen.place === undefined
           ? html`<${Observed} piece=${chosen.piece} />`
           : shown.updated
-            ? html`<${Worked} url=${`${url}/${shown.sample}/${chosen.place}`} />`
+            ? html`<${Worked} url=${`${url}/${shown.sample}/${chosen.place}`} recomputed=${data.recomputed} />`
             : html`<${Empty} title="No loss">This completion was not trained on.<//>`}
     </div>`;
   }}<//>`;
@@ -171,7 +172,13 @@ function earned(token) {
   return token.cap && token.advantage < 0 ? `-\\max(\\min(\\rho A,\\ \\text{clip}(\\rho)A),\\ ${value(token.cap, 3)}A)` : "-\\min(\\rho A,\\ \\text{clip}(\\rho)A)";
 }
 
-export function Worked({ url }) {
+function probabilities(token, recomputed) {
+  if (recomputed) return [["probability", token.logp], ...(token.reference === null ? [] : [["under the reference", token.reference]])];
+  return [["sampler", token.sampler], ["before the update", token.old], ["at this update", token.logp]];
+}
+
+// Recomputed tokens have one probability instead of three.
+export function Worked({ url, recomputed = false }) {
   const state = useApi(url);
   return html`<${Fetched} state=${state} height="30rem">${(token) => html`<${Card} class="worked-card" title=${html`Token ${token.position + 1} of ${token.length}`}>
       <p class="worked-token"><bdi class="untrusted" dir="ltr">${visible(token.piece || "·")}</bdi></p>
@@ -197,6 +204,6 @@ export function Worked({ url }) {
           <p class="result num" data-number="push">${signed(token.push, 6)}</p>
           <p class="small soft">−∂loss/∂logp, by autograd through <code>grpo.core.policy_loss</code></p></li>
       </ol>
-      <dl class="facts small"><div><dt>sampler</dt><dd class="num">${percent(Math.exp(token.sampler), 1)}</dd></div><div><dt>before the update</dt><dd class="num">${percent(Math.exp(token.old), 1)}</dd></div><div><dt>at this update</dt><dd class="num">${percent(Math.exp(token.logp), 1)}</dd></div>${token.entropy !== null && html`<div><dt>entropy</dt><dd class="num">${exact(token.entropy, 3)} nats</dd></div>`}</dl>
+      <dl class="facts small">${probabilities(token, recomputed).map(([name, logp]) => html`<div><dt>${name}</dt><dd class="num">${percent(Math.exp(logp), 1)}</dd></div>`)}${token.entropy !== null && html`<div><dt>entropy</dt><dd class="num">${exact(token.entropy, 3)} nats</dd></div>`}</dl>
     <//>`}<//>`;
 }
