@@ -112,7 +112,7 @@ function PresetClipped() {
   return html`<${Fetched} state=${state} height="8rem">${({ updates }) => {
     const last = updates.at(-1);
     return html`<p>Eight updates on four answers with the preset <code>grpo</code>: at the last update the clip sets the gradient of <b class="num" data-number="preset-clipped">${percent(last.clip_low + last.clip_high, 1)}</b> of the tokens to 0. GRPO drops PPO's critic and keeps its clip. The range is <code>loss.clip_low</code> and <code>loss.clip_high</code>.</p>
-      <p class="soft small">With one update per batch the clip has no effect: see “A loss of zero still trains” below.</p>`;
+      <p class="soft small">With one update per batch the clip has no effect: see “Does the loss show progress?” below.</p>`;
   }}<//>`;
 }
 

@@ -54,7 +54,7 @@ function Identity() {
 export function Updates() {
   const own = useAnswer("loss", "own", { ...ownParams(), updates: 8 });
   const recorded = useApi("/api/runs/~tiny-arithmetic/series?names=loss,reward_mean&points=80");
-  return html`<${Section} title="A loss of zero still trains" id="updates" lead=${html`Elsewhere, a falling <${Term} of="loss">loss<//> shows progress. Here?`}>
+  return html`<${Section} title="Does the loss show progress?" id="updates" lead=${html`Elsewhere, a falling <${Term} of="loss">loss<//> does. Here?`}>
     <${Question} name="q-zero" ask="Two right and two wrong answers. Before the first update: how large are the loss and its gradient?" options=${[["both", "Both are 0"], ["loss", "The loss is 0, the gradient is not"], ["neither", "Neither is 0"]]}>${(picked) => html`<${FirstUpdate} picked=${picked} own=${own} />`}<//>
     <${Only} depth="math code"><p>With one update per batch, the usual setting, the ratio is 1 for every token: nothing is clipped, and the advantages of a group sum to 0.</p><${Play} label="Eight updates on your group"><p class="small soft">Your group from above, with eight updates.</p><${Fetched} state=${own} height="16rem">${(data) => (data.signal ? html`<${UpdateTable} updates=${data.updates} />` : html`<p class="warn">All rewards of your group are equal: no update is taken.</p>`)}<//><//>
     <//>
