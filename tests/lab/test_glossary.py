@@ -44,8 +44,8 @@ def test_hover_focus_and_tap_show_a_term(chromium: Any, classroom: Lab) -> None:
     page.close()
     touch = chromium.browser.new_context(has_touch=True, is_mobile=True, viewport={"width": 390, "height": 844})
     visit = Visit(touch.new_page(), classroom)
-    visit.go("/learn/credit")
-    for word in visit.page.locator(".term").all():
+    visit.go("/learn/notation")
+    for word in visit.page.locator(".words-list .term").all():
         word.tap()
         tip = visit.page.get_by_role("tooltip")
         tip.wait_for()

@@ -3,16 +3,17 @@ import { html } from "htm/preact";
 import { chapterOf } from "../chapters.js";
 import { Code, Equation, Fetched, Numbers, Only, Play, Section, Slider, Table, Tex, param, useAnswer } from "../lesson.js";
 import { number, percent } from "../format.js";
-import { Term } from "../glossary.js";
+import { GLOSSARY, Term } from "../glossary.js";
 import { Link } from "../route.js";
 
 export function Chapter() {
   return html`
     <${Section} title="Prerequisites" lead="What the chapters assume. If you know it, start with chapter 1."><${Softmax} /><${Sequence} /><${Slope} /><${Expectation} /><//>
-    <${Section} title="Symbols"><${Symbols} /><//>
+    <${Section} title="Words" depth="intuition" lead="Tap a word for its meaning. The chapters explain each at its first mention; depth Math has the symbols."><${Words} /><//>
+    <${Section} title="Symbols" depth="math code"><${Symbols} /><//>
     <${Section} title="Axis letters" depth="math code"><${Axes} /><//>
     <${Section} title="Where to start">
-      <ul><li>New to reinforcement learning: <${Link} to="/learn">from a first run to why it worked<//>, then chapters 1 to 7.</li><li>You know REINFORCE: <${Link} to="/learn/advantage">the advantage and its baselines<//>.</li><li>You know PPO: <${Link} to="/learn/loss">the loss<//> is the same; <${Link} to="/learn/costs">there is no critic<//>.</li><li>You know fine-tuning: <${Link} to="/learn/why">why it is not enough<//>.</li><li>You have a run that does not learn: <${Link} to="/learn/train">the clinic<//>.</li></ul>
+      <ul><li>New to reinforcement learning: <${Link} to="/story">the story in five minutes<//>, then chapters 1 to 8.</li><li>You know REINFORCE: <${Link} to="/learn/advantage">the advantage and its baselines<//>.</li><li>You know PPO: <${Link} to="/learn/loss">the loss<//> is the same; <${Link} to="/learn/costs">there is no critic<//>.</li><li>You know fine-tuning: <${Link} to="/learn/why">why it is not enough<//>.</li><li>You have a run that does not learn: <${Link} to="/learn/train">the clinic<//>.</li></ul>
     <//>`;
 }
 
@@ -44,6 +45,10 @@ function Slope() {
 
 function Expectation() {
   return html`<${Only} depth="math code"><p>An expectation <${Tex}>\\mathbb E<//> is a mean weighted by probability. An estimate is unbiased if its expectation equals the true value. Its variance measures its spread around that mean. <${Link} to="/learn/advantage?depth=math">Bias and variance of every baseline<//>.</p><//>`;
+}
+
+function Words() {
+  return html`<ul class="words-list">${Object.entries(GLOSSARY).map(([of, { title }]) => html`<li key=${of}><${Term} of=${of}>${title}<//></li>`)}</ul>`;
 }
 
 function Symbols() {
