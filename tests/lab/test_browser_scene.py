@@ -71,8 +71,8 @@ def advantages(rewards: list[float]) -> list[float]:
     return group_advantages(torch.tensor([rewards], dtype=torch.float64))[0].tolist()
 
 
-def phase_of(visit: Visit) -> str:
-    return visit.page.locator(".scene-phases [aria-current]").inner_text().strip()
+def await_phase(visit: Visit, name: str) -> None:
+    visit.page.locator(f".scene-phases [aria-current]:text-is('{name}')").wait_for()
 
 
 def settled(visit: Visit) -> None:
@@ -120,7 +120,8 @@ def test_a_reward_is_dragged_an_answer_edited_and_the_address_keeps_both(chromiu
 
     page.get_by_role("button", name="Edit answer 2").click()
     field = page.get_by_role("textbox", name="Answer 2")
-    field.fill("164x")
+    page.locator("input:focus").wait_for()
+    page.keyboard.type("164x")
     field.press("Enter")
     assert 'nano does not know "x"' in page.get_by_role("alert").inner_text()
     field.fill("164")
@@ -154,19 +155,19 @@ def test_it_plays_pauses_at_each_phase_and_stands_without_motion(chromium: Any, 
     cells = {"Score": "reward", "Compare": "advantage", "Push": "probability"}
     hidden = set(cells.values())
     for phase in PHASES:
-        assert phase_of(visit) == phase
+        await_phase(visit, phase)
         hidden.discard(cells.get(phase, ""))
         for cell in cells.values():
             assert page.locator(f".scene-cell-{cell}").first.is_hidden() == (cell in hidden), (phase, cell)
         page.keyboard.press("ArrowRight")
     page.wait_for_url("**round=2*")
-    assert phase_of(visit) == "Sample"
+    await_phase(visit, "Sample")
     page.keyboard.press("ArrowLeft")
-    assert phase_of(visit) == "Update"
+    await_phase(visit, "Update")
     page.emulate_media(reduced_motion="reduce")
     visit.go("/")
     page.get_by_role("button", name="Play").wait_for()
-    assert phase_of(visit) == "Update"
+    await_phase(visit, "Update")
     assert faults(visit) == []
     page.close()
 

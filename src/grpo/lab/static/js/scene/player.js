@@ -40,8 +40,13 @@ export function usePlayer(query) {
     arrived.current = true;
   }, [asked?.round, asked?.phase]);
 
+  // Keys can be pressed faster than the page is drawn.
+  const latest = useRef(position);
+  latest.current = position;
+
   // Stands there, with these other changes of the address.
   function show(to, changes = {}) {
+    latest.current = to;
     setPlaying(false);
     setPosition(to);
     setQuery({ ...changes, round: to.round === 1 ? undefined : to.round, phase: PHASES[to.phase] });
@@ -60,7 +65,7 @@ export function usePlayer(query) {
     setEnd(PLAYED);
     setPlaying(!still());
   }
-  return { ...position, playing, end, show, play, restart, step: (by) => show(moved(position, by)), setPosition, stop: () => setPlaying(false) };
+  return { ...position, playing, end, show, play, restart, step: (by) => show(moved(latest.current, by)), setPosition, stop: () => setPlaying(false) };
 }
 
 // Moves a playing scene on, once its phase is computed.

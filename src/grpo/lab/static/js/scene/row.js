@@ -34,7 +34,10 @@ export function Answer({ place, completion, pushes, strongest, onWrite }) {
   const [problem, setProblem] = useState("");
   const field = useRef(null);
   const opener = useRef(null);
-  useEffect(() => text !== null && field.current?.select(), [text === null]);
+  useEffect(() => {
+    field.current?.focus();
+    field.current?.select();
+  }, [text === null]);
   function close() {
     setText(null);
     setProblem("");
