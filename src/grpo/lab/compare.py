@@ -12,8 +12,8 @@ from grpo.record.store import Run
 
 AXES = ("steps", "tokens", "seconds")
 MOST_PROBES = 6
-NOT_SETTINGS = ("seed", "run", "resume", "allow_change", "quiet")
-"""Settings that may differ between runs of one experiment."""
+NOT_TRAINING = ("run", "resume", "allow_change", "quiet")
+"""Settings that say nothing about the training."""
 
 
 def compare(runs: Sequence[tuple[str, Run]], metrics: Sequence[str], by: str, points: int) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def differences(settings: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any
     >>> differences({"a": {"lr": 1e-4, "steps": 80, "stop": ""}, "b": {"lr": 1e-3, "steps": 80}})
     [{'name': 'lr', 'values': {'a': 0.0001, 'b': 0.001}}]
     """
-    names = dict.fromkeys(name for row in settings.values() for name in row)
+    names = dict.fromkeys(name for row in settings.values() for name in row if name not in NOT_TRAINING)
     values = {name: {run_id: row[name] for run_id, row in settings.items() if name in row} for name in names}
     return [
         {"name": name, "values": found}
@@ -54,7 +54,9 @@ def experiments(settings: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     together: dict[str, list[str]] = {}
     for run_id, row in settings.items():
         own = {
-            name: value for name, value in row.items() if name not in NOT_SETTINGS and not name.startswith("system.")
+            name: value
+            for name, value in row.items()
+            if name not in (*NOT_TRAINING, "seed") and not name.startswith("system.")
         }
         together.setdefault(json.dumps(own, sort_keys=True), []).append(run_id)
     return list(together.values())

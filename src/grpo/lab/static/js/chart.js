@@ -59,6 +59,7 @@ function Stage({ box, drawn, label, width, height, quiet, onPick, zoom, setZoom 
   const [drag, setDrag] = useState(null);
   const stop = useRef(0);
   const dragged = useRef(false);
+  const tapped = useRef(null);
   useEffect(() => setFound(null), [drawn]);
   const map = () => (drawn.map === undefined ? (drawn.map = readable(drawn)) : drawn.map);
   const xOf = (px) => drawn.svg.scale("x").invert(Math.max(drawn.frame.left, Math.min(drawn.frame.right, px)));
@@ -94,6 +95,14 @@ function Stage({ box, drawn, label, width, height, quiet, onPick, zoom, setZoom 
   }
   function click(event) {
     if (dragged.current) return (dragged.current = false);
+    // A finger has no hover: its first tap reads, a second on the same point picks.
+    if (event.pointerType === "touch" && drawn && !quiet && map()) {
+      const place = stopAt(map(), ...inside(event));
+      const again = found && tapped.current === place;
+      tapped.current = place;
+      show(place);
+      if (!again) return;
+    }
     const x = drawn?.svg.scale("x")?.invert?.(inside(event)[0]);
     if (onPick && x !== undefined) onPick(Math.round(x));
   }
@@ -113,7 +122,7 @@ function Stage({ box, drawn, label, width, height, quiet, onPick, zoom, setZoom 
   const brush = drag && Math.abs(drag.to - drag.from) >= CLICK;
   return html`<div class="chart-stage">
     <div class="chart-frame ${onPick ? "pickable" : ""}" ref=${box} role="img" aria-label=${label} style=${{ height: `${height}px` }} tabIndex=${quiet ? undefined : 0} data-arrows=${quiet ? undefined : ""}
-      onPointerMove=${move} onPointerDown=${press} onPointerUp=${release} onPointerCancel=${() => setDrag(null)} onPointerLeave=${() => setFound(null)} onClick=${click} onDblClick=${() => setZoom(null)} onKeyDown=${key} onBlur=${() => setFound(null)}></div>
+      onPointerMove=${move} onPointerDown=${press} onPointerUp=${release} onPointerCancel=${() => setDrag(null)} onPointerLeave=${(event) => event.pointerType !== "touch" && setFound(null)} onClick=${click} onDblClick=${() => setZoom(null)} onKeyDown=${key} onBlur=${() => setFound(null)}></div>
     ${brush ? html`<div class="chart-brush" style=${{ left: `${Math.min(drag.from, drag.to)}px`, width: `${Math.abs(drag.to - drag.from)}px` }}></div>` : html`<${Readout} found=${found} width=${width} />`}
     ${zoom && html`<button type="button" class="chart-reset" onClick=${() => setZoom(null)}>Reset zoom<span class="visually-hidden"> of: ${label}</span></button>`}
     ${!quiet && html`<span class="visually-hidden" aria-live="polite">${said}</span>`}
