@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
@@ -272,6 +273,31 @@ def test_search_refuses_nonsense(
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(told)
     assert "\n" not in answer.json()["error"]
+
+
+def test_one_prompt_across_the_run(client: TestClient, recording: Run) -> None:
+    listed = ask(client, "/prompts")
+    assert [one["times"] for one in listed if one["kind"] == "pinned"] == [9] * 6
+    assert len([one for one in listed if one["kind"] == "heldout"]) == 150
+    train = {one["prompt"]: one["times"] for one in listed if one["kind"] == "train"}
+    rows = recording.select("SELECT prompt FROM groups")
+    seen = Counter(row["prompt"] for row in rows)
+    assert train == {prompt: times for prompt, times in seen.items() if times > 1}
+    often = next(one for one in listed if one["kind"] == "train")
+    found = ask(client, f"/prompts/{often['key']}")
+    assert [moment["step"] for moment in found["moments"]] == [
+        row["step"]
+        for row in recording.select("SELECT step FROM groups WHERE prompt = ? ORDER BY step", often["prompt"])
+    ]
+    _, step, group = often["key"].split("-")
+    texts = [done["text"] for done in recording.groups(int(step))[int(group)]["completions"]]
+    assert [sample["text"] for sample in found["moments"][0]["samples"]] == texts
+    assert ask(client, f"/steps/{step}/groups/{group}")["times"] == often["times"]
+    pinned = ask(client, "/prompts/pinned-1")["moments"]
+    assert [(moment["step"], len(moment["samples"])) for moment in pinned] == [(step, 8) for step in range(0, 90, 10)]
+    for key, told in (("x", "expected pinned-N, heldout-N or train-STEP-GROUP"), ("pinned-7", "is not in this record")):
+        answer = client.get(f"/api/runs/{EXAMPLE}/prompts/{key}")
+        assert (answer.status_code, told in answer.json()["error"]) == (400, True)
 
 
 def test_search_is_no_sql(client: TestClient) -> None:

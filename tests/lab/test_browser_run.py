@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -97,3 +99,54 @@ def test_the_token_lens_moves_by_arrows_and_recomputes_and_findings_start_with_t
     assert cause.locator("h3").all_inner_texts() == ["clipped step 29", "kl step 29", "entropy collapse step 29"]
     assert cause.locator(".consequences h3").count() == 2
     assert faults(visit) == []
+
+
+DIFFERENCE = """async (pairs) => {
+  const { difference } = await import("/static/js/diff.js");
+  return pairs.map(([before, after]) => difference(before, after));
+}"""
+
+
+def test_one_prompt_across_steps_with_what_changed(visit: Visit) -> None:
+    """The parts of a difference make up both texts, and as much is the same as in the longest common subsequence."""
+    page = visit.page
+    random = Random(3)
+    pairs = [["".join(random.choices("ab, 12", k=random.randrange(12))) for _ in range(2)] for _ in range(60)]
+    for (before, after), parts in zip(pairs, page.evaluate(DIFFERENCE, pairs), strict=True):
+        assert "".join(text for kind, text in parts if kind != "new") == before
+        assert "".join(text for kind, text in parts if kind != "gone") == after
+        words = [re.findall(r"\d+|[^\W\d]+|\s+|.", text) for text in (before, after)]
+        same = sum(len(re.findall(r"\d+|[^\W\d]+|\s+|.", text)) for kind, text in parts if kind == "same")
+        assert same == common(*words)
+    visit.go(f"{EXAMPLE}/prompts")
+    assert page.locator(".moment").count() == 9
+    assert page.locator(".change-head h3").all_inner_texts() == [
+        "Before training, pinned 38% right",
+        "After 80 steps, pinned 100% right",
+    ]
+    sides = page.locator(".change").first.locator(".side .untrusted")
+    assert sides.all_inner_texts() == ["1666", "(4,12;6,18;4,8,9,1)1984"]
+    assert page.locator(".change").first.locator("del, ins").all_inner_texts() == sides.all_inner_texts()
+    page.get_by_role("button", name="After 10 steps").click()
+    page.wait_for_url("**to=1")
+    page.locator(".prompt-choice select").select_option("train-3-0")
+    page.locator(".change-head", has_text="After 47 steps, in training").wait_for()
+    page.locator(".change-head").get_by_role("link", name="group").first.click()
+    page.wait_for_url("**/groups?step=3&group=0")
+    page.locator(".group-order select").first.select_option("-length")
+    page.locator(".group-order select").last.select_option("mixed")
+    page.wait_for_url("**kind=mixed**")
+    lengths = [int(re.findall(r"(\d+) tokens", text)[0]) for text in page.locator(".group-button").all_inner_texts()]
+    assert lengths == sorted(lengths, reverse=True)
+    page.get_by_label("Completions by").select_option("reward")
+    page.wait_for_url("**by=reward**")
+    assert faults(visit) == []
+
+
+def common(a: list[str], b: list[str]) -> int:
+    """Length of the longest common subsequence."""
+    if not a or not b:
+        return 0
+    if a[0] == b[0]:
+        return 1 + common(a[1:], b[1:])
+    return max(common(a[1:], b), common(a, b[1:]))

@@ -22,6 +22,7 @@ from grpo.lab.compare import AXES, compare
 from grpo.lab.findings import findings
 from grpo.lab.live import events
 from grpo.lab.nano_files import nano_files
+from grpo.lab.prompts import across, prompts
 from grpo.lab.recompute.jobs import token_rows
 from grpo.lab.recompute.routes import place_of
 from grpo.lab.search import Query, search
@@ -147,6 +148,8 @@ ABOUT_A_RUN: dict[str, Callable[[Run, Request], Any]] = {
     "/episodes": _episodes,
     "/findings": lambda run, request: findings(run),
     "/probes": lambda run, request: reading.probes(run),
+    "/prompts": lambda run, request: prompts(run),
+    "/prompts/{key}": lambda run, request: across(run, request.path_params["key"]),
     "/steps/{step:index}": _step,
     "/steps/{step:index}/spans": lambda run, request: reading.spans_of(run, request.path_params["step"]),
     "/steps/{step:index}/whatif": _what_if,

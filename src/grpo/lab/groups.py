@@ -11,6 +11,7 @@ from grpo.core import reward_statistics
 from grpo.errors import GrpoError
 from grpo.lab.episodes import strip
 from grpo.lab.extraction import extractor
+from grpo.lab.prompts import times_sampled
 from grpo.record.store import Run
 
 KINDS = ("mixed", "all_right", "all_wrong", "cut_off", "equal", "unscored")
@@ -64,6 +65,7 @@ def _line(group: Mapping[str, Any], traced: bool) -> dict[str, Any]:
         "answer": group["answer"][:100],
         "kind": kind_of(rewards, [done["finish"] for done in completions], [done["correct"] for done in completions]),
         "rewards": rewards,
+        "lengths": [done["length"] for done in completions],
         "advantages": [done["advantage"] for done in completions],
         "right": sum(judged) if judged else None,
         "traced": traced,
@@ -99,6 +101,7 @@ def group_row(run: Run, step: int, index: int) -> dict[str, Any]:
         "prompt": group["prompt"],
         **_as_read(run, group["problem_id"]),
         "answer": group["answer"],
+        "times": times_sampled(run, group["prompt"]),
         "policy_version": group["policy_version"],
         "statistics": statistics([done["reward"] for done in completions], [done["advantage"] for done in completions]),
         "completions": completions,

@@ -12,6 +12,8 @@ from grpo.lab.site.record import Recorder
 WHOLE = ("series", "signal", "difficulty", "timeline")
 """Views of the whole run. A page asks each for a number of points; one answer is recorded for all."""
 POINTS = 240
+PROMPTS = 60
+"""Prompts that are recorded across steps; pinned ones come first."""
 POINTS_COMPARED = 200
 
 
@@ -32,6 +34,9 @@ def record_run(
     recorder.record(f"{base}/{view}" for view in ("findings", "probes", "episodes"))
     if about["kind"] == "sft":  # has no groups
         return
+    prompts = recorder.ask(f"{base}/prompts")[:PROMPTS]
+    recorder.keep(f"{base}/prompts", prompts)
+    recorder.record(f"{base}/prompts/{prompt['key']}" for prompt in prompts)
     kept: set[tuple[int, int]] = set()
     for step in steps:
         kept |= {(step, group) for group in _record_step(recorder, f"{base}/steps/{step}", groups, step in what_if)}

@@ -37,26 +37,61 @@ export function Groups({ url, about, query, base, version }) {
   return html`
     <${StepBar} step=${step} last=${about.steps - 1} following=${about.status === "running" && !query.get("step")} />
     <${Fetched} state=${state} height="70vh">${(data) => html`<div class="split">
-      <${GroupList} groups=${data.groups} chosen=${index} size=${about.group_size} />
-      ${index !== undefined && html`<${GroupDetail} url=${url} step=${data.step} index=${index} about=${about} base=${base} focus=${query.get("sample")} />`}
+      <${GroupList} groups=${data.groups} chosen=${index} query=${query} />
+      ${index !== undefined && html`<${GroupDetail} url=${url} step=${data.step} index=${index} about=${about} base=${base} focus=${query.get("sample")} order=${query.get("by")} />`}
     </div>`}<//>`;
 }
 
-function GroupList({ groups, chosen }) {
+const scored = (values) => values.filter((value) => value !== null);
+const mean = (values) => scored(values).reduce((sum, value) => sum + value, 0) / Math.max(1, scored(values).length);
+const largest = (values) => Math.max(0, ...scored(values).map(Math.abs));
+// Orders of groups: title, and the number to sort by, low to high.
+const GROUP_ORDERS = {
+  recorded: ["as recorded", (group) => group.index],
+  "-reward": ["highest reward first", (group) => -mean(group.rewards)],
+  reward: ["lowest reward first", (group) => mean(group.rewards)],
+  "-advantage": ["largest advantage first", (group) => -largest(group.advantages)],
+  "-length": ["longest first", (group) => -mean(group.lengths)],
+  length: ["shortest first", (group) => mean(group.lengths)],
+};
+// Orders of the completions of a group.
+const ORDERS = {
+  advantage: ["advantage", (done) => -(done.advantage ?? -Infinity)],
+  reward: ["reward", (done) => -(done.reward ?? -Infinity)],
+  "-length": ["longest first", (done) => -done.length],
+  length: ["shortest first", (done) => done.length],
+  sample: ["number", (done) => done.sample],
+};
+const sorted = (rows, orders, order) => {
+  const value = (orders[order] ?? Object.values(orders)[0])[1];
+  return [...rows].sort((a, b) => value(a) - value(b));
+};
+
+function OrderChoice({ label, name, orders, value }) {
+  const first = Object.keys(orders)[0];
+  return html`<label class="small soft">${label} <select value=${value ?? first} onChange=${(event) => setQuery({ [name]: event.target.value === first ? undefined : event.target.value })}>${Object.entries(orders).map(([key, [text]]) => html`<option value=${key} selected=${key === (value ?? first)}>${text}</option>`)}</select></label>`;
+}
+
+function GroupList({ groups, chosen, query }) {
   const counts = Object.keys(KINDS).map((kind) => [kind, groups.filter((group) => group.kind === kind).length]).filter(([, count]) => count);
+  const kind = counts.some(([name]) => name === query.get("kind")) ? query.get("kind") : null;
+  const shown = sorted(groups.filter((group) => !kind || group.kind === kind), GROUP_ORDERS, query.get("groups"));
   return html`<nav class="group-list" aria-label="Groups of the step">
-    <p class="small soft">${plural(groups.length, "group")}: ${counts.map(([kind, count]) => `${count} ${KINDS[kind][0]}`).join(", ")}</p>
-    <ul>${groups.map(
-      (group) => html`<li><button type="button" class="group-button ${group.index === chosen ? "chosen" : ""}" aria-current=${group.index === chosen ? "true" : undefined} onClick=${() => setQuery({ group: group.index, sample: undefined, token: undefined }, { replace: false })}>
+    <p class="small soft">${plural(groups.length, "group")}: ${counts.map(([name, count]) => `${count} ${KINDS[name][0]}`).join(", ")}</p>
+    <div class="row group-order"><${OrderChoice} label="Order" name="groups" orders=${GROUP_ORDERS} value=${query.get("groups")} />
+      ${counts.length > 1 && html`<label class="small soft">Show <select value=${kind ?? ""} onChange=${(event) => setQuery({ kind: event.target.value || undefined })}><option value="" selected=${!kind}>all</option>${counts.map(([name]) => html`<option value=${name} selected=${name === kind}>${KINDS[name][0]}</option>`)}</select></label>`}</div>
+    <ul>${shown.map(
+      (group) => html`<li key=${group.index}><button type="button" class="group-button ${group.index === chosen ? "chosen" : ""}" aria-current=${group.index === chosen ? "true" : undefined} onClick=${() => setQuery({ group: group.index, sample: undefined, token: undefined }, { replace: false })}>
         <span class="group-prompt"><${Untrusted} text=${group.prompt} class="clip" /></span>
         <span class="pips" aria-hidden="true">${group.rewards.map((reward) => html`<i class="reward-${rewardStep(reward)}"></i>`)}</span>
-        <span class="tiny faint">${KINDS[group.kind][0]}${group.kind === "mixed" && group.right !== null ? `, ${group.right} right` : ""}${group.traced ? " · tokens" : ""}</span>
+        <span class="tiny faint">${KINDS[group.kind][0]}${group.kind === "mixed" && group.right !== null ? `, ${group.right} right` : ""}, ${number(mean(group.lengths), 0)} tokens${group.traced ? ", recorded" : ""}</span>
       </button></li>`,
     )}</ul>
   </nav>`;
 }
 
-export function GroupDetail({ url, step, index, about, base, focus }) {
+// `order`: of the completions; undefined: by advantage, without a choice.
+export function GroupDetail({ url, step, index, about, base, focus, order }) {
   const state = useApi(`${url}/steps/${step}/groups/${index}`);
   return html`<${Fetched} state=${state} height="70vh">${(group) => {
     const top = Math.max(1, ...group.rewards.filter((reward) => reward !== null));
@@ -74,12 +109,13 @@ export function GroupDetail({ url, step, index, about, base, focus }) {
         <div class="stat"><dt>Right</dt><dd class="stat-value num">${group.right === null ? "–" : `${group.right} of ${group.completions.length}`}</dd></div>
         <div class="stat"><dt>Sampled after</dt><dd><span class="stat-value num">${number(group.policy_version)}</span> <span class="small soft">updates</span></dd></div>
       </dl>
-      <ol class="completions">${alike(group.completions).map((same) => {
+      ${order !== undefined && html`<div class="row"><${OrderChoice} label="Completions by" name="by" orders=${ORDERS} value=${order} /></div>`}
+      <ol class="completions">${alike(sorted(group.completions, ORDERS, order)).map((same) => {
         const row = (done) => html`<${Completion} key=${done.sample} done=${done} group=${group} top=${top} most=${most} about=${about} base=${base} focused=${String(done.sample) === focus} />`;
         const named = same.some((done) => String(done.sample) === focus);
         return same.length < 3 || named ? same.map(row) : html`${row(same[0])}<${Same} key=${`same ${same[0].sample}`} rest=${same.slice(1)} row=${row} />`;
       })}</ol>
-      <p class="small"><${Link} to=${address(`${base}/whatif`, { step, group: index })}>Try another baseline, scale or reward weights<//></p>
+      <p class="small"><${Link} to=${address(`${base}/whatif`, { step, group: index })}>Try another baseline, scale or reward weights<//>${group.times > 1 && html` · <${Link} to=${address(`${base}/prompts`, { prompt: `train-${step}-${index}` })}>This prompt, sampled ${plural(group.times, "time")}<//>`}</p>
     <//>`;
   }}<//>`;
 }
@@ -92,7 +128,7 @@ function Rendered({ text, tokens }) {
 
 const saidBy = (done) => JSON.stringify([done.text, ...done.turns.map((turn) => turn.text)]);
 
-// Neighbouring completions with the same text and reward, in order of advantage.
+// Neighbouring completions with the same text and reward.
 function alike(completions) {
   const runs = [];
   for (const done of completions) {

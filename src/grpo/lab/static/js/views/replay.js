@@ -6,7 +6,7 @@ import { Strip } from "../episode.js";
 import { Chart } from "../chart.js";
 import { metricValue, percent, plural } from "../format.js";
 import { Card, Empty, Fetched, Reward, rewardStep, Segmented, StepBar } from "../parts.js";
-import { setQuery } from "../route.js";
+import { address, Link, setQuery } from "../route.js";
 import { Untrusted } from "../text.js";
 import { chosenStep, GroupDetail } from "./groups.js";
 
@@ -31,7 +31,7 @@ export function Replay({ url, about, query, base, version }) {
       <${Segmented} label="Speed" value=${speed} onChange=${(next) => setQuery({ speed: next })} options=${SPEEDS} />
       <span class="small soft"><kbd>←</kbd> <kbd>→</kbd> move by one step</span></div>
     <${Fetched} state=${series} height="9rem">${({ series: found, width }) => html`<div class="minis">${SHOWN.filter(([name]) => found[name]).map(([name, label]) => html`<${Mini} name=${name} label=${label} points=${found[name]} step=${step} width=${width} />`)}</div>`}<//>
-    <${Probes} url=${url} step=${step} query=${query} version=${version} />
+    <${Probes} url=${url} step=${step} query=${query} version=${version} base=${base} />
     <${ExampleGroup} url=${url} step=${step} about=${about} base=${base} />`;
 }
 
@@ -44,7 +44,7 @@ function Mini({ name, label, points, step, width }) {
       build=${(Plot) => ({ marginLeft: 2, marginRight: 2, marginTop: 4, marginBottom: 4, x: { axis: null }, y: { axis: null, zero: true }, marks: [Plot.lineY(rows, { x: "at", y: "mean", stroke: "var(--line-strong)" }), Plot.lineY(rows.filter((row) => row.at <= step), { x: "at", y: "mean", stroke: "var(--c1)", strokeWidth: 1.5 }), Plot.ruleX([step], { stroke: "var(--ink)", strokeOpacity: 0.35 })] })} /></div>`;
 }
 
-function Probes({ url, step, query, version }) {
+function Probes({ url, step, query, version, base }) {
   const state = useApi(`${url}/probes`, version);
   return html`<${Fetched} state=${state} height="20rem">${(probes) => {
     if (!probes.length) return html`<${Empty} title="No pinned problem">Train with <code>--evaluation.probes N</code> to record the completions of N problems at each evaluation.<//>`;
@@ -59,7 +59,7 @@ function Probes({ url, step, query, version }) {
         <span class="tiny faint num">${isJudged(probe.evaluations[0]) ? `${percent(share(probe.evaluations[0]))} → ${percent(share(probe.evaluations.at(-1)))} right` : `reward ${share(probe.evaluations[0]).toFixed(2)} → ${share(probe.evaluations.at(-1)).toFixed(2)}`}</span>
       </button>`)}</div>
       <div class="probe-columns"><div><h3>Before training</h3><${Samples} moment=${moments[0]} /></div><div>${place ? html`<h3>After ${plural(now.step, "step")}</h3><${Samples} moment=${now} />` : html`<${NothingYet} next=${moments[1]} />`}</div></div>
-      <p class="small soft">Answer: <${Untrusted} text=${chosen.answer} /></p>
+      <p class="small soft">Answer: <${Untrusted} text=${chosen.answer} />${moments.length > 1 && html` · <${Link} to=${address(`${base}/prompts`, { prompt: `pinned-${chosen.index}` })}>What changed in the answers<//>`}</p>
     <//>`;
   }}<//>`;
 }

@@ -11,6 +11,7 @@ import { Findings } from "./findings.js";
 import { Groups } from "./groups.js";
 import { Notes } from "./notes.js";
 import { Overview } from "./overview.js";
+import { Prompts } from "./prompts.js";
 import { Replay } from "./replay.js";
 import { Status } from "./runs.js";
 import { Signal } from "./signal.js";
@@ -27,6 +28,7 @@ const VIEWS = {
   completions: ["Completions", Completions],
   whatif: ["What if", WhatIf],
   replay: ["Replay", Replay],
+  prompts: ["Prompts", Prompts],
   time: ["Time", Time],
   findings: ["Findings", Findings],
 };
