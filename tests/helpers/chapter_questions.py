@@ -27,6 +27,14 @@ def rewards(draw: random.Random) -> str:
     return ",".join(draw.choice(["0", "1", f"{draw.random():.2f}"]) for _ in range(draw.randint(1, 12)))
 
 
+PIECES = ("14", "the answer is", "20", "and", "I think", "=", "2 + 12", "so", "makes", ".", ",", "right", "####", "?")
+
+
+def typed(draw: random.Random) -> str:
+    """A text that a reader may type, with plain numbers."""
+    return " ".join(draw.choice(PIECES) for _ in range(draw.randint(1, 6)))
+
+
 CLIP = {"low": stop(0, 0.9, 0.05), "high": stop(0, 1, 0.05)}
 THREE = {"p": several(3, 0.05, 1, 0.05), "r": several(3, 0, 1, 0.05)}
 PLANNED = {
@@ -37,7 +45,8 @@ ASKED: dict[str, dict[str, Callable[[random.Random], str]]] = {
     "why/scratch": {"logp": stop(-5, 0, 0.25), "g": stop(2, 64, 1)},
     "why/judge": {"spread": stop(0, 1, 0.05), "noise": stop(0, 0.5, 0.01)},
     "why/aha": {"marker": one("(", "1", ";2", "wait")},
-    "why/score": {"gold": one("14")},
+    "why/score": {"own": typed, "gold": one("14", "20")},
+    "credit/strategies": {"own": typed},
     "credit/gamed": {"guesses": one("168\n161", "(18;16)168\n178\n179\nabc", "168 \n 167\n(16)1680000")},
     "costs/memory": {**PLANNED, "count": one("all", "states", "weights"), "judge": one("rule", "model")},
     "costs/largest": {**PLANNED, "card": one("4090", "a100-80", "h200", "b200")},
@@ -123,3 +132,8 @@ def asked(times: int) -> Iterator[tuple[str, str, dict[str, str]]]:
         yield slug, key, {}
         for _ in range(times if settings else 0):
             yield slug, key, {setting: value(draw) for setting, value in settings.items()}
+
+
+def typed_answers(times: int) -> Iterator[tuple[str, str, dict[str, str]]]:
+    draw = random.Random(8)
+    return (("why", "score", {"own": typed(draw)}) for _ in range(times))

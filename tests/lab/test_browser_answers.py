@@ -16,7 +16,7 @@ from grpo.lab.answer import Answer
 from grpo.lab.chapters import CHAPTERS, answer, chapter
 from grpo.lab.site.questions import questions
 from grpo.lab.site.record import key
-from helpers.chapter_questions import ASKED, NANO, asked
+from helpers.chapter_questions import ASKED, NANO, asked, typed_answers
 from helpers.visit import Lab, open_page
 
 pytestmark = pytest.mark.browser
@@ -97,7 +97,7 @@ def _first(pairs: dict[str, tuple[Any, Any]], within: float) -> str:
 
 
 def test_answers_equal_the_servers(chromium: Any, classroom: Lab) -> None:
-    cases = [*asked(times=6), *NANO]
+    cases = [*asked(times=6), *typed_answers(times=40), *NANO]
     names = {f"/api/chapters/{name}" for name in ASKED}
     needed = [url for url in questions() if url.partition("?")[0] in names]
     needed += [f"/api/chapters/{name}" for name in RECORDED]
@@ -114,12 +114,16 @@ def test_answers_equal_the_servers(chromium: Any, classroom: Lab) -> None:
     assert {name for names in documented.values() for name in names} == served
     assert documented["computed"] <= set(computed)
     assert documented["recorded"] <= recorded
-    wrong = []
+    wrong, left = [], 0
     for found, (slug, name, settings) in zip(json.loads(text), cases, strict=True):
+        if found is None and name in ("score", "strategies"):  # a text for the checker in Python
+            left += 1
+            continue
         expected = json.loads(Answer.text(answer(slug, name, settings)))
         within = 2e-3 if (slug, name, settings) in NANO else 1e-9
         if apart := difference(found, expected, within):
             wrong.append(f"{slug}/{name} {settings}: {apart}"[:600])
     assert not wrong, "\n".join([str(len(wrong)), *wrong[:25]])
+    assert left < 20, "most texts with plain numbers are checked in the page"
     assert visit.complaints == []
     visit.page.close()

@@ -3,6 +3,7 @@ import { groupAdvantages } from "../core/advantage.js";
 import { gae } from "../core/gae.js";
 import { processAdvantages } from "../core/process.js";
 import { finalAnswer } from "../nano/arithmetic.js";
+import { check } from "./checker.js";
 import { PROBLEMS } from "./problems.js";
 import { number, text, whole } from "./query.js";
 import { recorded } from "./recorded.js";
@@ -43,6 +44,18 @@ async function steps(params) {
 
 const presets = (params) => recorded(`/api/chapters/credit/presets?${asked(params)}`);
 
+// Texts that reach the answer in different ways, and the reader's, with outcome rewards.
+async function strategies(params) {
+  const { question, rows } = await recorded("/api/chapters/credit/strategies");
+  const own = text(params, "own", "", 400);
+  const texts = [...rows.map(({ name, text: written }) => [name, written]), ...(own.trim() ? [["yours", own]] : [])];
+  const verdicts = texts.map(([, written]) => check(written, "14"));
+  if (verdicts.includes(undefined)) return undefined;
+  const rewards = verdicts.map(({ right }) => Number(right));
+  const advantages = groupAdvantages(rewards);
+  return { question, rows: texts.map(([name, written], i) => ({ name, text: written, extracted: verdicts[i].extracted, reward: rewards[i], advantage: advantages[i] })) };
+}
+
 const ANSWER = "168";
 const GUESSES = "(18;16)168\n168\n161\n174\n190";
 
@@ -68,4 +81,4 @@ function gamed(params) {
   };
 }
 
-export const CREDIT = { tokens, steps, presets, gamed };
+export const CREDIT = { strategies, tokens, steps, presets, gamed };

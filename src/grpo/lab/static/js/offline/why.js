@@ -1,7 +1,9 @@
 // Answers of the chapter on learning from rewards.
 import { deviation, groupAdvantages, mean, sum } from "../core/advantage.js";
 import { Generator } from "../core/random.js";
+import { rewardStatistics } from "../core/statistics.js";
 import { zeroSignalChance } from "../core/tokens.js";
+import { check } from "./checker.js";
 import { number, text, whole } from "./query.js";
 import { recorded } from "./recorded.js";
 
@@ -60,12 +62,20 @@ async function aha(params) {
   return { ...base, marker, counted };
 }
 
-// The page's own group; the checkers of other texts need `grpo lab`.
+// The group's lines and the reader's answer, scored; undefined where a text needs the checker in Python.
 async function score(params) {
-  const changed = (name, start) => (params.get(name) ?? start) !== start;
-  const { gold, rows } = await recorded("/api/chapters/why/score");
-  if (params.get("own") || changed("gold", gold) || changed("group", rows.map((row) => row.text).join("\n"))) return undefined;
-  return recorded("/api/chapters/why/score");
+  const base = await recorded("/api/chapters/why/score");
+  const gold = text(params, "gold", base.gold, 60).trim();
+  const lines = text(params, "group", base.rows.map((row) => row.text).join("\n"), 4000).split("\n").filter((line) => line.trim());
+  const own = text(params, "own", "", 400);
+  const texts = own.trim() ? [...lines, own] : lines;
+  if (!texts.length || texts.length > 16 || texts.some((line) => line.length > 400)) throw new Error(`group: expected 1 to 16 lines of at most 400 characters; got ${texts.length} lines`);
+  const verdicts = texts.map((line) => check(line, gold));
+  if (verdicts.includes(undefined)) return undefined;
+  const rewards = verdicts.map(({ right }) => Number(right));
+  const advantages = groupAdvantages(rewards);
+  const rows = verdicts.map(({ extracted, form, why, strict }, i) => ({ text: texts[i], extracted, form, why, strict, reward: rewards[i], advantage: advantages[i], own: Boolean(own.trim()) && i === texts.length - 1 }));
+  return { question: gold === base.gold ? base.question : "", gold, rows, statistics: rewardStatistics([rewards], [advantages], [rewards.map(() => true)]) };
 }
 
 export const WHY = { scratch, judge, aha, score };
