@@ -46,6 +46,9 @@ def test_sliders_by_keyboard_and_numbers_of_the_engine(chromium: Any, classroom:
     page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + box["height"] / 2)
     visit.await_number("policy-share-1", "50%")
 
+    for title in ("distance from the reference", "expected reward"):
+        assert page.locator("#drift svg text", has_text=title).count() == 1, "every axis of the pair has its title"
+
     # One update: loss 0, gradient not.
     assert visit.number("first-norm") > 0.1
     assert abs(visit.number("first-loss")) < 1e-6
