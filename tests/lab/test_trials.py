@@ -178,6 +178,9 @@ def test_a_cancelled_process_is_gone_with_its_folder() -> None:
 def test_a_waiting_worker_trains_the_next_trial_and_ends_with_the_server() -> None:
     runner = Runner()
     runner.prepare()
+    assert runner.waiting is None, "not before the server starts"
+    runner.open()
+    runner.prepare()
     waiting = runner.waiting
     assert waiting is not None
     runner.prepare()
@@ -195,6 +198,8 @@ def test_a_waiting_worker_trains_the_next_trial_and_ends_with_the_server() -> No
     assert last is not waiting
     runner.close()
     assert last.wait() == -9
+    runner.prepare()
+    assert runner.waiting is None, "nor after it has ended"
 
 
 def test_chapters_name_what_exists() -> None:

@@ -94,10 +94,11 @@ class CheckedFiles(StaticFiles):
 
 
 def closing(runner: Runner, jobs: Jobs) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
-    """Ends the running trial and recomputation when the server stops."""
+    """Lets a worker wait for trials while the server runs; ends it, the running trial and recomputation afterwards."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        runner.open()
         yield
         runner.close()
         jobs.close()

@@ -101,12 +101,17 @@ class Runner:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.trials: dict[str, Running] = {}
+        self.serving = False
         self.waiting: subprocess.Popen[str] | None = None
+
+    def open(self) -> None:
+        """Called when the server starts: until `close`, a worker may wait."""
+        self.serving = True
 
     def prepare(self) -> None:
         """Starts the waiting worker, if there is none and no trial is running."""
         with self.lock:
-            if not self.current() and (self.waiting is None or self.waiting.poll() is not None):
+            if self.serving and not self.current() and (self.waiting is None or self.waiting.poll() is not None):
                 self.waiting = start_worker()
 
     def _take(self) -> subprocess.Popen[str]:
@@ -140,6 +145,9 @@ class Runner:
     def close(self) -> None:
         for trial in self.trials.values():
             trial.cancel()
-        if self.waiting is not None:
-            with self.waiting as worker:  # closes its pipes
-                end(worker)
+        with self.lock:
+            self.serving = False
+            if self.waiting is not None:
+                with self.waiting as worker:  # closes its pipes and waits for its end
+                    end(worker)
+                self.waiting = None
