@@ -41,6 +41,12 @@ PACKAGES: dict[Path, tuple[Package, ...]] = {
         Package("@preact/signals-core", "1.14.5", "MIT", ("LICENSE", "dist/signals-core.mjs")),
         Package("d3", "7.9.2", "ISC", ("LICENSE", "dist/d3.min.js")),
         Package("@observablehq/plot", "0.6.17", "ISC", ("LICENSE", "dist/plot.umd.min.js")),
+        Package(
+            "@fontsource-variable/inter",
+            "5.3.0",
+            "OFL-1.1",
+            ("LICENSE", "files/inter-latin-wght-normal.woff2", "files/inter-greek-wght-normal.woff2"),
+        ),
         Package("katex", "0.19.1", "MIT", ("LICENSE", "dist/katex.min.js", "dist/katex.min.css", "dist/fonts/*.woff2")),
     ),
     FOR_TESTS: (Package("axe-core", "4.14.0", "MPL-2.0", ("LICENSE", "LICENSE-3RD-PARTY.txt", "axe.min.js")),),
