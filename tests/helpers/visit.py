@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +91,16 @@ class Visit:
         return value / 100 if text.endswith("%") else value
 
 
-def serving(runs: Path) -> Iterator[Lab]:
+def serving(runs: Path) -> Generator[Lab, None, None]:
     listener = listen("127.0.0.1", 0)
     server = web_server(make_app(runs, token=TOKEN))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
-    yield Lab(runs, listener.getsockname()[1])
-    server.should_exit = True
-    thread.join()
+    try:
+        yield Lab(runs, listener.getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def open_page(chromium: Any, lab: Lab, path: str) -> Visit:
