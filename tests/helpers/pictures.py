@@ -45,7 +45,8 @@ def picture_of(name: str) -> Path:
 def take(browser: Any, lab: Lab, name: str, file: Path) -> None:
     """Takes a picture of a page that stands still."""
     address, theme, width, height, heading = PICTURES[name]
-    context = browser.new_context(device_scale_factor=SHARPNESS, reduced_motion="reduce", locale="en", timezone_id="UTC")
+    still = {"reduced_motion": "reduce", "locale": "en", "timezone_id": "UTC"}
+    context = browser.new_context(device_scale_factor=SHARPNESS, **still)
     context.set_default_timeout(60_000)
     visit = Visit(context.new_page(), lab)
     visit.turn(theme, width, height)
