@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -23,7 +24,7 @@ from grpo.lab.findings import findings
 from grpo.lab.live import events
 from grpo.lab.nano_files import nano_files
 from grpo.lab.prompts import across, prompts
-from grpo.lab.recompute.jobs import token_rows
+from grpo.lab.recompute.jobs import Jobs
 from grpo.lab.recompute.routes import place_of
 from grpo.lab.search import Query, search
 from grpo.record.metrics import is_metric
@@ -85,24 +86,18 @@ def _group(run: Run, request: Request) -> dict[str, Any]:
     return group_row(run, request.path_params["step"], request.path_params["group"])
 
 
-def _lens(run: Run, request: Request) -> dict[str, Any]:
+def _lens(jobs: Jobs, run: Run, request: Request) -> dict[str, Any]:
     from grpo.lab.tokens import lens
 
     step, group, sample = (request.path_params[name] for name in ("step", "group", "sample"))
-    return lens(run, step, group, sample, _recomputed(run, request))
+    return lens(run, step, group, sample, jobs.rows(place_of(run, step, group)))
 
 
-def _worked(run: Run, request: Request) -> dict[str, Any]:
+def _worked(jobs: Jobs, run: Run, request: Request) -> dict[str, Any]:
     from grpo.lab.tokens import worked
 
     step, group, sample, token = (request.path_params[name] for name in ("step", "group", "sample", "token"))
-    return worked(run, step, group, sample, token, _recomputed(run, request))
-
-
-def _recomputed(run: Run, request: Request) -> list[dict[str, Any]]:
-    """Rows of the group's tokens, if they were recomputed."""
-    job = request.app.state.jobs.find(place_of(run, request.path_params["step"], request.path_params["group"]))
-    return token_rows(job.result) if job and job.status == "done" else []
+    return worked(run, step, group, sample, token, jobs.rows(place_of(run, step, group)))
 
 
 def _what_if(run: Run, request: Request) -> dict[str, Any]:
@@ -154,12 +149,17 @@ ABOUT_A_RUN: dict[str, Callable[[Run, Request], Any]] = {
     "/steps/{step:index}/spans": lambda run, request: reading.spans_of(run, request.path_params["step"]),
     "/steps/{step:index}/whatif": _what_if,
     "/steps/{step:index}/groups/{group:index}": _group,
+}
+TOKENS: dict[str, Callable[[Jobs, Run, Request], Any]] = {
     "/steps/{step:index}/groups/{group:index}/tokens/{sample:index}": _lens,
     "/steps/{step:index}/groups/{group:index}/tokens/{sample:index}/{token:index}": _worked,
 }
+"""Recorded tokens, or recomputed ones."""
 
 
-def routes(catalogue: Catalogue) -> list[Route]:
+def routes(catalogue: Catalogue, jobs: Jobs) -> list[Route]:
+    of_runs = ABOUT_A_RUN | {path: partial(question, jobs) for path, question in TOKENS.items()}
+
     def about_a_run(question: Callable[[Run, Request], Any]) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
             try:
@@ -219,5 +219,5 @@ def routes(catalogue: Catalogue) -> list[Route]:
         Route("/api/compare", comparison),
         Route("/api/runs/{run}/events", live),
         Route("/api/runs/{run}/notes", annotate, methods=["POST"]),
-        *(Route(f"/api/runs/{{run}}{path}", about_a_run(question)) for path, question in ABOUT_A_RUN.items()),
+        *(Route(f"/api/runs/{{run}}{path}", about_a_run(question)) for path, question in of_runs.items()),
     ]

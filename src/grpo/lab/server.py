@@ -70,7 +70,7 @@ def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guar
     app = Starlette(
         routes=[
             *recompute_routes(catalogue, jobs),
-            *routes(catalogue),
+            *routes(catalogue, jobs),
             *chapters.routes(),
             *trial_routes(runner),
             *(Route(path, show) for path in PAGES),
@@ -80,7 +80,6 @@ def make_app(runs: Path, *, address: str = "127.0.0.1", token: str = "") -> Guar
         exception_handlers={404: nothing_here, sqlite3.Error: unreadable},
         lifespan=closing(runner, jobs),
     )
-    app.state.jobs = jobs
     return Guard(app, address=address, token=token, policy=content_policy(page), pages=tokens)
 
 

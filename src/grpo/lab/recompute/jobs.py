@@ -108,6 +108,11 @@ class Jobs:
     def find(self, place: Place) -> Job | None:
         return self.jobs.get(place)
 
+    def rows(self, place: Place) -> list[dict[str, Any]]:
+        """The recomputed tokens of a group; none where they were not."""
+        job = self.find(place)
+        return token_rows(job.result) if job and job.status == "done" else []
+
     def cancel(self, place: Place) -> Job:
         job = self.find(place)
         if job is None:

@@ -17,6 +17,7 @@ from grpo.errors import GrpoError
 from grpo.lab import chapters
 from grpo.lab.api import routes
 from grpo.lab.catalogue import Catalogue
+from grpo.lab.recompute.jobs import Jobs
 from grpo.lab.trials.routes import routes as trial_routes
 from grpo.lab.trials.runner import Runner
 
@@ -25,7 +26,7 @@ DIGITS = 8
 
 
 def lab_routes(catalogue: Catalogue) -> list[Route]:
-    return [*routes(catalogue), *chapters.routes(), *trial_routes(Runner())]
+    return [*routes(catalogue, Jobs()), *chapters.routes(), *trial_routes(Runner())]
 
 
 def key(url: str) -> str:
