@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from grpo.lab.api import MOST_METRICS
 from grpo.lab.compare import AXES
 from grpo.lab.site.record import Recorder
 
@@ -46,11 +47,17 @@ def record_run(
 
 
 def record_comparison(recorder: Recorder, run: str, metrics: Sequence[str]) -> None:
-    """The page Compare of a single run."""
-    for metric in metrics:
-        for axis in AXES:
-            query = urlencode({"runs": run, "metric": metric, "by": axis, "points": POINTS_COMPARED})
-            recorder.record([f"/api/compare?{query}"])
+    """The page Compare of a single run: one answer per axis with all metrics, of which the page picks some."""
+    for axis in AXES:
+        asked = {"runs": run, "by": axis}
+        answers = [
+            recorder.ask(f"/api/compare?{urlencode({**asked, 'metrics': ','.join(some), 'points': POINTS_COMPARED})}")
+            for some in (metrics[begin : begin + MOST_METRICS] for begin in range(0, len(metrics), MOST_METRICS))
+        ]
+        whole = {
+            part: {name: one for each in answers for name, one in each[part].items()} for part in ("curves", "bands")
+        }
+        recorder.keep(f"/api/compare?{urlencode(asked)}", {**answers[0], **whole, "metrics": list(metrics)})
 
 
 def _completions(recorder: Recorder, base: str, steps: Sequence[int]) -> Iterator[Any]:

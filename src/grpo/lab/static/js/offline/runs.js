@@ -1,5 +1,7 @@
-// Answers about a recorded run that the page makes of others: fewer series, a search, one token's loss.
+// Answers about a recorded run that the page makes of others: fewer series, metrics of a comparison, a search, one
+// token's loss.
 import { tokenLoss } from "../core/tokens.js";
+import { address } from "../route.js";
 import { recorded } from "./recorded.js";
 import { search } from "./search.js";
 
@@ -8,6 +10,7 @@ const TOKENS = /^(.*\/groups\/\d+\/tokens)\/(\d+)(?:\/(\d+))?$/;
 
 // undefined: the answer is a recorded one.
 export async function runAnswer(path, params) {
+  if (path === "/api/compare") return compared(await recorded(address(path, { runs: params.get("runs"), by: params.get("by") ?? "steps" })), params);
   const [, base, view] = path.match(RUN) ?? [];
   if (view) return whole(await recorded(`${encodeURI(base)}/${view}`), view, params);
   const [, lens, sample, token] = path.match(TOKENS) ?? [];
@@ -19,7 +22,15 @@ export async function runAnswer(path, params) {
 function whole(found, view, params) {
   if (!found || view === "completions") return found && search(found.rows, params);
   const names = params.get("names")?.split(",");
-  return names ? { ...found, series: Object.fromEntries(names.filter((name) => name in found.series).map((name) => [name, found.series[name]])) } : found;
+  return names ? { ...found, series: pick(found.series, names) } : found;
+}
+
+const pick = (from, names) => Object.fromEntries(names.filter((name) => name in from).map((name) => [name, from[name]]));
+
+function compared(found, params) {
+  const metrics = (params.get("metrics") ?? "reward_mean").split(",");
+  const of = (part) => Object.fromEntries(metrics.map((name) => [name, part[name] ?? {}])); // {}: not recorded
+  return found && { ...found, metrics, curves: of(found.curves), bands: of(found.bands) };
 }
 
 const shown = (lens, sample) => ({ ...lens, rows: lens.alone ? lens.rows.filter((row) => row.sample === sample) : lens.rows });
