@@ -105,12 +105,12 @@ def test_the_page_samples_and_scores_as_the_trainer(chromium: Any, classroom: La
 
 
 UPDATES = """async ({ weights, groups, settings }) => {
-  const [{ Student }, { shapeOf }, { Vocabulary }, { readSafetensors }, { gradientOf }] = await Promise.all(
+  const [{ Student }, { shapeOf }, { Vocabulary }, { readSafetensors, unpacked }, { gradientOf }] = await Promise.all(
     ["student", "model", "vocabulary", "weights", "gradient"].map((name) => import(`/static/js/nano/${name}.js`)));
   const files = await (await fetch("/api/nano")).json();
   const read = (base64) => readSafetensors(Uint8Array.from(atob(base64), (character) => character.charCodeAt(0)));
   const vocabulary = new Vocabulary(files.vocabulary, files.config.eos_token_id);
-  const student = new Student({ shape: shapeOf(files.config), vocabulary, weights: read(files.weights) });
+  const student = new Student({ shape: shapeOf(files.config), vocabulary, weights: readSafetensors(await unpacked(files.weights)) });
   student.model.weights = read(weights);
   const prompts = groups.map((group) => ({ ...group, prompt: student.vocabulary.encode(group.prompt) }));
   const { gradient } = gradientOf(student.model, student.reference, prompts, { longest: 24, ...settings });

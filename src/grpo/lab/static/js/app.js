@@ -1,21 +1,34 @@
 // The app: header, and the page for the current address.
 import { render } from "preact";
 import { html } from "htm/preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { useApi } from "./api.js";
 import { chapterOf } from "./chapters.js";
-import { Play } from "./game/play.js";
-import { Learn } from "./learn.js";
-import { ChapterPage } from "./lesson.js";
-import { Loading } from "./parts.js";
+import { Failed, Loading } from "./parts.js";
 import { isStatic, Link, route, staticFile } from "./route.js";
 import { Scene } from "./scene/scene.js";
-import { Story } from "./story.js";
 import { ThemeButton } from "./theme-button.js";
-import { Compare } from "./views/compare.js";
-import { Metrics } from "./views/metrics.js";
-import { RunPage } from "./views/run.js";
-import { Runs } from "./views/runs.js";
+
+// A page whose modules are loaded when it is opened: the first page loads quickly.
+function opened(load, name) {
+  return function Opened(properties) {
+    const [found, setFound] = useState({});
+    useEffect(() => {
+      load().then((module) => setFound({ Part: module[name] }), (error) => setFound({ error }));
+    }, []);
+    if (found.Part) return html`<${found.Part} ...${properties} />`;
+    return html`<main id="main">${found.error ? html`<${Failed} error=${found.error} />` : html`<${Loading} height="80vh" />`}</main>`;
+  };
+}
+
+const ChapterPage = opened(() => import("./lesson.js"), "ChapterPage");
+const Compare = opened(() => import("./views/compare.js"), "Compare");
+const Learn = opened(() => import("./learn.js"), "Learn");
+const Metrics = opened(() => import("./views/metrics.js"), "Metrics");
+const Play = opened(() => import("./game/play.js"), "Play");
+const RunPage = opened(() => import("./views/run.js"), "RunPage");
+const Runs = opened(() => import("./views/runs.js"), "Runs");
+const Story = opened(() => import("./story.js"), "Story");
 
 const PLACES = [
   ["/scene", "Start"],

@@ -4,6 +4,7 @@
 //   const { completions } = await nano.sample({ prompt: "37+85+46=" });
 import { get } from "../api.js";
 import { openWorker } from "../load.js";
+import { unpacked } from "./weights.js";
 
 const shared = { opening: null };
 
@@ -18,7 +19,7 @@ export async function openNano(part = "page") {
 
 async function start() {
   const [worker, files] = await Promise.all([openWorker("nano/worker.js"), get("/api/nano")]);
-  worker.postMessage({ open: files });
+  worker.postMessage({ open: { ...files, weights: await unpacked(files.weights) } });
   return new Connection(worker);
 }
 
