@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grpo.errors import GrpoError
-from grpo.lab.catalogue import EXAMPLE, RECORDINGS, Catalogue
+from grpo.lab.catalogue import EXAMPLE, RECORDINGS
 from grpo.lab.chapters import all_trials
 from grpo.lab.site import page
 from grpo.lab.site.questions import questions
-from grpo.lab.site.record import Recorder, lab_routes
+from grpo.lab.site.record import Recorder
 from grpo.lab.site.runs import address_of, record_comparison, record_run
 
 MARK = "grpo-lab-site.json"
@@ -41,8 +41,9 @@ def build(folder: Path, report: Callable[[str], None]) -> int:
 
 def record_lab(report: Callable[[str], None]) -> Recorder:
     """All that the pages ask for: the chapters, their trials, the shipped runs."""
-    recorder = Recorder(lab_routes(Catalogue(Path("runs"))))
-    recorder.record(["/api/runs", "/api/metrics", "/api/nano"])
+    recorder = Recorder(Path("no-runs"))
+    recorder.keep("/api/runs", {**recorder.ask("/api/runs"), "folder": "runs"})
+    recorder.record(["/api/metrics", "/api/nano"])
     recorder.record(f"/api/trials/named/{name}" for name in all_trials())
     asked = questions()
     for place, url in enumerate(asked):

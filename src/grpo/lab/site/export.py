@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo.errors import GrpoError
-from grpo.lab.catalogue import Catalogue
 from grpo.lab.site import page
-from grpo.lab.site.record import Recorder, lab_routes
+from grpo.lab.site.record import Recorder
 from grpo.lab.site.runs import address_of, record_run
 
 FONTS = ("Main-Regular", "Math-Italic", "Size1-Regular", "Size2-Regular")
@@ -28,14 +27,14 @@ SAMPLED = 3
 def export(runs: Path, run: str, file: Path, limit: int, report: Callable[[str], None]) -> str:
     """Writes the file; returns its size and content in words."""
     _check(file)
-    recorder = Recorder(lab_routes(Catalogue(runs)))
+    recorder = Recorder(runs)
     about = recorder.ask(address_of(run))
     parts = _parts()
     fixed = sum(len(text) for text in parts.values())
     total = about["steps"]
     steps, groups = _choice(recorder, run, about, limit - fixed, report)
     while True:
-        chosen = Recorder(recorder.routes)
+        chosen = Recorder(recorder.runs)
         chosen.record(["/api/metrics"])
         for place, step in enumerate(record_run(chosen, run, steps, [about["telling_step"]], groups)):
             report(f"recording step {step}: {place + 1} of {len(steps)}")
@@ -65,7 +64,7 @@ def _choice(
     report("measuring the run")
     whole = list(range(about["steps"]))
     tried = _even(whole, SAMPLED, about["telling_step"])
-    sample = Recorder(recorder.routes)
+    sample = Recorder(recorder.runs)
     for _ in record_run(sample, run, tried, []):
         pass
     sizes = {start: len(text) for start, text in zip(sample.chunks, sample.scripts().values(), strict=True)}

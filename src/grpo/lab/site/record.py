@@ -6,27 +6,20 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Match, Route
 
 from grpo.errors import GrpoError
-from grpo.lab import chapters
-from grpo.lab.api import routes
-from grpo.lab.catalogue import Catalogue
-from grpo.lab.recompute.jobs import Jobs
-from grpo.lab.trials.routes import routes as trial_routes
-from grpo.lab.trials.runner import Runner
+from grpo.lab.server import make_app
 
 DIGITS = 8
 """Significant digits of recorded numbers; float32 has 7."""
-
-
-def lab_routes(catalogue: Catalogue) -> list[Route]:
-    return [*routes(catalogue, Jobs()), *chapters.routes(), *trial_routes(Runner())]
 
 
 def key(url: str) -> str:
@@ -41,19 +34,21 @@ def key(url: str) -> str:
 
 
 class Recorder:
-    """Asks routes in this process and keeps the answers in chunks, by the start of their path."""
+    """Asks the lab's routes in this process and keeps the answers in chunks, by the start of their path."""
 
-    def __init__(self, routes: Sequence[Route]):
-        self.routes = routes
+    def __init__(self, runs: Path):
+        app = make_app(runs).app
+        assert isinstance(app, Starlette)
+        self.app, self.runs = app, runs
         self.chunks: dict[str, Chunk] = {}
 
     def ask(self, url: str) -> Any:
         path, _, query = url.partition("?")
         scope = {"type": "http", "method": "GET", "path": unquote(path), "query_string": query.encode(), "headers": []}
-        for route in self.routes:
+        for route in self.app.routes:
             match, found = route.matches({**scope, "root_path": ""})
-            if match is Match.FULL:
-                response = route.endpoint(Request({**scope, **found}))
+            if isinstance(route, Route) and match is Match.FULL:
+                response = route.endpoint(Request({**scope, **found, "app": self.app}))
                 answer = json.loads(response.body)
                 if response.status_code != 200:
                     raise GrpoError(f"lab: {url}: {answer['error']}")

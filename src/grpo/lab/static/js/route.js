@@ -73,11 +73,15 @@ export function setQuery(changes, options = { replace: true }) {
   go(address(route.value.path, query), options);
 }
 
+// "Skip to content": never part of an address.
+const MAIN = "#main";
+
 export function Link({ to, children, ...rest }) {
   function follow(event) {
     if (event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;
     event.preventDefault();
-    go(to);
+    if (to === MAIN) showSection(to.slice(1));
+    else go(to);
   }
-  return html`<a href=${href(to)} onClick=${follow} ...${rest}>${children}</a>`;
+  return html`<a href=${to === MAIN ? to : href(to)} onClick=${follow} ...${rest}>${children}</a>`;
 }

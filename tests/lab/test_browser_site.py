@@ -1,0 +1,171 @@
+"""The static site from a web host and as a file, exports of runs, and the size of the first page."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo.core import token_loss
+from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.site.export import export
+from grpo.lab.tokens import Traced
+from grpo.record.store import Run
+from helpers.records import make_run
+from helpers.visit import AXE, HOSTILE, TOKEN, Lab, Visit, faults
+
+pytestmark = pytest.mark.browser
+
+RUN = "#/runs/~tiny-arithmetic"
+VIEWS = ("overview", "groups", "signal", "difficulty", "completions", "whatif", "replay", "time", "findings", "tokens")
+PAGES = ("", "#/scene", "#/play", "#/story", "#/learn", "#/runs", "#/compare?runs=~tiny-arithmetic", "#/metrics")
+MOST_AT_FIRST = 400_000
+"""Bytes of the landing page, compressed."""
+
+
+class StaticVisit(Visit):
+    """A page without the lab's server; requests of other places are noted, and fail where the network is off."""
+
+    def __init__(self, page: Any, base: str):
+        super().__init__(page, Lab(Path(), 0))
+        self.base = base
+
+    def _requested(self, request: Any) -> None:
+        if not request.url.startswith((self.base.rpartition("/")[0], "data:", "blob:")):
+            self.elsewhere.append(request.url)
+
+    def violations(self) -> list[str]:
+        """Without a second request for the style sheets, which a file may not make."""
+        found = self.page.evaluate("async () => (await axe.run({ preload: false })).violations")
+        return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
+
+    def go(self, path: str) -> None:
+        self.page.goto("about:blank")  # another hash alone would not load the page again
+        self.page.goto(self.base + path)
+        self.settle()
+
+
+def opened(chromium: Any, base: str, *, offline: bool) -> Iterator[StaticVisit]:
+    context = chromium.browser.new_context(offline=offline)
+    context.set_default_timeout(60_000)
+    context.add_init_script(path=AXE)
+    yield StaticVisit(context.new_page(), base)
+    context.close()
+
+
+def worked_share(step: int, token: int) -> tuple[str, float]:
+    """The address of a recorded token of the shipped run, and its share of the loss."""
+    with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
+        row = run.token_arrays(step)[0]
+        traced = Traced(row, run.config["loss"])
+    place = f"step={step}&group={row['group_index']}&sample={row['sample_index']}&token={token}"
+    return f"{RUN}/tokens?{place}", token_loss(token, **traced.inputs)
+
+
+def test_the_site_as_a_file_without_a_network(chromium: Any, site: Path) -> None:
+    for visit in opened(chromium, f"{site.as_uri()}/index.html", offline=True):
+        for path in (*PAGES, *(f"{RUN}/{view}" for view in VIEWS)):
+            visit.go(path)
+            wrong = visit.page.locator(".failed, .katex-error").all_inner_texts() + visit.complaints + visit.elsewhere
+            assert wrong == [], path
+        address, share = worked_share(5, 1)
+        visit.go(address)
+        assert visit.number("share") == pytest.approx(share, rel=1e-4)
+        for path in ("#/story", f"{RUN}/groups", "#/compare?runs=~tiny-arithmetic"):
+            visit.go(path)
+            assert faults(visit) == [], path
+        # nano trains in a worker made of a Blob.
+        visit.go("#/learn/train?at=here")
+        here = visit.page.locator(".train-here")
+        here.get_by_role("button").first.click()
+        visit.page.locator(".train-here:not([data-steps='0'])").wait_for()
+        assert visit.complaints == []
+
+
+def test_the_site_in_a_folder_of_a_web_host(chromium: Any, site: Path) -> None:
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site.parent))
+    handler.log_message = lambda *_: None  # type: ignore[attr-defined]
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_port}/{site.name}/"
+        for visit in opened(chromium, base, offline=False):
+            visit.go("")
+            page = visit.page
+            page.get_by_role("link", name="Learn", exact=True).click()
+            page.wait_for_url("**/#/learn")
+            page.locator(".chapters a").nth(3).click()
+            page.wait_for_url("**/#/learn/loss")
+            visit.settle()
+            page.get_by_role("radio", name="Math").check()
+            page.wait_for_url("**/#/learn/loss?depth=math")
+            page.locator(".terms a", has_text="the clip").first.click()
+            page.wait_for_url("**/#/learn/loss?depth=math&at=clip")
+            assert page.evaluate("document.activeElement.id") == "clip"
+            page.reload()
+            visit.settle()
+            page.go_back()
+            page.go_back()
+            page.wait_for_url("**/#/learn")
+            assert visit.complaints + visit.elsewhere == []
+        server.shutdown()
+
+
+def test_an_export_of_the_shipped_run(chromium: Any, tmp_path: Path) -> None:
+    file = tmp_path / "run.html"
+    assert export(tmp_path, "~tiny-arithmetic", file, 5_000_000, lambda line: None).endswith(" MB, all steps")
+    assert file.stat().st_size <= 5_000_000
+    for visit in opened(chromium, file.as_uri(), offline=True):
+        for view in VIEWS:
+            visit.go(f"{RUN}/{view}")
+            assert visit.page.locator(".failed, .katex-error").count() == 0, view
+        address, share = worked_share(5, 1)
+        visit.go(address)
+        assert visit.number("share") == pytest.approx(share, rel=1e-4)
+        visit.go(f"{RUN}/groups")
+        assert faults(visit) == []
+        assert "Run tiny-arithmetic, exported" in visit.page.locator("header.top").inner_text()
+
+
+def test_an_export_of_a_hostile_run_with_steps_left_out(chromium: Any, tmp_path: Path) -> None:
+    text = f"{HOSTILE}</script><script>window.hacked = 1</script><!-- \u2028]]>"
+    make_run(tmp_path, "hostile", steps=12, texts=lambda *place: text)
+    file = tmp_path / "run.html"
+    export(tmp_path, "hostile", file, 5_000_000, lambda line: None)
+    whole = file.stat().st_size
+    said = export(tmp_path, "hostile", file, whole - 8_000, lambda line: None)
+    assert " of 12 steps" in said
+    assert file.stat().st_size <= whole - 8_000
+    for visit in opened(chromium, file.as_uri(), offline=True):
+        visit.go("")
+        assert "steps of the run; charts of the whole run have all" in visit.page.locator("header.top").inner_text()
+        for view in VIEWS:
+            visit.go(f"#/runs/hostile/{view}")
+            assert visit.page.evaluate("window.hacked") is None
+            assert visit.page.locator("main script, main img").count() == 0
+        visit.go("#/runs/hostile/groups")
+        shown = visit.page.locator("main .untrusted:visible", has_text="<script>").first.inner_text()
+        assert "</script><script>window.hacked = 1</script><!-- U+2028]]>" in shown
+        assert visit.complaints + visit.elsewhere == []
+
+
+def test_the_first_page_is_small(chromium: Any, classroom: Lab) -> None:
+    """Bytes that a browser without a cache receives at /, until the scene has its first group."""
+    context = chromium.browser.new_context()
+    context.set_default_timeout(60_000)
+    page = context.new_page()
+    page.goto(f"{classroom.origin}/api/runs?token={TOKEN}")
+    page.set_extra_http_headers({"Authorization": f"Bearer {TOKEN}"})
+    session = context.new_cdp_session(page)
+    session.send("Network.enable")
+    received: list[float] = []
+    session.on("Network.loadingFinished", lambda event: received.append(event["encodedDataLength"]))
+    with page.expect_response("**/api/nano"):
+        page.goto(f"{classroom.origin}/")
+    page.wait_for_load_state("networkidle")
+    assert 200_000 < sum(received) <= MOST_AT_FIRST
+    context.close()
