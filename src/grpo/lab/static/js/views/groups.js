@@ -5,7 +5,7 @@ import { useApi } from "../api.js";
 import { LongText, Strip } from "../episode.js";
 import { number, plural, signed } from "../format.js";
 import { Advantage, advantageClass, Card, Fetched, Reward, rewardStep, StepBar } from "../parts.js";
-import { address, Link, setQuery } from "../route.js";
+import { address, isStatic, Link, setQuery } from "../route.js";
 import { braced, Tex, value } from "../tex.js";
 import { Untrusted } from "../text.js";
 
@@ -115,7 +115,7 @@ export function GroupDetail({ url, step, index, about, base, focus, order }) {
         const named = same.some((done) => String(done.sample) === focus);
         return same.length < 3 || named ? same.map(row) : html`${row(same[0])}<${Same} key=${`same ${same[0].sample}`} rest=${same.slice(1)} row=${row} />`;
       })}</ol>
-      <p class="small"><${Link} to=${address(`${base}/whatif`, { step, group: index })}>Try another baseline, scale or reward weights<//>${group.times > 1 && html` · <${Link} to=${address(`${base}/prompts`, { prompt: `train-${step}-${index}` })}>This prompt, sampled ${plural(group.times, "time")}<//>`}</p>
+      <p class="small"><${Link} to=${address(`${base}/whatif`, { step, group: index })}>Try another baseline, scale or reward weights<//>${group.times > 1 && !isStatic() && html` · <${Link} to=${address(`${base}/prompts`, { prompt: `train-${step}-${index}` })}>This prompt, sampled ${plural(group.times, "time")}<//>`}</p>
     <//>`;
   }}<//>`;
 }
@@ -163,7 +163,7 @@ function Completion({ done, group, top, most, about, base, focused }) {
         ${done.finish !== "stop" && html`<span class="warn">${FINISHES[done.finish] ?? "truncated"}</span>`}
         ${Object.entries(done.traits).map(([name, trait]) => trait > 0 && html`<span>${name}${trait === 1 ? "" : ` ${number(trait, 2)}`}</span>`)}
         ${Object.entries(done.extra).map(([name, logged]) => html`<span><${Untrusted} text=${name} /> <b><${Untrusted} text=${typeof logged === "string" ? logged : JSON.stringify(logged)} /></b></span>`)}
-        ${(group.traced || !done.turns.length) && html`<${Link} to=${address(`${base}/tokens`, { step: group.step, group: group.index, sample: done.sample })}>tokens<//>`}
+        ${(group.traced || (!done.turns.length && !isStatic())) && html`<${Link} to=${address(`${base}/tokens`, { step: group.step, group: group.index, sample: done.sample })}>tokens<//>`}
       </p>
       ${open && html`<${HowMade} done=${done} group=${group} about=${about} />`}
     </div>
