@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from random import Random
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
 from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.search import Query, search
 from grpo.record.store import Run
 from helpers.records import make_run
 from helpers.visit import Lab, Visit, faults, open_page, serving
@@ -53,6 +55,40 @@ def test_completions_are_searched_by_pattern_and_sorted_by_every_named_column(vi
     page.get_by_role("button", name="regular expression").click()
     page.locator(".virtual .hit").first.wait_for()
     assert faults(visit) == []
+
+
+SEARCH = """async ([rows, queries]) => {
+  const { search } = await import("/static/js/offline/search.js");
+  return queries.map((query) => search(rows, new URLSearchParams(query)));
+}"""
+
+
+def test_the_search_without_a_server_finds_the_same(visit: Visit) -> None:
+    queries = [
+        "order=-length",
+        "order=reward&filters=below&text=1",
+        r"regex=1&text=^\d%2B$&order=-advantage&length_max=4",
+        "order=newest&reward_min=1&text=9",
+        "order=oldest&step_min=1&advantage_max=0",
+    ]
+    with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
+
+        def found(query: str) -> list[dict[str, Any]]:
+            asked = dict(parse_qsl(query)) | {"step_max": "2"}
+            rows, begin = [], None
+            while True:
+                page = search(run, Query.parse(asked, begin))
+                rows += page["rows"]
+                if (begin := page["next"]) is None:
+                    return rows
+
+        rows = found("order=oldest")
+        expected = [found(query) for query in queries]
+    assert len(rows) == 3 * 128
+    for query, wanted, page in zip(queries, expected, visit.page.evaluate(SEARCH, [rows, queries]), strict=True):
+        assert 5 < len(wanted) < 385, query
+        assert page["rows"] == wanted[:60], query
+        assert page["next"] == (60 if len(wanted) > 60 else None), query
 
 
 def test_what_if_and_replay_show_only_what_differs(visit: Visit) -> None:
