@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo.cli.commands.lab import LabOptions
+from grpo.cli.commands.lab import ExportOptions, LabOptions
 from grpo.config.parse import leaves
 from grpo.lab.server import STATIC
 
@@ -35,7 +35,8 @@ def test_all_eleven_views_are_there() -> None:
 
 
 def test_flags_and_pictures_exist() -> None:
-    flags = {f"--{name}" for name in leaves(LabOptions)} | {"--no-open", "--fetch", "--system.token_groups"}
+    flags = {f"--{name}" for options in (LabOptions, ExportOptions) for name in leaves(options)}
+    flags |= {"--no-open", "--fetch", "--system.token_groups"}
     assert set(re.findall(r"--[a-z][\w.-]*", PAGE)) <= flags
     for picture in re.findall(r"\]\((images/[^)]+)\)", PAGE):
         assert (ROOT / "docs" / picture).stat().st_size <= 300_000
