@@ -60,8 +60,7 @@ def test_the_page_samples_and_scores_as_the_trainer(chromium: Any, classroom: La
         for done, found in zip(group.completions, page["completions"], strict=True):
             assert (done.text, done.tokens.tolist()) == (found["text"], found["ids"])
             assert found["finished"] == (done.finish == "stop")
-            # The page has nano's weights in 24 bits.
-            np.testing.assert_allclose(found["logprobs"], done.logprobs, atol=2e-3)
+            np.testing.assert_allclose(found["logprobs"], done.logprobs, atol=1e-4)
 
     ids = page["completions"][0]["ids"]
     again = call(visit, "logprobs", {"prompt": prompt, "ids": ids})
@@ -106,13 +105,12 @@ def test_the_page_samples_and_scores_as_the_trainer(chromium: Any, classroom: La
 
 
 UPDATES = """async ({ weights, groups, settings }) => {
-  const [{ Student }, { shapeOf }, { Vocabulary }, { readSafetensors, unpacked }, { gradientOf }] = await Promise.all(
+  const [{ Student }, { shapeOf }, { Vocabulary }, { readSafetensors }, { gradientOf }] = await Promise.all(
     ["student", "model", "vocabulary", "weights", "gradient"].map((name) => import(`/static/js/nano/${name}.js`)));
   const files = await (await fetch("/api/nano")).json();
   const read = (base64) => readSafetensors(Uint8Array.from(atob(base64), (character) => character.charCodeAt(0)));
   const vocabulary = new Vocabulary(files.vocabulary, files.config.eos_token_id);
-  const shipped = readSafetensors(await unpacked(files.weights));
-  const student = new Student({ shape: shapeOf(files.config), vocabulary, weights: shipped });
+  const student = new Student({ shape: shapeOf(files.config), vocabulary, weights: read(files.weights) });
   student.model.weights = read(weights);
   const prompts = groups.map((group) => ({ ...group, prompt: student.vocabulary.encode(group.prompt) }));
   const { gradient } = gradientOf(student.model, student.reference, prompts, { longest: 24, ...settings });

@@ -4,7 +4,6 @@
 //   const { completions } = await nano.sample({ prompt: "37+85+46=" });
 import { get } from "../api.js";
 import { openWorker } from "../load.js";
-import { unpacked } from "./weights.js";
 
 const shared = { opening: null };
 
@@ -19,7 +18,7 @@ export async function openNano(part = "page") {
 
 async function start() {
   const [worker, files] = await Promise.all([openWorker("nano/worker.js"), get("/api/nano")]);
-  worker.postMessage({ open: { ...files, weights: await unpacked(files.weights) } });
+  worker.postMessage({ open: files });
   return new Connection(worker);
 }
 

@@ -21,18 +21,6 @@ export class Tensors {
   }
 }
 
-// The .safetensors file of which grpo.lab.nano_files sends 24 bits of each number, in planes of bytes, gzip in base64.
-export async function unpacked(base64) {
-  const zipped = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
-  const bytes = new Uint8Array(await new Response(new Blob([zipped]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer());
-  const start = 8 + Number(new DataView(bytes.buffer).getBigUint64(0, true));
-  const count = (bytes.length - start) / 3;
-  const file = new Uint8Array(start + 4 * count);
-  file.set(bytes.subarray(0, start));
-  for (let place = 0; place < 3 * count; place++) file[start + 4 * (place % count) + 1 + Math.floor(place / count)] = bytes[start + place];
-  return file;
-}
-
 // The content of a .safetensors file of float32: the header's length, the header (JSON), then the numbers.
 export function readSafetensors(bytes) {
   const start = 8 + Number(new DataView(bytes.buffer).getBigUint64(0, true));
