@@ -15,6 +15,7 @@ from grpo.config.schema import resolve
 from grpo.core import group_advantages
 from grpo.lab.chapters.nano import LONGEST, fresh_nano, nano, sum_of_three
 from grpo.lab.chapters.update import one_update, seen_by
+from grpo.lab.first_round import recorded
 from grpo.model.hub import locate_model
 from grpo.model.optimizer import make_optimizer
 from helpers.visit import Lab, Visit, faults, open_page
@@ -102,6 +103,55 @@ def test_the_scenes_numbers_are_the_trainers(chromium: Any, classroom: Lab) -> N
     for width, height in ((1280, 800), (390, 844)):
         visit.turn("light", width, height)
         assert visit.page.locator(".scene").bounding_box()["height"] + 52 <= height, "it reaches below the fold"
+    visit.page.close()
+
+
+ROUND = """async ({ prompt, seed, lr }) => {
+  const nano = await (await import("/static/js/nano/client.js")).openNano("test");
+  const { completions } = await nano.sample({ prompt, group: 8, seed });
+  const scores = await Promise.all(completions.map(({ text }) => nano.score({ prompt, text })));
+  const rewarded = completions.map(({ ids }, row) => ({ ids, reward: scores[row].reward }));
+  await nano.update({ groups: [{ prompt, completions: rewarded }], lr, beta: 0 });
+  const after = await Promise.all(completions.map(({ ids }) => nano.logprobs({ prompt, ids })));
+  return { group: completions.map((done, row) => ({ ...done, correct: scores[row].correct, own: false })), after };
+}"""
+
+
+def test_the_recorded_first_round_is_what_nano_in_the_page_computes(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/metrics")
+    found = visit.page.evaluate(ROUND, {"prompt": PROMPT, "seed": 101, "lr": LR})
+    kept = recorded()
+    assert (kept["prompt"], kept["seed"], kept["lr"]) == (PROMPT, 1, LR)
+    for old, new in zip(kept["group"], found["group"], strict=True):
+        assert old.pop("logprobs") == pytest.approx(new.pop("logprobs"), abs=1e-4)
+        assert old == new
+    for row, again in zip(kept["after"], found["after"], strict=True):
+        assert row == pytest.approx(again, abs=1e-4)
+    visit.page.close()
+
+
+MANY = """async () => {
+  const kept = { now: 0, most: 0 };
+  const post = Worker.prototype.postMessage;
+  Worker.prototype.postMessage = function (message) {
+    kept.now += { snapshot: 1, forget: -1 }[message.call] ?? 0;
+    kept.most = Math.max(kept.most, kept.now);
+    return post.call(this, message);
+  };
+  const { FIRST, likelihood, sampled } = await import("/static/js/scene/rounds.js");
+  const game = (seed) => ({ ...FIRST, seed, changes: { set: {}, say: {} } });
+  const seen = () => likelihood(game(1), 9, [1, 6, 4]);
+  const before = await seen();
+  for (const seed of [2, 3, 4]) await sampled(game(seed), 9);
+  return { before, after: await seen(), kept };
+}"""
+
+
+def test_old_snapshots_are_dropped_and_their_rounds_computed_anew(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/metrics")
+    found = visit.page.evaluate(MANY)
+    assert found["before"] == found["after"]
+    assert found["kept"] == {"now": 20, "most": 21}
     visit.page.close()
 
 

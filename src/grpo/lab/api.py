@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from grpo.errors import DamagedRecordError, GrpoError
-from grpo.lab import reading
+from grpo.lab import first_round, reading
 from grpo.lab.answer import Answer
 from grpo.lab.body import json_body
 from grpo.lab.catalogue import Catalogue, UnknownRunError
@@ -179,6 +179,9 @@ def routes(catalogue: Catalogue, jobs: Jobs) -> list[Route]:
     def nano(request: Request) -> Response:
         return Answer(nano_files())
 
+    def scene(request: Request) -> Response:
+        return Answer(first_round.recorded())
+
     def comparison(request: Request) -> Response:
         wanted = request.query_params
         ids = list(dict.fromkeys(name for name in wanted.get("runs", "").split(",") if name))[:MOST_COMPARED]
@@ -216,6 +219,7 @@ def routes(catalogue: Catalogue, jobs: Jobs) -> list[Route]:
         Route("/api/runs", list_of_runs),
         Route("/api/metrics", definitions),
         Route("/api/nano", nano),
+        Route("/api/scene", scene),
         Route("/api/compare", comparison),
         Route("/api/runs/{run}/events", live),
         Route("/api/runs/{run}/notes", annotate, methods=["POST"]),

@@ -43,7 +43,7 @@ def record_lab(report: Callable[[str], None]) -> Recorder:
     """All that the pages ask for: the chapters, their trials, the shipped runs."""
     recorder = Recorder(Path("no-runs"))
     recorder.keep("/api/runs", {**recorder.ask("/api/runs"), "folder": "runs"})
-    recorder.record(["/api/metrics", "/api/nano"])
+    recorder.record(["/api/metrics", "/api/nano", "/api/scene"])
     recorder.record(f"/api/trials/named/{name}" for name in all_trials())
     asked = questions()
     for place, url in enumerate(asked):

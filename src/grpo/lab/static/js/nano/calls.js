@@ -83,4 +83,5 @@ const CALLS = {
   reset: (student) => student.reset(),
   snapshot: (student) => student.snapshot(),
   restore: (student, { number }) => student.restore(number),
+  forget: (student, { number }) => student.forget(number),
 };

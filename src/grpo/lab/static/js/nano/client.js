@@ -111,12 +111,16 @@ class Nano {
     return this.call("reset");
   }
 
-  // Keeps weights and optimizer in the worker; `restore` takes the number that this gives.
+  // Keeps weights and optimizer in the worker, until `forget`; both take the number that this gives.
   snapshot() {
     return this.call("snapshot");
   }
 
   restore(number) {
     return this.call("restore", { number });
+  }
+
+  forget(number) {
+    return this.call("forget", { number });
   }
 }

@@ -13,7 +13,8 @@ export class Student {
   constructor({ shape, vocabulary, weights }) {
     this.vocabulary = vocabulary;
     this.reference = { shape, end: vocabulary.end, weights };
-    this.kept = [];
+    this.kept = new Map(); // copies by number
+    this.copies = 0;
     this.training = null; // {cancelled} while it is trained step by step
     this.reset();
   }
@@ -26,13 +27,18 @@ export class Student {
 
   // Keeps a copy of weights and optimizer; its number brings it back.
   snapshot() {
-    return this.kept.push({ weights: this.model.weights.copy(), optimizer: this.optimizer.copy() }) - 1;
+    this.kept.set(++this.copies, { weights: this.model.weights.copy(), optimizer: this.optimizer.copy() });
+    return this.copies;
   }
 
   restore(number) {
-    const { weights, optimizer } = this.kept[number];
+    const { weights, optimizer } = this.kept.get(number);
     this.model = { ...this.reference, weights: weights.copy() };
     this.optimizer = optimizer.copy();
+  }
+
+  forget(number) {
+    this.kept.delete(number);
   }
 
   sample(prompts, settings) {

@@ -1,9 +1,8 @@
 // A game: the prompt, seed, learning rate and changes from which all its rounds follow. The address names it.
 import { html } from "htm/preact";
 import { changesOf } from "./changes.js";
-import { probability } from "./rounds.js";
+import { FIRST, probability } from "./rounds.js";
 
-const LR = 3e-4;
 const PROMPTS = /^[1-9]\d\+[1-9]\d\+[1-9]\d=$/;
 
 // `first`: the prompt and seed where the address names none.
@@ -11,7 +10,7 @@ export function gameOf(query, first) {
   const prompt = query.get("prompt") ?? "";
   const seed = Number(query.get("seed") ?? first.seed);
   const isSeed = Number.isInteger(seed) && seed >= 0 && seed < 10000;
-  return { prompt: PROMPTS.test(prompt) ? prompt : first.prompt, seed: isSeed ? seed : first.seed, lr: LR, changes: changesOf(query) };
+  return { prompt: PROMPTS.test(prompt) ? prompt : first.prompt, seed: isSeed ? seed : first.seed, lr: FIRST.lr, changes: changesOf(query) };
 }
 
 export function randomPrompt() {

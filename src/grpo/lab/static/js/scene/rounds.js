@@ -1,5 +1,7 @@
 // Rounds of GRPO on one prompt with nano: sample a group, score it, update. A round follows from the settings, the seed
 // and the reader's changes of the rounds before it; nothing else is kept, so an address reproduces it.
+// The first round of the first game is recorded (grpo.lab.first_round): nano's weights are loaded for what follows.
+import { get } from "../api.js";
 import { groupAdvantages, mean } from "../core/advantage.js";
 import { policyLoss } from "../core/loss.js";
 import { openNano } from "../nano/client.js";
@@ -7,34 +9,64 @@ import { openNano } from "../nano/client.js";
 export const GROUP = 8;
 export const END = "<end>";
 export const LOSS = { beta: 0, aggregate: "sequence" };
-const started = new Map(); // settings and changes before a round -> snapshot of the weights
+// The game of a first visit.
+export const FIRST = { prompt: "29+60+75=", seed: 1, lr: 3e-4 };
+const SNAPSHOTS = 20; // of 1.2 MB each
+const started = new Map(); // settings and changes before a round -> snapshot of the weights, the last used at the end
 const groups = new Map(); // the same with the answers written in the round -> its group
+const effects = new Map(); // the same with the rewards -> log-probabilities after the update
 
 // One computation at a time, since each moves the weights.
 const queue = { last: Promise.resolve() };
 function exclusive(work) {
-  const done = queue.last.then(async () => work(await openNano("rounds")));
+  const done = queue.last.then(work);
   queue.last = done.catch(() => {});
   return done;
 }
+
+const loaded = () => openNano("rounds");
+// Loads the weights for what the reader will probably do next. Who needs them hears of a failure.
+export const prepare = () => void loaded().catch(() => {});
 
 const seedOf = ({ seed }, round) => 100 * seed + round;
 const keyOf = ({ prompt, seed, lr, changes }, round) => {
   const before = (rounds) => Object.entries(rounds).filter(([each]) => Number(each) < round);
   return JSON.stringify([prompt, seed, lr, round, before(changes.set), before(changes.say)]);
 };
+const groupKey = (game, round) => keyOf(game, round) + JSON.stringify(game.changes.say[round] ?? {});
+const effectKey = (game, round, rewards) => groupKey(game, round) + JSON.stringify(rewards);
 
-// Puts nano where the round starts.
-async function start(nano, game, round) {
+const FIRST_KEY = groupKey({ ...FIRST, changes: { set: {}, say: {} } }, 1);
+async function recall() {
+  const { group, after } = await get("/api/scene");
+  groups.set(FIRST_KEY, group);
+  effects.set(FIRST_KEY + JSON.stringify(group.map(({ correct }) => Number(correct))), after);
+}
+
+// nano where the round starts.
+async function start(game, round) {
+  const nano = await loaded();
   const key = keyOf(game, round);
-  if (started.has(key)) return nano.restore(started.get(key));
-  if (round === 1) await nano.reset();
+  if (started.has(key)) await nano.restore(started.get(key));
+  else if (round === 1) await nano.reset();
   else {
-    const group = await sample(nano, game, round - 1);
-    await start(nano, game, round - 1);
+    const group = await sample(game, round - 1);
+    await start(game, round - 1);
     await nano.update(batchOf(game, group, rewardsOf(game, round - 1, group)));
   }
-  started.set(key, await nano.snapshot());
+  await keep(nano, key);
+  return nano;
+}
+
+// Keeps a snapshot; the one whose use was longest ago goes.
+async function keep(nano, key) {
+  const number = started.get(key) ?? (await nano.snapshot());
+  started.delete(key);
+  started.set(key, number);
+  if (started.size <= SNAPSHOTS) return;
+  const [oldest, dropped] = started.entries().next().value;
+  started.delete(oldest);
+  await nano.forget(dropped);
 }
 
 const batchOf = ({ prompt, lr }, group, rewards) => ({
@@ -43,12 +75,13 @@ const batchOf = ({ prompt, lr }, group, rewards) => ({
   ...LOSS,
 });
 
-async function sample(nano, game, round) {
-  const written = game.changes.say[round] ?? {};
-  const key = keyOf(game, round) + JSON.stringify(written);
+async function sample(game, round) {
+  const key = groupKey(game, round);
+  if (key === FIRST_KEY && !groups.has(key)) await recall();
   if (!groups.has(key)) {
-    await start(nano, game, round);
+    const nano = await start(game, round);
     const { completions } = await nano.sample({ prompt: game.prompt, group: GROUP, seed: seedOf(game, round) });
+    const written = game.changes.say[round] ?? {};
     groups.set(key, await Promise.all(completions.map((sampled, row) => finished(nano, game.prompt, sampled, written[row]))));
   }
   return groups.get(key);
@@ -68,27 +101,31 @@ async function typed(nano, prompt, text) {
 
 // The groups of rounds 1 to `last`: lists of { text, ids, tokens, logprobs, correct, own }.
 export const sampled = (game, last) =>
-  exclusive(async (nano) => {
+  exclusive(async () => {
     const all = [];
-    for (let round = 1; round <= last; round++) all.push(await sample(nano, game, round));
+    for (let round = 1; round <= last; round++) all.push(await sample(game, round));
     return all;
   });
 
 // Throws one line where nano does not know a character.
-export const known = (text) => exclusive((nano) => nano.encode(text));
+export const known = (text) => exclusive(async () => (await loaded()).encode(text));
 
 // The log-probability of each completion after an update with these rewards.
 export const updated = (game, round, group, rewards) =>
-  exclusive(async (nano) => {
-    await start(nano, game, round);
-    await nano.update(batchOf(game, group, rewards));
-    return Promise.all(group.map(({ ids }) => nano.logprobs({ prompt: game.prompt, ids })));
+  exclusive(async () => {
+    const key = effectKey(game, round, rewards);
+    if (!effects.has(key)) {
+      const nano = await start(game, round);
+      await nano.update(batchOf(game, group, rewards));
+      effects.set(key, await Promise.all(group.map(({ ids }) => nano.logprobs({ prompt: game.prompt, ids }))));
+    }
+    return effects.get(key);
   });
 
 // The log-probabilities of a completion's tokens at the start of a round.
 export const likelihood = (game, round, ids) =>
-  exclusive(async (nano) => {
-    await start(nano, game, round);
+  exclusive(async () => {
+    const nano = await start(game, round);
     return nano.logprobs({ prompt: game.prompt, ids });
   });
 

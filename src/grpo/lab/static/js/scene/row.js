@@ -6,7 +6,7 @@ import { Term } from "../glossary.js";
 import { advantageClass } from "../parts.js";
 import { visible } from "../text.js";
 import { LONGEST_ANSWER } from "./changes.js";
-import { END, known, probability } from "./rounds.js";
+import { END, known, prepare, probability } from "./rounds.js";
 
 // "33%", "5.7%", "<0.1%".
 export const chance = (value) => (value < 0.00095 ? "<0.1%" : `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)}%`);
@@ -55,6 +55,10 @@ export function Answer({ place, completion, pushes, strongest, onWrite }) {
     close();
     onWrite(text);
   }
+  function open() {
+    prepare();
+    setText(completion.text);
+  }
   if (text !== null) {
     return html`<form class="scene-answer-form" onSubmit=${keep}>
       <input ref=${field} type="text" class="mono" value=${text} maxlength=${LONGEST_ANSWER} spellcheck=${false} autocomplete="off" aria-label=${`Answer ${place + 1}`} aria-invalid=${Boolean(problem)}
@@ -63,7 +67,7 @@ export function Answer({ place, completion, pushes, strongest, onWrite }) {
       ${problem && html`<p class="scene-answer-problem" role="alert">${problem}</p>`}
     </form>`;
   }
-  return html`<button type="button" class="scene-answer" ref=${opener} aria-label=${`Edit answer ${place + 1}: ${completion.text}`} onClick=${() => setText(completion.text)}>
+  return html`<button type="button" class="scene-answer" ref=${opener} aria-label=${`Edit answer ${place + 1}: ${completion.text}`} onClick=${open}>
     <${Tokens} tokens=${completion.tokens} pushes=${pushes} strongest=${strongest} />
   </button>`;
 }
@@ -88,10 +92,13 @@ export function Lean({ value, widest, name }) {
     <b class="scene-lean-value num ${advantageClass(value)}" data-number=${name}>${signed(value)}</b>`;
 }
 
+// Recorded and computed log-probabilities of one answer differ by less.
+const ROUNDING = 1e-4;
+
 // The probability of the whole answer, before and after the update.
 export function Move({ before, after, top, name }) {
   const [from, to] = [probability(before), after ? probability(after) : probability(before)];
-  const way = after ? advantageClass(to - from) : "level";
+  const way = Math.abs(to - from) > ROUNDING * from ? advantageClass(to - from) : "level";
   return html`<span class="scene-move ${way}" aria-hidden="true" style=${{ "--from": Math.min(1, from / top).toFixed(4), "--to": Math.min(1, to / top).toFixed(4) }}><i></i><s></s></span>
     <span class="scene-move-value num"><span data-number="${name}-before" data-exact=${from}>${chance(from)}</span><span class="scene-move-after"> → <b data-number="${name}-after" data-exact=${to}>${after ? chance(to) : "…"}</b></span></span>`;
 }

@@ -1,5 +1,6 @@
 // The landing scene: eight answers to one prompt, scored, compared, pushed; the model moves; again.
 import { html } from "htm/preact";
+import { useEffect } from "preact/hooks";
 import { useStyle } from "../load.js";
 import { Term } from "../glossary.js";
 import { Failed } from "../parts.js";
@@ -8,11 +9,10 @@ import { gameOf, Prompt, randomPrompt, scaleOf } from "./game.js";
 import { Onward } from "./onward.js";
 import { LAST_ROUND, PHASES, secondsOf, useClock, usePlayer, usePlayerKeys } from "./player.js";
 import { useRound } from "./round.js";
-import { GROUP } from "./rounds.js";
+import { FIRST, GROUP, prepare } from "./rounds.js";
 import { Answer, Columns, decoded, Lean, Mark, Move, RewardSlider, widestOf } from "./row.js";
 import { Share } from "./share.js";
 
-const FIRST = { prompt: "29+60+75=", seed: 1 };
 const NAMES = ["Sample", "Score", "Compare", "Push", "Update"];
 const [SCORE, COMPARE, PUSH, UPDATE] = [1, 2, 3, 4];
 
@@ -26,6 +26,10 @@ export function Scene({ query }) {
   const ready = Boolean(state.group && (phase < UPDATE || state.settled));
   const isSilent = Boolean(state.advantages?.every((value) => value === 0));
   useClock(player, ready);
+  // The next round plays soon.
+  useEffect(() => {
+    if (playing && ready && phase === UPDATE) prepare();
+  }, [playing && ready && phase === UPDATE]);
   const change = (kind, row, value) => player.show({ round, phase: Math.max(phase, SCORE) }, asQuery(changed(game.changes, kind, round, row, value)));
   const another = () => player.restart({ prompt: randomPrompt(), seed: undefined, set: undefined, say: undefined });
   return html`<main class="scene-page" id="main">
