@@ -81,6 +81,23 @@ def settled(visit: Visit) -> None:
     visit.page.locator(".scene-rows[aria-busy=false]").wait_for()
 
 
+def notes(visit: Visit) -> list[str]:
+    return [note.inner_text() for note in visit.page.locator(".scene-decoded").all()]
+
+
+def moved_against(visit: Visit) -> list[bool]:
+    """Of each row: its probability moves against its advantage."""
+    rows = zip(
+        shown_logprobs(visit, "before"), shown_logprobs(visit, "after"), numbers(visit, "advantage"), strict=True
+    )
+    return [(after - before) * advantage < 0 for before, after, advantage in rows]
+
+
+BARS = (
+    "[...document.querySelectorAll('.scene-move')].map((bar) => [bar.style.getPropertyValue('--to'), bar.clientWidth])"
+)
+
+
 def test_the_scenes_numbers_are_the_trainers(chromium: Any, classroom: Lab) -> None:
     visit = open_page(chromium, classroom, "/scene?phase=update&round=2")
     first, second = trained(2)
@@ -97,12 +114,20 @@ def test_the_scenes_numbers_are_the_trainers(chromium: Any, classroom: Lab) -> N
         assert numbers(visit, "advantage") == pytest.approx(advantages(rewards), abs=0.005)
         assert visit.number("mean") == pytest.approx(sum(rewards) / 8, abs=0.005)
         assert visit.number("right") == sum(rewards)
-    moves = zip(shown_logprobs(visit, "before"), shown_logprobs(visit, "after"), strict=True)
-    assert all((after - before) * lean > 0 for (before, after), lean in zip(moves, advantages(rewards), strict=True))
+        assert not any(moved_against(visit))
+        ends, widths = zip(*visit.page.evaluate(BARS), strict=True)
+        assert [float(end) for end in ends] == pytest.approx(
+            list(map(math.exp, shown_logprobs(visit, "after"))), abs=1e-4
+        )
+        assert len(set(widths)) == 1
+    assert notes(visit)[:2] == ["ones 14, tens 16 with the carry", "guess"]
+    assert notes(visit)[4] == "same as row 1"
     assert faults(visit) == []
     for width, height in ((1280, 800), (390, 844)):
         visit.turn("light", width, height)
         assert visit.page.locator(".scene").bounding_box()["height"] + 52 <= height, "it reaches below the fold"
+        assert visit.page.locator(".scene-columns").get_by_text("Reward").is_visible()
+        assert visit.page.locator(".scene-columns").get_by_text("edit").is_visible()
     visit.page.close()
 
 
@@ -167,6 +192,8 @@ def test_a_reward_is_dragged_an_answer_edited_and_the_address_keeps_both(chromiu
     assert numbers(visit, "reward") == rewards
     assert numbers(visit, "advantage") == pytest.approx(advantages(rewards), abs=0.005)
     assert shown_logprobs(visit, "after")[2] > before[2]
+    marks = [mark.inner_text()[:1] for mark in page.locator(".scene-mark").all()]
+    assert marks == ["✓", "✗", "", "✗", "✓", "✗", "✗", "✗"], "the reader's reward is not the checker's"
 
     page.get_by_role("button", name="Edit answer 2").click()
     field = page.get_by_role("textbox", name="Answer 2")
@@ -182,6 +209,8 @@ def test_a_reward_is_dragged_an_answer_edited_and_the_address_keeps_both(chromiu
     assert numbers(visit, "reward") == rewards, "the checker rewards it"
     assert numbers(visit, "advantage") == pytest.approx(advantages(rewards), abs=0.005)
     assert shown_logprobs(visit, "before")[1] == pytest.approx(logprob("164"), abs=1e-3)
+    against = [row.locator(".scene-note").count() == 1 for row in page.locator("ol .scene-row").all()]
+    assert against == moved_against(visit)
 
     page.get_by_role("button", name="Next").click()
     page.wait_for_url("**round=2*")
@@ -233,15 +262,21 @@ def test_a_game_ends_in_a_card_whose_address_reproduces_it(chromium: Any, classr
     assert numbers(visit, "advantage") == pytest.approx(advantages(rewards), abs=0.005)
     assert rewards[7] == 1
     verdict = page.locator(".game-verdict").inner_text()
-    assert f"+{advantages(rewards)[7]:.2f}, because its reward, 1, is above the group's mean" in verdict
+    assert f"+{advantages(rewards)[7]:.2f}, because its reward, 1, is above the group's mean, 0.5." in verdict
+    assert "(1 − 0.5) ÷ 0.5345 = +0.94:" in page.locator(".game-say").inner_text()
+    assert not page.get_by_role("slider").count()
     page.get_by_role("button", name="Update").click()
     page.get_by_text("Your answer became likelier").wait_for()
     assert faults(visit) == []
     page.get_by_role("button", name="Next round").click()
     page.get_by_role("button", name="Join the group").click()
     page.get_by_role("button", name="Update").click()
+    page.get_by_text("Your answer became likelier").wait_for()
+    right = sum(numbers(visit, "reward"))
     page.get_by_role("button", name="Finish").click()
     page.locator("canvas").wait_for()
+    assert visit.number("right") == right, "another group than the drawn one"
+    page.get_by_text("Probability over 2 rounds").wait_for()
     again = open_page(chromium, classroom, page.url.removeprefix(classroom.origin))
     again.page.locator("canvas").wait_for()
     for name in ("before", "after"):
@@ -265,8 +300,13 @@ def test_a_grader_moves_the_model(chromium: Any, classroom: Lab) -> None:
             page.get_by_label(f"Reward of answer {row}", exact=True).press("End")
     visit.await_number("mean", "0.88")
     assert numbers(visit, "advantage") == pytest.approx(advantages(rewards), abs=0.005)
+    page.get_by_text("Write an answer").click()
+    page.get_by_label("Your answer").wait_for()
+    page.get_by_text("Be the grader").click()
+    visit.await_number("mean", "0.88")
+    assert numbers(visit, "reward") == rewards, "the other part took the rewards"
     page.get_by_role("button", name="Update").click()
-    page.get_by_text("became likelier").wait_for()
+    page.get_by_text("became likelier. The next round").wait_for()
     assert shown_logprobs(visit, "after")[0] < shown_logprobs(visit, "before")[0], "work becomes less likely"
     page.get_by_role("button", name="Next round").click()
     page.get_by_role("button", name="Update").click()
@@ -275,5 +315,14 @@ def test_a_grader_moves_the_model(chromium: Any, classroom: Lab) -> None:
     assert shown_logprobs(visit, "after") == shown_logprobs(visit, "before"), "an update without signal moved the model"
     page.get_by_role("button", name="Finish").click()
     page.locator("canvas").wait_for()
+    visit.go("/play?as=grader&set=3.1%3A1&round=3&step=update")
+    settled(visit)
+    assert page.locator(".game-verdict").inner_text().endswith("became likelier.")
     assert visit.complaints == []
+    page.route("**/api/nano", lambda request: request.abort())
+    page.goto(f"{classroom.origin}/play?as=grader")
+    page.get_by_role("alert").get_by_text("The model could not be loaded. Reload the page.").wait_for()
+    page.unroute("**/api/nano")
+    page.get_by_role("button", name="Retry").click()
+    page.get_by_label("Reward of answer 1", exact=True).wait_for()
     page.close()

@@ -44,28 +44,32 @@ function drawText(write, card, tone) {
   write(String(card.sum), asked, 116, 46, { face: "mono", weight: 600, colour: tone.good });
   write(card.role === "grader" ? "I graded the group." : "I joined the group.", LEFT, 188, 34, soft);
   write(card.text, LEFT, 286, 60, { face: "mono", weight: 700 });
-  const label = write("advantage ", LEFT, 344, 34, soft);
-  write(signed(card.advantage), label, 344, 34, { weight: 700, colour: ofSign(tone, card.advantage, "-ink") });
+  const label = write("advantage ", LEFT, 334, 32, soft);
+  const value = write(signed(card.advantage), label, 334, 32, { weight: 700, colour: ofSign(tone, card.advantage, "-ink") });
+  write(card.rounds > 1 ? ` in round ${card.rounds}` : "", value, 334, 32, soft);
   const size = card.chances.join("").length > 14 ? 44 : 64;
-  const before = write(`${card.chances[0]} → `, LEFT, 456, size);
-  write(card.chances[1], before, 456, size, { weight: 700, colour: ofSign(tone, card.way, "-ink") });
-  write(`right answers ${card.right[0]}/8 → ${card.right[1]}/8`, LEFT, 516, 32, soft);
-  write(`GRPO · ${plural(card.updates, "update")} of a real model`, LEFT, 578, 28, soft);
+  const [from, to] = card.chances;
+  const before = write(from === to ? "stays " : `${from} → `, LEFT, 430, size);
+  write(to, before, 430, size, { weight: 700, colour: ofSign(tone, card.way, "-ink") });
+  write(`probability over ${plural(card.rounds, "round")}`, LEFT, 474, 28, soft);
+  write(`right answers ${card.right.map((count) => `${count}/8`).join(" → ")}`, LEFT, 528, 32, soft);
+  write(`GRPO · ${plural(card.rounds, "update")} of a real model`, LEFT, 582, 28, soft);
 }
 
 function drawRows(paint, write, card, tone) {
-  const [left, middle, half, height] = [712, 1010, 140, 62];
+  const [left, middle, half, height] = [712, 1010, 140, 60];
   const widest = Math.max(1.75, ...card.rows.map(({ advantage }) => Math.abs(advantage)));
   const box = (x, y, width, tall, colour) => {
     paint.fillStyle = colour;
     paint.fillRect(x, y, width, tall);
   };
-  card.rows.forEach(({ text, advantage, chosen }, row) => {
-    const y = 67 + row * height;
+  write(`round ${card.rounds}`, left, 76, 26, { colour: tone["ink-soft"] });
+  card.rows.forEach(({ text, correct, advantage, chosen }, row) => {
+    const y = 96 + row * height;
     if (chosen) box(left - 24, y + 2, CARD.width - left - 16, height - 4, tone.surface);
     if (chosen) box(left - 24, y + 2, 6, height - 4, tone.ink);
-    write(text.slice(0, 11), left, y + 41, 28, { face: "mono", weight: chosen ? 700 : 500 });
+    write(text.slice(0, 11), left, y + 41, 28, { face: "mono", weight: chosen ? 700 : 500, colour: correct ? tone.good : tone.ink });
     box(middle, y + 12, (half * advantage) / widest, height - 24, ofSign(tone, advantage, ""));
   });
-  box(middle - 1, 60, 2, 8 * height + 14, tone["line-strong"]);
+  box(middle - 1, 92, 2, 8 * height + 8, tone["line-strong"]);
 }

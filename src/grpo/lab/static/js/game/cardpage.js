@@ -1,20 +1,19 @@
 // The end of a game: a card as a picture, and the address that reproduces it.
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Failed, Loading } from "../parts.js";
+import { plural } from "../format.js";
+import { Loading } from "../parts.js";
 import { sumOf } from "../scene/game.js";
 import { useRound } from "../scene/round.js";
 import { likelihood, probability } from "../scene/rounds.js";
+import { Unloaded } from "../scene/unloaded.js";
 import { CARD, drawCard } from "./card.js";
 import { READER } from "./part.js";
-import { odds } from "./verdict.js";
+import { change, odds } from "./verdict.js";
 
 export function CardPage({ play, onAgain }) {
   const { game, role, round } = play;
   const last = useRound(game, round);
-  const next = useRound(game, round + 1);
-  // Eight answers of the shipped nano, to compare with eight of the trained one.
-  const shipped = useRound({ ...game, changes: { set: {}, say: {} } }, 1);
   const [chances, setChances] = useState(null);
   const canvas = useRef(null);
   // The answer that the card follows: the reader's, or the one with the grader's highest reward.
@@ -26,20 +25,21 @@ export function CardPage({ play, onAgain }) {
     Promise.all([1, round + 1].map((each) => likelihood(game, each, answer.ids))).then((found) => here && setChances(found.map(probability)));
     return () => (here = false);
   }, [answer]);
-  const right = [shipped.counts[0], next.counts[round]];
-  const isReady = Boolean(answer && chances && next.group && shipped.group);
+  const right = [last.counts[0], last.counts.at(-1)];
+  const isReady = Boolean(answer && chances);
   useEffect(() => {
     if (isReady) drawCard(canvas.current, cardOf(play, { last, chances, right, place }));
   }, [isReady]);
-  if (last.error ?? next.error) return html`<${Failed} error=${last.error ?? next.error} />`;
+  if (last.error) return html`<${Unloaded} error=${last.error} />`;
   if (!isReady) return html`<${Loading} height="24rem" />`;
   const [before, after] = chances.map(odds);
+  const over = `over ${plural(round, "round")}`;
   return html`<section class="game-card" aria-label="Card">
-    <canvas ref=${canvas} width=${CARD.width} height=${CARD.height} role="img" aria-label=${`${game.prompt} ${answer.text}: ${before} before, ${after} after`}></canvas>
+    <canvas ref=${canvas} width=${CARD.width} height=${CARD.height} role="img" aria-label=${`${game.prompt} ${answer.text}: ${change(...chances)} ${over}`}></canvas>
     <dl class="game-numbers">
       <div><dt>${role === "answer" ? "Your answer" : last.advantages.some(Boolean) ? "Your favourite" : "First answer"}</dt><dd class="mono">${answer.text}</dd></div>
-      <div><dt>Probability</dt><dd class="num"><span data-number="before" data-exact=${chances[0]}>${before}</span> → <b data-number="after" data-exact=${chances[1]}>${after}</b></dd></div>
-      <div><dt>Right answers of 8</dt><dd class="num">${right[0]} → <b data-number="right">${right[1]}</b></dd></div>
+      <div><dt>Probability ${over}</dt><dd class="num"><span data-number="before" data-exact=${chances[0]}>${before === after ? "stays" : `${before} →`}</span> <b data-number="after" data-exact=${chances[1]}>${after}</b></dd></div>
+      <div><dt>Right answers of 8 ${over}</dt><dd class="num">${round > 1 && `${right[0]} → `}<b data-number="right">${right[1]}</b></dd></div>
     </dl>
     <${Sharing} canvas=${canvas} onAgain=${onAgain} />
   </section>`;
@@ -49,13 +49,13 @@ const cardOf = ({ game, role, round }, { last, chances, right, place }) => ({
   prompt: game.prompt,
   sum: sumOf(game.prompt),
   role,
-  updates: round,
+  rounds: round,
   text: last.group[place].text,
   advantage: last.advantages[place],
   chances: chances.map(odds),
   way: Math.sign(chances[1] - chances[0]),
-  right,
-  rows: last.group.map(({ text }, row) => ({ text, advantage: last.advantages[row], chosen: row === place })),
+  right: round > 1 ? right : right.slice(1),
+  rows: last.group.map(({ text, correct }, row) => ({ text, correct, advantage: last.advantages[row], chosen: row === place })),
 });
 
 function Sharing({ canvas, onAgain }) {

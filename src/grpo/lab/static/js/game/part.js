@@ -5,8 +5,9 @@ import { GROUP } from "../scene/rounds.js";
 export const ROUNDS = 3;
 export const READER = GROUP - 1; // the reader's row
 const STEPS = ["write", "compare", "update", "card"];
-// Here a right answer without work becomes likelier; with many sums it falls with the wrong ones, which look like it.
-const FIRST = { prompt: "34+56+21=", seed: 6 };
+// Here a right answer without work becomes likelier in every round; with many sums it falls with the wrong ones, which
+// look like it. Its groups have right and wrong answers of several kinds.
+const FIRST = { prompt: "34+56+21=", seed: 24 };
 const NEUTRAL = 0.5;
 
 // { game, role, round, step }. Who writes comes to a later step only with an answer in every round up to it.
@@ -16,7 +17,8 @@ export function playOf(query) {
   const step = STEPS.find((each) => each === query.get("step"));
   if (query.get("as") === "grader") return { game: graded(game), role: "grader", round, step: !step || step === "write" ? "compare" : step };
   const missing = Array.from({ length: round }, (_, place) => place + 1).find((each) => !game.changes.say[each]?.[READER]);
-  return { game, role: "answer", round: missing ?? round, step: missing ? "write" : (step ?? "compare") };
+  // The checker rewards it.
+  return { game: { ...game, changes: { set: {}, say: game.changes.say } }, role: "answer", round: missing ?? round, step: missing ? "write" : (step ?? "compare") };
 }
 
 // A grader's reward is neutral until it is set.

@@ -1,11 +1,12 @@
 // Play the group: write one of eight answers, or grade all eight; update nano; end with a card.
 import { html } from "htm/preact";
 import { useStyle } from "../load.js";
-import { Failed, Segmented } from "../parts.js";
+import { Segmented } from "../parts.js";
 import { setQuery } from "../route.js";
 import { asQuery, changed, changesOf } from "../scene/changes.js";
 import { Prompt, randomPrompt } from "../scene/game.js";
 import { useRound } from "../scene/round.js";
+import { Unloaded } from "../scene/unloaded.js";
 import { CardPage } from "./cardpage.js";
 import { playOf, READER, ROUNDS } from "./part.js";
 import { GroupRows } from "./rows.js";
@@ -13,7 +14,8 @@ import { Moved, Verdict } from "./verdict.js";
 import { WriteForm } from "./write.js";
 
 const ROLES = [["answer", "Write an answer"], ["grader", "Be the grader"]];
-const FRESH = { set: undefined, say: undefined, round: undefined, step: undefined };
+const START = { round: undefined, step: undefined };
+const FRESH = { set: undefined, say: undefined, ...START };
 
 export function Play({ query }) {
   useStyle("css/scene.css");
@@ -21,13 +23,16 @@ export function Play({ query }) {
   const play = playOf(query);
   const { game, role, round, step } = play;
   const go = (changes) => setQuery(changes, { replace: false });
-  const change = (kind, row, value) =>
-    setQuery({ ...asQuery(changed(changesOf(query), kind, round, row, value)), step: kind === "say" ? "compare" : step }, { replace: kind === "set" });
+  // A grader's rewards and a writer's answers stay in the address while the reader plays the other part.
+  function change(kind, row, value) {
+    const kept = asQuery(changed({ set: {}, say: {}, [kind]: changesOf(query)[kind] }, kind, round, row, value))[kind];
+    setQuery({ [kind]: kept, step: kind === "set" ? step : value && "compare" }, { replace: kind === "set" });
+  }
   return html`<main class="page game" id="main">
     <div class="game-head">
       <div><h1>Play the group</h1><${Prompt} prompt=${game.prompt} solved=${step !== "write"} /></div>
       <div class="game-role">
-        <${Segmented} label="Your part" options=${ROLES} value=${role} onChange=${(as) => go({ ...FRESH, as: as === "answer" ? undefined : as })} />
+        <${Segmented} label="Your part" options=${ROLES} value=${role} onChange=${(as) => go({ ...START, as: as === "answer" ? undefined : as })} />
         <button type="button" onClick=${() => go({ ...FRESH, prompt: randomPrompt(), seed: undefined })}>New sum</button>
       </div>
     </div>
@@ -38,15 +43,15 @@ export function Play({ query }) {
 function Round({ play, onChange, onStep }) {
   const { game, role, round, step } = play;
   const state = useRound(game, round);
-  if (state.error) return html`<${Failed} error=${state.error} />`;
+  if (state.error) return html`<${Unloaded} error=${state.error} />`;
   const own = role === "answer" ? READER : null;
-  const rewrite = () => onStep({ step: undefined, ...asQuery(changed(game.changes, "say", round, READER, undefined)) });
+  const rewrite = () => onChange("say", READER, undefined);
   return html`<section class="game-round" aria-label=${`Round ${round}`}>
     <p class="game-count">Round <b class="num" data-number="round">${round}</b> <span class="faint">of ${ROUNDS}</span></p>
     ${step === "write"
       ? html`<${WriteForm} last=${game.changes.say[round - 1]?.[READER] ?? ""} onWrite=${(text) => onChange("say", READER, text)} />`
       : html`<${GroupRows} state=${state} step=${step} grader=${role === "grader"} own=${own} onReward=${(row, value) => onChange("set", row, value)} />
-        <div class="game-say" aria-live="polite">${state.group && (step === "compare" ? html`<${Verdict} state=${state} own=${own} />` : html`<${Moved} state=${state} own=${own} />`)}</div>
+        <div class="game-say" aria-live="polite">${state.group && (step === "compare" ? html`<${Verdict} state=${state} own=${own} />` : html`<${Moved} state=${state} own=${own} isLast=${round === ROUNDS} />`)}</div>
         <div class="game-buttons">${
           step === "compare"
             ? html`<button type="button" class="primary" disabled=${!state.group} onClick=${() => onStep({ step: "update" })}>Update</button>

@@ -1,8 +1,9 @@
 // What the reader's part did, in a sentence: the advantage before the update, the change after it.
 import { html } from "htm/preact";
 import { deviation } from "../core/advantage.js";
-import { number, percent, signed } from "../format.js";
+import { exact, number, percent, signed } from "../format.js";
 import { Advantage } from "../parts.js";
+import { isAgainst, MOVED } from "../scene/note.js";
 import { probability } from "../scene/rounds.js";
 
 const NoSignal = () => html`<p class="game-verdict"><b>No signal.</b> All eight have the same reward, so every advantage is 0 and the update changes nothing.</p>`;
@@ -13,6 +14,9 @@ export function odds(value) {
   return value > 1e-9 ? `1 in ${Number((1 / value).toPrecision(2)).toLocaleString("en-US")}` : "nearly 0";
 }
 
+// "5.7% → 8.0%", "stays nearly 0".
+export const change = (from, to) => (odds(from) === odds(to) ? `stays ${odds(to)}` : `${odds(from)} → ${odds(to)}`);
+
 export function Verdict({ state, own }) {
   const { rewards, advantages, mean } = state;
   const isSilent = advantages.every((value) => value === 0);
@@ -21,18 +25,17 @@ export function Verdict({ state, own }) {
       ${isSilent && html`<p class="soft small">Equal rewards carry no signal: every advantage is 0.</p>`}`;
   if (isSilent) return html`<${NoSignal} />`;
   const [reward, side] = [number(rewards[own], 2), rewards[own] > mean ? "above" : "below"];
-  return html`<p class="game-verdict">Your answer: <${Advantage} value=${advantages[own]} />, because its reward, ${reward}, is ${side} the group's mean, ${number(mean, 2)}.</p>
-    <p class="soft small num">(${reward} − ${number(mean, 2)}) ÷ ${number(deviation(rewards), 2)} = ${signed(advantages[own])}: the distance from the mean in standard deviations of the eight rewards.</p>`;
+  return html`<p class="game-verdict">Your answer: <${Advantage} value=${advantages[own]} />, because its reward, ${reward}, is ${side} the group's mean, ${exact(mean)}.</p>
+    <p class="soft small num">(${reward} − ${exact(mean)}) ÷ ${number(deviation(rewards), 4)} = ${signed(advantages[own])}: the distance from the mean in standard deviations of the eight rewards.</p>`;
 }
 
-export function Moved({ state, own }) {
+export function Moved({ state, own, isLast }) {
   const { group, advantages, after } = state;
   if (!after) return html`<p class="soft">nano is learning …</p>`;
   if (advantages.every((value) => value === 0)) return html`<${NoSignal} />`;
   const moves = group.map(({ logprobs }, row) => [probability(logprobs), probability(after[row])]);
-  if (own === null) return html`<p class="game-verdict">${moves.filter(([from, to]) => to > from).length} of 8 became likelier. The next round samples from the model you trained.</p>`;
+  if (own === null) return html`<p class="game-verdict">${moves.filter(([from, to]) => to > from).length} of 8 became likelier.${isLast ? "" : " The next round samples from the model you trained."}</p>`;
   const [from, to] = moves[own];
-  const isAgainst = (to - from) * advantages[own] < 0;
-  return html`<p class="game-verdict">Your answer became ${to > from ? "likelier" : "less likely"}: ${odds(from)} → <b>${odds(to)}</b>.</p>
-    ${isAgainst && html`<p class="soft small">That is against its advantage. All answers share one network, and this one looks like others that were pushed the other way.</p>`}`;
+  return html`<p class="game-verdict">${odds(from) === odds(to) ? `Your answer's probability ${change(from, to)}.` : html`Your answer became ${to > from ? "likelier" : "less likely"}: ${odds(from)} → <b>${odds(to)}</b>.`}</p>
+    ${isAgainst(group[own].logprobs, after[own], advantages[own]) && html`<p class="soft small">That is against its advantage. ${MOVED}</p>`}`;
 }

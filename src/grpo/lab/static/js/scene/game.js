@@ -1,7 +1,7 @@
 // A game: the prompt, seed, learning rate and changes from which all its rounds follow. The address names it.
 import { html } from "htm/preact";
 import { changesOf } from "./changes.js";
-import { FIRST, probability } from "./rounds.js";
+import { FIRST } from "./rounds.js";
 
 const PROMPTS = /^[1-9]\d\+[1-9]\d\+[1-9]\d=$/;
 
@@ -22,9 +22,3 @@ export const sumOf = (prompt) => prompt.slice(0, -1).split("+").reduce((total, e
 
 export const Prompt = ({ prompt, solved }) =>
   html`<p class="scene-prompt mono"><span>${prompt.slice(0, -1).replaceAll("+", " + ")} =</span> <b class=${solved ? "solved" : ""}>${solved ? sumOf(prompt) : "?"}</b></p>`;
-
-// The end of the probability scale: the same for all rows, and steady while a reward is dragged.
-export function scaleOf(group) {
-  const most = Math.max(...group.map(({ logprobs }) => probability(logprobs)));
-  return [0.25, 0.5, 1].find((top) => top >= 1.3 * most) ?? 1;
-}

@@ -6,6 +6,7 @@ import { Term } from "../glossary.js";
 import { advantageClass } from "../parts.js";
 import { visible } from "../text.js";
 import { LONGEST_ANSWER } from "./changes.js";
+import { MoveNote, wayOf } from "./note.js";
 import { END, known, prepare, probability } from "./rounds.js";
 
 // "33%", "5.7%", "<0.1%".
@@ -13,12 +14,6 @@ export const chance = (value) => (value < 0.00095 ? "<0.1%" : `${(100 * value).t
 
 // The end of the scale of advantages: the largest of the group, or 1.75.
 export const widestOf = (advantages) => Math.max(1.75, ...advantages.map(Math.abs));
-
-// (14;16)164 is work: 14 ones, 16 tens.
-export function decoded(text) {
-  const [, ones, tens] = /^\((\d+);(\d+)\)/.exec(text) ?? [];
-  return ones ? `${ones} ones, ${tens} tens` : /^\d+$/.test(text) ? "guess" : "";
-}
 
 export function Tokens({ tokens, pushes, strongest }) {
   return tokens.map((token, place) => {
@@ -78,7 +73,11 @@ export const Columns = ({ mean = null, edit = false, drag = false, pushed = fals
   <span><${Term} of="reward">Reward<//>${drag && html` <i>drag</i>`}${mean !== null && html`<span class="scene-mean">mean <b class="num" data-number="mean">${mean.toFixed(2)}</b></span>`}</span>
   <span><${Term} of="advantage">Advantage<//></span><span>Probability</span></div>`;
 
-export const Mark = ({ correct }) => html`<span class="scene-mark ${correct ? "right" : "wrong"}"><span aria-hidden="true">${correct ? "✓" : "✗"}</span><span class="visually-hidden">${correct ? "right" : "wrong"}</span></span>`;
+// The checker's verdict; none where the reader gave the reward.
+export const Mark = ({ correct, isOverruled = false }) =>
+  isOverruled
+    ? html`<span class="scene-mark"></span>`
+    : html`<span class="scene-mark ${correct ? "right" : "wrong"}"><span aria-hidden="true">${correct ? "✓" : "✗"}</span><span class="visually-hidden">${correct ? "right" : "wrong"}</span></span>`;
 
 export function RewardSlider({ place, value, mean, onReward }) {
   return html`<span class="scene-reward-slider" style=${{ "--mean": mean }}>
@@ -92,13 +91,11 @@ export function Lean({ value, widest, name }) {
     <b class="scene-lean-value num ${advantageClass(value)}" data-number=${name}>${signed(value)}</b>`;
 }
 
-// Recorded and computed log-probabilities of one answer differ by less.
-const ROUNDING = 1e-4;
-
-// The probability of the whole answer, before and after the update.
-export function Move({ before, after, top, name }) {
+// The probability of the whole answer, before and after the update, from 0 to 100%.
+export function Move({ before, after, advantage, name }) {
   const [from, to] = [probability(before), after ? probability(after) : probability(before)];
-  const way = Math.abs(to - from) > ROUNDING * from ? advantageClass(to - from) : "level";
-  return html`<span class="scene-move ${way}" aria-hidden="true" style=${{ "--from": Math.min(1, from / top).toFixed(4), "--to": Math.min(1, to / top).toFixed(4) }}><i></i><s></s></span>
-    <span class="scene-move-value num"><span data-number="${name}-before" data-exact=${from}>${chance(from)}</span><span class="scene-move-after"> → <b data-number="${name}-after" data-exact=${to}>${after ? chance(to) : "…"}</b></span></span>`;
+  const way = advantageClass(after ? wayOf(before, after) : 0);
+  return html`<span class="scene-move ${way}" aria-hidden="true" style=${{ "--from": from.toFixed(4), "--to": to.toFixed(4) }}><i></i><s></s></span>
+    <span class="scene-move-value num"><span data-number="${name}-before" data-exact=${from}>${chance(from)}</span><span class="scene-move-after"> → <b data-number="${name}-after" data-exact=${to}>${after ? chance(to) : "…"}</b></span></span>
+    <${MoveNote} before=${before} after=${after} advantage=${advantage} />`;
 }

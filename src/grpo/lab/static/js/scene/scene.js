@@ -3,15 +3,16 @@ import { html } from "htm/preact";
 import { useEffect } from "preact/hooks";
 import { useStyle } from "../load.js";
 import { Term } from "../glossary.js";
-import { Failed } from "../parts.js";
 import { asQuery, changed } from "./changes.js";
-import { gameOf, Prompt, randomPrompt, scaleOf } from "./game.js";
+import { gameOf, Prompt, randomPrompt } from "./game.js";
+import { AnswerNote } from "./note.js";
 import { Onward } from "./onward.js";
 import { LAST_ROUND, PHASES, secondsOf, useClock, usePlayer, usePlayerKeys } from "./player.js";
 import { useRound } from "./round.js";
 import { FIRST, GROUP, prepare } from "./rounds.js";
-import { Answer, Columns, decoded, Lean, Mark, Move, RewardSlider, widestOf } from "./row.js";
+import { Answer, Columns, Lean, Mark, Move, RewardSlider, widestOf } from "./row.js";
 import { Share } from "./share.js";
+import { Unloaded } from "./unloaded.js";
 
 const NAMES = ["Sample", "Score", "Compare", "Push", "Update"];
 const [SCORE, COMPARE, PUSH, UPDATE] = [1, 2, 3, 4];
@@ -40,7 +41,7 @@ export function Scene({ query }) {
         <${Phases} phase=${phase} round=${round} playing=${playing && ready} onShow=${(to) => player.show({ round, phase: to })} />
         <${Share} counts=${state.counts.slice(0, phase < SCORE ? round - 1 : round)} size=${GROUP} rounds=${Math.max(3, round)} />
       </div>
-      ${state.error ? html`<${Failed} error=${state.error} />` : html`<${Rows} state=${state} phase=${phase} round=${round} change=${change} />`}
+      ${state.error ? html`<${Unloaded} error=${state.error} />` : html`<${Rows} state=${state} phase=${phase} round=${round} dragged=${game.changes.set[round]} change=${change} />`}
       <${Controls} player=${player} game=${game} isSilent=${isSilent} onAnother=${another} />
     </section>
     <${Onward} />
@@ -55,20 +56,21 @@ function Phases({ phase, round, playing, onShow }) {
   )}</ol>`;
 }
 
-function Rows({ state, phase, round, change }) {
+// `dragged`: the rewards that the reader gave, by row.
+function Rows({ state, phase, round, dragged = {}, change }) {
   const { group, rewards, advantages, pushes, after, mean } = state;
   const reached = PHASES.slice(0, phase + 1).map((name) => `at-${name}`);
   if (!group) return html`<div class="scene-rows"><${Columns} /><ol class="loading" aria-label="Answers" role="status">${Array.from({ length: GROUP }, () => html`<li class="scene-row"></li>`)}</ol></div>`;
   const strongest = Math.max(...pushes.flat().map(Math.abs));
-  const [top, widest] = [scaleOf(group), widestOf(advantages)];
+  const widest = widestOf(advantages);
   return html`<div class="scene-rows ${reached.join(" ")} now-${PHASES[phase]}" aria-busy=${phase === UPDATE && !state.settled}><${Columns} mean=${phase >= COMPARE ? mean : null} edit drag=${phase >= SCORE} pushed=${phase === PUSH} /><ol key=${round}>${group.map(
     (completion, row) => html`<li class="scene-row ${completion.own ? "scene-own" : ""}" style=${{ "--row": row }}>
-      <div class="scene-cell-answer"><${Answer} place=${row} completion=${completion} pushes=${phase >= PUSH ? pushes[row] : null} strongest=${strongest} onWrite=${(text) => change("say", row, text)} /><span class="scene-decoded">${decoded(completion.text)}</span></div>
-      <div class="scene-cell-reward"><${Mark} correct=${completion.correct} />
+      <div class="scene-cell-answer"><${Answer} place=${row} completion=${completion} pushes=${phase >= PUSH ? pushes[row] : null} strongest=${strongest} onWrite=${(text) => change("say", row, text)} /><span class="scene-decoded"><${AnswerNote} group=${group} row=${row} /></span></div>
+      <div class="scene-cell-reward"><${Mark} correct=${completion.correct} isOverruled=${row in dragged} />
         <${RewardSlider} place=${row} value=${rewards[row]} mean=${mean} onReward=${(value) => change("set", row, value)} />
         <b class="scene-reward-value num" data-number="reward-${row + 1}">${Number(rewards[row].toFixed(2))}</b></div>
       <div class="scene-cell-advantage"><${Lean} value=${advantages[row]} widest=${widest} name="advantage-${row + 1}" /></div>
-      <div class="scene-cell-probability"><${Move} before=${completion.logprobs} after=${phase === UPDATE ? after?.[row] : null} top=${top} name="probability-${row + 1}" /></div>
+      <div class="scene-cell-probability"><${Move} before=${completion.logprobs} after=${phase === UPDATE ? after?.[row] : null} advantage=${advantages[row]} name="probability-${row + 1}" /></div>
     </li>`,
   )}</ol></div>`;
 }
