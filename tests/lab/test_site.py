@@ -11,6 +11,7 @@ import pytest
 
 from grpo.cli.main import main
 from grpo.errors import GrpoError
+from grpo.lab.site.build import MARK, _earlier, _write
 from grpo.lab.site.link import Linker
 from grpo.lab.site.page import app_script, inline_script, linker
 from grpo.lab.site.record import Chunk
@@ -88,3 +89,26 @@ def test_files_of_others_are_never_replaced(tmp_path: Path, capsys: pytest.Captu
     assert main(["lab", "export", "nobody", str(tmp_path / "run.html"), "--runs", str(tmp_path)]) == 2
     assert "no run 'nobody' here" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    "names", ['["../precious.txt"]', '["/etc/hosts"]', '["."]', '["a\\u0000"]', "[1]", '"app.js"', "[", "\xff"]
+)
+def test_only_files_inside_the_folder_belong_to_an_earlier_site(tmp_path: Path, names: str) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (tmp_path / "precious.txt").write_text("mine")
+    (folder / MARK).write_text(names, encoding="latin-1")
+    with pytest.raises(GrpoError, match=rf"^field folder: .*{MARK} is not a list of files in this folder"):
+        _earlier(folder)
+    assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
+def test_a_new_site_replaces_the_files_of_the_earlier_one(tmp_path: Path) -> None:
+    _write(tmp_path, {"app.js": "old", "data/old.js": b"old"}, set())
+    earlier = _earlier(tmp_path)
+    assert earlier == {"app.js", "data/old.js", MARK}
+    _write(tmp_path, {"app.js": "new", "data/new.js": "new"}, earlier)
+    assert _earlier(tmp_path) == {"app.js", "data/new.js", MARK}
+    assert (tmp_path / "app.js").read_text() == "new"
+    assert not (tmp_path / "data/old.js").exists()

@@ -20,7 +20,7 @@ MARK = "grpo-lab-site.json"
 
 def build(folder: Path, report: Callable[[str], None]) -> int:
     """Writes the site; returns its size in bytes."""
-    _prepare(folder)
+    earlier = _earlier(folder)
     files: dict[str, str | bytes] = {}
     report("linking the scripts")
     files["app.js"] = page.app_script()
@@ -31,11 +31,7 @@ def build(folder: Path, report: Callable[[str], None]) -> int:
     files["data/index.js"] = recorder.index_script()
     files |= {f"data/{name}.js": text for name, text in recorder.scripts().items()}
     report("writing the files")
-    files[MARK] = json.dumps(sorted(files), indent=0) + "\n"
-    for name, content in files.items():
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content.encode() if isinstance(content, str) else content)
+    _write(folder, files, earlier)
     return sum(len(content.encode() if isinstance(content, str) else content) for content in files.values())
 
 
@@ -86,15 +82,36 @@ def _appearance() -> dict[str, str | bytes]:
     return files
 
 
-def _prepare(folder: Path) -> None:
-    """Makes the folder, or empties it of an earlier build; refuses one with other files."""
+def _earlier(folder: Path) -> set[str]:
+    """Files of an earlier build in the folder. One with other files is refused."""
     if folder.exists() and not folder.is_dir():
         raise GrpoError(f"field folder: {folder} is a file; name a folder")
-    mark = folder / MARK
-    ours = set(json.loads(mark.read_text())) | {MARK} if mark.is_file() else set()
+    ours = _named(folder) | {MARK} if (folder / MARK).is_file() else set()
     others = sorted({file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()} - ours)
     if others:
         raise GrpoError(f"field folder: {folder} has other files ({others[0]}); name a new or empty folder")
-    for name in ours:
+    return ours
+
+
+def _named(folder: Path) -> set[str]:
+    """The names in the folder's list of files, all of them inside it."""
+    try:
+        names = json.loads((folder / MARK).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):  # border: a file that anybody can edit
+        names = None
+    inside = folder.resolve()
+    if isinstance(names, list) and all(isinstance(name, str) and "\0" not in name for name in names):
+        targets = [(folder / name).resolve() for name in names]
+        if all(target.is_relative_to(inside) and target != inside for target in targets):
+            return set(names)
+    raise GrpoError(f"field folder: {folder / MARK} is not a list of files in this folder; name a new or empty folder")
+
+
+def _write(folder: Path, files: dict[str, str | bytes], earlier: set[str]) -> None:
+    for name in earlier - files.keys() - {MARK}:
         (folder / name).unlink(missing_ok=True)
-    folder.mkdir(parents=True, exist_ok=True)
+    # The list comes first: a build that stops half way can be replaced by the next one.
+    for name, content in {MARK: json.dumps(sorted(files), indent=0) + "\n", **files}.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content.encode() if isinstance(content, str) else content)
