@@ -258,6 +258,13 @@ def test_search_by_pattern_in_the_order_of_a_value(client: TestClient, recording
     [
         ({"text": "(4", "regex": "1"}, "text: not a regular expression: missing ) at position 2"),
         ({"text": "(x+x+)+y", "regex": "1"}, "text: this regular expression takes too long"),
+        (
+            {"text": "((a{1000}){1000}){1000}", "regex": "1"},
+            "text: this regular expression repeats more than 10,000 parts",
+        ),
+        ({"text": "a{9999999,}", "regex": "1"}, "text: this regular expression repeats more than 10,000 parts"),
+        ({"text": "(?(DEFINE)(?<q>(?&q)a))(?&q)", "regex": "1"}, "text: a regular expression that calls its groups"),
+        ({"text": "(a)(?-1)", "regex": "1"}, "text: a regular expression that calls its groups"),
         ({"text": "4" * 201}, "text: at most 200 characters; got 201"),
         ({"order": "prettiest"}, "order: expected one of newest, oldest, reward, -reward, "),
         ({"reward_min": "high"}, "reward_min: expected a number; got 'high'"),

@@ -27,6 +27,13 @@ SECONDS = 1.0
 """Time limit of one request; the next request continues."""
 PATTERN_SECONDS = 1.5
 """Time limit of a regular expression in one request; it is given up then."""
+PATTERN_PARTS = 10_000
+"""Most parts of a regular expression with its {n} written out; compiling it takes memory and time for each."""
+PIECES = regex.compile(
+    r"(?<call>\(\?(?:R|[-+]?\d|&|P>))|\{\s*(?<count>\d+)\s*(?:,\s*\d*\s*)?\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.",
+    regex.DOTALL,
+)
+"""Pieces of a regular expression: a call of a group, a count, or an escape, a set or a character."""
 
 FILTERS = {
     "right": "correct",
@@ -102,10 +109,16 @@ class Pattern:
     """A regular expression with a time limit for all texts it is tried on; case does not matter."""
 
     def __init__(self, text: str):
+        if _parts(text) > PATTERN_PARTS:
+            raise GrpoError(
+                f"text: this regular expression repeats more than {PATTERN_PARTS:,} parts; use smaller {{n}}"
+            )
         try:
             self.compiled = regex.compile(text, regex.IGNORECASE)
         except regex.error as problem:
             raise GrpoError(f"text: not a regular expression: {problem}") from problem
+        except (MemoryError, RecursionError):  # border: a pattern of the reader
+            raise GrpoError("text: this regular expression is too large; use a shorter one") from None
         self.end = time.monotonic() + PATTERN_SECONDS
 
     def matches(self, text: str) -> bool:
@@ -113,10 +126,38 @@ class Pattern:
             # Other threads of the server continue meanwhile.
             left = max(1e-3, self.end - time.monotonic())
             return self.compiled.search(text, timeout=left, concurrent=True) is not None
+        except MemoryError:  # border: a pattern of the reader
+            raise GrpoError("text: this regular expression takes too much memory; use a simpler one") from None
         except TimeoutError:
             raise GrpoError(
                 "text: this regular expression takes too long; avoid a repeat inside a repeat, such as (a+)+"
             ) from None
+
+
+def _parts(pattern: str) -> int:
+    """How many parts a regular expression has with its counts written out. One that calls its groups is refused.
+
+    >>> _parts("ab{3}"), _parts("(ab){3}c"), _parts(r"[(]{2}\\(")
+    (4, 7, 3)
+    """
+    sizes, last = [0], 0  # of the open groups, and of the part that a count would repeat
+    for piece in PIECES.finditer(pattern):
+        if piece["call"]:
+            raise GrpoError("text: a regular expression that calls its groups, such as (?R) or (?1), cannot be used")
+        if piece["count"]:
+            # What is optional is not written out: {2,5} is two parts and a limit.
+            more = last * (max(1, int(piece["count"])) - 1)
+            sizes[-1] += more
+            last += more
+        elif piece[0] == "(":
+            sizes.append(0)
+        elif piece[0] == ")" and len(sizes) > 1:
+            last = sizes.pop()
+            sizes[-1] += last
+        else:
+            last = 1
+            sizes[-1] += 1
+    return sum(sizes)
 
 
 def search(run: Run, query: Query) -> dict[str, Any]:
