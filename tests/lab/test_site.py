@@ -87,7 +87,7 @@ def test_files_of_others_are_never_replaced(tmp_path: Path, capsys: pytest.Captu
     assert main(["lab", "export", "~tiny-arithmetic", str(tmp_path / "no/run.html")]) == 2
     assert "make it first" in capsys.readouterr().err
     assert main(["lab", "export", "nobody", str(tmp_path / "run.html"), "--runs", str(tmp_path)]) == 2
-    assert "no run 'nobody' here" in capsys.readouterr().err
+    assert f"field run: no run 'nobody' in {tmp_path}; --runs names another folder\n" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 
 
@@ -112,3 +112,23 @@ def test_a_new_site_replaces_the_files_of_the_earlier_one(tmp_path: Path) -> Non
     assert _earlier(tmp_path) == {"app.js", "data/new.js", MARK}
     assert (tmp_path / "app.js").read_text() == "new"
     assert not (tmp_path / "data/old.js").exists()
+
+
+@pytest.mark.parametrize("megabytes", ["-1", "0"])
+def test_an_export_has_a_positive_size(tmp_path: Path, capsys: pytest.CaptureFixture[str], megabytes: str) -> None:
+    arguments = ["lab", "export", "~tiny-arithmetic", str(tmp_path / "run.html"), f"--megabytes={megabytes}"]
+    assert main(arguments) == 2
+    assert f"field megabytes (command line): must be above 0, at most 1,000; got {megabytes}" in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_is_told_before_anything_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("grpo.lab.site.writing.os.access", lambda folder, mode: False)
+    monkeypatch.setattr("grpo.lab.site.build.page", None)
+    monkeypatch.setattr("grpo.lab.site.export.Recorder", None)
+    assert main(["lab", "build", str(tmp_path / "new/site")]) == 2
+    assert f"field folder: cannot write {tmp_path}/new/site: no permission" in capsys.readouterr().err
+    assert main(["lab", "export", "~tiny-arithmetic", str(tmp_path / "run.html")]) == 2
+    assert f"field file: cannot write {tmp_path}/run.html: no permission" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ from grpo.cli.commands.options import parse
 from grpo.errors import GrpoError
 
 PROG = "grpo lab"
+MOST_MEGABYTES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,10 @@ def _build(options: BuildOptions) -> int:
 
 
 def _export(options: ExportOptions) -> int:
+    if not 0 < options.megabytes <= MOST_MEGABYTES:
+        raise GrpoError(
+            f"field megabytes (command line): must be above 0, at most {MOST_MEGABYTES:,}; got {options.megabytes:g}"
+        )
     from grpo.lab.site.export import export
 
     about = export(Path(options.runs), options.run, Path(options.file), round(1e6 * options.megabytes), _report)

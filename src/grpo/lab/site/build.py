@@ -13,6 +13,7 @@ from grpo.lab.site import page
 from grpo.lab.site.questions import questions
 from grpo.lab.site.record import Recorder
 from grpo.lab.site.runs import address_of, record_comparison, record_run
+from grpo.lab.site.writing import check_writable, writing
 
 MARK = "grpo-lab-site.json"
 """Names the files that a build wrote: only these are replaced by the next one."""
@@ -20,7 +21,9 @@ MARK = "grpo-lab-site.json"
 
 def build(folder: Path, report: Callable[[str], None]) -> int:
     """Writes the site; returns its size in bytes."""
-    earlier = _earlier(folder)
+    with writing("folder", folder):
+        earlier = _earlier(folder)
+        check_writable(folder)
     files: dict[str, str | bytes] = {}
     report("linking the scripts")
     files["app.js"] = page.app_script()
@@ -31,7 +34,8 @@ def build(folder: Path, report: Callable[[str], None]) -> int:
     files["data/index.js"] = recorder.index_script()
     files |= {f"data/{name}.js": text for name, text in recorder.scripts().items()}
     report("writing the files")
-    _write(folder, files, earlier)
+    with writing("folder", folder):
+        _write(folder, files, earlier)
     return sum(len(content.encode() if isinstance(content, str) else content) for content in files.values())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -10,10 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from grpo.errors import GrpoError
+from grpo.errors import GrpoError, one_line
+from grpo.lab.catalogue import Catalogue, UnknownRunError
 from grpo.lab.site import page
 from grpo.lab.site.record import Recorder
 from grpo.lab.site.runs import address_of, record_run
+from grpo.lab.site.writing import check_writable, writing
 
 FONTS = ("Main-Regular", "Math-Italic", "Size1-Regular", "Size2-Regular")
 """Fonts that the formulas of a run's views use."""
@@ -26,7 +29,9 @@ SAMPLED = 3
 
 def export(runs: Path, run: str, file: Path, limit: int, report: Callable[[str], None]) -> str:
     """Writes the file; returns its size and content in words."""
-    _check(file)
+    with writing("file", file):
+        _check(file)
+    _check_run(runs, run)
     recorder = Recorder(runs)
     about = recorder.ask(address_of(run))
     parts = _parts()
@@ -39,13 +44,20 @@ def export(runs: Path, run: str, file: Path, limit: int, report: Callable[[str],
         for place, step in enumerate(record_run(chosen, run, steps, [about["telling_step"]], groups)):
             report(f"recording step {step}: {place + 1} of {len(steps)}")
         text = _page(run, about, steps, groups, chosen, parts)
-        if len(text.encode()) <= limit or len(steps) <= 1:
+        size = len(text.encode())
+        if size <= limit:
             break
+        if len(steps) <= 1:
+            raise GrpoError(
+                f"field megabytes (command line): must be at least {size / 1e6 + 0.05:.1f}, the size with one step; "
+                f"got {limit / 1e6:g}"
+            )
         # The estimate was too low: a fifth fewer steps, and again.
         steps = _even(steps, len(steps) * 4 // 5, about["telling_step"])
-    file.write_text(text)
+    with writing("file", file):
+        _write(file, text)
     kept = "all steps" if len(steps) == total else f"{len(steps)} of {total} steps"
-    return f"{len(text.encode()) / 1e6:.1f} MB, {kept}"
+    return f"{size / 1e6:.1f} MB, {kept}"
 
 
 def _check(file: Path) -> None:
@@ -53,8 +65,31 @@ def _check(file: Path) -> None:
         raise GrpoError(f"field file: no folder {file.parent}; make it first")
     if file.is_dir():
         raise GrpoError(f"field file: {file} is a folder; name a file such as {file}/run.html")
-    if file.exists() and MARK not in file.read_text(errors="replace")[:2000]:
+    if file.exists() and not (file.is_file() and MARK.encode() in _beginning(file)):
         raise GrpoError(f"field file: {file} exists and is not an export; name another file")
+    check_writable(file.parent)
+
+
+def _check_run(runs: Path, run: str) -> None:
+    try:
+        Catalogue(runs).open(run).close()
+    except UnknownRunError:
+        raise GrpoError(f"field run: no run {one_line(run, 80)!r} in {runs}; --runs names another folder") from None
+
+
+def _beginning(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(2000)
+
+
+def _write(file: Path, text: str) -> None:
+    """An earlier export stays until the new one is whole."""
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8", newline="\n")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _choice(
