@@ -39,7 +39,7 @@ export function CardPage({ play, onAgain }) {
     <dl class="game-numbers">
       <div><dt>${role === "answer" ? "Your answer" : last.advantages.some(Boolean) ? "Your favourite" : "First answer"}</dt><dd class="mono">${answer.text}</dd></div>
       <div><dt>Probability ${over}</dt><dd class="num"><span data-number="before" data-exact=${chances[0]}>${before === after ? "stays" : `${before} →`}</span> <b data-number="after" data-exact=${chances[1]}>${after}</b></dd></div>
-      <div><dt>Right answers of 8 ${over}</dt><dd class="num">${round > 1 && `${right[0]} → `}<b data-number="right">${right[1]}</b></dd></div>
+      <div><dt>Right answers of 8 ${round > 1 && over}</dt><dd class="num">${round > 1 && `${right[0]} → `}<b data-number="right">${right[1]}</b></dd></div>
     </dl>
     <${Sharing} canvas=${canvas} onAgain=${onAgain} />
   </section>`;
