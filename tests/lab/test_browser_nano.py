@@ -193,7 +193,7 @@ def test_training_in_the_page(chromium: Any, classroom: Lab) -> None:
     visit = open_page(chromium, classroom, "/learn/train")
     page = visit.page
     part = page.locator(".train-here")
-    part.get_by_role("button", name="Train nano in this page").click()
+    part.get_by_role("button", name="Train the model").click()
     page.locator(".train-here:not([data-steps='0']):not([data-steps='1'])").wait_for()
     part.get_by_role("button", name="Stop").click()
     page.locator(".train-here[data-status=stopped]").wait_for()

@@ -46,14 +46,35 @@ def test_the_story_is_short_and_its_numbers_are_the_engines(chromium: Any, class
             assert pushes == pytest.approx([1000 * row["push"][0] for row in found["completions"]], abs=0.5)
             lengths = [len(row["tokens"]) for row in found["completions"]]
             assert max(zip(map(abs, pushes), lengths, strict=True)) == (39, 3)
+            assert "0.94 ÷ 3 tokens ÷ 8 answers = 0.039" in page.locator(".story-screen").inner_text()
             assert faults(visit) == []
+        if screen == 7:
+            # Both begin with 7, so it is pushed down twice: 79 from 3.0 to 0.8%, 65 from 1.5 to 1.3%.
+            assert "79 and 74 share their 7" in page.locator(".story-screen").inner_text()
+            assert [visit.number(f"story-after-{place}") for place in (2, 3)] == pytest.approx([0.013, 0.008])
+            risen = page.locator("b.good[data-number^=story-after]").count()
+            assert risen == sum(row["reward"] for row in found["completions"]) == 4
+        if screen == 8:
+            assert visit.number("story-clip") == 1.1
+            # The jump is vertical: two points of the line at the same place, one at the bottom.
+            page.locator(".story-screen svg path").first.wait_for(state="attached")
+            paths = page.eval_on_selector_all(
+                ".story-screen svg path", "all => all.map((one) => one.getAttribute('d'))"
+            )
+            path = max(paths, key=len)
+            points = [tuple(map(float, point.split(","))) for point in path.lstrip("M").split("L")]
+            top = min(range(len(points)), key=lambda place: points[place][1])
+            drop = max(place for place, point in enumerate(points) if point[1] == points[top][1])
+            assert points[drop + 1][0] == points[drop][0] and points[drop + 1][1] > points[drop][1] + 50
         if screen == screens - 1:
+            page.get_by_role("button", name="Its reward", exact=True).click()
+            page.get_by_text("A reward of 1 has advantage 0").wait_for()
             page.get_by_role("button", name="Few tokens share its advantage").click()
             page.get_by_text("Correct.").wait_for()
             assert faults(visit) == []
         page.locator("#story-title").focus()
     assert words <= MOST_WORDS
-    page.get_by_role("button", name="Train nano in this page").click()
+    page.get_by_role("button", name="Train the model").click()
     page.locator(".train-here:not([data-steps='0'])").wait_for()
     page.get_by_role("button", name="Stop").click()
     page.locator(".train-here[data-status=stopped]").wait_for()

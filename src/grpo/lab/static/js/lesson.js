@@ -164,7 +164,7 @@ export function Question({ name, ask, options, children }) {
     <div class="question-options" role="group" aria-labelledby=${`ask-${name}`}>${options.map(
       ([key, text]) => html`<button type="button" class=${picked === key ? "picked" : ""} aria-pressed=${picked === key} onClick=${() => setQuery({ [name]: key })}>${text}</button>`,
     )}</div>
-    ${picked ? html`<div class="question-answer" role="status">${children(picked)}</div>` : html`<p class="small faint">Choose an answer to run the computation.</p>`}
+    ${picked ? html`<div class="question-answer" role="status">${children(picked)}</div>` : html`<p class="small faint">Choose an answer.</p>`}
   </div>`;
 }
 

@@ -52,7 +52,7 @@ export function TrainHere({ steps = STEPS, seed = 1 }) {
   const training = status === "training";
   return html`<div class="trial train-here" data-status=${status} data-steps=${history.length}>
     <div class="trial-bar">
-      ${training ? html`<button type="button" onClick=${() => running.current?.cancel()}>Stop</button>` : html`<button type="button" class="primary" onClick=${train}>${history.length ? `Train ${steps} more steps` : "Train nano in this page"}</button>`}
+      ${training ? html`<button type="button" onClick=${() => running.current?.cancel()}>Stop</button>` : html`<button type="button" class="primary" onClick=${train}>${history.length ? `Train ${steps} more steps` : "Train the model"}</button>`}
       <button type="button" onClick=${reset} disabled=${training || !history.length}>Reset</button>
       <p class="small soft" role="status">${words(status, history, steps)}</p>
     </div>

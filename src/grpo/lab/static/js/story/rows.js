@@ -22,7 +22,7 @@ const CELLS = {
   reward: ({ row, place, onReward }) => html`${onReward && html`<input type="range" min="0" max="1" step="0.1" value=${row.reward} aria-label=${`Reward of answer ${place + 1}`} onInput=${(event) => onReward(place, Number(event.target.value))} />`}<${Reward} value=${row.reward} />`,
   advantage: ({ row, far, place }) => html`<span class="story-bar" aria-hidden="true"><i class=${advantageClass(row.advantage)} style=${{ [row.advantage >= 0 ? "left" : "right"]: "50%", width: `${(50 * Math.abs(row.advantage)) / far}%` }}></i></span><span data-number=${`story-advantage-${place}`}><${Advantage} value=${row.advantage} /></span>`,
   push: ({ row, place }) => html`<b class="num ${row.push[0] > 0 ? "good" : "missed"}" data-number=${`story-push-${place}`}>${signed(1000 * row.push[0], 0)}</b>`,
-  moved: ({ row, place, found }) => html`<span class="num">${percent(chance(row.logprobs), 1)} → <b>${percent(chance(found.after.logprobs[place]), 1)}</b></span>`,
+  moved: ({ row, place, found }) => html`<span class="num">${percent(chance(row.logprobs), 1)} → <b class=${chance(found.after.logprobs[place]) > chance(row.logprobs) ? "good" : "missed"} data-number=${`story-after-${place}`}>${percent(chance(found.after.logprobs[place]), 1)}</b></span>`,
 };
 
 export const chance = (logprobs) => Math.exp(logprobs.reduce((sum, value) => sum + value, 0));

@@ -39,12 +39,12 @@ export const SCREENS = [
   {
     title: "Advantage becomes push",
     words: (found) => html`Each answer shares its advantage out over its <${Term} of="token">tokens<//>. Blue tokens become more likely, orange ones less. ${shares(found)} So a short wrong answer is pushed hardest.`,
-    Demo: ({ found }) => html`<${Rows} found=${found} columns=${["advantage", "push"]} /><p class="small soft">Push in thousandths. “end” is a token too.</p>`,
+    Demo: ({ found }) => html`<${Rows} found=${found} columns=${["advantage", "push"]} /><p class="small soft">${division(found)} “end” is a token too.</p>`,
   },
   {
     title: "The model moves",
     words: (found) => html`One update of the weights. The worked answer becomes more likely, the guesses less. Ask again ${found.after.looks} times: ${percent(found.after.right[0])} were right before, ${percent(found.after.right[1])} are now.`,
-    Demo: ({ found }) => html`<${Rows} found=${found} columns=${["reward", "moved"]} />`,
+    Demo: ({ found }) => html`<${Rows} found=${found} columns=${["reward", "moved"]} /><p class="small soft">${twice(found)}</p>`,
   },
   {
     title: "A brake: the clip",
@@ -75,6 +75,20 @@ function shares(found) {
   return html`<code>${right.text}</code> has ${right.tokens.length}, <code>${wrong.text}</code> only ${wrong.tokens.length}: each of these gets ${number(Math.abs(wrong.push[0] / right.push[0]), 0)} times the push.`;
 }
 
+// The hardest pushed answer's figure, from its advantage.
+function division({ completions }) {
+  const row = completions.reduce((most, one) => (Math.abs(one.push[0]) > Math.abs(most.push[0]) ? one : most));
+  return `Push, in thousandths: ${number(Math.abs(row.advantage), 2)} ÷ ${row.tokens.length} tokens ÷ ${completions.length} answers = ${Math.abs(row.push[0]).toFixed(3)}.`;
+}
+
+// Why equal pushes move guesses differently: the pushes on a first token that guesses share add up.
+function twice({ completions }) {
+  const guesses = completions.filter((row) => !row.reward);
+  const alike = guesses.map((row) => guesses.filter((other) => other.tokens[0] === row.tokens[0])).find((rows) => rows.length === 2);
+  const single = guesses.find((row) => !alike.includes(row));
+  return html`<code>${alike[0].text}</code> and <code>${alike[1].text}</code> share their <code>${alike[0].tokens[0]}</code>: it was pushed down twice, the <code>${single.tokens[0]}</code> of <code>${single.text}</code> once.`;
+}
+
 function Dragged({ found }) {
   const start = found.completions.map((row) => row.reward);
   const asked = String(param("r", start.join(","))).split(",").map(Number);
@@ -97,8 +111,15 @@ function Brake() {
   const ratio = param("rho", 1.1);
   const state = useAnswer("loss", "clip", { ratio, advantage: "1" });
   return html`<${Slider} name="rho" label="Its probability, compared with when it was sampled" min=${0.5} max=${1.5} step=${0.05} value=${1.1} show=${(value) => `${signed(100 * (value - 1), 0)}%`} />
-    <${Fetched} state=${state} height="17rem">${(data) => html`<${Numbers} items=${[["push", number(data.push, 2), data.held ? "stopped by the clip" : null, "story-clip"]]} />
-      <${Figure} label="Push of a token by the change of its probability" height=${200} deps=${[data.ratio]} build=${(Plot) => ({ x: { label: "change of its probability", domain: [0.5, 1.5], tickFormat: (value) => `${signed(100 * (value - 1), 0)}%` }, y: { label: "push", grid: true, zero: true }, marks: [Plot.lineY(data.curve.ratio, { x: (one) => one, y: (_, place) => data.curve.push[place], stroke: "var(--above)", strokeWidth: 2, clip: true }), Plot.dot([data], { x: "ratio", y: "push", r: 6, fill: "var(--accent)" })] })} table=${{ columns: ["ratio", "push"], rows: data.curve.ratio.map((one, place) => [one, data.curve.push[place]]) }} />`}<//>`;
+    <${Fetched} state=${state} height="17rem">${(data) => html`<${Numbers} items=${[["push", number(data.push, 2), data.held ? "stopped by the clip" : "times that of the first update", "story-clip"]]} />
+      <${Figure} label="Push of a token by the change of its probability" height=${200} deps=${[data.ratio]} build=${(Plot) => ({ x: { label: "change of its probability", domain: [0.5, 1.5], tickFormat: (value) => `${signed(100 * (value - 1), 0)}%` }, y: { label: "push (first update: 1)", grid: true, zero: true }, marks: [Plot.lineY(cliff(data), { x: "ratio", y: "push", stroke: "var(--above)", strokeWidth: 2, clip: true }), Plot.dot([data], { x: "ratio", y: "push", r: 6, fill: "var(--accent)" })] })} table=${{ columns: ["ratio", "push"], rows: data.curve.ratio.map((one, place) => [one, data.curve.push[place]]) }} />`}<//>`;
+}
+
+// The curve with both ends of its jump at exactly the limit.
+function cliff({ curve, limits }) {
+  const points = curve.ratio.map((ratio, place) => ({ ratio, push: curve.push[place] }));
+  const after = points.findIndex((point) => point.push === 0);
+  return [...points.slice(0, after), { ratio: limits[1], push: limits[1] }, { ratio: limits[1], push: 0 }, ...points.slice(after)];
 }
 
 function Leash() {
@@ -108,7 +129,17 @@ function Leash() {
       <${Figure} label="Distance from the reference over 200 steps, with and without the pull" height=${200} deps=${[data.beta]} legend=${[["no pull", "var(--c6)"], ...(data.beta ? [["this pull", "var(--c1)"]] : [])]} build=${(Plot) => ({ x: { label: "step" }, y: { label: "distance from the start", grid: true, zero: true }, marks: data.lines.map((line) => Plot.lineY(line.reverse, { x: (_, place) => data.steps[place], y: (one) => one, stroke: line.beta ? "var(--c1)" : "var(--c6)", strokeWidth: 1.6 })) })} table=${{ columns: ["step", "pull", "distance"], rows: data.lines.flatMap((line) => line.reverse.map((one, place) => [data.steps[place], line.beta, one])) }} />`}<//>`;
 }
 
+// What each answer of the questions is told.
+const WHY = {
+  reward: "A reward of 1 has advantage 0 where all eight have it.",
+  group: "In units of the group's typical distance.",
+  length: "The length divides the push; the advantage comes from rewards only.",
+  more: "All wrong answers of this group have the same advantage, whatever their length.",
+  share: "Every answer counts the same. Few tokens, more push for each.",
+  wrong: "Here a wrong answer's advantage is as large as a right one's.",
+};
+
 function Check() {
-  return html`<${Question} name="what" ask="What is an answer's advantage?" options=${[["reward", "Its reward"], ["group", "How far its reward is above or below its group's average"], ["length", "How long it is"]]}>${(picked) => html`<${Verdict} picked=${picked} right="group"><p>Compared with its group, in units of the group's typical distance.</p><//>`}<//>
-    <${Question} name="short" ask="Why is a short wrong answer pushed hardest?" options=${[["more", "Short answers have larger advantages"], ["share", "Few tokens share its advantage"], ["wrong", "Wrong answers count double"]]}>${(picked) => html`<${Verdict} picked=${picked} right="share"><p>Every answer counts the same. Few tokens, more push for each.</p><//>`}<//>`;
+  return html`<${Question} name="what" ask="What is an answer's advantage?" options=${[["reward", "Its reward"], ["group", "How far its reward is above or below its group's average"], ["length", "How long it is"]]}>${(picked) => html`<${Verdict} picked=${picked} right="group"><p>${WHY[picked]}</p><//>`}<//>
+    <${Question} name="short" ask="Why is a short wrong answer pushed hardest?" options=${[["more", "Short answers have larger advantages"], ["share", "Few tokens share its advantage"], ["wrong", "Wrong answers count double"]]}>${(picked) => html`<${Verdict} picked=${picked} right="share"><p>${WHY[picked]}</p><//>`}<//>`;
 }
