@@ -116,7 +116,7 @@ export function StepBar({ step, last, following, marks = [], label = "Step" }) {
   }, [step, last]);
   return html`<div class="stepbar">
     <button type="button" onClick=${() => show(step - 1)} disabled=${step <= 0} aria-label="Previous step">←</button>
-    <label><span class="stepbar-label">${label} <b class="num">${step}</b> <span class="faint">of ${last}</span></span>
+    <label><span class="stepbar-label">${label} <b class="num">${step}</b> <span class="faint">of 0–${last}, ${last + 1} steps</span></span>
       <input type="range" min="0" max=${last} value=${step} onInput=${(event) => show(Number(event.target.value))} list="marks" />
     </label>
     <button type="button" onClick=${() => show(step + 1)} disabled=${step >= last} aria-label="Next step">→</button>

@@ -52,8 +52,8 @@ const same = (a, b) => JSON.stringify(shape(a)) === JSON.stringify(shape(b));
 const shape = ({ arms, seeds, steps }) => [arms.map(({ label, settings }) => [label, Object.entries(settings).map(([key, value]) => [key, String(value)]).sort()]), seeds, steps];
 
 // `name` is a chapter's trial; arms, seeds, steps and metrics, where given, override its settings. `shown`: the metrics
-// that have a chart, all where not given.
-export function Trial({ name, arms, seeds, steps, metrics, shown, charts = true, note, children }) {
+// that have a chart, all where not given; `titles`: plain names of some.
+export function Trial({ name, arms, seeds, steps, metrics, shown, titles, charts = true, note, children }) {
   const known = useApi(name && `/api/trials/named/${name}`);
   const { state, refused, start, cancel } = useTrial(name);
   if (name && !known.data) return known.error ? html`<${Failed} error=${known.error} />` : html`<${Loading} height="24rem" />`;
@@ -73,7 +73,7 @@ export function Trial({ name, arms, seeds, steps, metrics, shown, charts = true,
     ${state?.error && html`<${Failed} error=${new Error(state.error)} />`}
     ${refused && html`<div class="refused" role="alert"><p>${refused.message}.</p>${refused.running && html`<button type="button" onClick=${() => cancel(refused.running.id)}>Cancel the running trial</button>`}</div>`}
     ${outcome && !fits && html`<p class="small warn">${live ? "The results below were trained with other settings than those now chosen." : isStatic() ? "The results below are the recorded trial with its own settings; yours can be trained with `grpo lab` on your machine." : "The results below are the recorded trial with its own settings; train to see yours."}</p>`}
-    ${outcome && charts && html`<${Outcome} outcome=${outcome} name=${name ?? "trial"} shown=${shown} />`}
+    ${outcome && charts && html`<${Outcome} outcome=${outcome} name=${name ?? "trial"} shown=${shown} titles=${titles} />`}
     ${outcome && children && children(outcome, { live, fits })}
   </div>`;
 }
@@ -86,18 +86,18 @@ function words(state, recorded, live) {
   return "Nothing recorded yet.";
 }
 
-export function Outcome({ outcome, name, shown }) {
+export function Outcome({ outcome, name, shown, titles = {} }) {
   const [by, setBy] = useState("step");
   const names = shown ?? outcome.trial.metrics;
   return html`<div class="outcome">
     <div class="outcome-head"><ul class="legend arms">${outcome.arms.map((arm, place) => html`<li><i class="key" style=${{ "--key": COLOURS[place] }}></i>${arm.label}</li>`)}</ul>
       <${Segmented} label=${`Axis of ${name}`} options=${AXES} value=${by} onChange=${setBy} /></div>
-    <div class="outcome-charts">${names.map((metric) => html`<${Curves} outcome=${outcome} metric=${metric} by=${by} key=${metric} />`)}</div>
+    <div class="outcome-charts">${names.map((metric) => html`<${Curves} outcome=${outcome} metric=${metric} title=${titles[metric]} by=${by} key=${metric} />`)}</div>
     <${Accuracy} outcome=${outcome} />
   </div>`;
 }
 
-export function Curves({ outcome, metric, by }) {
+export function Curves({ outcome, metric, title = null, by }) {
   const unit = definitions.value?.training?.[metric]?.unit;
   const seeds = outcome.arms.flatMap((arm, place) => arm.curves[metric].flatMap((curve) => curve.value.map((value, at) => ({ x: curve[by][at], y: value, arm: place, run: `${place} ${curve.seed}` }))));
   const bands = outcome.arms.flatMap((arm, place) => arm.bands[metric].map((point) => ({ ...point, x: point[by], arm: place })));
@@ -107,12 +107,12 @@ export function Curves({ outcome, metric, by }) {
   const highest = seeds.reduce((most, point) => Math.max(most, point.y), 0);
   const span = by === "step" ? { domain: [1, Math.max(2, outcome.trial.steps)] } : {};
   const axis = AXES.find(([key]) => key === by)[1];
-  return html`<div class="outcome-chart"><h3>${metric.replaceAll("_", " ")}<${MetricHint} name=${metric} /></h3>
-    <${Chart} label=${`${metric} over ${axis}, ${outcome.arms.map((arm) => arm.label).join(", ")}; the line is the mean over seeds, the band one standard deviation`} height=${190}
-      deps=${[seeds.length, bands.length, by, metric]}
+  return html`<div class="outcome-chart"><h3>${title ?? metric.replaceAll("_", " ")}<${MetricHint} name=${metric} /></h3>
+    <${Chart} label=${`${title ?? metric} over ${axis}, ${outcome.arms.map((arm) => arm.label).join(", ")}; the line is the mean over seeds, the band one standard deviation`} height=${190}
+      deps=${[seeds.length, bands.length, by, metric, title]}
       build=${(Plot) => ({
         x: { label: axis, ticks: 5, tickFormat: tick, ...span },
-        y: { grid: true, label: metricTitle(metric, unit), ticks: 5, tickFormat: (value) => (unit?.startsWith("share") ? percent(value, highest < 0.1 ? 1 : 0) : tick(value)) },
+        y: { grid: true, label: title ?? metricTitle(metric, unit), ticks: 5, tickFormat: (value) => (unit?.startsWith("share") ? percent(value, highest < 0.1 ? 1 : 0) : tick(value)) },
         marks: [
           Plot.areaY(bands, { x: "x", y1: (point) => Math.max(lowest, point.low), y2: (point) => Math.min(highest, point.high), z: "arm", fill: colour, fillOpacity: 0.16 }),
           Plot.lineY(seeds, { x: "x", y: "y", z: "run", stroke: colour, strokeWidth: 1, strokeOpacity: bands.length ? 0.25 : 0.8 }),

@@ -46,9 +46,11 @@ export function Tokens({ tokens, values, unit = 1, chosen, onChoose, label }) {
 
 // One line per answer: advantage, text, reward and an optional fourth column. `head` has their titles.
 export function Answers({ rows, most = 12, label, head }) {
+  const empty = (name) => rows.every((row) => row[name] === undefined || row[name] === null);
+  const columns = `${empty("advantage") ? "without-advantage" : ""} ${empty("reward") ? "without-reward" : ""}`;
   const [all, setAll] = useState(false);
   const shown = all ? rows : rows.slice(0, most);
-  return html`<div class="answers">${head && html`<p class="answers-head tiny" aria-hidden="true"><span>${head[0]}</span><span>${head[1]}</span><span>${head[2]}</span>${head[3] && html`<span class="answer-more">${head[3]}</span>`}</p>`}<ol aria-label=${label}>${shown.map(
+  return html`<div class="answers ${columns}">${head && html`<p class="answers-head tiny" aria-hidden="true"><span>${head[0]}</span><span>${head[1]}</span><span>${head[2]}</span>${head[3] && html`<span class="answer-more">${head[3]}</span>`}</p>`}<ol aria-label=${label}>${shown.map(
     (row) => html`<li class=${row.own ? "own" : ""}>
       <span class="answer-advantage">${row.advantage === undefined || row.advantage === null ? html`<span class="faint">·</span>` : html`<${Advantage} value=${row.advantage} />`}</span>
       <span class="answer-text">${row.tokens ? html`<${Tokens} tokens=${row.tokens} values=${row.values} unit=${row.unit} />` : html`<bdi class="untrusted" dir="ltr">${visible(row.text)}</bdi>`}${row.note && html`<span class="small soft answer-note">${row.note}</span>`}</span>

@@ -7,7 +7,7 @@ import { setQuery } from "../route.js";
 import { Answers, Asked, PlayButton, Tokens, usePlaying } from "./answers.js";
 
 const PHASES = [
-  ["Sample", "G answers", "The model answers the same problem eight times. On the right: how likely each answer was."],
+  ["Sample", "eight answers", "The model answers the same problem eight times. On the right: how likely each answer was."],
   ["Score", "a reward each", "A program compares the final number with the right one: reward 1 or 0. It ignores the working."],
   ["Compare", "an advantage each", html`The <${Term} of="advantage">advantage<//>: how far a reward is above or below the group's average.`],
   ["Loss", "a push per token", html`The advantage is shared out over the answer's <${Term} of="token">tokens<//> as a <${Term} of="push">push<//>, up or down.`],

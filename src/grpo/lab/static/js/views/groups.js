@@ -84,7 +84,7 @@ function GroupList({ groups, chosen, query }) {
       (group) => html`<li key=${group.index}><button type="button" class="group-button ${group.index === chosen ? "chosen" : ""}" aria-current=${group.index === chosen ? "true" : undefined} onClick=${() => setQuery({ group: group.index, sample: undefined, token: undefined }, { replace: false })}>
         <span class="group-prompt"><${Untrusted} text=${group.prompt} class="clip" /></span>
         <span class="pips" aria-hidden="true">${group.rewards.map((reward) => html`<i class="reward-${rewardStep(reward)}"></i>`)}</span>
-        <span class="tiny faint">${KINDS[group.kind][0]}${group.kind === "mixed" && group.right !== null ? `, ${group.right} right` : ""}, ${number(mean(group.lengths), 0)} tokens${group.traced ? ", recorded" : ""}</span>
+        <span class="tiny faint" title=${group.traced ? "recorded: the values of its tokens are kept, see Tokens" : undefined}>${KINDS[group.kind][0]}${group.kind === "mixed" && group.right !== null ? `, ${group.right} right` : ""}, ${number(mean(group.lengths), 0)} tokens on average${group.traced ? ", recorded" : ""}</span>
       </button></li>`,
     )}</ul>
   </nav>`;

@@ -32,10 +32,10 @@ export function Pace({ about, version }) {
   </dl>`;
 }
 
-// Only on a GPU do both count the same.
+// The plan counts tensors. On a CPU the peak is that of the whole process, so the plan is left out.
 function planNote({ peak, planned, device }) {
-  const share = peak && planned && device?.startsWith("cuda") ? `${percent(peak / planned)} of ` : "";
-  return [planned && `${share}${bytes(planned)} planned`, device && `on ${device}`].filter(Boolean).join(", ");
+  if (!device?.startsWith("cuda")) return device ? `on ${device}, the whole process` : "";
+  return [planned && `${peak ? `${percent(peak / planned)} of ` : ""}${bytes(planned)} planned`, `on ${device}`].filter(Boolean).join(", ");
 }
 
 const clock = (left) => new Date(Date.now() + 1000 * Math.max(0, left)).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });

@@ -33,7 +33,7 @@ export function Runs() {
   const turn = (id) => setChosen(chosen.includes(id) ? chosen.filter((other) => other !== id) : [...chosen, id]);
   return html`<main class="page" id="main">
     <div class="page-head">
-      <div><h1>Runs</h1><p class="soft">Every update of every run. New here? <${Link} to="/learn">From a first run to why it worked<//>, in seven steps.</p></div>
+      <div><h1>Runs</h1><p class="soft">Every update of every run. New here? <${Link} to="/learn#path">From a first run to why it worked<//>, in seven steps.</p></div>
       <button type="button" disabled=${chosen.length < 2} onClick=${() => go(address("/compare", { runs: chosen.join(",") }))}>
         Compare${chosen.length > 1 ? ` ${chosen.length} runs` : " selected runs"}
       </button>

@@ -77,7 +77,7 @@ function Lens({ url, completions, done, query }) {
             ${row ? html`<${TokenText} row=${row} lens=${key} most=${most} chosen=${one.sample === done.sample ? (chosen?.key ?? null) : null} />` : html`<${Untrusted} text=${one.text.slice(0, 200)} class="clip faint" />`}
           </li>`;
         })}</ol>
-        <${Scale} lens=${key} most=${most} />
+        <${Scale} lens=${key} most=${most} clipped=${data.rows.some((row) => row.values.clip?.some(Boolean))} />
       <//>
       ${chosen === null
         ? html`<${Empty} title="Choose a token">Its loss is computed here step by step, with the numbers of this update.<//>`
@@ -144,16 +144,19 @@ export function TokenText({ row, lens, most, chosen }) {
     const common = { role: "option", "data-key": key, "aria-selected": key === chosen, tabIndex: key === (chosen ?? tokens[0].key) ? 0 : -1 };
     if (place === undefined) return html`<span class="token observed" ...${common} title="read, not sampled">${shown(piece)}</span>`;
     const [hue, size] = paint(lens, values[place], most);
-    return html`<span class="token ${hue}" ...${common} style=${{ "--strength": Math.min(1, size).toFixed(3) }} title=${`${LENSES[lens][0]} ${LENSES[lens][3](values[place])}`}>${shown(piece)}</span>`;
+    const clipped = row.values.clip?.[place] ? "clipped" : "";
+    return html`<span class="token ${hue} ${clipped}" ...${common} style=${{ "--strength": Math.min(1, size).toFixed(3) }} title=${`${LENSES[lens][0]} ${LENSES[lens][3](values[place])}${clipped && lens !== "clip" ? ", clipped" : ""}`}>${shown(piece)}</span>`;
   })}</div>`;
 }
 
-export function Scale({ lens, most }) {
+// `clipped`: whether tokens marked as clipped are among those shown.
+export function Scale({ lens, most, clipped = false }) {
   const [name, , colours, read] = LENSES[lens];
+  const mark = clipped && html`<span class="clipped-key"><i class="key square clipped" aria-hidden="true"></i>clipped</span>`;
   if (colours === "around-one" || colours === "around-zero") {
-    return html`<p class="scale small soft"><i class="key square less-key"></i>${lens === "clip" ? "clipped below" : "less likely than before"} <i class="key square more-key"></i>${lens === "clip" ? "clipped above" : "more likely"}</p>`;
+    return html`<p class="scale small soft"><i class="key square less-key"></i>${lens === "clip" ? "clipped below" : "less likely than before"} <i class="key square more-key"></i>${lens === "clip" ? "clipped above" : "more likely"} ${lens !== "clip" && mark}</p>`;
   }
-  return html`<p class="scale small soft num"><span>${colours === "sequential" ? "0" : read(-most)}</span><i class="ramp ramp-${colours}" aria-hidden="true"></i><span>${read(most)}</span><span class="visually-hidden">scale of ${name}</span></p>`;
+  return html`<p class="scale small soft num"><span>${colours === "sequential" ? "0" : read(-most)}</span><i class="ramp ramp-${colours}" aria-hidden="true"></i><span>${read(most)}</span><span class="visually-hidden">scale of ${name}</span>${mark}</p>`;
 }
 
 function Observed({ piece }) {
@@ -177,6 +180,12 @@ function probabilities(token, recomputed) {
   return [["sampler", token.sampler], ["before the update", token.old], ["at this update", token.logp]];
 }
 
+function clipWords(token) {
+  if (!token.clip) return "Not clipped: full gradient.";
+  const where = token.clip < 0 ? "Clipped below" : token.advantage < 0 ? `Capped at ${exact(token.cap, 3)}` : "Clipped above";
+  return `${where}: no gradient${token.kl !== null && token.beta > 0 && token.kl_in !== "reward" ? " from the reward; the KL term remains" : ""}.`;
+}
+
 // Recomputed tokens have one probability instead of three.
 export function Worked({ url, recomputed = false }) {
   const state = useApi(url);
@@ -188,7 +197,7 @@ export function Worked({ url, recomputed = false }) {
         <li><h3>Clip</h3>
           ${token.limits === null ? html`<p class="small soft">No clip: ${WITHOUT_CLIP[token.surrogate_kind] ?? html`the surrogate is <code>${token.surrogate_kind}</code>.`}${token.surrogate_kind === "weight" && token.cap > 0 && html` Its cap is ${exact(token.cap, 3)}.`}</p>` : html`
           <${Tex} block>${`\\text{clip}(\\rho,${value(token.limits[0], 3)},${value(token.limits[1], 3)})=${value(token.clipped_ratio, 5)}`}<//>
-          <p class="small soft">${token.clip > 0 && token.advantage < 0 ? `Capped at ${exact(token.cap, 3)}: no gradient.` : token.clip > 0 ? "Clipped above: no gradient." : token.clip < 0 ? "Clipped below: no gradient." : "Not clipped: full gradient."}</p>`}</li>
+          <p class="small soft">${clipWords(token)}</p>`}</li>
         <li><h3>Surrogate</h3>
           <${Tex} block>${`${earned(token)},\\quad A=${value(token.advantage)}`}<//>
           <${Tex} block>${`=${value(token.surrogate, 5)}`}<//></li>
