@@ -130,6 +130,25 @@ def test_the_token_lens_moves_by_arrows_and_recomputes_and_findings_start_with_t
         logprob = run.groups(0)[7]["completions"][0]["logprob"]
     assert math.prod(float(chance) / 100 for chance in chances) == pytest.approx(math.exp(logprob), rel=0.02)
     assert visit.page.get_by_role("radio", name="Ratio").count() == 0
+    visit.go(f"{EXAMPLE}/tokens?step=4&group=0")
+    visit.page.locator(".token.clipped").click()
+    visit.page.get_by_text("Clipped below: no gradient from the reward; the KL term remains.").wait_for()
+    # Its ratio, 0.7975, is below 0.8 and its advantage negative: the only such token of the group.
+    assert visit.page.locator(".token.clipped").all_inner_texts() == ["1"]
+    assert "clipped" in visit.page.locator(".scale").inner_text()
+    assert "Step 4 of 0–79, 80 steps" in visit.page.locator(".stepbar").inner_text()
+    visit.go(f"{EXAMPLE}/findings")
+    visit.page.get_by_role("heading", name="No problems found").wait_for()
+    with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
+        groups = [group for step in range(70, 80) for group in run.groups(step)]
+    right = [all(done["correct"] for done in group["completions"]) for group in groups]
+    said = visit.page.locator("[data-all-right]").inner_text()
+    assert f"last 10 steps shown, {100 * sum(right) / len(right):.0f}% of the groups were all right" in said
+    visit.go("/runs")
+    visit.page.get_by_role("link", name="From a first run to why it worked").click()
+    visit.page.locator(".path li").first.wait_for()
+    visit.settle()
+    assert abs(visit.page.evaluate("document.getElementById('path').getBoundingClientRect().top")) < 100
     visit.go("/runs/diverged/findings")
     [cause] = visit.page.locator(".cause").all()
     assert cause.locator("h3").all_inner_texts() == ["clipped step 29", "kl step 29", "entropy collapse step 29"]

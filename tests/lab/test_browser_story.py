@@ -65,7 +65,8 @@ def test_the_story_is_short_and_its_numbers_are_the_engines(chromium: Any, class
             points = [tuple(map(float, point.split(","))) for point in path.lstrip("M").split("L")]
             top = min(range(len(points)), key=lambda place: points[place][1])
             drop = max(place for place, point in enumerate(points) if point[1] == points[top][1])
-            assert points[drop + 1][0] == points[drop][0] and points[drop + 1][1] > points[drop][1] + 50
+            assert points[drop + 1][0] == points[drop][0]
+            assert points[drop + 1][1] > points[drop][1] + 50
         if screen == screens - 1:
             page.get_by_role("button", name="Its reward", exact=True).click()
             page.get_by_text("A reward of 1 has advantage 0").wait_for()

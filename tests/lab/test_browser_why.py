@@ -16,6 +16,8 @@ def test_the_update_is_played_by_keyboard(chromium: Any, classroom: Lab) -> None
     visit = open_page(chromium, classroom, "/learn/why?q-open=full&q-sft=no&m-math=run&own=I+get+14.")
     page = visit.page
     phases = page.get_by_role("list", name="Phases").get_by_role("button")
+    assert page.locator("[data-trial=first-run] h3").all_inner_texts() == ["right answers?", "answers with working?"]
+    assert page.locator("#update .answers li > :is(.answer-advantage, .answer-reward):visible").count() == 0
     for phase in range(1, 5):
         phases.nth(phase).focus()
         page.keyboard.press("Enter")

@@ -1,5 +1,6 @@
 // The start page of Learn: the story, all chapters, and a path from a first run to why worked answers won.
 import { html } from "htm/preact";
+import { useEffect } from "preact/hooks";
 import { useApi } from "./api.js";
 import { Chart } from "./chart.js";
 import { CHAPTERS, EXTRA } from "./chapters.js";
@@ -7,12 +8,16 @@ import { useAnswer } from "./lesson.js";
 import { percent, signed } from "./format.js";
 import { Term } from "./glossary.js";
 import { Advantage, Fetched, Reward } from "./parts.js";
-import { address, Link } from "./route.js";
+import { address, Link, route } from "./route.js";
 import { Untrusted } from "./text.js";
 
 export function Learn() {
   const state = useAnswer("notation", "story", {});
   const runs = useApi("/api/runs");
+  useEffect(() => {
+    // At once, and again when what follows has made the page long enough.
+    if (route.value.id) document.getElementById(route.value.id)?.scrollIntoView();
+  }, [!state.data]);
   return html`<main class="lesson" id="main">
     <header class="lesson-head"><p class="lesson-number">Learn</p><h1>How a model learns from its own answers</h1>
       <p class="lesson-lead">New here? <${Link} to="/story">The story<//> takes five minutes. Every chapter has three depths: Intuition, Math and Code.</p></header>
