@@ -19,6 +19,8 @@ STEPS_AT_ONCE = 50
 ROWS_AT_ONCE = 400
 CHARACTERS = 200
 """Shown of each turn of an episode; also the most that may be searched for."""
+TEXT, PROMPT = 600, 300
+"""Characters shown of a completion and of its prompt."""
 TURNS = (
     "FROM turns WHERE (turns.step, turns.group_index, turns.sample_index) = "
     "(completions.step, completions.group_index, completions.sample_index)"
@@ -66,6 +68,9 @@ class Query:
     begin: int | None = None
     """Where to continue: the step, or the number of results so far where they are sorted by a value."""
 
+    whole: bool = False
+    """Whether the results have their whole texts, for a page that searches them by itself."""
+
     @classmethod
     def parse(cls, wanted: Mapping[str, str], begin: int | None) -> Self:
         text, order = wanted.get("text", ""), wanted.get("order", "newest")
@@ -76,7 +81,7 @@ class Query:
         filters = tuple(name for name in wanted.get("filters", "").split(",") if name in FILTERS)
         names = [f"{column}_{end}" for column in RANGES for end in ("min", "max")]
         limits = {name: _number(name, wanted[name]) for name in names if wanted.get(name)}
-        return cls(text, wanted.get("regex") == "1", filters, order, limits, begin)
+        return cls(text, wanted.get("regex") == "1", filters, order, limits, begin, wanted.get("whole") == "1")
 
     def conditions(self) -> tuple[list[str], list[Any]]:
         """SQL conditions with their parameters; a pattern is not among them."""
@@ -174,14 +179,14 @@ def search(run: Run, query: Query) -> dict[str, Any]:
             break
     else:
         at = None
-    return {"rows": [_shown(row) for row in rows], "next": at}
+    return {"rows": rows if query.whole else [shown(row) for row in rows], "next": at}
 
 
 def _matcher(query: Query) -> Callable[[Mapping[str, Any]], bool]:
     if not query.text or not query.pattern:
         return lambda row: True
     pattern = Pattern(query.text)
-    return lambda row: any(map(pattern.matches, (row["text"], row["prompt"], *(text for _, text in row["turns"]))))
+    return lambda row: any(map(pattern.matches, (row["text"], row["prompt"], *(turn["text"] for turn in row["turns"]))))
 
 
 Rows = list[dict[str, Any]]
@@ -221,7 +226,7 @@ def _select(run: Run, query: Query, where: str, *parameters: Any, limit: str = "
     conditions, values = query.conditions()
     order = f"ORDER BY {ORDERS[query.order]}, step DESC, group_index, sample_index"
     # A pattern is tried on whole turns.
-    said = "turns.text" if query.pattern else f"substr(turns.text, 1, {CHARACTERS})"
+    said = "turns.text" if query.pattern or query.whole else f"substr(turns.text, 1, {CHARACTERS})"
     # Only keys are sorted: texts of a whole run are too many.
     table = f"completions{' JOIN groups USING (step, group_index)' if query.text else ''}"
     statement = (
@@ -235,14 +240,15 @@ def _select(run: Run, query: Query, where: str, *parameters: Any, limit: str = "
 
 
 def _decoded(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"turns": json.loads(row["turns"])}
+    turns = [{"who": who, "text": text} for who, text in json.loads(row["turns"])]
+    return row | {"right": bool(row["correct"]), "turns": turns}
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def shown(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with the beginnings of its texts. Equal to `shown` of offline/search.js."""
     return {
         **row,
-        "text": row["text"][:600],
-        "prompt": row["prompt"][:300],
-        "right": bool(row["correct"]),
-        "turns": [{"who": who, "text": text[:CHARACTERS]} for who, text in row["turns"]],
+        "text": row["text"][:TEXT],
+        "prompt": row["prompt"][:PROMPT],
+        "turns": [{**turn, "text": turn["text"][:CHARACTERS]} for turn in row["turns"]],
     }

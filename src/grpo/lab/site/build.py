@@ -28,7 +28,7 @@ def build(folder: Path, report: Callable[[str], None]) -> int:
     report("linking the scripts")
     files["app.js"] = page.app_script()
     for path, text in page.worker_scripts().items():
-        files[f"workers/{path}"] = f"(window.grpoWorkers ??= {{}})[{json.dumps(path)}] = {json.dumps(text)};\n"
+        files[f"workers/{path}"] = page.worker_text(path, text)
     files |= _appearance()
     recorder = record_lab(report)
     files["data/index.js"] = recorder.index_script()

@@ -23,6 +23,8 @@ FONTS = ("Main-Regular", "Math-Italic", "Size1-Regular", "Size2-Regular")
 MARK = '<meta name="generator" content="grpo lab export" />'
 FEWEST_STEPS = 5
 """If fewer steps fit, groups are left out too."""
+WORKER = "offline/pattern-worker.js"
+"""The worker that the views of a run start."""
 SAMPLED = 3
 """Steps that are recorded to estimate the size of all."""
 
@@ -37,22 +39,29 @@ def export(runs: Path, run: str, file: Path, limit: int, report: Callable[[str],
     parts = _parts()
     fixed = sum(len(text) for text in parts.values())
     total = about["steps"]
-    steps, groups = _choice(recorder, run, about, limit - fixed, report)
+    steps, groups = _choice(recorder, run, about, limit - fixed, report, whole=True)
+    # Steps are worth more than the ends of long texts in the search.
+    whole = len(steps) == total and groups is None
+    if not whole:
+        steps, groups = _choice(recorder, run, about, limit - fixed, report, whole=False)
     while True:
         chosen = Recorder(recorder.runs)
         chosen.record(["/api/metrics"])
-        for place, step in enumerate(record_run(chosen, run, steps, [about["telling_step"]], groups)):
+        for place, step in enumerate(record_run(chosen, run, steps, [about["telling_step"]], groups, whole)):
             report(f"recording step {step}: {place + 1} of {len(steps)}")
         text = _page(run, about, steps, groups, chosen, parts)
         size = len(text.encode())
         if size <= limit:
             break
+        # The estimate was too low: shorter texts in the search, then a fifth fewer steps each time.
+        if whole:
+            whole = False
+            continue
         if len(steps) <= 1:
             raise GrpoError(
                 f"field megabytes (command line): must be at least {size / 1e6 + 0.05:.1f}, the size with one step; "
                 f"got {limit / 1e6:g}"
             )
-        # The estimate was too low: a fifth fewer steps, and again.
         steps = _even(steps, len(steps) * 4 // 5, about["telling_step"])
     with writing("file", file):
         _write(file, text)
@@ -93,24 +102,24 @@ def _write(file: Path, text: str) -> None:
 
 
 def _choice(
-    recorder: Recorder, run: str, about: dict[str, Any], room: int, report: Callable[[str], None]
+    recorder: Recorder, run: str, about: dict[str, Any], room: int, report: Callable[[str], None], *, whole: bool
 ) -> tuple[list[int], int | None]:
     """The steps that fit into this many bytes, and how many groups of each (None: all)."""
     report("measuring the run")
-    whole = list(range(about["steps"]))
-    tried = _even(whole, SAMPLED, about["telling_step"])
+    every = list(range(about["steps"]))
+    tried = _even(every, SAMPLED, about["telling_step"])
     sample = Recorder(recorder.runs)
-    for _ in record_run(sample, run, tried, []):
+    for _ in record_run(sample, run, tried, [], whole=whole):
         pass
     sizes = {start: len(text) for start, text in zip(sample.chunks, sample.scripts().values(), strict=True)}
     of_steps = sum(size for start, size in sizes.items() if "/steps/" in start)
     search = sizes.pop(f"{address_of(run)}/completions", 0)
     per_step = max(1, (of_steps + search) // max(1, len(tried)))
     fits = (room - (sum(sizes.values()) - of_steps)) // per_step
-    if fits >= FEWEST_STEPS or len(whole) <= fits:
-        return _even(whole, fits, about["telling_step"]), None
+    if fits >= FEWEST_STEPS or len(every) <= fits:
+        return _even(every, fits, about["telling_step"]), None
     groups = max(1, about["prompts_per_step"] * max(fits, 1) // FEWEST_STEPS) if about["prompts_per_step"] else 1
-    return _even(whole, FEWEST_STEPS, about["telling_step"]), groups
+    return _even(every, FEWEST_STEPS, about["telling_step"]), groups
 
 
 def _even(steps: Sequence[int], count: int, telling: int) -> list[int]:
@@ -134,6 +143,7 @@ def _parts() -> dict[str, str]:
     return {
         "theme": page.inline_script((page.STATIC / "js/theme.js").read_text()),
         "libraries": page.inline_script("\n".join((page.STATIC / path).read_text() for path in page.LIBRARIES)),
+        "worker": page.inline_script(page.worker_text(WORKER, page.worker_scripts()[WORKER])),
         "app": page.inline_script(page.linker().link("js/exported.js")),
         "style": _formula_style() + page.style_text(page.styles(), page.data_url),
     }
@@ -162,7 +172,7 @@ def _page(
     embedded = json.dumps(facts).replace("<", "\\u003c").replace(">", "\\u003e")
     data = f"window.grpoExport = {embedded};\n{recorder.index_script()}{''.join(recorder.scripts().values())}"
     data = page.inline_script(data)
-    scripts = [parts["theme"], parts["libraries"], data, parts["app"]]
+    scripts = [parts["theme"], parts["libraries"], parts["worker"], data, parts["app"]]
     head = f"""{page.policy("", scripts, [parts["style"]])}
     {MARK}
     <link rel="icon" href="{facts["icon"]}" />

@@ -46,6 +46,11 @@ def worker_scripts() -> dict[str, str]:
     return {path: linker().link(f"js/{path}") for path in paths}
 
 
+def worker_text(path: str, source: str) -> str:
+    """The script that gives a worker's source to `openWorker` of load.js."""
+    return f"(window.grpoWorkers ??= {{}})[{json.dumps(path)}] = {json.dumps(source)};\n"
+
+
 def styles() -> list[str]:
     """The lab's style sheets: those of index.html in their order, then those that single pages load."""
     linked = re.findall(r'<link rel="stylesheet" href="/static/([^"]+)"', index_page())

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 
 from grpo.lab.api import MOST_METRICS
 from grpo.lab.compare import AXES
+from grpo.lab.search import TEXT, shown
 from grpo.lab.site.record import Recorder
 
 WHOLE = ("series", "signal", "difficulty", "timeline")
@@ -23,10 +24,16 @@ def address_of(run: str) -> str:
 
 
 def record_run(
-    recorder: Recorder, run: str, steps: Sequence[int], what_if: Sequence[int], groups: int | None = None
+    recorder: Recorder,
+    run: str,
+    steps: Sequence[int],
+    what_if: Sequence[int],
+    groups: int | None = None,
+    whole: bool = True,
 ) -> Iterator[int]:
     """Records all views of a run; of views of one step, these steps with this many groups (None: all), and other
-    settings under "what if" for the steps `what_if`. Yields each step when it is done."""
+    settings under "what if" for the steps `what_if`. The search has the whole texts or, to save room, those it shows.
+    Yields each step when it is done."""
     base = address_of(run)
     about = recorder.ask(base)
     recorder.keep(base, about)
@@ -42,8 +49,9 @@ def record_run(
     for step in steps:
         kept |= {(step, group) for group in _record_step(recorder, f"{base}/steps/{step}", groups, step in what_if)}
         yield step
-    rows = (row for row in _completions(recorder, base, steps) if (row["step"], row["group_index"]) in kept)
-    recorder.keep(f"{base}/completions", {"rows": list(rows)})
+    texts = [row for row in _completions(recorder, base, steps) if (row["step"], row["group_index"]) in kept]
+    rows = texts if whole else [shown(row) for row in texts]
+    recorder.keep(f"{base}/completions", {"rows": rows, "cut": None if rows == texts else TEXT})
 
 
 def record_comparison(recorder: Recorder, run: str, metrics: Sequence[str]) -> None:
@@ -61,9 +69,9 @@ def record_comparison(recorder: Recorder, run: str, metrics: Sequence[str]) -> N
 
 
 def _completions(recorder: Recorder, base: str, steps: Sequence[int]) -> Iterator[Any]:
-    """The rows of the search, which the page filters by itself; an answer has whole steps."""
+    """The rows of the search, which the page filters by itself; an answer has whole steps, and here whole texts."""
     for step in steps:
-        rows = recorder.ask(f"{base}/completions?order=oldest&begin={step}")["rows"]
+        rows = recorder.ask(f"{base}/completions?order=oldest&whole=1&begin={step}")["rows"]
         yield from (row for row in rows if row["step"] == step)
 
 

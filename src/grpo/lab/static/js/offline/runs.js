@@ -20,7 +20,7 @@ export async function runAnswer(path, params) {
 }
 
 function whole(found, view, params) {
-  if (!found || view === "completions") return found && search(found.rows, params);
+  if (!found || view === "completions") return found && search(found, params);
   const names = params.get("names")?.split(",");
   return names ? { ...found, series: pick(found.series, names) } : found;
 }

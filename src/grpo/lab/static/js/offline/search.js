@@ -1,5 +1,8 @@
 // The search of completions over recorded rows: grpo.lab.search in JavaScript.
+import { openWorker } from "../load.js";
+
 const PAGE = 60;
+const PATTERN_SECONDS = 1.5; // time limit of a regular expression
 
 const FILTERS = {
   right: (row) => row.correct,
@@ -12,29 +15,58 @@ const FILTERS = {
 };
 const RANGES = ["step", "reward", "length", "advantage"];
 
-// `rows` in the order of the run. `begin` is the number of results before the page.
-export function search(rows, params) {
+// `rows` in the order of the run; `cut`: how much of a long completion they have (null: all). `begin` is the number of
+// results before the page.
+export async function search({ rows, cut }, params) {
   const filters = (params.get("filters") ?? "").split(",").filter((name) => name in FILTERS);
-  const holds = matcher(params.get("text") ?? "", params.get("regex") === "1");
-  const found = rows.filter((row) => filters.every((name) => FILTERS[name](row)) && within(row, params) && holds(row));
-  const sorted = inOrder(found, params.get("order") || "newest");
+  const candidates = rows.filter((row) => filters.every((name) => FILTERS[name](row)) && within(row, params));
+  const sorted = inOrder(await matching(candidates, params.get("text") ?? "", params.get("regex") === "1"), params.get("order") || "newest");
   const begin = Number(params.get("begin") ?? 0);
   const next = begin + PAGE;
-  return { rows: sorted.slice(begin, next), next: next < sorted.length ? next : null };
+  return { rows: sorted.slice(begin, next).map(shown), next: next < sorted.length ? next : null, cut };
 }
 
-function matcher(text, pattern) {
-  if (!text) return () => true;
-  const any = (test) => (row) => [row.text, row.prompt, ...row.turns.map((turn) => turn.text)].some(test);
-  if (!pattern) return any((each) => each.toLowerCase().includes(text.toLowerCase()));
-  let compiled;
+const texts = (row) => [row.text, row.prompt, ...row.turns.map((turn) => turn.text)];
+
+async function matching(rows, text, pattern) {
+  if (!text) return rows;
+  if (pattern) return matchingPattern(rows, text);
+  const wanted = text.toLowerCase();
+  return rows.filter((row) => texts(row).some((each) => each.toLowerCase().includes(wanted)));
+}
+
+// In a worker, which is ended when the pattern takes too long.
+async function matchingPattern(rows, pattern) {
   try {
-    compiled = new RegExp(text, "iu");
+    new RegExp(pattern, "iu");
   } catch (problem) {
+    // border: people type patterns
     throw new Error(`text: not a regular expression: ${problem.message}`);
   }
-  return any((each) => compiled.test(each));
+  const worker = await openWorker("offline/pattern-worker.js");
+  let timer = null;
+  const found = new Promise((resolve, reject) => {
+    worker.onerror = (event) => reject(new Error(`text: this regular expression cannot be searched for: ${event.message || "the worker did not start"}`));
+    worker.onmessage = ({ data }) => {
+      if (data !== "ready") return resolve(data);
+      worker.postMessage({ pattern, rows: rows.map(texts) });
+      timer = setTimeout(() => reject(new Error("text: this regular expression takes too long; avoid a repeat inside a repeat, such as (a+)+")), PATTERN_SECONDS * 1000);
+    };
+  });
+  try {
+    const matches = await found;
+    return rows.filter((_, place) => matches[place]);
+  } finally {
+    clearTimeout(timer);
+    worker.terminate();
+  }
 }
+
+// The beginnings of the texts, as grpo.lab.search:shown.
+const shown = (row) => ({ ...row, text: start(row.text, 600), prompt: start(row.prompt, 300), turns: row.turns.map((turn) => ({ ...turn, text: start(turn.text, 200) })) });
+
+// Characters are counted as in Python: some take two places of a string in JavaScript.
+const start = (text, most) => (text.length <= most ? text : [...text.slice(0, 2 * most)].slice(0, most).join(""));
 
 function within(row, params) {
   const limit = (name, otherwise) => (params.get(name) ? Number(params.get(name)) : otherwise);

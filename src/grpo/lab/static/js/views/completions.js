@@ -31,7 +31,7 @@ const LIMITS = Object.keys(COLUMNS).flatMap((name) => [`${name}_min`, `${name}_m
 // The pages found so far, and the function that asks for the next one.
 function useSearch(url, asked) {
   const key = address(`${url}/completions`, asked);
-  const [found, setFound] = useState({ key: null, rows: [], next: undefined, error: null });
+  const [found, setFound] = useState({ key: null, rows: [], next: undefined, cut: null, error: null });
   const busy = useRef(null);
   const more = useCallback(
     (fresh = false) => {
@@ -41,7 +41,7 @@ function useSearch(url, asked) {
         (page) => {
           if (busy.current !== key) return;
           busy.current = null;
-          setFound((last) => ({ key, rows: fresh ? page.rows : [...last.rows, ...page.rows], next: page.next, error: null }));
+          setFound((last) => ({ key, rows: fresh ? page.rows : [...last.rows, ...page.rows], next: page.next, cut: page.cut, error: null }));
         },
         (error) => {
           if (busy.current !== key) return;
@@ -64,6 +64,7 @@ export function Completions({ url, query, base }) {
   const onEnd = useCallback(() => more(), [more]);
   return html`
     <${Asked} asked=${asked} />
+    ${found.cut && asked.text && html`<p class="small soft" data-cut>Long texts are cut in this file: only the first ${found.cut} characters of a completion are searched.</p>`}
     ${found.error && html`<${Failed} error=${found.error} />`}
     ${waiting && !found.rows.length
       ? html`<${Loading} height="70vh" />`
