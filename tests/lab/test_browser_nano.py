@@ -204,6 +204,13 @@ def test_training_in_the_page(chromium: Any, classroom: Lab) -> None:
     assert any(shown)
     visit.settle()
     assert faults(visit) == []
+    before = part.get_attribute("data-steps") or ""
+    part.get_by_role("button", name="Train 30 more steps").click()
+    page.locator(f".train-here:not([data-steps='{before}'])").wait_for()
+    steps, bar = part.evaluate("(part) => [Number(part.dataset.steps), part.querySelector('progress').value]")
+    assert bar == steps - int(before)
+    part.get_by_role("button", name="Stop").click()
+    page.locator(".train-here[data-status=stopped]").wait_for()
     part.get_by_role("button", name="Reset").click()
     page.locator(".train-here[data-steps='0']").wait_for()
 

@@ -16,6 +16,7 @@ const LINES = [["accuracy", "right", "var(--reward-3)"], ["worked", "worked out 
 export function TrainHere({ steps = STEPS, seed = 1 }) {
   useStyle("css/nano.css");
   const [history, setHistory] = useState([]);
+  const [before, setBefore] = useState(0); // steps of earlier trainings
   const [status, setStatus] = useState("idle"); // idle, training, stopped, done
   const [error, setError] = useState(null);
   const running = useRef(null);
@@ -33,7 +34,8 @@ export function TrainHere({ steps = STEPS, seed = 1 }) {
       if (!history.length) await nano.reset(); // trained before the reader left the page and came back
       if (left.current) return;
       const first = history.length;
-      running.current = nano.train({ steps, first, prompts: PROMPTS, group: GROUP, seed }, (step) => setHistory((before) => [...before, step]));
+      setBefore(first);
+      running.current = nano.train({ steps, first, prompts: PROMPTS, group: GROUP, seed }, (step) => setHistory((earlier) => [...earlier, step]));
       setStatus((await running.current.done) < steps ? "stopped" : "done");
     } catch (problem) {
       // border: the worker or its files may not load
@@ -46,6 +48,7 @@ export function TrainHere({ steps = STEPS, seed = 1 }) {
   async function reset() {
     await (await openNano("train-here")).reset();
     setHistory([]);
+    setBefore(0);
     setStatus("idle");
   }
 
@@ -56,9 +59,9 @@ export function TrainHere({ steps = STEPS, seed = 1 }) {
       <button type="button" onClick=${reset} disabled=${training || !history.length}>Reset</button>
       <p class="small soft" role="status">${words(status, history, steps)}</p>
     </div>
-    ${training && html`<progress max=${steps} value=${history.length % steps} aria-label="Steps trained"></progress>`}
+    ${training && html`<progress max=${steps} value=${history.length - before} aria-label="Steps trained"></progress>`}
     ${error && html`<${Failed} error=${error} />`}
-    ${history.length > 0 && html`<div class="train-here-parts"><${Curve} history=${history} steps=${steps} /><${OneGroup} step=${history.at(-1)} /></div>`}
+    ${history.length > 0 && html`<div class="train-here-parts"><${Curve} history=${history} end=${before + steps} /><${OneGroup} step=${history.at(-1)} /></div>`}
   </div>`;
 }
 
@@ -72,9 +75,8 @@ function words(status, history, steps) {
   return `${status === "done" ? "Trained" : "Stopped after"} ${history.length} steps in ${time}.${change}`;
 }
 
-function Curve({ history, steps }) {
+function Curve({ history, end }) {
   const points = LINES.flatMap(([key, , colour]) => history.map((step) => ({ x: step.step + 1, y: step[key], colour })));
-  const end = Math.max(steps, Math.ceil(history.length / steps) * steps);
   return html`<${Chart} label="Share of right answers, and of answers worked out first, by training step" height=${240} deps=${[history.length]}
     legend=${LINES.map(([, text, colour]) => [text, colour])}
     build=${(Plot) => ({
