@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { useApi } from "./api.js";
 import { chapterOf } from "./chapters.js";
 import { Failed, Loading } from "./parts.js";
-import { isStatic, Link, route, staticFile } from "./route.js";
+import { isStatic, Link, partsOf, route, staticFile } from "./route.js";
 import { Scene } from "./scene/scene.js";
 import { ThemeButton } from "./theme-button.js";
 
@@ -48,7 +48,7 @@ function useHome(path) {
 }
 
 function Page({ path, query }) {
-  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = partsOf(path);
   if (!parts.length) return html`<main id="main"><${Loading} height="80vh" /></main>`;
   if (parts[0] === "scene" && parts.length === 1) return html`<${Scene} query=${query} />`;
   if (parts[0] === "play" && parts.length === 1) return html`<${Play} query=${query} />`;

@@ -20,6 +20,16 @@ function parsed(text) {
   return { path: pathname.replace(/\/+$/, "") || "/", query: searchParams, id: hash.slice(1) };
 }
 
+// The decoded parts of a path. One that cannot be decoded, such as /runs/%zz, has a part that no page has.
+export function partsOf(path) {
+  try {
+    return path.split("/").filter(Boolean).map(decodeURIComponent);
+  } catch {
+    // border: people type addresses
+    return [""];
+  }
+}
+
 function here() {
   if (!isStatic()) return parsed(location.pathname + location.search + location.hash);
   const { path, query, id } = parsed(location.hash.slice(1) || home);
