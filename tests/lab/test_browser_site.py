@@ -24,6 +24,11 @@ pytestmark = pytest.mark.browser
 RUN = "#/runs/~tiny-arithmetic"
 VIEWS = ("overview", "groups", "signal", "difficulty", "completions", "whatif", "replay", "time", "findings", "tokens")
 PAGES = ("", "#/scene", "#/play", "#/story", "#/learn", "#/runs", "#/compare?runs=~tiny-arithmetic", "#/metrics")
+NOWHERE = {
+    "#/runs/%zz": "Page not found",
+    "#/runs/nosuch": "This site has no run nosuch.",
+    "#/compare?runs=~tiny-arithmetic,nosuch": "This site has no run nosuch.",
+}
 MOST_AT_FIRST = 400_000
 """Bytes of the landing page, compressed."""
 
@@ -79,6 +84,19 @@ def test_the_site_as_a_file_without_a_network(chromium: Any, site: Path) -> None
         for path in ("#/story", f"{RUN}/groups", "#/compare?runs=~tiny-arithmetic"):
             visit.go(path)
             assert faults(visit) == [], path
+        for path, said in NOWHERE.items():
+            visit.go(path)
+            visit.page.get_by_text(said, exact=True).wait_for()
+        visit.go(f"{RUN}/whatif?step=7&scale=none")
+        assert visit.page.get_by_role("button", name="dr_grpo").is_disabled()
+        assert visit.page.get_by_role("radio", name="group std").is_disabled()
+        visit.page.locator("[data-recorded] a").first.click()
+        visit.page.wait_for_url("**step=0")
+        for name in ("nothing", "mean of the others"):
+            visit.page.get_by_role("radio", name=name, exact=True).check()
+        visit.page.wait_for_url("**whatif?step=0&baseline=leave_one_out")
+        assert faults(visit) == []
+        assert visit.page.locator(".failed, input[type=range]:enabled").count() == 1  # the step's
         # nano trains in a worker made of a Blob.
         visit.go("#/learn/train?at=here")
         here = visit.page.locator(".train-here")
@@ -132,7 +150,7 @@ def test_an_export_of_the_shipped_run(chromium: Any, tmp_path: Path) -> None:
 
 
 def test_an_export_of_a_hostile_run_with_steps_left_out(chromium: Any, tmp_path: Path) -> None:
-    text = f"{HOSTILE}</script><script>window.hacked = 1</script><!-- \u2028]]>"
+    text = f"{HOSTILE}</script><script>window.hacked = 1</script><!-- \u2028]]>{'y' * 700}"
     make_run(tmp_path, "hostile", steps=12, texts=lambda *place: text)
     file = tmp_path / "run.html"
     export(tmp_path, "hostile", file, 5_000_000, lambda line: None)
@@ -150,6 +168,10 @@ def test_an_export_of_a_hostile_run_with_steps_left_out(chromium: Any, tmp_path:
         visit.go("#/runs/hostile/groups")
         shown = visit.page.locator("main .untrusted:visible", has_text="<script>").first.inner_text()
         assert "</script><script>window.hacked = 1</script><!-- U+2028]]>" in shown
+        cut = "only the first 600 characters of a completion are searched."
+        visit.go("#/runs/hostile/completions?regex=1&text=y{300}")
+        assert cut in visit.page.locator("[data-cut]").inner_text()
+        assert visit.page.locator(".virtual .hit").count() > 5
         assert visit.complaints + visit.elsewhere == []
 
 

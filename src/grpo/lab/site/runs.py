@@ -36,7 +36,7 @@ def record_run(
     Yields each step when it is done."""
     base = address_of(run)
     about = recorder.ask(base)
-    recorder.keep(base, about)
+    recorder.keep(base, {**about, "what_if": [step for step in what_if if step in steps]})
     for view in WHOLE:
         recorder.keep(f"{base}/{view}", recorder.ask(f"{base}/{view}?points={POINTS}"))
     recorder.record(f"{base}/{view}" for view in ("findings", "probes", "episodes"))

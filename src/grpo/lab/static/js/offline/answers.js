@@ -10,9 +10,16 @@ export async function answer(url) {
   const [, chapter, key] = path.match(/^\/api\/chapters\/([^/]+)\/([^/]+)$/) ?? [];
   const computed = chapter ? ANSWERS[chapter]?.[key]?.(params) : runAnswer(path, params);
   const found = (await computed) ?? (await recorded(url));
-  if (found === undefined) throw new Error(leftOut(path) ?? NEEDS_LAB);
+  if (found === undefined) throw new Error(noRun(path, params) ?? leftOut(path) ?? NEEDS_LAB);
   if (found.error) throw new Error(found.error);
   return found;
+}
+
+function noRun(path, params) {
+  const [, run] = path.match(/^\/api\/runs\/([^/]+)/) ?? [];
+  const asked = path === "/api/compare" ? (params.get("runs") ?? "").split(",") : [run];
+  const missing = asked.find((id) => id && !(`/api/runs/${id}` in window.grpoIndex));
+  return missing && `This site has no run ${missing}.`;
 }
 
 // An export of a long run has some of its steps.

@@ -3,7 +3,7 @@ import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { number, percent, signed } from "../format.js";
 import { Card, Fetched, MetricHint, Segmented, StepBar } from "../parts.js";
-import { address, setQuery } from "../route.js";
+import { address, Link, setQuery } from "../route.js";
 import { Untrusted } from "../text.js";
 import { chosenStep } from "./groups.js";
 
@@ -28,11 +28,16 @@ const MEASURED = [
 ];
 const TRACED = [["loss", (v) => number(v, 5)], ["clip_low", (v) => percent(v, 1)], ["clip_high", (v) => percent(v, 1)], ["kl", (v) => number(v, 4)]];
 
-export function WhatIf({ url, about, query }) {
+// Without a server (`about.what_if`: the steps whose other settings were recorded) one preset or one choice is set at a
+// time, and numbers stay as they are.
+export function WhatIf({ url, about, query, base }) {
   const step = chosenStep(about, query);
-  const asked = Object.fromEntries([...query].filter(([name]) => name in WORDS || name.startsWith("weight.") || NUMBERS.some(([key]) => key === name)));
+  const named = Object.fromEntries([...query].filter(([name]) => name in WORDS || name.startsWith("weight.") || NUMBERS.some(([key]) => key === name)));
+  const fixed = about.what_if && !about.what_if.includes(step);
+  const asked = fixed ? {} : named;
   const state = useApi(address(`${url}/steps/${step}/whatif`, asked));
   const clear = Object.fromEntries(Object.keys(asked).map((name) => [name, undefined]));
+  const choose = (name, choice) => setQuery({ ...(about.what_if && clear), [name]: choice });
   return html`<p class="view-lead">Completions and rewards are those of a recorded step. <code>grpo.training.credit</code> and <code>grpo.core</code> recompute advantages and loss with other settings. Nothing is trained.</p>
     <${StepBar} step=${step} last=${about.steps - 1} />
     <${Fetched} state=${state} height="60vh">${(answer) => {
@@ -41,11 +46,16 @@ export function WhatIf({ url, about, query }) {
       for (const [name] of NUMBERS) data.settings[name] = Number(data.settings[name]);
       return html`<div class="whatif">
       <${Card} class="controls" title="Settings" actions=${html`<button type="button" disabled=${!Object.keys(asked).length} onClick=${() => setQuery(clear)}>Reset</button>`}>
+        ${about.what_if && html`<${Recorded} steps=${about.what_if} fixed=${fixed} base=${base} />`}
+        <fieldset disabled=${fixed}>
         <div class="row presets" role="group" aria-label="Presets">${Object.entries(data.presets).map(([name, preset]) => html`<button type="button" class="chip" onClick=${() => setQuery({ ...clear, ...changes(preset, data.recorded_settings) })}>${name}</button>`)}</div>
         ${Object.entries(TITLES).map(([name, title]) => html`<div class="setting"><span class="small soft">${title}${differs(data, name)}</span>
-          <${Segmented} label=${title} value=${data.settings[name]} onChange=${(choice) => setQuery({ [name]: choice === data.recorded_settings[name] ? undefined : choice })} options=${data.choices[name].map((key) => [key, WORDS[name][key] ?? key])} /></div>`)}
+          <${Segmented} label=${title} value=${data.settings[name]} onChange=${(choice) => choose(name, choice === data.recorded_settings[name] ? undefined : choice)} options=${data.choices[name].map((key) => [key, WORDS[name][key] ?? key])} /></div>`)}
+        </fieldset>
+        <fieldset disabled=${Boolean(about.what_if)}>
         ${NUMBERS.filter(([, , , , , surrogates]) => !surrogates || surrogates.includes(data.settings.surrogate)).map(([name, title, low, high, tick]) => html`<${Slider} name=${name} title=${title} low=${low} high=${high} tick=${tick} value=${data.settings[name]} recorded=${data.recorded_settings[name]} />`)}
         ${data.parts.map((part) => html`<${Slider} name=${`weight.${part}`} title=${html`weight of <b>${part}</b>`} low=${-1} high=${2} tick=${0.1} value=${data.weights[part]} recorded=${data.recorded_weights[part] ?? 1} />`)}
+        </fieldset>
       <//>
       <div>
         ${data.notes.map((note) => html`<p class="small warn">${note}</p>`)}
@@ -62,6 +72,11 @@ export function WhatIf({ url, about, query }) {
       </div>
     </div>`;
     }}<//>`;
+}
+
+function Recorded({ steps, fixed, base }) {
+  const links = steps.map((step, place) => html`${place > 0 && ", "}<${Link} to=${address(`${base}/whatif`, { step })}>${step}<//>`);
+  return html`<p class="small soft" data-recorded>${fixed ? "This step is recorded with the run's settings only." : html`Presets and single choices are recorded; numbers and combinations need <code>grpo lab</code>.`} ${steps.length > 0 && html`Other settings are recorded at step ${links}.`}</p>`;
 }
 
 const changes = (preset, recorded) => Object.fromEntries([...Object.keys(TITLES), ...NUMBERS.map(([name]) => name)].map((name) => [name, preset[name] === recorded[name] ? undefined : preset[name]]));
