@@ -24,6 +24,7 @@ PICTURES = {
     "replay": (f"{RUN}/replay?step=10", "dark", 1280, 860, ""),
     "overview": (f"{RUN}/overview", "dark", 1280, 860, ""),
     "phone": (f"{RUN}/groups?step=4&group=3", "dark", 390, 844, ""),
+    "tokens-phone": (f"{RUN}/tokens?step=5&sample=0&token=2", "light", 390, 844, ""),
     "learn": ("/learn", "light", 1000, 1100, ""),
     "advantage": ("/learn/advantage", "light", 1000, 800, "Build a group"),
     "loss": ("/learn/loss", "light", 1000, 850, "Every token gets a push"),
