@@ -57,6 +57,8 @@ def test_completions_are_searched_by_pattern_and_sorted_by_every_named_column(vi
     page.get_by_role("button", name="regular expression").click()
     page.locator(".virtual .hit").first.wait_for()
     assert faults(visit) == []
+    visit.go("/runs/%zz")
+    page.get_by_role("heading", name="Page not found").wait_for()
 
 
 SEARCH = """async ([rows, queries]) => {
