@@ -77,7 +77,7 @@ def test_the_lens_shows_recomputed_tokens(runs: Path) -> None:
 
 def test_one_group_is_recomputed_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo.lab.recompute.jobs.command", lambda place: ["sleep", "60"])
-    jobs, first, other = Jobs(), Place(tmp_path, "mine", 1, 0), Place(tmp_path, "mine", 2, 3)
+    jobs, first, other = Jobs(), Place(tmp_path, "mine", 1, 0, "noon"), Place(tmp_path, "mine", 2, 3, "noon")
     with pytest.raises(GrpoError, match="nothing is being recomputed for group 0 of step 1"):
         jobs.cancel(first)
     job = jobs.start(first)
@@ -89,3 +89,21 @@ def test_one_group_is_recomputed_at_a_time(tmp_path: Path, monkeypatch: pytest.M
     assert jobs.start(other).status == "running"
     jobs.close()
     assert state_of(jobs.find(other)) == {"status": "cancelled", "error": "", "done": 0, "total": 0}
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ('echo \'{"done": 1, "total": 8}\'; printf \'{"resu\'; kill -9 $$', "the process ended with code -9"),
+        ("echo Traceback >&2; echo 'MemoryError: no more' >&2; exit 1", "MemoryError: no more"),
+    ],
+)
+def test_a_process_that_dies_leaves_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+) -> None:
+    monkeypatch.setattr("grpo.lab.recompute.jobs.command", lambda place: ["sh", "-c", script])
+    jobs, place = Jobs(), Place(tmp_path, "mine", 1, 0, "noon")
+    job = jobs.start(place)
+    job.listener.join()
+    assert (job.status, job.error) == ("failed", told)
+    assert jobs.find(place._replace(created="later")) is None, "a run trained again has other tokens"

@@ -27,10 +27,12 @@ class Place(NamedTuple):
     name: str
     step: int
     group: int
+    created: str
+    """When the run began: one trained again under the same name has other tokens."""
 
 
 def command(place: Place) -> list[str]:
-    return [sys.executable, "-m", "grpo.lab.recompute.worker", *map(str, place)]
+    return [sys.executable, "-m", "grpo.lab.recompute.worker", *map(str, place[:4])]
 
 
 def token_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -49,11 +51,12 @@ class Job:
         self.place = place
         self.status, self.error, self.done, self.total = "running", "", 0, 0
         self.result: dict[str, Any] = {}
+        self.lock = threading.Lock()
         self.process = subprocess.Popen(
             command(place),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
             env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
@@ -62,24 +65,42 @@ class Job:
         self.listener.start()
 
     def _listen(self) -> None:
-        with self.process as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                message = json.loads(line)
-                if "result" in message:
-                    self.result = message["result"]
-                elif "error" in message:
-                    self.error = message["error"]
-                else:
-                    self.done, self.total = message["done"], message["total"]
-        if self.status == "running":
-            self.status = "done" if self.result else "failed"
-            self.error = self.error or ("" if self.result else f"the process ended with code {process.returncode}")
+        errors: list[str] = []
+        # Read in a thread: a full pipe would block the process.
+        error_reader = threading.Thread(target=lambda: errors.extend(self.process.stderr or ()), daemon=True)
+        error_reader.start()
+        try:
+            with self.process as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    self._hear(line)
+                error_reader.join()
+        finally:
+            with self.lock:
+                if self.status == "running":
+                    self.status = "done" if self.result else "failed"
+                    last = errors[-1].strip() if errors else f"the process ended with code {self.process.returncode}"
+                    self.error = self.error or ("" if self.result else last)
+
+    def _hear(self, line: str) -> None:
+        try:
+            message = json.loads(line)
+        except ValueError:  # border: a process that was killed leaves half a line
+            return
+        with self.lock:
+            if "result" in message:
+                self.result = message["result"]
+            elif "error" in message:
+                self.error = message["error"]
+            else:
+                self.done, self.total = message["done"], message["total"]
 
     def cancel(self) -> None:
-        if self.status == "running":
+        with self.lock:
+            if self.status != "running":
+                return
             self.status = "cancelled"
-            end(self.process)
+        end(self.process)
 
 
 class Jobs:

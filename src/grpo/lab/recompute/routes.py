@@ -20,14 +20,15 @@ PATH = "/api/runs/{run}/steps/{step:index}/groups/{group:index}/recompute"
 
 
 def place_of(run: Run, step: int, group: int) -> Place:
-    return Place(run.path.parent, run.name, step, group)
+    return Place(run.path.parent, run.name, step, group, str(run.meta("created")))
 
 
 def state_of(job: Job | None) -> dict[str, Any]:
     if job is None:
         return {"status": "none"}
-    about = {name: value for name, value in job.result.items() if name != "rows"}
-    return {"status": job.status, "error": job.error, "done": job.done, "total": job.total, **about}
+    with job.lock:
+        about = {name: value for name, value in job.result.items() if name != "rows"}
+        return {"status": job.status, "error": job.error, "done": job.done, "total": job.total, **about}
 
 
 def routes(catalogue: Catalogue, jobs: Jobs) -> list[Route]:
