@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,24 @@ def test_the_lens_shows_recomputed_tokens(runs: Path) -> None:
     assert [name for name, values in row["values"].items() if values is None] == ["ratio", "clip", "gap"]
     assert (first["ratio"], first["denominator"], first["length"]) == (1, 8, len(row["pieces"]))
     assert first["surrogate"] == pytest.approx(-row["values"]["advantage"][0], abs=1e-6)
+
+
+def test_no_push_where_advantages_differ_by_token(tmp_path: Path) -> None:
+    """The record has their mean, which is not the advantage of any token."""
+    loss = grpo.Config().loss
+    critic = small(
+        tmp_path, run="critic", steps=1, prompts_per_step=2, loss=replace(loss, baseline="value", scale="none")
+    )
+    grpo.train(critic).close()
+    with Run.open(tmp_path, "critic", readonly=True) as run:
+        [traced] = {row["group_index"] for row in run.token_arrays(0)}
+        found = recompute(run, 0, 1 - traced)
+        rows = token_rows(found)
+        assert not found["push"]
+        [row] = [row for row in lens(run, 0, 1 - traced, 0, rows)["rows"] if row["sample"] == 0]
+        assert (row["values"]["push"], row["values"]["advantage"]) == (None, None)
+        with pytest.raises(GrpoError, match="advantages differ by token"):
+            worked(run, 0, 1 - traced, 0, 0, rows)
 
 
 def test_one_group_is_recomputed_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,8 @@ def _row(run: Run, traced: Traced, recorded: bool) -> dict[str, Any]:
     written, read = _pieces(run, traced.row)
     # A checkpoint has no old policy and no sampler: recomputed tokens have neither ratio, clip nor gap.
     moved = traced.updated and recorded
+    # Nor advantages that differ by token, and without these no push.
+    unknown = not recorded and traced.row["advantages"] is None
     return {
         "sample": traced.row["sample_index"],
         "pieces": written,
@@ -124,8 +126,8 @@ def _row(run: Run, traced: Traced, recorded: bool) -> dict[str, Any]:
             "reference": None if traced.ref_L is None else traced.ref_L.tolist(),
         },
         "values": {
-            "push": terms.push.tolist() if traced.updated else None,
-            "advantage": traced.advantages_L.tolist(),
+            "push": terms.push.tolist() if traced.updated and not unknown else None,
+            "advantage": None if unknown else traced.advantages_L.tolist(),
             "ratio": terms.ratio.tolist() if moved else None,
             "clip": terms.clip.tolist() if moved and traced.limits else None,
             "kl": None if terms.kl is None or not traced.updated else terms.kl.tolist(),
@@ -151,6 +153,8 @@ def work_out(traced: Traced, position: int, texts: Sequence[str], loss: Mapping[
         raise GrpoError(f"token {position} does not exist; the completion has {length} tokens")
     if not traced.updated:
         raise GrpoError("no update was taken on this completion: it was unscored, or no token of the batch had signal")
+    if traced.row["advantages"] is None:
+        raise GrpoError("no loss: this run's advantages differ by token, and the record has only their mean")
     terms, settings, inputs = token_terms(**traced.inputs), traced.settings, traced.inputs
     ref = traced.ref_L
     weight = 1 / length if settings["aggregate"] == "sequence" else 1.0

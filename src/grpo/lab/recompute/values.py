@@ -47,7 +47,7 @@ def recompute(run: Run, step: int, index: int, report: Report = lambda done, tot
     report(0, total)
     own = [_values(made, place, policy, config.temperature, report, total) for place in range(len(made.completions))]
     reference = [None] * len(own) if checkpoint is None else _reference(made, policy, config, checkpoint, report, total)
-    shared = _denominator(run, step, config)
+    shared, shared_advantage = _denominator(run, step, config), _has_one_advantage(config)
     rows = [
         {
             "group_index": index,
@@ -58,14 +58,14 @@ def recompute(run: Run, step: int, index: int, report: Report = lambda done, tot
             "old_logprobs": None,
             "ref_logprobs": ref and ref[0],
             "entropies": entropy,
-            "advantages": [_advantage(done, config)] * len(completion.tokens),
+            "advantages": [_advantage(done, config)] * len(completion.tokens) if shared_advantage else None,
             "denominator": shared,
         }
         for done, completion, (logp, entropy), ref in zip(
             group["completions"], made.completions, own, reference, strict=True
         )
     ]
-    return {"rows": rows, "exact": exact, **source(run, step)}
+    return {"rows": rows, "exact": exact, "push": shared_advantage, **source(run, step)}
 
 
 def source(run: Run, step: int) -> dict[str, Any]:
@@ -141,6 +141,11 @@ def _reference(
         return [
             _values(group, place, reference, config.temperature, report, total, before=count) for place in range(count)
         ]
+
+
+def _has_one_advantage(config: Config) -> bool:
+    """Whether all tokens of a completion have the same advantage; of others the record has only the mean."""
+    return config.loss.baseline != "value" and config.loss.credit == "outcome"
 
 
 def _advantage(done: Mapping[str, Any], config: Config) -> float:

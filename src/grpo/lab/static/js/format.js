@@ -41,7 +41,7 @@ export function date(iso) {
   return moment.toLocaleString("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" });
 }
 
-export const plural = (count, noun) => `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
+export const plural = (count, noun, nouns = `${noun}s`) => `${count.toLocaleString("en-US")} ${count === 1 ? noun : nouns}`;
 
 // On an axis: no trailing zeros, short where the numbers are very small.
 export function tick(value) {

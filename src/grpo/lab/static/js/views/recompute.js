@@ -34,7 +34,7 @@ export function Recomputed({ url, step, children }) {
   if (job.status === "done") return html`<${Mark} job=${job} step=${step} />${children}`;
   if (job.status === "running") {
     return html`<div class="empty" role="status"><h2>Recomputing</h2>
-      <p class="soft">${job.total ? html`${job.done} of ${plural(job.total, "forward pass").replace(/passs$/, "passes")}` : html`Loading ${weights(job)}`}</p>
+      <p class="soft">${job.total ? html`${job.done} of ${plural(job.total, "forward pass", "forward passes")}` : html`Loading ${weights(job)}`}</p>
       <progress class="recompute-progress" max=${job.total || 1} value=${job.total ? job.done : undefined} aria-label="Progress"></progress>
       <p><button type="button" onClick=${cancel}>Cancel</button></p></div>`;
   }
@@ -47,5 +47,5 @@ export function Recomputed({ url, step, children }) {
 
 function Mark({ job, step }) {
   return html`<p class="recomputed small" data-recomputed><b>Recomputed</b> with ${weights(job)}${job.after === step ? ": the weights that sampled this group" : `, ${plural(step - job.after, "step")} before this group was sampled`}.
-    Push is that of one update on the whole step at ratio 1, with the recorded advantages.${job.exact ? "" : " Texts were encoded again, and at least one has another number of tokens than was sampled."}</p>`;
+    ${job.push ? "Push is that of one update on the whole step at ratio 1, with the recorded advantages." : "No push: in this run the advantage differs by token, and the record has only its mean over each completion."}${job.exact ? "" : " Texts were encoded again, and at least one has another number of tokens than was sampled."}</p>`;
 }

@@ -62,7 +62,7 @@ function Lens({ url, completions, done, query }) {
   return html`<${Fetched} state=${state} height="50vh">${(data) => {
     const shown = data.rows.find((row) => row.sample === done.sample) ?? data.rows[0];
     const offered = Object.entries(LENSES).filter(([key]) => shown.values[key]);
-    const key = shown.values[query.get("lens")] ? query.get("lens") : shown.updated ? "push" : "probability";
+    const key = shown.values[query.get("lens")] ? query.get("lens") : shown.values.push ? "push" : "probability";
     const chosen = sequence(shown).find((token) => String(token.key) === query.get("token")) ?? null;
     const most = Math.max(...data.rows.filter((row) => row.values[key]).map((row) => fullStrength(key, row.values[key])));
     return html`<div class="lens">
@@ -83,9 +83,9 @@ function Lens({ url, completions, done, query }) {
         ? html`<${Empty} title="Choose a token">Its loss is computed here step by step, with the numbers of this update.<//>`
         : chosen.place === undefined
           ? html`<${Observed} piece=${chosen.piece} />`
-          : shown.updated
+          : shown.values.push
             ? html`<${Worked} url=${`${url}/${shown.sample}/${chosen.place}`} recomputed=${data.recomputed} />`
-            : html`<${Empty} title="No loss">This completion was not trained on.<//>`}
+            : html`<${Empty} title="No loss">${shown.updated ? "The advantage of this token is not in the record." : "This completion was not trained on."}<//>`}
     </div>`;
   }}<//>`;
 }
