@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from grpo.lab.server import make_app
 from grpo.lab.trials.outcome import Outcome
 from grpo.lab.trials.perform import perform
 from grpo.lab.trials.recorded import RECORDED, recorded
-from grpo.lab.trials.runner import Runner
+from grpo.lab.trials.runner import Runner, Running
 from grpo.lab.trials.spec import BOUNDS, CHOICES, Trial
 
 HOME = "http://127.0.0.1:8765"
@@ -200,6 +201,23 @@ def test_a_waiting_worker_trains_the_next_trial_and_ends_with_the_server() -> No
     assert last.wait() == -9
     runner.prepare()
     assert runner.waiting is None, "nor after it has ended"
+
+
+def test_an_idle_worker_ends_and_a_dead_one_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.lab.trials.runner.IDLE_SECONDS", 0)
+    runner = Runner()
+    runner.open()
+    runner.prepare()
+    timer = runner.timer
+    assert timer is not None
+    timer.join()
+    assert runner.waiting is None
+    dead = subprocess.Popen(["true"], stdin=-1, stdout=-1, stderr=-1, text=True, start_new_session=True)
+    dead.wait()
+    running = Running(Trial.of(asked()), (), dead)
+    assert running.process is not dead
+    running.cancel()
+    running.listener.join()
 
 
 def test_chapters_name_what_exists() -> None:

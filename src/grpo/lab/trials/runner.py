@@ -19,6 +19,8 @@ from grpo.lab.trials.spec import Trial
 from grpo.lab.trials.worker import start_worker
 
 MOST_KEPT = 8
+IDLE_SECONDS = 600
+"""A waiting worker without a trial ends after this time."""
 
 
 class BusyError(GrpoError):
@@ -37,11 +39,8 @@ class Running:
         self.status, self.error, self.version = "running", "", 0
         self.lock = threading.Lock()
         self.folder = tempfile.TemporaryDirectory(prefix="grpo-trial-", ignore_cleanup_errors=True)
-        self.process = worker
-        assert self.process.stdin is not None
         request = {"trial": trial.as_json(), "rewards": list(rewards), "folder": self.folder.name}
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.close()
+        self.process = _asked(worker, json.dumps(request))
         self.listener = threading.Thread(target=self._listen, daemon=True)
         self.listener.start()
 
@@ -89,6 +88,19 @@ class Running:
             return self.about() | {"error": self.error, "version": self.version, "outcome": self.outcome.summary()}
 
 
+def _asked(worker: subprocess.Popen[str], request: str) -> subprocess.Popen[str]:
+    """Sends the request to the worker, or to a new one if it has died; returns the one that has it."""
+    assert worker.stdin is not None
+    try:
+        worker.stdin.write(request + "\n")
+        worker.stdin.close()
+    except BrokenPipeError:  # border: a waiting process may have been killed
+        with worker:
+            end(worker)
+        return _asked(start_worker(), request)
+    return worker
+
+
 def end(process: subprocess.Popen[str]) -> None:
     """Ends a worker and its children."""
     with suppress(ProcessLookupError):  # border: it may have ended already
@@ -103,18 +115,39 @@ class Runner:
         self.trials: dict[str, Running] = {}
         self.serving = False
         self.waiting: subprocess.Popen[str] | None = None
+        self.timer: threading.Timer | None = None
 
     def open(self) -> None:
         """Called when the server starts: until `close`, a worker may wait."""
         self.serving = True
 
     def prepare(self) -> None:
-        """Starts the waiting worker, if there is none and no trial is running."""
+        """Starts the waiting worker, if there is none and no trial is running; one that waits stays longer."""
         with self.lock:
-            if self.serving and not self.current() and (self.waiting is None or self.waiting.poll() is not None):
+            if not self.serving or self.current():
+                return
+            if self.waiting is None or self.waiting.poll() is not None:
                 self.waiting = start_worker()
+            self._stop_timer()
+            self.timer = threading.Timer(IDLE_SECONDS, self._dismiss, [self.waiting])
+            self.timer.daemon = True
+            self.timer.start()
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def _dismiss(self, idle: subprocess.Popen[str] | None) -> None:
+        """Ends the worker, if it is still waiting."""
+        with self.lock:
+            if self.waiting is not None and self.waiting is idle:
+                with self.waiting as worker:  # closes its pipes and waits for its end
+                    end(worker)
+                self.waiting = None
 
     def _take(self) -> subprocess.Popen[str]:
+        self._stop_timer()
         worker, self.waiting = self.waiting, None
         return worker if worker is not None and worker.poll() is None else start_worker()
 
@@ -147,7 +180,5 @@ class Runner:
             trial.cancel()
         with self.lock:
             self.serving = False
-            if self.waiting is not None:
-                with self.waiting as worker:  # closes its pipes and waits for its end
-                    end(worker)
-                self.waiting = None
+            self._stop_timer()
+        self._dismiss(self.waiting)
