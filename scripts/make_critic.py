@@ -38,7 +38,7 @@ PROBLEMS, RESTARTS = 32, 256
 
 
 def trained(folder: str, steps: int, settings: Critic, **changes: Any) -> tuple[Mapping[str, torch.Tensor], float]:
-    """The critic's tensors after so many steps, and its explained variance over the last 20."""
+    """The critic's tensors after `steps` steps, and its explained variance over the last 20."""
     config = Config(
         model="nano",
         algorithm="ppo",

@@ -47,7 +47,7 @@ RECORDED = (
     "credit/presets?prompt=66%2B39%2B71%3D&seed=1",
     "turns/game?hidden=4&seed=2&sample=5",
 )
-"""Recorded answers that the questions of this test need, besides those of the same name."""
+"""Recorded answers that the questions of this test need, in addition to those of the same name."""
 
 
 def chunk(urls: list[str]) -> str:

@@ -76,7 +76,7 @@ def _completions(recorder: Recorder, base: str, steps: Sequence[int]) -> Iterato
 
 
 def _record_step(recorder: Recorder, url: str, groups: int | None, others: bool) -> list[int]:
-    """Records the views of a step, with at most so many groups, evenly; returns the groups."""
+    """Records the views of a step, with at most `groups` groups, evenly spaced; returns the groups."""
     found = recorder.ask(url)
     stride = 1 if groups is None else max(1, -(-len(found["groups"]) // groups))
     found["groups"] = found["groups"][::stride]

@@ -106,7 +106,7 @@ function doublings(most) {
   return [...found, most];
 }
 
-// A step on 1, 2, 4, … GPUs; `ofRanks`: the run on so many.
+// A step on 1, 2, 4, … GPUs; `ofRanks`: the run on a number of GPUs.
 function curve(cluster, ofRanks, weak) {
   let alone = null;
   return doublings(cluster.gpus * cluster.nodes).map((ranks) => {
@@ -116,7 +116,7 @@ function curve(cluster, ofRanks, weak) {
   });
 }
 
-// Memory by mode, the predicted step on all GPUs, and both curves; `withPrompts`: the run with so many prompts.
+// Memory by mode, the predicted step on all GPUs, and both curves; `withPrompts`: the run with a number of prompts.
 export function scaled(withPrompts, prompts, cluster) {
   const ranks = cluster.gpus * cluster.nodes;
   const run = withPrompts(prompts);
