@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run as plain Python where there is no GPU
@@ -62,11 +63,16 @@ def classroom(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The lab as a static site."""
+    """The lab as a static site, built once for all xdist workers, whose folders lie side by side."""
     from grpo.lab.site.build import build
 
-    folder = tmp_path_factory.mktemp("site")
-    build(folder, lambda line: None)
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    folder, built = shared / "site", shared / "site-is-built"
+    with FileLock(shared / "site.lock"):
+        if not built.exists():
+            build(folder, lambda line: None)
+            built.touch()
     return folder
 
 
