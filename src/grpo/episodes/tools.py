@@ -103,10 +103,13 @@ class CallReader:
         self.parameters = {name: {**each, "additionalProperties": False} for name, each in parameters.items()}
         self.validators = {name: jsonschema.Draft202012Validator(each) for name, each in self.parameters.items()}
         # Completions of a group often write the same turn, and transformers takes about a millisecond to read one.
-        self.read = lru_cache(maxsize=4096)(self._read)
+        self._calls_in = lru_cache(maxsize=4096)(self._read)
+
+    def read(self, text: str) -> tuple[Sequence[Asked], str]:
+        """The calls in order, and the text without them. Thinking is not searched."""
+        return self._calls_in(text)
 
     def _read(self, text: str) -> tuple[Sequence[Asked], str]:
-        """The calls in order, and the text without them. Thinking is not searched."""
         if self.own_form:
             return self._parsed(text)
         thought, _, content = text.rpartition("</think>")
