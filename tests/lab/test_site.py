@@ -114,6 +114,11 @@ def test_a_new_site_replaces_the_files_of_the_earlier_one(tmp_path: Path) -> Non
     assert not (tmp_path / "data/old.js").exists()
 
 
+def test_a_misspelled_command_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "buid", "site"]) == 2
+    assert 'argument "buid" (command line): unknown; write grpo lab, grpo lab build FOLDER' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("megabytes", ["-1", "0"])
 def test_an_export_has_a_positive_size(tmp_path: Path, capsys: pytest.CaptureFixture[str], megabytes: str) -> None:
     arguments = ["lab", "export", "~tiny-arithmetic", str(tmp_path / "run.html"), f"--megabytes={megabytes}"]

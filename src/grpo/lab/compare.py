@@ -35,7 +35,7 @@ def compare(runs: Sequence[tuple[str, Run]], metrics: Sequence[str], by: str, po
 
 
 def differences(settings: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Settings with different values. A setting that a record does not have, such as an older one, is no difference.
+    """Settings with different values. A setting that some of the records lack, such as older ones, does not count.
 
     >>> differences({"a": {"lr": 1e-4, "steps": 80, "stop": ""}, "b": {"lr": 1e-3, "steps": 80}})
     [{'name': 'lr', 'values': {'a': 0.0001, 'b': 0.001}}]

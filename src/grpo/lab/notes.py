@@ -47,7 +47,7 @@ def _is_tag(tag: Any) -> bool:
 
 
 def read_notes(folder: Path) -> Notes:
-    """The notes of a run's folder; none where there is no file."""
+    """The notes of a run; empty if its folder has no file of them."""
     file = folder / FILE
     try:
         with file.open("rb") as source:

@@ -16,7 +16,8 @@ MOST_MEGABYTES = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class LabOptions:
-    """Inspect runs in the browser, during training and after: groups, advantages, tokens."""
+    """Inspect runs in the browser, during training and after: groups, advantages, tokens. `grpo lab build FOLDER`
+    writes the lab as a static site, `grpo lab export RUN FILE` one run as one file."""
 
     runs: str = "runs"
     """Folder that holds the runs."""
@@ -59,6 +60,11 @@ def command(arguments: list[str]) -> int:
             return _build(parse(BuildOptions, arguments[1:], f"{PROG} build", ("folder",)))
         if arguments[:1] == ["export"]:
             return _export(parse(ExportOptions, arguments[1:], f"{PROG} export", ("run", "file")))
+        if arguments and not arguments[0].startswith("-"):
+            raise GrpoError(
+                f'argument "{arguments[0]}" (command line): unknown; write grpo lab, grpo lab build FOLDER or '
+                "grpo lab export RUN FILE"
+            )
         return _serve(parse(LabOptions, arguments, PROG, ()))
     except ModuleNotFoundError as missing:
         if missing.name not in ("starlette", "uvicorn"):

@@ -24,12 +24,6 @@ export function measure(loss, ratio, advantages, mask, { parts, clipped, correct
   };
 }
 
-// The statistics of two micro-batches together.
-export function addStatistics(one, other) {
-  const joined = Object.keys(one).map((name) => [name, one[name] === null || other[name] === null ? null : one[name] + other[name]]);
-  return { ...Object.fromEntries(joined), ratio_min: Math.min(one.ratio_min, other.ratio_min), ratio_max: Math.max(one.ratio_max, other.ratio_max) };
-}
-
 // Losses as they are, shares of the clip per token with a non-zero advantage, the rest per token.
 export function metrics(statistics) {
   const perToken = ["gradient_tokens", "kl", "entropy"];
