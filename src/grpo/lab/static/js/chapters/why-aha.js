@@ -13,7 +13,7 @@ export function Aha() {
   return html`<${Section} id="aha" title="Emergent behaviour" lead="Nobody showed this model when to write working; only right answers were rewarded. Step through a real run.">
     <${Fetched} state=${state} height="36rem">${(found) => html`<${Player} found=${found} /><${Only} depth="math code"><${Markers} found=${found} /><//>`}<//>
     <p>The famous case: <${Reported} source="DeepSeek-R1, arXiv 2501.12948">R1-Zero began to re-check itself with words such as “wait”<//>. This model has only digits, and found the same kind of thing: spend more tokens before the answer.</p>
-    <${Only} depth="math code"><p>Re-checking can also be trained for directly: <${Reported} source="Kumar et al. 2024, arXiv 2409.12917">a reward for a second attempt that improves on the first teaches a model to correct itself; fine-tuning on examples of corrections did not<//>.</p><//>
+    <${Only} depth="math code"><p>Re-checking can also be trained for directly: <${Reported} source="Kumar et al. 2024, arXiv 2409.12917">training on two attempts, with a bonus for a second that improves on the first, teaches a model to correct itself; fine-tuning on recorded corrections was often not enough<//>.</p><//>
     <${Only} depth="code"><${Code} slug="why" source="aha" /><//>
   <//>`;
 }
