@@ -67,9 +67,9 @@ class Visit:
         self.settle()
 
     def settle(self) -> None:
-        """Until nothing loads any more, and every chart is drawn."""
+        """Until nothing loads any more, and every chart and formula is drawn."""
         self.page.locator("h1").first.wait_for()
-        waiting = ".loading, [aria-busy=true], .chart-frame:not(:has(svg))"
+        waiting = ".loading, [aria-busy=true], .chart-frame:not(:has(svg)), .tex:empty, .tex-block:empty"
         self.page.locator(waiting).first.wait_for(state="detached")
 
     def violations(self) -> list[str]:
