@@ -85,7 +85,7 @@ def test_pictures_of_the_docs_show_what_a_user_gets(chromium: Any, bare_lab: Lab
     share = differing(found, picture_of(name))
     assert share <= MOST_DIFFERING, (
         f"{share:.2%} of docs/images/lab-{name}.png differ from {found}; look at both: "
-        f"if the new one is right, run python scripts/make_lab_pictures.py {name}"
+        f"if the new one is right, run python scripts/make_pictures.py lab-{name}"
     )
 
 

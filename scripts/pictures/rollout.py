@@ -1,6 +1,4 @@
-"""Draws docs/images/rollout.svg: the rows of a small rollout over time, and the blocks that they hold.
-
-    python scripts/make_rollout_picture.py
+"""docs/images/rollout.svg: the rows of a small rollout over time, and the blocks that they hold.
 
 The real schedule decides, on drawn lengths and without a model. Above it, for comparison: the same completions in
 waves, where every row reserves its longest length and the next wave starts when all rows of the last have ended.
@@ -11,22 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
-from make_picture import BLUE, GREY, ORANGE, axis_line, text
+from pictures.svg import BLUE, GREY, ORANGE, TEAL, Points, axis_line, document, text
 
 from grpo.rollout.occupancy import drawn_lengths
 from grpo.rollout.schedule import BLOCK_TOKENS, TOKENS_BETWEEN_LOOKS, Room, Schedule, blocks_of
 
-INTO = Path(__file__).parents[1] / "docs/images/rollout.svg"
 PROMPTS, GROUP_SIZE, PROMPT_TOKENS, NEW_TOKENS, MEAN_TOKENS = 8, 4, 128, 1024, 256
 ROOM = Room(blocks=72, rows=PROMPTS * GROUP_SIZE)
 
 WIDTH, LEFT, RIGHT = 860, 76, 16
 BAR, CHART, PANEL = 6, 56, 308
-TEAL = "#1d9a8a"
-Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -114,9 +108,7 @@ def picture() -> str:
         *(line for i in (0, 1) for line in panel((before, after)[i], titles[i], 34 + i * PANEL, longest)),
         *legend(34 + 2 * PANEL + 26),
     ]
-    style = "text{font-family:system-ui,sans-serif;fill:#444}@media(prefers-color-scheme:dark){text{fill:#ccc}}"
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {34 + 2 * PANEL + 36}">'
-    return "\n".join([opening, f"<style>{style}</style>", *parts, "</svg>\n"])
+    return document(WIDTH, 34 + 2 * PANEL + 36, parts)
 
 
 def panel(trace: Trace, title: str, top: float, longest: int) -> list[str]:
@@ -165,7 +157,3 @@ def legend(top: float) -> list[str]:
         parts.append(text(left + 18, top, meaning))
         left += 50 + 7 * len(meaning)
     return [*parts, text(WIDTH - RIGHT, top, "decoding steps", anchor="end")]
-
-
-if __name__ == "__main__":
-    INTO.write_text(picture())
