@@ -95,6 +95,10 @@ def test_trpo_goes_as_far_as_the_trust_region_and_improves() -> None:
     small = trpo_step(LOGITS, REWARDS, max_kl=1e-8) - LOGITS
     natural = REWARDS - expected_reward(LOGITS, REWARDS)
     assert angle(small - small.mean(), natural - natural.mean()) < 0.01
+    # A constant added to all logits changes no probability. No step has one, for a nearly certain policy either.
+    for ends in ([0.3, -0.4], [-0.8429738571449062, 2.7802008694862854]):
+        edge = torch.tensor(ends, dtype=torch.float64)
+        assert (trpo_step(edge, REWARDS[:2], max_kl=0.01) - edge).sum().item() == pytest.approx(0, abs=1e-12)
     assert trpo_step(LOGITS, torch.ones(3, dtype=torch.float64), max_kl=0.01).equal(LOGITS)
 
 

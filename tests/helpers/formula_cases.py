@@ -12,7 +12,6 @@ import torch
 
 from grpo import core
 from grpo.core import kl as core_kl
-from grpo.core import turns as core_turns
 from grpo.core.explain import tabular
 from grpo.core.loss import policy_ratio
 
@@ -61,20 +60,6 @@ def advantages(draw: random.Random, count: int) -> Iterator[Case]:
         masked = None if valid is None else mask_of(valid)
         found = core.group_advantages(tensor(rewards), masked, torch.tensor(lengths), **settings)
         yield "groupAdvantages", [rewards, {"valid": valid, "lengths": lengths, **camel(settings)}], found.tolist()
-
-
-def parts(draw: random.Random, count: int) -> Iterator[Case]:
-    for _ in range(count):
-        groups, size, kinds = draw.randint(1, 3), draw.randint(1, 6), draw.randint(1, 3)
-        values = [
-            [[math.nan if draw.random() < 0.1 else draw.choice((0.0, 1.0, draw.random())) for _ in range(kinds)]
-             for _ in range(size)]
-            for _ in range(groups)
-        ]  # fmt: skip
-        weights = [draw.choice((1.0, 0.5, -2.0)) for _ in range(kinds)]
-        std = draw.choice(STDS)
-        found = core.parts_advantages(tensor(values), tensor(weights), std=std)
-        yield "partsAdvantages", [values, weights, {"std": std}], found.tolist()
 
 
 def _loss_settings(draw: random.Random) -> dict[str, Any]:
@@ -156,22 +141,17 @@ def estimates(draw: random.Random, count: int) -> Iterator[Case]:
 def critics(draw: random.Random, count: int) -> Iterator[Case]:
     for _ in range(count):
         rows, length = draw.randint(1, 3), draw.randint(1, 6)
-        rewards, values, old = (
-            [[draw.choice((0.0, draw.gauss(0, 1))) for _ in range(length)] for _ in range(rows)] for _ in range(3)
+        rewards, values = (
+            [[draw.choice((0.0, draw.gauss(0, 1))) for _ in range(length)] for _ in range(rows)] for _ in range(2)
         )
         mask = [[place < draw.randint(0, length) for place in range(length)] for _ in range(rows)]
         gamma, lam = draw.choice((1.0, 0.9)), draw.choice((0.0, 0.95, 1.0))
         found = core.gae(tensor(rewards), tensor(values), gamma, lam, mask_of(mask))
         args = [rewards, values, gamma, lam, mask]
         yield "gae", args, dict(zip(("advantages", "returns"), (x.tolist() for x in found), strict=True))
-        std = draw.choice(STDS)
-        yield "whiten", [rewards, mask, {"std": std}], core.whiten(tensor(rewards), mask_of(mask), std=std).tolist()
-        clip = draw.choice((0.0, 0.2))
-        loss = core.value_loss(tensor(values), tensor(old), tensor(rewards), mask_of(mask), clip=clip).item()
-        yield "valueLoss", [values, old, rewards, mask, {"clip": clip}], loss
 
 
-def steps_and_turns(draw: random.Random, count: int) -> Iterator[Case]:
+def steps(draw: random.Random, count: int) -> Iterator[Case]:
     for _ in range(count):
         size, scale, std = draw.randint(1, 5), draw.choice(("group_std", "none")), draw.choice(STDS)
         rewards = [[draw.choice((0.0, 1.0, draw.random())) for _ in range(draw.randint(0, 4))] for _ in range(size)]
@@ -179,10 +159,6 @@ def steps_and_turns(draw: random.Random, count: int) -> Iterator[Case]:
         ends = [sorted(draw.sample(range(n), len(row))) for row, n in zip(rewards, lengths, strict=True)]
         found = core.process_advantages(rewards, ends, lengths, scale=scale, std=std)
         yield "processAdvantages", [rewards, ends, lengths, {"scale": scale, "std": std}], [x.tolist() for x in found]
-        states = [[draw.choice("abc") for _ in row] for row in rewards]
-        settings = {"weight": draw.random(), "gamma": draw.choice((1.0, 0.95, 0.5)), "scale": scale, "std": std}
-        by_turn = core_turns.turn_advantages(rewards, states, **settings)
-        yield "turnAdvantages", [rewards, states, settings], [x.tolist() for x in by_turn]
 
 
 def sums(draw: random.Random, count: int) -> Iterator[Case]:
@@ -223,12 +199,11 @@ def tables(draw: random.Random, count: int) -> Iterator[Case]:
         yield "angle", [logits, ref], tabular.angle(ours[0], ours[1])
         yield "trpoStep", [logits, rewards, 0.01], tabular.trpo_step(ours[0], ours[2], 0.01).tolist()
         yield "dpoGradient", [logits, ref, rewards, 0.3], tabular.dpo_gradient(*ours, 0.3).tolist()
-        yield "dpoLoss", [logits, ref, rewards, 0.3], tabular.dpo_loss(*ours, 0.3).item()
 
 
 def cases() -> list[Case]:
     """More than 10,000, always the same."""
     draw = random.Random(21)
-    kinds = [(advantages, 2400), (parts, 400), (losses, 2600), (tokens, 1500), (estimates, 400), (critics, 300)]
-    kinds += [(steps_and_turns, 350), (sums, 200), (tables, 100)]
+    kinds = [(advantages, 2400), (losses, 2600), (tokens, 1500), (estimates, 400), (critics, 400)]
+    kinds += [(steps, 400), (sums, 300), (tables, 150)]
     return [case for kind, count in kinds for case in kind(draw, count)]

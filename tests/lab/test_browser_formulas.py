@@ -16,7 +16,7 @@ from helpers.visit import Lab, open_page
 pytestmark = pytest.mark.browser
 
 COMPUTE = """async (text) => {
-  const names = ["advantage", "loss", "kl", "gae", "statistics", "process", "turns", "correction", "tokens", "tabular"];
+  const names = ["advantage", "loss", "kl", "gae", "statistics", "process", "correction", "tokens", "tabular"];
   const modules = await Promise.all(names.map((name) => import(`/static/js/core/${name}.js`)));
   const core = Object.assign({}, ...modules);
   core.lossAndMetrics = (...args) => {

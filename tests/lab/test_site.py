@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ import pytest
 from grpo.cli.main import main
 from grpo.errors import GrpoError
 from grpo.lab.site.build import MARK, _earlier, _write
-from grpo.lab.site.link import Linker
-from grpo.lab.site.page import app_script, inline_script, linker
+from grpo.lab.site.link import DECLARATION, DYNAMIC, EXPORT_NAMES, IMPORT, Linker
+from grpo.lab.site.page import STATIC, app_script, inline_script, linker
 from grpo.lab.site.record import Chunk
 
 
@@ -64,6 +65,29 @@ def test_every_module_of_the_lab_can_be_linked() -> None:
     assert '$modules["js/chapters/loss.js"]' in app
     assert '$modules["js/views/tokens.js"]' in run
     assert '$modules["js/chapters/loss.js"]' not in run
+
+
+def names(found: re.Match[str]) -> list[str]:
+    """Of the module named in this statement; nothing in our modules is renamed by an export."""
+    return [name.split(" as ")[0].strip() for name in (found["names"] or "").split(",") if name.strip()]
+
+
+def test_every_export_is_imported() -> None:
+    """By a statement, or by an import() in a module that mentions the name."""
+    texts = {file: file.read_text() for file in (STATIC / "js").rglob("*.js")}
+    declared = {(file, x[2] or x[3] or x[4]) for file, text in texts.items() for x in DECLARATION.finditer(text)}
+    exported = declared | {
+        (file, name) for file in texts for x in EXPORT_NAMES.finditer(texts[file]) for name in names(x)
+    }
+    used = set()
+    for file, text in texts.items():
+        for found in [*IMPORT.finditer(text), *EXPORT_NAMES.finditer(text)]:
+            used |= {((file.parent / (found["path"] or "")).resolve(), name) for name in names(found)}
+        for found in DYNAMIC.finditer(text):
+            opened = (file.parent / re.sub(r"\$\{\w+\}", "*", found["path"] or found["pattern"])).resolve()
+            near = {(module, name) for module, name in exported if module.match(str(opened))}
+            used |= {(module, name) for module, name in near if re.search(rf"\b{name}\b", text)}
+    assert sorted(f"{file.relative_to(STATIC)}: {name}" for file, name in exported - used) == []
 
 
 def test_a_script_inside_a_page_cannot_end_it() -> None:

@@ -80,15 +80,13 @@ def trpo_step(logits_V: torch.Tensor, rewards_V: torch.Tensor, max_kl: float) ->
     """The logits after one step of trust region policy optimization (arXiv 1502.05477), with exact expectations.
 
     The natural gradient, scaled so that KL(old ‖ new) is `max_kl` to second order, then shortened until the exact KL is
-    and the expected reward rises. Where we differ: the Fisher matrix is inverted; there are no conjugate gradients.
+    and the expected reward rises. Where we differ: the natural gradient is exact; there are no conjugate gradients.
     """
-    p_V = logits_V.softmax(dim=0)
-    gradient_V = true_gradient(logits_V, rewards_V)
-    fisher_VV = torch.diag(p_V) - torch.outer(p_V, p_V)
-    direction_V = torch.linalg.pinv(fisher_VV, hermitian=True) @ gradient_V
-    curvature = gradient_V @ direction_V
     if rewards_V.min() == rewards_V.max():
-        return logits_V  # the gradient is rounding error
+        return logits_V
+    # The Fisher matrix times r is the gradient, so its pseudo-inverse times the gradient is r − mean(r).
+    direction_V = rewards_V - rewards_V.mean()
+    curvature = true_gradient(logits_V, rewards_V) @ direction_V
     step_V = torch.sqrt(2 * max_kl / curvature) * direction_V
     for _ in range(30):
         moved_V = logits_V + step_V

@@ -20,7 +20,7 @@ export const useDepth = () => useContext(Depth);
 const depthOf = (query) => (DEPTHS.some(([key]) => key === query.get("depth")) ? query.get("depth") : "intuition");
 
 // The frame of a chapter: its number, depth, and links to other chapters.
-export function Lesson({ slug, depth, children }) {
+function Lesson({ slug, depth, children }) {
   const about = chapterOf(slug);
   const place = CHAPTERS.indexOf(about);
   const [before, after] = place < 0 ? [] : [CHAPTERS[place - 1], CHAPTERS[place + 1]];

@@ -29,7 +29,7 @@ const library = (name, path) => (window[name] ? Promise.resolve() : loadScript(s
 
 // A style sheet of static/. A static site has them all in one file, except for KaTeX's; an export has all in its page.
 // `first`: before the lab's own, which may override it.
-export const loadStyle = (path, { first = false } = {}) =>
+const loadStyle = (path, { first = false } = {}) =>
   once(path, () =>
     element(Object.assign(document.createElement("link"), { rel: "stylesheet", href: staticFile(path) }), (node) =>
       first ? document.head.prepend(node) : document.head.append(node),

@@ -51,7 +51,7 @@ export function address(path, query = {}, id = "") {
 }
 
 // The address as the browser's links and history need it. "#id" is a section of the current page.
-export function href(to) {
+function href(to) {
   const whole = to.startsWith("#") ? address(route.value.path, Object.fromEntries(route.value.query), to.slice(1)) : to;
   if (!isStatic()) return whole;
   const [page, id] = whole.split("#");

@@ -86,7 +86,7 @@ function words(state, recorded, live) {
   return "Nothing recorded yet.";
 }
 
-export function Outcome({ outcome, name, shown, titles = {} }) {
+function Outcome({ outcome, name, shown, titles = {} }) {
   const [by, setBy] = useState("step");
   const names = shown ?? outcome.trial.metrics;
   return html`<div class="outcome">

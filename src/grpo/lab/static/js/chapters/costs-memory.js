@@ -11,7 +11,7 @@ export const tera = (flops) => `${Math.round(flops / 1e12).toLocaleString("en-US
 // Several states as one: its data is there when all are.
 export const together = (...states) => ({ data: states.every((state) => state.data !== undefined) ? states.map((state) => state.data) : undefined, error: states.find((state) => state.error)?.error ?? null, loading: states.some((state) => state.loading) });
 export const COLOURS = { weights: "var(--c1)", gradients: "var(--c2)", optimizer: "var(--c3)", reference: "var(--c6)", "reward model": "var(--c4)", critic: "var(--below)", "working copies": "var(--reward-2)", "keys/values": "var(--reward-3)", activations: "var(--level)", logits: "var(--line-strong)" };
-export const NAMES = { optimizer: "Adam's moments", critic: "critic (weights, gradients, moments)" };
+const NAMES = { optimizer: "Adam's moments", critic: "critic (weights, gradients, moments)" };
 
 const memoryParams = () => ({ size: param("size", 7), dtype: param("dtype", "bfloat16"), count: param("count", "all"), lora: param("lora", "0"), reference: param("ref", "yes"), judge: param("judge", "rule"), g: param("g", 8), new_tokens: param("new", 1024) });
 

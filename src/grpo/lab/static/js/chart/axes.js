@@ -8,7 +8,7 @@ export const bare = (label) => String(label ?? "").replace(/[→↑←↓]/g, ""
 export const isOverTraining = (options) => OVER_TRAINING.test(bare(options.x?.label));
 
 const numbers = (points, key = "x") => points.map((point) => point[key]).filter(Number.isFinite);
-export const extent = (values) => values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
+const extent = (values) => values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
 
 // No half steps: a tick between two whole numbers names nothing that was recorded.
 export function wholeTicks(options, points, width) {

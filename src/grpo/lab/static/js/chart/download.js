@@ -21,7 +21,7 @@ function cell(value) {
   return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
-export function csvOf({ columns, rows }) {
+function csvOf({ columns, rows }) {
   return [columns, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
 }
 

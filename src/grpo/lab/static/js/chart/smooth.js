@@ -6,7 +6,7 @@ export const SMOOTHED = "smoothed";
 const FEWEST = 12;
 
 // The mean of the values so far, each weighted `weight` times as much as the one after it: unbiased from the first on.
-export function smoothed(values, weight) {
+function smoothed(values, weight) {
   let [sum, total] = [0, 0];
   return values.map((value) => {
     if (value === null || Number.isNaN(value)) return value;

@@ -12,7 +12,7 @@ export function deviation(values, std = "sample") {
   return Math.sqrt(sum(Array.from(values, (value) => (value - centre) ** 2)) / (values.length - correction(std)));
 }
 
-export function correction(std) {
+function correction(std) {
   if (!(std in CORRECTION)) throw new Error(`unknown std ${std}: sample or population`);
   return CORRECTION[std];
 }
@@ -77,18 +77,4 @@ function spread(values) {
   const [highest, lowest] = [Math.max(...values), Math.min(...values)];
   const rounding = 8 * Number.EPSILON * Math.max(Math.abs(highest), Math.abs(lowest));
   return highest - lowest > rounding ? highest - lowest : 0;
-}
-
-// One advantage per completion from several rewards (GDPO); `parts`: [group][completion][part], NaN: does not apply.
-export function partsAdvantages(parts, weights, { valid = null, std = "sample", stdEps = STD_EPS } = {}) {
-  const applies = parts.map((row, p) => row.map((each, g) => Array.from(each, (part) => !Number.isNaN(part) && (!valid || Boolean(valid[p][g])))));
-  const byPart = Array.from(weights, (_, k) =>
-    groupAdvantages(parts.map((row) => row.map((each) => each[k])), { valid: applies.map((row) => row.map((each) => each[k])), std, stdEps }),
-  );
-  const summed = parts.map((row, p) => row.map((_, g) => sum(byPart.map((advantages, k) => advantages[p][g] * weights[k]))));
-  const all = summed.flatMap((row, p) => row.filter((_, g) => applies[p][g].some(Boolean)));
-  if (all.length < 2) return summed.map((row) => row.map(() => 0));
-  // Each part's advantages sum to 0 in a group, so the mean is 0 already.
-  const size = deviation(all, std) + stdEps;
-  return summed.map((row) => row.map((value) => value / size));
 }

@@ -36,7 +36,7 @@ function logRatios(logp, oldLogp, mask, ratio) {
 }
 
 // Σ weight · ℓ over the tokens of the mask.
-export function weightedSum(loss, mask, aggregate) {
+function weightedSum(loss, mask, aggregate) {
   return sum(loss.map((row, n) => sum(row.map((value, t) => (mask[n][t] ? value * shareOf(mask[n], aggregate) : 0)))));
 }
 

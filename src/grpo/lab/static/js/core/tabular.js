@@ -98,30 +98,20 @@ export function trpoStep(logits, rewards, maxKl) {
 }
 
 const sigmoid = (x) => 1 / (1 + Math.exp(-x));
-const logSigmoid = (x) => Math.min(x, 0) - Math.log1p(Math.exp(-Math.abs(x)));
 
-// Direct preference optimization in expectation: both answers of a pair drawn from the reference.
-export function dpoLoss(logits, refLogits, rewards, beta) {
-  let total = 0;
-  eachPair(logits, refLogits, rewards, beta, (weight, margin) => (total += weight * logSigmoid(margin)));
-  return -2 * total;
-}
-
+// Gradient by the logits of direct preference optimization in expectation: both answers of a pair drawn from the reference.
 export function dpoGradient(logits, refLogits, rewards, beta) {
-  const byLogp = logits.map(() => 0);
-  eachPair(logits, refLogits, rewards, beta, (weight, margin, a, b) => {
-    const slope = -2 * weight * sigmoid(-margin) * beta;
-    byLogp[a] += slope;
-    byLogp[b] -= slope;
-  });
-  // The slopes of a pair cancel, so the softmax adds no term.
-  return byLogp;
-}
-
-function eachPair(logits, refLogits, rewards, beta, visit) {
   const [logp, ref] = [logSoftmax(logits), logSoftmax(refLogits)];
   const margins = logp.map((value, a) => beta * (value - ref[a]));
+  const byLogp = logits.map(() => 0);
   ref.forEach((logA, a) =>
-    ref.forEach((logB, b) => visit(Math.exp(logA) * Math.exp(logB) * sigmoid(rewards[a] - rewards[b]), margins[a] - margins[b], a, b)),
+    ref.forEach((logB, b) => {
+      const weight = Math.exp(logA) * Math.exp(logB) * sigmoid(rewards[a] - rewards[b]);
+      const slope = -2 * weight * sigmoid(margins[b] - margins[a]) * beta;
+      byLogp[a] += slope;
+      byLogp[b] -= slope;
+    }),
   );
+  // The slopes of a pair cancel, so the softmax adds no term.
+  return byLogp;
 }

@@ -8,7 +8,7 @@ const INSIDE = new RegExp(`^${SPACE}(.*?)${SPACE}$`, "su");
 // The text after the last closing parenthesis.
 export const finalAnswer = (text) => text.slice(text.lastIndexOf(")") + 1).match(INSIDE)[1];
 
-export function answerOf(prompt) {
+function answerOf(prompt) {
   if (!/^\d+(\+\d+)+=$|^\d+\*\d+=$/.test(prompt)) throw new Error(`prompt: expected a sum such as 37+85+46=; got ${JSON.stringify(prompt)}`);
   const product = prompt.includes("*");
   const numbers = prompt.slice(0, -1).split(product ? "*" : "+").map(BigInt);
@@ -33,7 +33,7 @@ export function drawPrompts(count, seed, step) {
 }
 
 // One question in ten, by its CRC-32 (grpo.tasks.split).
-export function isHeldOut(question) {
+function isHeldOut(question) {
   let crc = 0xffffffff;
   for (const byte of new TextEncoder().encode(question)) {
     crc ^= byte;

@@ -36,7 +36,7 @@ export function gradientOf(model, reference, groups, { longest, oldLogp = null, 
 const entropyOf = (logp_V) => -logp_V.reduce((sum, logp) => sum + Math.exp(logp) * logp, 0);
 
 // ∂loss/∂logits of every row: ∂logp(token)/∂logits is 1 at the token, less the probabilities.
-export function logitSlopes(completions, slopes, logp_NV) {
+function logitSlopes(completions, slopes, logp_NV) {
   const V = logp_NV[0].length;
   const dlogits_NV = new Float32Array(logp_NV.length * V);
   completions.forEach(({ targets, sources }, i) =>

@@ -1,7 +1,7 @@
 // Matrix products on flat arrays, rows first.
 
 // c[n, m] += Σ_k a[n, k] · b[m, k]. Blocks of 4 × 2 keep eight sums in registers.
-export function addProduct(c, a, b, N, M, K) {
+function addProduct(c, a, b, N, M, K) {
   let n = 0;
   for (; n + 4 <= N; n += 4) {
     const a0 = n * K;
@@ -40,13 +40,13 @@ export function addProduct(c, a, b, N, M, K) {
   for (; n < N; n++) for (let m = 0; m < M; m++) c[n * M + m] += dot(a, n * K, b, m * K, K);
 }
 
-export function dot(a, i, b, j, K) {
+function dot(a, i, b, j, K) {
   let sum = 0;
   for (let k = 0; k < K; k++) sum += a[i + k] * b[j + k];
   return sum;
 }
 
-export function transposed(x, N, M) {
+function transposed(x, N, M) {
   const y = new Float32Array(x.length);
   for (let n = 0; n < N; n++) for (let m = 0; m < M; m++) y[m * N + n] = x[n * M + m];
   return y;

@@ -39,7 +39,7 @@ const MIXED = [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15], [0,
 const BLOCK = 128;
 
 // The digest of a text as 32-bit words.
-export function blake2b(text, bytes) {
+function blake2b(text, bytes) {
   const message = new TextEncoder().encode(text);
   const state = START.slice();
   state[0] ^= 0x01010000n ^ BigInt(bytes);

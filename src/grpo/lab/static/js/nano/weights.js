@@ -1,5 +1,5 @@
 // Tensors by name: views of one flat array, in the order of the file. Gradients and moments have the same form.
-export class Tensors {
+class Tensors {
   constructor(shapes, flat) {
     this.shapes = shapes;
     this.flat = flat;

@@ -5,7 +5,7 @@ import { loadScript } from "../load.js";
 import { staticFile } from "../route.js";
 
 // The key of a request: the order of its parameters does not matter. Equal to `grpo.lab.site.record:key`.
-export function keyOf(url) {
+function keyOf(url) {
   const { path, params } = split(url);
   const text = [...params].map(([name, value]) => `${name}=${value}`).sort().join("&");
   return text ? `${path}?${text}` : path;

@@ -8,7 +8,7 @@ const SAME = "Equal answers are one answer to the model: their pushes add up.";
 export const MOVED = "All answers share one network and their probabilities add up to 1, so pushes on others move this one too.";
 
 // (14;16)164 is work: the ones add up to 14, the tens and the carried 1 to 16.
-export function decoded(text) {
+function decoded(text) {
   const [, ones, tens, sum] = /^\((\d+);(\d+)\)(\d+)$/.exec(text) ?? [];
   if (!ones) return /^\d+$/.test(text) ? "guess" : "";
   const isCarried = ones >= 10 && Number(sum) === 10 * tens + (ones % 10);

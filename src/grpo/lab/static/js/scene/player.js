@@ -20,7 +20,7 @@ function given(query) {
   return { round: Number.isInteger(round) && round >= 1 && round <= LAST_ROUND ? round : 1, phase };
 }
 
-export function moved({ round, phase }, by) {
+function moved({ round, phase }, by) {
   const place = Math.max(0, Math.min(LAST_ROUND * PHASES.length - 1, (round - 1) * PHASES.length + phase + by));
   return { round: Math.floor(place / PHASES.length) + 1, phase: place % PHASES.length };
 }

@@ -8,7 +8,7 @@ import { openNano } from "../nano/client.js";
 
 export const GROUP = 8;
 export const END = "<end>";
-export const LOSS = { beta: 0, aggregate: "sequence" };
+const LOSS = { beta: 0, aggregate: "sequence" };
 // The game of a first visit.
 export const FIRST = { prompt: "29+60+75=", seed: 1, lr: 3e-4 };
 const SNAPSHOTS = 20; // of 1.2 MB each

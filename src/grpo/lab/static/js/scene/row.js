@@ -10,7 +10,7 @@ import { MoveNote, wayOf } from "./note.js";
 import { END, known, prepare, probability } from "./rounds.js";
 
 // "33%", "5.7%", "<0.1%".
-export const chance = (value) => (value < 0.00095 ? "<0.1%" : `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)}%`);
+const chance = (value) => (value < 0.00095 ? "<0.1%" : `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)}%`);
 
 // The end of the scale of advantages: the largest of the group, or 1.75.
 export const widestOf = (advantages) => Math.max(1.75, ...advantages.map(Math.abs));

@@ -4,7 +4,7 @@ import { Tokens } from "../chapters/answers.js";
 import { percent, signed } from "../format.js";
 import { Advantage, advantageClass, Reward } from "../parts.js";
 
-export const HEAD = { reward: "reward", advantage: "advantage", push: "push per token", moved: "before → after" };
+const HEAD = { reward: "reward", advantage: "advantage", push: "push per token", moved: "before → after" };
 
 // `columns` names what is shown beside the answers; `rewards` and `advantages` replace those of the group.
 export function Rows({ found, columns = [], rewards, advantages, onReward }) {
@@ -25,4 +25,4 @@ const CELLS = {
   moved: ({ row, place, found }) => html`<span class="num">${percent(chance(row.logprobs), 1)} → <b class=${chance(found.after.logprobs[place]) > chance(row.logprobs) ? "good" : "missed"} data-number=${`story-after-${place}`}>${percent(chance(found.after.logprobs[place]), 1)}</b></span>`,
 };
 
-export const chance = (logprobs) => Math.exp(logprobs.reduce((sum, value) => sum + value, 0));
+const chance = (logprobs) => Math.exp(logprobs.reduce((sum, value) => sum + value, 0));

@@ -5,7 +5,7 @@ import { post } from "../api.js";
 import { isStatic } from "../route.js";
 import { Untrusted } from "../text.js";
 
-export const canEdit = (run) => !run.example && !isStatic();
+const canEdit = (run) => !run.example && !isStatic();
 
 export function Tags({ tags, chosen, onPick }) {
   return tags.map((tag) =>
