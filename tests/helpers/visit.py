@@ -31,6 +31,26 @@ TEXT_OF = """(selector) => [...document.querySelectorAll(selector)].map((part) =
 }).join(" ")"""
 """All text of these parts, in closed parts too; no charts (but their legends), formulas and completions."""
 
+INCOMPLETE_CHARTS = """async (least) => {
+  const wrong = [];
+  for (const frame of document.querySelectorAll(".chart-frame")) {
+    const [label, figure] = [frame.getAttribute("aria-label"), frame.closest(".chart")];
+    if (!frame.getClientRects().length || frame.clientHeight < least) continue;
+    frame.focus({ preventScroll: true });
+    for (let i = 0; i < 60 && !figure.querySelector(".readout"); i++) { // a chart may be drawn once more
+      frame.dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true }));
+      await new Promise(requestAnimationFrame);
+    }
+    if (!/\\d/.test(figure.querySelector(".readout")?.innerText)) wrong.push(`no readout: ${label}`);
+    const tools = [...figure.querySelectorAll(".chart-tools button")].map((one) => one.firstChild.textContent);
+    if (!["CSV", "PNG"].every((name) => tools.includes(name))) wrong.push(`no CSV or PNG: ${label}`);
+    frame.blur();
+  }
+  return wrong;
+}"""
+"""Charts on the page that cannot be read by keyboard or saved. Lower ones are sparklines."""
+SPARKLINE = 100
+
 
 class Lab:
     def __init__(self, runs: Path, port: int):
@@ -75,6 +95,9 @@ class Visit:
     def violations(self) -> list[str]:
         found = self.page.evaluate("async () => (await axe.run()).violations")
         return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
+
+    def incomplete_charts(self) -> list[str]:
+        return self.page.evaluate(INCOMPLETE_CHARTS, SPARKLINE)
 
     def await_number(self, name: str, text: str) -> None:
         """Until the page shows it. (A function to poll for would be a string to evaluate, which the page's policy
@@ -124,4 +147,4 @@ def faults(visit: Visit) -> list[str]:
     visit.turn(*SIDES[0])
     visit.settle()
     broken = visit.page.locator(".failed, .katex-error").all_inner_texts()
-    return found + broken + visit.complaints + visit.elsewhere
+    return found + broken + visit.incomplete_charts() + visit.complaints + visit.elsewhere

@@ -111,6 +111,7 @@ def test_every_view_is_clean(visit: Visit, path: str) -> None:
         overflow = visit.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert overflow <= 0, "the page is wider than the screen"
         assert visit.page.locator(".failed, .katex-error").count() == 0
+    assert visit.incomplete_charts() == []
     assert visit.complaints == []
     assert visit.elsewhere == []
 

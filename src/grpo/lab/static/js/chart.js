@@ -15,6 +15,7 @@ import { readable, reading, Readout, spoken, stopAt } from "./chart/readout.js";
 import { useSettings } from "./chart/settings.js";
 import { number } from "./format.js";
 import { loadPlot } from "./load.js";
+import { visible } from "./text.js";
 
 const MOST_TABLE_ROWS = 60;
 const SPARKLINE = 100;
@@ -149,6 +150,6 @@ function DataTable({ columns, rows, label }) {
     <summary>Numbers<span class="visually-hidden"> of: ${label}</span></summary>
     ${open &&
     html`<div class="scroll" tabIndex="0" role="group" aria-label=${`Table: ${label}`}><table><thead><tr>${columns.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
-      <tbody>${shown.map((row) => html`<tr>${row.map((cell) => html`<td class="num">${typeof cell === "number" ? number(cell, 4) : cell}</td>`)}</tr>`)}</tbody></table></div>`}
+      <tbody>${shown.map((row) => html`<tr>${row.map((cell) => html`<td class="num">${typeof cell === "number" ? number(cell, 4) : visible(String(cell ?? ""))}</td>`)}</tr>`)}</tbody></table></div>`}
   </details>`;
 }

@@ -1,8 +1,8 @@
 // The axes of a chart: ticks of whole steps, a logarithmic y axis, and the part of x that is zoomed to.
 import { number, tick } from "../format.js";
 
-const COUNTED = /^(step|update|turn|token|first guess|position)/;
-const OVER_TRAINING = /^(step|update|sampled token|token|second)/;
+const COUNTED = /^(training )?(step|update|turn|token|first guess|position)/;
+const OVER_TRAINING = /^(training )?(step|update)|^(sampled )?tokens$|^second/;
 
 export const bare = (label) => String(label ?? "").replace(/[→↑←↓]/g, "").trim();
 export const isOverTraining = (options) => OVER_TRAINING.test(bare(options.x?.label));

@@ -2,7 +2,7 @@
 import { bare, canBeLog, isOverTraining, withLog, withZoom, wholeTicks } from "./axes.js";
 import { drawLabels, labelRoom } from "./labels.js";
 import { flatMarks, pointsOf } from "./points.js";
-import { SMOOTHED, smoothMarks } from "./smooth.js";
+import { canSmooth, SMOOTHED, smoothMarks } from "./smooth.js";
 
 export function drawChart(Plot, box, { build, width, height, legend, table, zoom, log, smooth }) {
   const built = build(Plot, width);
@@ -12,7 +12,7 @@ export function drawChart(Plot, box, { build, width, height, legend, table, zoom
   let options = { ...built, y: { ...built.y, label: name } };
   let marks = flatMarks(built.marks);
   const points = pointsOf(Plot, marks, legend);
-  const can = { log: canBeLog(options, points), smooth: isOverTraining(options) && points.some(({ kind }) => kind === "line") };
+  const can = { log: canBeLog(options, points), smooth: isOverTraining(options) && canSmooth(Plot, marks) };
   if (smooth > 0 && can.smooth) marks = smoothMarks(Plot, marks, smooth);
   if (log && can.log) [options, marks] = withLog(Plot, options, points, marks);
   if (zoom) {
@@ -35,8 +35,12 @@ export function drawChart(Plot, box, { build, width, height, legend, table, zoom
   const x = svg.scale("x");
   can.zoom = Boolean(x?.invert) && !options.fx;
   const title = { x: bare(options.x?.label), y: bare(options.y.label) };
+  const tickFormat = { x: options.x?.tickFormat, y: options.y.tickFormat, fx: options.fx?.tickFormat };
+  // A facet is drawn as the first one, and moved.
+  const fx = svg.scale("fx");
+  const facet = (value) => (fx ? fx.apply(value) - all.marginLeft - left : 0);
   const frame = { left: Math.min(...(x?.range ?? [0])), right: edge, top: all.marginTop, bottom: height - all.marginBottom };
-  return { svg, points: shown, can, labelled, title, tickFormat: { x: options.x?.tickFormat, y: options.y.tickFormat }, frame };
+  return { svg, points: shown, can, labelled, title, tickFormat, frame, facet };
 }
 
 // Named after the line that they smooth.

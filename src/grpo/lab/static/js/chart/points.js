@@ -6,7 +6,7 @@ export const flatMarks = (marks) => marks.flat(Infinity).filter((mark) => mark &
 const kindOf = (Plot, mark) =>
   [["line", Plot.Line], ["dot", Plot.Dot], ["area", Plot.Area], ["bar", Plot.Rect], ["bar", Plot.BarY], ["row", Plot.BarX]].find(([, type]) => mark instanceof type)?.[0];
 
-// One row per datum of lines, dots, areas, rectangles and bars: {kind, name, colour, x, y, low, high, text}.
+// One row per datum of lines, dots, areas, rectangles and bars: {kind, name, colour, x, y, low, high, text, fx}.
 // A point's `title` is its text in the readout; its name is its `ariaLabel`, else the legend's entry of its colour.
 export function pointsOf(Plot, marks, legend = []) {
   const names = new Map([...legend].reverse().map(([text, colour]) => [colour, text]));
@@ -14,13 +14,14 @@ export function pointsOf(Plot, marks, legend = []) {
     const kind = kindOf(Plot, mark);
     if (!kind || (kind === "line" && (mark.strokeOpacity ?? 1) < VISIBLE)) return [];
     const channel = channelsOf(mark);
-    const paint = kind === "line" ? "stroke" : "fill";
+    const paints = kind === "line" ? ["stroke"] : ["fill", "stroke"];
+    const facets = mark.fx === undefined ? null : Plot.valueof(mark.data, mark.fx);
     const count = Math.max(0, ...["x", "x1", "y", "y1"].map((name) => channel(name)?.length ?? 0));
     return Array.from({ length: count }, (_, i) => {
       const at = (name) => channel(name)?.[i];
-      const colour = at(paint) ?? mark[paint] ?? at("stroke") ?? mark.stroke;
+      const colour = paints.map((paint) => at(paint) ?? mark[paint]).find((found) => found && found !== "none");
       const name = at("ariaLabel") ?? names.get(colour);
-      return { kind, name, colour, text: at("title"), z: at("z") ?? colour, ...place(kind, at) };
+      return { kind, name, colour, text: at("title"), z: at("z") ?? colour, fx: facets?.[i], ...place(kind, at) };
     }).filter(({ x, y }) => isShown(x) && isShown(y));
   });
 }

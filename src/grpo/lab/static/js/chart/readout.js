@@ -1,23 +1,27 @@
 // The readout of a chart: the values of all series at the pointer, or at the stop that the arrow keys chose.
 import { html } from "htm/preact";
 import { exact, number, percent, seconds } from "../format.js";
+import { visible } from "../text.js";
 
 const MOST_ROWS = 9;
 const NEAR = 14;
+const BESIDE = 24;
 
 // Positions of a drawn chart's points in pixels, and the stops of the arrow keys.
-export function readable({ svg, points, title, tickFormat, frame }) {
+export function readable({ svg, points, title, tickFormat, frame, facet }) {
   const [x, y] = [svg.scale("x"), svg.scale("y")];
-  if (!x || !y || svg.scale("fx")) return null;
+  if (!x || !y) return null;
   const middle = (scale, value) => scale.apply(value) + (scale.bandwidth ?? 0) / 2;
   const placed = points
-    .map((point) => ({ ...point, px: middle(x, point.x), py: middle(y, point.kind === "area" || point.kind === "bar" ? point.high : point.y) }))
+    .map((point) => ({ ...point, px: facet(point.fx) + middle(x, point.x), py: middle(y, point.kind === "area" || point.kind === "bar" ? point.high : point.y) }))
     .filter(({ px, py }) => Number.isFinite(px) && Number.isFinite(py) && px >= frame.left - 1 && px <= frame.right + 1);
   if (!placed.length) return null;
   // Points of a scatter, cells and rows are found one by one; values of series by their x alone.
   const single = placed.every(({ kind }) => kind === "cell" || kind === "row" || kind === "dot");
-  const stops = single ? placed.sort((a, b) => a.px - b.px || a.py - b.py) : [...new Map(placed.map((point) => [Math.round(point.px), point])).values()].sort((a, b) => a.px - b.px);
-  return { placed, stops, single, title, format: { x: formatOf(tickFormat.x, short), y: formatOf(tickFormat.y, (value) => number(value, 4)) }, frame };
+  const spot = ({ px, py }) => (single ? `${Math.round(px)} ${Math.round(py)}` : Math.round(px));
+  const stops = [...new Map(placed.map((point) => [spot(point), point])).values()].sort((a, b) => a.px - b.px || a.py - b.py);
+  const format = { x: formatOf(tickFormat.x, short), y: formatOf(tickFormat.y, (value) => number(value, 4)), fx: tickFormat.fx ?? String };
+  return { placed, stops, single, title, format, frame };
 }
 
 // As on the axis, with more digits.
@@ -36,8 +40,13 @@ export function stopAt({ stops, single }, px, py) {
 // What the box says at a stop: {px, py, head, rows: [{colour, text}]}.
 export function reading({ placed, stops, single, title, format, frame }, place) {
   const stop = stops[Math.max(0, Math.min(stops.length - 1, place))];
-  const head = named(title.x, format.x(stop.x));
-  if (single) return { ...stop, top: frame.top, ...alone(stop, head, format, title) };
+  const head = [stop.fx === undefined ? "" : format.fx(stop.fx), named(title.x, format.x(stop.x))].filter(Boolean).join("; ");
+  if (single) {
+    const here = placed.filter(({ px, py }) => Math.abs(px - stop.px) <= 1 && Math.abs(py - stop.py) <= 1).map((point) => alone(point, head, format, title));
+    // A map can be higher than the screen: the box stays near its cell.
+    const top = stop.kind === "dot" ? frame.top : Math.max(frame.top, stop.py - BESIDE);
+    return { ...stop, top, head: here[0].head, rows: here.flatMap(({ rows }) => rows).slice(0, MOST_ROWS) };
+  }
   const series = new Map();
   for (const point of placed) {
     const away = Math.abs(point.px - stop.px);
@@ -76,8 +85,8 @@ export function Readout({ found, width }) {
   const left = found.px > width / 2;
   return html`<div class="readout-line" style=${{ left: `${found.px}px` }}></div>
     <div class="readout ${left ? "to-left" : ""}" style=${{ left: `${found.px}px`, top: `${found.top}px` }}>
-      ${found.head && html`<b class="num">${found.head}</b>`}
-      ${found.rows.map(({ colour, text }) => html`<span class="num"><i class="key dot" style=${{ "--key": colour }}></i>${text}</span>`)}
+      ${found.head && html`<b class="num">${visible(found.head)}</b>`}
+      ${found.rows.map(({ colour, text }) => html`<span class="num"><i class="key dot" style=${{ "--key": colour }}></i><bdi>${visible(text)}</bdi></span>`)}
     </div>`;
 }
 

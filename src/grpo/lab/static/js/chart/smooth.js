@@ -15,12 +15,15 @@ function smoothed(values, weight) {
   });
 }
 
+const isSmoothed = (Plot, mark) => mark instanceof Plot.Line && (mark.strokeOpacity ?? 1) >= 0.5 && channelsOf(mark)("x").length >= FEWEST;
+
+export const canSmooth = (Plot, marks) => marks.some((mark) => isSmoothed(Plot, mark));
+
 export function smoothMarks(Plot, marks, weight) {
   return marks.flatMap((mark) => {
-    if (!(mark instanceof Plot.Line) || (mark.strokeOpacity ?? 1) < 0.5) return [mark];
+    if (!isSmoothed(Plot, mark)) return [mark];
     const channel = channelsOf(mark);
     const [x, y, z, stroke] = ["x", "y", "z", "stroke"].map(channel);
-    if (x.length < FEWEST) return [mark];
     const key = z ?? stroke;
     const series = new Map();
     for (let i = 0; i < x.length; i++) {
