@@ -132,7 +132,12 @@ def test_the_commands_shown_parse():
         assert [spec.weight for spec in parse(config.reward)] == [0.2, 1.0]
 
 
-# Adding an algorithm.
+# Algorithms: all named where one is chosen, and how to add one.
+
+
+def test_the_setting_names_every_algorithm():
+    [row] = re.findall(r"^\| `algorithm: str = 'grpo'` \|(.+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
+    assert re.findall(r"[\w+]+", row.split(":")[1].replace(" or ", ", ")) == list(PRESETS)
 
 
 def test_the_algorithm_added_from_outside_trains(tmp_path, monkeypatch):

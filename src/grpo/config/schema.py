@@ -61,8 +61,8 @@ class Config(Named):
     """Rewards that replace the task's checker, separated by commas: file.py:function, module:function, model:ID,
     judge:URL, or task (the checker itself); *0.5 after one is its weight."""
     algorithm: str = "grpo"
-    """Preset with the defaults of the loss section: grpo, dr_grpo, dapo, gspo, cispo, sapo, rloo, reinforce,
-    reinforce++, opo or ppo."""
+    """Preset with the defaults of the loss section: grpo, dr_grpo, dapo, gspo, cispo, sapo, rloo, gigpo,
+    reinforce, reinforce++, opo or ppo."""
     steps: int = 120
     """Training steps; each samples, scores and updates."""
     prompts_per_step: int = 16
