@@ -297,7 +297,9 @@ def test_one_prompt_across_the_run(client: TestClient, recording: Run) -> None:
         for row in recording.select("SELECT step FROM groups WHERE prompt = ? ORDER BY step", often["prompt"])
     ]
     _, step, group = often["key"].split("-")
-    texts = [done["text"] for done in recording.groups(int(step))[int(group)]["completions"]]
+    sampled = recording.groups(int(step))[int(group)]
+    assert recording.groups(int(step), int(group)) == [sampled]
+    texts = [done["text"] for done in sampled["completions"]]
     assert [sample["text"] for sample in found["moments"][0]["samples"]] == texts
     assert ask(client, f"/steps/{step}/groups/{group}")["times"] == often["times"]
     pinned = ask(client, "/prompts/pinned-1")["moments"]

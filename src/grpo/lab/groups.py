@@ -72,12 +72,18 @@ def _line(group: Mapping[str, Any], traced: bool) -> dict[str, Any]:
     }
 
 
+def one_group(run: Run, step: int, index: int) -> tuple[dict[str, Any], int]:
+    """The group as recorded, and the number of groups of its step."""
+    count = int(run.select("SELECT count(*) AS count FROM groups WHERE step = ?", step)[0]["count"])
+    if not 0 <= index < count:
+        raise GrpoError(f"step {step} has no group {index}; it has {count}")
+    [group] = run.groups(step, index)
+    return group, count
+
+
 def group_row(run: Run, step: int, index: int) -> dict[str, Any]:
     """The group with its completions, the best advantage first."""
-    groups = run.groups(step)
-    if not 0 <= index < len(groups):
-        raise GrpoError(f"step {step} has no group {index}; it has {len(groups)}")
-    group = groups[index]
+    group, count = one_group(run, step, index)
     traced = {row["sample_index"]: row for row in run.token_arrays(step) if row["group_index"] == index}
     extract = extractor(run.config.get("task", ""))
     completions = [
@@ -97,7 +103,7 @@ def group_row(run: Run, step: int, index: int) -> dict[str, Any]:
         **_line(group, bool(traced)),
         "step": step,
         "last_step": run.last_step(),
-        "groups": len(groups),
+        "groups": count,
         "prompt": group["prompt"],
         **_as_read(run, group["problem_id"]),
         "answer": group["answer"],

@@ -78,7 +78,7 @@ def _sampled(run: Run, where: str, prefix: str, prompt: str) -> list[dict[str, A
     read = run.eval_groups if prefix else run.groups
     found = []
     for row in rows:
-        group = read(row["step"])[row["group_index"]]
+        [group] = read(row["step"], row["group_index"])
         samples = [_sample(done) for done in group["completions"]]
         found.append({"where": where, "step": row["step"], "group": row["group_index"], "samples": samples})
     return found

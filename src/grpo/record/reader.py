@@ -206,14 +206,14 @@ class RunReader:
         """Findings and warnings in the order they were recorded: recorded, step, kind, text."""
         return self.select("SELECT recorded, step, kind, text FROM findings ORDER BY recorded")
 
-    def groups(self, step: int) -> list[dict[str, Any]]:
+    def groups(self, step: int, index: int | None = None) -> list[dict[str, Any]]:
         """The groups of a step in order, each with its problem and its `completions`; those of episodes with `turns`,
-        as `Run.turns` has them."""
-        return self._grouped("", step)
+        as `Run.turns` has them. `index`: only the group of this index."""
+        return self._grouped("", step, index)
 
-    def eval_groups(self, step: int) -> list[dict[str, Any]]:
+    def eval_groups(self, step: int, index: int | None = None) -> list[dict[str, Any]]:
         """The groups of the evaluation after `step` steps; each has one completion."""
-        return self._grouped("eval_", step)
+        return self._grouped("eval_", step, index)
 
     def token_arrays(self, step: int) -> list[dict[str, Any]]:
         """Tokens and log-probabilities of the groups whose tokens were recorded: one dictionary per completion, with
@@ -314,21 +314,21 @@ class RunReader:
                 row[name] = value
         return Records(rows.values())
 
-    def _grouped(self, prefix: str, step: int) -> list[dict[str, Any]]:
+    def _grouped(self, prefix: str, step: int, index: int | None) -> list[dict[str, Any]]:
+        where, parameters = ("step = ?", (step,)) if index is None else ("step = ? AND group_index = ?", (step, index))
+
+        def rows(table: str, order: str) -> sqlite3.Cursor:
+            return self._db.execute(f"SELECT * FROM {prefix}{table} WHERE {where} ORDER BY {order}", parameters)
+
         with self._snapshot():
-            groups = self._db.execute(f"SELECT * FROM {prefix}groups WHERE step = ? ORDER BY group_index", (step,))
-            grouped: list[dict[str, Any]] = [{**dict(group), "completions": []} for group in groups]
-            for row in self._db.execute(
-                f"SELECT * FROM {prefix}completions WHERE step = ? ORDER BY group_index, sample_index", (step,)
-            ):
+            grouped = {row["group_index"]: {**dict(row), "completions": []} for row in rows("groups", "group_index")}
+            for row in rows("completions", "group_index, sample_index"):
                 decoded = {name: json.loads(row[name]) for name in ("parts", "traits", "extra")}
                 decoded["correct"] = None if row["correct"] is None else bool(row["correct"])
                 grouped[row["group_index"]]["completions"].append({**dict(row), **decoded, "turns": []})
-            for row in self._db.execute(
-                f"SELECT * FROM {prefix}turns WHERE step = ? ORDER BY group_index, sample_index, turn", (step,)
-            ):
+            for row in rows("turns", "group_index, sample_index, turn"):
                 grouped[row["group_index"]]["completions"][row["sample_index"]]["turns"].append(_turn(row))
-        return grouped
+        return list(grouped.values())
 
 
 def _turn(row: sqlite3.Row) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from grpo.config import Config
 from grpo.config.schema import from_dict
 from grpo.core import denominator
 from grpo.errors import GrpoError
+from grpo.lab.groups import one_group
 from grpo.model.device import free_memory, placement
 from grpo.model.hub import locate_model
 from grpo.model.load import load_policy
@@ -77,12 +78,10 @@ def source(run: Run, step: int) -> dict[str, Any]:
 
 
 def _group(run: Run, step: int, index: int) -> dict[str, Any]:
-    groups = run.groups(step)
-    if not 0 <= index < len(groups):
-        raise GrpoError(f"step {step} has no group {index}; it has {len(groups)}")
-    if any(done["turns"] for done in groups[index]["completions"]):
+    group, _ = one_group(run, step, index)
+    if any(done["turns"] for done in group["completions"]):
         raise GrpoError("tokens of episodes cannot be recomputed: the record has texts that they read, not tokens")
-    return groups[index]
+    return group
 
 
 def _check_memory(config: Config, checkpoint: Checkpoint | None) -> None:
