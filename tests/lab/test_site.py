@@ -7,15 +7,19 @@ import gzip
 import json
 import re
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
 from grpo.cli.main import main
 from grpo.errors import GrpoError
 from grpo.lab.site.build import MARK, _earlier, _write
+from grpo.lab.site.export import _parts, export
 from grpo.lab.site.link import DECLARATION, DYNAMIC, EXPORT_NAMES, IMPORT, Linker
 from grpo.lab.site.page import STATIC, app_script, inline_script, linker
 from grpo.lab.site.record import Chunk
+from helpers.records import make_run
 
 
 def linked(folder: Path, **modules: str) -> str:
@@ -161,3 +165,38 @@ def test_what_cannot_be_written_is_told_before_anything_is_recorded(
     assert main(["lab", "export", "~tiny-arithmetic", str(tmp_path / "run.html")]) == 2
     assert f"field file: cannot write {tmp_path}/run.html: no permission" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def exported(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What an export says about itself, and its answers."""
+    text = file.read_text(encoding="utf-8")
+    [facts] = re.findall(r"window\.grpoExport = (.*);\n", text)
+    packed = re.findall(r'grpoChunks \?\?= \{\}\)\[".*"\] = "(.*)";\n', text)
+    chunks = [json.loads(gzip.decompress(base64.b64decode(chunk))) for chunk in packed]
+    answers = {key: chunk["answers"][place] for chunk in chunks for key, place in chunk["keys"].items()}
+    return json.loads(facts), answers
+
+
+def test_an_export_says_which_steps_and_groups_it_left_out(tmp_path: Path) -> None:
+    """Texts that cannot be compressed, in a file with room for fewer than five whole steps."""
+    noise = Random(1)
+    make_run(tmp_path, "long", steps=8, groups=8, texts=lambda *place: noise.randbytes(400).hex(), evals=())
+    file = tmp_path / "run.html"
+    limit = sum(len(part) for part in _parts().values()) + 230_000
+    said = export(tmp_path, "long", file, limit, lambda line: None)
+    assert file.stat().st_size <= limit
+    facts, answers = exported(file)
+    steps, groups = facts["steps"], facts["groups"]
+    assert 1 < len(steps) < 8
+    assert 1 < groups < 8
+    assert said.endswith(f" MB, {len(steps)} of 8 steps, at most {groups} groups of each")
+    base = "/api/runs/long/steps"
+    shown = {step: [group["index"] for group in answers[f"{base}/{step}"]["groups"]] for step in steps}
+    assert all(1 < len(kept) <= groups for kept in shown.values())
+    # Nothing else is in the file: no other step, no other group, no completion of one in the search.
+    places = {
+        tuple(map(int, found.groups())) for key in answers if (found := re.match(f"{base}/(\\d+)/groups/(\\d+)", key))
+    }
+    assert places == {(step, group) for step, kept in shown.items() for group in kept}
+    searched = {(row["step"], row["group_index"]) for row in answers["/api/runs/long/completions"]["rows"]}
+    assert searched == places

@@ -66,7 +66,7 @@ def export(runs: Path, run: str, file: Path, limit: int, report: Callable[[str],
     with writing("file", file):
         _write(file, text)
     kept = "all steps" if len(steps) == total else f"{len(steps)} of {total} steps"
-    return f"{size / 1e6:.1f} MB, {kept}"
+    return f"{size / 1e6:.1f} MB, {kept}" + (f", at most {groups} groups of each" if groups else "")
 
 
 def _check(file: Path) -> None:
