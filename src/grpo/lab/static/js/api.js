@@ -45,19 +45,24 @@ export function useApi(url, version = 0) {
       setState({ url, data: kept.get(key), error: null });
       return;
     }
+    // Without a server no request can be aborted: a late answer must not replace a newer one.
+    let wanted = true;
     const abort = new AbortController();
     get(url, abort.signal).then(
       (data) => {
         kept.set(key, data);
         if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
-        setState({ url, data, error: null });
+        if (wanted) setState({ url, data, error: null });
       },
       (error) => {
-        if (error.name === "AbortError") return;
+        if (!wanted) return;
         setState((last) => ({ url, data: last.data, error: error instanceof TypeError ? UNREACHABLE : error }));
       },
     );
-    return () => abort.abort();
+    return () => {
+      wanted = false;
+      abort.abort();
+    };
   }, [key]);
   return { data: state.data, error: state.error, loading: !state.error && state.url !== url };
 }
