@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -14,8 +15,26 @@ from helpers.visit import Lab, faults, open_page
 pytestmark = pytest.mark.browser
 
 
+def test_intuition_has_one_knob_and_a_clinic_in_plain_words(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/learn/train?smoother=run&patient=patient-4")
+    page = visit.page
+    assert page.locator(".knob input[type=range]").count() == 1
+    page.get_by_role("button", name="the reward rewards the wrong thing").click()
+    page.get_by_text("Correct:").wait_for()
+    visit.settle()
+    words = " ".join(visit.words(".lesson-section"))
+    assert re.findall("ε|nats|ratio|standard deviation|variance|entropy|finding", words) == []
+    kept = recorded("dashboard")
+    assert kept is not None
+    [of_32] = [arm["accuracy"]["after"]["mean"] for arm in kept["outcome"]["arms"] if arm["label"] == "G 32"]
+    row = page.locator("[data-trial=dashboard] tr", has_text="groups of 32").inner_text()
+    assert f"{of_32:.1%}" in row
+    assert faults(visit) == []
+    page.close()
+
+
 def test_runs_and_the_clinic(chromium: Any, classroom: Lab) -> None:
-    visit = open_page(chromium, classroom, "/learn/train?smoother=run&loss_value=zero")
+    visit = open_page(chromium, classroom, "/learn/train?depth=math&smoother=run&loss_value=zero")
     page = visit.page
     assert page.locator("[data-trial=ppo-and-grpo]").get_attribute("data-status") == "recorded"
     for row in answer("train", "smoothness", {}):

@@ -54,13 +54,13 @@ PATIENTS: tuple[Patient, ...] = (
         "The reward is high and still rises, but the answers are poor.",
         "reward",
         (),
-        "There is no finding: held-out problems are scored by the same reward, so every number looks good. Only a "
+        "Every number looks good, because held-out problems are scored by the same reward. Only a "
         "separate measurement shows the fault, here the share of exactly right answers. A stronger KL penalty slows "
         "it down; a corrected reward fixes it.",
     ),
     Patient(
         "patient-5",
-        "Nothing changes. The gradient norm is 0.",
+        "Nothing changes: the reward stays at 0.",
         "hard",
         ("all_wrong",),
         "No answer is ever right, so all advantages are 0.",

@@ -51,9 +51,9 @@ function useTrial(name) {
 const same = (a, b) => JSON.stringify(shape(a)) === JSON.stringify(shape(b));
 const shape = ({ arms, seeds, steps }) => [arms.map(({ label, settings }) => [label, Object.entries(settings).map(([key, value]) => [key, String(value)]).sort()]), seeds, steps];
 
-// `name` is a chapter's trial; arms, seeds, steps and metrics, where given, override its settings. `shown`: the metrics
-// that have a chart, all where not given; `titles`: plain names of some.
-export function Trial({ name, arms, seeds, steps, metrics, shown, titles, charts = true, note, children }) {
+// `name` is a chapter's trial; arms, seeds, steps and metrics, where given, override its settings. `plain` is for
+// Intuition: `charts`, the metrics to show with their titles, and `arms`, the recorded arms to show with their names.
+export function Trial({ name, arms, seeds, steps, metrics, plain, charts = true, note, children }) {
   const known = useApi(name && `/api/trials/named/${name}`);
   const { state, refused, start, cancel } = useTrial(name);
   if (name && !known.data) return known.error ? html`<${Failed} error=${known.error} />` : html`<${Loading} height="24rem" />`;
@@ -61,8 +61,8 @@ export function Trial({ name, arms, seeds, steps, metrics, shown, titles, charts
   const asked = { arms: arms ?? own.arms, seeds: seeds ?? own.seeds, steps: steps ?? own.steps, metrics: metrics ?? own.metrics, name: name ?? "" };
   const running = state?.status === "running";
   const recorded = known.data?.recorded;
-  const outcome = state?.outcome?.progress.done ? state.outcome : recorded?.outcome;
-  const live = outcome === state?.outcome && !!outcome;
+  const live = !!state?.outcome?.progress.done;
+  const outcome = live ? state.outcome : recorded?.outcome;
   const fits = outcome && same(outcome.trial, asked);
   return html`<div class="trial" data-trial=${name} data-status=${state?.status ?? (recorded ? "recorded" : "none")}>
     <div class="trial-bar">
@@ -73,7 +73,7 @@ export function Trial({ name, arms, seeds, steps, metrics, shown, titles, charts
     ${state?.error && html`<${Failed} error=${new Error(state.error)} />`}
     ${refused && html`<div class="refused" role="alert"><p>${refused.message}.</p>${refused.running && html`<button type="button" onClick=${() => cancel(refused.running.id)}>Cancel the running trial</button>`}</div>`}
     ${outcome && !fits && html`<p class="small warn">${live ? "The results below were trained with other settings than those now chosen." : isStatic() ? "The results below are the recorded trial with its own settings; yours can be trained with `grpo lab` on your machine." : "The results below are the recorded trial with its own settings; train to see yours."}</p>`}
-    ${outcome && charts && html`<${Outcome} outcome=${outcome} name=${name ?? "trial"} shown=${shown} titles=${titles} />`}
+    ${outcome && charts && html`<${Outcome} outcome=${outcome} name=${name ?? "trial"} plain=${plain} />`}
     ${outcome && children && children(outcome, { live, fits })}
   </div>`;
 }
@@ -86,15 +86,22 @@ function words(state, recorded, live) {
   return "Nothing recorded yet.";
 }
 
-function Outcome({ outcome, name, shown, titles = {} }) {
+function Outcome({ outcome: whole, name, plain }) {
   const [by, setBy] = useState("step");
-  const names = shown ?? outcome.trial.metrics;
+  const outcome = plain?.arms ? { ...whole, arms: renamed(whole.arms, plain.arms) } : whole;
+  const charts = plain ? Object.entries(plain.charts) : outcome.trial.metrics.map((metric) => [metric]);
   return html`<div class="outcome">
     <div class="outcome-head"><ul class="legend arms">${outcome.arms.map((arm, place) => html`<li><i class="key" style=${{ "--key": COLOURS[place] }}></i>${arm.label}</li>`)}</ul>
-      <${Segmented} label=${`Axis of ${name}`} options=${AXES} value=${by} onChange=${setBy} /></div>
-    <div class="outcome-charts">${names.map((metric) => html`<${Curves} outcome=${outcome} metric=${metric} title=${titles[metric]} by=${by} key=${metric} />`)}</div>
+      ${!plain && html`<${Segmented} label=${`Axis of ${name}`} options=${AXES} value=${by} onChange=${setBy} />`}</div>
+    <div class="outcome-charts">${charts.map(([metric, title]) => html`<${Curves} outcome=${outcome} metric=${metric} title=${title} by=${by} key=${metric} />`)}</div>
     <${Accuracy} outcome=${outcome} />
   </div>`;
+}
+
+// The arms that have a plain name, under that name; all where none has (the reader's own).
+function renamed(arms, names) {
+  const known = Object.keys(names).flatMap((label) => arms.filter((arm) => arm.label === label).map((arm) => ({ ...arm, label: names[label] })));
+  return known.length ? known : arms;
 }
 
 export function Curves({ outcome, metric, title = null, by }) {

@@ -6,7 +6,7 @@ import { number, percent } from "../format.js";
 export function Smoothness() {
   const state = useAnswer("train", "smoothness", {});
   return html`<${Misconception} name="smoother" claim="PPO's early steps are noisy because its critic is untrained; GRPO converges more smoothly.">
-    <${Fetched} state=${state} height="12rem">${(rows) => html`<${Table} label="Smoothness of training" head=${["", "change of reward per step", "from sampling noise only", "reward, first 20 steps", "last 20", "spread over seeds at the end", "spread of the gradient norm"]} rows=${rows.map((row) => [row.label, html`<b data-number=${`jump-${row.label}`}>${number(row.jump, 4)}</b>`, number(row.floor, 4), percent(row.early, 1), percent(row.late, 1), row.apart === null ? "–" : percent(row.apart, 1), percent(row.grad_spread)])} foot=${`${rows[0]?.seeds ?? 0} seeds each, 128 completions a step. Sampled rewards of 0 and 1 vary from step to step. “Sampling noise only” is the change of a policy that never updates.`} />
+    <${Fetched} state=${state} height="12rem">${(rows) => html`<${Only} depth="math code"><${Table} label="Smoothness of training" head=${["", "change of reward per step", "from sampling noise only", "reward, first 20 steps", "last 20", "spread over seeds at the end", "spread of the gradient norm"]} rows=${rows.map((row) => [row.label, html`<b data-number=${`jump-${row.label}`}>${number(row.jump, 4)}</b>`, number(row.floor, 4), percent(row.early, 1), percent(row.late, 1), row.apart === null ? "–" : percent(row.apart, 1), percent(row.grad_spread)])} foot=${`${rows[0]?.seeds ?? 0} seeds each, 128 completions a step. Sampled rewards of 0 and 1 vary from step to step. “Sampling noise only” is the change of a policy that never updates.`} /><//>
       <${Reading} rows=${rows} />`}<//><//>`;
 }
 
@@ -16,7 +16,7 @@ function Reading({ rows }) {
   const smoother = grpo.jump < ppo.jump ? "GRPO" : "PPO";
   const [less, more] = smoother === "GRPO" ? [grpo, ppo] : [ppo, grpo];
   const near = more.jump / less.jump < 1.1;
-  return html`<p>${near ? "In these runs neither is smoother: " : `In these runs ${smoother} is smoother: `}the reward changes by ${number(less.jump, 3)} and ${number(more.jump, 3)} per step, and sampling noise explains ${percent(less.luck)} and ${percent(more.luck)} of that variance. They differ at the beginning: over the first 20 steps the reward is ${percent(grpo.early)} (GRPO) and ${percent(ppo.early)} (PPO), whose first ten steps train only the critic. Over the last 20 it is ${percent(grpo.late)} and ${percent(ppo.late)}. This task has one reward at the end; longer tasks with partial rewards may differ.</p>`;
+  return html`<p>${near ? "In these runs neither is smoother: " : `In these runs ${smoother} is smoother: `}the reward changes by ${number(less.jump, 3)} and ${number(more.jump, 3)} per step<${Only} depth="math code">, and sampling noise explains ${percent(less.luck)} and ${percent(more.luck)} of that variance<//>. They differ at the beginning: over the first 20 steps the reward is ${percent(grpo.early)} (GRPO) and ${percent(ppo.early)} (PPO), whose first ten steps train only the critic. Over the last 20 it is ${percent(grpo.late)} and ${percent(ppo.late)}. This task has one reward at the end; longer tasks with partial rewards may differ.</p>`;
 }
 
 export function Drift() {

@@ -5,19 +5,32 @@ import { exact, number, percent } from "../format.js";
 
 const SIZES = [2, 4, 8, 16, 32, 64];
 
+const ANSWERS = 128; // of every step, in groups of any size
+const bySize = { charts: { reward_mean: "mean reward", zero_signal_groups: "groups without signal" }, arms: { "G 2": "groups of 2", "ε 0.2, β 0.04, G 8": "groups of 8", "G 32": "groups of 32" } };
+
+// One knob, for Intuition.
+export function GroupSize() {
+  const size = among(SIZES, param("size", 2), 2);
+  const settings = (group) => ({ "optimizer.epochs": 2, group_size: group, prompts_per_step: ANSWERS / group });
+  const arms = size === 8 ? undefined : [size, 8].map((group) => ({ label: `groups of ${group}`, settings: settings(group) }));
+  return html`<div class="play" role="group" aria-label="Group size"><div class="knobs">
+      <${Slider} name="size" label="answers to each question" min=${0} max=${5} step=${1} value=${2} show=${(place) => `${among(SIZES, place, 2)} (${ANSWERS / among(SIZES, place, 2)} questions)`} /></div></div>
+    <${Trial} name="dashboard" arms=${arms} plain=${bySize}>${(_, { live, fits }) => (live || !fits ? null : html`<p>Groups of 32 end lowest: they see only four questions a step. Most groups of 2 have equal rewards and teach nothing, but there are 64 of them.</p>`)}<//>`;
+}
+
 // The reader's settings train first, then the default; every arm samples the same number of answers a step.
-export function Dashboard({ shown }) {
+export function Dashboard() {
   const [eps, beta, size, epochs] = [param("eps", 0.2), param("kb", 0.04), among(SIZES, param("size", 2), 2), Number(param("epochs", "2"))];
   const changed = eps !== 0.2 || beta !== 0.04 || size !== 8 || epochs !== 2;
-  const settings = { "optimizer.epochs": epochs, "loss.clip_low": Math.min(1, eps), "loss.clip_high": eps, "loss.beta": beta, group_size: size, prompts_per_step: 128 / size };
+  const settings = { "optimizer.epochs": epochs, "loss.clip_low": Math.min(1, eps), "loss.clip_high": eps, "loss.beta": beta, group_size: size, prompts_per_step: ANSWERS / size };
   const arms = changed ? [{ label: `yours: ε ${number(eps, 2)}, β ${number(beta, 2)}, G ${size}`, settings }, { label: "ε 0.2, β 0.04, G 8", settings: { "optimizer.epochs": 2 } }] : undefined;
   return html`<div class="play" role="group" aria-label="Knobs"><div class="knobs">
       <${Slider} name="eps" label="clip range, ε" min=${0.02} max=${1} step=${0.02} value=${0.2} show=${(value) => number(value, 2)} />
       <${Slider} name="kb" label="KL penalty, β" min=${0} max=${1} step=${0.02} value=${0.04} show=${(value) => number(value, 2)} />
-      <${Slider} name="size" label="group size, G" min=${0} max=${5} step=${1} value=${2} show=${(place) => `${among(SIZES, place, 2)} (${128 / among(SIZES, place, 2)} prompts)`} />
+      <${Slider} name="size" label="group size, G" min=${0} max=${5} step=${1} value=${2} show=${(place) => `${among(SIZES, place, 2)} (${ANSWERS / among(SIZES, place, 2)} prompts)`} />
       <${Choice} name="epochs" label="epochs per batch" value="2" options=${[["1", "1"], ["2", "2"], ["4", "4"]]} /></div>
       <p class="small soft">${changed ? "Press the button: your settings train first, then the default." : "Below: the default and four single changes, recorded. Move a slider, then train your own."}</p></div>
-    <${Trial} name="dashboard" arms=${arms} shown=${shown}>${(outcome, { live, fits }) => (live || !fits ? null : html`<p>At the same number of answers, 16 prompts with 8 each end higher than 4 with 32 each. A ten times smaller ε changes little. β = 0.5 lowers accuracy most.</p>`)}<//>`;
+    <${Trial} name="dashboard" arms=${arms}>${(outcome, { live, fits }) => (live || !fits ? null : html`<p>At the same number of answers, 16 prompts with 8 each end higher than 4 with 32 each. A ten times smaller ε changes little. β = 0.5 and G = 32 lower accuracy; three seeds do not separate them.</p>`)}<//>`;
 }
 
 export function MetricRanges() {

@@ -2,24 +2,30 @@
 import { html } from "htm/preact";
 import { Clinic, SymptomTable } from "./train-clinic.js";
 import { Convergence, Drift, Drifted, Smoothness } from "./train-compare.js";
-import { Dashboard, Hyperparameters, MetricRanges, Tips } from "./train-knobs.js";
+import { Dashboard, GroupSize, Hyperparameters, MetricRanges, Tips } from "./train-knobs.js";
 import { Listings } from "./train-listings.js";
 import { Code, Fetched, Only, Question, Section, Trial, Verdict, useAnswer } from "../lesson.js";
 import { number, percent } from "../format.js";
 import { Term } from "../glossary.js";
 import { TrainHere } from "../nano/train-here.js";
 
+const CURVES = { charts: { reward_mean: "mean reward", worked_share: "answers with working" } };
+
 export function Chapter({ depth }) {
-  const brief = (...metrics) => (depth === "intuition" ? metrics : undefined);
+  const plain = depth === "intuition";
+  const band = plain
+    ? "The line is their mean; the band, and ± below, show how much they differ."
+    : html`The line is the mean, the band one <${Term} of="standard-deviation">standard deviation<//>.`;
   return html`
-    <${Section} title="PPO and GRPO, side by side" lead=${html`Both train the same model on the same task, five seeds each. The line is the mean, the band one <${Term} of="standard-deviation">standard deviation<//>.`}>
-      <${Smoothness} /><${Trial} name="ppo-and-grpo" shown=${brief("reward_mean", "worked_share")} />
+    <${Section} title="PPO and GRPO, side by side" lead=${html`Both train the same model on the same task, five times each, with different random numbers. ${band}`}>
+      <${Smoothness} /><${Trial} name="ppo-and-grpo" plain=${plain ? CURVES : undefined} />
       <${Only} depth="code"><${Code} slug="train" source="perform" title="perform: the function that trained these runs" /><${Code} slug="train" source="smoothness" /><//>
     <//>
-    <${Section} title="Tune it yourself" lead=${html`The <${Term} of="clip">clip<//> range, the <${Term} of="KL">KL<//> penalty and the <${Term} of="group">group<//> size. Every run samples 128 answers a step, so larger groups mean fewer prompts.`}><${Dashboard} shown=${brief("reward_mean", "kl")} /><//>
-    <${Section} title="One update or several" lead=${html`<${Term} of="sampling">Sampling<//> is expensive, so it is tempting to train on a batch more than once. Only then does the clip take effect.`}>
-      <${OneUpdate} /><${Trial} name="updates" shown=${brief("reward_mean", "ratio_max")} /><//>
-    <${Section} title="How far the policy drifts" lead=${html`Training moves the <${Term} of="policy">policy<//> away from the model it started as. Here are 200 steps with a weak and a strong penalty β.`}><${Only} depth="math code"><${Drift} /><//><${Drifted} /><${Trial} name="kl-over-beta" shown=${brief("kl", "reward_mean")} /><//>
+    <${Section} depth="intuition" title="Few large groups, or many small ones?" lead=${html`Every run samples 128 answers a step, so larger <${Term} of="group">groups<//> mean fewer questions.`}><${GroupSize} /><//>
+    <${Section} depth="math code" title="Tune it yourself" lead=${html`The <${Term} of="clip">clip<//> range, the <${Term} of="KL">KL<//> penalty and the <${Term} of="group">group<//> size. Every run samples 128 answers a step, so larger groups mean fewer prompts.`}><${Dashboard} /><//>
+    <${Section} depth="math code" title="One update or several" lead=${html`<${Term} of="sampling">Sampling<//> is expensive, so it is tempting to train on a batch more than once. Only then does the clip take effect.`}>
+      <${OneUpdate} /><${Trial} name="updates" /><//>
+    <${Section} depth="math code" title="How far the policy drifts" lead=${html`Training moves the <${Term} of="policy">policy<//> away from the model it started as. Here are 200 steps with a weak and a strong penalty β.`}><${Drift} /><${Drifted} /><${Trial} name="kl-over-beta" /><//>
     <${Section} title="Convergence" depth="math code"><${Convergence} /><//>
     <${Section} title="Metrics to watch" depth="math code" lead="Four metrics with the ranges that a tutorial gives, and their values in healthy runs."><${MetricRanges} /><//>
     <${Section} title="The clinic" lead="Six runs, each with one wrong setting. Look at the curves and choose the cause."><${Clinic} /><//>

@@ -83,7 +83,7 @@ function Stages() {
       <li><span class="stage-number">2 <${Term} of="sft">Fine-tuning<//></span><h3>Imitate examples</h3><p>8,000 sums, two thirds without working.${state.data && html` Right afterwards: <b class="num">${percent(state.data.fine_tuned.accuracy)}</b>.`}</p></li>
       <li><span class="stage-number">3 Reward</span><h3>Sample and score</h3><p>GRPO's stage: better answers become more likely.</p></li>
     </ol>
-    <${Only} depth="intuition"><${Trial} name="first-run" shown=${["reward_mean", "worked_share"]} titles=${{ reward_mean: "right answers", worked_share: "answers with working" }} /><//><${Only} depth="math code"><${Trial} name="first-run" /><//>
+    <${Only} depth="intuition"><${Trial} name="first-run" plain=${{ charts: { reward_mean: "right answers", worked_share: "answers with working" } }} /><//><${Only} depth="math code"><${Trial} name="first-run" /><//>
     <p>Only the final answer is rewarded. Nobody tells the model that working helps. It finds out: see the second curve.</p>
     <${Only} depth="math"><p class="small"><${Reported} source="Llama 3, arXiv 2407.21783">Large models read 15 trillion tokens in pretraining<//>. <${Link} to="/runs/~tiny-arithmetic/overview">The third stage in a larger recorded run<//>, with every completion.</p><//>`;
 }
