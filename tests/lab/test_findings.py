@@ -28,6 +28,8 @@ def easy_format(step: int, group: int, sample: int) -> dict[str, float | None]:
     return {"format": 0.2, "correct": 0.8 * ((step + group + sample) % 2)}
 
 
+FALLEN = ((0, 0.5), (15, 0.6), (30, 0.3))
+"""Evaluations: after how many steps, and the accuracy."""
 PLANTED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "truncated": ("completions", {"filters": "cut"}, {"metrics": lambda s: {"truncated": ramp(0.0, 0.6)(s)}}),
     "all_wrong": ("groups", {"step": 29, "group": 3}, {"rewards": lambda *place: {"correct": 0.0}}),
@@ -60,7 +62,12 @@ PLANTED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "reward_hacking": (
         "completions",
         {"filters": "right"},
-        {"metrics": lambda s: {"reward_mean": ramp(0.3, 0.9)(s)}, "evals": ((0, 0.5), (15, 0.6), (30, 0.3))},
+        {"metrics": lambda s: {"reward_mean": ramp(0.3, 0.9)(s)}, "evals": FALLEN},
+    ),
+    "overfitting": (
+        "difficulty",
+        {},
+        {"metrics": lambda s: dict.fromkeys(("reward_mean", "accuracy"), ramp(0.3, 0.9)(s)), "evals": FALLEN},
     ),
     "reward_fall": ("groups", {"step": 29}, {"metrics": lambda s: {"reward_mean": 0.6 if s < 15 else 0.1}}),
     "spike": ("groups", {"step": 26}, {"metrics": lambda s: {"grad_norm": 40.0 if s == 26 else 1.0}}),
@@ -84,6 +91,7 @@ def test_every_kind_has_a_place() -> None:
             "completions",
             "tokens",
             "signal",
+            "difficulty",
             "groups",
             "time",
         )

@@ -88,6 +88,13 @@ def with_ranks(*idle: float, seconds: float = 4.0) -> History:
     return history
 
 
+FALLEN = [
+    {"step": 0, "accuracy": 0.30, "low": 0.26, "high": 0.34},
+    {"step": 20, "accuracy": 0.60, "low": 0.56, "high": 0.64},
+    {"step": 60, "accuracy": 0.40, "low": 0.36, "high": 0.44},
+]
+"""Evaluations: the last is far below the best."""
+
 PLANTED: dict[str, tuple[History, str, float, tuple[str, ...]]] = {
     "a slow rank": (
         with_ranks(0.05, 0.6, 0.55, 0.75),
@@ -220,18 +227,17 @@ PLANTED: dict[str, tuple[History, str, float, tuple[str, ...]]] = {
         ("after 35 steps", "jumped to 30; its median before was 1.5"),
     ),
     "hacking": (
-        History(
-            steps(60),
-            [
-                {"step": 0, "accuracy": 0.30, "low": 0.26, "high": 0.34},
-                {"step": 20, "accuracy": 0.60, "low": 0.56, "high": 0.64},
-                {"step": 60, "accuracy": 0.40, "low": 0.36, "high": 0.44},
-            ],
-        ),
+        History(steps(60, accuracy=0.4), FALLEN),
         "reward_hacking",
         0.40,
         # Steps 15 to 25: 0.3 + 0.005 · 20 − 0.02/11 = 0.398; steps 50 to 59: 0.3 + 0.005 · 54.5 = 0.5725.
-        ("from 60% (after 20 steps) to 40%", "rose from 0.40 to 0.57", "--best"),
+        ("from 60% (after 20 steps) to 40%", "rose from 0.40 to 0.57 (the reward measures something else", "--best"),
+    ),
+    "overfitting": (
+        History(steps(60), FALLEN),  # the accuracy on training problems rises with the reward
+        "overfitting",
+        0.40,
+        ("from 60% (after 20 steps) to 40%", "rose from 0.40 to 0.57, and the accuracy on training problems", "--best"),
     ),
 }
 

@@ -48,6 +48,8 @@ def evidence(finding: Finding) -> dict[str, Any]:
         return {"view": "tokens", "query": {"lens": lens, "step": finding.at}, "evidence": words}
     if finding.kind == "no_signal":
         return {"view": "signal", "query": {}, "evidence": "the signal budget"}
+    if finding.kind == "overfitting":
+        return {"view": "difficulty", "query": {}, "evidence": "held-out problems at each evaluation"}
     if finding.kind == "idle_rank":
         return {"view": "time", "query": {"step": finding.at}, "evidence": "idle time of each rank"}
     return _groups(finding.at, finding.group)

@@ -32,6 +32,7 @@ CHECKS: tuple[Callable[[History], Finding | None], ...] = (
     policy.ratios,
     policy.spike,
     progress.reward_hacking,
+    progress.overfitting,
     progress.reward_flat,
     progress.reward_fall,
     machine.idle_rank,

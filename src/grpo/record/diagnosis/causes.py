@@ -13,6 +13,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "trained_observations": ("sampler_gap", "diverged", "ratios", "clipped", *TOO_LARGE_UPDATES),
     "sampler_gap": ("ratios", "clipped", *TOO_LARGE_UPDATES),
     "reward_hacking": ("length_growth", "length_collapse"),
+    "overfitting": (),
     "diverged": ("reward_flat",),
     "reward_fall": (
         *("spike", "ratios", "clipped", "kl", "entropy_collapse", "length_growth", "length_collapse", "truncated"),

@@ -112,6 +112,8 @@ class History:
         self.last_rows: list[Mapping[str, Any]] = []
         self.rewards: list[float | None] = []
         """Mean reward of every step."""
+        self.accuracies: list[float | None] = []
+        """Share of right completions of every step."""
         self.best, self.best_short = Best(WINDOW), Best(SAMPLED_STEPS)
         self.ranks = Ranks()
         for row in rows:
@@ -141,6 +143,7 @@ class History:
             self.first_rows.append(row)
         self.last_rows = [*self.last_rows[-(PAST + WINDOW - 1) :], row]
         self.rewards.append(row.get("reward_mean"))
+        self.accuracies.append(row.get("accuracy"))
         self.best.add(self.rewards)
         self.best_short.add(self.rewards)
 

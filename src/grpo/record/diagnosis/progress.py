@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Any
 
 from grpo.record.diagnosis.history import LONG_WINDOW, SAMPLED_STEPS, WINDOW, Finding, History, mean
 
@@ -41,23 +44,63 @@ def wrong_earn_more(history: History) -> Finding | None:
 
 
 def accuracy_fell(history: History) -> Finding | None:
-    """Held-out accuracy has fallen from its best by more than its interval, and the training reward has not."""
-    evals = [row for row in history.evals if row.get("accuracy") is not None]
-    if len(evals) < 2:
-        return None
-    best, latest = max(evals, key=lambda row: row["accuracy"]), evals[-1]
-    near = history.rewards[max(0, best["step"] - WINDOW // 2) : best["step"] + WINDOW // 2 + 1]
-    around, now = [reward for reward in near if reward is not None], mean(history.last("reward_mean"))
-    if best["low"] <= latest["high"] or not around or now <= fmean(around):
+    """Held-out accuracy has fallen from its best by more than its interval, the training reward has risen since, and
+    the training accuracy has not: what rose is not what counts as correct."""
+    if (fall := Fall.of(history)) is None or fall.accuracy_rose:
         return None
     return history.found(
         "reward_hacking",
-        latest["accuracy"],
-        f"held-out accuracy has fallen from {best['accuracy']:.0%} (after {best['step']} steps) to "
-        f"{latest['accuracy']:.0%} while the training reward rose from {fmean(around):.2f} to {now:.2f} (the reward "
-        "measures something else than the task)",
+        fall.latest["accuracy"],
+        f"{fall} (the reward measures something else than the task)",
         "read the groups with the highest reward, and keep the best checkpoint (grpo export --best)",
     )
+
+
+def overfitting(history: History) -> Finding | None:
+    """The same, but the training accuracy has risen with the reward: the reward agrees with `correct`."""
+    if (fall := Fall.of(history)) is None or not fall.accuracy_rose:
+        return None
+    return history.found(
+        "overfitting",
+        fall.latest["accuracy"],
+        f"{fall}, and the accuracy on training problems with it (the policy overfits them)",
+        "keep the best checkpoint (grpo export --best); train on more problems or for fewer steps",
+    )
+
+
+@dataclass(frozen=True)
+class Fall:
+    """Held-out accuracy at its best and now, and the means of ten training steps at both times."""
+
+    best: Mapping[str, Any]
+    latest: Mapping[str, Any]
+    reward: tuple[float, float]
+    accuracy_rose: bool
+
+    @classmethod
+    def of(cls, history: History) -> Fall | None:
+        """None: the intervals overlap, or the training reward has not risen."""
+        evals = [row for row in history.evals if row.get("accuracy") is not None]
+        if len(evals) < 2:
+            return None
+        best, latest = max(evals, key=lambda row: row["accuracy"]), evals[-1]
+        near = slice(max(0, best["step"] - WINDOW // 2), best["step"] + WINDOW // 2 + 1)
+        rewards, accuracies = _known(history.rewards[near]), _known(history.accuracies[near])
+        now, right = mean(history.last("reward_mean")), mean(history.last("accuracy"))
+        if best["low"] <= latest["high"] or not rewards or now <= fmean(rewards):
+            return None
+        return cls(best, latest, (fmean(rewards), now), bool(accuracies) and right > fmean(accuracies))
+
+    def __str__(self) -> str:
+        return (
+            f"held-out accuracy has fallen from {self.best['accuracy']:.0%} (after {self.best['step']} steps) to "
+            f"{self.latest['accuracy']:.0%} while the training reward rose from {self.reward[0]:.2f} to "
+            f"{self.reward[1]:.2f}"
+        )
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def reward_flat(history: History) -> Finding | None:
