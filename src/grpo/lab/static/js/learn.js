@@ -7,11 +7,13 @@ import { CHAPTERS, EXTRA } from "./chapters.js";
 import { useAnswer } from "./lesson.js";
 import { percent, signed } from "./format.js";
 import { Term } from "./glossary.js";
+import { useStyle } from "./load.js";
 import { Advantage, Fetched, Reward } from "./parts.js";
 import { address, Link, route } from "./route.js";
 import { Untrusted } from "./text.js";
 
 export function Learn() {
+  useStyle("css/learn.css");
   const state = useAnswer("notation", "story", {});
   const runs = useApi("/api/runs");
   useEffect(() => {

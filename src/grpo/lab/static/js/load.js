@@ -36,11 +36,11 @@ const loadStyle = (path, { first = false } = {}) =>
     ),
   );
 
-// Loads a part's style sheet: useStyle("css/chapter-why.css").
-export function useStyle(path) {
+// Loads style sheets of a part: useStyle("css/chapter-why.css").
+export function useStyle(...paths) {
   useEffect(() => {
-    if (!isStatic()) loadStyle(path);
-  }, [path]);
+    if (!isStatic()) paths.forEach((path) => loadStyle(path));
+  }, paths);
 }
 
 export const loadPlot = () =>

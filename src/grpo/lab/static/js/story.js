@@ -9,8 +9,7 @@ import { SCREENS } from "./story/screens.js";
 const ASKED = { phase: 4, prompt: "24+31+18=", g: 8, seed: 1, lr: 0.0003 };
 
 export function Story() {
-  useStyle("css/story.css");
-  useStyle("css/chapter-why.css");
+  useStyle("css/story.css", "css/chapter-why.css");
   const last = SCREENS.length - 1;
   const at = Math.max(0, Math.min(last, Math.round(param("s", 1)) - 1));
   const state = useAnswer("why", "update", ASKED);

@@ -4,6 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { definitions, get, listen, post, useApi } from "./api.js";
 import { Chart } from "./chart.js";
 import { metricTitle, percent, seconds, tick } from "./format.js";
+import { useStyle } from "./load.js";
 import { Failed, Loading, MetricHint, Segmented } from "./parts.js";
 import { isStatic } from "./route.js";
 
@@ -54,6 +55,7 @@ const shape = ({ arms, seeds, steps }) => [arms.map(({ label, settings }) => [la
 // `name` is a chapter's trial; arms, seeds, steps and metrics, where given, override its settings. `plain` is for
 // Intuition: `charts`, the metrics to show with their titles, and `arms`, the recorded arms to show with their names.
 export function Trial({ name, arms, seeds, steps, metrics, plain, charts = true, note, children }) {
+  useStyle("css/trial.css");
   const known = useApi(name && `/api/trials/named/${name}`);
   const { state, refused, start, cancel } = useTrial(name);
   if (name && !known.data) return known.error ? html`<${Failed} error=${known.error} />` : html`<${Loading} height="24rem" />`;

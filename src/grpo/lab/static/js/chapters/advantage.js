@@ -9,7 +9,7 @@ import { Code, Equation, Only, Section, Tex, useStyle } from "../lesson.js";
 import { Link } from "../route.js";
 
 export function Chapter() {
-  useStyle("css/chapter-why.css");
+  useStyle("css/chapter-why.css", "css/chapter-advantage.css");
   return html`
     <${Section} title="Is 0.7 good?"><${SameReward} /><//>
     <${Section} id="build" title="Build a group" lead=${html`Eight answers to one question. Change one <${Term} of="reward">reward<//> and all <${Term} of="advantage">advantages<//> change.`}>

@@ -9,8 +9,7 @@ import { Steps } from "./credit-steps.js";
 import { SameForAll, WhichToken } from "./credit-tokens.js";
 
 export function Chapter() {
-  useStyle("css/chapter-why.css");
-  useStyle("css/chapter-credit.css");
+  useStyle("css/chapter-why.css", "css/chapter-credit.css");
   return html`<${WhichToken} />
     <${CriticLearns} />
     <${Section} depth="math" id="gae" title="Generalized advantage estimation"><${Gae} /><//>

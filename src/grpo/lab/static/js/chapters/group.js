@@ -8,8 +8,7 @@ import { Answers, Asked, HowToRead } from "./answers.js";
 import { Difficulty, Sizes, Variance } from "./group-chance.js";
 
 export function Chapter() {
-  useStyle("css/chapter-why.css");
-  useStyle("css/chapter-group.css");
+  useStyle("css/chapter-why.css", "css/chapter-group.css");
   return html`<${Samples} />
     <${Difficulty} />
     <${Sizes} />

@@ -7,11 +7,13 @@ import { Listings } from "./train-listings.js";
 import { Code, Fetched, Only, Question, Section, Trial, Verdict, useAnswer } from "../lesson.js";
 import { number, percent } from "../format.js";
 import { Term } from "../glossary.js";
+import { useStyle } from "../load.js";
 import { TrainHere } from "../nano/train-here.js";
 
 const CURVES = { charts: { reward_mean: "mean reward", worked_share: "answers with working" } };
 
 export function Chapter({ depth }) {
+  useStyle("css/chapter-advantage.css", "css/chapter-train.css");
   const plain = depth === "intuition";
   const band = plain
     ? "The line is their mean; the band, and ± below, show how much they differ."

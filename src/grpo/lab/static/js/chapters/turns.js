@@ -12,8 +12,7 @@ import { Openings, shareOfSeven } from "./turns-openings.js";
 const asked = () => ({ hidden: param("hidden", 11), seed: param("seed", 1), sample: param("sample", 0) });
 
 export function Chapter() {
-  useStyle("css/chapter-why.css");
-  useStyle("css/chapter-turns.css");
+  useStyle("css/chapter-why.css", "css/chapter-turns.css");
   return html`<${Game} />
     <${Trained} />
     <${First} />

@@ -2,12 +2,14 @@
 import { html } from "htm/preact";
 import { Code, Fetched, Figure, Only, param, Play, Reported, Section, Slider, TextField, useAnswer } from "../lesson.js";
 import { percent } from "../format.js";
+import { useStyle } from "../load.js";
 import { Reward } from "../parts.js";
 import { Link, setQuery } from "../route.js";
 import { visible } from "../text.js";
 import { PlayButton, usePlaying } from "./answers.js";
 
 export function Aha() {
+  useStyle("css/replay.css");
   const marker = param("marker", "(") || "(";
   const state = useAnswer("why", "aha", { marker });
   return html`<${Section} id="aha" title="Emergent behaviour" lead="Nobody showed this model when to write working; only right answers were rewarded. Step through a real run.">

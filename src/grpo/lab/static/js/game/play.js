@@ -6,6 +6,7 @@ import { setQuery } from "../route.js";
 import { asQuery, changed, changesOf } from "../scene/changes.js";
 import { Prompt, randomPrompt } from "../scene/game.js";
 import { useRound } from "../scene/round.js";
+import { GROUP_STYLES } from "../scene/row.js";
 import { Unloaded } from "../scene/unloaded.js";
 import { CardPage } from "./cardpage.js";
 import { playOf, READER, ROUNDS } from "./part.js";
@@ -18,8 +19,7 @@ const START = { round: undefined, step: undefined };
 const FRESH = { set: undefined, say: undefined, ...START };
 
 export function Play({ query }) {
-  useStyle("css/scene.css");
-  useStyle("css/game.css");
+  useStyle("css/scene.css", ...GROUP_STYLES, "css/game.css");
   const play = playOf(query);
   const { game, role, round, step } = play;
   const go = (changes) => setQuery(changes, { replace: false });

@@ -14,7 +14,7 @@ const RECENT = 5; // steps of the mean that the text gives
 const LINES = [["accuracy", "right", "var(--reward-3)"], ["worked", "worked out first", "var(--c3)"]];
 
 export function TrainHere({ steps = STEPS, seed = 1 }) {
-  useStyle("css/nano.css");
+  useStyle("css/trial.css", "css/nano.css");
   const [history, setHistory] = useState([]);
   const [before, setBefore] = useState(0); // steps of earlier trainings
   const [status, setStatus] = useState("idle"); // idle, training, stopped, done

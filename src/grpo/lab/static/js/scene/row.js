@@ -9,6 +9,8 @@ import { LONGEST_ANSWER } from "./changes.js";
 import { MoveNote, wayOf } from "./note.js";
 import { END, known, prepare, probability } from "./rounds.js";
 
+export const GROUP_STYLES = ["css/scene-rows.css", "css/scene-answer.css", "css/scene-numbers.css"];
+
 // "33%", "5.7%", "<0.1%".
 const chance = (value) => (value < 0.00095 ? "<0.1%" : `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)}%`);
 

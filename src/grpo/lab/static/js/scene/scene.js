@@ -10,7 +10,7 @@ import { Onward } from "./onward.js";
 import { LAST_ROUND, PHASES, secondsOf, useClock, usePlayer, usePlayerKeys } from "./player.js";
 import { useRound } from "./round.js";
 import { FIRST, GROUP, prepare } from "./rounds.js";
-import { Answer, Columns, Lean, Mark, Move, RewardSlider, widestOf } from "./row.js";
+import { Answer, Columns, GROUP_STYLES, Lean, Mark, Move, RewardSlider, widestOf } from "./row.js";
 import { Share } from "./share.js";
 import { Unloaded } from "./unloaded.js";
 
@@ -18,7 +18,7 @@ const NAMES = ["Sample", "Score", "Compare", "Push", "Update"];
 const [SCORE, COMPARE, PUSH, UPDATE] = [1, 2, 3, 4];
 
 export function Scene({ query }) {
-  useStyle("css/scene.css");
+  useStyle("css/scene.css", "css/scene-phases.css", ...GROUP_STYLES);
   const game = gameOf(query, FIRST);
   const player = usePlayer(query);
   const { round, phase, playing } = player;

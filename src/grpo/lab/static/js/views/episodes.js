@@ -3,9 +3,11 @@ import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { Chart } from "../chart.js";
 import { number, percent, plural, seconds } from "../format.js";
+import { useStyle } from "../load.js";
 import { Card, Fetched, MetricHint } from "../parts.js";
 
 export function Episodes({ url, about, series, version }) {
+  useStyle("css/time.css");
   const calls = series.calls?.mean.some((value) => value > 0) ? "calls" : "turns_mean";
   return html`<div class="episode-charts">
     <${Beside} name=${calls} counted=${series[calls]} accuracy=${series.accuracy ?? series.reward_mean} judged=${!!series.accuracy} />

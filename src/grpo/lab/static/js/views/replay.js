@@ -5,6 +5,7 @@ import { useApi } from "../api.js";
 import { Strip } from "../episode.js";
 import { Chart } from "../chart.js";
 import { metricValue, percent, plural } from "../format.js";
+import { useStyle } from "../load.js";
 import { Card, Empty, Fetched, Reward, rewardStep, Segmented, StepBar } from "../parts.js";
 import { address, Link, setQuery } from "../route.js";
 import { Untrusted } from "../text.js";
@@ -14,6 +15,7 @@ const SHOWN = [["reward_mean", "reward"], ["zero_signal_groups", "zero signal"],
 const SPEEDS = [["1", "1×"], ["4", "4×"], ["16", "16×"]];
 
 export function Replay({ url, about, query, base, version }) {
+  useStyle("css/replay.css");
   const step = query.get("step") === null ? 0 : chosenStep(about, query);
   const [playing, setPlaying] = useState(false);
   const speed = query.get("speed") ?? "4";

@@ -3,6 +3,7 @@ import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { Chart } from "../chart.js";
 import { percent, seconds, tick } from "../format.js";
+import { useStyle } from "../load.js";
 import { Card, Fetched, Stat } from "../parts.js";
 import { setQuery } from "../route.js";
 import { chosenStep } from "./groups.js";
@@ -20,6 +21,7 @@ const RANKS = 16;
 const about = (name) => PHASES[name] ?? [name, "var(--c5)", ""];
 
 export function Time({ url, version, about: run, query }) {
+  useStyle("css/time.css");
   const state = useApi(`${url}/timeline?points=160`, version);
   const speed = useApi(`${url}/series?names=tokens_per_second&points=160`, version);
   const step = chosenStep(run, query);

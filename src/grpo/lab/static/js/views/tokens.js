@@ -4,7 +4,6 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { useApi } from "../api.js";
 import { WHY_NO_GRADIENT } from "../episode.js";
 import { exact, number, percent, signed } from "../format.js";
-import { useStyle } from "../load.js";
 import { Advantage, Card, Empty, Fetched, Segmented, StepBar } from "../parts.js";
 import { route, setQuery } from "../route.js";
 import { braced, Tex, value } from "../tex.js";
@@ -24,7 +23,6 @@ export const LENSES = {
 };
 
 export function Tokens({ url, about, query }) {
-  useStyle("css/tokens.css");
   const step = chosenStep(about, query);
   const state = useApi(`${url}/steps/${step}`);
   const groups = state.data?.step === step ? state.data.groups : [];

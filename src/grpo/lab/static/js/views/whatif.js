@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { number, percent, signed } from "../format.js";
+import { useStyle } from "../load.js";
 import { Card, Fetched, MetricHint, Segmented, StepBar } from "../parts.js";
 import { address, Link, setQuery } from "../route.js";
 import { Untrusted } from "../text.js";
@@ -31,6 +32,7 @@ const TRACED = [["loss", (v) => number(v, 5)], ["clip_low", (v) => percent(v, 1)
 // Without a server (`about.what_if`: the steps whose other settings were recorded) one preset or one choice is set at a
 // time, and numbers stay as they are.
 export function WhatIf({ url, about, query, base }) {
+  useStyle("css/whatif.css");
   const step = chosenStep(about, query);
   const named = Object.fromEntries([...query].filter(([name]) => name in WORDS || name.startsWith("weight.") || NUMBERS.some(([key]) => key === name)));
   const fixed = about.what_if && !about.what_if.includes(step);
