@@ -94,6 +94,12 @@ def test_every_export_is_imported() -> None:
     assert sorted(f"{file.relative_to(STATIC)}: {name}" for file, name in exported - used) == []
 
 
+def test_lines_are_short() -> None:
+    files = [*(STATIC / "js").rglob("*.js"), *STATIC.glob("css/*.css")]
+    lines = {f"{file.name}:{n}": line for file in files for n, line in enumerate(file.read_text().splitlines(), 1)}
+    assert [place for place, line in lines.items() if len(line) > 160] == []
+
+
 def test_a_script_inside_a_page_cannot_end_it() -> None:
     assert inline_script('a = "</script><!-- </SCRIPT>"') == 'a = "<\\/script><\\!-- <\\/SCRIPT>"'
 

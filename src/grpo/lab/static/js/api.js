@@ -16,7 +16,11 @@ export async function get(url, signal) {
 
 export async function post(url, body) {
   const pageToken = document.querySelector("meta[name=page-token]").content;
-  const answer = await fetch(url, { method: "POST", headers: { "Content-Type": "application/json", "X-Page-Token": pageToken }, body: JSON.stringify(body ?? {}) });
+  const answer = await fetch(url, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "X-Page-Token": pageToken },
+    body: JSON.stringify(body ?? {}),
+  });
   const text = await answer.text();
   let reply = null;
   try {

@@ -21,7 +21,7 @@ function opened(load, name) {
   };
 }
 
-const ChapterPage = opened(() => import("./lesson.js"), "ChapterPage");
+const ChapterPage = opened(() => import("./chapter-page.js"), "ChapterPage");
 const Compare = opened(() => import("./views/compare.js"), "Compare");
 const Learn = opened(() => import("./learn.js"), "Learn");
 const Metrics = opened(() => import("./views/metrics.js"), "Metrics");
@@ -59,7 +59,8 @@ function Page({ path, query }) {
   if (parts[0] === "learn" && parts.length === 2 && chapterOf(parts[1])) return html`<${ChapterPage} slug=${parts[1]} query=${query} />`;
   if (parts[0] === "compare") return html`<${Compare} query=${query} />`;
   if (parts[0] === "metrics") return html`<${Metrics} />`;
-  return html`<main class="page narrow" id="main"><h1>Page not found</h1><p class="soft">The lab has no page at this address. <${Link} to="/runs">All runs<//></p></main>`;
+  return html`<main class="page narrow" id="main"><h1>Page not found</h1>
+    <p class="soft">The lab has no page at this address. <${Link} to="/runs">All runs<//></p></main>`;
 }
 
 function App() {

@@ -45,7 +45,8 @@ export function Chart({ label, height = 180, build, deps, table, onPick, legend 
   }, [width, height, zoom, settings.log, settings.smooth, ...deps]);
   return html`<figure class="chart">
     <${Stage} box=${box} drawn=${drawn} label=${label} width=${width} height=${height} quiet=${quiet} onPick=${onPick} zoom=${zoom} setZoom=${setZoom} />
-    ${legend && html`<figcaption class=${drawn?.labelled ? "visually-hidden" : "legend"}>${legend.map(([text, colour, shape]) => html`<span><i class="key ${shape ?? ""}" style=${{ "--key": colour }}></i>${text}</span>`)}</figcaption>`}
+    ${legend && html`<figcaption class=${drawn?.labelled ? "visually-hidden" : "legend"}>
+      ${legend.map(([text, colour, shape]) => html`<span><i class="key ${shape ?? ""}" style=${{ "--key": colour }}></i>${text}</span>`)}</figcaption>`}
     ${!quiet && html`<div class="chart-foot">
       ${table && html`<${DataTable} ...${table} label=${label} />`}
       <${Tools} label=${label} drawn=${drawn} table=${table} legend=${legend} settings=${settings} />
@@ -122,10 +123,17 @@ function Stage({ box, drawn, label, width, height, quiet, onPick, zoom, setZoom 
   }
   const brush = drag && Math.abs(drag.to - drag.from) >= CLICK;
   return html`<div class="chart-stage">
-    <div class="chart-frame ${onPick ? "pickable" : ""}" ref=${box} role="img" aria-label=${label} style=${{ height: `${height}px` }} tabIndex=${quiet ? undefined : 0} data-arrows=${quiet ? undefined : ""}
-      onPointerMove=${move} onPointerDown=${press} onPointerUp=${release} onPointerCancel=${() => setDrag(null)} onPointerLeave=${(event) => event.pointerType !== "touch" && setFound(null)} onClick=${click} onDblClick=${() => setZoom(null)} onKeyDown=${key} onBlur=${() => setFound(null)}></div>
-    ${brush ? html`<div class="chart-brush" style=${{ left: `${Math.min(drag.from, drag.to)}px`, width: `${Math.abs(drag.to - drag.from)}px` }}></div>` : html`<${Readout} found=${found} width=${width} />`}
-    ${zoom && html`<button type="button" class="chart-reset" onClick=${() => setZoom(null)}>Reset zoom<span class="visually-hidden"> of: ${label}</span></button>`}
+    <div class="chart-frame ${onPick ? "pickable" : ""}" ref=${box} role="img" aria-label=${label} style=${{ height: `${height}px` }}
+      tabIndex=${quiet ? undefined : 0} data-arrows=${quiet ? undefined : ""}
+      onPointerMove=${move} onPointerDown=${press} onPointerUp=${release} onPointerCancel=${() => setDrag(null)}
+      onPointerLeave=${(event) => event.pointerType !== "touch" && setFound(null)} onClick=${click} onDblClick=${() => setZoom(null)} onKeyDown=${key}
+      onBlur=${() => setFound(null)}>
+    </div>
+    ${brush
+      ? html`<div class="chart-brush" style=${{ left: `${Math.min(drag.from, drag.to)}px`, width: `${Math.abs(drag.to - drag.from)}px` }}></div>`
+      : html`<${Readout} found=${found} width=${width} />`}
+    ${zoom && html`<button type="button" class="chart-reset" onClick=${() => setZoom(null)}>Reset zoom<span class="visually-hidden"> of: ${label}</span>
+    </button>`}
     ${!quiet && html`<span class="visually-hidden" aria-live="polite">${said}</span>`}
   </div>`;
 }
@@ -134,7 +142,8 @@ function Tools({ label, drawn, table, legend, settings }) {
   if (!drawn) return null;
   const about = html`<span class="visually-hidden"> of: ${label}</span>`;
   return html`<div class="chart-tools">
-    ${settings.own && drawn.can.smooth && html`<button type="button" aria-pressed=${settings.smooth > 0} onClick=${() => settings.turn("smooth")}>Smooth${about}</button>`}
+    ${settings.own && drawn.can.smooth && html`<button type="button" aria-pressed=${settings.smooth > 0} onClick=${() => settings.turn("smooth")}>Smooth${about}
+    </button>`}
     ${settings.own && drawn.can.log && html`<button type="button" aria-pressed=${settings.log} onClick=${() => settings.turn("log")}>Log axis${about}</button>`}
     <button type="button" onClick=${() => saveCsv(label, table ?? tableOf(drawn))}>CSV${about}</button>
     <button type="button" onClick=${() => savePng(label, drawn.svg, legend && !drawn.labelled ? legend : null)}>PNG${about}</button>
@@ -149,7 +158,13 @@ function DataTable({ columns, rows, label }) {
   return html`<details class="data" onToggle=${(event) => setOpen(event.currentTarget.open)}>
     <summary>Numbers<span class="visually-hidden"> of: ${label}</span></summary>
     ${open &&
-    html`<div class="scroll" tabIndex="0" role="group" aria-label=${`Table: ${label}`}><table><thead><tr>${columns.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
-      <tbody>${shown.map((row) => html`<tr>${row.map((cell) => html`<td class="num">${typeof cell === "number" ? number(cell, 4) : visible(String(cell ?? ""))}</td>`)}</tr>`)}</tbody></table></div>`}
+    html`<div class="scroll" tabIndex="0" role="group" aria-label=${`Table: ${label}`}>
+      <table><thead><tr>${columns.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+      <tbody>
+        ${shown.map((row) => html`<tr>
+          ${row.map((cell) => html`<td class="num">${typeof cell === "number" ? number(cell, 4) : visible(String(cell ?? ""))}</td>`)}</tr>`)}
+      </tbody>
+      </table>
+    </div>`}
   </details>`;
 }

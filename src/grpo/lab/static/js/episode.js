@@ -5,7 +5,8 @@ import { number, plural } from "./format.js";
 import { advantageClass, Hint, strength } from "./parts.js";
 import { Untrusted, visible } from "./text.js";
 
-export const WHY_NO_GRADIENT = "These tokens were read, not sampled: the policy did not choose them, so their probabilities are not part of the loss and they have no gradient.";
+export const WHY_NO_GRADIENT =
+  "These tokens were read, not sampled: the policy did not choose them, so their probabilities are not part of the loss and they have no gradient.";
 
 const FAULTS = { error: "error", timeout: "timed out", crash: "crashed", failure: "failed" };
 
@@ -23,12 +24,17 @@ const SHORT = 24; // characters
 export function Strip({ turns, advantage, label = "Turns of the episode" }) {
   let count = 0;
   const short = turns.every((turn) => turn.text.length <= SHORT && !turn.calls?.length);
-  return html`<ol class="strip ${short ? "short" : ""}" aria-label=${label}>${turns.map((turn) => (turn.who === "model" ? html`<${Written} turn=${turn} number=${++count} advantage=${turn.advantage ?? advantage} />` : html`<${Read} turn=${turn} />`))}</ol>`;
+  return html`<ol class="strip ${short ? "short" : ""}" aria-label=${label}>
+    ${turns.map((turn) => (turn.who === "model"
+      ? html`<${Written} turn=${turn} number=${++count} advantage=${turn.advantage ?? advantage} />`
+      : html`<${Read} turn=${turn} />`))}
+    </ol>`;
 }
 
 function Written({ turn, number: place, advantage }) {
   return html`<li class="written ${advantageClass(advantage)}" style=${strength(advantage)}>
-    <p class="strip-head tiny"><b>Turn ${place}</b>${turn.tokens !== undefined && html`<span class="num">${plural(turn.tokens, "token")}</span>`}${typeof turn.reward === "number" && html`<span class="num">reward ${number(turn.reward, 2)}</span>`}<${Fault} of=${turn} />${turn.note}</p>
+    <p class="strip-head tiny"><b>Turn ${place}</b>${turn.tokens !== undefined && html`<span class="num">${plural(turn.tokens, "token")}</span>`}
+      ${typeof turn.reward === "number" && html`<span class="num">reward ${number(turn.reward, 2)}</span>`}<${Fault} of=${turn} />${turn.note}</p>
     <${LongText} text=${turn.text} />
   </li>`;
 }
@@ -36,8 +42,15 @@ function Written({ turn, number: place, advantage }) {
 function Read({ turn }) {
   const calls = turn.calls ?? [];
   return html`<li class="read">
-    <p class="strip-head tiny"><b>${calls.length ? plural(calls.length, "tool call") : turn.who === "tool" ? "Tool" : "Reply"}</b>${!calls.length && html`<${Fault} of=${turn} />`}<${Hint} label="Why has it no gradient?" text=${WHY_NO_GRADIENT} /></p>
-    ${calls.length ? html`<ul class="calls">${calls.map((call) => html`<li><p class="call"><${Untrusted} text=${call.name || "not a call"} /> <${Untrusted} text=${call.arguments} class="soft" /> <${Fault} of=${call} /></p><${LongText} text=${call.answer} /></li>`)}</ul>` : html`<${LongText} text=${turn.text} />`}
+    <p class="strip-head tiny"><b>${calls.length ? plural(calls.length, "tool call") : turn.who === "tool" ? "Tool" : "Reply"}</b>
+      ${!calls.length && html`<${Fault} of=${turn} />`}<${Hint} label="Why has it no gradient?" text=${WHY_NO_GRADIENT} /></p>
+    ${calls.length
+      ? html`<ul class="calls">
+        ${calls.map((call) => html`<li>
+          <p class="call"><${Untrusted} text=${call.name || "not a call"} /> <${Untrusted} text=${call.arguments} class="soft" /> <${Fault} of=${call} /></p>
+          <${LongText} text=${call.answer} /></li>`)}
+      </ul>`
+      : html`<${LongText} text=${turn.text} />`}
   </li>`;
 }
 
@@ -47,5 +60,6 @@ function Fault({ of }) {
 
 // The same in one line.
 export function Line({ turns }) {
-  return html`<bdi class="untrusted clip episode-line" dir="ltr">${turns.map((turn) => html`<span class=${turn.who === "model" ? "written" : "read"}>${visible(turn.text)}</span> `)}</bdi>`;
+  return html`<bdi class="untrusted clip episode-line" dir="ltr">
+    ${turns.map((turn) => html`<span class=${turn.who === "model" ? "written" : "read"}>${visible(turn.text)}</span> `)}</bdi>`;
 }

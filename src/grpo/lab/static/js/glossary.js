@@ -43,7 +43,8 @@ export function Term({ of, children }) {
   const id = useId();
   useEffect(() => {
     if (!open) return;
-    const close = (event) => (event.type === "keydown" ? event.key === "Escape" : event.type === "scroll" || !box.current?.contains(event.target)) && setOpen(false);
+    const close = (event) => (event.type === "keydown" ? event.key === "Escape" : event.type === "scroll" || !box.current?.contains(event.target)) &&
+      setOpen(false);
     const kinds = ["keydown", "pointerdown", "scroll"];
     kinds.forEach((kind) => addEventListener(kind, close, { passive: true }));
     return () => kinds.forEach((kind) => removeEventListener(kind, close));
@@ -53,7 +54,9 @@ export function Term({ of, children }) {
   const press = (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), setOpen(true));
   // A span: a button would not wrap with the line, and “'s” after it could begin the next one.
   return html`<span class="term-box" ref=${box} onPointerEnter=${byMouse(true)} onPointerLeave=${byMouse(false)}>
-    <span class="term" role="button" tabIndex="0" aria-describedby=${open ? id : undefined} onFocus=${() => setOpen(true)} onBlur=${() => setOpen(false)} onClick=${() => setOpen(true)} onKeyDown=${press}>${children ?? title.toLowerCase()}</span>
+    <span class="term" role="button" tabIndex="0" aria-describedby=${open ? id : undefined} onFocus=${() => setOpen(true)} onBlur=${() => setOpen(false)}
+      onClick=${() => setOpen(true)} onKeyDown=${press}>
+      ${children ?? title.toLowerCase()}</span>
     ${open && html`<${Explanation} id=${id} title=${title} text=${text} />`}</span>`;
 }
 

@@ -4,64 +4,17 @@ import { html } from "htm/preact";
 import { useContext, useEffect, useState } from "preact/hooks";
 import { useApi } from "./api.js";
 import { Chart } from "./chart.js";
-import { chapterOf, CHAPTERS, EXTRA, seeAlso } from "./chapters.js";
 import { number } from "./format.js";
-import { Failed, Fetched, Segmented } from "./parts.js";
-import { address, Link, route, setQuery } from "./route.js";
+import { Fetched, Segmented } from "./parts.js";
+import { address, route, setQuery } from "./route.js";
 import { Tex } from "./tex.js";
 export { useStyle } from "./load.js";
 export { Trial } from "./trial.js";
 export { Fetched, Tex };
 export const Figure = Chart;
 
-const DEPTHS = [["intuition", "Intuition"], ["math", "Math"], ["code", "Code"]];
-const Depth = createContext("intuition");
+export const Depth = createContext("intuition");
 export const useDepth = () => useContext(Depth);
-const depthOf = (query) => (DEPTHS.some(([key]) => key === query.get("depth")) ? query.get("depth") : "intuition");
-
-// The frame of a chapter: its number, depth, and links to other chapters.
-function Lesson({ slug, depth, children }) {
-  const about = chapterOf(slug);
-  const place = CHAPTERS.indexOf(about);
-  const [before, after] = place < 0 ? [] : [CHAPTERS[place - 1], CHAPTERS[place + 1]];
-  return html`<main class="lesson" id="main">
-    <${ChapterList} here=${slug} depth=${depth} />
-    <header class="lesson-head">
-      <p class="lesson-number">${about.number ? `Chapter ${about.number}` : "Reference"}</p>
-      <h1>${about.title}</h1>
-      <p class="lesson-lead">${about.lead}</p>
-      <${Segmented} label="Depth" options=${DEPTHS} value=${depth} onChange=${(key) => setQuery({ depth: key === "intuition" ? undefined : key })} />
-    </header>
-    <${Depth.Provider} value=${depth}>${children}<//>
-    <footer class="lesson-foot">
-      <${Done} about=${about} depth=${depth} before=${before} after=${after} />
-      <nav aria-label="See also"><h2>See also</h2><ul>${seeAlso(slug).map(([to, why]) => html`<li><${Link} to=${chapterAddress(to, depth)}>${why}<//> <span class="soft small">${chapterOf(to).title === why ? "" : chapterOf(to).title}</span></li>`)}</ul></nav>
-    </footer>
-  </main>`;
-}
-
-// The end of a depth: what the chapter showed, the next chapter, and the same chapter one depth further.
-function Done({ about, depth, before, after }) {
-  const deeper = DEPTHS[DEPTHS.findIndex(([key]) => key === depth) + 1];
-  return html`<nav class="done-here" aria-labelledby="done-here"><h2 id="done-here">You are done here</h2>
-    ${about.gist && html`<p>${about.gist}</p>`}
-    <div class="done-steps">
-      ${after ? html`<${Link} to=${chapterAddress(after.slug, depth)} rel="next" class="next-step"><span class="small">Next</span>${after.title}<//>` : html`<${Link} to="/runs" rel="next" class="next-step"><span class="small">Next</span>Your own runs<//>`}
-      ${deeper && html`<${Link} to=${chapterAddress(about.slug, deeper[0])}><span class="small soft">Deeper</span>This chapter in ${deeper[1]}<//>`}
-      ${before ? html`<${Link} to=${chapterAddress(before.slug, depth)} rel="prev"><span class="small soft">Previous</span>${before.title}<//>` : html`<${Link} to="/learn"><span class="small soft">Back to</span>All chapters<//>`}
-    </div></nav>`;
-}
-
-const chapterAddress = (slug, depth) => address(`/learn/${slug}`, { depth: depth === "intuition" ? undefined : depth });
-
-function ChapterList({ here, depth }) {
-  useEffect(() => {
-    document.querySelector(".chapter-list [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
-  }, [here]);
-  return html`<nav class="chapter-list" aria-label="Chapters"><${Link} to="/learn">All<//>${[...CHAPTERS, EXTRA].map(
-    ({ slug, number: place, short, title }) => html`<${Link} to=${chapterAddress(slug, depth)} title=${title} aria-current=${slug === here ? "page" : undefined}>${place ? html`<span class="faint">${place}</span> ` : null}${short}<//>`,
-  )}</nav>`;
-}
 
 // One idea. `depth`, if given, names the depths that show it: "math", or "math code".
 export function Section({ title, lead, id, depth, children }) {
@@ -113,7 +66,10 @@ export function TextField({ name, label, value, most = 400, rows = 1 }) {
   const now = param(name, value);
   const set = (event) => setQuery({ [name]: event.target.value === value ? undefined : event.target.value });
   return html`<label class="knob wide"><span class="knob-label">${label}</span>
-    ${rows > 1 ? html`<textarea name=${name} rows=${rows} maxlength=${most} spellcheck=${false} onInput=${set}>${now}</textarea>` : html`<input type="text" name=${name} maxlength=${most} spellcheck=${false} value=${now} onInput=${set} />`}</label>`;
+    ${rows > 1
+      ? html`<textarea name=${name} rows=${rows} maxlength=${most} spellcheck=${false} onInput=${set}>${now}</textarea>`
+      : html`<input type="text" name=${name} maxlength=${most} spellcheck=${false} value=${now} onInput=${set} />`}
+    </label>`;
 }
 
 const REST = 40; // ms without a change before a request
@@ -133,7 +89,8 @@ export function useAnswer(slug, key, params = {}) {
 
 // A formula; `spoken` is what a screen reader says.
 export function Equation({ tex, spoken }) {
-  return html`<div class="equation scroll" tabIndex="0" role="group" aria-label="Formula"><div role="img" aria-label=${spoken}><${Tex} block>${tex}<//></div></div>`;
+  return html`<div class="equation scroll" tabIndex="0" role="group" aria-label="Formula"><div role="img" aria-label=${spoken}><${Tex} block>${tex}<//></div>
+    </div>`;
 }
 
 // The source of the function that computed the answer.
@@ -147,7 +104,8 @@ export function Code({ slug, source, open = false, title }) {
 
 function Listing({ slug, source }) {
   const state = useApi(`/api/chapters/${slug}/source/${source}`);
-  return html`<${Fetched} state=${state} height="10rem">${(found) => html`<p class="small soft code-name"><code>${found.name}</code> <span>${found.file}, line ${found.line}</span></p>
+  return html`<${Fetched} state=${state} height="10rem">
+    ${(found) => html`<p class="small soft code-name"><code>${found.name}</code> <span>${found.file}, line ${found.line}</span></p>
     <pre class="scroll" tabIndex="0" role="group" aria-label=${`Source of ${found.name}`}><code>${dedent(found.text)}</code></pre>`}<//>`;
 }
 
@@ -162,7 +120,9 @@ export function Question({ name, ask, options, children }) {
   return html`<div class="question">
     <p class="question-ask" id=${`ask-${name}`}>${ask}</p>
     <div class="question-options" role="group" aria-labelledby=${`ask-${name}`}>${options.map(
-      ([key, text]) => html`<button type="button" class=${picked === key ? "picked" : ""} aria-pressed=${picked === key} onClick=${() => setQuery({ [name]: key })}>${text}</button>`,
+      ([key, text]) => html`<button type="button" class=${picked === key ? "picked" : ""} aria-pressed=${picked === key}
+        onClick=${() => setQuery({ [name]: key })}>
+        ${text}</button>`,
     )}</div>
     ${picked ? html`<div class="question-answer" role="status">${children(picked)}</div>` : html`<p class="small faint">Choose an answer.</p>`}
   </div>`;
@@ -170,7 +130,8 @@ export function Question({ name, ask, options, children }) {
 
 // Whether the guess was right.
 export function Verdict({ picked, right, children }) {
-  return html`<div class="verdict"><p><b class=${picked === right ? "good" : "missed"}>${picked === right ? "Correct." : "Not quite."}</b></p>${children}</div>`;
+  return html`<div class="verdict"><p><b class=${picked === right ? "good" : "missed"}>${picked === right ? "Correct." : "Not quite."}</b></p>${children}
+    </div>`;
 }
 
 // A common claim, and a button that runs the computation about it.
@@ -179,7 +140,8 @@ export function Misconception({ name, claim, children }) {
   return html`<div class="misconception">
     <p class="small soft">A common claim</p>
     <p class="claim">“${claim}”</p>
-    <button type="button" aria-expanded=${open} onClick=${() => setQuery({ [name]: open ? undefined : "run" })}>${open ? "Hide the result" : "Check it"}</button>
+    <button type="button" aria-expanded=${open} onClick=${() => setQuery({ [name]: open ? undefined : "run" })}>${open ? "Hide the result" : "Check it"}
+    </button>
     ${open && html`<div class="refutation" role="status">${children}</div>`}
   </div>`;
 }
@@ -193,7 +155,10 @@ export function Reported({ source, children }) {
 export function Table({ label, head, rows, foot }) {
   return html`<div class="scroll table" tabIndex="0" role="group" aria-label=${label}><table>
     <thead><tr>${head.map((cell) => (cell ? html`<th scope="col">${cell}</th>` : html`<td></td>`))}</tr></thead>
-    <tbody>${rows.map(([first, ...rest]) => html`<tr><th scope="row">${first}</th>${rest.map((cell) => html`<td class=${typeof cell === "number" ? "num" : ""}>${typeof cell === "number" ? number(cell) : cell}</td>`)}</tr>`)}</tbody>
+    <tbody>
+      ${rows.map(([first, ...rest]) => html`<tr><th scope="row">${first}</th>
+        ${rest.map((cell) => html`<td class=${typeof cell === "number" ? "num" : ""}>${typeof cell === "number" ? number(cell) : cell}</td>`)}</tr>`)}
+    </tbody>
   </table></div>${foot && html`<p class="small soft">${foot}</p>`}`;
 }
 
@@ -204,31 +169,11 @@ export function Analogy({ title, children }) {
 
 // Labelled numbers in a row.
 export function Numbers({ items }) {
-  return html`<dl class="stats">${items.map(([label, value, note, key]) => html`<div class="stat"><dt>${label}</dt><dd><span class="stat-value num" data-number=${key}>${typeof value === "number" ? number(value) : value}</span>${note && html` <span class="soft small">${note}</span>`}</dd></div>`)}</dl>`;
+  return html`<dl class="stats">
+    ${items.map(([label, value, note, key]) => html`<div class="stat"><dt>${label}</dt>
+      <dd><span class="stat-value num" data-number=${key}>${typeof value === "number" ? number(value) : value}</span>
+        ${note && html` <span class="soft small">${note}</span>`}</dd>
+    </div>`)}
+    </dl>`;
 }
 
-// Loads a chapter's module when it is opened.
-export function ChapterPage({ slug, query }) {
-  const [found, setFound] = useState({ slug: null });
-  useEffect(() => {
-    let here = true;
-    import(`./chapters/${slug}.js`).then(
-      ({ Chapter }) => here && setFound({ slug, Chapter }),
-      () => here && setFound({ slug, error: new Error("This chapter could not be loaded. Start `grpo lab` again and reload this page.") }),
-    );
-    return () => (here = false);
-  }, [slug]);
-  useEffect(() => {
-    const { id } = route.value;
-    if (found.slug !== slug || !id) return;
-    // Once at first, and once more after the content above has loaded.
-    const show = () => document.getElementById(id)?.scrollIntoView();
-    const timers = [setTimeout(show, 50), setTimeout(show, 800)];
-    return () => timers.forEach(clearTimeout);
-  }, [found.slug]);
-  const depth = depthOf(query);
-  const { Chapter, error } = found.slug === slug ? found : {};
-  return html`<${Lesson} slug=${slug} depth=${depth} key=${slug}>${
-    error ? html`<${Failed} error=${error} />` : Chapter ? html`<${Chapter} depth=${depth} query=${query} />` : html`<div class="loading" role="status"><span class="visually-hidden">Loading</span></div>`
-  }<//>`;
-}

@@ -44,11 +44,16 @@ export function useStyle(...paths) {
 }
 
 export const loadPlot = () =>
-  once("Plot", () => library("d3", "vendor/d3/dist/d3.min.js").then(() => library("Plot", "vendor/@observablehq/plot/dist/plot.umd.min.js")).then(() => window.Plot));
+  once("Plot", () => library("d3", "vendor/d3/dist/d3.min.js").then(() => library(
+    "Plot", "vendor/@observablehq/plot/dist/plot.umd.min.js",
+  )).then(() => window.Plot));
 
 export const loadKatex = () =>
   once("katex", () =>
-    Promise.all([library("katex", "vendor/katex/dist/katex.min.js"), isExport() || loadStyle("vendor/katex/dist/katex.min.css", { first: true })]).then(() => window.katex),
+    Promise.all([
+      library("katex", "vendor/katex/dist/katex.min.js"),
+      isExport() || loadStyle("vendor/katex/dist/katex.min.css", { first: true }),
+    ]).then(() => window.katex),
   );
 
 // Starts the module js/PATH as a worker. Without a server its linked source is a text (`grpoWorkers`), because a page

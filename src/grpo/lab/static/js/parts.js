@@ -28,7 +28,8 @@ export function Fetched({ state, height, children }) {
 export function Card({ title, note, actions, children, class: extra = "" }) {
   return html`<section class="card ${extra}">
     ${(title || actions) &&
-    html`<header class="card-head"><h2>${title}</h2>${note && html`<p class="soft small">${note}</p>`}${actions && html`<div class="actions">${actions}</div>`}</header>`}
+    html`<header class="card-head"><h2>${title}</h2>${note && html`<p class="soft small">${note}</p>`}${actions && html`<div class="actions">${actions}</div>`}
+    </header>`}
     ${children}
   </section>`;
 }
@@ -65,7 +66,8 @@ export function MetricHint({ name, evaluation = false }) {
   if (!metric) return null;
   return html`<${Hint}
     label=${`What is ${name}?`}
-    text=${html`<span><b>${name}</b> <span class="faint">${metric.unit}</span></span><span>${metric.definition}</span><span class="faint">Healthy: ${metric.healthy}</span>`}
+    text=${html`<span><b>${name}</b> <span class="faint">${metric.unit}</span></span><span>${metric.definition}</span>
+      <span class="faint">Healthy: ${metric.healthy}</span>`}
   />`;
 }
 
@@ -145,7 +147,8 @@ export function VirtualList({ rows, rowHeight, render, onEnd, height = "70vh", l
   useEffect(() => {
     if (onEnd && end >= rows.length - 10) onEnd();
   }, [end, rows.length, onEnd]);
-  return html`<div class="virtual" ref=${box} style=${{ height }} onScroll=${(event) => setTop(event.currentTarget.scrollTop)} tabIndex="0" role="group" aria-label=${label}>
+  return html`<div class="virtual" ref=${box} style=${{ height }} onScroll=${(event) => setTop(event.currentTarget.scrollTop)} tabIndex="0" role="group"
+    aria-label=${label}>
     <div style=${{ height: `${rows.length * rowHeight}px` }}>
       <div style=${{ transform: `translateY(${first * rowHeight}px)` }}>
         ${rows.slice(first, end).map((row, place) => render(row, first + place))}

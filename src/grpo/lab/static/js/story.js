@@ -31,7 +31,13 @@ export function Story() {
   const { title, words, Demo } = SCREENS[at];
   return html`<main class="story" id="main">
     <h1 class="visually-hidden">GRPO in five minutes</h1>
-    <ol class="story-path" aria-label="Screens">${SCREENS.map((screen, place) => html`<li><button type="button" aria-label=${`${place + 1}: ${screen.title}`} aria-current=${place === at ? "step" : undefined} class=${place < at ? "seen" : ""} onClick=${() => show(place)}></button></li>`)}</ol>
+    <ol class="story-path" aria-label="Screens">
+      ${SCREENS.map((screen, place) => html`<li>
+        <button type="button" aria-label=${`${place + 1}: ${screen.title}`} aria-current=${place === at ? "step" : undefined} class=${place < at ? "seen" : ""}
+          onClick=${() => show(place)}>
+        </button>
+      </li>`)}
+    </ol>
     <section class="story-screen" aria-labelledby="story-title" key=${at}>
       <h2 id="story-title" tabIndex="-1" ref=${heading}>${title}</h2>
       <${Fetched} state=${state} height="26rem">${(found) => html`<p class="story-words">${words(found)}</p><${Demo} found=${found} />`}<//>

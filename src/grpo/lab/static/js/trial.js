@@ -50,7 +50,11 @@ function useTrial(name) {
 }
 
 const same = (a, b) => JSON.stringify(shape(a)) === JSON.stringify(shape(b));
-const shape = ({ arms, seeds, steps }) => [arms.map(({ label, settings }) => [label, Object.entries(settings).map(([key, value]) => [key, String(value)]).sort()]), seeds, steps];
+const shape = ({ arms, seeds, steps }) => [
+  arms.map(({ label, settings }) => [label, Object.entries(settings).map(([key, value]) => [key, String(value)]).sort()]),
+  seeds,
+  steps,
+];
 
 // `name` is a chapter's trial; arms, seeds, steps and metrics, where given, override its settings. `plain` is for
 // Intuition: `charts`, the metrics to show with their titles, and `arms`, the recorded arms to show with their names.
@@ -68,13 +72,25 @@ export function Trial({ name, arms, seeds, steps, metrics, plain, charts = true,
   const fits = outcome && same(outcome.trial, asked);
   return html`<div class="trial" data-trial=${name} data-status=${state?.status ?? (recorded ? "recorded" : "none")}>
     <div class="trial-bar">
-      ${isStatic() ? null : running ? html`<button type="button" onClick=${() => cancel()}>Cancel</button>` : html`<button type="button" class="primary" onClick=${() => start(asked)}>${recorded || state ? "Train again on this machine" : "Train on this machine"}</button>`}
+      ${isStatic()
+        ? null
+        : running
+          ? html`<button type="button" onClick=${() => cancel()}>Cancel</button>`
+          : html`<button type="button" class="primary" onClick=${() => start(asked)}>
+            ${recorded || state ? "Train again on this machine" : "Train on this machine"}</button>`}
       <p class="small soft" role="status">${words(state, recorded, live)}${note && !running && !isStatic() ? html` ${note}` : null}</p>
     </div>
     ${running && html`<progress max=${state.total} value=${state.done} aria-label="Steps trained"></progress>`}
     ${state?.error && html`<${Failed} error=${new Error(state.error)} />`}
-    ${refused && html`<div class="refused" role="alert"><p>${refused.message}.</p>${refused.running && html`<button type="button" onClick=${() => cancel(refused.running.id)}>Cancel the running trial</button>`}</div>`}
-    ${outcome && !fits && html`<p class="small warn">${live ? "The results below were trained with other settings than those now chosen." : isStatic() ? "The results below are the recorded trial with its own settings; yours can be trained with `grpo lab` on your machine." : "The results below are the recorded trial with its own settings; train to see yours."}</p>`}
+    ${refused && html`<div class="refused" role="alert"><p>${refused.message}.</p>
+      ${refused.running && html`<button type="button" onClick=${() => cancel(refused.running.id)}>Cancel the running trial</button>`}</div>`}
+    ${outcome && !fits && html`<p class="small warn">
+      ${live
+        ? "The results below were trained with other settings than those now chosen."
+        : isStatic()
+          ? "The results below are the recorded trial with its own settings; yours can be trained with `grpo lab` on your machine."
+          : "The results below are the recorded trial with its own settings; train to see yours."}
+    </p>`}
     ${outcome && charts && html`<${Outcome} outcome=${outcome} name=${name ?? "trial"} plain=${plain} />`}
     ${outcome && children && children(outcome, { live, fits })}
   </div>`;
@@ -84,7 +100,9 @@ function words(state, recorded, live) {
   if (state?.status === "running") return state.done ? `Training on this machine: ${state.done} of ${state.total} steps.` : "Starting the trainer…";
   if (state?.status === "cancelled") return live ? "Cancelled; the results so far are kept." : "Cancelled.";
   if (state?.status === "finished") return "Trained on this machine.";
-  if (recorded) return `Recorded run (torch ${recorded.versions.torch}); training took ${seconds(recorded.seconds)}.${isStatic() ? " To train it again, start `grpo lab` on your machine." : ""}`;
+  if (recorded) return `Recorded run (torch ${recorded.versions.torch}); training took ${seconds(recorded.seconds)}.${isStatic()
+    ? " To train it again, start `grpo lab` on your machine."
+    : ""}`;
   return "Nothing recorded yet.";
 }
 
@@ -93,9 +111,11 @@ function Outcome({ outcome: whole, name, plain }) {
   const outcome = plain?.arms ? { ...whole, arms: renamed(whole.arms, plain.arms) } : whole;
   const charts = plain ? Object.entries(plain.charts) : outcome.trial.metrics.map((metric) => [metric]);
   return html`<div class="outcome">
-    <div class="outcome-head"><ul class="legend arms">${outcome.arms.map((arm, place) => html`<li><i class="key" style=${{ "--key": COLOURS[place] }}></i>${arm.label}</li>`)}</ul>
+    <div class="outcome-head">
+      <ul class="legend arms">${outcome.arms.map((arm, place) => html`<li><i class="key" style=${{ "--key": COLOURS[place] }}></i>${arm.label}</li>`)}</ul>
       ${!plain && html`<${Segmented} label=${`Axis of ${name}`} options=${AXES} value=${by} onChange=${setBy} />`}</div>
-    <div class="outcome-charts">${charts.map(([metric, title]) => html`<${Curves} outcome=${outcome} metric=${metric} title=${title} by=${by} key=${metric} />`)}</div>
+    <div class="outcome-charts">
+      ${charts.map(([metric, title]) => html`<${Curves} outcome=${outcome} metric=${metric} title=${title} by=${by} key=${metric} />`)}</div>
     <${Accuracy} outcome=${outcome} />
   </div>`;
 }
@@ -108,7 +128,12 @@ function renamed(arms, names) {
 
 export function Curves({ outcome, metric, title = null, by }) {
   const unit = definitions.value?.training?.[metric]?.unit;
-  const seeds = outcome.arms.flatMap((arm, place) => arm.curves[metric].flatMap((curve) => curve.value.map((value, at) => ({ x: curve[by][at], y: value, arm: place, run: `${place} ${curve.seed}` }))));
+  const seeds = outcome.arms.flatMap((arm, place) => arm.curves[metric].flatMap((curve) => curve.value.map((value, at) => ({
+    x: curve[by][at],
+    y: value,
+    arm: place,
+    run: `${place} ${curve.seed}`,
+  }))));
   const bands = outcome.arms.flatMap((arm, place) => arm.bands[metric].map((point) => ({ ...point, x: point[by], arm: place })));
   const colour = (point) => COLOURS[point.arm];
   // A band can reach beyond the measured values; the axis is limited to them.
@@ -117,18 +142,37 @@ export function Curves({ outcome, metric, title = null, by }) {
   const span = by === "step" ? { domain: [1, Math.max(2, outcome.trial.steps)] } : {};
   const axis = AXES.find(([key]) => key === by)[1];
   return html`<div class="outcome-chart"><h3>${title ?? metric.replaceAll("_", " ")}<${MetricHint} name=${metric} /></h3>
-    <${Chart} label=${`${title ?? metric} over ${axis}, ${outcome.arms.map((arm) => arm.label).join(", ")}; the line is the mean over seeds, the band one standard deviation`} height=${190}
+    <${Chart}
+      label=${`${title ??
+        metric} over ${axis}, ${outcome.arms.map((arm) => arm.label).join(", ")}; the line is the mean over seeds, the band one standard deviation`}
+      height=${190}
       deps=${[seeds.length, bands.length, by, metric, title]}
       build=${(Plot) => ({
         x: { label: axis, ticks: 5, tickFormat: tick, ...span },
-        y: { grid: true, label: title ?? metricTitle(metric, unit), ticks: 5, tickFormat: (value) => (unit?.startsWith("share") ? percent(value, highest < 0.1 ? 1 : 0) : tick(value)) },
+        y: {
+          grid: true,
+          label: title ?? metricTitle(metric, unit),
+          ticks: 5,
+          tickFormat: (value) => (unit?.startsWith("share") ? percent(value, highest < 0.1 ? 1 : 0) : tick(value)),
+        },
         marks: [
-          Plot.areaY(bands, { x: "x", y1: (point) => Math.max(lowest, point.low), y2: (point) => Math.min(highest, point.high), z: "arm", fill: colour, fillOpacity: 0.16 }),
+          Plot.areaY(bands, {
+            x: "x",
+            y1: (point) => Math.max(lowest, point.low),
+            y2: (point) => Math.min(highest, point.high),
+            z: "arm",
+            fill: colour,
+            fillOpacity: 0.16,
+          }),
           Plot.lineY(seeds, { x: "x", y: "y", z: "run", stroke: colour, strokeWidth: 1, strokeOpacity: bands.length ? 0.25 : 0.8 }),
           Plot.lineY(bands, { x: "x", y: "mean", z: "arm", stroke: colour, strokeWidth: 2, ariaLabel: (point) => outcome.arms[point.arm].label }),
         ],
       })}
-      table=${{ columns: [axis, "arm", "mean", "low", "high"], rows: bands.map((point) => [point.x, outcome.arms[point.arm].label, point.mean, point.low, point.high]) }} /></div>`;
+      table=${{
+        columns: [axis, "arm", "mean", "low", "high"],
+        rows: bands.map((point) => [point.x, outcome.arms[point.arm].label, point.mean, point.low, point.high]),
+      }} />
+    </div>`;
 }
 
 function Accuracy({ outcome }) {
@@ -137,7 +181,10 @@ function Accuracy({ outcome }) {
   const cell = ({ mean, std }) => html`${percent(mean, 1)}${std === null ? "" : html` <span class="soft">± ${percent(std, 1)}</span>`}`;
   return html`<div class="scroll table" tabIndex="0" role="group" aria-label="Held-out accuracy"><table>
     <thead><tr><th scope="col">held-out accuracy, 200 problems</th><th scope="col">before</th><th scope="col">after</th><th scope="col">seeds</th></tr></thead>
-    <tbody>${arms.map((arm) => html`<tr><th scope="row">${arm.label}</th><td class="num">${cell(arm.accuracy.before)}</td><td class="num"><b>${cell(arm.accuracy.after)}</b></td><td class="num">${arm.accuracy.after.seeds.length}</td></tr>`)}</tbody>
+    <tbody>
+      ${arms.map((arm) => html`<tr><th scope="row">${arm.label}</th><td class="num">${cell(arm.accuracy.before)}</td>
+        <td class="num"><b>${cell(arm.accuracy.after)}</b></td><td class="num">${arm.accuracy.after.seeds.length}</td></tr>`)}
+    </tbody>
   </table></div>`;
 }
 

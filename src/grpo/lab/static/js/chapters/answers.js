@@ -29,7 +29,8 @@ export function HowToRead({ prompt }) {
   const low = ones.reduce((sum, one) => sum + one);
   const carried = Math.floor(low / 10);
   const high = tens.reduce((sum, one) => sum + one, carried);
-  return html`<p class="small soft how-to-read"><code>(${low};${high})${10 * high + (low % 10)}</code> is an answer with working: ones ${ones.join(" + ")} = ${low}; tens ${tens.join(" + ")}${carried ? ` + ${carried} carried` : ""} = ${high}.</p>`;
+  return html`<p class="small soft how-to-read"><code>(${low};${high})${10 * high + (low % 10)}</code> is an answer with working:
+    ones ${ones.join(" + ")} = ${low}; tens ${tens.join(" + ")}${carried ? ` + ${carried} carried` : ""} = ${high}.</p>`;
 }
 
 // Tokens as small tiles; `values`, where given, colour them like advantages.
@@ -39,7 +40,8 @@ export function Tokens({ tokens, values, unit = 1, chosen, onChoose, label }) {
     const look = `glyph ${value === undefined || value === null ? "" : advantageClass(value)} ${place === chosen ? "chosen" : ""}`;
     const shown = token === "end" || token === "<end>" ? html`<i class="end">end</i>` : visible(token);
     return onChoose
-      ? html`<button type="button" class=${look} style=${strength(value, unit)} aria-pressed=${place === chosen} onClick=${() => onChoose(place)}>${shown}</button>`
+      ? html`<button type="button" class=${look} style=${strength(value, unit)} aria-pressed=${place === chosen} onClick=${() => onChoose(place)}>${shown}
+      </button>`
       : html`<span class=${look} style=${strength(value, unit)}>${shown}</span>`;
   })}</span>`;
 }
@@ -50,15 +52,26 @@ export function Answers({ rows, most = 12, label, head }) {
   const columns = `${empty("advantage") ? "without-advantage" : ""} ${empty("reward") ? "without-reward" : ""}`;
   const [all, setAll] = useState(false);
   const shown = all ? rows : rows.slice(0, most);
-  return html`<div class="answers ${columns}">${head && html`<p class="answers-head tiny" aria-hidden="true"><span>${head[0]}</span><span>${head[1]}</span><span>${head[2]}</span>${head[3] && html`<span class="answer-more">${head[3]}</span>`}</p>`}<ol aria-label=${label}>${shown.map(
+  return html`<div class="answers ${columns}">
+    ${head && html`<p class="answers-head tiny" aria-hidden="true"><span>${head[0]}</span><span>${head[1]}</span><span>${head[2]}</span>
+      ${head[3] && html`<span class="answer-more">${head[3]}</span>`}</p>`}
+    <ol aria-label=${label}>${shown.map(
     (row) => html`<li class=${row.own ? "own" : ""}>
-      <span class="answer-advantage">${row.advantage === undefined || row.advantage === null ? html`<span class="faint">·</span>` : html`<${Advantage} value=${row.advantage} />`}</span>
-      <span class="answer-text">${row.tokens ? html`<${Tokens} tokens=${row.tokens} values=${row.values} unit=${row.unit} />` : html`<bdi class="untrusted" dir="ltr">${visible(row.text)}</bdi>`}${row.note && html`<span class="small soft answer-note">${row.note}</span>`}</span>
-      <span class="answer-reward">${row.reward === undefined || row.reward === null ? html`<span class="faint">·</span>` : html`<${Reward} value=${row.reward} />`}</span>
+      <span class="answer-advantage">
+        ${row.advantage === undefined || row.advantage === null ? html`<span class="faint">·</span>` : html`<${Advantage} value=${row.advantage} />`}</span>
+      <span class="answer-text">
+        ${row.tokens
+          ? html`<${Tokens} tokens=${row.tokens} values=${row.values} unit=${row.unit} />`
+          : html`<bdi class="untrusted" dir="ltr">${visible(row.text)}</bdi>`}
+        ${row.note && html`<span class="small soft answer-note">${row.note}</span>`}</span>
+      <span class="answer-reward">
+        ${row.reward === undefined || row.reward === null ? html`<span class="faint">·</span>` : html`<${Reward} value=${row.reward} />`}</span>
       ${row.more && html`<span class="answer-more num small">${row.more}</span>`}
     </li>`,
   )}</ol>
-  ${rows.length > most && html`<button type="button" class="small" aria-expanded=${all} onClick=${() => setAll(!all)}>${all ? "Show fewer" : `Show all ${rows.length}`}</button>`}</div>`;
+  ${rows.length > most && html`<button type="button" class="small" aria-expanded=${all} onClick=${() => setAll(!all)}>
+    ${all ? "Show fewer" : `Show all ${rows.length}`}</button>`}
+    </div>`;
 }
 
 // Steps a value of the address by one at an interval, up to the last.
@@ -78,7 +91,8 @@ export function usePlaying(name, now, last, pause) {
 }
 
 export function PlayButton({ playing, toggle, again }) {
-  return html`<button type="button" class="primary" aria-pressed=${playing} onClick=${toggle}>${playing ? "❚❚ Pause" : again ? "↺ Play again" : "▶ Play"}</button>`;
+  return html`<button type="button" class="primary" aria-pressed=${playing} onClick=${toggle}>${playing ? "❚❚ Pause" : again ? "↺ Play again" : "▶ Play"}
+    </button>`;
 }
 
 // A bar; `share` is its length relative to the longest.

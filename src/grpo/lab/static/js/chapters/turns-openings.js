@@ -34,13 +34,23 @@ export function Openings({ outcome }) {
   const row = rows[place];
   const bars = shares([row]).map((share, guess) => ({ guess, share }));
   return html`<div class="openings"><h3>First guesses, step by step</h3>
-    ${seeds.length > 1 && html`<${Segmented} label="Seed" value=${seed} onChange=${(next) => setQuery({ of: next === 1 ? undefined : next })} options=${seeds.map((one) => [one.seed, `Seed ${one.seed}`])} />`}
-    <${Slider} name="at" label="Step" min=${1} max=${Math.max(2, rows.length)} step=${1} value=${rows.length} show=${(now) => String(rows[Math.min(rows.length, now) - 1]?.step ?? now)} />
+    ${seeds.length > 1 && html`<${Segmented} label="Seed" value=${seed} onChange=${(next) => setQuery({ of: next === 1 ? undefined : next })}
+      options=${seeds.map((one) => [one.seed, `Seed ${one.seed}`])} />`}
+    <${Slider} name="at" label="Step" min=${1} max=${Math.max(2, rows.length)} step=${1} value=${rows.length}
+      show=${(now) => String(rows[Math.min(rows.length, now) - 1]?.step ?? now)} />
     <${Figure} label=${`First guesses of the games of step ${row.step}`} height=${190} deps=${[JSON.stringify(row), seed]}
-      build=${(Plot) => ({ x: { type: "band", domain: NUMBERS, label: "first guess", padding: 0.15 }, y: { grid: true, label: "share of games", domain: [0, Math.max(0.25, ...bars.map((bar) => bar.share))], tickFormat: (value) => percent(value) }, marks: [Plot.barY(bars, { x: "guess", y: "share", fill: "var(--c1)" }), Plot.ruleY([1 / 15], { stroke: "var(--c6)", strokeDasharray: "4 3" })] })}
+      build=${(Plot) => ({
+        x: { type: "band", domain: NUMBERS, label: "first guess", padding: 0.15 },
+        y: { grid: true, label: "share of games", domain: [0, Math.max(0.25, ...bars.map((bar) => bar.share))], tickFormat: (value) => percent(value) },
+        marks: [Plot.barY(bars, { x: "guess", y: "share", fill: "var(--c1)" }), Plot.ruleY([1 / 15], { stroke: "var(--c6)", strokeDasharray: "4 3" })],
+      })}
       legend=${[[`step ${row.step}`, "var(--c1)", "square"], ["all numbers equally often", "var(--c6)"]]}
       table=${{ columns: ["first guess", "share"], rows: bars.map((bar) => [bar.guess, bar.share]) }} />
-    <${Numbers} items=${[["7 first", percent(bars[7].share, 1), `in the ${Object.values(row.counts).reduce((a, b) => a + b, 0)} games of step ${row.step}`, "sevens"], ["5 to 9 first", percent(bars.slice(5, 10).reduce((sum, bar) => sum + bar.share, 0), 1)]]} />
+    <${Numbers}
+      items=${[
+        ["7 first", percent(bars[7].share, 1), `in the ${Object.values(row.counts).reduce((a, b) => a + b, 0)} games of step ${row.step}`, "sevens"],
+        ["5 to 9 first", percent(bars.slice(5, 10).reduce((sum, bar) => sum + bar.share, 0), 1)],
+      ]} />
     <${Map} rows=${rows} seed=${seed} /></div>`;
 }
 
@@ -53,6 +63,19 @@ function Map({ rows, seed }) {
   }
   const most = Math.max(...cells.map((cell) => cell.share));
   return html`<${Figure} label="Share of each first guess over the steps" height=${280} deps=${[rows.length, seed]}
-    build=${(Plot) => ({ x: { label: "step" }, y: { type: "band", domain: [...NUMBERS].reverse(), label: "first guess", padding: 0.06 }, marks: [Plot.rect(cells, { x1: "x1", x2: "x2", y: "guess", fill: "var(--c1)", fillOpacity: (cell) => cell.share / most, title: (cell) => `${percent(cell.share)} begin with ${cell.guess}` })] })}
+    build=${(Plot) => ({
+      x: { label: "step" },
+      y: { type: "band", domain: [...NUMBERS].reverse(), label: "first guess", padding: 0.06 },
+      marks: [
+        Plot.rect(cells, {
+          x1: "x1",
+          x2: "x2",
+          y: "guess",
+          fill: "var(--c1)",
+          fillOpacity: (cell) => cell.share / most,
+          title: (cell) => `${percent(cell.share)} begin with ${cell.guess}`,
+        }),
+      ],
+    })}
     table=${{ columns: ["step", "first guess", "share"], rows: cells.map((cell) => [cell.x1 + 0.5, cell.guess, cell.share]) }} />`;
 }

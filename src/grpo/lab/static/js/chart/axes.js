@@ -37,14 +37,19 @@ function wholeX(options, points, width) {
 // Only where every value is above 0 and lengths from 0 mean nothing: lines and dots.
 export function canBeLog(options, points) {
   const drawn = points.filter((point) => point.kind === "line" || point.kind === "dot");
-  return drawn.length > 1 && (options.y?.type ?? "linear") === "linear" && !options.fx && points.every(({ kind }) => ["line", "dot", "area"].includes(kind)) && drawn.every((point) => point.y > 0) && drawn.some((point) => point.y !== drawn[0].y);
+  return drawn.length > 1 && (options.y?.type ?? "linear") === "linear" && !options.fx && points.every(({ kind }) => ["line", "dot", "area"].includes(kind)) &&
+    drawn.every((point) => point.y > 0) &&
+    drawn.some((point) => point.y !== drawn[0].y);
 }
 
 export function withLog(Plot, options, points, marks) {
   const domain = extent(points.filter((point) => point.kind !== "area").map((point) => point.y));
   const { zero, ...y } = options.y ?? {};
   const fits = (mark) => !(mark instanceof Plot.RuleY) && !(mark instanceof Plot.Area && points.some((point) => point.kind === "area" && point.low <= 0));
-  return [{ ...options, y: { ...y, type: "log", domain, nice: false, clamp: true, ticks: logTicks(domain), tickFormat: y.tickFormat ?? tick } }, marks.filter(fits)];
+  return [
+    { ...options, y: { ...y, type: "log", domain, nice: false, clamp: true, ticks: logTicks(domain), tickFormat: y.tickFormat ?? tick } },
+    marks.filter(fits),
+  ];
 }
 
 // Powers of ten; within two of them also their doubles and halves; between fewer of those, evenly spaced.
@@ -58,7 +63,9 @@ function logTicks([low, high]) {
 // The y axis follows the points in sight, unless the caller gave it limits.
 export function withZoom(options, points, [from, to]) {
   const seen = points.filter(({ x }) => x >= from && x <= to);
-  const values = seen.flatMap((point) => (point.kind === "area" && point.low !== 0 ? [point.low, point.high] : point.kind === "bar" ? [point.low, point.high] : [point.y])).filter(Number.isFinite);
+  const values = seen.flatMap((point) => (point.kind === "area" && point.low !== 0
+    ? [point.low, point.high]
+    : point.kind === "bar" ? [point.low, point.high] : [point.y])).filter(Number.isFinite);
   const { interval, ...x } = options.x ?? {};
   const free = !options.y?.domain || options.y.type === "log";
   const [low, high] = extent(values);

@@ -1,7 +1,10 @@
 // A chart as a file: its numbers as CSV, its picture as PNG.
 const SCALE = 2;
 const LINE = 24;
-const COPIED = ["fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "stroke-linecap", "opacity", "font-family", "font-size", "font-weight", "text-anchor", "paint-order"];
+const COPIED = [
+  "fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "stroke-linecap", "opacity", "font-family", "font-size",
+  "font-weight", "text-anchor", "paint-order",
+];
 
 function save(blob, name) {
   const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
@@ -26,7 +29,10 @@ function csvOf({ columns, rows }) {
 }
 
 // A chart without a table: its points.
-export const tableOf = ({ points, title }) => ({ columns: ["series", title.x || "x", title.y || "y"], rows: points.map((point) => [point.name ?? "", point.x, point.y]) });
+export const tableOf = ({ points, title }) => ({
+  columns: ["series", title.x || "x", title.y || "y"],
+  rows: points.map((point) => [point.name ?? "", point.x, point.y]),
+});
 
 export function saveCsv(label, table) {
   save(new Blob([csvOf(table)], { type: "text/csv" }), fileName(label, "csv"));

@@ -46,7 +46,11 @@ export function drawChart(Plot, box, { build, width, height, legend, table, zoom
 // Named after the line that they smooth.
 function smoothedPoints(drawn, points) {
   const names = new Map(points.filter(({ kind }) => kind === "line").map((point) => [point.colour, point.name]));
-  return drawn.filter((point) => point.name === SMOOTHED).map((point) => ({ ...point, smoothed: true, name: [names.get(point.colour), SMOOTHED].filter(Boolean).join(", ") }));
+  return drawn.filter((point) => point.name === SMOOTHED).map((point) => ({
+    ...point,
+    smoothed: true,
+    name: [names.get(point.colour), SMOOTHED].filter(Boolean).join(", "),
+  }));
 }
 
 function plotted(Plot, box, options) {

@@ -41,10 +41,14 @@ export function drawLabels(svg, legend, points, { height, right, last }) {
   for (let i = rows.length - 1; i >= 0; i--) rows[i].at = Math.min(rows[i].at, i === rows.length - 1 ? high : rows[i + 1].at - LINE);
   for (const { text, colour, at } of rows) {
     const key = document.createElementNS(SVG, "line");
-    for (const [name, value] of Object.entries({ x1: right + GAP - 4, x2: right + GAP + 4, y1: at, y2: at, "stroke-width": 3, "stroke-linecap": "round" })) key.setAttribute(name, value);
+    for (const [name, value] of Object.entries({
+      x1: right + GAP - 4, x2: right + GAP + 4, y1: at, y2: at, "stroke-width": 3, "stroke-linecap": "round",
+    })) key.setAttribute(name, value);
     key.style.stroke = colour;
     const words = document.createElementNS(SVG, "text");
-    for (const [name, value] of Object.entries({ x: right + GAP + 9, y: at, dy: "0.35em", "text-anchor": "start", class: "chart-label" })) words.setAttribute(name, value);
+    for (const [name, value] of Object.entries({
+      x: right + GAP + 9, y: at, dy: "0.35em", "text-anchor": "start", class: "chart-label",
+    })) words.setAttribute(name, value);
     words.textContent = text;
     svg.append(key, words);
   }

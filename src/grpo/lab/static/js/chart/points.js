@@ -4,7 +4,9 @@ const VISIBLE = 0.5;
 export const flatMarks = (marks) => marks.flat(Infinity).filter((mark) => mark && typeof mark.initialize === "function");
 
 const kindOf = (Plot, mark) =>
-  [["line", Plot.Line], ["dot", Plot.Dot], ["area", Plot.Area], ["bar", Plot.Rect], ["bar", Plot.BarY], ["row", Plot.BarX]].find(([, type]) => mark instanceof type)?.[0];
+  [
+    ["line", Plot.Line], ["dot", Plot.Dot], ["area", Plot.Area], ["bar", Plot.Rect], ["bar", Plot.BarY], ["row", Plot.BarX],
+  ].find(([, type]) => mark instanceof type)?.[0];
 
 // One row per datum of lines, dots, areas, rectangles and bars: {kind, name, colour, x, y, low, high, text, fx}.
 // A point's `title` is its text in the readout; its name is its `ariaLabel`, else the legend's entry of its colour.

@@ -13,7 +13,11 @@ export function readable({ svg, points, title, tickFormat, frame, facet }) {
   if (!x || !y) return null;
   const middle = (scale, value) => scale.apply(value) + (scale.bandwidth ?? 0) / 2;
   const placed = points
-    .map((point) => ({ ...point, px: facet(point.fx) + middle(x, point.x), py: middle(y, point.kind === "area" || point.kind === "bar" ? point.high : point.y) }))
+    .map((point) => ({
+      ...point,
+      px: facet(point.fx) + middle(x, point.x),
+      py: middle(y, point.kind === "area" || point.kind === "bar" ? point.high : point.y),
+    }))
     .filter(({ px, py }) => Number.isFinite(px) && Number.isFinite(py) && px >= frame.left - 1 && px <= frame.right + 1);
   if (!placed.length) return null;
   // Points of a scatter, cells and rows are found one by one; values of series by their x alone.
@@ -27,7 +31,9 @@ export function readable({ svg, points, title, tickFormat, frame, facet }) {
 // As on the axis, with more digits.
 function formatOf(tickFormat, plain) {
   const sample = (value) => (typeof tickFormat === "function" ? String(tickFormat(value)) : "");
-  return (value) => (typeof value !== "number" ? String(value) : sample(value).endsWith("%") ? percent(value, 1) : sample(value).endsWith(" s") ? seconds(value) : plain(value));
+  return (value) => (typeof value !== "number"
+    ? String(value)
+    : sample(value).endsWith("%") ? percent(value, 1) : sample(value).endsWith(" s") ? seconds(value) : plain(value));
 }
 
 const short = (value) => (Number.isInteger(value) || Math.abs(value) >= 1000 ? number(value) : exact(value, 4));
@@ -68,7 +74,8 @@ function alone(point, head, format, title) {
 
 // An area around a line of its colour, or under it, belongs to the line: if it reaches above, it is the line's range.
 function rowsOf(points, format, title) {
-  const range = (point) => points.find((other) => other.kind === "area" && point.kind !== "area" && other.colour === point.colour && other.low <= point.y && other.high >= point.y);
+  const range = (point) => points.find((other) => other.kind === "area" && point.kind !== "area" && other.colour === point.colour && other.low <= point.y &&
+    other.high >= point.y);
   const bands = new Set(points.map(range).filter(Boolean));
   const rows = points.filter((point) => !bands.has(point)).map((point) => row(point, format, title, range(point)));
   return rows.filter((one, place) => rows.findIndex((other) => other.text === one.text && other.colour === one.colour) === place);

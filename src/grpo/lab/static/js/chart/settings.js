@@ -26,7 +26,10 @@ function inAddress() {
 export function ChartSettings({ children }) {
   const settings = inAddress();
   return html`<div class="chart-settings row small soft" role="group" aria-label="Settings of all charts">
-      <label>Smoothing <input type="range" min="0" max=${MOST} step="0.02" value=${settings.smooth} onInput=${(event) => setQuery({ smooth: Number(event.target.value) || undefined })} /> <span class="num">${settings.smooth ? settings.smooth.toFixed(2) : "off"}</span></label>
+      <label>Smoothing <input type="range" min="0" max=${MOST} step="0.02" value=${settings.smooth}
+        onInput=${(event) => setQuery({ smooth: Number(event.target.value) || undefined })} /> <span class="num">
+          ${settings.smooth ? settings.smooth.toFixed(2) : "off"}</span>
+      </label>
       <label><input type="checkbox" checked=${settings.log} onChange=${(event) => setQuery({ log: event.target.checked ? 1 : undefined })} /> log axis</label>
       <span class="tiny faint how">Drag over a chart to zoom.</span>
     </div>

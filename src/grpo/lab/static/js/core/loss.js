@@ -76,7 +76,11 @@ export function policyLoss(logp, oldLogp, advantages, mask = null, settings = {}
   );
   const total = (pick) => weightedSum(terms.map((row) => row.map(pick)), kept, aggregate) / divisor;
   const loss = total((term) => term.policy + (beta ? beta * term.kl : 0) - term.bonus);
-  const parts = { policy_loss: total((term) => term.policy), kl_loss: beta ? total((term) => beta * term.kl) : null, entropy_bonus: entropyWeight ? total((term) => term.bonus) : null };
+  const parts = {
+    policy_loss: total((term) => term.policy),
+    kl_loss: beta ? total((term) => beta * term.kl) : null,
+    entropy_bonus: entropyWeight ? total((term) => term.bonus) : null,
+  };
   const clipped = ratios.map((row, n) => row.map((value, t) => clippedToken(value, credit[n][t], surrogate, limits)));
   const distances = reference && terms.map((row) => row.map((term) => term.kl));
   return {

@@ -35,10 +35,17 @@ export function CardPage({ play, onAgain }) {
   const [before, after] = chances.map(odds);
   const over = `over ${plural(round, "round")}`;
   return html`<section class="game-card" aria-label="Card">
-    <canvas ref=${canvas} width=${CARD.width} height=${CARD.height} role="img" aria-label=${`${game.prompt} ${answer.text}: ${change(...chances)} ${over}`}></canvas>
+    <canvas ref=${canvas} width=${CARD.width} height=${CARD.height} role="img" aria-label=${`${game.prompt} ${answer.text}: ${change(...chances)} ${over}`}>
+    </canvas>
     <dl class="game-numbers">
-      <div><dt>${role === "answer" ? "Your answer" : last.advantages.some(Boolean) ? "Your favourite" : "First answer"}</dt><dd class="mono">${answer.text}</dd></div>
-      <div><dt>Probability ${over}</dt><dd class="num"><span data-number="before" data-exact=${chances[0]}>${before === after ? "stays" : `${before} →`}</span> <b data-number="after" data-exact=${chances[1]}>${after}</b></dd></div>
+      <div><dt>${role === "answer" ? "Your answer" : last.advantages.some(Boolean) ? "Your favourite" : "First answer"}</dt><dd class="mono">${answer.text}</dd>
+      </div>
+      <div><dt>Probability ${over}</dt>
+        <dd class="num">
+          <span data-number="before" data-exact=${chances[0]}>${before === after ? "stays" : `${before} →`}
+          </span> <b data-number="after" data-exact=${chances[1]}>${after}</b>
+        </dd>
+      </div>
       <div><dt>Right answers of 8 ${round > 1 && over}</dt><dd class="num">${round > 1 && `${right[0]} → `}<b data-number="right">${right[1]}</b></dd></div>
     </dl>
     <${Sharing} canvas=${canvas} onAgain=${onAgain} />
@@ -70,7 +77,8 @@ function Sharing({ canvas, onAgain }) {
   const copy = () => navigator.clipboard.writeText(location.href).then(() => setCopied(true));
   return html`<div class="game-sharing">
     <button type="button" class="primary" onClick=${save}>Download picture</button>
-    <label class="game-link"><span class="visually-hidden">Link to this card</span><input type="text" readonly value=${location.href} onFocus=${(event) => event.target.select()} /></label>
+    <label class="game-link"><span class="visually-hidden">Link to this card</span>
+      <input type="text" readonly value=${location.href} onFocus=${(event) => event.target.select()} /></label>
     ${navigator.clipboard && html`<button type="button" onClick=${copy}>${copied ? "Copied" : "Copy link"}</button>`}
     <button type="button" onClick=${onAgain}>Play again</button>
   </div>`;

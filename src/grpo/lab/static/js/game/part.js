@@ -18,7 +18,12 @@ export function playOf(query) {
   if (query.get("as") === "grader") return { game: graded(game), role: "grader", round, step: !step || step === "write" ? "compare" : step };
   const missing = Array.from({ length: round }, (_, place) => place + 1).find((each) => !game.changes.say[each]?.[READER]);
   // The checker rewards it.
-  return { game: { ...game, changes: { set: {}, say: game.changes.say } }, role: "answer", round: missing ?? round, step: missing ? "write" : (step ?? "compare") };
+  return {
+    game: { ...game, changes: { set: {}, say: game.changes.say } },
+    role: "answer",
+    round: missing ?? round,
+    step: missing ? "write" : (step ?? "compare"),
+  };
 }
 
 // A grader's reward is neutral until it is set.

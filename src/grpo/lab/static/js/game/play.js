@@ -36,7 +36,9 @@ export function Play({ query }) {
         <button type="button" onClick=${() => go({ ...FRESH, prompt: randomPrompt(), seed: undefined })}>New sum</button>
       </div>
     </div>
-    ${step === "card" ? html`<${CardPage} play=${play} onAgain=${() => go(FRESH)} />` : html`<${Round} key=${round} play=${play} onChange=${change} onStep=${go} />`}
+    ${step === "card"
+      ? html`<${CardPage} play=${play} onAgain=${() => go(FRESH)} />`
+      : html`<${Round} key=${round} play=${play} onChange=${change} onStep=${go} />`}
   </main>`;
 }
 
@@ -51,12 +53,16 @@ function Round({ play, onChange, onStep }) {
     ${step === "write"
       ? html`<${WriteForm} last=${game.changes.say[round - 1]?.[READER] ?? ""} onWrite=${(text) => onChange("say", READER, text)} />`
       : html`<${GroupRows} state=${state} step=${step} grader=${role === "grader"} own=${own} onReward=${(row, value) => onChange("set", row, value)} />
-        <div class="game-say" aria-live="polite">${state.group && (step === "compare" ? html`<${Verdict} state=${state} own=${own} />` : html`<${Moved} state=${state} own=${own} isLast=${round === ROUNDS} />`)}</div>
+        <div class="game-say" aria-live="polite">
+          ${state.group &&
+            (step === "compare" ? html`<${Verdict} state=${state} own=${own} />` : html`<${Moved} state=${state} own=${own} isLast=${round === ROUNDS} />`)}
+        </div>
         <div class="game-buttons">${
           step === "compare"
             ? html`<button type="button" class="primary" disabled=${!state.group} onClick=${() => onStep({ step: "update" })}>Update</button>
                 ${own !== null && html`<button type="button" onClick=${rewrite}>Write another</button>`}`
-            : html`${round < ROUNDS && html`<button type="button" class="primary" onClick=${() => onStep({ step: undefined, round: round + 1 })}>Next round</button>`}
+            : html`${round < ROUNDS && html`<button type="button" class="primary" onClick=${() => onStep({ step: undefined, round: round + 1 })}>Next
+              round</button>`}
                 <button type="button" class=${round < ROUNDS ? "" : "primary"} onClick=${() => onStep({ step: "card" })}>Finish</button>`
         }</div>`}
   </section>`;

@@ -6,7 +6,8 @@ import { Advantage } from "../parts.js";
 import { isAgainst, MOVED } from "../scene/note.js";
 import { probability } from "../scene/rounds.js";
 
-const NoSignal = () => html`<p class="game-verdict"><b>No signal.</b> All eight have the same reward, so every advantage is 0 and the update changes nothing.</p>`;
+const NoSignal = () => html`<p class="game-verdict"><b>No signal.</b> All eight have the same reward, so every advantage is 0 and the update changes
+  nothing.</p>`;
 
 // "5.7%", or "1 in 3,200" where percents say little.
 export function odds(value) {
@@ -21,12 +22,15 @@ export function Verdict({ state, own }) {
   const { rewards, advantages, mean } = state;
   const isSilent = advantages.every((value) => value === 0);
   if (own === null)
-    return html`<p class="game-verdict">${isSilent ? "Drag the rewards." : html`The mean is ${number(mean, 2)}: answers above it will become likelier, answers below it less likely.`}</p>
+    return html`<p class="game-verdict">
+      ${isSilent ? "Drag the rewards." : html`The mean is ${number(mean, 2)}: answers above it will become likelier, answers below it less likely.`}</p>
       ${isSilent && html`<p class="soft small">Equal rewards carry no signal: every advantage is 0.</p>`}`;
   if (isSilent) return html`<${NoSignal} />`;
   const [reward, side] = [number(rewards[own], 2), rewards[own] > mean ? "above" : "below"];
-  return html`<p class="game-verdict">Your answer: <${Advantage} value=${advantages[own]} />, because its reward, ${reward}, is ${side} the group's mean, ${exact(mean)}.</p>
-    <p class="soft small num">(${reward} − ${exact(mean)}) ÷ ${number(deviation(rewards), 4)} = ${signed(advantages[own])}: the distance from the mean in standard deviations of the eight rewards.</p>`;
+  return html`<p class="game-verdict">Your answer: <${Advantage} value=${advantages[own]} />, because its reward, ${reward}, is ${side} the group's
+    mean, ${exact(mean)}.</p>
+    <p class="soft small num">(${reward} − ${exact(mean)}) ÷ ${number(deviation(rewards), 4)} = ${signed(advantages[own])}: the distance from the mean in
+      standard deviations of the eight rewards.</p>`;
 }
 
 export function Moved({ state, own, isLast }) {
@@ -34,8 +38,13 @@ export function Moved({ state, own, isLast }) {
   if (!after) return html`<p class="soft">nano is learning …</p>`;
   if (advantages.every((value) => value === 0)) return html`<${NoSignal} />`;
   const moves = group.map(({ logprobs }, row) => [probability(logprobs), probability(after[row])]);
-  if (own === null) return html`<p class="game-verdict">${moves.filter(([from, to]) => to > from).length} of 8 became likelier.${isLast ? "" : " The next round samples from the model you trained."}</p>`;
+  if (own === null) return html`<p class="game-verdict">${moves.filter(([from, to]) => to > from).length} of 8 became
+    likelier.${isLast ? "" : " The next round samples from the model you trained."}</p>`;
   const [from, to] = moves[own];
-  return html`<p class="game-verdict">${odds(from) === odds(to) ? `Your answer's probability ${change(from, to)}.` : html`Your answer became ${to > from ? "likelier" : "less likely"}: ${odds(from)} → <b>${odds(to)}</b>.`}</p>
+  return html`<p class="game-verdict">
+    ${odds(from) === odds(to)
+      ? `Your answer's probability ${change(from, to)}.`
+      : html`Your answer became ${to > from ? "likelier" : "less likely"}: ${odds(from)} → <b>${odds(to)}</b>.`}
+    </p>
     ${isAgainst(group[own].logprobs, after[own], advantages[own]) && html`<p class="soft small">That is against its advantage. ${MOVED}</p>`}`;
 }

@@ -22,9 +22,12 @@ export function WriteForm({ last, onWrite }) {
   }
   return html`<form class="game-write" onSubmit=${join}>
     <label><span class="soft">Your answer</span>
-      <input ref=${field} type="text" class="mono" name="answer" value=${text} maxlength=${LONGEST_ANSWER} spellcheck=${false} autocomplete="off" aria-invalid=${Boolean(problem)} aria-describedby="write-note" onInput=${(event) => setText(event.target.value)} /></label>
+      <input ref=${field} type="text" class="mono" name="answer" value=${text} maxlength=${LONGEST_ANSWER} spellcheck=${false} autocomplete="off"
+        aria-invalid=${Boolean(problem)} aria-describedby="write-note" onInput=${(event) => setText(event.target.value)} />
+    </label>
     <button type="submit" class="primary">Join the group</button>
     ${problem && html`<p class="game-problem" role="alert">${problem}</p>`}
-    <p class="soft small" id="write-note">Seven answers of the model nano join yours. Only the final number is checked. nano guesses, as in <code>158</code>, or works it out: <code>(12;10)102</code>: the ones add up to 12, the tens with the carry to 10.</p>
+    <p class="soft small" id="write-note">Seven answers of the model nano join yours. Only the final number is checked. nano guesses, as in <code>158</code>, or
+      works it out: <code>(12;10)102</code>: the ones add up to 12, the tens with the carry to 10.</p>
   </form>`;
 }

@@ -15,7 +15,9 @@ export function sampleGroups({ weights, shape, end }, prompts, { group, seed, st
     started.push(...promptRows(ids, promptFrom));
     slots = promptTo;
     for (let sample = 0; sample < group; sample++, slots += limit) {
-      running.push({ ids: [], logprobs: [], finished: false, noise, sample, prompt: ids.length, promptFrom, promptTo, ownFrom: slots, row: started.length - 1 });
+      running.push({
+        ids: [], logprobs: [], finished: false, noise, sample, prompt: ids.length, promptFrom, promptTo, ownFrom: slots, row: started.length - 1,
+      });
     }
   }
   const cache = makeCache(shape, slots);

@@ -55,13 +55,16 @@ export function TrainHere({ steps = STEPS, seed = 1 }) {
   const training = status === "training";
   return html`<div class="trial train-here" data-status=${status} data-steps=${history.length}>
     <div class="trial-bar">
-      ${training ? html`<button type="button" onClick=${() => running.current?.cancel()}>Stop</button>` : html`<button type="button" class="primary" onClick=${train}>${history.length ? `Train ${steps} more steps` : "Train the model"}</button>`}
+      ${training
+        ? html`<button type="button" onClick=${() => running.current?.cancel()}>Stop</button>`
+        : html`<button type="button" class="primary" onClick=${train}>${history.length ? `Train ${steps} more steps` : "Train the model"}</button>`}
       <button type="button" onClick=${reset} disabled=${training || !history.length}>Reset</button>
       <p class="small soft" role="status">${words(status, history, steps)}</p>
     </div>
     ${training && html`<progress max=${steps} value=${history.length - before} aria-label="Steps trained"></progress>`}
     ${error && html`<${Failed} error=${error} />`}
-    ${history.length > 0 && html`<div class="train-here-parts"><${Curve} history=${history} end=${before + steps} /><${OneGroup} step=${history.at(-1)} /></div>`}
+    ${history.length > 0 && html`<div class="train-here-parts"><${Curve} history=${history} end=${before + steps} /><${OneGroup} step=${history.at(-1)} />
+    </div>`}
   </div>`;
 }
 
@@ -71,7 +74,9 @@ function words(status, history, steps) {
   if (!history.length) return "Stopped.";
   const mean = (part) => percent(part.reduce((sum, { accuracy }) => sum + accuracy, 0) / part.length);
   const time = seconds(history.reduce((sum, step) => sum + step.seconds, 0));
-  const change = history.length < 2 * RECENT ? "" : ` Right answers: ${mean(history.slice(0, RECENT))} in the first ${RECENT} steps, ${mean(history.slice(-RECENT))} in the last ${RECENT}.`;
+  const change = history.length < 2 * RECENT
+    ? ""
+    : ` Right answers: ${mean(history.slice(0, RECENT))} in the first ${RECENT} steps, ${mean(history.slice(-RECENT))} in the last ${RECENT}.`;
   return `${status === "done" ? "Trained" : "Stopped after"} ${history.length} steps in ${time}.${change}`;
 }
 
@@ -84,7 +89,10 @@ function Curve({ history, end }) {
       y: { label: "share of the answers", grid: true, domain: [0, 1], ticks: 5, tickFormat: (value) => percent(value) },
       marks: [Plot.lineY(points, { x: "x", y: "y", z: "colour", stroke: "colour", strokeWidth: 2 })],
     })}
-    table=${{ columns: ["step", "right", "worked out first", "groups without signal"], rows: history.map((step) => [step.step + 1, step.accuracy, step.worked, step.silent]) }} />`;
+    table=${{
+      columns: ["step", "right", "worked out first", "groups without signal"],
+      rows: history.map((step) => [step.step + 1, step.accuracy, step.worked, step.silent]),
+    }} />`;
 }
 
 // The group's answers by advantage: what the model wrote, its reward, and how far it is pushed.
@@ -95,7 +103,10 @@ function OneGroup({ step: { step, groups: [{ prompt, completions }] } }) {
     <p class="small soft">Prompt <code>${prompt}</code></p>
     <table>
       <thead><tr><th scope="col">answer</th><th scope="col">reward</th><th scope="col">advantage</th></tr></thead>
-      <tbody>${rows.map(({ text, reward, advantage }) => html`<tr><td><code>${text}</code></td><td><${Reward} value=${reward} /></td><td><${Advantage} value=${advantage} /></td></tr>`)}</tbody>
+      <tbody>
+        ${rows.map(({ text, reward, advantage }) => html`<tr><td><code>${text}</code></td><td><${Reward} value=${reward} /></td>
+          <td><${Advantage} value=${advantage} /></td></tr>`)}
+      </tbody>
     </table>
   </div>`;
 }

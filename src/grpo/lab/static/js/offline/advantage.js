@@ -77,7 +77,13 @@ function pushByDifficulty(params) {
   return Array.from({ length: size + 1 }, (_, right) => {
     const rewards = rightAndWrong(right, size);
     const [scaled, plain] = [WAYS.grpo, WAYS.mean_only].map((settings) => groupAdvantages(rewards, settings));
-    return { right, above: right ? scaled[0] : null, below: right < size ? scaled[size - 1] : null, push: sum(scaled.map(Math.abs)), push_without_std: sum(plain.map(Math.abs)) };
+    return {
+      right,
+      above: right ? scaled[0] : null,
+      below: right < size ? scaled[size - 1] : null,
+      push: sum(scaled.map(Math.abs)),
+      push_without_std: sum(plain.map(Math.abs)),
+    };
   });
 }
 
@@ -127,4 +133,7 @@ export function descend(logits, drawn, slopes, lr) {
   return logits.map((logit, a) => logit - lr * gradient[a]);
 }
 
-export const ADVANTAGE = { group: ownGroup, same: sameReward, std: stdConventions, prompts: twoPrompts, difficulty: pushByDifficulty, values: twoValues, mean: groupMean, tabular, ...ANCESTORS };
+export const ADVANTAGE = {
+  group: ownGroup, same: sameReward, std: stdConventions, prompts: twoPrompts, difficulty: pushByDifficulty, values: twoValues, mean: groupMean, tabular,
+  ...ANCESTORS,
+};

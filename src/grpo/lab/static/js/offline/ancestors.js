@@ -54,7 +54,22 @@ async function ancestors(params) {
     const { mean, variance } = moments(logits, rewards, size, named[key]);
     const length = norm(mean);
     const bias = norm(mean.map((x, a) => x - truth[a]));
-    return [key, { name, year, paper, baseline, mean, length: length / norm(truth), cosine: cosine(mean, truth), angle: angle(mean, truth), bias, variance, noise: Math.sqrt(variance) / length }];
+    return [
+      key,
+      {
+        name,
+        year,
+        paper,
+        baseline,
+        mean,
+        length: length / norm(truth),
+        cosine: cosine(mean, truth),
+        angle: angle(mean, truth),
+        bias,
+        variance,
+        noise: Math.sqrt(variance) / length,
+      },
+    ];
   });
   const moved = trpoStep(logits, rewards, MAX_KL);
   return {

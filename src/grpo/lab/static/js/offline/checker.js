@@ -8,11 +8,20 @@ const SENTENCE = /\banswers?\b(?:[^\n.:=]{0,60}?\b(?:is|are|was|be)\b|[^\n.:=\w]
 const SENTENCE_END = /\.(?=\s|\*|$)|\n|(?<=[^\\])\s(?:because|since|as)\s|<[/|]?[A-Za-z][^<>\n]{0,30}>/;
 const BOX = /\\boxed\{([^{}\\]{1,40})\}/g;
 // Words that may follow a number and are no unit, and short words that are no unit either.
-const FOLLOWING = "is are was be and or then so plus minus times makes make gives equals because since which the that right wrong correct answer answers for as but i my it he to of".split(" ");
+const FOLLOWING = [
+  "is are was be and or then so plus minus times makes make gives equals because since which the that right wrong",
+  "correct answer answers for as but i my it he to of",
+].flatMap((words) => words.split(" "));
 const NO_NOUN = "or and to by mod base over times plus minus pi sqrt sin cos tan log ln exp not factorial".split(" ");
 const JOINING = "a an in per of us".split(" ");
-const NUMBER_WORDS =
-  /\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundreds?|thousands?|millions?|billions?|\w*illions?|dozens?|half|halves|thirds?|quarters?|\w+ths?|minus|negative|lakh|crore|mod|modulo|base|squared|cubed|percent|cents?|dollars?)\b/i;
+const NUMBER_WORDS = new RegExp(
+  `\\b(?:${[
+    "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\\w+teen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety",
+    "hundreds?|thousands?|millions?|billions?|\\w*illions?|dozens?|half|halves|thirds?|quarters?|\\w+ths?|minus|negative|lakh|crore|mod",
+    "modulo|base|squared|cubed|percent|cents?|dollars?",
+  ].join("|")})\\b`,
+  "i",
+);
 
 const valueOf = (written) => Number(written.replaceAll(",", ""));
 const stripped = (written) => written.replaceAll("**", "").trim().replace(/[.;,:]+$/, "").trim();
@@ -21,7 +30,9 @@ const wordsOf = (written) => written.match(/[A-Za-z]+/g) ?? [];
 // Whether the text is plain enough for this checker.
 function isPlain(written) {
   const rest = written.replace(BOX, (_, inside) => inside).replaceAll("</answer>", " ").replaceAll("<answer>", " ");
-  if (!/^[\w\s+*/×÷=().,;:!?'"#-]*$/.test(rest) || /[_]|[A-Za-z]\d|\d[A-Za-z]|\d\s*\/|\.\d|\d,\d(?!\d\d(?!\d))|\d \d|[×*]\s*10/.test(rest.replace(/(?<=\d)\.(?=\d)/g, "")) || NUMBER_WORDS.test(rest)) return false;
+  if (!/^[\w\s+*/×÷=().,;:!?'"#-]*$/.test(rest) ||
+    /[_]|[A-Za-z]\d|\d[A-Za-z]|\d\s*\/|\.\d|\d,\d(?!\d\d(?!\d))|\d \d|[×*]\s*10/.test(rest.replace(/(?<=\d)\.(?=\d)/g, "")) ||
+    NUMBER_WORDS.test(rest)) return false;
   if (/(?<!^\s*)-\s?\d|\d-/.test(rest)) return false;
   return [...rest.matchAll(/\d[.,!?;:)'"]*\s+([A-Za-z]+)/g)].every(([, word]) => FOLLOWING.includes(word.toLowerCase()));
 }

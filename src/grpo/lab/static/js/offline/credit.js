@@ -38,7 +38,11 @@ async function steps(params) {
   }));
   const rewards = marked.map((done) => done.steps[done.steps.length - 1].reward);
   const outcome = groupAdvantages(rewards);
-  const process = processAdvantages(marked.map((done) => done.steps.map((step) => step.reward)), marked.map((done) => done.steps.map((step) => step.end)), marked.map((done) => done.tokens.length));
+  const process = processAdvantages(
+    marked.map((done) => done.steps.map((step) => step.reward)),
+    marked.map((done) => done.steps.map((step) => step.end)),
+    marked.map((done) => done.tokens.length),
+  );
   return { ...base, completions: marked.map((done, i) => ({ ...done, reward: rewards[i], outcome: outcome[i], process: process[i] })) };
 }
 
@@ -53,7 +57,10 @@ async function strategies(params) {
   if (verdicts.includes(undefined)) return undefined;
   const rewards = verdicts.map(({ right }) => Number(right));
   const advantages = groupAdvantages(rewards);
-  return { question, rows: texts.map(([name, written], i) => ({ name, text: written, extracted: verdicts[i].extracted, reward: rewards[i], advantage: advantages[i] })) };
+  return {
+    question,
+    rows: texts.map(([name, written], i) => ({ name, text: written, extracted: verdicts[i].extracted, reward: rewards[i], advantage: advantages[i] })),
+  };
 }
 
 const ANSWER = "168";
@@ -76,7 +83,13 @@ function gamed(params) {
   return {
     prompt: "37+85+46=",
     answer: ANSWER,
-    rows: lines.map((line, i) => ({ text: line, extracted: finalAnswer(line), right: rewards.mended[i] === 1, gameable: by("gameable", i), mended: by("mended", i) })),
+    rows: lines.map((line, i) => ({
+      text: line,
+      extracted: finalAnswer(line),
+      right: rewards.mended[i] === 1,
+      gameable: by("gameable", i),
+      mended: by("mended", i),
+    })),
     best: { gameable: best("gameable"), mended: best("mended") },
   };
 }

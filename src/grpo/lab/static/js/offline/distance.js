@@ -126,7 +126,10 @@ function driftOverSteps(params) {
     kl,
     steps: shownSteps(),
     lines: runs.flatMap(([b, each]) => each.map((line, i) => ({ beta: b, seed: i + 1, ...line }))),
-    ends: runs.map(([b, each]) => ({ beta: b, ...Object.fromEntries(["reverse", "forward", "reward"].map((name) => [name, mean(each.map((run) => last(run, name)))])) })),
+    ends: runs.map(([b, each]) => ({
+      beta: b,
+      ...Object.fromEntries(["reverse", "forward", "reward"].map((name) => [name, mean(each.map((run) => last(run, name)))])),
+    })),
     ceiling: -logSoftmax(referenceLogits())[RIGHT],
   };
 }

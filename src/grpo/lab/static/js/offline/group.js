@@ -33,7 +33,13 @@ async function sizes(params) {
   const p = number(params, "p", 0.5, 0, 1);
   const rows = SIZES.map((size) => {
     const silent = zeroSignalChance(p, size);
-    return { group_size: size, zero_signal: silent, baseline_error: Math.sqrt((p * (1 - p)) / size), groups: BUDGET / size, groups_with_signal: (BUDGET / size) * (1 - silent) };
+    return {
+      group_size: size,
+      zero_signal: silent,
+      baseline_error: Math.sqrt((p * (1 - p)) / size),
+      groups: BUDGET / size,
+      groups_with_signal: (BUDGET / size) * (1 - silent),
+    };
   });
   const { defaults } = await recorded("/api/chapters/group/sizes");
   return { p, budget: BUDGET, rows, defaults };
@@ -61,7 +67,9 @@ function estimates(params) {
     Object.entries(ESTIMATORS).map(([name, [words]]) => {
       const [average, variance] = groupEstimate(p, size, name);
       const spread = Math.sqrt(variance / (BUDGET / size));
-      return { group_size: size, estimator: name, words, mean: average, of_true: average / slope, deviation: spread, signal_to_noise: spread ? average / spread : null };
+      return {
+        group_size: size, estimator: name, words, mean: average, of_true: average / slope, deviation: spread, signal_to_noise: spread ? average / spread : null,
+      };
     }),
   );
   return { p, true: slope, budget: BUDGET, rows };

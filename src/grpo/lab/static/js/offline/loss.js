@@ -16,7 +16,13 @@ function aggregation(params) {
     const divisor = denominator(lengths, aggregate, LONGEST);
     const { loss, gradient } = policyLoss(logp, logp, advantages, null, { denominator: divisor, aggregate });
     const pushes = gradient.map((row) => row.map((slope) => 0 - slope));
-    return { aggregate, denominator: divisor, per_token: pushes.map((row) => row[0]), per_completion: pushes.map((row) => row.reduce((sum, push) => sum + push, 0)), loss };
+    return {
+      aggregate,
+      denominator: divisor,
+      per_token: pushes.map((row) => row[0]),
+      per_completion: pushes.map((row) => row.reduce((sum, push) => sum + push, 0)),
+      loss,
+    };
   });
   return { lengths, advantages, longest: LONGEST, rows };
 }

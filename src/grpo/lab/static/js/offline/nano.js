@@ -18,7 +18,9 @@ export function withNano(compute) {
 }
 
 export function sumOfThree(prompt) {
-  if (!/^[1-9]\d\+[1-9]\d\+[1-9]\d=$/.test(prompt)) throw new Error(`prompt: expected a sum of three two-digit numbers such as 37+85+46=; got ${JSON.stringify(prompt)}`);
+  if (!/^[1-9]\d\+[1-9]\d\+[1-9]\d=$/.test(prompt)) throw new Error(
+    `prompt: expected a sum of three two-digit numbers such as 37+85+46=; got ${JSON.stringify(prompt)}`,
+  );
   return { prompt, answer: String(sum(prompt.slice(0, -1).split("+").map(Number))) };
 }
 
@@ -42,7 +44,9 @@ export function samples(params) {
       prompt,
       answer,
       statistics: rewardStatistics([rewards], [advantages], everyone(rewards)),
-      completions: group.map(({ text: written, extracted, reward, logprobs, worked }, i) => ({ text: written, extracted, reward, advantage: advantages[i], logprob: sum(logprobs), length: logprobs.length, worked })),
+      completions: group.map(({ text: written, extracted, reward, logprobs, worked }, i) => ({
+        text: written, extracted, reward, advantage: advantages[i], logprob: sum(logprobs), length: logprobs.length, worked,
+      })),
       distinct: new Set(group.map((done) => done.text)).size,
       tokens: sum(group.map((done) => done.ids.length)),
     };
@@ -58,7 +62,13 @@ export function gap(params) {
     const group = await sampled(nano, prompt, { group: SAMPLES, seed: 1 });
     const seen = new Map();
     for (const done of group) seen.set(done.text, { done: seen.get(done.text)?.done ?? done, count: (seen.get(done.text)?.count ?? 0) + 1 });
-    const rows = [...seen.values()].map(({ done, count }) => ({ text: done.text, logprob: sum(done.logprobs), share: count / SAMPLES, reward: done.reward, worked: done.worked }));
+    const rows = [...seen.values()].map(({ done, count }) => ({
+      text: done.text,
+      logprob: sum(done.logprobs),
+      share: count / SAMPLES,
+      reward: done.reward,
+      worked: done.worked,
+    }));
     const styles = [["worked", true], ["direct", false]].map(([name, worked]) => [name, group.filter((done) => done.worked === worked)]);
     return {
       prompt,
@@ -75,7 +85,11 @@ export function gap(params) {
 
 const PHASES = ["sample", "score", "compare", "loss", "update"];
 const FRESH_SAMPLES = 256;
-const updateSettings = (params) => ({ group: whole(params, "g", 8, 2, 32), lr: number(params, "lr", 1e-4, 1e-5, 1e-3), seed: whole(params, "seed", 1, 0, 9999) });
+const updateSettings = (params) => ({
+  group: whole(params, "g", 8, 2, 32),
+  lr: number(params, "lr", 1e-4, 1e-5, 1e-3),
+  seed: whole(params, "seed", 1, 0, 9999),
+});
 const inUpdate = (prompt, group) => [{ prompt, completions: group.map(({ ids, reward }) => ({ ids, reward })) }];
 
 // One update, up to the requested phase.

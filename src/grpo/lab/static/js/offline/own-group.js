@@ -50,7 +50,17 @@ async function train(nano, { prompt, texts, updates, lr, loss }) {
     const logp = last ? last.logprobs[i] : sampler[i];
     const settings = { ...loss, denominator: last ? divisor : 1, refLogp: loss.beta ? sampler[i] : null };
     const inputs = [logp, several.oldLogp ? sampler[i] : logp, logp.map(() => advantages[i]), settings];
-    return { line, reward: rewards[i], advantage: advantages[i], sampler: sampler[i], pieces: [...line, "<end>"], updated: Boolean(last), entropy: last?.entropy[i] ?? null, inputs, terms: tokenTerms(...inputs) };
+    return {
+      line,
+      reward: rewards[i],
+      advantage: advantages[i],
+      sampler: sampler[i],
+      pieces: [...line, "<end>"],
+      updated: Boolean(last),
+      entropy: last?.entropy[i] ?? null,
+      inputs,
+      terms: tokenTerms(...inputs),
+    };
   });
   return { rows, rewards, updates: made.map(({ statistics, gradNorm }) => ({ ...metrics(statistics), grad_norm: gradNorm })), loss: last?.loss ?? 0 };
 }
@@ -68,7 +78,14 @@ export async function own(params) {
       advantage,
       pieces,
       updated,
-      values: { probability: sampler.map(Math.exp), ratio: terms.ratio, clip: terms.clip, kl: terms.kl, push: updated ? terms.push : terms.push.map(() => 0), share: shares[i] },
+      values: {
+        probability: sampler.map(Math.exp),
+        ratio: terms.ratio,
+        clip: terms.clip,
+        kl: terms.kl,
+        push: updated ? terms.push : terms.push.map(() => 0),
+        share: shares[i],
+      },
     })),
     updates,
     trainer_loss: loss,

@@ -10,7 +10,12 @@ const STATES = ["weights", "gradients", "optimizer", "reference", "reward model"
 const HELD = ["weights", "gradients", "optimizer", "reference", "working copies", "keys/values"];
 
 const shapeOf = (params) => typicalShape(number(params, "size", 7, 0.1, 500));
-const work = (params) => workOf(whole(params, "prompts", 16, 1, 256), whole(params, "g", 8, 1, 64), whole(params, "prompt_tokens", 256, 1, 8192), whole(params, "new_tokens", 1024, 1, 16384));
+const work = (params) => workOf(
+  whole(params, "prompts", 16, 1, 256),
+  whole(params, "g", 8, 1, 64),
+  whole(params, "prompt_tokens", 256, 1, 8192),
+  whole(params, "new_tokens", 1024, 1, 16384),
+);
 // GRPO needs a reference; PPO a critic too.
 const needsOf = (params, algorithm) => ({ reference: word(params, "reference", "yes", ["yes", "no"]) === "yes", critic: algorithm === "ppo" });
 const pick = (components, names) => Object.fromEntries(names.filter((name) => name in components).map((name) => [name, components[name]]));

@@ -95,7 +95,13 @@ function levels(params) {
   const advantage = number(params, "advantage", 1, -3, 3);
   const settings = settingsOf(params);
   const logp = Array.from({ length }, (_, t) => drift + (t === Math.floor(length / 2) ? jump : 0));
-  const pushes = (ratio) => policyLoss([logp], [logp.map(() => 0)], [advantage], null, { ...settings, denominator: 1, ratio }).gradient[0].map((slope) => 0 - slope);
+  const pushes = (ratio) => policyLoss(
+    [logp],
+    [logp.map(() => 0)],
+    [advantage],
+    null,
+    { ...settings, denominator: 1, ratio },
+  ).gradient[0].map((slope) => 0 - slope);
   const total = logp.reduce((sum, value) => sum + value, 0);
   const product = Math.exp(Math.min(total, 80));
   const limits = limitsOf(settings);

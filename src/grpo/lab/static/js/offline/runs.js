@@ -63,4 +63,6 @@ function worked(lens, sample, position) {
   };
 }
 
-const camel = (settings) => Object.fromEntries(Object.entries(settings).map(([name, value]) => [name.replace(/_(\w)/g, (_, letter) => letter.toUpperCase()), value]));
+const camel = (settings) => Object.fromEntries(
+  Object.entries(settings).map(([name, value]) => [name.replace(/_(\w)/g, (_, letter) => letter.toUpperCase()), value]),
+);

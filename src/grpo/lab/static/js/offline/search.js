@@ -50,7 +50,10 @@ async function matchingPattern(rows, pattern) {
     worker.onmessage = ({ data }) => {
       if (data !== "ready") return resolve(data);
       worker.postMessage({ pattern, rows: rows.map(texts) });
-      timer = setTimeout(() => reject(new Error("text: this regular expression takes too long; avoid a repeat inside a repeat, such as (a+)+")), PATTERN_SECONDS * 1000);
+      timer = setTimeout(
+        () => reject(new Error("text: this regular expression takes too long; avoid a repeat inside a repeat, such as (a+)+")),
+        PATTERN_SECONDS * 1000,
+      );
     };
   });
   try {
@@ -63,7 +66,12 @@ async function matchingPattern(rows, pattern) {
 }
 
 // The beginnings of the texts, as grpo.lab.search:shown.
-const shown = (row) => ({ ...row, text: start(row.text, 600), prompt: start(row.prompt, 300), turns: row.turns.map((turn) => ({ ...turn, text: start(turn.text, 200) })) });
+const shown = (row) => ({
+  ...row,
+  text: start(row.text, 600),
+  prompt: start(row.prompt, 300),
+  turns: row.turns.map((turn) => ({ ...turn, text: start(turn.text, 200) })),
+});
 
 // Characters are counted as in Python: some take two places of a string in JavaScript.
 const start = (text, most) => (text.length <= most ? text : [...text.slice(0, 2 * most)].slice(0, most).join(""));
@@ -82,5 +90,6 @@ function inOrder(rows, order) {
   const newest = (a, b) => b.step - a.step;
   const column = order.replace("-", "");
   const sign = order.startsWith("-") ? -1 : 1;
-  return [...rows].sort((a, b) => (order === "newest" ? 0 : (a[column] === null) - (b[column] === null) || sign * ((a[column] ?? 0) - (b[column] ?? 0))) || newest(a, b));
+  return [...rows].sort((a, b) => (order === "newest" ? 0 : (a[column] === null) - (b[column] === null) || sign * ((a[column] ?? 0) - (b[column] ?? 0))) ||
+    newest(a, b));
 }

@@ -11,7 +11,9 @@ function scratch(params) {
   const passRate = 10 ** number(params, "logp", -3, -5, 0);
   const size = whole(params, "g", 8, 2, 64);
   const signal = 1 - zeroSignalChance(passRate, size);
-  return { pass_rate: passRate, group_size: size, signal, groups_until_signal: signal ? 1 / signal : null, completions_until_signal: signal ? size / signal : null };
+  return {
+    pass_rate: passRate, group_size: size, signal, groups_until_signal: signal ? 1 / signal : null, completions_until_signal: signal ? size / signal : null,
+  };
 }
 
 const GROUPS = 2000;
@@ -57,7 +59,15 @@ async function aha(params) {
   const counted = base.counted.map(({ step }) => {
     const rows = heldout[step];
     const [having, lacking] = [true, false].map((has) => rows.filter(([written]) => written.toLowerCase().includes(marker.toLowerCase()) === has));
-    return { step, answers: rows.length, count: having.length, share: having.length / rows.length, right: share(rows), right_with: share(having), right_without: share(lacking) };
+    return {
+      step,
+      answers: rows.length,
+      count: having.length,
+      share: having.length / rows.length,
+      right: share(rows),
+      right_with: share(having),
+      right_without: share(lacking),
+    };
   });
   return { ...base, marker, counted };
 }
@@ -69,12 +79,23 @@ async function score(params) {
   const lines = text(params, "group", base.rows.map((row) => row.text).join("\n"), 4000).split("\n").filter((line) => line.trim());
   const own = text(params, "own", "", 400);
   const texts = own.trim() ? [...lines, own] : lines;
-  if (!texts.length || texts.length > 16 || texts.some((line) => line.length > 400)) throw new Error(`group: expected 1 to 16 lines of at most 400 characters; got ${texts.length} lines`);
+  if (!texts.length || texts.length > 16 || texts.some((line) => line.length > 400)) throw new Error(
+    `group: expected 1 to 16 lines of at most 400 characters; got ${texts.length} lines`,
+  );
   const verdicts = texts.map((line) => check(line, gold));
   if (verdicts.includes(undefined)) return undefined;
   const rewards = verdicts.map(({ right }) => Number(right));
   const advantages = groupAdvantages(rewards);
-  const rows = verdicts.map(({ extracted, form, why, strict }, i) => ({ text: texts[i], extracted, form, why, strict, reward: rewards[i], advantage: advantages[i], own: Boolean(own.trim()) && i === texts.length - 1 }));
+  const rows = verdicts.map(({ extracted, form, why, strict }, i) => ({
+    text: texts[i],
+    extracted,
+    form,
+    why,
+    strict,
+    reward: rewards[i],
+    advantage: advantages[i],
+    own: Boolean(own.trim()) && i === texts.length - 1,
+  }));
   return { question: gold === base.gold ? base.question : "", gold, rows, statistics: rewardStatistics([rewards], [advantages], [rewards.map(() => true)]) };
 }
 

@@ -21,4 +21,5 @@ export function randomPrompt() {
 export const sumOf = (prompt) => prompt.slice(0, -1).split("+").reduce((total, each) => total + Number(each), 0);
 
 export const Prompt = ({ prompt, solved }) =>
-  html`<p class="scene-prompt mono"><span>${prompt.slice(0, -1).replaceAll("+", " + ")} =</span> <b class=${solved ? "solved" : ""}>${solved ? sumOf(prompt) : "?"}</b></p>`;
+  html`<p class="scene-prompt mono">
+    <span>${prompt.slice(0, -1).replaceAll("+", " + ")} =</span> <b class=${solved ? "solved" : ""}>${solved ? sumOf(prompt) : "?"}</b></p>`;

@@ -30,4 +30,5 @@ export function wayOf(before, after) {
 
 export const isAgainst = (before, after, advantage) => wayOf(before, after) * advantage < 0;
 
-export const MoveNote = ({ before, after, advantage }) => after && isAgainst(before, after, advantage) && html`<small class="scene-note" title=${MOVED}>moved by other answers</small>`;
+export const MoveNote = ({ before, after, advantage }) => after && isAgainst(before, after, advantage) && html`<small class="scene-note" title=${MOVED}>moved by
+  other answers</small>`;

@@ -21,7 +21,8 @@ export function Tokens({ tokens, pushes, strongest }) {
   return tokens.map((token, place) => {
     const push = pushes && strongest ? pushes[place] / strongest : 0;
     const style = { "--place": place, "--up": Math.max(0, push).toFixed(3), "--down": Math.max(0, -push).toFixed(3) };
-    return html`<span class="scene-token ${token === END ? "scene-token-end" : ""} ${advantageClass(push)}" style=${style}>${token === END ? null : visible(token)}</span>`;
+    return html`<span class="scene-token ${token === END ? "scene-token-end" : ""} ${advantageClass(push)}" style=${style}>
+      ${token === END ? null : visible(token)}</span>`;
   });
 }
 
@@ -58,7 +59,8 @@ export function Answer({ place, completion, pushes, strongest, onWrite }) {
   }
   if (text !== null) {
     return html`<form class="scene-answer-form" onSubmit=${keep}>
-      <input ref=${field} type="text" class="mono" value=${text} maxlength=${LONGEST_ANSWER} spellcheck=${false} autocomplete="off" aria-label=${`Answer ${place + 1}`} aria-invalid=${Boolean(problem)}
+      <input ref=${field} type="text" class="mono" value=${text} maxlength=${LONGEST_ANSWER} spellcheck=${false} autocomplete="off"
+        aria-label=${`Answer ${place + 1}`} aria-invalid=${Boolean(problem)}
         onInput=${(event) => setText(event.target.value)} onKeyDown=${(event) => event.key === "Escape" && close()} />
       <button type="submit" aria-label="Keep">✓</button>
       ${problem && html`<p class="scene-answer-problem" role="alert">${problem}</p>`}
@@ -72,24 +74,28 @@ export function Answer({ place, completion, pushes, strongest, onWrite }) {
 // The names of the columns; `mean`: the group's mean reward, once it is known. `edit`, `drag`: what a reader may change.
 export const Columns = ({ mean = null, edit = false, drag = false, pushed = false }) => html`<div class="scene-row scene-columns">
   <span>${pushed ? html`<${Term} of="push">Push per token<//>` : html`<${Term} of="completion">Answers<//>${edit && html` <i>edit</i>`}`}</span>
-  <span><${Term} of="reward">Reward<//>${drag && html` <i>drag</i>`}${mean !== null && html`<span class="scene-mean">mean <b class="num" data-number="mean">${mean.toFixed(2)}</b></span>`}</span>
+  <span><${Term} of="reward">Reward<//>${drag && html` <i>drag</i>`}
+    ${mean !== null && html`<span class="scene-mean">mean <b class="num" data-number="mean">${mean.toFixed(2)}</b></span>`}</span>
   <span><${Term} of="advantage">Advantage<//></span><span>Probability</span></div>`;
 
 // The checker's verdict; none where the reader gave the reward.
 export const Mark = ({ correct, isOverruled = false }) =>
   isOverruled
     ? html`<span class="scene-mark"></span>`
-    : html`<span class="scene-mark ${correct ? "right" : "wrong"}"><span aria-hidden="true">${correct ? "✓" : "✗"}</span><span class="visually-hidden">${correct ? "right" : "wrong"}</span></span>`;
+    : html`<span class="scene-mark ${correct ? "right" : "wrong"}"><span aria-hidden="true">${correct ? "✓" : "✗"}</span>
+      <span class="visually-hidden">${correct ? "right" : "wrong"}</span></span>`;
 
 export function RewardSlider({ place, value, mean, onReward }) {
   return html`<span class="scene-reward-slider" style=${{ "--mean": mean }}>
-    <input type="range" min="0" max="1" step="0.05" value=${value} aria-label=${`Reward of answer ${place + 1}`} aria-valuetext=${number(value, 2)} onInput=${(event) => onReward(Number(event.target.value))} />
+    <input type="range" min="0" max="1" step="0.05" value=${value} aria-label=${`Reward of answer ${place + 1}`} aria-valuetext=${number(value, 2)}
+      onInput=${(event) => onReward(Number(event.target.value))} />
   </span>`;
 }
 
 // The advantage as a bar from the group's mean: right is above, left below.
 export function Lean({ value, widest, name }) {
-  return html`<span class="scene-lean" aria-hidden="true"><i class=${advantageClass(value)} style=${{ "--size": (Math.abs(value) / widest).toFixed(4) }}></i></span>
+  return html`<span class="scene-lean" aria-hidden="true"><i class=${advantageClass(value)} style=${{ "--size": (Math.abs(value) / widest).toFixed(4) }}></i>
+    </span>
     <b class="scene-lean-value num ${advantageClass(value)}" data-number=${name}>${signed(value)}</b>`;
 }
 
@@ -98,6 +104,7 @@ export function Move({ before, after, advantage, name }) {
   const [from, to] = [probability(before), after ? probability(after) : probability(before)];
   const way = advantageClass(after ? wayOf(before, after) : 0);
   return html`<span class="scene-move ${way}" aria-hidden="true" style=${{ "--from": from.toFixed(4), "--to": to.toFixed(4) }}><i></i><s></s></span>
-    <span class="scene-move-value num"><span data-number="${name}-before" data-exact=${from}>${chance(from)}</span><span class="scene-move-after"> → <b data-number="${name}-after" data-exact=${to}>${after ? chance(to) : "…"}</b></span></span>
+    <span class="scene-move-value num"><span data-number="${name}-before" data-exact=${from}>${chance(from)}</span>
+      <span class="scene-move-after"> → <b data-number="${name}-after" data-exact=${to}>${after ? chance(to) : "…"}</b></span></span>
     <${MoveNote} before=${before} after=${after} advantage=${advantage} />`;
 }

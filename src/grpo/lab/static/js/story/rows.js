@@ -12,17 +12,30 @@ export function Rows({ found, columns = [], rewards, advantages, onReward }) {
   const largest = Math.max(...given.map((row) => Math.abs(row.push[0])));
   const far = Math.max(1, ...given.map((row) => Math.abs(row.advantage)));
   const tinted = columns.includes("push");
-  return html`<div class="story-group"><p class="story-head tiny" aria-hidden="true"><span>answer</span>${columns.map((name) => html`<span class=${`story-${name}`}>${HEAD[name]}</span>`)}</p>
+  return html`<div class="story-group">
+    <p class="story-head tiny" aria-hidden="true"><span>answer</span>${columns.map((name) => html`<span class=${`story-${name}`}>${HEAD[name]}</span>`)}</p>
     <ol aria-label="The group">${given.map((row, place) => html`<li key=${place}>
-      <span class="story-text"><${Tokens} tokens=${row.tokens.slice(0, tinted ? undefined : -1)} values=${tinted ? row.push : undefined} unit=${largest / 2} /></span>
+      <span class="story-text"><${Tokens} tokens=${row.tokens.slice(0, tinted ? undefined : -1)} values=${tinted ? row.push : undefined} unit=${largest / 2} />
+      </span>
       ${columns.map((name) => html`<span class=${`story-${name}`}>${CELLS[name]({ row, place, far, found, onReward })}</span>`)}</li>`)}</ol></div>`;
 }
 
 const CELLS = {
-  reward: ({ row, place, onReward }) => html`${onReward && html`<input type="range" min="0" max="1" step="0.1" value=${row.reward} aria-label=${`Reward of answer ${place + 1}`} onInput=${(event) => onReward(place, Number(event.target.value))} />`}<${Reward} value=${row.reward} />`,
-  advantage: ({ row, far, place }) => html`<span class="story-bar" aria-hidden="true"><i class=${advantageClass(row.advantage)} style=${{ [row.advantage >= 0 ? "left" : "right"]: "50%", width: `${(50 * Math.abs(row.advantage)) / far}%` }}></i></span><span data-number=${`story-advantage-${place}`}><${Advantage} value=${row.advantage} /></span>`,
-  push: ({ row, place }) => html`<b class="num ${row.push[0] > 0 ? "good" : "missed"}" data-number=${`story-push-${place}`}>${signed(1000 * row.push[0], 0)}</b>`,
-  moved: ({ row, place, found }) => html`<span class="num">${percent(chance(row.logprobs), 1)} → <b class=${chance(found.after.logprobs[place]) > chance(row.logprobs) ? "good" : "missed"} data-number=${`story-after-${place}`}>${percent(chance(found.after.logprobs[place]), 1)}</b></span>`,
+  reward: ({ row, place, onReward }) => html`${onReward && html`<input type="range" min="0" max="1" step="0.1" value=${row.reward}
+    aria-label=${`Reward of answer ${place + 1}`} onInput=${(event) => onReward(place, Number(event.target.value))} />`}
+    <${Reward} value=${row.reward} />`,
+  advantage: ({ row, far, place }) => html`<span class="story-bar" aria-hidden="true">
+    <i class=${advantageClass(row.advantage)} style=${{ [row.advantage >= 0 ? "left" : "right"]: "50%", width: `${(50 * Math.abs(row.advantage)) / far}%` }}>
+    </i>
+  </span>
+    <span data-number=${`story-advantage-${place}`}><${Advantage} value=${row.advantage} /></span>`,
+  push: ({ row, place }) => html`<b class="num ${row.push[0] > 0 ? "good" : "missed"}" data-number=${`story-push-${place}`}>${signed(1000 * row.push[0], 0)}
+  </b>`,
+  moved: ({ row, place, found }) => html`<span class="num">
+    ${percent(chance(row.logprobs), 1)} → <b class=${chance(found.after.logprobs[place]) > chance(row.logprobs) ? "good" : "missed"}
+      data-number=${`story-after-${place}`}>
+      ${percent(chance(found.after.logprobs[place]), 1)}</b>
+  </span>`,
 };
 
 const chance = (logprobs) => Math.exp(logprobs.reduce((sum, value) => sum + value, 0));

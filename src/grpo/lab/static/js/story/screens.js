@@ -18,12 +18,14 @@ export const SCREENS = [
   },
   {
     title: "A program scores them",
-    words: (found) => html`Is the final number ${found.answer}? Then the <${Term} of="reward">reward<//> is 1, else 0. Nobody looks at the working. Nobody shows a solution.`,
+    words: (found) => html`Is the final number ${found.answer}? Then the <${Term} of="reward">reward<//> is 1, else 0. Nobody looks at the working. Nobody shows
+      a solution.`,
     Demo: ({ found }) => html`<${Rows} found=${found} columns=${["reward"]} />`,
   },
   {
     title: "Compare with the group",
-    words: (found) => html`The average reward is ${number(mean(found), 2)}. An answer's <b>advantage</b> is how far its reward lies above or below that average, in units of the group's typical distance (${number(found.measured.reward_std, 2)}). Blue is above, orange below.`,
+    words: (found) => html`The average reward is ${number(mean(found), 2)}. An answer's <b>advantage</b> is how far its reward lies above or below that average,
+      in units of the group's typical distance (${number(found.measured.reward_std, 2)}). Blue is above, orange below.`,
     Demo: ({ found }) => html`<${Rows} found=${found} columns=${["reward", "advantage"]} />`,
   },
   {
@@ -38,22 +40,26 @@ export const SCREENS = [
   },
   {
     title: "Advantage becomes push",
-    words: (found) => html`Each answer shares its advantage out over its <${Term} of="token">tokens<//>. Blue tokens become more likely, orange ones less. ${shares(found)} So a short wrong answer is pushed hardest.`,
+    words: (found) => html`Each answer shares its advantage out over its <${Term} of="token">tokens<//>. Blue tokens become more likely, orange ones
+      less. ${shares(found)} So a short wrong answer is pushed hardest.`,
     Demo: ({ found }) => html`<${Rows} found=${found} columns=${["advantage", "push"]} /><p class="small soft">${division(found)} “end” is a token too.</p>`,
   },
   {
     title: "The model moves",
-    words: (found) => html`One update of the weights. The worked answer becomes more likely, the guesses less. Ask again ${found.after.looks} times: ${percent(found.after.right[0])} were right before, ${percent(found.after.right[1])} are now.`,
+    words: (found) => html`One update of the weights. The worked answer becomes more likely, the guesses less. Ask
+      again ${found.after.looks} times: ${percent(found.after.right[0])} were right before, ${percent(found.after.right[1])} are now.`,
     Demo: ({ found }) => html`<${Rows} found=${found} columns=${["reward", "moved"]} /><p class="small soft">${twice(found)}</p>`,
   },
   {
     title: "A brake: the clip",
-    words: () => html`Several updates may use the same answers. Once a good answer's token is a fifth more likely than when it was sampled, it gets no further push from this group.`,
+    words: () => html`Several updates may use the same answers. Once a good answer's token is a fifth more likely than when it was sampled, it gets no further
+      push from this group.`,
     Demo: Brake,
   },
   {
     title: "A leash: the reference",
-    words: () => html`Training may also pull the model back towards its starting point, the <${Term} of="reference">reference<//>. A stronger pull keeps it closer and lets it learn less.`,
+    words: () => html`Training may also pull the model back towards its starting point, the <${Term} of="reference">reference<//>. A stronger pull keeps it
+      closer and lets it learn less.`,
     Demo: Leash,
   },
   {
@@ -72,13 +78,16 @@ export const SCREENS = [
 function shares(found) {
   const right = found.completions.find((row) => row.reward);
   const wrong = found.completions.find((row) => !row.reward);
-  return html`<code>${right.text}</code> has ${right.tokens.length}, <code>${wrong.text}</code> only ${wrong.tokens.length}: each of these gets ${number(Math.abs(wrong.push[0] / right.push[0]), 0)} times the push.`;
+  return html`<code>${right.text}</code> has ${right.tokens.length}, <code>${wrong.text}</code> only ${wrong.tokens.length}: each of these
+    gets ${number(Math.abs(wrong.push[0] / right.push[0]), 0)} times the push.`;
 }
 
 // The hardest pushed answer's figure, from its advantage.
 function division({ completions }) {
   const row = completions.reduce((most, one) => (Math.abs(one.push[0]) > Math.abs(most.push[0]) ? one : most));
-  return `Push, in thousandths: ${number(Math.abs(row.advantage), 2)} ÷ ${row.tokens.length} tokens ÷ ${completions.length} answers = ${Math.abs(row.push[0]).toFixed(3)}.`;
+  return `Push, in thousandths: ${number(
+    Math.abs(row.advantage), 2,
+  )} ÷ ${row.tokens.length} tokens ÷ ${completions.length} answers = ${Math.abs(row.push[0]).toFixed(3)}.`;
 }
 
 // Why equal pushes move guesses differently: the pushes on a first token that guesses share add up.
@@ -86,7 +95,8 @@ function twice({ completions }) {
   const guesses = completions.filter((row) => !row.reward);
   const alike = guesses.map((row) => guesses.filter((other) => other.tokens[0] === row.tokens[0])).find((rows) => rows.length === 2);
   const single = guesses.find((row) => !alike.includes(row));
-  return html`<code>${alike[0].text}</code> and <code>${alike[1].text}</code> share their <code>${alike[0].tokens[0]}</code>: it was pushed down twice, the <code>${single.tokens[0]}</code> of <code>${single.text}</code> once.`;
+  return html`<code>${alike[0].text}</code> and <code>${alike[1].text}</code> share their <code>${alike[0].tokens[0]}</code>: it was pushed down twice,
+    the <code>${single.tokens[0]}</code> of <code>${single.text}</code> once.`;
 }
 
 function Dragged({ found }) {
@@ -95,7 +105,8 @@ function Dragged({ found }) {
   const rewards = asked.length === start.length && asked.every((one) => one >= 0 && one <= 1) ? asked : start;
   const state = useAnswer("advantage", "group", { of: "six", rewards: rewards.join(",") });
   const set = (place, value) => setQuery({ r: rewards.map((reward, at) => (at === place ? value : reward)).join(",") });
-  return html`<${Fetched} state=${state} height="20rem">${(data) => html`<${Rows} found=${found} columns=${["reward", "advantage"]} rewards=${rewards} advantages=${data.advantages.grpo} onReward=${set} />
+  return html`<${Fetched} state=${state} height="20rem">
+    ${(data) => html`<${Rows} found=${found} columns=${["reward", "advantage"]} rewards=${rewards} advantages=${data.advantages.grpo} onReward=${set} />
     <${Numbers} items=${[["average reward", number(data.mean, 2), null, "story-mean"]]} />`}<//>`;
 }
 
@@ -103,16 +114,40 @@ function Silent() {
   const p = param("p", 0.9);
   const state = useAnswer("group", "chance", { p, g: 8 });
   return html`<${Slider} name="p" label="How often the model is right" min=${0} max=${1} step=${0.01} value=${0.9} show=${(value) => percent(value)} />
-    <${Fetched} state=${state} height="17rem">${(data) => html`<${Numbers} items=${[["groups of eight without a lesson", percent(data.zero_signal), null, "story-silent"]]} />
-      <${Figure} label="Share of groups without a lesson by how often the model is right" height=${200} deps=${[data.p]} build=${(Plot) => ({ x: { label: "how often right", tickFormat: (value) => percent(value) }, y: { domain: [0, 1], label: "groups without a lesson", grid: true, tickFormat: (value) => percent(value) }, marks: [Plot.lineY(data.curve, { x: "p", y: "zero_signal", stroke: "var(--c3)", strokeWidth: 2 }), Plot.dot([data], { x: "p", y: "zero_signal", r: 6, fill: "var(--accent)" })] })} table=${{ columns: ["right", "without a lesson"], rows: data.curve.map((row) => [row.p, row.zero_signal]) }} />`}<//>`;
+    <${Fetched} state=${state} height="17rem">
+      ${(data) => html`<${Numbers} items=${[["groups of eight without a lesson", percent(data.zero_signal), null, "story-silent"]]} />
+      <${Figure} label="Share of groups without a lesson by how often the model is right" height=${200} deps=${[data.p]}
+        build=${(Plot) => ({
+          x: { label: "how often right", tickFormat: (value) => percent(value) },
+          y: { domain: [0, 1], label: "groups without a lesson", grid: true, tickFormat: (value) => percent(value) },
+          marks: [
+            Plot.lineY(data.curve, { x: "p", y: "zero_signal", stroke: "var(--c3)", strokeWidth: 2 }),
+            Plot.dot([data], { x: "p", y: "zero_signal", r: 6, fill: "var(--accent)" }),
+          ],
+        })}
+        table=${{ columns: ["right", "without a lesson"], rows: data.curve.map((row) => [row.p, row.zero_signal]) }} />`}
+    <//>`;
 }
 
 function Brake() {
   const ratio = param("rho", 1.1);
   const state = useAnswer("loss", "clip", { ratio, advantage: "1" });
-  return html`<${Slider} name="rho" label="Its probability, compared with when it was sampled" min=${0.5} max=${1.5} step=${0.05} value=${1.1} show=${(value) => `${signed(100 * (value - 1), 0)}%`} />
-    <${Fetched} state=${state} height="17rem">${(data) => html`<${Numbers} items=${[["push", number(data.push, 2), data.held ? "stopped by the clip" : "times that of the first update", "story-clip"]]} />
-      <${Figure} label="Push of a token by the change of its probability" height=${200} deps=${[data.ratio]} build=${(Plot) => ({ x: { label: "change of its probability", domain: [0.5, 1.5], tickFormat: (value) => `${signed(100 * (value - 1), 0)}%` }, y: { label: "push (first update: 1)", grid: true, zero: true }, marks: [Plot.lineY(cliff(data), { x: "ratio", y: "push", stroke: "var(--above)", strokeWidth: 2, clip: true }), Plot.dot([data], { x: "ratio", y: "push", r: 6, fill: "var(--accent)" })] })} table=${{ columns: ["ratio", "push"], rows: data.curve.ratio.map((one, place) => [one, data.curve.push[place]]) }} />`}<//>`;
+  return html`<${Slider} name="rho" label="Its probability, compared with when it was sampled" min=${0.5} max=${1.5} step=${0.05} value=${1.1}
+    show=${(value) => `${signed(100 * (value - 1), 0)}%`} />
+    <${Fetched} state=${state} height="17rem">
+      ${(data) => html`<${Numbers}
+        items=${[["push", number(data.push, 2), data.held ? "stopped by the clip" : "times that of the first update", "story-clip"]]} />
+      <${Figure} label="Push of a token by the change of its probability" height=${200} deps=${[data.ratio]}
+        build=${(Plot) => ({
+          x: { label: "change of its probability", domain: [0.5, 1.5], tickFormat: (value) => `${signed(100 * (value - 1), 0)}%` },
+          y: { label: "push (first update: 1)", grid: true, zero: true },
+          marks: [
+            Plot.lineY(cliff(data), { x: "ratio", y: "push", stroke: "var(--above)", strokeWidth: 2, clip: true }),
+            Plot.dot([data], { x: "ratio", y: "push", r: 6, fill: "var(--accent)" }),
+          ],
+        })}
+        table=${{ columns: ["ratio", "push"], rows: data.curve.ratio.map((one, place) => [one, data.curve.push[place]]) }} />`}
+    <//>`;
 }
 
 // The curve with both ends of its jump at exactly the limit.
@@ -125,8 +160,29 @@ function cliff({ curve, limits }) {
 function Leash() {
   const state = useAnswer("loss", "drift", { beta: param("beta", 0.2), kl: "k3" });
   return html`<${Slider} name="beta" label="Strength of the pull" min=${0} max=${1} step=${0.1} value=${0.2} show=${(value) => number(value, 1)} />
-    <${Fetched} state=${state} height="17rem">${(data) => html`<${Numbers} items=${[["distance from the start", number(data.ends.at(-1).reverse, 2), null, "story-distance"], ["right answers", percent(data.ends.at(-1).reward), "after 200 steps", "story-reward"]]} />
-      <${Figure} label="Distance from the reference over 200 steps, with and without the pull" height=${200} deps=${[data.beta]} legend=${[["no pull", "var(--c6)"], ...(data.beta ? [["this pull", "var(--c1)"]] : [])]} build=${(Plot) => ({ x: { label: "step" }, y: { label: "distance from the start", grid: true, zero: true }, marks: data.lines.map((line) => Plot.lineY(line.reverse, { x: (_, place) => data.steps[place], y: (one) => one, stroke: line.beta ? "var(--c1)" : "var(--c6)", strokeWidth: 1.6 })) })} table=${{ columns: ["step", "pull", "distance"], rows: data.lines.flatMap((line) => line.reverse.map((one, place) => [data.steps[place], line.beta, one])) }} />`}<//>`;
+    <${Fetched} state=${state} height="17rem">
+      ${(data) => html`<${Numbers}
+        items=${[
+          ["distance from the start", number(data.ends.at(-1).reverse, 2), null, "story-distance"],
+          ["right answers", percent(data.ends.at(-1).reward), "after 200 steps", "story-reward"],
+        ]} />
+      <${Figure} label="Distance from the reference over 200 steps, with and without the pull" height=${200} deps=${[data.beta]}
+        legend=${[["no pull", "var(--c6)"], ...(data.beta ? [["this pull", "var(--c1)"]] : [])]}
+        build=${(Plot) => ({
+          x: { label: "step" },
+          y: { label: "distance from the start", grid: true, zero: true },
+          marks: data.lines.map((line) => Plot.lineY(line.reverse, {
+            x: (_, place) => data.steps[place],
+            y: (one) => one,
+            stroke: line.beta ? "var(--c1)" : "var(--c6)",
+            strokeWidth: 1.6,
+          })),
+        })}
+        table=${{
+          columns: ["step", "pull", "distance"],
+          rows: data.lines.flatMap((line) => line.reverse.map((one, place) => [data.steps[place], line.beta, one])),
+        }} />`}
+    <//>`;
 }
 
 // What each answer of the questions is told.
@@ -140,6 +196,10 @@ const WHY = {
 };
 
 function Check() {
-  return html`<${Question} name="what" ask="What is an answer's advantage?" options=${[["reward", "Its reward"], ["group", "How far its reward is above or below its group's average"], ["length", "How long it is"]]}>${(picked) => html`<${Verdict} picked=${picked} right="group"><p>${WHY[picked]}</p><//>`}<//>
-    <${Question} name="short" ask="Why is a short wrong answer pushed hardest?" options=${[["more", "Short answers have larger advantages"], ["share", "Few tokens share its advantage"], ["wrong", "Wrong answers count double"]]}>${(picked) => html`<${Verdict} picked=${picked} right="share"><p>${WHY[picked]}</p><//>`}<//>`;
+  return html`<${Question} name="what" ask="What is an answer's advantage?"
+    options=${[["reward", "Its reward"], ["group", "How far its reward is above or below its group's average"], ["length", "How long it is"]]}>
+    ${(picked) => html`<${Verdict} picked=${picked} right="group"><p>${WHY[picked]}</p><//>`}<//>
+    <${Question} name="short" ask="Why is a short wrong answer pushed hardest?"
+      options=${[["more", "Short answers have larger advantages"], ["share", "Few tokens share its advantage"], ["wrong", "Wrong answers count double"]]}>
+      ${(picked) => html`<${Verdict} picked=${picked} right="share"><p>${WHY[picked]}</p><//>`}<//>`;
 }

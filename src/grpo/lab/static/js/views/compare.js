@@ -23,12 +23,22 @@ export function Compare({ query }) {
   const runs = useListing();
   // The state of the chosen runs: while one trains, the comparison grows with it.
   const version = (runs.data?.runs ?? []).filter((run) => chosen.includes(run.id)).map((run) => `${run.steps} ${run.status}`).join(" ");
-  const state = useApi(chosen.length && runs.data ? address("/api/compare", { runs: chosen.join(","), metrics: metrics.join(","), by, points: 200 }) : null, version);
+  const state = useApi(
+    chosen.length && runs.data ? address("/api/compare", { runs: chosen.join(","), metrics: metrics.join(","), by, points: 200 }) : null,
+    version,
+  );
   const turn = (id) => setQuery({ runs: changed(chosen, id).join(",") });
   const colour = coloursOf(state.data?.experiments ?? []);
   return html`<main class="page" id="main">
     <div class="page-head"><div><h1>Compare</h1><p class="soft">Runs that differ only in their seed are drawn as one curve with a band.</p></div></div>
-    <${Fetched} state=${runs} height="4rem">${({ runs: all }) => html`<div class="row chips" role="group" aria-label="Runs">${all.filter((run) => !run.problem).map((run) => html`<button type="button" class="chip ${chosen.includes(run.id) ? "chosen" : ""}" aria-pressed=${chosen.includes(run.id)} onClick=${() => turn(run.id)}>${colour.has(run.id) && chosen.includes(run.id) && html`<i class="key dot" style=${{ "--key": colour.get(run.id) }}></i>`}${run.name}${run.status === "running" ? " (running)" : ""}</button>`)}</div>`}<//>
+    <${Fetched} state=${runs} height="4rem">
+      ${({ runs: all }) => html`<div class="row chips" role="group" aria-label="Runs">
+        ${all.filter((run) => !run.problem).map((run) => html`<button type="button" class="chip ${chosen.includes(run.id) ? "chosen" : ""}"
+          aria-pressed=${chosen.includes(run.id)} onClick=${() => turn(run.id)}>
+          ${colour.has(run.id) && chosen.includes(run.id) && html`<i class="key dot" style=${{ "--key": colour.get(run.id) }}></i>`}${run.name}
+          ${run.status === "running" ? " (running)" : ""}</button>`)}
+      </div>`}
+    <//>
     ${chosen.length
       ? html`<div class="row"><${Segmented} label="Align by" value=${by} onChange=${(next) => setQuery({ by: next })} options=${AXES} /></div>
         <${Picker} metrics=${metrics} />
@@ -45,8 +55,15 @@ const nameOf = (runs) => (runs.length > 1 ? `${shown(runs[0])} and ${plural(runs
 
 function Picker({ metrics }) {
   const names = Object.keys(definitions.value?.training ?? {});
-  return html`<details class="metric-picker"><summary class="small">${plural(metrics.length, "metric")}: ${metrics.map((name) => name.replaceAll("_", " ")).join(", ")}</summary>
-    <ul>${names.map((name) => html`<li><label class="small"><input type="checkbox" checked=${metrics.includes(name)} onChange=${() => setQuery({ metrics: changed(metrics, name).join(",") || undefined })} />${name.replaceAll("_", " ")}</label></li>`)}</ul>
+  return html`<details class="metric-picker">
+    <summary class="small">${plural(metrics.length, "metric")}: ${metrics.map((name) => name.replaceAll("_", " ")).join(", ")}</summary>
+    <ul>
+      ${names.map((name) => html`<li>
+        <label class="small">
+          <input type="checkbox" checked=${metrics.includes(name)} onChange=${() => setQuery({ metrics: changed(metrics, name).join(",") || undefined })} />
+          ${name.replaceAll("_", " ")}</label>
+      </li>`)}
+    </ul>
   </details>`;
 }
 
@@ -61,7 +78,8 @@ function Comparison({ data, by, colour }) {
       ${recorded.map((metric) => html`<${Curves} key=${metric} metric=${metric} data=${data} by=${by} colour=${colour} legend=${legend} />`)}
     </div>
     ${missing.length > 0 && html`<p class="small soft">Not recorded by these runs: ${missing.join(", ").replaceAll("_", " ")}.</p>`}
-    ${data.experiments.some((runs) => runs.length > 1) && html`<p class="tiny soft">The band is the mean over seeds, ± one sample standard deviation; faint: each seed.</p>`}
+    ${data.experiments.some((runs) => runs.length > 1) && html`<p class="tiny soft">The band is the mean over seeds, ± one sample standard deviation; faint:
+      each seed.</p>`}
     <${Differences} data=${data} />
     <${SidebySide} data=${data} />`;
 }
@@ -78,7 +96,8 @@ function Curves({ metric, data, by, colour, legend }) {
   const bands = data.bands[metric].flatMap((band) => band.points.map((point) => ({ ...point, run: band.runs[0] })));
   const paint = (row) => colour.get(row.run);
   return html`<section class="card metric"><header><h3>${metric.replaceAll("_", " ")}<${MetricHint} name=${metric} /></h3></header>
-    <${Chart} label=${`${metric} of ${legend.map(([text]) => text).join(", ")} by ${by}`} height=${220} deps=${[metric, by, JSON.stringify(data.experiments), lines.length, faint.length, lines.at(-1)?.x, faint.at(-1)?.x]} legend=${legend}
+    <${Chart} label=${`${metric} of ${legend.map(([text]) => text).join(", ")} by ${by}`} height=${220}
+      deps=${[metric, by, JSON.stringify(data.experiments), lines.length, faint.length, lines.at(-1)?.x, faint.at(-1)?.x]} legend=${legend}
       build=${(Plot) => ({
         x: axisOf(by), y: { label: metricTitle(metric, unit), grid: true, ticks: 5, tickFormat: isShare(unit) ? (v) => percent(v) : tick },
         marks: [
@@ -88,7 +107,8 @@ function Curves({ metric, data, by, colour, legend }) {
           Plot.lineY(lines, { x: "x", y: "y", z: "run", stroke: paint, strokeWidth: 1.8 }),
         ],
       })}
-      table=${{ columns: ["run", by, metric], rows: Object.entries(curves).flatMap(([run, found]) => found.map((point) => [shown(run), point.x, point.y])) }} /></section>`;
+      table=${{ columns: ["run", by, metric], rows: Object.entries(curves).flatMap(([run, found]) => found.map((point) => [shown(run), point.x, point.y])) }} />
+    </section>`;
 }
 
 function HeldOut({ data, by, colour, legend }) {
@@ -96,9 +116,18 @@ function HeldOut({ data, by, colour, legend }) {
   if (!held.length) return null;
   const paint = (row) => colour.get(row.run);
   return html`<section class="card metric"><header><h3>held-out accuracy</h3><span class="tiny soft">with its 95% interval</span></header>
-    <${Chart} label=${`Held-out accuracy of ${legend.map(([text]) => text).join(", ")} by ${by}`} height=${220} deps=${[by, held.length, JSON.stringify(data.experiments)]} legend=${legend}
-      build=${(Plot) => ({ x: axisOf(by), y: { label: "accuracy", grid: true, domain: [0, 1], tickFormat: (v) => percent(v) }, marks: [Plot.areaY(held, { x: "x", y1: "low", y2: "high", fill: paint, fillOpacity: 0.12, z: "run" }), Plot.lineY(held, { x: "x", y: "accuracy", z: "run", stroke: paint, marker: "dot", ariaLabel: (row) => shown(row.run) })] })}
-      table=${{ columns: ["run", by, "accuracy", "low", "high"], rows: held.map((row) => [shown(row.run), row.x, row.accuracy, row.low, row.high]) }} /></section>`;
+    <${Chart} label=${`Held-out accuracy of ${legend.map(([text]) => text).join(", ")} by ${by}`} height=${220}
+      deps=${[by, held.length, JSON.stringify(data.experiments)]} legend=${legend}
+      build=${(Plot) => ({
+        x: axisOf(by),
+        y: { label: "accuracy", grid: true, domain: [0, 1], tickFormat: (v) => percent(v) },
+        marks: [
+          Plot.areaY(held, { x: "x", y1: "low", y2: "high", fill: paint, fillOpacity: 0.12, z: "run" }),
+          Plot.lineY(held, { x: "x", y: "accuracy", z: "run", stroke: paint, marker: "dot", ariaLabel: (row) => shown(row.run) }),
+        ],
+      })}
+      table=${{ columns: ["run", by, "accuracy", "low", "high"], rows: held.map((row) => [shown(row.run), row.x, row.accuracy, row.low, row.high]) }} />
+    </section>`;
 }
 
 function Differences({ data }) {
@@ -106,8 +135,20 @@ function Differences({ data }) {
   if (runs.length < 2) return null;
   return html`<${Card} title="Settings that differ">
     ${data.differences.length
-      ? html`<div class="scroll" tabIndex="0" role="group" aria-label="Settings that differ"><table><thead><tr><th scope="col">setting</th>${runs.map((run) => html`<th scope="col"><${Link} to=${`/runs/${encodeURIComponent(run)}`}>${run.replace(/^~/, "")}<//></th>`)}</tr></thead>
-        <tbody>${data.differences.map((row) => html`<tr><th scope="row"><code>${row.name}</code></th>${runs.map((run) => html`<td class="mono num">${row.values[run] === undefined || row.values[run] === null || row.values[run] === "" ? "–" : String(row.values[run])}</td>`)}</tr>`)}</tbody></table></div>`
+      ? html`<div class="scroll" tabIndex="0" role="group" aria-label="Settings that differ">
+        <table>
+          <thead>
+            <tr><th scope="col">setting</th>
+              ${runs.map((run) => html`<th scope="col"><${Link} to=${`/runs/${encodeURIComponent(run)}`}>${run.replace(/^~/, "")}<//></th>`)}</tr>
+          </thead>
+        <tbody>
+          ${data.differences.map((row) => html`<tr><th scope="row"><code>${row.name}</code></th>
+            ${runs.map((run) => html`<td class="mono num">
+              ${row.values[run] === undefined || row.values[run] === null || row.values[run] === "" ? "–" : String(row.values[run])}</td>`)}
+          </tr>`)}
+        </tbody>
+        </table>
+      </div>`
       : html`<p class="soft">None: all settings are equal.</p>`}
   <//>`;
 }
@@ -116,13 +157,22 @@ function SidebySide({ data }) {
   const { runs } = data;
   if (!data.probes.length) return null;
   return html`<${Card} title="The same problem, side by side" note="Pinned problems that all of these runs share, at their last evaluation.">
-    <div class="scroll" tabIndex="0" role="group" aria-label="Pinned problems side by side"><table class="side"><thead><tr><th scope="col">problem</th>${runs.map((run) => html`<th scope="col">${run.replace(/^~/, "")}</th>`)}</tr></thead>
-      <tbody>${data.probes.map((probe) => html`<tr><th scope="row"><${Untrusted} text=${probe.prompt.slice(0, 200)} /><br /><span class="faint">answer <${Untrusted} text=${probe.answer} /></span></th>${runs.map((run) => html`<td><${Last} moment=${probe.runs[run].at(-1)} /></td>`)}</tr>`)}</tbody></table></div>
+    <div class="scroll" tabIndex="0" role="group" aria-label="Pinned problems side by side">
+      <table class="side"><thead><tr><th scope="col">problem</th>${runs.map((run) => html`<th scope="col">${run.replace(/^~/, "")}</th>`)}</tr></thead>
+      <tbody>
+        ${data.probes.map((probe) => html`<tr>
+          <th scope="row"><${Untrusted} text=${probe.prompt.slice(0, 200)} /><br /><span class="faint">answer <${Untrusted} text=${probe.answer} /></span></th>
+          ${runs.map((run) => html`<td><${Last} moment=${probe.runs[run].at(-1)} /></td>`)}</tr>`)}
+      </tbody>
+      </table>
+    </div>
   <//>`;
 }
 
 function Last({ moment }) {
   const right = moment.samples.filter((sample) => sample.correct).length;
   const best = [...moment.samples].sort((a, b) => b.reward - a.reward)[0];
-  return html`<span class="num small">${moment.samples.every((sample) => sample.correct === null) ? "" : `${right} of ${moment.samples.length} right, `}after ${number(moment.step)} steps</span><br /><${Reward} value=${best.reward} /> ${best.turns ? html`<${Line} turns=${best.turns} />` : html`<${Untrusted} text=${best.text.slice(0, 200)} />`}`;
+  return html`<span class="num small">
+    ${moment.samples.every((sample) => sample.correct === null) ? "" : `${right} of ${moment.samples.length} right, `}after ${number(moment.step)} steps</span>
+    <br /><${Reward} value=${best.reward} /> ${best.turns ? html`<${Line} turns=${best.turns} />` : html`<${Untrusted} text=${best.text.slice(0, 200)} />`}`;
 }

@@ -25,7 +25,10 @@ const COLUMNS = {
   reward: ["Reward", "-reward", "reward"],
   length: ["Tokens", "-length", "length"],
 };
-const ORDERS = { newest: "newest first", oldest: "oldest first", "-advantage": "highest advantage first", advantage: "lowest advantage first", "-reward": "highest reward first", reward: "lowest reward first", "-length": "longest first", length: "shortest first" };
+const ORDERS = {
+  newest: "newest first", oldest: "oldest first", "-advantage": "highest advantage first", advantage: "lowest advantage first",
+  "-reward": "highest reward first", reward: "lowest reward first", "-length": "longest first", length: "shortest first",
+};
 const LIMITS = Object.keys(COLUMNS).flatMap((name) => [`${name}_min`, `${name}_max`]);
 
 // The pages found so far, and the function that asks for the next one.
@@ -64,15 +67,22 @@ export function Completions({ url, query, base }) {
   const onEnd = useCallback(() => more(), [more]);
   return html`
     <${Asked} asked=${asked} />
-    ${found.cut && asked.text && html`<p class="small soft" data-cut>Long texts are cut in this file: only the first ${found.cut} characters of a completion are searched.</p>`}
+    ${found.cut && asked.text && html`<p class="small soft" data-cut>Long texts are cut in this file: only the first ${found.cut} characters of a completion are
+      searched.</p>`}
     ${found.error && html`<${Failed} error=${found.error} />`}
     ${waiting && !found.rows.length
       ? html`<${Loading} height="70vh" />`
       : !found.rows.length && found.next === null
         ? !found.error && html`<${Empty} title="Nothing matches">No completion of this run matches. Remove a filter or shorten the search text.<//>`
-        : html`<p class="small soft" role="status">${number(found.rows.length)} shown, ${ORDERS[asked.order ?? "newest"]}; ${found.next === null ? "all loaded" : found.rows.length ? "scroll for more" : "searching …"}</p>
+        : html`<p class="small soft" role="status">
+          ${number(found.rows.length)} shown, ${ORDERS[asked.order ?? "newest"]}; ${found.next === null
+            ? "all loaded"
+            : found.rows.length ? "scroll for more" : "searching …"}
+        </p>
           <div class="hits"><${Head} order=${asked.order ?? "newest"} />
-          <${VirtualList} key=${found.key} rows=${found.rows} rowHeight=${58} onEnd=${onEnd} height="calc(100vh - 340px)" label="Completions" render=${(row) => html`<${Hit} key=${`${row.step}/${row.group_index}/${row.sample_index}`} row=${row} base=${base} />`} /></div>`}`;
+          <${VirtualList} key=${found.key} rows=${found.rows} rowHeight=${58} onEnd=${onEnd} height="calc(100vh - 340px)" label="Completions"
+            render=${(row) => html`<${Hit} key=${`${row.step}/${row.group_index}/${row.sample_index}`} row=${row} base=${base} />`} />
+          </div>`}`;
 }
 
 // What is typed now, which the address follows a moment later.
@@ -89,23 +99,41 @@ function useTyped(name, value = "") {
 function Asked({ asked }) {
   const [typed, setTyped] = useTyped("text", asked.text);
   const filters = (asked.filters ?? "").split(",").filter(Boolean);
-  const turn = (name) => setQuery({ filters: (filters.includes(name) ? filters.filter((other) => other !== name) : [...filters, name]).join(",") || undefined });
+  const turn = (name) => setQuery({
+    filters: (filters.includes(name) ? filters.filter((other) => other !== name) : [...filters, name]).join(",") || undefined,
+  });
   const limited = LIMITS.some((name) => asked[name]);
   return html`
     <div class="row search">
-      <label class="grow"><span class="visually-hidden">Search prompts and completions</span><input type="search" maxlength="200" placeholder=${asked.regex ? "Regular expression, such as ^\\d+$" : "Search prompts and completions"} value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>
-      <button type="button" class="chip ${asked.regex ? "chosen" : ""}" aria-pressed=${Boolean(asked.regex)} onClick=${() => setQuery({ regex: asked.regex ? undefined : "1" })}><code aria-hidden="true">.*</code> regular expression</button>
-      <label class="order small soft">Order <select value=${asked.order ?? "newest"} onChange=${(event) => setQuery({ order: event.target.value })}>${Object.entries(ORDERS).map(([key, text]) => html`<option value=${key} selected=${key === (asked.order ?? "newest")}>${text}</option>`)}</select></label>
+      <label class="grow"><span class="visually-hidden">Search prompts and completions</span>
+        <input type="search" maxlength="200" placeholder=${asked.regex ? "Regular expression, such as ^\\d+$" : "Search prompts and completions"} value=${typed}
+          onInput=${(event) => setTyped(event.target.value)} />
+      </label>
+      <button type="button" class="chip ${asked.regex ? "chosen" : ""}" aria-pressed=${Boolean(asked.regex)}
+        onClick=${() => setQuery({ regex: asked.regex ? undefined : "1" })}>
+        <code aria-hidden="true">.*</code> regular expression</button>
+      <label class="order small soft">Order <select value=${asked.order ?? "newest"} onChange=${(event) => setQuery({ order: event.target.value })}>
+        ${Object.entries(ORDERS).map(([key, text]) => html`<option value=${key} selected=${key === (asked.order ?? "newest")}>${text}</option>`)}</select>
+      </label>
     </div>
-    <div class="row chips" role="group" aria-label="Filters">${FILTERS.map(([name, label]) => html`<button type="button" class="chip ${filters.includes(name) ? "chosen" : ""}" aria-pressed=${filters.includes(name)} onClick=${() => turn(name)}>${label}</button>`)}</div>
+    <div class="row chips" role="group" aria-label="Filters">
+      ${FILTERS.map(([name, label]) => html`<button type="button" class="chip ${filters.includes(name) ? "chosen" : ""}" aria-pressed=${filters.includes(name)}
+        onClick=${() => turn(name)}>
+        ${label}</button>`)}
+    </div>
     <details class="ranges" open=${limited}><summary class="small">Ranges of step, advantage, reward and tokens</summary>
-      <div class="range-list">${Object.entries(COLUMNS).map(([name, [title]]) => html`<fieldset key=${name}><legend class="small">${title}</legend><${Limit} name=${`${name}_min`} label="from" of=${title} value=${asked[`${name}_min`]} /><${Limit} name=${`${name}_max`} label="to" of=${title} value=${asked[`${name}_max`]} /></fieldset>`)}</div>
+      <div class="range-list">
+        ${Object.entries(COLUMNS).map(([name, [title]]) => html`<fieldset key=${name}><legend class="small">${title}</legend>
+          <${Limit} name=${`${name}_min`} label="from" of=${title} value=${asked[`${name}_min`]} />
+          <${Limit} name=${`${name}_max`} label="to" of=${title} value=${asked[`${name}_max`]} /></fieldset>`)}
+      </div>
     </details>`;
 }
 
 function Limit({ name, label, of, value }) {
   const [typed, setTyped] = useTyped(name, value);
-  return html`<label class="small soft">${label} <input type="number" step="any" aria-label=${`${of} ${label}`} value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>`;
+  return html`<label class="small soft">
+    ${label} <input type="number" step="any" aria-label=${`${of} ${label}`} value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>`;
 }
 
 // The columns' names; a click sorts by the column.
@@ -113,15 +141,18 @@ function Head({ order }) {
   const sorter = (name) => {
     const [title, first, second] = COLUMNS[name];
     const next = order === first ? second : first;
-    return html`<button type="button" class="sorter" aria-label=${`${title}: sort ${ORDERS[next]}`} onClick=${() => setQuery({ order: next })}>${title}${order === first ? " ↓" : order === second ? " ↑" : ""}</button>`;
+    return html`<button type="button" class="sorter" aria-label=${`${title}: sort ${ORDERS[next]}`} onClick=${() => setQuery({ order: next })}>${title}
+      ${order === first ? " ↓" : order === second ? " ↑" : ""}</button>`;
   };
-  return html`<div class="hit hit-head" role="group" aria-label="Columns">${sorter("step")}${sorter("advantage")}${sorter("reward")}<span class="sorter">Prompt and completion</span>${sorter("length")}</div>`;
+  return html`<div class="hit hit-head" role="group" aria-label="Columns">${sorter("step")}${sorter("advantage")}${sorter("reward")}
+    <span class="sorter">Prompt and completion</span>${sorter("length")}</div>`;
 }
 
 function Hit({ row, base }) {
   return html`<${Link} class="hit" to=${address(`${base}/groups`, { step: row.step, group: row.group_index, sample: row.sample_index })}>
     <span class="num faint small">${row.step}</span><${Advantage} value=${row.advantage} /><${Reward} value=${row.reward} />
-    <span class="hit-text"><${Untrusted} text=${row.prompt} class="clip soft" />${row.turns.length ? html`<${Line} turns=${row.turns} />` : html`<${Untrusted} text=${row.text} class="clip" />`}</span>
+    <span class="hit-text"><${Untrusted} text=${row.prompt} class="clip soft" />
+      ${row.turns.length ? html`<${Line} turns=${row.turns} />` : html`<${Untrusted} text=${row.text} class="clip" />`}</span>
     <span class="num faint small">${row.length}${row.finish !== "stop" ? " truncated" : ""}</span>
   <//>`;
 }

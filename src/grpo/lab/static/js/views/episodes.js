@@ -23,8 +23,10 @@ function Beside({ name, counted, accuracy, judged }) {
   const top = judged ? 1 : Math.max(1e-9, ...accuracy.mean);
   const right = accuracy.step.map((step, i) => ({ step, value: accuracy.mean[i] }));
   const rows = counted.step.map((step, i) => ({ step, value: (counted.mean[i] / most) * top, count: counted.mean[i] }));
-  return html`<${Card} title=${html`${name === "calls" ? "Calls" : "Turns"} and ${other}<${MetricHint} name=${name} />`} note=${`On each step's training problems. Left: ${other}. Right: mean number of ${what} in an episode.`}>
-    <${Chart} label=${`${other} and mean number of ${what} over the steps, last ${number(right.at(-1)?.value, 2)} and ${number(rows.at(-1)?.count, 2)}`} height=${200} deps=${[rows.length, right.at(-1)?.value, rows.at(-1)?.count]}
+  return html`<${Card} title=${html`${name === "calls" ? "Calls" : "Turns"} and ${other}<${MetricHint} name=${name} />`}
+    note=${`On each step's training problems. Left: ${other}. Right: mean number of ${what} in an episode.`}>
+    <${Chart} label=${`${other} and mean number of ${what} over the steps, last ${number(right.at(-1)?.value, 2)} and ${number(rows.at(-1)?.count, 2)}`}
+      height=${200} deps=${[rows.length, right.at(-1)?.value, rows.at(-1)?.count]}
       legend=${[[other, "var(--c1)"], [what, "var(--c3)"]]}
       build=${(Plot) => ({
         marginRight: 40, x: { label: "step" }, y: { domain: [0, top], label: other, grid: true },
@@ -48,11 +50,21 @@ function ByTurns({ url, version }) {
     const rows = ends.flatMap(([key, name, colour]) => data[key].rows.map((row) => ({ ...row, key, name, colour })));
     if (!rows.length) return null;
     const steps = ([first, last]) => (first === last ? `step ${first}` : `steps ${first} to ${last}`);
-    return html`<${Card} title="Reward by number of turns" note=${`Mean reward of the episodes of ${ends.map(([key]) => steps(data[key].steps)).join(" and of ")}; a wider bar means more episodes.`}>
-      <${Chart} label=${`Mean reward by number of turns: ${rows.map((row) => `${row.name}, ${plural(row.turns, "turn")}: ${number(row.reward, 2)}`).join("; ")}`} height=${200} deps=${[JSON.stringify(data)]}
+    return html`<${Card} title="Reward by number of turns"
+      note=${`Mean reward of the episodes of ${ends.map(([key]) => steps(data[key].steps)).join(" and of ")}; a wider bar means more episodes.`}>
+      <${Chart}
+        label=${`Mean reward by number of turns: ${rows.map((row) => `${row.name}, ${plural(row.turns, "turn")}: ${number(row.reward, 2)}`).join("; ")}`}
+        height=${200} deps=${[JSON.stringify(data)]}
         legend=${ends.map(([key, name, colour]) => [`${name} (${steps(data[key].steps)})`, colour, "square"])}
-        build=${(Plot) => ({ x: { label: "turns", ticks: [...new Set(rows.map((row) => row.turns))], tickFormat: String, inset: 12 }, y: { label: "mean reward", grid: true, zero: true }, marks: [Plot.ruleY([0], { stroke: "var(--line-strong)" }), Plot.rectY(rows, bars(rows))] })}
-        table=${{ columns: ["turns", "when", "episodes", "reward", "right"], rows: rows.map((row) => [row.turns, row.name, row.episodes, row.reward ?? "–", row.accuracy ?? "–"]) }} />
+        build=${(Plot) => ({
+          x: { label: "turns", ticks: [...new Set(rows.map((row) => row.turns))], tickFormat: String, inset: 12 },
+          y: { label: "mean reward", grid: true, zero: true },
+          marks: [Plot.ruleY([0], { stroke: "var(--line-strong)" }), Plot.rectY(rows, bars(rows))],
+        })}
+        table=${{
+          columns: ["turns", "when", "episodes", "reward", "right"],
+          rows: rows.map((row) => [row.turns, row.name, row.episodes, row.reward ?? "–", row.accuracy ?? "–"]),
+        }} />
     <//>`;
   }}<//>`;
 }
@@ -69,12 +81,22 @@ function bars(rows) {
   };
 }
 
-const PARTS = [["rollout", "sampling", "var(--c1)"], ["wait", "waiting for answers", "var(--c5)"], ["reward", "scoring", "var(--c4)"], ["update", "update", "var(--c3)"], ["record", "record", "var(--c2)"]];
+const PARTS = [
+  ["rollout", "sampling", "var(--c1)"],
+  ["wait", "waiting for answers", "var(--c5)"],
+  ["reward", "scoring", "var(--c4)"],
+  ["update", "update", "var(--c3)"],
+  ["record", "record", "var(--c2)"],
+];
 
 function Where({ spent }) {
   const parts = PARTS.filter(([key]) => spent[key] > 0);
   const all = parts.reduce((sum, [key]) => sum + spent[key], 0);
   return html`<${Card} title=${html`Where the time went<${MetricHint} name="observation_wait" />`}>
-    <ul class="gantt spent">${parts.map(([key, name, colour]) => html`<li><span class="small">${name}</span><span class="gantt-track" aria-hidden="true"><i style=${{ left: 0, width: `max(2px, ${(100 * spent[key]) / all}%)`, background: colour }}></i></span><span class="num small">${percent(spent[key] / all)} <span class="soft">${seconds(spent[key])}</span></span></li>`)}</ul>
+    <ul class="gantt spent">
+      ${parts.map(([key, name, colour]) => html`<li><span class="small">${name}</span>
+        <span class="gantt-track" aria-hidden="true"><i style=${{ left: 0, width: `max(2px, ${(100 * spent[key]) / all}%)`, background: colour }}></i></span>
+        <span class="num small">${percent(spent[key] / all)} <span class="soft">${seconds(spent[key])}</span></span></li>`)}
+    </ul>
   <//>`;
 }

@@ -11,10 +11,12 @@ const RECENT = 10; // steps whose groups tell what is left to learn
 export function Findings({ url, about, version, base }) {
   useStyle("css/findings.css");
   const state = useApi(`${url}/findings`, version);
-  return html`<p class="view-lead">Possible problems, from the record and from the run itself. A probable cause comes first, its consequences below it. Each links to its evidence.</p>
+  return html`<p class="view-lead">Possible problems, from the record and from the run itself. A probable cause comes first, its consequences below it. Each
+    links to its evidence.</p>
     <${Fetched} state=${state} height="20rem">${({ now, noted }) => html`
       ${now.length > 0 && html`<${Card} title="Found in the record"><${Causes} findings=${now} base=${base} /><//>`}
-      ${noted.length > 0 && html`<${Card} title="Reported by the run"><ul class="findings">${noted.map((finding) => html`<li><${Finding} finding=${finding} base=${base} /></li>`)}</ul><//>`}
+      ${noted.length > 0 && html`<${Card} title="Reported by the run">
+        <ul class="findings">${noted.map((finding) => html`<li><${Finding} finding=${finding} base=${base} /></li>`)}</ul><//>`}
       ${!now.length && !noted.length && html`<${Healthy} url=${url} about=${about} version=${version} />`}`}<//>`;
 }
 
@@ -25,7 +27,9 @@ function Healthy({ url, about, version }) {
   const right = rows.length ? total("all_right") / total("groups") : 0;
   return html`<div class="healthy"><h2><span aria-hidden="true">✓</span> No problems found</h2>
     <p>All numbers are finite, resumes matched, and rewards, lengths, entropy and KL look healthy.</p>
-    ${right > 0.5 && html`<p data-all-right>In the last ${plural(rows.length, "step")} shown, ${percent(right)} of the groups were all right: little is left to learn from these problems.</p>`}</div>`;
+    ${right > 0.5 && html`<p data-all-right>In the last ${plural(rows.length, "step")} shown, ${percent(right)} of the groups were all right: little is left to
+      learn from these problems.</p>`}
+    </div>`;
 }
 
 function Causes({ findings, base }) {

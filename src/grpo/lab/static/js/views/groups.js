@@ -38,7 +38,8 @@ export function Groups({ url, about, query, base, version }) {
     <${StepBar} step=${step} last=${about.steps - 1} following=${about.status === "running" && !query.get("step")} />
     <${Fetched} state=${state} height="70vh">${(data) => html`<div class="split">
       <${GroupList} groups=${data.groups} chosen=${index} query=${query} />
-      ${index !== undefined && html`<${GroupDetail} url=${url} step=${data.step} index=${index} about=${about} base=${base} focus=${query.get("sample")} order=${query.get("by")} />`}
+      ${index !== undefined && html`<${GroupDetail} url=${url} step=${data.step} index=${index} about=${about} base=${base} focus=${query.get("sample")}
+        order=${query.get("by")} />`}
     </div>`}<//>`;
 }
 
@@ -69,7 +70,10 @@ const sorted = (rows, orders, order) => {
 
 function OrderChoice({ label, name, orders, value }) {
   const first = Object.keys(orders)[0];
-  return html`<label class="small soft">${label} <select value=${value ?? first} onChange=${(event) => setQuery({ [name]: event.target.value === first ? undefined : event.target.value })}>${Object.entries(orders).map(([key, [text]]) => html`<option value=${key} selected=${key === (value ?? first)}>${text}</option>`)}</select></label>`;
+  return html`<label class="small soft">
+    ${label} <select value=${value ?? first} onChange=${(event) => setQuery({ [name]: event.target.value === first ? undefined : event.target.value })}>
+      ${Object.entries(orders).map(([key, [text]]) => html`<option value=${key} selected=${key === (value ?? first)}>${text}</option>`)}</select>
+    </label>`;
 }
 
 function GroupList({ groups, chosen, query }) {
@@ -79,12 +83,21 @@ function GroupList({ groups, chosen, query }) {
   return html`<nav class="group-list" aria-label="Groups of the step">
     <p class="small soft">${plural(groups.length, "group")}: ${counts.map(([name, count]) => `${count} ${KINDS[name][0]}`).join(", ")}</p>
     <div class="row group-order"><${OrderChoice} label="Order" name="groups" orders=${GROUP_ORDERS} value=${query.get("groups")} />
-      ${counts.length > 1 && html`<label class="small soft">Show <select value=${kind ?? ""} onChange=${(event) => setQuery({ kind: event.target.value || undefined })}><option value="" selected=${!kind}>all</option>${counts.map(([name]) => html`<option value=${name} selected=${name === kind}>${KINDS[name][0]}</option>`)}</select></label>`}</div>
+      ${counts.length > 1 && html`<label class="small soft">Show <select value=${kind ?? ""}
+        onChange=${(event) => setQuery({ kind: event.target.value || undefined })}>
+        <option value="" selected=${!kind}>all</option>
+        ${counts.map(([name]) => html`<option value=${name} selected=${name === kind}>${KINDS[name][0]}</option>`)}</select>
+      </label>`}
+    </div>
     <ul>${shown.map(
-      (group) => html`<li key=${group.index}><button type="button" class="group-button ${group.index === chosen ? "chosen" : ""}" aria-current=${group.index === chosen ? "true" : undefined} onClick=${() => setQuery({ group: group.index, sample: undefined, token: undefined }, { replace: false })}>
+      (group) => html`<li key=${group.index}>
+        <button type="button" class="group-button ${group.index === chosen ? "chosen" : ""}" aria-current=${group.index === chosen ? "true" : undefined}
+          onClick=${() => setQuery({ group: group.index, sample: undefined, token: undefined }, { replace: false })}>
         <span class="group-prompt"><${Untrusted} text=${group.prompt} class="clip" /></span>
         <span class="pips" aria-hidden="true">${group.rewards.map((reward) => html`<i class="reward-${rewardStep(reward)}"></i>`)}</span>
-        <span class="tiny faint" title=${group.traced ? "recorded: the values of its tokens are kept, see Tokens" : undefined}>${KINDS[group.kind][0]}${group.kind === "mixed" && group.right !== null ? `, ${group.right} right` : ""}, ${number(mean(group.lengths), 0)} tokens on average${group.traced ? ", recorded" : ""}</span>
+        <span class="tiny faint" title=${group.traced ? "recorded: the values of its tokens are kept, see Tokens" : undefined}>${KINDS[group.kind][0]}
+          ${group.kind === "mixed" && group.right !== null ? `, ${group.right} right` : ""}, ${number(mean(group.lengths), 0)} tokens on
+          average${group.traced ? ", recorded" : ""}</span>
       </button></li>`,
     )}</ul>
   </nav>`;
@@ -98,7 +111,8 @@ export function GroupDetail({ url, step, index, about, base, focus, order }) {
     const most = Math.max(1e-9, ...group.completions.map((done) => Math.abs(done.advantage ?? 0)));
     return html`<${Card} class="group">
       <div class="group-head">
-        <div><p class="tiny faint">Prompt <span class="mono"><${Untrusted} text=${group.place || group.problem_id} /></span></p><p class="prompt"><${Untrusted} text=${group.prompt} /></p></div>
+        <div><p class="tiny faint">Prompt <span class="mono"><${Untrusted} text=${group.place || group.problem_id} /></span></p>
+          <p class="prompt"><${Untrusted} text=${group.prompt} /></p></div>
         ${group.answer && html`<div><p class="tiny faint">Answer</p><p class="prompt"><${Untrusted} text=${group.answer} /></p></div>`}
         <p class="small soft">${KINDS[group.kind][1]}</p>
       </div>
@@ -107,15 +121,20 @@ export function GroupDetail({ url, step, index, about, base, focus, order }) {
         <div class="stat"><dt>Mean reward</dt><dd class="stat-value num" data-number="reward_mean">${number(group.statistics.reward_mean)}</dd></div>
         <div class="stat"><dt>Standard deviation</dt><dd class="stat-value num" data-number="reward_std">${number(group.statistics.reward_std)}</dd></div>
         <div class="stat"><dt>Right</dt><dd class="stat-value num">${group.right === null ? "–" : `${group.right} of ${group.completions.length}`}</dd></div>
-        <div class="stat"><dt>Sampled after</dt><dd><span class="stat-value num">${number(group.policy_version)}</span> <span class="small soft">updates</span></dd></div>
+        <div class="stat"><dt>Sampled after</dt>
+          <dd><span class="stat-value num">${number(group.policy_version)}</span> <span class="small soft">updates</span></dd></div>
       </dl>
       ${order !== undefined && html`<div class="row"><${OrderChoice} label="Completions by" name="by" orders=${ORDERS} value=${order} /></div>`}
       <ol class="completions">${alike(sorted(group.completions, ORDERS, order)).map((same) => {
-        const row = (done) => html`<${Completion} key=${done.sample} done=${done} group=${group} top=${top} most=${most} about=${about} base=${base} focused=${String(done.sample) === focus} />`;
+        const row = (done) => html`<${Completion} key=${done.sample} done=${done} group=${group} top=${top} most=${most} about=${about} base=${base}
+          focused=${String(done.sample) === focus} />`;
         const named = same.some((done) => String(done.sample) === focus);
         return same.length < 3 || named ? same.map(row) : html`${row(same[0])}<${Same} key=${`same ${same[0].sample}`} rest=${same.slice(1)} row=${row} />`;
       })}</ol>
-      <p class="small"><${Link} to=${address(`${base}/whatif`, { step, group: index })}>Try another baseline, scale or reward weights<//>${group.times > 1 && !isStatic() && html` · <${Link} to=${address(`${base}/prompts`, { prompt: `train-${step}-${index}` })}>This prompt, sampled ${plural(group.times, "time")}<//>`}</p>
+      <p class="small"><${Link} to=${address(`${base}/whatif`, { step, group: index })}>Try another baseline, scale or reward weights<//>
+        ${group.times > 1 && !isStatic() && html` · <${Link} to=${address(`${base}/prompts`, { prompt: `train-${step}-${index}` })}>This prompt,
+          sampled ${plural(group.times, "time")}<//>`}
+      </p>
     <//>`;
   }}<//>`;
 }
@@ -142,28 +161,41 @@ function alike(completions) {
 function Same({ rest, row }) {
   const [open, setOpen] = useState(false);
   return html`${open && rest.map(row)}
-    <li class="same"><button type="button" class="small" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "Hide the same ones" : `and ${rest.length} more that are the same`}</button></li>`;
+    <li class="same">
+      <button type="button" class="small" aria-expanded=${open} onClick=${() => setOpen(!open)}>
+        ${open ? "Hide the same ones" : `and ${rest.length} more that are the same`}</button>
+    </li>`;
 }
 
 function Completion({ done, group, top, most, about, base, focused }) {
   const [open, setOpen] = useState(focused);
   const parts = Object.entries(done.parts);
   return html`<li class="completion ${focused ? "focused" : ""}">
-    <button type="button" class="completion-advantage" aria-expanded=${open} aria-label=${`Advantage ${signed(done.advantage)}; show how it is computed`} onClick=${() => setOpen(!open)}>
+    <button type="button" class="completion-advantage" aria-expanded=${open} aria-label=${`Advantage ${signed(done.advantage)}; show how it is computed`}
+      onClick=${() => setOpen(!open)}>
       <${Advantage} value=${done.advantage} />
-      <span class="bar" aria-hidden="true"><i class=${advantageClass(done.advantage)} style=${{ width: `${(50 * Math.abs(done.advantage ?? 0)) / most}%`, [done.advantage >= 0 ? "left" : "right"]: "50%" }}></i></span>
+      <span class="bar" aria-hidden="true">
+        <i class=${advantageClass(done.advantage)}
+          style=${{ width: `${(50 * Math.abs(done.advantage ?? 0)) / most}%`, [done.advantage >= 0 ? "left" : "right"]: "50%" }}>
+        </i>
+      </span>
     </button>
     <div class="completion-body">
       ${done.turns.length ? html`<${Strip} turns=${done.turns} />` : html`<${LongText} text=${done.text} />`}
       <p class="facts small soft">
         <span>reward <${Reward} value=${done.reward} top=${top} /></span>
         ${parts.length > 1 && parts.map(([name, part]) => html`<span>${name} <b class="num">${part === null ? "does not apply" : number(part, 2)}</b></span>`)}
-        ${done.extracted !== null && html`<span>extracted <${Untrusted} text=${done.extracted} /> ${done.right === null ? null : done.right ? "✓" : html`<span class="bad">✗</span>`}</span>`}
+        ${done.extracted !== null && html`<span>extracted <${Untrusted} text=${done.extracted} /> ${done.right === null
+          ? null
+          : done.right ? "✓" : html`<span class="bad">✗</span>`}
+        </span>`}
         <span class="num">${plural(done.length, "token")}</span>
         ${done.finish !== "stop" && html`<span class="warn">${FINISHES[done.finish] ?? "truncated"}</span>`}
         ${Object.entries(done.traits).map(([name, trait]) => trait > 0 && html`<span>${name}${trait === 1 ? "" : ` ${number(trait, 2)}`}</span>`)}
-        ${Object.entries(done.extra).map(([name, logged]) => html`<span><${Untrusted} text=${name} /> <b><${Untrusted} text=${typeof logged === "string" ? logged : JSON.stringify(logged)} /></b></span>`)}
-        ${(group.traced || (!done.turns.length && !isStatic())) && html`<${Link} to=${address(`${base}/tokens`, { step: group.step, group: group.index, sample: done.sample })}>tokens<//>`}
+        ${Object.entries(done.extra).map(([name, logged]) => html`<span>
+          <${Untrusted} text=${name} /> <b><${Untrusted} text=${typeof logged === "string" ? logged : JSON.stringify(logged)} /></b></span>`)}
+        ${(group.traced || (!done.turns.length && !isStatic())) && html`<${Link}
+          to=${address(`${base}/tokens`, { step: group.step, group: group.index, sample: done.sample })}>tokens<//>`}
       </p>
       ${open && html`<${HowMade} done=${done} group=${group} about=${about} />`}
     </div>
@@ -175,11 +207,18 @@ function HowMade({ done, group, about }) {
   const { reward_mean: mean, reward_std: std } = group.statistics;
   const { baseline, scale, parts, credit, weights, overlong, beta, kl_in, turn_weight } = about.config.loss;
   if (done.reward === null) return html`<p class="small soft worked">Scoring failed, so this completion is excluded from the baseline and from the loss.</p>`;
-  if (group.kind !== "mixed") return html`<p class="small soft worked">All rewards of the group are equal, so its advantages are exactly 0 and it has no signal.</p>`;
+  if (group.kind !== "mixed") return html`<p class="small soft worked">All rewards of the group are equal, so its advantages are exactly 0 and it has no
+    signal.</p>`;
   if (baseline === "value") return html`<p class="small soft worked">Computed per token from the critic's values; this is the mean over tokens.</p>`;
   if (turn_weight) return html`<p class="small soft worked">Computed per turn from turns of the group in the same state; this is the mean over tokens.</p>`;
   if (credit === "process") return html`<p class="small soft worked">Computed per token from the process rewards; this is the mean over tokens.</p>`;
-  if (parts === "normalise" || weights || overlong || (beta && kl_in === "reward")) return html`<p class="small soft worked">Computed by <code>grpo.training.credit</code> from the parts of the reward, with weights and penalties: baseline <code>${baseline}</code>, scale <code>${scale}</code>.</p>`;
-  if (baseline !== "mean" || scale !== "group_std") return html`<p class="small soft worked">Computed by <code>grpo.core.group_advantages</code> with baseline <code>${baseline}</code> and scale <code>${scale}</code>.</p>`;
-  return html`<div class="worked"><${Tex} block>${`A=\\frac{r-\\text{mean}}{\\text{std}+10^{-4}}=\\frac{${value(done.reward)}-${braced(mean)}}{${value(std)}+10^{-4}}=${value(done.advantage)}`}<//></div>`;
+  if (parts === "normalise" || weights || overlong || (beta && kl_in === "reward")) return html`<p class="small soft worked">Computed
+    by <code>grpo.training.credit</code> from the parts of the reward, with weights and penalties: baseline <code>${baseline}</code>,
+    scale <code>${scale}</code>.</p>`;
+  if (baseline !== "mean" || scale !== "group_std") return html`<p class="small soft worked">Computed by <code>grpo.core.group_advantages</code> with
+    baseline <code>${baseline}</code> and scale <code>${scale}</code>.</p>`;
+  return html`<div class="worked">
+    <${Tex} block>
+      ${`A=\\frac{r-\\text{mean}}{\\text{std}+10^{-4}}=\\frac{${value(done.reward)}-${braced(mean)}}{${value(std)}+10^{-4}}=${value(done.advantage)}`}<//>
+    </div>`;
 }

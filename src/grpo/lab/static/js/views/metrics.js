@@ -11,7 +11,8 @@ export function Metrics() {
       ? [["Training, one row per step", "training"], ["Evaluation, on held-out problems", "evaluation"]].map(
           ([title, key]) => html`<h2 class="section-title">${title}</h2>
             <dl class="definitions">${Object.entries(tables[key]).map(
-              ([name, metric]) => html`<div><dt id=${name}><code>${name}</code><span class="faint small">${metric.unit}</span></dt><dd><p>${metric.definition}</p><p class="soft small">Healthy: ${metric.healthy}</p></dd></div>`,
+              ([name, metric]) => html`<div><dt id=${name}><code>${name}</code><span class="faint small">${metric.unit}</span></dt>
+                <dd><p>${metric.definition}</p><p class="soft small">Healthy: ${metric.healthy}</p></dd></div>`,
             )}</dl>`,
         )
       : html`<${Loading} height="60vh" />`}

@@ -10,7 +10,9 @@ const canEdit = (run) => !run.example && !isStatic();
 export function Tags({ tags, chosen, onPick }) {
   return tags.map((tag) =>
     onPick
-      ? html`<button type="button" class="tag ${tag === chosen ? "chosen" : ""}" aria-pressed=${tag === chosen} onClick=${() => onPick(tag === chosen ? undefined : tag)}>${tag}</button>`
+      ? html`<button type="button" class="tag ${tag === chosen ? "chosen" : ""}" aria-pressed=${tag === chosen}
+        onClick=${() => onPick(tag === chosen ? undefined : tag)}>
+        ${tag}</button>`
       : html`<span class="tag">${tag}</span>`,
   );
 }
@@ -32,7 +34,8 @@ export function Notes({ run, id, onSaved, onPick }) {
     <${Tags} tags=${tags} onPick=${onPick} />
     ${note && html`<span class="note small soft"><${Untrusted} text=${note} /></span>`}
     ${run.notes_problem && html`<span class="small warn">${run.notes_problem}</span>`}
-    ${canEdit({ ...run, example: id.startsWith("~") }) && !run.notes_problem && html`<button type="button" class="edit tiny" onClick=${() => setOpen(true)}>${tags.length || note ? "Edit" : "Add a note"}<span class="visually-hidden"> of ${run.name}</span></button>`}
+    ${canEdit({ ...run, example: id.startsWith("~") }) && !run.notes_problem && html`<button type="button" class="edit tiny" onClick=${() => setOpen(true)}>
+      ${tags.length || note ? "Edit" : "Add a note"}<span class="visually-hidden"> of ${run.name}</span></button>`}
   </div>`;
 }
 
@@ -50,9 +53,13 @@ function Form({ id, name, tags, note, onSaved, onCancel }) {
     }
   }
   return html`<form class="notes-form" onSubmit=${save} onKeyDown=${(event) => event.key === "Escape" && onCancel()}>
-    <label class="small soft">Tags, with commas between <input type="text" value=${labels} onInput=${(event) => setLabels(event.target.value)} ref=${(box) => box && !box.dataset.seen && ((box.dataset.seen = "1"), box.focus())} /></label>
+    <label class="small soft">Tags, with commas
+      between <input type="text" value=${labels} onInput=${(event) => setLabels(event.target.value)}
+        ref=${(box) => box && !box.dataset.seen && ((box.dataset.seen = "1"), box.focus())} />
+    </label>
     <label class="small soft">Note <textarea rows="2" value=${text} onInput=${(event) => setText(event.target.value)}></textarea></label>
-    <div class="row"><button type="submit" class="primary">Save<span class="visually-hidden"> notes of ${name}</span></button><button type="button" onClick=${onCancel}>Cancel</button></div>
+    <div class="row"><button type="submit" class="primary">Save<span class="visually-hidden"> notes of ${name}</span></button>
+      <button type="button" onClick=${onCancel}>Cancel</button></div>
     ${problem && html`<p class="small warn" role="alert">${problem}</p>`}
   </form>`;
 }

@@ -18,8 +18,10 @@ export function Overview({ url, about, version, base }) {
   const first = judged[0];
   return html`
     <dl class="stats">
-      <${Stat} label="Held-out accuracy" value=${last ? percent(last.accuracy, 1) : "–"} note=${last && first !== last ? `from ${percent(first.accuracy, 1)}` : ""} />
-      <${Stat} label="95% interval" value=${last ? `${percent(last.low)} – ${percent(last.high)}` : "–"} note=${last ? `after ${plural(last.step, "step")}` : ""} />
+      <${Stat} label="Held-out accuracy" value=${last ? percent(last.accuracy, 1) : "–"}
+        note=${last && first !== last ? `from ${percent(first.accuracy, 1)}` : ""} />
+      <${Stat} label="95% interval" value=${last ? `${percent(last.low)} – ${percent(last.high)}` : "–"}
+        note=${last ? `after ${plural(last.step, "step")}` : ""} />
       <${Stat} label="Steps" value=${number(about.steps)} note=${about.steps_total > about.steps ? `of ${number(about.steps_total)}` : ""} />
     </dl>
     <${Pace} about=${about} version=${version} />
@@ -42,7 +44,8 @@ export function Overview({ url, about, version, base }) {
 // Drawn when opened; the address keeps whether it is open.
 function More({ count, children }) {
   const open = route.value.query.get("all") === "1";
-  return html`<details class="more" open=${open} onToggle=${(event) => setQuery({ all: event.currentTarget.open ? 1 : undefined })}><summary class="small">${count} more metrics: clipping, ratios, speed and others</summary>${open && children()}</details>`;
+  return html`<details class="more" open=${open} onToggle=${(event) => setQuery({ all: event.currentTarget.open ? 1 : undefined })}>
+    <summary class="small">${count} more metrics: clipping, ratios, speed and others</summary>${open && children()}</details>`;
 }
 
 function Accuracy({ evals: judged, about, series }) {
@@ -50,7 +53,8 @@ function Accuracy({ evals: judged, about, series }) {
   const training = series ? series.step.map((step, i) => ({ x: step + 1, y: series.mean[i] })) : [];
   const greedy = evals.some((row) => row.greedy_accuracy !== null);
   return html`<${Card} title="Accuracy" note="On held-out problems, with 95% intervals. Faint: on each step's training problems.">
-    <${Chart} label=${`Held-out accuracy, from ${percent(evals[0].accuracy, 1)} to ${percent(evals.at(-1).accuracy, 1)}`} height=${260} deps=${[JSON.stringify(evals), training.length]}
+    <${Chart} label=${`Held-out accuracy, from ${percent(evals[0].accuracy, 1)} to ${percent(evals.at(-1).accuracy, 1)}`} height=${260}
+      deps=${[JSON.stringify(evals), training.length]}
       legend=${[["held out, sampled", "var(--c1)"], ...(greedy ? [["held out, greedy", "var(--c3)"]] : []), ["training batch", "var(--line-strong)"]]}
       build=${(Plot) => ({
         x: { label: "steps taken", domain: [0, Math.max(1, about.steps_total ?? about.steps)] },
@@ -63,11 +67,16 @@ function Accuracy({ evals: judged, about, series }) {
           Plot.dot(evals, { x: "x", y: "accuracy", fill: "var(--c1)", r: 3 }),
         ].filter(Boolean),
       })}
-      table=${{ columns: ["step", "accuracy", "low", "high", "greedy"], rows: evals.map((row) => [row.step, row.accuracy, row.low, row.high, row.greedy_accuracy ?? "–"]) }} />
+      table=${{
+        columns: ["step", "accuracy", "low", "high", "greedy"],
+        rows: evals.map((row) => [row.step, row.accuracy, row.low, row.high, row.greedy_accuracy ?? "–"]),
+      }} />
   <//>`;
 }
 
-const WHY_LOSS = "The loss stays near 0 in a healthy run: advantages sum to 0 within a group, so the loss does too. Its gradient does not. The loss does not measure progress.";
+const WHY_LOSS =
+  "The loss stays near 0 in a healthy run: advantages sum to 0 within a group, so the loss does too. Its gradient does not. The loss does not measure " +
+    "progress.";
 
 function MetricCard({ name, points, base, width }) {
   const metric = definitions.value?.training?.[name];
@@ -79,10 +88,18 @@ function MetricCard({ name, points, base, width }) {
   const [low, high] = [Math.min(...values), Math.max(...values)];
   return html`<section class="card metric">
     <header><h3>${name.replaceAll("_", " ")}<${MetricHint} name=${name} /></h3><span class="num metric-latest">${metricValue(latest, unit)}</span></header>
-    <${Chart} label=${`${name} over the steps, last ${metricValue(latest, unit)}`} height=${140} deps=${[name, rows.length, latest, width, share]} onPick=${(step) => go(address(`${base}/groups`, { step }))}
+    <${Chart} label=${`${name} over the steps, last ${metricValue(latest, unit)}`} height=${140} deps=${[name, rows.length, latest, width, share]}
+      onPick=${(step) => go(address(`${base}/groups`, { step }))}
       build=${(Plot) => ({
         x: { label: "step", ticks: 4 },
-        y: { label: metricTitle(name, unit), ticks: 3, grid: true, nice: true, domain: share ? [0, Math.max(high, high > 0.5 ? 1 : 0.05)] : low >= 0 && low < high / 2 ? [0, high || 1] : [low, high === low ? low + 1 : high], tickFormat: share ? (v) => percent(v, high < 0.05 ? 1 : 0) : tick },
+        y: {
+          label: metricTitle(name, unit),
+          ticks: 3,
+          grid: true,
+          nice: true,
+          domain: share ? [0, Math.max(high, high > 0.5 ? 1 : 0.05)] : low >= 0 && low < high / 2 ? [0, high || 1] : [low, high === low ? low + 1 : high],
+          tickFormat: share ? (v) => percent(v, high < 0.05 ? 1 : 0) : tick,
+        },
         marks: [
           width > 1 && Plot.areaY(rows, { x: "step", y1: "low", y2: "high", fill: "var(--c1)", fillOpacity: 0.14 }),
           Plot.lineY(rows, { x: "step", y: "mean", stroke: "var(--c1)", strokeWidth: 1.5, ariaLabel: () => name.replaceAll("_", " ") }),
@@ -98,8 +115,20 @@ function Configuration({ about }) {
   const top = Object.entries(about.config).filter(([, value]) => typeof value !== "object");
   return html`<details class="card fold"><summary><h2>Configuration</h2><span class="soft small">every field of this run</span></summary>
     <div class="config">${[["", top], ...sections.map(([name, value]) => [name, Object.entries(value)])].map(
-      ([name, rows]) => html`<div><h3>${name || "top level"}</h3><table><tbody>${rows.map(([key, value]) => html`<tr><th scope="row">${key}</th><td class="mono">${typeof value === "string" ? value || "–" : JSON.stringify(value)}</td></tr>`)}</tbody></table></div>`,
+      ([name, rows]) => html`<div><h3>${name || "top level"}</h3>
+        <table>
+          <tbody>
+            ${rows.map(([key, value]) => html`<tr><th scope="row">${key}</th>
+              <td class="mono">${typeof value === "string" ? value || "–" : JSON.stringify(value)}</td></tr>`)}
+          </tbody>
+        </table>
+      </div>`,
     )}
-    <div><h3>versions</h3><table><tbody>${Object.entries(about.versions).map(([key, value]) => html`<tr><th scope="row">${key}</th><td class="mono">${value ?? "–"}</td></tr>`)}</tbody></table></div></div>
+    <div><h3>versions</h3>
+      <table>
+        <tbody>${Object.entries(about.versions).map(([key, value]) => html`<tr><th scope="row">${key}</th><td class="mono">${value ?? "–"}</td></tr>`)}</tbody>
+      </table>
+    </div>
+    </div>
   </details>`;
 }

@@ -18,7 +18,8 @@ export function Prompts({ url, query, base }) {
   return html`<p class="view-lead">One prompt at every step that sampled it, and what changed in the answers between two of them.</p>
     <${Fetched} state=${state} height="60vh">${(listed) => {
       const key = query.get("prompt") ?? listed[0]?.key;
-      if (!key) return html`<${Empty} title="No prompt was sampled twice">Train with <code>--evaluation.probes N</code> to sample N problems at each evaluation.<//>`;
+      if (!key) return html`<${Empty} title="No prompt was sampled twice">Train with <code>--evaluation.probes N</code> to sample N problems at each
+        evaluation.<//>`;
       return html`<${Choice} listed=${listed} chosen=${key} /><${Prompt} key=${key} url=${`${url}/prompts/${key}`} query=${query} base=${base} />`;
     }}<//>`;
 }
@@ -30,7 +31,11 @@ function Choice({ listed, chosen }) {
   const groups = Object.entries(KINDS).map(([kind, title]) => [title, listed.filter((one) => one.kind === kind)]).filter(([, some]) => some.length);
   return html`<label class="prompt-choice small soft">Prompt <select value=${chosen} onChange=${choose}>
     ${!listed.some((one) => one.key === chosen) && html`<option value=${chosen} selected>${chosen}</option>`}
-    ${groups.map(([title, some]) => html`<optgroup label=${title}>${some.map((one) => html`<option value=${one.key} selected=${one.key === chosen}>${short(one.prompt)} (${plural(one.times, "time")})</option>`)}</optgroup>`)}</select></label>`;
+    ${groups.map(([title, some]) => html`<optgroup label=${title}>
+      ${some.map((one) => html`<option value=${one.key} selected=${one.key === chosen}>${short(one.prompt)} (${plural(one.times, "time")})</option>`)}
+    </optgroup>`)}
+  </select>
+    </label>`;
 }
 
 const mean = (values) => values.reduce((sum, each) => sum + each, 0) / Math.max(1, values.length);
@@ -46,16 +51,28 @@ function Prompt({ url, query, base }) {
     // If the address has none, the first and the last of one kind.
     const [from, to] = [at("from", 0), at("to", moments.findLastIndex((moment) => moment.where === moments[0].where) || moments.length - 1)];
     return html`<${Card}>
-      <div class="group-head"><div><p class="tiny faint">Prompt</p><p class="prompt"><${Untrusted} text=${prompt} /></p></div>${answer && html`<div><p class="tiny faint">Answer</p><p class="prompt"><${Untrusted} text=${answer} /></p></div>`}</div>
-      <ol class="moments" aria-label="Times it was sampled">${moments.map((moment, place) => html`<li><button type="button" class="moment reward-${rewardStep(share(moment))} ${place === from || place === to ? "chosen" : ""}" aria-pressed=${place === to} aria-label=${`${when(moment)}: ${result(moment)}`} title=${`${when(moment)}: ${result(moment)}`} onClick=${() => setQuery({ to: place })}>${moment.step}</button></li>`)}</ol>
-      <div class="row"><${Moment} name="from" label="Compare" moments=${moments} chosen=${from} /><${Moment} name="to" label="with" moments=${moments} chosen=${to} /></div>
+      <div class="group-head"><div><p class="tiny faint">Prompt</p><p class="prompt"><${Untrusted} text=${prompt} /></p></div>
+        ${answer && html`<div><p class="tiny faint">Answer</p><p class="prompt"><${Untrusted} text=${answer} /></p></div>`}</div>
+      <ol class="moments" aria-label="Times it was sampled">
+        ${moments.map((moment, place) => html`<li>
+          <button type="button" class="moment reward-${rewardStep(share(moment))} ${place === from || place === to ? "chosen" : ""}"
+            aria-pressed=${place === to} aria-label=${`${when(moment)}: ${result(moment)}`} title=${`${when(moment)}: ${result(moment)}`}
+            onClick=${() => setQuery({ to: place })}>
+            ${moment.step}</button>
+        </li>`)}
+      </ol>
+      <div class="row"><${Moment} name="from" label="Compare" moments=${moments} chosen=${from} />
+        <${Moment} name="to" label="with" moments=${moments} chosen=${to} /></div>
       ${from === to ? html`<p class="soft">Choose two different times.</p>` : html`<${Changes} before=${moments[from]} after=${moments[to]} base=${base} />`}
     <//>`;
   }}<//>`;
 }
 
 function Moment({ name, label, moments, chosen }) {
-  return html`<label class="small soft">${label} <select value=${chosen} onChange=${(event) => setQuery({ [name]: event.target.value })}>${moments.map((moment, place) => html`<option value=${place} selected=${place === chosen}>${when(moment)}: ${result(moment)}</option>`)}</select></label>`;
+  return html`<label class="small soft">
+    ${label} <select value=${chosen} onChange=${(event) => setQuery({ [name]: event.target.value })}>
+      ${moments.map((moment, place) => html`<option value=${place} selected=${place === chosen}>${when(moment)}: ${result(moment)}</option>`)}</select>
+    </label>`;
 }
 
 // Pairs of completions of the same number; equal pairs are one row.
@@ -70,12 +87,16 @@ function pairs(before, after) {
 }
 
 function Changes({ before, after, base }) {
-  const head = (moment) => html`<h3>${when(moment)} <span class="soft small">${result(moment)}</span> ${moment.where === "train" && html`<${Link} class="small" to=${address(`${base}/groups`, { step: moment.step, group: moment.group })}>group<//>`}</h3>`;
+  const head = (moment) => html`<h3>
+    ${when(moment)} <span class="soft small">${result(moment)}</span> ${moment.where === "train" && html`<${Link} class="small"
+      to=${address(`${base}/groups`, { step: moment.step, group: moment.group })}>group<//>`}
+  </h3>`;
   return html`<div class="changes">
     <div class="change-head">${head(before)}${head(after)}</div>
     <ol>${pairs(before, after).map(({ pair: [one, other], count }) => {
       const parts = difference(one?.text ?? "", other?.text ?? "");
-      return html`<li class="change"><${Side} sample=${one} parts=${parts} kind="gone" count=${count} /><${Side} sample=${other} parts=${parts} kind="new" count=${count} /></li>`;
+      return html`<li class="change"><${Side} sample=${one} parts=${parts} kind="gone" count=${count} />
+        <${Side} sample=${other} parts=${parts} kind="new" count=${count} /></li>`;
     })}</ol>
     <p class="small soft"><del>only before</del> <ins>only after</ins>. Completions are paired by their number in the group.</p>
   </div>`;
@@ -85,5 +106,12 @@ function Side({ sample, parts, kind, count }) {
   if (!sample) return html`<div class="side faint">–</div>`;
   const tag = kind === "gone" ? "del" : "ins";
   return html`<div class="side"><${Reward} value=${sample.reward} /><span class="faint small num">${count > 1 ? `×${count}` : ""}</span>
-    <bdi class="untrusted" dir="ltr">${sample.text ? parts.filter(([which]) => which === "same" || which === kind).map(([which, text]) => (which === "same" ? visible(text) : html`<${tag}>${visible(text)}<//>`)) : html`<span class="faint">(nothing)</span>`}</bdi></div>`;
+    <bdi class="untrusted" dir="ltr">
+      ${sample.text
+        ? parts.filter(([which]) => which === "same" || which === kind).map(([which, text]) => (which === "same"
+          ? visible(text)
+          : html`<${tag}>${visible(text)}<//>`))
+        : html`<span class="faint">(nothing)</span>`}
+    </bdi>
+    </div>`;
 }

@@ -29,7 +29,8 @@ const weights = (job) => (job.checkpoint ? html`checkpoint <code>${job.source}</
 // Shows `children` when the group's tokens are there.
 export function Recomputed({ url, step, children }) {
   const { job, start, cancel } = useJob(`${url}/recompute`);
-  if (isStatic()) return html`<${Empty} title="No tokens recorded">The tokens of this group were not recorded. <code>grpo lab</code> on the machine of the run can recompute them from a checkpoint.<//>`;
+  if (isStatic()) return html`<${Empty} title="No tokens recorded">The tokens of this group were not recorded. <code>grpo lab</code> on the machine of the run
+    can recompute them from a checkpoint.<//>`;
   if (!job) return html`<${Loading} height="20rem" />`;
   if (job.status === "done") return html`<${Mark} job=${job} step=${step} />${children}`;
   if (job.status === "running") {
@@ -40,12 +41,18 @@ export function Recomputed({ url, step, children }) {
   }
   return html`${job.error && html`<${Failed} error=${{ message: job.error }} />`}
     <div class="empty"><h2>No tokens recorded</h2>
-      ${job.source && html`<div class="soft"><p>They can be recomputed with ${weights(job)}${job.after === step ? ", the weights that sampled this group" : `: weights of ${plural(step - job.after, "step")} earlier`}.</p>
+      ${job.source && html`<div class="soft">
+        <p>They can be recomputed with ${weights(job)}
+          ${job.after === step ? ", the weights that sampled this group" : `: weights of ${plural(step - job.after, "step")} earlier`}.</p>
         <p class="small">On one core, in the background. To record tokens, train with <code>--system.token_groups N</code>.</p></div>
         <p><button type="button" class="primary" onClick=${start}>Recompute</button></p>`}</div>`;
 }
 
 function Mark({ job, step }) {
-  return html`<p class="recomputed small" data-recomputed><b>Recomputed</b> with ${weights(job)}${job.after === step ? ": the weights that sampled this group" : `, ${plural(step - job.after, "step")} before this group was sampled`}.
-    ${job.push ? "Push is that of one update on the whole step at ratio 1, with the recorded advantages." : "No push: in this run the advantage differs by token, and the record has only its mean over each completion."}${job.exact ? "" : " Texts were encoded again, and at least one has another number of tokens than was sampled."}</p>`;
+  return html`<p class="recomputed small" data-recomputed><b>Recomputed</b> with ${weights(job)}
+    ${job.after === step ? ": the weights that sampled this group" : `, ${plural(step - job.after, "step")} before this group was sampled`}.
+    ${job.push
+      ? "Push is that of one update on the whole step at ratio 1, with the recorded advantages."
+      : "No push: in this run the advantage differs by token, and the record has only its mean over each completion."}
+    ${job.exact ? "" : " Texts were encoded again, and at least one has another number of tokens than was sampled."}</p>`;
 }

@@ -58,7 +58,7 @@ export function RunPage({ id, view, query }) {
   return html`<main class="run" id="main">
     <div class="run-head">
       <div class="run-title"><h1>${about.name}</h1><${Status} run=${about} /></div>
-      <p class="soft small">${about.kind === "sft" ? `${about.model}, supervised fine-tuning` : `${about.model} on ${about.task} · ${about.algorithm} · ${about.prompts_per_step} prompts × ${about.group_size} completions a step · seed ${about.seed}`}${about.ranks && ` · ${about.ranks.text}`}</p>
+      <p class="soft small">${summary(about)}${about.ranks && ` · ${about.ranks.text}`}</p>
       <${Notes} run=${about} id=${id} key=${id} />
     </div>
     <nav class="views" aria-label="Views of the run">${offered.map(
@@ -66,11 +66,20 @@ export function RunPage({ id, view, query }) {
         ${name}${key === "findings" && about.findings > 0 && html`<span class="count">${about.findings}</span>`}<//>`,
     )}</nav>
     <div class="view" key=${view}>
-      ${about.steps === 0 && view !== "overview" ? html`<${Waiting} about=${about} />` : html`<${View} id=${id} url=${url} about=${about} version=${version} query=${query} base=${base} />`}
+      ${about.steps === 0 && view !== "overview"
+        ? html`<${Waiting} about=${about} />`
+        : html`<${View} id=${id} url=${url} about=${about} version=${version} query=${query} base=${base} />`}
     </div>
   </main>`;
 }
 
+function summary({ kind, model, task, algorithm, prompts_per_step: prompts, group_size: size, seed }) {
+  if (kind === "sft") return `${model}, supervised fine-tuning`;
+  return `${model} on ${task} · ${algorithm} · ${prompts} prompts × ${size} completions a step · seed ${seed}`;
+}
+
 function Waiting({ about }) {
-  return html`<div class="empty"><h2>Waiting for the first step</h2><p class="soft">${about.status === "running" ? "The run has started; this page updates when its first step is recorded." : "This run recorded no step."}</p></div>`;
+  return html`<div class="empty"><h2>Waiting for the first step</h2>
+    <p class="soft">${about.status === "running" ? "The run has started; this page updates when its first step is recorded." : "This run recorded no step."}</p>
+    </div>`;
 }

@@ -26,15 +26,35 @@ export function Time({ url, version, about: run, query }) {
   const speed = useApi(`${url}/series?names=tokens_per_second&points=160`, version);
   const step = chosenStep(run, query);
   return html`<${Fetched} state=${state} height="50rem">${({ rows, width }) => {
-    const names = Object.keys(PHASES).filter((name) => rows.some((row) => row.name === name)).concat([...new Set(rows.map((row) => row.name))].filter((name) => !(name in PHASES)));
+    const names = Object.keys(PHASES).filter((name) => rows.some((row) => row.name === name)).concat(
+      [...new Set(rows.map((row) => row.name))].filter((name) => !(name in PHASES)),
+    );
     const totals = Object.fromEntries(names.map((name) => [name, rows.filter((row) => row.name === name).reduce((sum, row) => sum + row.seconds * width, 0)]));
     const all = Object.values(totals).reduce((a, b) => a + b, 0);
     return html`
-      <dl class="stats">${names.map((name) => html`<${Stat} label=${about(name)[0]} value=${percent(totals[name] / all)} note=${seconds(run.seconds[name] ?? totals[name])} hint=${about(name)[2]} />`)}</dl>
+      <dl class="stats">
+        ${names.map((name) => html`<${Stat} label=${about(name)[0]} value=${percent(totals[name] / all)} note=${seconds(run.seconds[name] ?? totals[name])}
+          hint=${about(name)[2]} />`)}
+      </dl>
       <${Card} title="Seconds of each step by phase" note=${`${width > 1 ? `Means over ${width} steps. ` : ""}Click to show one step below.`}>
         <${Chart} label="Seconds by phase over the steps" height=${260} deps=${[rows.length, rows.at(-1)?.step]} onPick=${(at) => setQuery({ step: at })}
           legend=${names.map((name) => [about(name)[0], about(name)[1], "square"])}
-          build=${(Plot) => ({ x: { label: "step" }, y: { label: "seconds", grid: true, tickFormat: (v) => `${tick(v)} s` }, marks: [Plot.rectY(rows, { x1: (row) => row.step - width / 2, x2: (row) => row.step + width / 2, y: "seconds", fill: (row) => about(row.name)[1], order: names, z: "name", inset: width > 1 || rows.length < 900 ? 0.3 : 0, }), Plot.ruleX([step], { stroke: "var(--ink)", strokeOpacity: 0.5 })] })}
+          build=${(Plot) => ({
+            x: { label: "step" },
+            y: { label: "seconds", grid: true, tickFormat: (v) => `${tick(v)} s` },
+            marks: [
+              Plot.rectY(rows, {
+                x1: (row) => row.step - width / 2,
+                x2: (row) => row.step + width / 2,
+                y: "seconds",
+                fill: (row) => about(row.name)[1],
+                order: names,
+                z: "name",
+                inset: width > 1 || rows.length < 900 ? 0.3 : 0,
+              }),
+              Plot.ruleX([step], { stroke: "var(--ink)", strokeOpacity: 0.5 }),
+            ],
+          })}
           table=${{ columns: ["step", "phase", "seconds"], rows: rows.map((row) => [row.step, row.name, row.seconds]) }} />
       <//>
       <${OneStep} url=${url} step=${step} />
@@ -44,7 +64,13 @@ export function Time({ url, version, about: run, query }) {
         if (!points) return null;
         const line = points.step.map((at, i) => ({ at, rate: points.mean[i] }));
         return html`<${Card} title="Tokens sampled per second">
-          <${Chart} label="Tokens sampled per second over the steps" height=${160} deps=${[line.length, line.at(-1)?.rate]} build=${(Plot) => ({ x: { label: "step" }, y: { label: "tokens per second", grid: true, zero: true, tickFormat: tick }, marks: [Plot.lineY(line, { x: "at", y: "rate", stroke: "var(--c1)" })] })} table=${{ columns: ["step", "tokens per second"], rows: line.map((row) => [row.at, row.rate]) }} />
+          <${Chart} label="Tokens sampled per second over the steps" height=${160} deps=${[line.length, line.at(-1)?.rate]}
+            build=${(Plot) => ({
+              x: { label: "step" },
+              y: { label: "tokens per second", grid: true, zero: true, tickFormat: tick },
+              marks: [Plot.lineY(line, { x: "at", y: "rate", stroke: "var(--c1)" })],
+            })}
+            table=${{ columns: ["step", "tokens per second"], rows: line.map((row) => [row.at, row.rate]) }} />
         <//>`;
       }}<//>`;
   }}<//>`;
@@ -53,8 +79,16 @@ export function Time({ url, version, about: run, query }) {
 function Idle({ ranks }) {
   const mean = ranks.reduce((sum, row) => sum + row.idle, 0) / ranks.length;
   const all = `${percent(mean)} on average over ${ranks.length} ranks`;
-  return html`<${Card} title="Idle time of each rank" note=${`Share of the training time spent waiting for other ranks and for the network: ${all}${ranks.length > RANKS ? `; the ${RANKS} idlest are listed` : ""}.`}>
-    <ul class="gantt ranks">${ranks.slice(0, RANKS).map((row) => html`<li><span class="small">rank ${row.rank} <span class="soft">${row.host}</span></span><span class="gantt-track" aria-hidden="true"><i style=${{ left: 0, width: `max(2px, ${100 * Math.min(1, row.idle)}%)`, background: "var(--c6)" }}></i></span><span class="num small">${percent(row.idle, 1)}</span></li>`)}</ul>
+  return html`<${Card} title="Idle time of each rank"
+    note=${`Share of the training time spent waiting for other ranks and for the network: ${all}${ranks.length > RANKS
+      ? `; the ${RANKS} idlest are listed`
+      : ""}.`}>
+    <ul class="gantt ranks">
+      ${ranks.slice(0, RANKS).map((row) => html`<li><span class="small">rank ${row.rank} <span class="soft">${row.host}</span></span>
+        <span class="gantt-track" aria-hidden="true"><i style=${{ left: 0, width: `max(2px, ${100 * Math.min(1, row.idle)}%)`, background: "var(--c6)" }}></i>
+        </span>
+        <span class="num small">${percent(row.idle, 1)}</span></li>`)}
+    </ul>
   <//>`;
 }
 
@@ -63,7 +97,12 @@ function OneStep({ url, step }) {
   return html`<${Card} title=${`Step ${step}`}>
     <${Fetched} state=${state} height="6rem">${(spans) => {
       const end = Math.max(1e-9, ...spans.map((span) => span.start + span.seconds));
-      return html`<ul class="gantt">${spans.map((span) => html`<li><span class="small">${about(span.name)[0]}</span><span class="gantt-track" aria-hidden="true"><i style=${{ left: `${(100 * span.start) / end}%`, width: `max(2px, ${(100 * span.seconds) / end}%)`, background: about(span.name)[1] }}></i></span><span class="num small">${seconds(span.seconds)}</span></li>`)}</ul>`;
+      return html`<ul class="gantt">
+        ${spans.map((span) => html`<li><span class="small">${about(span.name)[0]}</span>
+          <span class="gantt-track" aria-hidden="true">
+            <i style=${{ left: `${(100 * span.start) / end}%`, width: `max(2px, ${(100 * span.seconds) / end}%)`, background: about(span.name)[1] }}></i></span>
+          <span class="num small">${seconds(span.seconds)}</span></li>`)}
+        </ul>`;
     }}<//>
   <//>`;
 }

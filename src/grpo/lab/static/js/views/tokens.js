@@ -1,24 +1,43 @@
-// The token lens: every token of a group, coloured by a value of the update; one token's loss step by step.
+// The token lens: every token of a group, coloured by a value of the update.
 import { html } from "htm/preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { useApi } from "../api.js";
 import { WHY_NO_GRADIENT } from "../episode.js";
-import { exact, number, percent, signed } from "../format.js";
+import { exact, percent, signed } from "../format.js";
 import { Advantage, Card, Empty, Fetched, Segmented, StepBar } from "../parts.js";
 import { route, setQuery } from "../route.js";
-import { braced, Tex, value } from "../tex.js";
+import { value } from "../tex.js";
 import { Untrusted, visible } from "../text.js";
 import { chosenStep, KINDS } from "./groups.js";
 import { Recomputed } from "./recompute.js";
+import { Worked } from "./worked.js";
 
 // name, definition, colour scale, format of a value, smallest value of full strength.
 export const LENSES = {
   push: ["Push", "The update's push on the token's log-probability: −∂loss/∂logp, advantage times weight.", "diverging", (v) => signed(v, 4), 1e-9],
-  ratio: ["Ratio", "ρ = exp(logp − old): the token's probability now, divided by its probability before the first update.", "around-one", (v) => exact(v, 4), 0.05],
-  clip: ["Clip", "Tokens whose gradient the clip sets to 0: above 1 + ε with A > 0, or below 1 − ε with A < 0.", "around-zero", (v) => (v > 0 ? "clipped above" : v < 0 ? "clipped below" : "not clipped"), 1],
+  ratio: [
+    "Ratio",
+    "ρ = exp(logp − old): the token's probability now, divided by its probability before the first update.",
+    "around-one",
+    (v) => exact(v, 4),
+    0.05,
+  ],
+  clip: [
+    "Clip",
+    "Tokens whose gradient the clip sets to 0: above 1 + ε with A > 0, or below 1 − ε with A < 0.",
+    "around-zero",
+    (v) => (v > 0 ? "clipped above" : v < 0 ? "clipped below" : "not clipped"),
+    1,
+  ],
   kl: ["KL", "Distance from the reference model on this token, by the run's KL estimate.", "sequential", (v) => exact(v, 3), 0.01],
   entropy: ["Entropy", "Entropy of the policy at this token: 0 if one token has all the probability.", "sequential", (v) => `${exact(v, 3)} nats`, 0.3],
-  gap: ["Sampler gap", "The trainer's minus the sampler's log-probability before the first update; should be near 0.", "sequential", (v) => `${exact(v, 2)} nats`, 1e-4],
+  gap: [
+    "Sampler gap",
+    "The trainer's minus the sampler's log-probability before the first update; should be near 0.",
+    "sequential",
+    (v) => `${exact(v, 2)} nats`,
+    1e-4,
+  ],
   probability: ["Probability", "The probability of this token when it was sampled.", "sequential", (v) => percent(v, 1), 1],
 };
 
@@ -30,15 +49,23 @@ export function Tokens({ url, about, query }) {
   return html`
     <${StepBar} step=${step} last=${about.steps - 1} />
     <${Fetched} state=${state} height="70vh">${() =>
-      group ? html`<${Completions} key=${`${step} ${group.index}`} url=${url} step=${step} groups=${groups} group=${group} query=${query} />` : html`<div class="loading"></div>`}<//>`;
+      group
+        ? html`<${Completions} key=${`${step} ${group.index}`} url=${url} step=${step} groups=${groups} group=${group} query=${query} />`
+        : html`<div class="loading"></div>`}
+    <//>`;
 }
 
 // Groups with recorded tokens come first.
 function GroupChoice({ groups, group }) {
   const choose = (event) => setQuery({ group: event.target.value, sample: undefined, token: undefined });
   const option = (one) => html`<option value=${one.index} selected=${one.index === group.index}>Group ${one.index}: ${KINDS[one.kind][0]}</option>`;
-  const kinds = [["Tokens recorded", groups.filter((one) => one.traced)], ["Not recorded", groups.filter((one) => !one.traced)]].filter(([, some]) => some.length);
-  return html`<label class="group-choice small soft">Group <select value=${group.index} onChange=${choose}>${kinds.map(([title, some]) => html`<optgroup label=${title}>${some.map(option)}</optgroup>`)}</select></label>`;
+  const kinds = [
+    ["Tokens recorded", groups.filter((one) => one.traced)],
+    ["Not recorded", groups.filter((one) => !one.traced)],
+  ].filter(([, some]) => some.length);
+  return html`<label class="group-choice small soft">Group <select value=${group.index} onChange=${choose}>
+    ${kinds.map(([title, some]) => html`<optgroup label=${title}>${some.map(option)}</optgroup>`)}</select>
+    </label>`;
 }
 
 function Completions({ url, step, groups, group, query }) {
@@ -50,7 +77,11 @@ function Completions({ url, step, groups, group, query }) {
     const lens = html`<${Lens} url=${`${here}/tokens`} completions=${data.completions} done=${done} query=${query} />`;
     return html`
       <div class="row"><${GroupChoice} groups=${groups} group=${group} />
-        <p class="prompt"><bdi class="untrusted" dir="ltr">${visible(data.prompt)}</bdi> <span class="soft small">answer</span> <bdi class="untrusted" dir="ltr">${visible(data.answer)}</bdi></p></div>
+        <p class="prompt">
+          <bdi class="untrusted" dir="ltr">${visible(data.prompt)}
+          </bdi> <span class="soft small">answer</span> <bdi class="untrusted" dir="ltr">${visible(data.answer)}</bdi>
+        </p>
+      </div>
       ${group.traced ? lens : html`<${Recomputed} key=${here} url=${here} step=${step}>${lens}<//>`}`;
   }}<//>`;
 }
@@ -65,14 +96,20 @@ function Lens({ url, completions, done, query }) {
     const most = Math.max(...data.rows.filter((row) => row.values[key]).map((row) => fullStrength(key, row.values[key])));
     return html`<div class="lens">
       <${Card}>
-        <div class="row"><${Segmented} label="Lens" value=${key} onChange=${(lens) => setQuery({ lens })} options=${offered.map(([name, [text]]) => [name, text])} /></div>
-        <p class="small soft lens-about">${data.recomputed && key === "probability" ? "The probability of this token under these weights." : LENSES[key][1]}${key === "ratio" && data.updates === 1 ? " With one update per batch it is 1 everywhere." : ""}</p>
+        <div class="row">
+          <${Segmented} label="Lens" value=${key} onChange=${(lens) => setQuery({ lens })} options=${offered.map(([name, [text]]) => [name, text])} /></div>
+        <p class="small soft lens-about">${data.recomputed && key === "probability" ? "The probability of this token under these weights." : LENSES[key][1]}
+          ${key === "ratio" && data.updates === 1 ? " With one update per batch it is 1 everywhere." : ""}</p>
         ${!shown.updated && html`<p class="small warn">This completion was not trained on, so only the sampler's values are recorded.</p>`}
         <ol class="lens-rows">${completions.map((one) => {
           const row = data.rows.find((other) => other.sample === one.sample && other.values[key]);
           return html`<li key=${one.sample} class="lens-row ${one.sample === done.sample ? "chosen" : ""}">
-            <button type="button" class="lens-open" aria-label=${`Completion ${one.sample}, advantage ${signed(one.advantage)}`} aria-pressed=${one.sample === done.sample} onClick=${() => setQuery({ sample: one.sample, token: undefined })}><${Advantage} value=${one.advantage} /></button>
-            ${row ? html`<${TokenText} row=${row} lens=${key} most=${most} chosen=${one.sample === done.sample ? (chosen?.key ?? null) : null} />` : html`<${Untrusted} text=${one.text.slice(0, 200)} class="clip faint" />`}
+            <button type="button" class="lens-open" aria-label=${`Completion ${one.sample}, advantage ${signed(one.advantage)}`}
+              aria-pressed=${one.sample === done.sample} onClick=${() => setQuery({ sample: one.sample, token: undefined })}>
+              <${Advantage} value=${one.advantage} /></button>
+            ${row
+              ? html`<${TokenText} row=${row} lens=${key} most=${most} chosen=${one.sample === done.sample ? (chosen?.key ?? null) : null} />`
+              : html`<${Untrusted} text=${one.text.slice(0, 200)} class="clip faint" />`}
           </li>`;
         })}</ol>
         <${Scale} lens=${key} most=${most} clipped=${data.rows.some((row) => row.values.clip?.some(Boolean))} />
@@ -83,7 +120,8 @@ function Lens({ url, completions, done, query }) {
           ? html`<${Observed} piece=${chosen.piece} />`
           : shown.values.push
             ? html`<${Worked} url=${`${url}/${shown.sample}/${chosen.place}`} recomputed=${data.recomputed} />`
-            : html`<${Empty} title="No loss">${shown.updated ? "The advantage of this token is not in the record." : "This completion was not trained on."}<//>`}
+            : html`<${Empty} title="No loss">${shown.updated ? "The advantage of this token is not in the record." : "This completion was not trained on."}
+            <//>`}
     </div>`;
   }}<//>`;
 }
@@ -138,12 +176,15 @@ export function TokenText({ row, lens, most, chosen }) {
     if (key !== undefined) choose(find(key));
   };
   const shown = (piece) => (piece ? visible(piece.replace(/ /g, "␣").replace(/\n/g, "⏎\n")) : "·");
-  return html`<div class="tokens" ref=${box} role="listbox" aria-label=${`Tokens of completion ${row.sample}`} data-arrows onKeyDown=${press} onClick=${click}>${tokens.map(({ piece, place, key }) => {
+  return html`<div class="tokens" ref=${box} role="listbox" aria-label=${`Tokens of completion ${row.sample}`} data-arrows onKeyDown=${press} onClick=${click}>
+    ${tokens.map(({ piece, place, key }) => {
     const common = { role: "option", "data-key": key, "aria-selected": key === chosen, tabIndex: key === (chosen ?? tokens[0].key) ? 0 : -1 };
     if (place === undefined) return html`<span class="token observed" ...${common} title="read, not sampled">${shown(piece)}</span>`;
     const [hue, size] = paint(lens, values[place], most);
     const clipped = row.values.clip?.[place] ? "clipped" : "";
-    return html`<span class="token ${hue} ${clipped}" ...${common} style=${{ "--strength": Math.min(1, size).toFixed(3) }} title=${`${LENSES[lens][0]} ${LENSES[lens][3](values[place])}${clipped && lens !== "clip" ? ", clipped" : ""}`}>${shown(piece)}</span>`;
+    return html`<span class="token ${hue} ${clipped}" ...${common} style=${{ "--strength": Math.min(1, size).toFixed(3) }}
+      title=${`${LENSES[lens][0]} ${LENSES[lens][3](values[place])}${clipped && lens !== "clip" ? ", clipped" : ""}`}>
+      ${shown(piece)}</span>`;
   })}</div>`;
 }
 
@@ -152,9 +193,12 @@ export function Scale({ lens, most, clipped = false }) {
   const [name, , colours, read] = LENSES[lens];
   const mark = clipped && html`<span class="clipped-key"><i class="key square clipped" aria-hidden="true"></i>clipped</span>`;
   if (colours === "around-one" || colours === "around-zero") {
-    return html`<p class="scale small soft"><i class="key square less-key"></i>${lens === "clip" ? "clipped below" : "less likely than before"} <i class="key square more-key"></i>${lens === "clip" ? "clipped above" : "more likely"} ${lens !== "clip" && mark}</p>`;
+    return html`<p class="scale small soft"><i class="key square less-key"></i>
+      ${lens === "clip" ? "clipped below" : "less likely than before"} <i class="key square more-key"></i>
+      ${lens === "clip" ? "clipped above" : "more likely"} ${lens !== "clip" && mark}</p>`;
   }
-  return html`<p class="scale small soft num"><span>${colours === "sequential" ? "0" : read(-most)}</span><i class="ramp ramp-${colours}" aria-hidden="true"></i><span>${read(most)}</span><span class="visually-hidden">scale of ${name}</span>${mark}</p>`;
+  return html`<p class="scale small soft num"><span>${colours === "sequential" ? "0" : read(-most)}</span>
+    <i class="ramp ramp-${colours}" aria-hidden="true"></i><span>${read(most)}</span><span class="visually-hidden">scale of ${name}</span>${mark}</p>`;
 }
 
 function Observed({ piece }) {
@@ -162,55 +206,3 @@ function Observed({ piece }) {
     <p class="worked-token"><bdi class="untrusted" dir="ltr">${visible(piece || "·")}</bdi></p><p data-observed>${WHY_NO_GRADIENT}</p><//>`;
 }
 
-const WITHOUT_CLIP = { weight: "the ratio only weights the gradient.", gate: "the gradient falls smoothly as the ratio leaves 1.", plain: "the ratio is used unchanged." };
-
-// The surrogate's formula, as in grpo.core.loss.
-function earned(token) {
-  if (token.surrogate_kind === "weight") return `-\\text{sg}[${token.cap ? `\\min(\\rho,${value(token.cap, 3)})` : "\\rho"}]\\,A\\log p`;
-  if (token.surrogate_kind === "gate") return `-\\tfrac{4}{\\tau}\\,\\sigma(\\tau(\\rho-1))A,\\quad\\tau=${value(token.gate, 3)}`;
-  if (token.surrogate_kind === "plain") return "-\\rho A";
-  if (token.limits === null) return "\\ell(\\rho,A)";
-  return token.cap && token.advantage < 0 ? `-\\max(\\min(\\rho A,\\ \\text{clip}(\\rho)A),\\ ${value(token.cap, 3)}A)` : "-\\min(\\rho A,\\ \\text{clip}(\\rho)A)";
-}
-
-function probabilities(token, recomputed) {
-  if (recomputed) return [["probability", token.logp], ...(token.reference === null ? [] : [["under the reference", token.reference]])];
-  return [["sampler", token.sampler], ["before the update", token.old], ["at this update", token.logp]];
-}
-
-function clipWords(token) {
-  if (!token.clip) return "Not clipped: full gradient.";
-  const where = token.clip < 0 ? "Clipped below" : token.advantage < 0 ? `Capped at ${exact(token.cap, 3)}` : "Clipped above";
-  return `${where}: no gradient${token.kl !== null && token.beta > 0 && token.kl_in !== "reward" ? " from the reward; the KL term remains" : ""}.`;
-}
-
-// Recomputed tokens have one probability instead of three.
-export function Worked({ url, recomputed = false }) {
-  const state = useApi(url);
-  return html`<${Fetched} state=${state} height="30rem">${(token) => html`<${Card} class="worked-card" title=${html`Token ${token.position + 1} of ${token.length}`}>
-      <p class="worked-token"><bdi class="untrusted" dir="ltr">${visible(token.piece || "·")}</bdi></p>
-      <ol class="worked-steps">
-        <li><h3>Ratio</h3>
-          <${Tex} block>${token.ratio_kind === "token" ? `\\rho=e^{\\log p-\\log p_{\\text{old}}}=e^{${value(token.logp)}-${braced(token.old)}}=${value(token.ratio, 5)}` : `\\rho=\\exp\\!\\big(\\text{mean}(\\log p-\\log p_{\\text{old}})\\big)=${value(token.ratio, 5)}`}<//></li>
-        <li><h3>Clip</h3>
-          ${token.limits === null ? html`<p class="small soft">No clip: ${WITHOUT_CLIP[token.surrogate_kind] ?? html`the surrogate is <code>${token.surrogate_kind}</code>.`}${token.surrogate_kind === "weight" && token.cap > 0 && html` Its cap is ${exact(token.cap, 3)}.`}</p>` : html`
-          <${Tex} block>${`\\text{clip}(\\rho,${value(token.limits[0], 3)},${value(token.limits[1], 3)})=${value(token.clipped_ratio, 5)}`}<//>
-          <p class="small soft">${clipWords(token)}</p>`}</li>
-        <li><h3>Surrogate</h3>
-          <${Tex} block>${`${earned(token)},\\quad A=${value(token.advantage)}`}<//>
-          <${Tex} block>${`=${value(token.surrogate, 5)}`}<//></li>
-        ${token.kl !== null && html`<li><h3>KL penalty</h3>
-          <${Tex} block>${`\\beta\\,\\text{KL}_{${token.kl_kind}}=${value(token.beta, 3)}\\cdot${value(token.kl, 4)}`}<//>
-          ${token.kl_in === "reward" && html`<p class="small soft">The KL penalty was subtracted from the reward and is not part of the loss.</p>`}</li>`}
-        <li><h3>Share of the loss</h3>
-          <${Tex} block>${`\\frac{w}{D}\\big(${value(token.surrogate, 4)}${token.kl !== null && token.beta ? `+${value(token.beta, 3)}\\cdot${value(token.kl, 3)}` : ""}\\big)`}<//>
-          <p class="small soft">w = ${token.aggregate === "sequence" ? `1/${token.length}, one over the completion's tokens` : "1"}; D = ${number(token.denominator)}</p>
-          <p class="result num" data-number="share">${exact(token.share)}</p>
-          ${token.left_out.length > 0 && html`<p class="small soft">Not included: ${token.left_out.join(" and ")}.</p>`}</li>
-        <li><h3>Push on the log-probability</h3>
-          <p class="result num" data-number="push">${signed(token.push, 6)}</p>
-          <p class="small soft">−∂loss/∂logp, by autograd through <code>grpo.core.policy_loss</code></p></li>
-      </ol>
-      <dl class="facts small">${probabilities(token, recomputed).map(([name, logp]) => html`<div><dt>${name}</dt><dd class="num">${percent(Math.exp(logp), 1)}</dd></div>`)}${token.entropy !== null && html`<div><dt>entropy</dt><dd class="num">${exact(token.entropy, 3)} nats</dd></div>`}</dl>
-    <//>`}<//>`;
-}

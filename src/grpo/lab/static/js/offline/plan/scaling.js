@@ -6,9 +6,14 @@ import { total } from "./shape.js";
 export const GIB = 2 ** 30;
 export const USABLE = 0.93;
 const FLOAT32 = 4;
-export const GPUS = { b200: 180, h200: 141, h100: 80, "a100-80": 80, "a100-40": 40, mi300x: 192, l40s: 48, a6000: 48, 5090: 32, "v100-32": 32, 4090: 24, 3090: 24, a10: 24, l4: 24, 4080: 16, t4: 16, 3060: 12 };
+export const GPUS = {
+  b200: 180, h200: 141, h100: 80, "a100-80": 80, "a100-40": 40, mi300x: 192, l40s: 48, a6000: 48, 5090: 32, "v100-32": 32, 4090: 24, 3090: 24, a10: 24, l4: 24,
+  4080: 16, t4: 16, 3060: 12,
+};
 // The table's order; an object would put whole numbers first.
-export const GPU_NAMES = ["b200", "h200", "h100", "a100-80", "a100-40", "mi300x", "l40s", "a6000", "5090", "v100-32", "4090", "3090", "a10", "l4", "4080", "t4", "3060"];
+export const GPU_NAMES = [
+  "b200", "h200", "h100", "a100-80", "a100-40", "mi300x", "l40s", "a6000", "5090", "v100-32", "4090", "3090", "a10", "l4", "4080", "t4", "3060",
+];
 export const SPEEDS = { b200: [2250, 8000], h200: [989, 4800], "a100-80": [312, 2039], 4090: [165, 1008] };
 const WIDTHS = [[576, 0.25], [896, 0.415], [1536, 0.49]];
 export const SHARDS = ["none", "optimizer", "weights"];
@@ -39,7 +44,10 @@ function secondsOf({ shape, needs, gpu }, work) {
 }
 
 const slowest = ({ gpus, inside, between, links }, ranks) =>
-  [...(gpus > 1 ? [inside] : []), ...(ranks > gpus ? [between] : [])].reduce((least, name) => (links[name].bandwidth < links[least].bandwidth ? name : least), gpus > 1 ? inside : between);
+  [...(gpus > 1 ? [inside] : []), ...(ranks > gpus ? [between] : [])].reduce(
+    (least, name) => (links[name].bandwidth < links[least].bandwidth ? name : least),
+    gpus > 1 ? inside : between,
+  );
 const sent = (operation, size, ranks) => Math.floor(((operation === "all_reduce" ? 2 : 1) * size * (ranks - 1)) / ranks);
 
 // Elements of flat buckets, in each of which every rank owns an equal interval.
