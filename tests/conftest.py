@@ -12,6 +12,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach out
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ from filelock import FileLock
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run as plain Python where there is no GPU
+    if find_spec("triton"):
+        from helpers.interpreter import patch_once_per_launch
+
+        patch_once_per_launch()
 
 from helpers.policies import ARCHITECTURES  # after the environment is set, since it imports transformers
 

@@ -65,7 +65,11 @@ class CharacterTokenizer:
 
 
 def random_policy(
-    architecture: str, dtype: torch.dtype = torch.float32, attention: str = NAME, seed: int = 0
+    architecture: str,
+    dtype: torch.dtype = torch.float32,
+    attention: str = NAME,
+    seed: int = 0,
+    layers: int = SHAPE["num_hidden_layers"],
 ) -> Policy:
     """The same weights for the same seed, whatever the attention; spread wider than the usual initialisation, so that
     distributions are far from uniform and a wrong mask shows."""
@@ -73,6 +77,7 @@ def random_policy(
     config = copy.deepcopy(
         (ARCHITECTURES | MORE_ARCHITECTURES)[architecture]
     )  # a model writes its attention into its config
+    config.num_hidden_layers = layers
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     with torch.no_grad():
         for weight in model.parameters():

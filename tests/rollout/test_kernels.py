@@ -381,10 +381,10 @@ def test_rows_that_come_and_go_sample_the_same_tokens(name: str, rows: int, monk
 def test_rows_with_a_stop_string_leave_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host looks every 2 tokens. Completions equal those of the plain engine, also without stop strings after."""
     problems = [Problem("0", "hello", "")]
-    policy = random_policy("llama")
+    policy = random_policy("llama", layers=1)
     policy.model.to(DEVICE)
     policy.end_tokens = frozenset()
-    free = Sampling(seed=3, temperature=0.8, max_new_tokens=10)
+    free = Sampling(seed=3, temperature=0.8, max_new_tokens=8)
     texts = [completion.text for completion in Engine(policy).sample(problems, 4, free)[0].completions]
     runs = [replace(free, stop=(texts[1][2:4], texts[0][3:5])), free]
     expected = [Engine(policy).sample(problems, 4, sampling) for sampling in runs]
@@ -411,7 +411,7 @@ def test_prompts_of_a_size_are_read_by_one_graph(
 ) -> None:
     """Each step asks others; the first of a size compiles, the second is captured, the third replayed."""
     monkeypatch.setattr("grpo.rollout.cuda.prefill.PREFILL_TOKENS", at_a_time)
-    policy = random_policy("llama")
+    policy = random_policy("llama", layers=1)
     policy.model.to(DEVICE)
     monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
     engine, plain = Engine(policy), Engine(policy)
@@ -419,12 +419,12 @@ def test_prompts_of_a_size_are_read_by_one_graph(
         (["hello", "a long one"], ["jolly", "is longer"], ["worlds", "short"], ["a", "b" * 20])
     ):
         problems = [Problem(f"{step}/{i}", text, "") for i, text in enumerate(texts)]
-        sampling = Sampling(seed=3, step=step, temperature=0.0, max_new_tokens=3)
+        sampling = Sampling(seed=3, step=step, temperature=0.0, max_new_tokens=2)
         with monkeypatch.context() as patch:
             patch.setattr(Engine, "_can_use_graphs", lambda *_: False)
-            expected = plain.sample(problems, 2, sampling)
+            expected = plain.sample(problems, 1, sampling)
             patch.setattr(Engine, "_can_use_graphs", lambda *_: True)
-            found = engine.sample(problems, 2, sampling)
+            found = engine.sample(problems, 1, sampling)
         for a, b in zip(expected, found, strict=True):
             assert [c.tokens.tolist() for c in a.completions] == [c.tokens.tolist() for c in b.completions]
     assert isinstance(engine.graphs, InterpretedDecoding)
@@ -435,15 +435,15 @@ def test_prompts_of_a_size_are_read_by_one_graph(
 
 def test_one_set_of_graphs_serves_every_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [Problem("a", "hello", "")]
-    heats = [Sampling(seed=3, temperature=heat, max_new_tokens=4) for heat in (0.0, 0.7, 0.0)]
-    policy = random_policy("llama")
+    heats = [Sampling(seed=3, temperature=heat, max_new_tokens=3) for heat in (0.0, 0.7, 0.0)]
+    policy = random_policy("llama", layers=1)
     policy.model.to(DEVICE)
-    expected = [Engine(policy).sample(problems, 3, sampling) for sampling in heats]
+    expected = [Engine(policy).sample(problems, 2, sampling) for sampling in heats]
     monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
     monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
     engine, held = Engine(policy), set()
     for sampling, wanted in zip(heats, expected, strict=True):
-        [found] = engine.sample(problems, 3, sampling)
+        [found] = engine.sample(problems, 2, sampling)
         assert [c.tokens.tolist() for c in found.completions] == [c.tokens.tolist() for c in wanted[0].completions]
         held.add(id(engine.graphs))
     assert len(held) == 1
@@ -451,7 +451,7 @@ def test_one_set_of_graphs_serves_every_temperature(monkeypatch: pytest.MonkeyPa
 
 def test_a_decoding_that_is_too_small_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the garbage collector: two KV caches at once would not fit a GPU."""
-    policy = random_policy("llama")
+    policy = random_policy("llama", layers=1)
     policy.model.to(DEVICE)
     monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
     monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
