@@ -1,6 +1,6 @@
 # make train: from a fresh checkout to a trained model.   make test: the packages that only tests need, then the tests.
 # make test-lab: the lab's pages in a browser (Chromium).
-# make faults: every kill, damage and full disk of docs/reliability.md.
+# make faults: every kill, damage, full disk and generated input of docs/reliability.md.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -38,7 +38,7 @@ test-lab: $(DEV)
 	$(BIN)/python -m pytest -m browser $(PARALLEL) tests/lab
 
 faults: $(DEV)
-	GRPO_FAULTS=all $(BIN)/python -m pytest $(PARALLEL) tests/training/faults tests/distributed/test_launched_runs.py
+	GRPO_FAULTS=all $(BIN)/python -m pytest $(PARALLEL) tests/training/faults tests/distributed/test_launched_runs.py tests/fuzz
 
 check: $(DEV)
 	$(BIN)/ruff check .

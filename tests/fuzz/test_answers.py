@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from grpo.tasks.checkers.answers import Verdict, check, kind_of
-from helpers.fuzz import Fuzz, odd_text
+from helpers.fuzz import Fuzz, budget, odd_text
 
-COUNT = 5_200
+COUNT = budget(5_200)
 UNITS = ("cm", "km", "miles", "dollars", "%", r"\%", "°", r"^\circ", "kg", "million", "dozen", r"\text{ m}", "€")
 COMMANDS = (
     r"\frac",

@@ -21,9 +21,9 @@ from grpo.rewards.signature import TRL, columns_of
 from grpo.tasks import load_task
 from grpo.tasks.handed_over import take_rows
 from grpo.tasks.rows import ANSWER_COLUMNS, PROMPT_COLUMNS, Source, written_answers
-from helpers.fuzz import Fuzz, odd_text, odd_value
+from helpers.fuzz import Fuzz, budget, odd_text, odd_value
 
-COUNT = 2_200
+COUNT = budget(2_200)
 ROLES = ("user", "assistant", "system", "tool", "", "USER", None, 3)
 COLUMNS = (*PROMPT_COLUMNS, *ANSWER_COLUMNS, "messages", "completion", "id", "Prompt", "", " ", "a b", "列")
 FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "python")

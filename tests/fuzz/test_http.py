@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from grpo.lab.server import make_app
-from helpers.fuzz import Fuzz
+from helpers.fuzz import Fuzz, budget
 from helpers.http_requests import HttpRequest, generated, send
 
-COUNT = 2_100
+COUNT = budget(2_100)
 SEED = 17
 BUSY = 503  # of a record that is being written
 NO_SUCH_RANGE = 416  # of a file; its answer has no body

@@ -13,10 +13,10 @@ from grpo.rewards import Scorer
 from grpo.rewards.functions import FunctionReward, Spec
 from grpo.rewards.pool.invoke import Outcome, Request, invoke_each
 from grpo.types import Completion, Group, Problem
-from helpers.fuzz import Fuzz
+from helpers.fuzz import Fuzz, budget
 from helpers.hostile import scalar, values
 
-COUNT = 2_600
+COUNT = budget(2_600)
 IN_WORKERS = 60
 PLACE = r"^(reward|task) \S+, problem p, completion \d|: failed on \d+ of the last"
 PROBLEM = Problem("p", "6*7=", "42", columns={"answer": "42"})

@@ -1,7 +1,7 @@
 """What the fuzz tests share: odd texts and values, a time limit for each input, and the rule for messages.
 
 Input number i of a kind is made by `random.Random(f"{kind}/{i}")`: a fault names its number, and the number is enough
-to make the input again.
+to make the input again. `make test` takes the first quarter of the inputs; `make faults` (GRPO_FAULTS=all) takes all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from grpo.errors import GrpoError
+from helpers.faults import ALL
 
 SECONDS = 20.0
 """For one input, in wall-clock time: the machine may be busy."""
@@ -41,6 +42,10 @@ TEXTS = (
     *("<|endoftext|>", "<script>alert(1)</script>", "../../etc/passwd", "--steps", "-", "--", "C:\\con", "None"),
     *("__class__", "=1+1", "\\boxed{3}"),
 )
+
+
+def budget(inputs: int) -> int:
+    return inputs if ALL else inputs // 4
 
 
 def odd_text(rng: random.Random) -> str:
