@@ -82,11 +82,11 @@ function Path({ story, own }) {
           <thead><tr><th scope="col">style</th><th scope="col">share of answers</th><th scope="col">right</th><th scope="col">mean advantage</th></tr></thead>
           <tbody>
         ${[["worked", worked], ["direct", direct]].map(([name, style]) => html`<tr><th scope="row">${name}</th><td class="num">${percent(style.share)}</td>
-          <td class="num"><b>${percent(style.right)}</b></td><td><${Advantage} value=${style.advantage} /></td></tr>`)}
+          <td class="num"><b>${percent(style.right, 1)}</b></td><td><${Advantage} value=${style.advantage} /></td></tr>`)}
           </tbody>
         </table>
       </div>
-      <p>Worked answers are right ${Math.round(worked.right / direct.right)} times as often. So their advantages are nearly always positive, and those of direct
+      <p>Worked answers are right about ${Number((worked.right / direct.right).toPrecision(2))} times as often. So their advantages are nearly always positive, and those of direct
         answers nearly always negative.</p>
       <p class="small"><${Link} to="/learn/advantage">The advantage<//></p></li>
     <li><h3>Push</h3>
@@ -122,7 +122,7 @@ function Path({ story, own }) {
         ${mine("replay", { step: own?.steps - 1 })}</p>
     </li>
     <li><h3>Why the worked style won</h3>
-      <p>Neither length nor style was rewarded. Worked answers were right ${percent(worked.right)} of the time, direct ones ${percent(direct.right)}. That gave
+      <p>Neither length nor style was rewarded. Worked answers were right ${percent(worked.right, 1)} of the time, direct ones ${percent(direct.right, 1)}. That gave
         mean advantages of ${signed(worked.advantage)} and ${signed(direct.advantage)}, and training depends only on the advantages.</p>
       <p class="small"><${Link} to="/learn/why">Continue with chapter 1<//></p></li>
   </ol>`;
