@@ -86,7 +86,8 @@ function Path({ story, own }) {
           </tbody>
         </table>
       </div>
-      <p>Worked answers are right about ${Number((worked.right / direct.right).toPrecision(2))} times as often. So their advantages are nearly always positive, and those of direct
+      <p>Worked answers are right about ${Number((worked.right / direct.right).toPrecision(2))} times as often. So their advantages are nearly always
+        positive, and those of direct
         answers nearly always negative.</p>
       <p class="small"><${Link} to="/learn/advantage">The advantage<//></p></li>
     <li><h3>Push</h3>
@@ -122,7 +123,8 @@ function Path({ story, own }) {
         ${mine("replay", { step: own?.steps - 1 })}</p>
     </li>
     <li><h3>Why the worked style won</h3>
-      <p>Neither length nor style was rewarded. Worked answers were right ${percent(worked.right, 1)} of the time, direct ones ${percent(direct.right, 1)}. That gave
+      <p>Neither length nor style was rewarded. Worked answers were right ${percent(worked.right, 1)} of the time, direct ones ${percent(direct.right, 1)}.
+        That gave
         mean advantages of ${signed(worked.advantage)} and ${signed(direct.advantage)}, and training depends only on the advantages.</p>
       <p class="small"><${Link} to="/learn/why">Continue with chapter 1<//></p></li>
   </ol>`;

@@ -8,7 +8,11 @@ const trusted = (url) => (policy ? policy.createScriptURL(url) : url);
 
 const asked = new Map();
 const once = (key, load) => {
-  if (!asked.has(key)) asked.set(key, load());
+  if (!asked.has(key)) {
+    const loading = load();
+    asked.set(key, loading);
+    loading.catch(() => asked.delete(key)); // who asks next tries again
+  }
   return asked.get(key);
 };
 

@@ -20,25 +20,30 @@ export function TrainHere({ steps = STEPS, seed = 1 }) {
   const [status, setStatus] = useState("idle"); // idle, training, stopped, done
   const [error, setError] = useState(null);
   const running = useRef(null);
-  const left = useRef(false);
-  useEffect(() => () => {
-    left.current = true;
-    running.current?.cancel();
-  }, []);
+  const attempt = useRef(0); // the latest one; an earlier one that still loads gives up
+  function stop() {
+    attempt.current += 1;
+    if (running.current) running.current.cancel();
+    else setStatus("stopped");
+  }
+  useEffect(() => stop, []);
 
   async function train() {
+    const mine = ++attempt.current;
+    const isOver = () => attempt.current !== mine;
     setError(null);
     setStatus("training");
     try {
       const nano = await openNano("train-here");
-      if (!history.length) await nano.reset(); // trained before the reader left the page and came back
-      if (left.current) return;
+      if (!history.length && !isOver()) await nano.reset(); // trained before the reader left the page and came back
+      if (isOver()) return;
       const first = history.length;
       setBefore(first);
       running.current = nano.train({ steps, first, prompts: PROMPTS, group: GROUP, seed }, (step) => setHistory((earlier) => [...earlier, step]));
       setStatus((await running.current.done) < steps ? "stopped" : "done");
     } catch (problem) {
       // border: the worker or its files may not load
+      if (isOver()) return;
       setError(problem);
       setStatus("stopped");
     }
@@ -46,7 +51,13 @@ export function TrainHere({ steps = STEPS, seed = 1 }) {
   }
 
   async function reset() {
-    await (await openNano("train-here")).reset();
+    try {
+      await (await openNano("train-here")).reset();
+    } catch (problem) {
+      // border: the worker or its files may not load
+      return setError(problem);
+    }
+    setError(null);
     setHistory([]);
     setBefore(0);
     setStatus("idle");
@@ -56,7 +67,7 @@ export function TrainHere({ steps = STEPS, seed = 1 }) {
   return html`<div class="trial train-here" data-status=${status} data-steps=${history.length}>
     <div class="trial-bar">
       ${training
-        ? html`<button type="button" onClick=${() => running.current?.cancel()}>Stop</button>`
+        ? html`<button type="button" onClick=${stop}>Stop</button>`
         : html`<button type="button" class="primary" onClick=${train}>${history.length ? `Train ${steps} more steps` : "Train the model"}</button>`}
       <button type="button" onClick=${reset} disabled=${training || !history.length}>Reset</button>
       <p class="small soft" role="status">${words(status, history, steps)}</p>
