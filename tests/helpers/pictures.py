@@ -13,7 +13,7 @@ from helpers.visit import Lab, Visit
 IMAGES = Path(__file__).parents[2] / "docs/images"
 RUN = "/runs/~tiny-arithmetic"
 PICTURES = {
-    "scene": ("/scene?phase=update&round=3", "light", 1280, 800, ""),
+    "scene": ("/scene?phase=update&round=2", "light", 1280, 800, ""),
     "scene-phone": ("/scene?phase=push", "dark", 390, 844, ""),
     "card": ("/play?say=1.8%3A111_2.8%3A111_3.8%3A111&round=3&step=card", "light", 1280, 690, ""),
     "groups": (f"{RUN}/groups?step=4&group=3", "light", 1280, 860, ""),

@@ -31,6 +31,7 @@ def test_the_story_is_short_and_its_numbers_are_the_engines(chromium: Any, class
         if screen == 3:
             advantages = [visit.number(f"story-advantage-{place}") for place in range(8)]
             assert advantages == pytest.approx([row["advantage"] for row in found["completions"]], abs=5e-3)
+            assert "add up to 2; √(2 ÷ 7) = 0.53." in page.locator(".story-screen").inner_text()
         if screen == 4:
             page.get_by_label("Reward of answer 1", exact=True).press("Home")
             visit.await_number("story-mean", "0.38")
@@ -52,7 +53,7 @@ def test_the_story_is_short_and_its_numbers_are_the_engines(chromium: Any, class
             # Both begin with 7, so it is pushed down twice: 79 from 3.0 to 0.8%, 65 from 1.5 to 1.3%.
             assert "79 and 74 share their 7" in page.locator(".story-screen").inner_text()
             assert [visit.number(f"story-after-{place}") for place in (2, 3)] == pytest.approx([0.013, 0.008])
-            risen = page.locator("b.good[data-number^=story-after]").count()
+            risen = page.locator("b.above[data-number^=story-after]").count()
             assert risen == sum(row["reward"] for row in found["completions"]) == 4
         if screen == 8:
             assert visit.number("story-clip") == 1.1
@@ -67,6 +68,11 @@ def test_the_story_is_short_and_its_numbers_are_the_engines(chromium: Any, class
             drop = max(place for place, point in enumerate(points) if point[1] == points[top][1])
             assert points[drop + 1][0] == points[drop][0]
             assert points[drop + 1][1] > points[drop][1] + 50
+        if screen == 9:
+            free, held = answer("loss", "drift", {"beta": "0.2", "kl": "k3"})["ends"]
+            for name, key in (("story-distance", "reverse"), ("story-reward", "reward")):
+                assert visit.number(name) == pytest.approx(held[key], abs=5e-3)
+            assert f"no pull: {100 * free['reward']:.0f}%" in page.locator(".story-screen").inner_text()
         if screen == screens - 1:
             page.get_by_role("button", name="Its reward", exact=True).click()
             page.get_by_text("A reward of 1 has advantage 0").wait_for()
@@ -75,6 +81,13 @@ def test_the_story_is_short_and_its_numbers_are_the_engines(chromium: Any, class
             assert faults(visit) == []
         page.locator("#story-title").focus()
     assert words <= MOST_WORDS
+    loads: list[Any] = []
+    page.route("**/api/nano", lambda route: loads.append(route))
+    page.get_by_role("button", name="Train the model").click()
+    page.get_by_role("button", name="Stop").click()
+    page.locator(".train-here[data-status=stopped]").wait_for()
+    loads.pop().continue_()
+    page.unroute("**/api/nano")
     page.get_by_role("button", name="Train the model").click()
     page.locator(".train-here:not([data-steps='0'])").wait_for()
     page.get_by_role("button", name="Stop").click()

@@ -12,7 +12,7 @@ from grpo.lab.catalogue import RECORDINGS
 
 FILE = RECORDINGS / "first-round.json"
 """Made by `scripts/record_first_round.py`. A file, because importing torch takes seconds and this page comes first."""
-GAME: dict[str, Any] = {"prompt": "29+60+75=", "seed": 1, "lr": 3e-4}
+GAME: dict[str, Any] = {"prompt": "31+15+21=", "seed": 3, "lr": 3e-4}
 """Equal to `FIRST` of static/js/scene/rounds.js."""
 
 

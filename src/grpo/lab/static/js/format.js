@@ -21,6 +21,12 @@ export const exact = (value, digits = 6) => (value === null ? "–" : minus(Stri
 export const percent = (value, digits = 0) =>
   value === null || value === undefined ? "–" : `${(100 * value).toFixed(digits)}%`;
 
+// A probability: "33%", "5.7%", "<0.1%".
+export function chance(value) {
+  if (value < 0.00095) return "<0.1%";
+  return percent(value, value < 0.0995 ? 1 : 0);
+}
+
 export function seconds(value) {
   if (value === null || value === undefined) return "–";
   if (value < 1e-3) return `${Math.round(value * 1e6)} µs`;

@@ -36,8 +36,11 @@ export const GLOSSARY = {
 
 const MARGIN = 8; // px between the explanation and the edge of the screen
 
-// A word with a dotted underline: html`<${Term} of="advantage">advantages<//>`.
-export function Term({ of, children }) {
+// A word of the glossary: html`<${Term} of="advantage">advantages<//>`.
+export const Term = ({ of, children }) => html`<${Explained} ...${GLOSSARY[of]}>${children ?? GLOSSARY[of].title.toLowerCase()}<//>`;
+
+// Words with a dotted underline and their explanation.
+export function Explained({ title, text, children }) {
   const [open, setOpen] = useState(false);
   const box = useRef(null);
   const id = useId();
@@ -49,14 +52,13 @@ export function Term({ of, children }) {
     kinds.forEach((kind) => addEventListener(kind, close, { passive: true }));
     return () => kinds.forEach((kind) => removeEventListener(kind, close));
   }, [open]);
-  const { title, text } = GLOSSARY[of];
   const byMouse = (next) => (event) => event.pointerType === "mouse" && setOpen(next);
   const press = (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), setOpen(true));
   // A span: a button would not wrap with the line, and “'s” after it could begin the next one.
   return html`<span class="term-box" ref=${box} onPointerEnter=${byMouse(true)} onPointerLeave=${byMouse(false)}>
     <span class="term" role="button" tabIndex="0" aria-describedby=${open ? id : undefined} onFocus=${() => setOpen(true)} onBlur=${() => setOpen(false)}
       onClick=${() => setOpen(true)} onKeyDown=${press}>
-      ${children ?? title.toLowerCase()}</span>
+      ${children}</span>
     ${open && html`<${Explanation} id=${id} title=${title} text=${text} />`}</span>`;
 }
 

@@ -4,7 +4,7 @@ import {
   Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Question, Section, Slider, Table, Trial, useAnswer, useStyle, Verdict,
 } from "../lesson.js";
 import { Strip, WHY_NO_GRADIENT } from "../episode.js";
-import { number, percent, plural, signed } from "../format.js";
+import { chance, number, percent, plural, signed } from "../format.js";
 import { Term } from "../glossary.js";
 import { advantageClass, Segmented, strength } from "../parts.js";
 import { setQuery } from "../route.js";
@@ -50,7 +50,7 @@ function Game() {
       <${Fetched} state=${state} height="40rem">${(found) => {
         const turn = Math.max(0, Math.min(found.guesses.length - 1, param("turn", 1) - 1));
         let place = 0;
-        const turns = found.games[found.sample].turns.map((one) => (one.who === "model" ? { ...one, note: chance(found.guesses[place++]) } : one));
+        const turns = found.games[found.sample].turns.map((one) => (one.who === "model" ? { ...one, note: noteOf(found.guesses[place++]) } : one));
         return html`<div class="picks" role="group" aria-label="Eight games with this number">
           ${found.games.map((game, sample) => html`<button type="button" class=${sample === found.sample ? "picked" : ""}
             aria-pressed=${sample === found.sample} onClick=${() => setQuery({ sample, turn: undefined })}>
@@ -69,7 +69,7 @@ function Game() {
 
 const said = (game) => game.turns.filter((turn) => turn.who === "model").map((turn) => turn.text).join(" ");
 const likely = (guess) => guess.chances[Number(guess.text)] ?? null;
-const chance = (guess) => html`<span class="num">${likely(guess) === null ? "" : `probability ${percent(likely(guess), 1)}`}</span>`;
+const noteOf = (guess) => html`<span class="num">${likely(guess) === null ? "" : `probability ${chance(likely(guess))}`}</span>`;
 
 // The model's probability of each number before a guess; those that the replies had ruled out are grey.
 function Guess({ guess, hidden }) {

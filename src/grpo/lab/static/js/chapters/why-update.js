@@ -1,7 +1,7 @@
 // One update, paused between its phases: the server runs the trainer's functions up to the requested phase.
 import { html } from "htm/preact";
 import { among, Code, Equation, Fetched, Numbers, Only, param, Play, Section, Slider, Table, useAnswer, useDepth } from "../lesson.js";
-import { number, percent, signed } from "../format.js";
+import { chance, number, percent, signed } from "../format.js";
 import { Term } from "../glossary.js";
 import { setQuery } from "../route.js";
 import { Answers, Asked, PlayButton, Tokens, usePlaying } from "./answers.js";
@@ -67,7 +67,7 @@ function Held({ found, phase }) {
     unit: largest / 2,
     reward: row.reward,
     advantage: row.advantage,
-    more: chance(before(row), after && after.logprobs[place].reduce((sum, value) => sum + value, 0)),
+    more: move(before(row), after && after.logprobs[place].reduce((sum, value) => sum + value, 0)),
   }));
   const fell = after ? found.completions.filter((row, place) => after.logprobs[place].reduce((sum, value) => sum + value, 0) < before(row)) : [];
   const fallen = fell.find((row) => row.reward === 1)?.text;
@@ -107,7 +107,7 @@ function Held({ found, phase }) {
         })} /></details><//>`;
 }
 
-const chance = (before, after) => html`${percent(Math.exp(before), 1)}${after !== undefined && html` → <b>${percent(Math.exp(after), 1)}</b>`}`;
+const move = (before, after) => html`${chance(Math.exp(before))}${after !== undefined && html` → <b>${chance(Math.exp(after))}</b>`}`;
 
 function Worked({ state }) {
   const found = state.data;

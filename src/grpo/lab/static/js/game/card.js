@@ -52,8 +52,8 @@ function drawText(write, card, tone) {
   const before = write(from === to ? "stays " : `${from} → `, LEFT, 430, size);
   write(to, before, 430, size, { weight: 700, colour: ofSign(tone, card.way, "-ink") });
   write(`probability over ${plural(card.rounds, "round")}`, LEFT, 474, 28, soft);
-  const right = card.right.map((count) => `${count}/8`).join(" → ");
-  write(`right answers ${right}${card.rounds > 1 ? ` over ${card.rounds} rounds` : ""}`, LEFT, 528, 28, soft);
+  const first = card.rounds > 1 ? `${card.right[0]} in round 1, ` : "";
+  write(`nano right: ${first}${card.right.at(-1)} in round ${card.rounds}`, LEFT, 528, 28, soft);
   write(`GRPO · ${plural(card.rounds, "update")} of a real model`, LEFT, 582, 28, soft);
 }
 

@@ -15,6 +15,7 @@ export function CardPage({ play, onAgain }) {
   const { game, role, round } = play;
   const last = useRound(game, round);
   const [chances, setChances] = useState(null);
+  const [error, setError] = useState(null);
   const canvas = useRef(null);
   // The answer that the card follows: the reader's, or the one with the grader's highest reward.
   const place = role === "answer" ? READER : (last.rewards?.indexOf(Math.max(...last.rewards)) ?? 0);
@@ -22,15 +23,20 @@ export function CardPage({ play, onAgain }) {
   useEffect(() => {
     if (!answer) return;
     let here = true;
-    Promise.all([1, round + 1].map((each) => likelihood(game, each, answer.ids))).then((found) => here && setChances(found.map(probability)));
+    Promise.all([1, round + 1].map((each) => likelihood(game, each, answer.ids))).then(
+      (found) => here && setChances(found.map(probability)),
+      (problem) => here && setError(problem),
+    );
     return () => (here = false);
   }, [answer]);
-  const right = [last.counts[0], last.counts.at(-1)];
+  // Of nano's answers, in the first and the last round.
+  const nanos = last.groups.map((group) => group.filter(({ own }) => !own));
+  const right = nanos.map((group) => group.filter(({ correct }) => correct).length);
   const isReady = Boolean(answer && chances);
   useEffect(() => {
-    if (isReady) drawCard(canvas.current, cardOf(play, { last, chances, right, place }));
+    if (isReady) drawCard(canvas.current, cardOf(play, { last, chances, place, right: right.map((count) => `${count}/${nanos[0].length}`) }));
   }, [isReady]);
-  if (last.error) return html`<${Unloaded} error=${last.error} />`;
+  if (last.error ?? error) return html`<${Unloaded} error=${last.error ?? error} />`;
   if (!isReady) return html`<${Loading} height="24rem" />`;
   const [before, after] = chances.map(odds);
   const over = `over ${plural(round, "round")}`;
@@ -46,13 +52,15 @@ export function CardPage({ play, onAgain }) {
           </span> <b data-number="after" data-exact=${chances[1]}>${after}</b>
         </dd>
       </div>
-      <div><dt>Right answers of 8 ${round > 1 && over}</dt><dd class="num">${round > 1 && `${right[0]} → `}<b data-number="right">${right[1]}</b></dd></div>
+      <div><dt>Right answers of nano's ${nanos[0].length}</dt>
+        <dd class="num">${round > 1 && `${right[0]} in round 1, `}<b data-number="right">${right.at(-1)}</b> in round ${round}</dd>
+      </div>
     </dl>
     <${Sharing} canvas=${canvas} onAgain=${onAgain} />
   </section>`;
 }
 
-const cardOf = ({ game, role, round }, { last, chances, right, place }) => ({
+const cardOf = ({ game, role, round }, { last, chances, place, right }) => ({
   prompt: game.prompt,
   sum: sumOf(game.prompt),
   role,
@@ -61,7 +69,7 @@ const cardOf = ({ game, role, round }, { last, chances, right, place }) => ({
   advantage: last.advantages[place],
   chances: chances.map(odds),
   way: Math.sign(chances[1] - chances[0]),
-  right: round > 1 ? right : right.slice(1),
+  right,
   rows: last.group.map(({ text, correct }, row) => ({ text, correct, advantage: last.advantages[row], chosen: row === place })),
 });
 

@@ -1,11 +1,12 @@
 // Notes beside an answer: what it is, and why its probability moved against its advantage.
 import { html } from "htm/preact";
+import { Explained } from "../glossary.js";
 import { probability } from "./rounds.js";
 
 // Recorded and computed log-probabilities of one answer differ by less.
 const ROUNDING = 1e-4;
 const SAME = "Equal answers are one answer to the model: their pushes add up.";
-export const MOVED = "All answers share one network and their probabilities add up to 1, so pushes on others move this one too.";
+export const MOVED = "All answers share one network and their probabilities add up to 1, so each is also moved by the pushes on the others.";
 
 // (14;16)164 is work: the ones add up to 14, the tens and the carried 1 to 16.
 function decoded(text) {
@@ -19,7 +20,7 @@ function decoded(text) {
 export function AnswerNote({ group, row }) {
   const { text } = group[row];
   const first = group.findIndex((each) => each.text === text);
-  return first < row ? html`<span title=${SAME}>same as row ${first + 1}</span>` : decoded(text);
+  return first < row ? html`<${Explained} title="Same answer" text=${SAME}>same as row ${first + 1}<//>` : decoded(text);
 }
 
 // +1, −1, or 0 where the probability of a completion stays.
@@ -30,5 +31,7 @@ export function wayOf(before, after) {
 
 export const isAgainst = (before, after, advantage) => wayOf(before, after) * advantage < 0;
 
-export const MoveNote = ({ before, after, advantage }) => after && isAgainst(before, after, advantage) && html`<small class="scene-note" title=${MOVED}>moved by
-  other answers</small>`;
+export const MoveNote = ({ before, after, advantage }) =>
+  after &&
+  isAgainst(before, after, advantage) &&
+  html`<small class="scene-note"><${Explained} title="Moved by others" text=${MOVED}>moved by others<//></small>`;

@@ -24,8 +24,8 @@ function useLatest(key, compute, rest = 0) {
   return { ...state, current: key !== null && state.key === key };
 }
 
-// { group, rewards, mean, advantages, pushes, after, counts, error }; null until it is computed.
-// `after`: log-probabilities after the update; `counts`: right answers of each round so far.
+// { group, rewards, mean, advantages, pushes, after, groups, error }; null until it is computed.
+// `after`: log-probabilities after the update; `groups`: those of all rounds so far.
 export function useRound(game, round) {
   const { prompt, seed, lr, changes } = game;
   const upTo = (rounds, last) => Object.entries(rounds).filter(([each]) => Number(each) <= last);
@@ -37,6 +37,6 @@ export function useRound(game, round) {
   const effect = useLatest(group && `${key} ${rewards}`, () => updated(game, round, group, rewards), REST);
   // While a reward is dragged, the last update of the same group stays.
   const ofGroup = group && effect.value?.length === group.length && effect.key?.startsWith(`${key} `);
-  const counts = (found.value ?? []).map((each) => each.filter(({ correct }) => correct).length);
-  return { group, rewards, counts, ...comparison, after: ofGroup ? effect.value : null, settled: effect.current, error: found.error ?? effect.error };
+  const [after, error] = [ofGroup ? effect.value : null, found.error ?? effect.error];
+  return { group, rewards, groups: found.value ?? [], ...comparison, after, settled: effect.current, error };
 }

@@ -10,11 +10,18 @@ export const GROUP = 8;
 export const END = "<end>";
 const LOSS = { beta: 0, aggregate: "sequence" };
 // The game of a first visit.
-export const FIRST = { prompt: "29+60+75=", seed: 1, lr: 3e-4 };
+export const FIRST = { prompt: "31+15+21=", seed: 3, lr: 3e-4 };
 const SNAPSHOTS = 20; // of 1.2 MB each
+const KEPT = 200; // groups, and effects
 const started = new Map(); // settings and changes before a round -> snapshot of the weights, the last used at the end
 const groups = new Map(); // the same with the answers written in the round -> its group
 const effects = new Map(); // the same with the rewards -> log-probabilities after the update
+
+// The oldest goes.
+function remember(map, key, value) {
+  map.set(key, value);
+  if (map.size > KEPT) map.delete(map.keys().next().value);
+}
 
 // One computation at a time, since each moves the weights.
 const queue = { last: Promise.resolve() };
@@ -39,8 +46,8 @@ const effectKey = (game, round, rewards) => groupKey(game, round) + JSON.stringi
 const FIRST_KEY = groupKey({ ...FIRST, changes: { set: {}, say: {} } }, 1);
 async function recall() {
   const { group, after } = await get("/api/scene");
-  groups.set(FIRST_KEY, group);
-  effects.set(FIRST_KEY + JSON.stringify(group.map(({ correct }) => Number(correct))), after);
+  remember(groups, FIRST_KEY, group);
+  remember(effects, FIRST_KEY + JSON.stringify(group.map(({ correct }) => Number(correct))), after);
 }
 
 // nano where the round starts.
@@ -82,7 +89,7 @@ async function sample(game, round) {
     const nano = await start(game, round);
     const { completions } = await nano.sample({ prompt: game.prompt, group: GROUP, seed: seedOf(game, round) });
     const written = game.changes.say[round] ?? {};
-    groups.set(key, await Promise.all(completions.map((sampled, row) => finished(nano, game.prompt, sampled, written[row]))));
+    remember(groups, key, await Promise.all(completions.map((sampled, row) => finished(nano, game.prompt, sampled, written[row]))));
   }
   return groups.get(key);
 }
@@ -117,7 +124,7 @@ export const updated = (game, round, group, rewards) =>
     if (!effects.has(key)) {
       const nano = await start(game, round);
       await nano.update(batchOf(game, group, rewards));
-      effects.set(key, await Promise.all(group.map(({ ids }) => nano.logprobs({ prompt: game.prompt, ids }))));
+      remember(effects, key, await Promise.all(group.map(({ ids }) => nano.logprobs({ prompt: game.prompt, ids }))));
     }
     return effects.get(key);
   });

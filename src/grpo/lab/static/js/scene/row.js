@@ -1,8 +1,8 @@
 // One answer of the group: its tokens, reward, advantage and probability.
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { number, signed } from "../format.js";
-import { Term } from "../glossary.js";
+import { chance, number, signed } from "../format.js";
+import { Explained, Term } from "../glossary.js";
 import { advantageClass } from "../parts.js";
 import { visible } from "../text.js";
 import { LONGEST_ANSWER } from "./changes.js";
@@ -11,8 +11,7 @@ import { END, known, prepare, probability } from "./rounds.js";
 
 export const GROUP_STYLES = ["css/scene-rows.css", "css/scene-answer.css", "css/scene-numbers.css"];
 
-// "33%", "5.7%", "<0.1%".
-const chance = (value) => (value < 0.00095 ? "<0.1%" : `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)}%`);
+const PROBABILITY = "How likely the model writes exactly this answer. The length of a bar is the square root, so that small probabilities show.";
 
 // The end of the scale of advantages: the largest of the group, or 1.75.
 export const widestOf = (advantages) => Math.max(1.75, ...advantages.map(Math.abs));
@@ -32,6 +31,8 @@ export function Answer({ place, completion, pushes, strongest, onWrite }) {
   const [problem, setProblem] = useState("");
   const field = useRef(null);
   const opener = useRef(null);
+  const left = useRef(false);
+  useEffect(() => () => (left.current = true), []);
   useEffect(() => {
     field.current?.focus();
     field.current?.select();
@@ -48,8 +49,9 @@ export function Answer({ place, completion, pushes, strongest, onWrite }) {
       await known(text);
     } catch (error) {
       // border: typed by the reader
-      return setProblem(error.message.replace(/^text: /, ""));
+      return left.current || setProblem(error.message.replace(/^text: /, ""));
     }
+    if (left.current) return; // for another round
     close();
     onWrite(text);
   }
@@ -76,7 +78,8 @@ export const Columns = ({ mean = null, edit = false, drag = false, pushed = fals
   <span>${pushed ? html`<${Term} of="push">Push per token<//>` : html`<${Term} of="completion">Answers<//>${edit && html` <i>edit</i>`}`}</span>
   <span><${Term} of="reward">Reward<//>${drag && html` <i>drag</i>`}
     ${mean !== null && html`<span class="scene-mean">mean <b class="num" data-number="mean">${mean.toFixed(2)}</b></span>`}</span>
-  <span><${Term} of="advantage">Advantage<//></span><span>Probability</span></div>`;
+  <span><${Term} of="advantage">Advantage<//></span>
+  <span><${Explained} title="Probability" text=${PROBABILITY}>Probability<//></span></div>`;
 
 // The checker's verdict; none where the reader gave the reward.
 export const Mark = ({ correct, isOverruled = false }) =>
@@ -99,11 +102,12 @@ export function Lean({ value, widest, name }) {
     <b class="scene-lean-value num ${advantageClass(value)}" data-number=${name}>${signed(value)}</b>`;
 }
 
-// The probability of the whole answer, before and after the update, from 0 to 100%.
+// The probability of the whole answer, before and after the update, as bars on a square-root scale from 0 to 100%.
 export function Move({ before, after, advantage, name }) {
   const [from, to] = [probability(before), after ? probability(after) : probability(before)];
   const way = advantageClass(after ? wayOf(before, after) : 0);
-  return html`<span class="scene-move ${way}" aria-hidden="true" style=${{ "--from": from.toFixed(4), "--to": to.toFixed(4) }}><i></i><s></s></span>
+  const ends = { "--from": Math.sqrt(from).toFixed(4), "--to": Math.sqrt(to).toFixed(4) };
+  return html`<span class="scene-move ${way}" aria-hidden="true" style=${ends}><i></i><s></s></span>
     <span class="scene-move-value num"><span data-number="${name}-before" data-exact=${from}>${chance(from)}</span>
       <span class="scene-move-after"> → <b data-number="${name}-after" data-exact=${to}>${after ? chance(to) : "…"}</b></span></span>
     <${MoveNote} before=${before} after=${after} advantage=${advantage} />`;

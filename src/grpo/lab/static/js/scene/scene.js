@@ -39,7 +39,7 @@ export function Scene({ query }) {
       <div class="scene-head">
         <${Prompt} prompt=${game.prompt} solved=${phase >= SCORE} />
         <${Phases} phase=${phase} round=${round} playing=${playing && ready} onShow=${(to) => player.show({ round, phase: to })} />
-        <${Share} counts=${state.counts.slice(0, phase < SCORE ? round - 1 : round)} size=${GROUP} rounds=${Math.max(3, round)} />
+        <${Share} groups=${state.groups.slice(0, phase < SCORE ? round - 1 : round)} size=${GROUP} rounds=${Math.max(3, round)} />
       </div>
       ${state.error
         ? html`<${Unloaded} error=${state.error} />`

@@ -3,8 +3,9 @@ import { html } from "htm/preact";
 
 const [WIDTH, HEIGHT, EDGE] = [150, 40, 5];
 
-// `counts`: right answers of each round, out of `size`.
-export function Share({ counts, size, rounds }) {
+// `groups`: one of each round, of `size` answers.
+export function Share({ groups, size, rounds }) {
+  const counts = groups.map((group) => group.filter(({ correct }) => correct).length);
   const x = (place) => EDGE + (place / Math.max(1, rounds - 1)) * (WIDTH - 2 * EDGE);
   const y = (count) => HEIGHT - EDGE - (count / size) * (HEIGHT - 2 * EDGE);
   const points = counts.map((count, place) => `${x(place)},${y(count)}`);
@@ -15,6 +16,6 @@ export function Share({ counts, size, rounds }) {
       <polyline class="scene-share-line" points=${points.join(" ")} />
       ${counts.map((count, place) => html`<circle class="scene-share-dot" cx=${x(place)} cy=${y(count)} r="3.5" />`)}
     </svg>
-    <figcaption><b class="num" data-number="right">${last ?? "–"}</b> of ${size} right</figcaption>
+    <figcaption><b class="num" data-number="right">${last ?? "–"}</b> of ${size} right<small>rounds 1–${rounds}</small></figcaption>
   </figure>`;
 }

@@ -1,8 +1,9 @@
 // The group of the story: eight answers, each with what the screen has come to: reward, advantage, push, probability.
 import { html } from "htm/preact";
 import { Tokens } from "../chapters/answers.js";
-import { percent, signed } from "../format.js";
+import { chance, signed } from "../format.js";
 import { Advantage, advantageClass, Reward } from "../parts.js";
+import { probability } from "../scene/rounds.js";
 
 const HEAD = { reward: "reward", advantage: "advantage", push: "push per token", moved: "before → after" };
 
@@ -29,13 +30,11 @@ const CELLS = {
     </i>
   </span>
     <span data-number=${`story-advantage-${place}`}><${Advantage} value=${row.advantage} /></span>`,
-  push: ({ row, place }) => html`<b class="num ${row.push[0] > 0 ? "good" : "missed"}" data-number=${`story-push-${place}`}>${signed(1000 * row.push[0], 0)}
+  push: ({ row, place }) => html`<b class="num ${advantageClass(row.push[0])}" data-number=${`story-push-${place}`}>${signed(1000 * row.push[0], 0)}
   </b>`,
-  moved: ({ row, place, found }) => html`<span class="num">
-    ${percent(chance(row.logprobs), 1)} → <b class=${chance(found.after.logprobs[place]) > chance(row.logprobs) ? "good" : "missed"}
-      data-number=${`story-after-${place}`}>
-      ${percent(chance(found.after.logprobs[place]), 1)}</b>
-  </span>`,
+  moved: ({ row, place, found }) => {
+    const [before, after] = [row.logprobs, found.after.logprobs[place]].map(probability);
+    const way = advantageClass(after - before);
+    return html`<span class="num">${chance(before)} → <b class=${way} data-number=${`story-after-${place}`}>${chance(after)}</b></span>`;
+  },
 };
-
-const chance = (logprobs) => Math.exp(logprobs.reduce((sum, value) => sum + value, 0));

@@ -25,8 +25,9 @@ export const SCREENS = [
   {
     title: "Compare with the group",
     words: (found) => html`The average reward is ${number(mean(found), 2)}. An answer's <b>advantage</b> is how far its reward lies above or below that average,
-      in units of the group's typical distance (${number(found.measured.reward_std, 2)}). Blue is above, orange below.`,
-    Demo: ({ found }) => html`<${Rows} found=${found} columns=${["reward", "advantage"]} />`,
+      in units of the group's <${Term} of="standard-deviation">standard deviation<//> (${number(found.measured.reward_std, 2)}).
+      Blue is above, orange below.`,
+    Demo: ({ found }) => html`<${Rows} found=${found} columns=${["reward", "advantage"]} /><p class="small soft">${deviation(found)}</p>`,
   },
   {
     title: "Better than the others",
@@ -59,7 +60,7 @@ export const SCREENS = [
   {
     title: "A leash: the reference",
     words: () => html`Training may also pull the model back towards its starting point, the <${Term} of="reference">reference<//>. A stronger pull keeps it
-      closer and lets it learn less.`,
+      closer and lets it learn less. Here the model is a table: twelve answers to one question, and one is right.`,
     Demo: Leash,
   },
   {
@@ -73,6 +74,13 @@ export const SCREENS = [
     Demo: () => html`<${TrainHere} /><p class="story-onward"><${Link} to="/play">Play the group<//><${Link} to="/learn/why">Chapter 1<//></p>`,
   },
 ];
+
+// The sample's standard deviation: eight squares, divided by seven.
+function deviation({ completions, measured }) {
+  const squares = completions.reduce((sum, { reward }) => sum + (reward - measured.reward_mean) ** 2, 0);
+  const root = `√(${number(squares, 2)} ÷ ${completions.length - 1}) = ${number(measured.reward_std, 2)}`;
+  return `Standard deviation: the squared distances from the average add up to ${number(squares, 2)}; ${root}.`;
+}
 
 // Two answers of the group, by the number of tokens that share their advantage.
 function shares(found) {
@@ -163,8 +171,8 @@ function Leash() {
     <${Fetched} state=${state} height="17rem">
       ${(data) => html`<${Numbers}
         items=${[
-          ["distance from the start", number(data.ends.at(-1).reverse, 2), null, "story-distance"],
-          ["right answers", percent(data.ends.at(-1).reward), "after 200 steps", "story-reward"],
+          ["distance from the start", number(data.ends.at(-1).reverse, 2), `no pull: ${number(data.ends[0].reverse, 2)}`, "story-distance"],
+          ["right answers after 200 steps", percent(data.ends.at(-1).reward), `no pull: ${percent(data.ends[0].reward)}`, "story-reward"],
         ]} />
       <${Figure} label="Distance from the reference over 200 steps, with and without the pull" height=${200} deps=${[data.beta]}
         legend=${[["no pull", "var(--c6)"], ...(data.beta ? [["this pull", "var(--c1)"]] : [])]}
@@ -188,7 +196,7 @@ function Leash() {
 // What each answer of the questions is told.
 const WHY = {
   reward: "A reward of 1 has advantage 0 where all eight have it.",
-  group: "In units of the group's typical distance.",
+  group: "In units of the group's standard deviation.",
   length: "The length divides the push; the advantage comes from rewards only.",
   more: "All wrong answers of this group have the same advantage, whatever their length.",
   share: "Every answer counts the same. Few tokens, more push for each.",
