@@ -12,6 +12,19 @@ from helpers.visit import Lab, faults, open_page
 
 pytestmark = pytest.mark.browser
 
+CROSSED = """() => {
+  const frame = document.querySelector(".tree-box").getBoundingClientRect();
+  const paths = [...document.querySelectorAll(".tree-lines path")];
+  const along = (path) => Array.from({ length: path.getTotalLength() }, (_, at) => path.getPointAtLength(at));
+  const points = paths.flatMap(along).map(({ x, y }) => [x + frame.left, y + frame.top]);
+  const crossed = [...document.querySelectorAll("[data-node]")].filter((one) => {
+    const { left, right, top, bottom } = one.getBoundingClientRect();
+    return points.some(([x, y]) => x > left + 1 && x < right - 1 && y > top + 1 && y < bottom - 1);
+  });
+  return [paths.length, crossed.map((one) => one.dataset.node)];
+}"""
+"""The number of lines of the family tree, and the boxes that they run through."""
+
 
 def gib(visit: Any, name: str) -> float:
     text = visit.page.locator(f"[data-number='{name}']").first.inner_text()
@@ -33,6 +46,9 @@ def test_sliders_by_keyboard_and_numbers_of_the_planner(chromium: Any, classroom
     page.locator("[data-number=grpo-total]", has_text=wanted).wait_for()
     assert visit.number("saved") == pytest.approx(1 / 3, abs=5e-4)
 
+    lines, crossed = page.evaluate(CROSSED)
+    assert lines == page.locator(".node.related").count()
+    assert crossed == []
     # The tree loads a preset of the engine.
     page.locator("[data-node=dr_grpo]").click()
     page.get_by_role("heading", name="Dr. GRPO").wait_for()

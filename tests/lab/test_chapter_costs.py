@@ -71,7 +71,9 @@ def test_weights_alone_never_exceed_the_training_states():
 
 
 def test_a_larger_policy_fits_without_a_critic():
-    found = ask["largest"]({"card": "h200"})["largest"]
+    answer = ask["largest"]({"card": "h200"})
+    assert answer["usable"] == round(0.93 * 141 * 2**30)
+    found = answer["largest"]
     assert found["grpo"] > found["ppo"] > 1
     # The next size up does not fit, this one does.
     for algorithm, row in (("grpo", 0), ("ppo", 1)):

@@ -24,4 +24,6 @@ def test_intuition_is_short_and_plain(chromium: Any, classroom: Lab, slug: str) 
     assert len(words) <= MOST
     assert re.findall(JARGON, " ".join(words)) == []
     assert visit.page.get_by_role("heading", name="You are done here").count() == 1
+    visit.page.keyboard.press("Tab")
+    assert visit.page.evaluate("document.activeElement.innerText") == "Skip to content"
     visit.page.close()

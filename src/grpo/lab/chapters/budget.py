@@ -100,7 +100,7 @@ def largest(query: Query) -> dict[str, Any]:
             middle = (least + most) // 2
             least, most = (middle, most) if fits(middle, needed) else (least, middle)
         found[algorithm] = least / 10
-    return {"card": card, "bytes": GPUS[card] * GIB, "largest": found}
+    return {"card": card, "bytes": GPUS[card] * GIB, "usable": round(room), "largest": found}
 
 
 def _weights_only(components: Mapping[str, int], needed: Needs) -> dict[str, int]:

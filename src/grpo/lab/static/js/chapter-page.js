@@ -3,7 +3,7 @@ import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { chapterOf, CHAPTERS, EXTRA, seeAlso } from "./chapters.js";
 import { Depth } from "./lesson.js";
-import { Failed, Segmented } from "./parts.js";
+import { centreCurrent, Failed, Segmented } from "./parts.js";
 import { address, Link, route, setQuery } from "./route.js";
 
 const DEPTHS = [["intuition", "Intuition"], ["math", "Math"], ["code", "Code"]];
@@ -56,7 +56,7 @@ const chapterAddress = (slug, depth) => address(`/learn/${slug}`, { depth: depth
 
 function ChapterList({ here, depth }) {
   useEffect(() => {
-    document.querySelector(".chapter-list [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+    centreCurrent(document.querySelector(".chapter-list"));
   }, [here]);
   return html`<nav class="chapter-list" aria-label="Chapters"><${Link} to="/learn">All<//>${[...CHAPTERS, EXTRA].map(
     ({ slug, number: place, short, title }) => html`<${Link} to=${chapterAddress(slug, depth)} title=${title}

@@ -71,6 +71,12 @@ export function MetricHint({ name, evaluation = false }) {
   />`;
 }
 
+// Scrolls a strip of links until the current one is in its middle. (scrollIntoView would also move where Tab begins.)
+export function centreCurrent(strip) {
+  const [outer, inner] = [strip, strip?.querySelector("[aria-current]")].map((one) => one?.getBoundingClientRect());
+  if (inner) strip.scrollLeft += inner.left + inner.width / 2 - outer.left - outer.width / 2;
+}
+
 // One choice of a few; arrow keys move it.
 export function Segmented({ label, options, value, onChange }) {
   return html`<div class="segmented" role="radiogroup" aria-label=${label}>

@@ -1,6 +1,6 @@
 // How an update changes probabilities.
 import { html } from "htm/preact";
-import { among, Choice, Code, Fetched, Figure, Only, Play, Question, Slider, Table, Verdict, param, useAnswer } from "../lesson.js";
+import { among, Choice, Code, Fetched, Figure, Only, Play, Question, Slider, Table, Verdict, param, useAnswer, useDepth } from "../lesson.js";
 import { exact, number, percent, signed } from "../format.js";
 import { Advantage, Reward } from "../parts.js";
 import { setQuery } from "../route.js";
@@ -14,28 +14,35 @@ export function NanoUpdate() {
   const lr = among(RATES, param("rate", 2), 2);
   const state = useAnswer("advantage", "nano", { seed, lr });
   return html`<${Play} label="One update of nano">
-    <div class="knobs"><${Slider} name="seed" label="group" min=${1} max=${20} step=${1} value=${2} />
+    <div class="knobs"><${Slider} name="seed" label="sampled group" min=${1} max=${20} step=${1} value=${2} show=${(place) => `no. ${place} of 20`} />
       <${Slider} name="rate" label="learning rate" min=${0} max=${4} step=${1} value=${2} show=${(place) => exact(among(RATES, place, 2))} /></div>
     <${Fetched} state=${state} height="18rem">
       ${(data) => html`<p><span class="asked-prompt"><${Untrusted} text=${data.prompt} /></span> <span class="soft small">right: ${data.answer}</span></p>
-      <${Table} label="Probability of each answer before and after the update"
-        head=${["answer", "sampled", "reward", "advantage", "before", "after", "relative change"]}
-        rows=${data.completions.map((row) => [
-          html`<${Untrusted} text=${row.text} />`,
-          `${row.times} ×`,
-          html`<${Reward} value=${row.reward} />`,
-          html`<${Advantage} value=${row.advantage} />`,
-          html`<span class="num">${percent(row.before, 1)}</span>`,
-          html`<b class="num" data-number=${`after-${row.text}`}>${percent(row.after, 1)}</b>`,
-          html`<span class="num ${row.after > row.before ? "good" : "missed"}">${signed(100 * (row.after / row.before - 1), 0)}%</span>`,
-        ])} />
+      <${BeforeAfter} rows=${data.completions} />
       <${HowToRead} prompt=${data.prompt} />`}
     <//>
   <//>
-  <${Question} name="direct" ask="Group 1: a guess, 164, is right by luck. Other guesses (163, 165, 167) are wrong. What does the update do to 164?"
+  <${Question} name="direct"
+    ask="In another group, no. 1, a guess, 164, is right by luck. Other guesses (163, 165, 167) are wrong. What does the update do to 164?"
     options=${[["up", "It becomes more likely"], ["down", "It becomes less likely"], ["same", "It stays the same"]]}>
     ${(picked) => html`<${DirectAnswer} picked=${picked} />`}<//>
   <${Only} depth="code"><${Code} slug="advantage" source="nano_update" title="nano_update: the trainer's phases in order" /><//>`;
+}
+
+// Intuition has the columns that fit a phone.
+function BeforeAfter({ rows }) {
+  const exactly = useDepth() !== "intuition";
+  const head = ["answer", exactly && "sampled", exactly && "reward", "advantage", "before", "after", exactly && "relative change"].filter(Boolean);
+  const cells = (row) => [
+    html`<${Untrusted} text=${row.text} />`,
+    exactly && `${row.times} ×`,
+    exactly && html`<${Reward} value=${row.reward} />`,
+    html`<${Advantage} value=${row.advantage} />`,
+    html`<span class="num">${percent(row.before, 1)}</span>`,
+    html`<b class="num ${row.after > row.before ? "good" : "missed"}" data-number=${`after-${row.text}`}>${percent(row.after, 1)}</b>`,
+    exactly && html`<span class="num">${signed(100 * (row.after / row.before - 1), 0)}%</span>`,
+  ].filter(Boolean);
+  return html`<${Table} label="Probability of each answer before and after the update" head=${head} rows=${rows.map(cells)} />`;
 }
 
 function DirectAnswer({ picked }) {

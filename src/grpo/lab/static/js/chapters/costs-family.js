@@ -24,13 +24,13 @@ function Tree({ nodes, chosen }) {
   const box = useRef(null);
   const [lines, setLines] = useState([]);
   useLayoutEffect(() => {
-    const observer = new ResizeObserver(() => setLines(linesBetween(box.current, nodes)));
+    const observer = new ResizeObserver(() => setLines(linesBetween(box.current, nodes, chosen)));
     observer.observe(box.current);
     return () => observer.disconnect();
-  }, [nodes]);
+  }, [nodes, chosen]);
   return html`<div class="tree-box" ref=${box}>
     <svg class="tree-lines" aria-hidden="true">
-      ${lines.map(({ from, to, path }) => html`<path key=${`${from} ${to}`} d=${path} class=${from === chosen || to === chosen ? "near" : ""} />`)}</svg>
+      ${lines.map(({ from, to, path }) => html`<path key=${`${from} ${to}`} d=${path} />`)}</svg>
     <ol class="tree" aria-label="Timeline of the family">
       ${years.map((year) => html`<li><span class="tree-year num">${year}</span>
         <ul>
@@ -45,25 +45,30 @@ function Tree({ nodes, chosen }) {
     </ol>
     </div>
     <p class="legend"><span><i class="key square" style=${{ "--key": "var(--c1)" }}></i>algorithm</span>
-      <span><i class="key square" style=${{ "--key": "var(--c4)" }}></i>model</span><span>lines connect parent and child</span></p>`;
+      <span><i class="key square" style=${{ "--key": "var(--c4)" }}></i>model</span><span>lines: parents and children of the chosen one</span></p>`;
 }
 
-// Curves from the bottom of each parent to the top of its child, by their position on the page.
-function linesBetween(box, nodes) {
+const STEP = 9; // px below or above a box, where a line turns; rows are farther apart
+
+// Lines from the bottom of each parent to the top of its child. They run between the boxes, never through one.
+function linesBetween(box, nodes, chosen) {
   const frame = box.getBoundingClientRect();
-  const place = (id) => box.querySelector(`[data-node="${id}"]`).getBoundingClientRect();
-  return nodes.flatMap((node) => node.from.map((from) => {
-    const [above, below] = [place(from), place(node.id)];
-    const [x1, y1] = [above.left + above.width / 2 - frame.left, above.bottom - frame.top];
-    const [x2, y2] = [below.left + below.width / 2 - frame.left, below.top - frame.top];
-    if (y2 <= y1) {
-      // Both in one row: an arc below them.
-      const foot = below.bottom - frame.top;
-      return { from, to: node.id, path: `M${x1},${y1} C${x1},${y1 + 14} ${x2},${foot + 14} ${x2},${foot}` };
-    }
-    const bend = Math.max(10, (y2 - y1) / 2);
-    return { from, to: node.id, path: `M${x1},${y1} C${x1},${y1 + bend} ${x2},${y2 - bend} ${x2},${y2}` };
+  const boxes = new Map([...box.querySelectorAll("[data-node]")].map((one) => {
+    const { left, right, top, bottom } = one.getBoundingClientRect();
+    return [one.dataset.node, { left: left - frame.left, right: right - frame.left, top: top - frame.top, bottom: bottom - frame.top }];
   }));
+  const pairs = nodes.flatMap((node) => node.from.map((from) => [from, node.id])).filter((pair) => pair.includes(chosen));
+  return pairs.map(([from, to]) => ({ from, to, path: pathBetween(boxes.get(from), boxes.get(to), [...boxes.values()]) }));
+}
+
+function pathBetween(above, below, boxes) {
+  const [x1, x2] = [above, below].map(({ left, right }) => (left + right) / 2);
+  if (below.top <= above.bottom) return `M${x1},${above.bottom} v${STEP} H${x2} V${below.bottom}`; // both in one row
+  const between = boxes.filter((one) => one.top > above.bottom && one.bottom < below.top);
+  const free = (x) => between.every((one) => x < one.left - 2 || x > one.right + 2);
+  const way = (x) => Math.abs(x - x1) + Math.abs(x - x2);
+  const [x] = [x1, x2, ...between.flatMap((one) => [one.left - 6, one.right + 6])].filter(free).sort((one, other) => way(one) - way(other));
+  return `M${x1},${above.bottom} v${STEP} H${x} V${below.top - STEP} H${x2} V${below.top}`;
 }
 
 function Node({ node, nodes }) {

@@ -36,7 +36,7 @@ export function ManyGpus() {
         <${Choice} name="smodel" label="model" value="qwen2.5-7b"
           options=${[["smollm2-135m", "SmolLM2 135M"], ["qwen2.5-1.5b", "Qwen2.5 1.5B"], ["qwen2.5-7b", "7B"], ["qwen2.5-14b", "14B"]]} />
         <${Choice} name="sgpu" label="GPU" value="h200"
-          options=${[["4090", "4090, 24 GiB"], ["a100-80", "A100, 80"], ["h200", "H200, 141"], ["b200", "B200, 180"]]} />
+          options=${[["4090", "4090, 24 GiB"], ["a100-80", "A100, 80 GiB"], ["h200", "H200, 141 GiB"], ["b200", "B200, 180 GiB"]]} />
         <${Choice} name="gpus" label="GPUs in a node" value="8" options=${["2", "4", "8"].map((n) => [n, n])} />
         <${Choice} name="nodes" label="nodes" value="1" options=${["1", "2", "4", "16", "128"].map((n) => [n, n])} />
         <${Choice} name="inside" label="link inside a node" value="nvlink" options=${[["nvlink", "NVLink"], ["pcie", "PCIe"]]} />

@@ -101,10 +101,11 @@ function Largest() {
   const state = useAnswer("costs", "largest", { card: param("card", "h200"), dtype, lora, reference, g, new_tokens });
   return html`<${Play} label="Largest model on one GPU">
     <${Choice} name="card" label="GPU" value="h200"
-      options=${[["4090", "4090, 24 GiB"], ["a100-80", "A100, 80"], ["h200", "H200, 141"], ["b200", "B200, 180"]]} />
+      options=${[["4090", "4090, 24 GiB"], ["a100-80", "A100, 80 GiB"], ["h200", "H200, 141 GiB"], ["b200", "B200, 180 GiB"]]} />
     <${Fetched} state=${state} height="5rem">
       ${(data) => html`<${Numbers}
         items=${[
+          ["usable", gib(data.usable), `of ${gib(data.bytes)}`, "usable"],
           ["largest model with GRPO", data.largest.grpo ? `${exact(data.largest.grpo, 3)} B` : "none", null, "largest-grpo"],
           ["largest with PPO", data.largest.ppo ? `${exact(data.largest.ppo, 3)} B` : "none", null, "largest-ppo"],
         ]} />

@@ -32,11 +32,12 @@ function Learning({ found }) {
     <${Slider} name="learned" label="The critic has trained for" min=${0} max=${places.at(-1)} step=${1} value=${0}
       show=${(place) => `${among(found.critic, place, 0).steps} steps`} />
     </div>
+    <p class="small soft">One right answer to <code>${found.prompt}</code>:</p>
     <${Figure} label="Expected reward before each token: the truth, the critic, the group's mean" height=${210} deps=${[now.steps]}
       legend=${[["truth", "var(--c4)"], ["critic", "var(--c2)"], ["group’s mean", "var(--c1)"]]}
       build=${(Plot) => ({
         x: { label: "token", ticks: rows.map((row) => row.place), tickFormat: (place) => rows[place]?.label ?? "" },
-        y: { grid: true, label: "expected reward", domain: [-0.1, 1.2] },
+        y: { grid: true, label: "expected reward", domain: [-0.1, 1.15], ticks: [0, 0.2, 0.4, 0.6, 0.8, 1] },
         marks: [
           Plot.ruleY([0], { stroke: "var(--line-strong)" }),
           Plot.ruleY([found.group_mean], { stroke: "var(--c1)", strokeWidth: 2, strokeDasharray: "5 3" }),
@@ -48,8 +49,8 @@ function Learning({ found }) {
       })}
       table=${{ columns: ["token", "truth", "critic", "group's mean"], rows: rows.map((row) => [row.label, row.true, row.critic, found.group_mean]) }} />
     <${Numbers} items=${[
-      ["critic: distance to the truth", number(now.distance, 2), `over ${found.problems} problems`, "critic-distance"],
-      ["group’s mean", number(found.group_distance, 2), "from the first step", "group-distance"],
+      ["critic’s error before the first token", number(now.distance, 2), `mean of ${found.problems} problems`, "critic-distance"],
+      ["error of the group’s mean", number(found.group_distance, 2), "the same problems", "group-distance"],
       [html`critic’s advantage of the wrong <code>${found.wrong}</code>`, signed(now.wrong), "", "critic-wrong"],
       ["GRPO’s", signed(found.grpo.wrong), "", "grpo-wrong"],
     ]} />

@@ -105,15 +105,17 @@ function Temperature() {
     <//>
     <${Only} depth="math code">
       <p>The same 24 problems, sampled at eight temperatures; the gradient comes from the trainer's backward pass. Variety rises with T. Groups without signal
-        become fewer, until most answers break down and more groups are all wrong. The gradient norm does not follow: the gradient of a log-probability at
-        temperature T contains a factor 1/T, so groups sampled at low T push harder. What does that do to training?</p>
+        are most frequent at the lowest T, where answers repeat; the other differences are one or two groups of 24, as chance makes them. The gradient norm
+        does not follow: the gradient of a log-probability at temperature T contains a factor 1/T, so groups sampled at low T push harder. What does that do to
+        training?</p>
     <${Trial} name="temperature">
       ${(outcome) => html`<p>Held-out accuracy is measured at each run's own temperature. Here runs at low T learn fastest and runs at high T slowest: the model
         samples both kinds of answer at any temperature, and a high T only adds arithmetic errors. Keep T = 1 unless groups have no signal because their answers
         are identical. In its last steps, ${outcome.arms[0].label} had mostly groups without signal.</p>`}
     <//>
     <//>
-    <${Only} depth="intuition"><p>More variety helps until most answers break down and groups are all wrong. Usual: 1.</p><//>
+    <${Only} depth="intuition"><p>Each point is ${state.data?.problems ?? "…"} groups, so small differences are chance. Groups without signal stand out only at
+      the lowest temperatures, where answers repeat. Usual: 1.</p><//>
   <//>`;
 }
 

@@ -1,5 +1,6 @@
 // The clip: an explorer, the ratios of a recorded run, and the clip fraction.
 import { html } from "htm/preact";
+import { cliff } from "../chart/cliff.js";
 import { exact, number, percent, signed, tick } from "../format.js";
 import { Term } from "../glossary.js";
 import {
@@ -66,7 +67,9 @@ function Curve({ data, name, title, colour }) {
       marks: [
         Plot.ruleX(data.limits, { stroke: "var(--ink-faint)", strokeDasharray: "3 3" }),
         Plot.ruleY([0], { stroke: "var(--line-strong)" }),
-        Plot.lineY(data.curve.ratio, { x: (d) => d, y: (_, i) => values[i], stroke: colour, strokeWidth: 2 }),
+        name === "push"
+          ? Plot.lineY(cliff(data.curve.ratio, values, data.limits), { x: "at", y: "push", stroke: colour, strokeWidth: 2 })
+          : Plot.lineY(data.curve.ratio, { x: (d) => d, y: (_, i) => values[i], stroke: colour, strokeWidth: 2 }),
         Plot.dot([data], { x: "ratio", y: name, r: 5, fill: colour }),
       ],
     })}

@@ -1,5 +1,6 @@
 // The ratio of a token, and of a whole answer.
 import { html } from "htm/preact";
+import { cliff } from "../chart/cliff.js";
 import { exact, number, percent, signed, tick } from "../format.js";
 import { Term } from "../glossary.js";
 import { Choice, Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Section, Slider, Table, useAnswer, useDepth } from "../lesson.js";
@@ -51,7 +52,7 @@ export function Ratio() {
                   Plot.dot([data], { x: "new", y: "value", r: 5, fill: "var(--c1)" }),
                 ]
                 : []),
-              Plot.lineY(data.curve.new, { x: (d) => d, y: (_, i) => data.curve.push[i], stroke: "var(--c3)", strokeWidth: 2 }),
+              Plot.lineY(cliff(data.curve.new, data.curve.push, data.edges), { x: "at", y: "push", stroke: "var(--c3)", strokeWidth: 2 }),
               Plot.dot([data], { x: "new", y: "push", r: 5, fill: "var(--c3)" }),
             ],
           })}

@@ -1,6 +1,6 @@
 // First guesses over training: a map of all steps, and the histogram of one.
 import { html } from "htm/preact";
-import { Figure, Numbers, param, Slider } from "../lesson.js";
+import { Figure, Numbers, Only, param, Slider } from "../lesson.js";
 import { percent } from "../format.js";
 import { Segmented } from "../parts.js";
 import { setQuery } from "../route.js";
@@ -30,13 +30,13 @@ export function Openings({ outcome }) {
   const seeds = seedsOf(outcome);
   if (!seeds.length) return null;
   const { seed, rows } = seeds.find((one) => one.seed === param("of", 1)) ?? seeds[0];
-  const place = Math.max(0, Math.min(rows.length, param("at", rows.length)) - 1);
+  const place = Math.max(0, Math.min(rows.length, param("at", 1)) - 1);
   const row = rows[place];
   const bars = shares([row]).map((share, guess) => ({ guess, share }));
   return html`<div class="openings"><h3>First guesses, step by step</h3>
     ${seeds.length > 1 && html`<${Segmented} label="Seed" value=${seed} onChange=${(next) => setQuery({ of: next === 1 ? undefined : next })}
       options=${seeds.map((one) => [one.seed, `Seed ${one.seed}`])} />`}
-    <${Slider} name="at" label="Step" min=${1} max=${Math.max(2, rows.length)} step=${1} value=${rows.length}
+    <${Slider} name="at" label="Step" min=${1} max=${Math.max(2, rows.length)} step=${1} value=${1}
       show=${(now) => String(rows[Math.min(rows.length, now) - 1]?.step ?? now)} />
     <${Figure} label=${`First guesses of the games of step ${row.step}`} height=${190} deps=${[JSON.stringify(row), seed]}
       build=${(Plot) => ({
@@ -51,7 +51,7 @@ export function Openings({ outcome }) {
         ["7 first", percent(bars[7].share, 1), `in the ${Object.values(row.counts).reduce((a, b) => a + b, 0)} games of step ${row.step}`, "sevens"],
         ["5 to 9 first", percent(bars.slice(5, 10).reduce((sum, bar) => sum + bar.share, 0), 1)],
       ]} />
-    <${Map} rows=${rows} seed=${seed} /></div>`;
+    <${Only} depth="math code"><${Map} rows=${rows} seed=${seed} /><//></div>`;
 }
 
 function Map({ rows, seed }) {

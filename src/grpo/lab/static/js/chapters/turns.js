@@ -13,7 +13,9 @@ import { Openings, shareOfSeven } from "./turns-openings.js";
 
 const asked = () => ({ hidden: param("hidden", 11), seed: param("seed", 1), sample: param("sample", 0) });
 
-export function Chapter() {
+const PLAIN = { charts: { reward_mean: "games won", middle_share: "first guesses near the middle" } };
+
+export function Chapter({ depth }) {
   useStyle("css/chapter-why.css", "css/chapter-turns.css");
   return html`<${Game} />
     <${Trained} />
@@ -23,7 +25,7 @@ export function Chapter() {
       <${Question} name="q-seven" ask="After training, how often is 7 the first guess?"
         options=${[["never", "About as often as any other"], ["often", "More often, but below half"], ["mostly", "In most games"]]}>
         ${(picked) => html`<${Seven} picked=${picked} />`}<//>
-      <${Trial} name="bisection">${(outcome) => html`<${Openings} outcome=${outcome} />`}<//>
+      <${Trial} name="bisection" plain=${depth === "intuition" ? PLAIN : undefined}>${(outcome) => html`<${Openings} outcome=${outcome} />`}<//>
       <p>A first guess near the middle wins more often, so in most <${Term} of="group">groups<//> its games have positive advantages.</p>
     <//>
     <${Section} depth="code" id="code" title="The functions behind an episode"

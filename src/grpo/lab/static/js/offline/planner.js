@@ -57,7 +57,7 @@ function largest(params) {
     }
     return least / 10;
   };
-  return { card, bytes: GPUS[card] * GIB, largest: { grpo: most("grpo"), ppo: most("ppo") } };
+  return { card, bytes: GPUS[card] * GIB, usable: usableBytes(card), largest: { grpo: most("grpo"), ppo: most("ppo") } };
 }
 
 function compute(params) {

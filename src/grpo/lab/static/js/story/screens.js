@@ -1,5 +1,6 @@
 // The screens of the story: a title, at most fifty words, and something to look at or to move.
 import { html } from "htm/preact";
+import { cliff } from "../chart/cliff.js";
 import { HowToRead } from "../chapters/answers.js";
 import { number, percent, signed } from "../format.js";
 import { Term } from "../glossary.js";
@@ -150,19 +151,12 @@ function Brake() {
           x: { label: "change of its probability", domain: [0.5, 1.5], tickFormat: (value) => `${signed(100 * (value - 1), 0)}%` },
           y: { label: "push (first update: 1)", grid: true, zero: true },
           marks: [
-            Plot.lineY(cliff(data), { x: "ratio", y: "push", stroke: "var(--above)", strokeWidth: 2, clip: true }),
+            Plot.lineY(cliff(data.curve.ratio, data.curve.push, data.limits), { x: "at", y: "push", stroke: "var(--above)", strokeWidth: 2, clip: true }),
             Plot.dot([data], { x: "ratio", y: "push", r: 6, fill: "var(--accent)" }),
           ],
         })}
         table=${{ columns: ["ratio", "push"], rows: data.curve.ratio.map((one, place) => [one, data.curve.push[place]]) }} />`}
     <//>`;
-}
-
-// The curve with both ends of its jump at exactly the limit.
-function cliff({ curve, limits }) {
-  const points = curve.ratio.map((ratio, place) => ({ ratio, push: curve.push[place] }));
-  const after = points.findIndex((point) => point.push === 0);
-  return [...points.slice(0, after), { ratio: limits[1], push: limits[1] }, { ratio: limits[1], push: 0 }, ...points.slice(after)];
 }
 
 function Leash() {

@@ -3,7 +3,7 @@ import { html } from "htm/preact";
 import { useEffect } from "preact/hooks";
 import { useApi, useLive } from "../api.js";
 import { useStyle } from "../load.js";
-import { Failed, Loading } from "../parts.js";
+import { centreCurrent, Failed, Loading } from "../parts.js";
 import { address, Link } from "../route.js";
 import { Completions } from "./completions.js";
 import { Difficulty } from "./difficulty.js";
@@ -45,7 +45,7 @@ export function RunPage({ id, view, query }) {
   const state = useApi(url, version);
   const about = state.data ?? first.data;
   useEffect(() => {
-    document.querySelector(".views [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+    centreCurrent(document.querySelector(".views"));
   }, [view, !about]);
   if (!about) {
     return html`<main class="page" id="main"><h1>${id.replace(/^~/, "")}</h1>
