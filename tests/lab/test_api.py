@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from grpo.config.parse import flat
 from grpo.core import group_advantages, kl_estimate, policy_loss
 from grpo.lab.catalogue import RECORDINGS
+from grpo.lab.compare import NOT_TRAINING
 from grpo.lab.groups import KINDS
 from grpo.lab.live import events, head
 from grpo.lab.pace import pace
@@ -349,7 +350,7 @@ def test_only_settings_that_both_records_have_can_differ(tmp_path: Path, client:
     with Run.open(tmp_path, "mine", readonly=True) as run:
         mine, shipped = dict(flat(run.config)), dict(flat(recording.config))
     answer = client.get(f"/api/compare?runs=mine,{EXAMPLE}").json()
-    expected = {name for name in mine.keys() & shipped.keys() if mine[name] != shipped[name]} - {"run"}
+    expected = {name for name in mine.keys() & shipped.keys() if mine[name] != shipped[name]} - {*NOT_TRAINING}
     assert {row["name"] for row in answer["differences"]} == expected
     assert {"lr", "group_size"} <= expected
 

@@ -12,7 +12,7 @@ from grpo.record.store import Run
 
 AXES = ("steps", "tokens", "seconds")
 MOST_PROBES = 6
-NOT_TRAINING = ("run", "resume", "allow_change", "quiet")
+NOT_TRAINING = ("run", "resume", "allow_change", "quiet", "system.runs", "system.threads")
 """Settings that say nothing about the training."""
 
 

@@ -111,7 +111,7 @@ export function Reward({ value, top = 1 }) {
 }
 
 // Choice of a step: previous, next, a slider, and the arrow keys anywhere on the page.
-export function StepBar({ step, last, following, marks = [], label = "Step" }) {
+export function StepBar({ step, last, following, why, marks = [], label = "Step" }) {
   const show = (to) => setQuery({ step: present(Math.max(0, Math.min(last, to)), step), group: undefined, sample: undefined, token: undefined });
   useEffect(() => {
     const press = (event) => {
@@ -129,6 +129,7 @@ export function StepBar({ step, last, following, marks = [], label = "Step" }) {
     </label>
     <button type="button" onClick=${() => show(step + 1)} disabled=${step >= last} aria-label="Next step">→</button>
     ${following && html`<span class="following small">following the newest</span>`}
+    ${why && html`<span class="small soft">${why}</span>`}
   </div>`;
 }
 

@@ -17,8 +17,10 @@ function useTrial(name) {
   const [id, setId] = useState(null);
   const [refused, setRefused] = useState(null);
   useEffect(() => {
-    if (isStatic()) return;
-    get("/api/trials").then(({ running }) => running && name && running.name === name && setId(running.id), () => {});
+    if (isStatic() || !name) return;
+    let wanted = true;
+    get("/api/trials").then(({ running }) => wanted && running?.name === name && setId(running.id), () => {});
+    return () => (wanted = false);
   }, [name]);
   useEffect(() => {
     if (!id) return;

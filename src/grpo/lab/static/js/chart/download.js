@@ -14,7 +14,8 @@ function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-const fileName = (label, ending) => `${label.toLowerCase().replace(/[^a-z0-9]+/g, "-").slice(0, 60).replace(/^-|-$/g, "")}.${ending}`;
+// The first part of the label: the rest has numbers, which change.
+const fileName = (label, ending) => `${label.split(/[,:;] /)[0].toLowerCase().replace(/[^a-z0-9]+/g, "-").slice(0, 60).replace(/^-|-$/g, "")}.${ending}`;
 
 // Numbers with all their digits. A text that a spreadsheet would run as a formula gets an apostrophe.
 function cell(value) {

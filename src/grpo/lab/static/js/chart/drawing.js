@@ -31,7 +31,7 @@ export function drawChart(Plot, box, { build, width, height, legend, table, zoom
   const y = ticksInside(svg, options.y);
   if (left || right || y !== options.y) svg = plotted(Plot, box, { ...all, y, marginLeft: all.marginLeft + left, marginRight: all.marginRight + right });
   const edge = width - all.marginRight - right;
-  const labelled = room > 0 && drawLabels(svg, legend, points, { height: height - all.marginTop - all.marginBottom, right: edge, last: zoom?.[1] });
+  const labelled = room > 0 && drawLabels(svg, legend, points, { height: height - all.marginTop - all.marginBottom, right: Math.min(edge, reach(svg, points, zoom)), last: zoom?.[1] });
   const x = svg.scale("x");
   can.zoom = Boolean(x?.invert) && !options.fx;
   const title = { x: bare(options.x?.label), y: bare(options.y.label) };
@@ -41,6 +41,12 @@ export function drawChart(Plot, box, { build, width, height, legend, table, zoom
   const facet = (value) => (fx ? fx.apply(value) - all.marginLeft - left : 0);
   const frame = { left: Math.min(...(x?.range ?? [0])), right: edge, top: all.marginTop, bottom: height - all.marginBottom };
   return { svg, points: shown, can, labelled, title, tickFormat, frame, facet };
+}
+
+// Where lines end, in pixels: in a run that still trains, before the end of the axis.
+function reach(svg, points, zoom) {
+  const last = points.filter(({ kind, x }) => kind === "line" && x <= (zoom?.[1] ?? Infinity)).reduce((most, { x }) => Math.max(most, x), -Infinity);
+  return svg.scale("x").apply(last);
 }
 
 // Named after the line that they smooth.

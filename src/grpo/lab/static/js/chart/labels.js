@@ -1,6 +1,7 @@
 // Names of lines at their right ends, in place of a legend.
 const LINE = 14;
 const GAP = 8;
+const NARROWEST = 400;
 const SVG = "http://www.w3.org/2000/svg";
 
 let ruler = null;
@@ -12,7 +13,7 @@ function widthOf(text) {
 
 // The margin that the names need; 0 where they do not fit: a narrow chart, long names, or lines that end elsewhere.
 export function labelRoom(legend, points, width, last) {
-  if (!legend || legend.length < 2 || width < 460 || legend.some(([, , shape]) => shape)) return 0;
+  if (!legend || legend.length < 2 || width < NARROWEST || legend.some(([, , shape]) => shape)) return 0;
   if (new Set(legend.map(([, colour]) => colour)).size < legend.length) return 0;
   const ends = legend.map(([, colour]) => endOf(points, colour, last));
   const reach = Math.max(...points.filter((point) => point.kind === "line").map((point) => point.x));

@@ -85,7 +85,7 @@ function Comparison({ data, by, colour }) {
 }
 
 // Sampled tokens can be many: short numbers.
-const axisOf = (by) => ({ label: by, tickFormat: by === "tokens" ? "~s" : undefined });
+const axisOf = (by) => ({ label: by === "steps" ? "steps taken" : by, tickFormat: by === "tokens" ? "~s" : undefined });
 
 function Curves({ metric, data, by, colour, legend }) {
   const unit = definitions.value?.training?.[metric]?.unit;

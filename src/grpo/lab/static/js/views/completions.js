@@ -3,7 +3,7 @@ import { html } from "htm/preact";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { get } from "../api.js";
 import { Line } from "../episode.js";
-import { number } from "../format.js";
+import { number, plural } from "../format.js";
 import { useStyle } from "../load.js";
 import { Advantage, Empty, Failed, Loading, Reward, VirtualList } from "../parts.js";
 import { address, Link, setQuery } from "../route.js";
@@ -49,7 +49,7 @@ function useSearch(url, asked) {
         (error) => {
           if (busy.current !== key) return;
           busy.current = null;
-          setFound({ key, rows: [], next: null, error });
+          setFound((last) => ({ ...last, key, next: null, error }));
         },
       );
     },
@@ -66,37 +66,50 @@ export function Completions({ url, query, base }) {
   const { found, waiting, more } = useSearch(url, asked);
   const onEnd = useCallback(() => more(), [more]);
   return html`
-    <${Asked} asked=${asked} />
+    <${Asked} asked=${asked} problem=${found.error?.message.startsWith("text: ") ? found.error.message.slice(6) : null} />
     ${found.cut && asked.text && html`<p class="small soft" data-cut>Long texts are cut in this file: only the first ${found.cut} characters of a completion are
       searched.</p>`}
-    ${found.error && html`<${Failed} error=${found.error} />`}
+    ${found.error && !found.error.message.startsWith("text: ") && html`<${Failed} error=${found.error} />`}
     ${waiting && !found.rows.length
       ? html`<${Loading} height="70vh" />`
       : !found.rows.length && found.next === null
         ? !found.error && html`<${Empty} title="Nothing matches">No completion of this run matches. Remove a filter or shorten the search text.<//>`
-        : html`<p class="small soft" role="status">
-          ${number(found.rows.length)} shown, ${ORDERS[asked.order ?? "newest"]}; ${found.next === null
-            ? "all loaded"
-            : found.rows.length ? "scroll for more" : "searching …"}
-        </p>
+        : html`<p class="small soft" role="status">${matches(found)}, ${ORDERS[asked.order ?? "newest"]}</p>
           <div class="hits"><${Head} order=${asked.order ?? "newest"} />
           <${VirtualList} key=${found.key} rows=${found.rows} rowHeight=${58} onEnd=${onEnd} height="calc(100vh - 340px)" label="Completions"
             render=${(row) => html`<${Hit} key=${`${row.step}/${row.group_index}/${row.sample_index}`} row=${row} base=${base} />`} />
           </div>`}`;
 }
 
-// What is typed now, which the address follows a moment later.
+// The number of matches is known at the end of the search.
+function matches({ rows, next, error }) {
+  if (error) return `The last ${plural(rows.length, "result")}`;
+  if (next === null) return plural(rows.length, "match", "matches");
+  return rows.length ? `The first ${number(rows.length)} matches (scroll for more)` : "Searching …";
+}
+
+// What is typed now, which the address follows a moment later. An address that changes by itself (Back) is followed.
 function useTyped(name, value = "") {
   const [typed, setTyped] = useState(value);
+  const sent = useRef(value);
   useEffect(() => {
-    const timer = setTimeout(() => typed !== value && setQuery({ [name]: typed || undefined }), 300);
+    if (value !== sent.current) {
+      sent.current = value;
+      setTyped(value);
+      return;
+    }
+    if (typed === value) return;
+    const timer = setTimeout(() => {
+      sent.current = typed;
+      setQuery({ [name]: typed || undefined });
+    }, 300);
     return () => clearTimeout(timer);
-  }, [typed]);
+  }, [typed, value]);
   return [typed, setTyped];
 }
 
 // What is searched for: a text or pattern, filters, and ranges of values.
-function Asked({ asked }) {
+function Asked({ asked, problem }) {
   const [typed, setTyped] = useTyped("text", asked.text);
   const filters = (asked.filters ?? "").split(",").filter(Boolean);
   const turn = (name) => setQuery({
@@ -116,6 +129,7 @@ function Asked({ asked }) {
         ${Object.entries(ORDERS).map(([key, text]) => html`<option value=${key} selected=${key === (asked.order ?? "newest")}>${text}</option>`)}</select>
       </label>
     </div>
+    ${problem && html`<p class="small warn search-problem" role="alert">Not searched: ${problem}.</p>`}
     <div class="row chips" role="group" aria-label="Filters">
       ${FILTERS.map(([name, label]) => html`<button type="button" class="chip ${filters.includes(name) ? "chosen" : ""}" aria-pressed=${filters.includes(name)}
         onClick=${() => turn(name)}>

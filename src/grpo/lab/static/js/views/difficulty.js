@@ -29,8 +29,11 @@ function PassMap({ data, base }) {
       share: count / column.groups_by_right.reduce((a, b) => a + b, 0),
     })),
   ).filter((cell) => cell.count);
+  const isMixed = ({ right }) => right > 0 && right < size;
+  const most = (mixed) => groups.filter((cell) => isMixed(cell) === mixed).reduce((largest, cell) => Math.max(largest, cell.share), 0);
+  const largest = { true: most(true), false: most(false) };
   return html`<${Card} title="Groups by number of right completions"
-    note="Each column is a step. A stronger colour means more groups with that number right. Grey rows have no signal. Click to open a step.">
+    note="Each column is a step. A stronger colour means more groups with that number right; violet and grey have a scale each. Grey rows have no signal. Click to open a step.">
     <${Chart} label=${`Groups by number of right completions, 0 to ${size}, over the steps`} height=${Math.max(200, 26 * (size + 1) + 40)}
       deps=${[groups.length, data.columns.at(-1)?.step]} onPick=${(at) => go(address(`${base}/groups`, { step: at }))}
       legend=${[["signal", "var(--c3)", "square"], ["no signal", "var(--ink-faint)", "square"]]}
@@ -41,8 +44,8 @@ function PassMap({ data, base }) {
             x1: "x1",
             x2: "x2",
             y: "right",
-            fill: (cell) => (cell.right === 0 || cell.right === size ? "var(--ink-faint)" : "var(--c3)"),
-            fillOpacity: (cell) => 0.12 + 0.88 * cell.share,
+            fill: (cell) => (isMixed(cell) ? "var(--c3)" : "var(--ink-faint)"),
+            fillOpacity: (cell) => 0.15 + 0.85 * (cell.share / largest[isMixed(cell)]),
             title: (cell) => `step ${(cell.x1 + cell.x2) / 2}\n${plural(cell.count, "group")}, ${cell.right} of ${size} right`,
             inset: 0.3,
           }),
@@ -90,7 +93,7 @@ function Heldout({ heldout, status }) {
   }))).filter(({ right }) => right !== null);
   const verdict = ({ right }) => (right ? "solved" : "not solved");
   return html`<${Card} title="Held-out problems at each evaluation"
-    note=${`${plural(problems.length, "problem")}, one row each, the hardest at the bottom. ${last} solved at the last evaluation.`}>
+    note=${`${plural(problems.length, "problem")}, one row each, the hardest at the bottom. Solved: the first sampled completion is right. ${last} solved at the last evaluation.`}>
     <${Chart} label=${`${last} of ${problems.length} held-out problems solved at the last evaluation, ${first} at the first`}
       height=${Math.max(120, row * problems.length + 45)} deps=${[problems]}
       legend=${[["solved", "var(--reward-3)", "square"], ["not solved", "var(--reward-0)", "square"]]}

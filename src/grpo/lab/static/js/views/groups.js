@@ -28,6 +28,8 @@ export function chosenStep(about, query) {
   return about.status === "running" ? about.steps - 1 : about.telling_step;
 }
 
+export const whyStep = (about, query) => (about.status === "running" || query.get("step") ? null : "the step with the most mixed groups");
+
 export function Groups({ url, about, query, base, version }) {
   const step = chosenStep(about, query);
   const state = useApi(`${url}/steps/${step}`, about.status === "running" ? version : 0);
@@ -35,7 +37,7 @@ export function Groups({ url, about, query, base, version }) {
   const named = Number.parseInt(query.get("group"), 10);
   const index = Number.isInteger(named) ? named : (groups.find((group) => group.kind === "mixed") ?? groups[0])?.index;
   return html`
-    <${StepBar} step=${step} last=${about.steps - 1} following=${about.status === "running" && !query.get("step")} />
+    <${StepBar} step=${step} last=${about.steps - 1} following=${about.status === "running" && !query.get("step")} why=${whyStep(about, query)} />
     <${Fetched} state=${state} height="70vh">${(data) => html`<div class="split">
       <${GroupList} groups=${data.groups} chosen=${index} query=${query} />
       ${index !== undefined && html`<${GroupDetail} url=${url} step=${data.step} index=${index} about=${about} base=${base} focus=${query.get("sample")}
@@ -95,9 +97,9 @@ function GroupList({ groups, chosen, query }) {
           onClick=${() => setQuery({ group: group.index, sample: undefined, token: undefined }, { replace: false })}>
         <span class="group-prompt"><${Untrusted} text=${group.prompt} class="clip" /></span>
         <span class="pips" aria-hidden="true">${group.rewards.map((reward) => html`<i class="reward-${rewardStep(reward)}"></i>`)}</span>
-        <span class="tiny faint" title=${group.traced ? "recorded: the values of its tokens are kept, see Tokens" : undefined}>${KINDS[group.kind][0]}
+        <span class="tiny faint" >${KINDS[group.kind][0]}
           ${group.kind === "mixed" && group.right !== null ? `, ${group.right} right` : ""}, ${number(mean(group.lengths), 0)} tokens on
-          average${group.traced ? ", recorded" : ""}</span>
+          average${group.traced ? ", tokens recorded" : ""}</span>
       </button></li>`,
     )}</ul>
   </nav>`;

@@ -3,7 +3,7 @@ import { html } from "htm/preact";
 import { definitions, useApi } from "../api.js";
 import { Chart } from "../chart.js";
 import { ChartSettings } from "../chart/settings.js";
-import { isShare, metricTitle, metricValue, number, percent, plural, tick } from "../format.js";
+import { bytes, isShare, metricTitle, metricValue, number, percent, plural, tick } from "../format.js";
 import { Card, Empty, Fetched, MetricHint, Stat } from "../parts.js";
 import { address, go, route, setQuery } from "../route.js";
 import { Episodes } from "./episodes.js";
@@ -29,14 +29,17 @@ export function Overview({ url, about, version, base }) {
     <${Fetched} state=${series} height="60rem">${({ series: found, width }) => {
       const names = Object.keys(found);
       const first = [...FIRST.filter((name) => names.includes(name)), ...names.filter((name) => name.endsWith("_share"))];
-      const rest = names.filter((name) => !first.includes(name) && name !== "accuracy");
+      const others = names.filter((name) => !first.includes(name) && name !== "accuracy");
+      const zero = others.filter((name) => found[name].low.every((low, i) => low === 0 && found[name].high[i] === 0));
+      const rest = others.filter((name) => !zero.includes(name));
       const card = (name) => html`<${MetricCard} key=${name} name=${name} points=${found[name]} base=${base} width=${width} />`;
       if (!names.length) return html`<${Empty} title="No step yet">The first step appears here when it is recorded.<//>`;
       return html`${found.turns_mean && html`<${Episodes} url=${url} about=${about} series=${found} version=${version} />`}
         ${width > 1 && html`<p class="small soft">Each point is the mean over ${width} steps; the band is their range.</p>`}
         <h2 class="visually-hidden">Recorded metrics</h2>
         <${ChartSettings}><div class="metrics">${first.map(card)}</div>
-        <${More} count=${rest.length}>${() => html`<div class="metrics">${rest.map(card)}</div>`}<//><//>`;
+        <${More} count=${rest.length}>${() => html`<div class="metrics">${rest.map(card)}</div>
+          ${zero.length > 0 && html`<p class="small soft" data-zero>0 in every step: ${zero.join(", ").replaceAll("_", " ")}.</p>`}`}<//><//>`;
     }}<//>
     <${Configuration} about=${about} />`;
 }
@@ -53,7 +56,7 @@ function Accuracy({ evals: judged, about, series }) {
   const training = series ? series.step.map((step, i) => ({ x: step + 1, y: series.mean[i] })) : [];
   const greedy = evals.some((row) => row.greedy_accuracy !== null);
   return html`<${Card} title="Accuracy" note="On held-out problems, with 95% intervals. Faint: on each step's training problems.">
-    <${Chart} label=${`Held-out accuracy, from ${percent(evals[0].accuracy, 1)} to ${percent(evals.at(-1).accuracy, 1)}`} height=${260}
+    <${Chart} label=${`Accuracy of the run, held out from ${percent(evals[0].accuracy, 1)} to ${percent(evals.at(-1).accuracy, 1)}`} height=${260}
       deps=${[JSON.stringify(evals), training.length]}
       legend=${[["held out, sampled", "var(--c1)"], ...(greedy ? [["held out, greedy", "var(--c3)"]] : []), ["training batch", "var(--line-strong)"]]}
       build=${(Plot) => ({
@@ -67,11 +70,19 @@ function Accuracy({ evals: judged, about, series }) {
           Plot.dot(evals, { x: "x", y: "accuracy", fill: "var(--c1)", r: 3 }),
         ].filter(Boolean),
       })}
-      table=${{
-        columns: ["step", "accuracy", "low", "high", "greedy"],
-        rows: evals.map((row) => [row.step, row.accuracy, row.low, row.high, row.greedy_accuracy ?? "–"]),
-      }} />
+      table=${accuracyTable(evals, training)} />
   <//>`;
+}
+
+// One row for each number of steps taken that has an evaluation or a training batch.
+function accuracyTable(evals, training) {
+  const [held, batch] = [new Map(evals.map((row) => [row.x, row])), new Map(training.map((row) => [row.x, row.y]))];
+  const taken = [...new Set([...held.keys(), ...batch.keys()])].sort((a, b) => a - b);
+  const of = (x, name) => held.get(x)?.[name] ?? "–";
+  return {
+    columns: ["steps taken", "held out", "low", "high", "greedy", "training batch"],
+    rows: taken.map((x) => [x, of(x, "accuracy"), of(x, "low"), of(x, "high"), of(x, "greedy_accuracy"), batch.get(x) ?? "–"]),
+  };
 }
 
 const WHY_LOSS =
@@ -83,12 +94,13 @@ function MetricCard({ name, points, base, width }) {
   const unit = metric?.unit ?? (name.endsWith("_share") ? "share, 0 to 1" : "");
   const rows = points.step.map((step, i) => ({ step, mean: points.mean[i], low: points.low[i], high: points.high[i] }));
   const latest = rows.at(-1)?.mean;
+  const read = unit === "bytes" ? bytes : (value) => metricValue(value, unit);
   const share = isShare(unit);
   const values = rows.flatMap((row) => [row.low, row.high]);
   const [low, high] = [Math.min(...values), Math.max(...values)];
   return html`<section class="card metric">
-    <header><h3>${name.replaceAll("_", " ")}<${MetricHint} name=${name} /></h3><span class="num metric-latest">${metricValue(latest, unit)}</span></header>
-    <${Chart} label=${`${name} over the steps, last ${metricValue(latest, unit)}`} height=${140} deps=${[name, rows.length, latest, width, share]}
+    <header><h3>${name.replaceAll("_", " ")}<${MetricHint} name=${name} /></h3><span class="num metric-latest">${read(latest)}</span></header>
+    <${Chart} label=${`${name} over the steps, last ${read(latest)}`} height=${140} deps=${[name, rows.length, latest, width, share]}
       onPick=${(step) => go(address(`${base}/groups`, { step }))}
       build=${(Plot) => ({
         x: { label: "step", ticks: 4 },
@@ -98,7 +110,7 @@ function MetricCard({ name, points, base, width }) {
           grid: true,
           nice: true,
           domain: share ? [0, Math.max(high, high > 0.5 ? 1 : 0.05)] : low >= 0 && low < high / 2 ? [0, high || 1] : [low, high === low ? low + 1 : high],
-          tickFormat: share ? (v) => percent(v, high < 0.05 ? 1 : 0) : tick,
+          tickFormat: share ? (v) => percent(v, high < 0.05 ? 1 : 0) : unit === "bytes" ? bytes : tick,
         },
         marks: [
           width > 1 && Plot.areaY(rows, { x: "step", y1: "low", y2: "high", fill: "var(--c1)", fillOpacity: 0.14 }),

@@ -12,15 +12,16 @@ const MILLISECONDS = 400; // between two questions about the progress
 function useJob(url) {
   const [job, setJob] = useState(null);
   const failed = (error) => setJob((last) => ({ ...last, status: last?.status === "running" ? "failed" : (last?.status ?? "none"), error: error.message }));
-  const ask = () => get(url).then(setJob, failed);
   useEffect(() => {
-    if (!isStatic()) ask();
-  }, [url]);
-  useEffect(() => {
-    if (job?.status !== "running") return;
-    const timer = setTimeout(ask, MILLISECONDS);
-    return () => clearTimeout(timer);
-  }, [job]);
+    if (isStatic() || (job && job.status !== "running")) return;
+    let wanted = true;
+    const ask = () => get(url).then((now) => wanted && setJob(now), (error) => wanted && failed(error));
+    const timer = setTimeout(ask, job ? MILLISECONDS : 0);
+    return () => {
+      wanted = false;
+      clearTimeout(timer);
+    };
+  }, [url, job]);
   return { job, start: () => post(url).then(setJob, failed), cancel: () => post(`${url}/cancel`).then(setJob, failed) };
 }
 
@@ -50,7 +51,7 @@ export function Recomputed({ url, step, children }) {
 
 function Mark({ job, step }) {
   return html`<p class="recomputed small" data-recomputed><b>Recomputed</b> with ${weights(job)}
-    ${job.after === step ? ": the weights that sampled this group" : `, ${plural(step - job.after, "step")} before this group was sampled`}.
+    ${job.after === step ? ": the weights that sampled this group" : `, ${plural(step - job.after, "step")} before this group was sampled`}.${" "}
     ${job.push
       ? "Push is that of one update on the whole step at ratio 1, with the recorded advantages."
       : "No push: in this run the advantage differs by token, and the record has only its mean over each completion."}

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { ago, date, number, percent } from "../format.js";
 import { useStyle } from "../load.js";
 import { Empty, Fetched } from "../parts.js";
-import { address, go, Link, route, setQuery } from "../route.js";
+import { address, go, isStatic, Link, route, setQuery } from "../route.js";
 import { COLUMNS, filtered, sorted, useListing } from "./listing.js";
 import { Notes, Tags } from "./notes.js";
 
@@ -36,9 +36,9 @@ export function Runs() {
     <div class="page-head">
       <div><h1>Runs</h1>
         <p class="soft">Every update of every run. New here? <${Link} to="/learn#path">From a first run to why it worked<//>, in seven steps.</p></div>
-      <button type="button" disabled=${chosen.length < 2} onClick=${() => go(address("/compare", { runs: chosen.join(",") }))}>
+      ${!isStatic() && html`<button type="button" disabled=${chosen.length < 2} onClick=${() => go(address("/compare", { runs: chosen.join(",") }))}>
         Compare${chosen.length > 1 ? ` ${chosen.length} runs` : " selected runs"}
-      </button>
+      </button>`}
     </div>
     <${Fetched} state=${state} height="20rem">${({ runs, folder }) => {
       const own = runs.filter((run) => !run.example);
@@ -52,7 +52,9 @@ export function Runs() {
             ? html`<${Table} ...${table} runs=${shown} label="Your runs" />`
             : html`<${Empty} title="No run matches">${own.length} runs are hidden by the
               filter. <button type="button" onClick=${() => setQuery({ q: undefined, tag: undefined })}>Show all</button><//>`
-          : html`<${Empty} title="No run here yet"><p>Runs in <code>${folder}</code> appear here while they train. Start one in another terminal:</p>
+          : isStatic()
+            ? html`<p class="soft">This site has one recorded run. <code>grpo lab</code> on your machine shows your own, while they train.</p>`
+            : html`<${Empty} title="No run here yet"><p>Runs in <code>${folder}</code> appear here while they train. Start one in another terminal:</p>
             <pre class="command">grpo train</pre></${Empty}>`}
         ${examples.length > 0 && html`<h2 class="section-title">Example</h2>
           <p class="soft small">A recorded run that ships with the lab.</p>

@@ -44,13 +44,14 @@ export function Signal({ url, version, base }) {
             build=${(Plot) => ({
               x: { label: "step" }, y: { label: "share of groups", tickFormat: (v) => percent(v), domain: [0, 1] },
               marks: [
-                Plot.areaY(stacked, {
-                  x: "step",
+                Plot.rectY(stacked, {
+                  x1: (row) => row.step - stride / 2,
+                  x2: (row) => row.step + stride / 2,
                   y: "share",
                   fill: (row) => KIND_COLOURS[row.kind],
                   z: "kind",
                   order: kinds,
-                  curve: "step",
+                  shapeRendering: "crispEdges",
                   title: (row) => `${KINDS[row.kind][0]} ${row.count}`,
                 }),
               ],

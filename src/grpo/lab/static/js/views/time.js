@@ -6,7 +6,7 @@ import { percent, seconds, tick } from "../format.js";
 import { useStyle } from "../load.js";
 import { Card, Fetched, Stat } from "../parts.js";
 import { setQuery } from "../route.js";
-import { chosenStep } from "./groups.js";
+import { chosenStep, whyStep } from "./groups.js";
 
 const PHASES = {
   rollout: ["rollout", "var(--c1)", "sampling the completions"],
@@ -57,7 +57,7 @@ export function Time({ url, version, about: run, query }) {
           })}
           table=${{ columns: ["step", "phase", "seconds"], rows: rows.map((row) => [row.step, row.name, row.seconds]) }} />
       <//>
-      <${OneStep} url=${url} step=${step} />
+      <${OneStep} url=${url} step=${step} why=${whyStep(run, query)} />
       ${run.ranks?.idle.length > 0 && html`<${Idle} ranks=${run.ranks.idle} />`}
       <${Fetched} state=${speed} height="14rem">${({ series }) => {
         const points = series.tokens_per_second;
@@ -92,9 +92,9 @@ function Idle({ ranks }) {
   <//>`;
 }
 
-function OneStep({ url, step }) {
+function OneStep({ url, step, why }) {
   const state = useApi(`${url}/steps/${step}/spans`);
-  return html`<${Card} title=${`Step ${step}`}>
+  return html`<${Card} title=${`Step ${step}`} note=${why && `${why[0].toUpperCase()}${why.slice(1)}.`}>
     <${Fetched} state=${state} height="6rem">${(spans) => {
       const end = Math.max(1e-9, ...spans.map((span) => span.start + span.seconds));
       return html`<ul class="gantt">

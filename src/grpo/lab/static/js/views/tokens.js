@@ -8,7 +8,7 @@ import { Advantage, Card, Empty, Fetched, Segmented, StepBar } from "../parts.js
 import { route, setQuery } from "../route.js";
 import { value } from "../tex.js";
 import { Untrusted, visible } from "../text.js";
-import { chosenStep, KINDS } from "./groups.js";
+import { chosenStep, KINDS, whyStep } from "./groups.js";
 import { Recomputed } from "./recompute.js";
 import { Worked } from "./worked.js";
 
@@ -47,7 +47,7 @@ export function Tokens({ url, about, query }) {
   const groups = state.data?.step === step ? state.data.groups : [];
   const group = groups.find((one) => String(one.index) === query.get("group")) ?? groups.find((one) => one.traced) ?? groups[0];
   return html`
-    <${StepBar} step=${step} last=${about.steps - 1} />
+    <${StepBar} step=${step} last=${about.steps - 1} why=${whyStep(about, query)} />
     <${Fetched} state=${state} height="70vh">${() =>
       group
         ? html`<${Completions} key=${`${step} ${group.index}`} url=${url} step=${step} groups=${groups} group=${group} query=${query} />`
@@ -103,9 +103,9 @@ function Lens({ url, completions, done, query }) {
         ${!shown.updated && html`<p class="small warn">This completion was not trained on, so only the sampler's values are recorded.</p>`}
         <ol class="lens-rows">${completions.map((one) => {
           const row = data.rows.find((other) => other.sample === one.sample && other.values[key]);
-          return html`<li key=${one.sample} class="lens-row ${one.sample === done.sample ? "chosen" : ""}">
+          return html`<li key=${one.sample} class="lens-row ${query.has("sample") && one.sample === done.sample ? "chosen" : ""}">
             <button type="button" class="lens-open" aria-label=${`Completion ${one.sample}, advantage ${signed(one.advantage)}`}
-              aria-pressed=${one.sample === done.sample} onClick=${() => setQuery({ sample: one.sample, token: undefined })}>
+              aria-pressed=${query.has("sample") && one.sample === done.sample} onClick=${() => setQuery({ sample: one.sample, token: undefined })}>
               <${Advantage} value=${one.advantage} /></button>
             ${row
               ? html`<${TokenText} row=${row} lens=${key} most=${most} chosen=${one.sample === done.sample ? (chosen?.key ?? null) : null} />`
