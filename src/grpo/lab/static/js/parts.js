@@ -129,7 +129,7 @@ export function StepBar({ step, last, following, why, marks = [], label = "Step"
     </label>
     <button type="button" onClick=${() => show(step + 1)} disabled=${step >= last} aria-label="Next step">→</button>
     ${following && html`<span class="following small">following the newest</span>`}
-    ${why && html`<span class="small soft">${why}</span>`}
+    ${why && html`<span class="stepbar-why small soft">${why}</span>`}
   </div>`;
 }
 

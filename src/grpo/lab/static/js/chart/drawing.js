@@ -31,7 +31,11 @@ export function drawChart(Plot, box, { build, width, height, legend, table, zoom
   const y = ticksInside(svg, options.y);
   if (left || right || y !== options.y) svg = plotted(Plot, box, { ...all, y, marginLeft: all.marginLeft + left, marginRight: all.marginRight + right });
   const edge = width - all.marginRight - right;
-  const labelled = room > 0 && drawLabels(svg, legend, points, { height: height - all.marginTop - all.marginBottom, right: Math.min(edge, reach(svg, points, zoom)), last: zoom?.[1] });
+  const labelled = room > 0 && drawLabels(svg, legend, points, {
+    height: height - all.marginTop - all.marginBottom,
+    right: Math.min(edge, reach(svg, points, zoom)),
+    last: zoom?.[1],
+  });
   const x = svg.scale("x");
   can.zoom = Boolean(x?.invert) && !options.fx;
   const title = { x: bare(options.x?.label), y: bare(options.y.label) };

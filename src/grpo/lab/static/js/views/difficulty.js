@@ -33,7 +33,8 @@ function PassMap({ data, base }) {
   const most = (mixed) => groups.filter((cell) => isMixed(cell) === mixed).reduce((largest, cell) => Math.max(largest, cell.share), 0);
   const largest = { true: most(true), false: most(false) };
   return html`<${Card} title="Groups by number of right completions"
-    note="Each column is a step. A stronger colour means more groups with that number right; violet and grey have a scale each. Grey rows have no signal. Click to open a step.">
+    note="Each column is a step. A stronger colour means more groups with that number right; violet and grey have a scale each.
+      Grey rows have no signal. Click to open a step.">
     <${Chart} label=${`Groups by number of right completions, 0 to ${size}, over the steps`} height=${Math.max(200, 26 * (size + 1) + 40)}
       deps=${[groups.length, data.columns.at(-1)?.step]} onPick=${(at) => go(address(`${base}/groups`, { step: at }))}
       legend=${[["signal", "var(--c3)", "square"], ["no signal", "var(--ink-faint)", "square"]]}
@@ -93,7 +94,8 @@ function Heldout({ heldout, status }) {
   }))).filter(({ right }) => right !== null);
   const verdict = ({ right }) => (right ? "solved" : "not solved");
   return html`<${Card} title="Held-out problems at each evaluation"
-    note=${`${plural(problems.length, "problem")}, one row each, the hardest at the bottom. Solved: the first sampled completion is right. ${last} solved at the last evaluation.`}>
+    note=${`${plural(problems.length, "problem")}, one row each, the hardest at the bottom. Solved: the first sampled completion is
+      right. ${last} solved at the last evaluation.`}>
     <${Chart} label=${`${last} of ${problems.length} held-out problems solved at the last evaluation, ${first} at the first`}
       height=${Math.max(120, row * problems.length + 45)} deps=${[problems]}
       legend=${[["solved", "var(--reward-3)", "square"], ["not solved", "var(--reward-0)", "square"]]}
