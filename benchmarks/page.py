@@ -128,7 +128,7 @@ class Variants(SimpleHTTPRequestHandler):
         if kind == "double":
             text = text.replace("Float32Array", "Float64Array")
         if path.endswith("nano/matmul.js") and kind == "simd":
-            products, others = (PAGES / "simd.js").read_text(), text[text.index("export function dot") :]
+            products, others = (PAGES / "simd.js").read_text(), text[text.index("function dot") :]
             text = products + others
         elif path.endswith("nano/matmul.js"):
             text += "\nexport const ready = null;\n"

@@ -24,7 +24,7 @@ from grpo.lab.site.export import export
 CHROMIUM = "/usr/bin/chromium"
 RUN = "~tiny-arithmetic"
 PAGES = ("", "#/story", "#/play", "#/learn/advantage", f"#/runs/{RUN}/overview", f"#/runs/{RUN}/tokens?step=5")
-UNDRAWN = ".loading, [aria-busy=true], .chart-frame:not(:has(svg))"
+UNDRAWN = ".loading, [aria-busy=true], .chart-frame:not(:has(svg)), .tex:empty, .tex-block:empty"
 MEGABYTES = 5_000_000
 
 

@@ -1,6 +1,6 @@
 // Typed arrays: the shipped code, or a variant of it that the server made (float64, or products in WebAssembly).
 export async function make({ student, groups, slopes }, variant) {
-  const [{ readGroups }, { backward }, { logitSlopes }] = await Promise.all(["logprobs", "model", "gradient"].map((name) => import(`/${variant}/js/nano/${name}.js`)));
+  const [{ logitSlopes, readGroups }, { backward }] = await Promise.all(["logprobs", "model"].map((name) => import(`/${variant}/js/nano/${name}.js`)));
   const { ready } = await import(`/${variant}/js/nano/matmul.js`);
   await ready;
   const batch = groups.map(({ prompt, completions }) => ({ prompt, completions: completions.map(({ ids }) => ids) }));

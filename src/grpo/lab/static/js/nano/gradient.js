@@ -1,7 +1,7 @@
 // The gradient of one optimizer step of GRPO: advantages and loss from core/, then back through the network.
 import { groupAdvantages } from "../core/advantage.js";
 import { denominator, policyLoss } from "../core/loss.js";
-import { readGroups } from "./logprobs.js";
+import { logitSlopes, readGroups } from "./logprobs.js";
 import { backward } from "./model.js";
 
 const BETA = 0.04; // the trainer's default
@@ -34,17 +34,3 @@ export function gradientOf(model, reference, groups, { longest, oldLogp = null, 
 }
 
 const entropyOf = (logp_V) => -logp_V.reduce((sum, logp) => sum + Math.exp(logp) * logp, 0);
-
-// ∂loss/∂logits of every row: ∂logp(token)/∂logits is 1 at the token, less the probabilities.
-function logitSlopes(completions, slopes, logp_NV) {
-  const V = logp_NV[0].length;
-  const dlogits_NV = new Float32Array(logp_NV.length * V);
-  completions.forEach(({ targets, sources }, i) =>
-    targets.forEach((token, t) => {
-      const row = sources[t] * V;
-      dlogits_NV[row + token] += slopes[i][t];
-      for (let v = 0; v < V; v++) dlogits_NV[row + v] -= slopes[i][t] * Math.exp(logp_NV[sources[t]][v]);
-    }),
-  );
-  return dlogits_NV;
-}

@@ -13,6 +13,20 @@ export function readGroups({ weights, shape }, groups, temperature = 1) {
   return { tape, completions, logp_NV, logprobs };
 }
 
+// ∂loss/∂logits of every row, from the slopes ∂loss/∂logp of its tokens: ∂logp(token)/∂logits is 1 at the token, less the probabilities.
+export function logitSlopes(completions, slopes, logp_NV) {
+  const V = logp_NV[0].length;
+  const dlogits_NV = new Float32Array(logp_NV.length * V);
+  completions.forEach(({ targets, sources }, i) =>
+    targets.forEach((token, t) => {
+      const row = sources[t] * V;
+      dlogits_NV[row + token] += slopes[i][t];
+      for (let v = 0; v < V; v++) dlogits_NV[row + v] -= slopes[i][t] * Math.exp(logp_NV[sources[t]][v]);
+    }),
+  );
+  return dlogits_NV;
+}
+
 // The most probable tokens after a prompt and the ids that follow it.
 export function likeliest(model, ids, count) {
   const { logp_NV } = readGroups(model, [{ prompt: ids, completions: [] }]);

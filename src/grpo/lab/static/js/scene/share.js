@@ -16,6 +16,6 @@ export function Share({ groups, size, rounds }) {
       <polyline class="scene-share-line" points=${points.join(" ")} />
       ${counts.map((count, place) => html`<circle class="scene-share-dot" cx=${x(place)} cy=${y(count)} r="3.5" />`)}
     </svg>
-    <figcaption><b class="num" data-number="right">${last ?? "–"}</b> of ${size} right<small>rounds 1–${rounds}</small></figcaption>
+    <figcaption><b class="num" data-number="right">${last ?? "–"}</b> of ${size} right<small>in round ${Math.max(1, counts.length)}</small></figcaption>
   </figure>`;
 }
