@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import math
 import re
 import threading
@@ -18,13 +19,17 @@ import pytest
 import torch
 
 from grpo.config import Dataset
+from grpo.episodes.environment_replies import EnvironmentReplies
 from grpo.model.files import save_model
 from grpo.model.load import load_policy
 from grpo.rewards import Scorer
+from grpo.rewards.functions import parse
 from grpo.rewards.handed_over import take_rewards
+from grpo.rewards.pool.invoke import History, Request, invoke
 from grpo.tasks import load_task
 from grpo.tasks.handed_over import take_rows
-from grpo.types import Completion, Group
+from grpo.types import Completion, Group, Problem
+from helpers import environments
 from helpers.docs import DOCS
 from helpers.examples import EXAMPLES, output_of
 
@@ -110,7 +115,38 @@ def test_trl_calculates_the_same_rewards(script: str, event_loop: asyncio.Abstra
     np.testing.assert_array_equal(ours, theirs)
 
 
-def by_trl(rows: list[Any], functions: list[Callable[..., Any]], loop: asyncio.AbstractEventLoop) -> np.ndarray:
+def test_functions_that_read_environments_give_trls_values(event_loop: asyncio.AbstractEventLoop) -> None:
+    """Ours are called where an environment lives, at the end of its episode; TRL's with those of a whole batch."""
+    functions = [environments.reward_func, environments.patient]
+    rows = [{"prompt": f"{i}+1=", "level": i} for i in range(len(TEXTS))]
+    played = [environments.EchoEnv() for _ in rows]
+    for made, text in zip(played, TEXTS, strict=True):
+        made.reset()
+        made.echo(2 * text)
+    theirs = by_trl(rows, functions, event_loop, played)
+    replies = EnvironmentReplies(environments.EchoEnv)
+    for spec, function in zip(parse("python:reward_func, python:patient"), functions, strict=True):
+        assert replies.takes(spec, function)
+    replies.load()
+    ours = []
+    for row, text in zip(rows, TEXTS, strict=True):
+        asked = Problem(row["prompt"], row["prompt"], "", columns={"level": row["level"]})
+        turn, heard = json.dumps([{"name": "echo", "arguments": {"message": 2 * text}}]), []
+        for turns in ((), (turn,), (turn,)):  # reset, a call, the end
+            request = Request(asked, (text,), histories=(History("e", turns, tuple(heard)),))
+            [outcome] = invoke(replies, request)
+            heard.append(outcome.extra["text"] or "")
+        ours.append([outcome.parts["reward_func"], outcome.parts["patient"]])
+    assert ours == [[2 * len(text) / 100, i * len(text)] for i, text in enumerate(TEXTS)]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-7)
+
+
+def by_trl(
+    rows: list[Any],
+    functions: list[Callable[..., Any]],
+    loop: asyncio.AbstractEventLoop,
+    environments: list[Any] | None = None,
+) -> np.ndarray:
     """GRPOTrainer._calculate_rewards, which needs little of a trainer: [completions, functions], NaN for None."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -122,7 +158,7 @@ def by_trl(rows: list[Any], functions: list[Callable[..., Any]], loop: asyncio.A
         reward_processing_classes=[None] * len(functions),
         reward_func_names=[function.__name__ for function in functions],
         state=SimpleNamespace(global_step=0),
-        environments=None,
+        environments=environments,
         async_loop=loop,
         _log_completion_extra=lambda column, values: None,
         _log_metric=lambda name, value: None,

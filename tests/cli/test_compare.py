@@ -226,7 +226,7 @@ def test_a_comparison_goes_on_where_it_stopped(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One run is there already, one is half done and still held by another trainer, two are to be started."""
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib.pyplot")  # the first import on a machine starts processes of its own
     command = ["compare", "--algorithms", "grpo,dr_grpo", "--seeds", "2", "--jobs", "2", "--name", "x", *QUICK]
     jobs = make_jobs(["grpo", "dr_grpo"], 2, "x", QUICK)
     assert main(["train", *jobs[0].arguments]) == 0

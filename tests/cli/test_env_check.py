@@ -39,6 +39,13 @@ def test_a_class_in_trl_s_form(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert all(len(each["seconds"]) == 4 for each in found["episodes"])
 
 
+def test_reward_functions_that_read_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    found = checked(capsys, f"{FILE}:EchoEnv", "--reward", f"{FILE}:reward_func*3", "--problems", "1")
+    assert [each["reward"] for each in found["episodes"]] == [pytest.approx(3 * 0.01)]
+    assert main(["check", "--env", f"{FILE}:EchoEnv", "--reward", "task"]) == 2
+    assert "reward task: does not take environments; check it without --env" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["counter.py:Counter", "guess.py:Guess", "agent.py:agent"])
 def test_the_examples_of_the_page(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -15,6 +15,7 @@ from grpo.episodes.answers import Answers
 from grpo.episodes.environment_replies import EnvironmentReplies
 from grpo.episodes.play import Episodes as Plays
 from grpo.errors import GrpoError
+from grpo.rewards.functions import parse
 from grpo.rewards.pool.confine import Limits
 from grpo.rollout.protocol import Ended
 from grpo.types import Call, Observation, Problem, chat
@@ -23,9 +24,12 @@ from helpers.chats import chat_policy
 from helpers.player import POLICY, SAMPLING, Heard, begin, play_through
 
 
-def here(env: type) -> Answers:
-    """In this process."""
-    return Answers(EnvironmentReplies(env), Limits(), in_process=True)
+def here(env: type, reward: str = "") -> Answers:
+    """In this process. `reward`: functions that take environments."""
+    replies = EnvironmentReplies(env)
+    assert all(replies.takes(spec, getattr(environments, spec.name)) for spec in parse(reward))
+    replies.load()
+    return Answers(replies, Limits(), in_process=True)
 
 
 def problem(id: str = "p", **columns: Any) -> Problem:
@@ -138,3 +142,25 @@ def test_trl_s_environment_with_tool_calls() -> None:
     play = Plays(Episodes(), limited, chat_policy("smollm2")).begin([problem(target=3)], 1, SAMPLING)
     [heard] = play_through(play, [[hermes(one, two), hermes(one)]])
     assert (end(heard).finish, end(heard).parts) == ("calls", {"IncrementEnv": 1.0}), "the third call is not made"
+
+
+def test_trl_s_reward_functions_read_the_environments_of_episodes() -> None:
+    """They see the object as its episode left it, the whole conversation, the prompt and the columns."""
+    answers = here(environments.EchoEnv, "python:reward_func*2, python:patient*0.5")
+    asked = replace(problem(level=3), conversational=True)
+    play = Plays(Episodes(), answers, chat_policy("smollm2")).begin([asked], 2, SAMPLING)
+    call = {"name": "echo", "arguments": {"message": "hello"}}
+    spoken, silent = play_through(play, [[hermes(call), "done"], ["nothing"]])
+    assert end(spoken).parts == {"reward_func": 0.05, "patient": 3.0 * 3}
+    assert end(spoken).turn_rewards == (0.0, 2 * 0.05 + 0.5 * 9.0), "the last turn earns what the end gives"
+    assert end(spoken).logged == {"prompts": 1}, "of one message"
+    assert end(spoken).extra["seen"] == [
+        {
+            "role": "assistant",
+            "content": hermes(call),
+            "tool_calls": [{"type": "function", "function": call}],
+        },
+        {"role": "tool", "name": "echo", "content": "hello"},
+        {"role": "assistant", "content": "done"},
+    ]
+    assert end(silent).parts == {"reward_func": 0.0, "patient": 3.0}

@@ -12,6 +12,7 @@ import pytest
 from grpo.episodes.environment_replies import EnvironmentReplies
 from grpo.episodes.environments import Kind, Played, Step, load_environment, seed_of
 from grpo.errors import GrpoError
+from grpo.rewards.functions import parse
 from grpo.rewards.pool.confine import Limits
 from grpo.rewards.pool.invoke import History, Outcome, Request, invoke
 from grpo.rewards.pool.workers import Workers
@@ -302,3 +303,44 @@ def test_a_class_of_tools_that_gives_no_reward_is_refused_where_nothing_else_doe
         load_environment(Shell).check_rewards()
     load_environment(environments.Guess).check_rewards()
     load_environment(environments.IncrementEnv).check_rewards()
+
+
+def test_reward_functions_that_take_environments_are_called_where_these_live() -> None:
+    """In a worker process, with the object itself, which cannot be pickled. They share its file's classes."""
+    echo = reply("EchoEnv")
+    [first, second, plain] = parse(f"{FILE}:reward_func, {FILE}:patient, helpers.trl_rewards:digits")
+    assert [echo.takes(spec, None) for spec in (first, second, first, plain)] == [True, True, True, False]
+    pool = Workers([echo], Limits(seconds=30, workers=1))
+    player = Player(pool, problem(level=2))
+    player.reset()
+    player.step(calls(("echo", {"message": "hello"})))
+    outcome = player.end()
+    pool.close()
+    assert (outcome.fault, outcome.parts) == ("", {"reward_func": 0.05, "patient": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("env", "reward", "why"),
+    [
+        ("EchoEnv", "of_tokens", "of_tokens: takes environments and completion_ids; it is called where its"),
+        ("EchoEnv", "missing", f"missing: {FILE} has no function missing; it has "),
+        ("agent", "reward_func", "reward_func: takes environments, and environment "),
+    ],
+)
+def test_reward_functions_of_environments_that_are_refused(env: str, reward: str, why: str) -> None:
+    [spec] = parse(f"{FILE}:{reward}")
+    with pytest.raises(GrpoError) as raised:
+        reply(env).takes(spec, None)
+    assert str(raised.value).startswith(f"reward {FILE}:{why}")
+
+
+def test_a_reward_function_of_environments_returns_one_value_for_each() -> None:
+    echo = reply("EchoEnv")
+    [spec] = parse(f"{FILE}:too_many")
+    assert echo.takes(spec, None)
+    echo.load()
+    player = Player(echo, problem())
+    player.reset()
+    outcome = player.end()
+    assert outcome.fault == "mistake"
+    assert outcome.why == f"reward {FILE}:too_many: returned 2 values for 1 completion; return one for each"

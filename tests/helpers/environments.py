@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 import time
 from collections import namedtuple
 from dataclasses import dataclass
@@ -43,6 +44,49 @@ class IncrementEnv:
         return f"it is {self.count}"
 
     def _hidden(self) -> None: ...
+
+
+class EchoEnv:
+    """TRL's form without get_reward: reward functions read what it keeps."""
+
+    def __init__(self):
+        self.reward = 0.0
+        self.client = threading.Lock()  # as a connection, it cannot be pickled
+
+    def reset(self, **columns) -> str | None:
+        self.reward = 0.0
+
+    def echo(self, message: str) -> str:
+        """
+        Echo the message back.
+
+        Args:
+            message: The message to echo
+
+        Returns:
+            The echoed message.
+        """
+        self.reward = len(message) / 100
+        return message
+
+
+def reward_func(environments, **kwargs):
+    return [env.reward for env in environments]
+
+
+async def patient(prompts, completions, environments, level, log_extra, log_metric, **kwargs):
+    assert all(type(env) is EchoEnv for env in environments)
+    log_extra("seen", completions)
+    log_metric("prompts", sum(map(len, prompts)))
+    return [each * len(completion) for each, completion in zip(level, completions)]  # noqa: B905
+
+
+def too_many(environments):
+    return [1.0, 2.0]
+
+
+def of_tokens(environments, completion_ids):
+    return [0.0]
 
 
 @dataclass
@@ -179,3 +223,7 @@ class Various:
 
     def step(self, text):
         return "on"
+
+
+async def agent(client, row):
+    return 0.0

@@ -127,8 +127,8 @@ def test_a_parameter_that_is_no_column_is_refused_with_the_columns(tmp_path: Pat
         grpo.train(config, reward=graded, data=rows)
     assert str(caught.value) == (
         "reward python:graded: takes 'difficulty', which is neither a column of the data nor an argument of TRL "
-        "(prompts, completions, completion_ids, trainer_state, log_extra, log_metric); the columns are answer, "
-        "solution, level; rename the parameter, or give it a default"
+        "(prompts, completions, completion_ids, environments, trainer_state, log_extra, log_metric); the columns are "
+        "answer, solution, level; rename the parameter, or give it a default"
     )
     assert not (tmp_path / "job").exists()
 

@@ -101,3 +101,18 @@ def test_an_environment_that_sometimes_cannot_begin_costs_these_episodes(tmp_pat
         assert {row["group_index"] for row in failed} == {0}
         assert all(row["reward"] is not None for step in rows for row in rows[step] if row not in failed)
         assert [metrics["sampler_gap"] <= 1e-5 for metrics in run.metrics()] == [True, True]
+
+
+def half(environments: list[Any], **columns: Any) -> list[float]:
+    return [each.asked / 2 for each in environments]
+
+
+def test_reward_functions_read_the_environments_of_a_run(tmp_path: Path) -> None:
+    """As in TRL's examples. Episodes of two turns earn 1 from it, and what the environment itself gave."""
+    config = small(tmp_path, steps=1, max_new_tokens=64)
+    with grpo.train(config, env=Sums, reward=half) as run:
+        rows = run.completions(0)
+        assert {row["part_half"] for row in rows} <= {0.5, 1.0}
+        assert [row["reward"] for row in rows] == [row["part_Sums"] + row["part_half"] for row in rows]
+        turns = run.turns(0)
+        assert [row["reward"] for row in rows] == [sum(each["reward"] for each in turns_of(row, turns)) for row in rows]

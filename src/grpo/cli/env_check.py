@@ -19,6 +19,7 @@ from grpo.episodes.agent import turn_sent
 from grpo.episodes.environment_replies import EnvironmentReplies
 from grpo.errors import GrpoError
 from grpo.rewards import error_line
+from grpo.rewards.functions import parse
 from grpo.rewards.pool.confine import Limits
 from grpo.rewards.pool.invoke import History, Outcome, Request
 from grpo.rewards.pool.workers import Workers
@@ -74,9 +75,17 @@ class EnvFindings:
         return {**asdict(self), "sound": self.sound}
 
 
-def check_environment(env: str, problems: Sequence[Problem], scoring: Scoring, text: str = "") -> EnvFindings:
-    """Plays an episode of each problem twice. `text`: every turn, in place of those made up."""
+def check_environment(
+    env: str, problems: Sequence[Problem], scoring: Scoring, text: str = "", reward: str = ""
+) -> EnvFindings:
+    """Plays an episode of each problem twice. `text`: every turn, in place of those made up. `reward`: functions, of
+    which those that take `environments` are called too."""
     replies = EnvironmentReplies(env)
+    for spec in parse(reward):
+        if spec.source in ("task", "model", "judge") or not replies.takes(spec, None):
+            raise GrpoError(
+                f"reward {spec}: does not take environments; check it without --env, or leave it out of --reward"
+            )
     kind, schemas = replies.kind, replies.schemas
     kind.check_columns(problems)
     limits = Limits(scoring.seconds, int(scoring.memory_gb * 2**30), workers=1)
@@ -84,7 +93,8 @@ def check_environment(env: str, problems: Sequence[Problem], scoring: Scoring, t
     try:
         # All once, then all again: so objects that share state, or a file, are noticed.
         first, second = (
-            [play(workers, problem, trial_turns(problem, replies, text)) for problem in problems] for _ in range(2)
+            [play(workers, problem, trial_turns(problem, replies, text), replies.weights) for problem in problems]
+            for _ in range(2)
         )
     finally:
         workers.close()
@@ -140,7 +150,7 @@ def wrong_calls(schemas: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-def play(workers: Workers, problem: Problem, turns: Sequence[str]) -> EpisodeFindings:
+def play(workers: Workers, problem: Problem, turns: Sequence[str], weights: Mapping[str, float]) -> EpisodeFindings:
     """Plays until the environment ends the episode or no turns are left."""
     found = EpisodeFindings(problem.label)
 
@@ -155,7 +165,8 @@ def play(workers: Workers, problem: Problem, turns: Sequence[str]) -> EpisodeFin
         if outcome.extra:
             found.observations += [outcome.extra["text"] or ""] * (outcome.kept or outcome.extra["text"] is not None)
             found.close = outcome.extra.get("close", "")
-        [found.reward] = outcome.parts.values() or [None]
+        values = [weights[name] * value for name, value in outcome.parts.items() if value is not None]
+        found.reward = sum(values) if values else None
         return outcome
 
     outcome = ask(())

@@ -15,7 +15,7 @@ from grpo.rewards.pool.confine import Limits
 from grpo.rewards.pool.invoke import History, Outcome, Request, Reward, invoke
 from grpo.rewards.pool.workers import Workers
 from grpo.rollout.protocol import Ended, Turn
-from grpo.types import Call, Problem
+from grpo.types import Call, Observation, Problem
 
 if TYPE_CHECKING:
     from grpo.episodes.tools import Asked, CallReader  # imports transformers, which workers do without
@@ -42,6 +42,8 @@ class Episode:
     turns: tuple[str, ...] = ()
     observations: tuple[str, ...] = ()
     """What the replier keeps of its answers, for later requests."""
+    read: tuple[Observation, ...] = ()
+    """What the model read after its turns."""
     tokens: int = 0
     """Those it has sampled."""
     asked: Sequence[Asked] = ()
@@ -74,8 +76,6 @@ class Replier(Reward, Protocol):
 
     schemas: Sequence[Mapping[str, Any]]
     """Those of the tools that the model may call."""
-    part: str
-    """Name of the rewards that it gives; empty: none."""
     may_join: bool
     """Whether one request may hold several turns: those after one that ends its worker are answered again, which must
     not change anything."""

@@ -26,7 +26,7 @@ class ToolCalls:
 
     batched = False
     required: tuple[str, ...] = ()
-    part, may_join = "", False
+    may_join = False
 
     def __init__(self, tools: Sequence[Tool], limits: Episodes):
         self.name = f"tools {', '.join(tool.name for tool in tools)}"

@@ -11,8 +11,11 @@ import numpy as np
 
 from grpo.episodes.agent import answer_read, prompted, turn_sent
 from grpo.episodes.answers import Answer, Episode, refuse_mistakes
-from grpo.episodes.environments import Kind, load_environment
+from grpo.episodes.environments import Kind, load_environment, with_text
 from grpo.episodes.residents import Residents
+from grpo.errors import GrpoError
+from grpo.rewards.conversation import conversation
+from grpo.rewards.functions import FunctionReward, Spec
 from grpo.rewards.pool.invoke import History, Outcome, Request
 from grpo.rollout.protocol import Ended
 from grpo.types import Call, Observation, Problem
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from grpo.episodes.tools import Asked, CallReader
 
 NOTHING = np.zeros(0, dtype=np.int64)
+NOT_AT_THE_END = ("completion_ids", "trainer_state")
+"""Arguments of TRL that are not known where an environment lives."""
 
 
 class EnvironmentReplies:
@@ -48,6 +53,8 @@ class EnvironmentReplies:
     def __init__(self, env: str | type | Callable[..., Any], max_calls: int = 0):
         """`max_calls`: most tool calls of an episode; 0: no limit."""
         self.env, self.max_calls = env, max_calls
+        self.rewards: dict[str, FunctionReward] = {}
+        """Functions that take `environments`, by name: called where the environment lives."""
         self.load()
         self.name = self.kind.title
         self.part = self.kind.name
@@ -57,14 +64,42 @@ class EnvironmentReplies:
 
     def load(self) -> None:
         self.kind: Kind = load_environment(self.env)
-        self.residents = Residents(self.kind)
+        for reward in self.rewards.values():
+            reward.load()
+        self.residents = Residents(self.kind, [*self.rewards.values()])
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """Of the rewards that it gives, by name."""
+        return {self.part: 1.0, **{name: reward.spec.weight for name, reward in self.rewards.items()}}
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker process needs, which loads the class itself."""
-        return {"env": self.env, "name": self.name}
+        return {"env": self.env, "name": self.name, "rewards": self.rewards}
 
     def __call__(self, request: Request) -> list[Outcome]:
-        return [self.residents.answer(request.problem, history) for history in request.histories]
+        return [self.residents.answer(request.only([row])) for row in range(len(request.texts))]
+
+    def takes(self, spec: Spec, function: Callable[..., Any] | None) -> bool:
+        """Whether the function takes `environments`, as in TRL: it reads the state of the object that played."""
+        seen = FunctionReward(spec, function)
+        seen.load()
+        if "environments" not in seen.signature.names:
+            return False
+        if self.kind.messages:
+            raise GrpoError(
+                f"reward {spec}: takes environments, and {self.kind.title} is an agent, which has no object; return "
+                "its reward from the agent"
+            )
+        if unknown := [name for name in NOT_AT_THE_END if name in seen.required]:
+            raise GrpoError(
+                f"reward {spec}: takes environments and {unknown[0]}; it is called where its environment lives, where "
+                f"{unknown[0]} is not known; leave one out"
+            )
+        known = self.rewards.setdefault(spec.part, FunctionReward(spec, function))
+        if spec.part == self.part or str(known.spec) != str(spec):
+            raise GrpoError(f"reward {spec}: another reward of the run is named {spec.part}; rename one")
+        return True
 
     def begin(self, episode: Episode) -> Request:
         return self._request(episode)
@@ -117,7 +152,14 @@ class EnvironmentReplies:
 
     def _request(self, episode: Episode) -> Request:
         history = History(episode.key, episode.played, episode.observations)
-        return Request(episode.problem, ("",), histories=(history,))
+        if not self.rewards:
+            return Request(episode.problem, ("",), histories=(history,))
+        return Request(
+            episode.problem,
+            (episode.turns[-1] if episode.turns else "",),
+            conversations=(conversation(episode.turns, episode.read),),
+            histories=(history,),
+        )
 
     def _over(self, episode: Episode, ended: Ended, outcome: Outcome, text: str | None) -> Ended:
         episode.is_open = False
@@ -128,10 +170,17 @@ class EnvironmentReplies:
         if not outcome.parts:
             return replace(ended, last=last)
         # A turn without an answer was cut, or called nothing. The reward of the end is earned by the last turn.
-        [total] = outcome.parts.values()
+        total = sum(self.weights[name] * (value or 0.0) for name, value in outcome.parts.items())
         rewards = [*episode.rewards, *[0.0] * (len(episode.turns) - len(episode.rewards))]
-        rewards[-1] += (total or 0.0) - sum(episode.rewards)
-        return replace(ended, last=last, parts=outcome.parts, turn_rewards=tuple(rewards))
+        rewards[-1] += total - sum(episode.rewards)
+        return replace(
+            ended,
+            last=last,
+            parts=outcome.parts,
+            turn_rewards=tuple(rewards),
+            extra=outcome.extra.get("columns", {}),
+            logged=outcome.logged,
+        )
 
     def _calls(self, episode: Episode) -> tuple[Sequence[Asked], str]:
         """(the calls of the last turn; its text without them)"""
@@ -174,23 +223,3 @@ def schemas_of(kind: Kind) -> list[Mapping[str, Any]]:
 def _failed(outcome: Outcome) -> Ended:
     assert outcome.fault in ("timeout", "crash", "failure")
     return Ended("stop", fault=outcome.fault, why=outcome.why)
-
-
-def with_text(problem: Problem, text: str) -> Problem:
-    """The problem with a text added to its prompt: to the last message of the user, as in TRL.
-
-    >>> from grpo.types import chat
-    >>> asked = with_text(Problem("p", "Count.", "", messages=chat("Count.")), " Up to 3.")
-    >>> asked.prompt, asked.messages
-    ('Count. Up to 3.', ({'role': 'user', 'content': 'Count. Up to 3.'},))
-    >>> parts = [{"type": "text", "text": "Count."}]
-    >>> with_text(Problem("p", "Count.", "", messages=chat(parts)), " Up to 3.").messages[0]["content"][1:]
-    [{'type': 'text', 'text': ' Up to 3.'}]
-    """
-    messages = [dict(message) for message in problem.messages]
-    for message in reversed(messages):
-        if message["role"] == "user":
-            content = message["content"]
-            message["content"] = content + ([{"type": "text", "text": text}] if isinstance(content, list) else text)
-            break
-    return replace(problem, prompt=problem.prompt + text, messages=tuple(messages)) if text else problem

@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
@@ -168,6 +168,26 @@ def row_of(problem: Problem) -> dict[str, Any]:
     """The row of data that environments and agents get: its columns, and the prompt as messages or text."""
     prompt = [dict(each) for each in problem.messages] if problem.conversational else problem.prompt
     return {"prompt": prompt, **columns_of(problem)}
+
+
+def with_text(problem: Problem, text: str) -> Problem:
+    """The problem with a text added to its prompt: to the last message of the user, as in TRL.
+
+    >>> from grpo.types import chat
+    >>> asked = with_text(Problem("p", "Count.", "", messages=chat("Count.")), " Up to 3.")
+    >>> asked.prompt, asked.messages
+    ('Count. Up to 3.', ({'role': 'user', 'content': 'Count. Up to 3.'},))
+    >>> parts = [{"type": "text", "text": "Count."}]
+    >>> with_text(Problem("p", "Count.", "", messages=chat(parts)), " Up to 3.").messages[0]["content"][1:]
+    [{'type': 'text', 'text': ' Up to 3.'}]
+    """
+    messages = [dict(message) for message in problem.messages]
+    for message in reversed(messages):
+        if message["role"] == "user":
+            content = message["content"]
+            message["content"] = content + ([{"type": "text", "text": text}] if isinstance(content, list) else text)
+            break
+    return replace(problem, prompt=problem.prompt + text, messages=tuple(messages)) if text else problem
 
 
 def seed_of(problem: Problem) -> int:

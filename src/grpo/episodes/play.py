@@ -212,6 +212,7 @@ class Play:
         observation = self.maker.observation(episode, answer, closed=closed)
         if len(observation.tokens) >= room:
             return Ended("length")
+        episode.read += (observation,)
         return observation
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class TaskReplies:
 
     batched = False
     required: tuple[str, ...] = ()
-    part, may_join = "", True
+    may_join = True
     schemas: Sequence[Mapping[str, Any]] = ()
     reader: CallReader | None = None
 

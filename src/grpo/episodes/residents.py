@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from grpo.episodes.client import AgentError
-from grpo.episodes.environments import Environment, Kind, Step, seed_of
-from grpo.errors import one_line
-from grpo.rewards.pool.invoke import History, Outcome
+from grpo.episodes.environments import Environment, Kind, Played, Step, seed_of, with_text
+from grpo.errors import GrpoError, one_line
+from grpo.rewards.functions import FunctionReward
+from grpo.rewards.pool.invoke import History, Outcome, Request
 from grpo.types import Problem
 
 
@@ -72,18 +73,19 @@ class Resident:
 class Residents:
     """The episodes that live in this process."""
 
-    def __init__(self, kind: Kind):
-        self.kind = kind
+    def __init__(self, kind: Kind, rewards: Sequence[FunctionReward] = ()):
+        """`rewards`: functions that take `environments`."""
+        self.kind, self.rewards = kind, rewards
         self.held: dict[str, Resident] = {}
         """By key."""
 
-    def answer(self, problem: Problem, history: History) -> Outcome:
-        """The history says which call is meant: `reset` where it is empty; `step` where the last turn has no
-        observation yet; the end of the episode where it has one."""
+    def answer(self, request: Request) -> Outcome:
+        """Answers a request of one row. Its history says which call is meant: `reset` where it is empty; `step` where
+        the last turn has no observation yet; the end of the episode where it has one."""
         started = time.monotonic()
         try:
-            with self._episode(problem, history) as resident:
-                outcome = self._answer(resident, history)
+            with self._episode(request.problem, request.histories[0]) as resident:
+                outcome = self._answer(resident, request)
         except NotRepeatableError as error:
             return Outcome(fault="failure", why=f"not repeatable: {error}")
         except AgentError as error:
@@ -108,7 +110,8 @@ class Residents:
             close(resident.environment)
             raise
 
-    def _answer(self, resident: Resident, history: History) -> Outcome:
+    def _answer(self, resident: Resident, request: Request) -> Outcome:
+        [history] = request.histories
         if len(history.observations) > len(history.turns):
             step = Step(None, done=True)
         else:
@@ -118,8 +121,28 @@ class Residents:
             self.held[resident.key] = resident
             return Outcome(extra=extra, kept=True)
         total = resident.total()
+        scores = [self._score(reward, resident, request) for reward in self.rewards]
         extra["close"] = close(resident.environment)
-        return Outcome({} if total is None else {self.kind.name: total}, extra=extra)
+        own = {} if total is None else {self.kind.name: total}
+        return Outcome(
+            {**own, **{name: value for score in scores for name, value in score.parts.items()}},
+            extra={**extra, "columns": {name: value for score in scores for name, value in score.extra.items()}},
+            logged={name: value for score in scores for name, value in score.logged.items()},
+        )
+
+    def _score(self, reward: FunctionReward, resident: Resident, request: Request) -> Outcome:
+        """The value of a function that takes `environments`, with the object as its episode left it."""
+        assert isinstance(resident.environment, Played)
+        problem = with_text(resident.problem, resident.observations[0])
+        played = replace(request, problem=problem, histories=(), environments=(resident.environment.made,))
+        seed_random(f"{resident.key}/{reward.name}")
+        try:
+            scores = reward(played)
+            if len(scores) != 1:
+                raise GrpoError(f"returned {len(scores)} values for 1 completion; return one for each")
+        except GrpoError as error:
+            raise GrpoError(f"reward {reward.spec}: {error}") from None
+        return scores[0]
 
 
 def close(environment: Environment) -> str:

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from grpo.types import Call, Completion, Observation
+from grpo.types import Call, Observation
 
 Messages = tuple[dict[str, Any], ...]
 
 
-def conversation(completion: Completion) -> Messages:
+def conversation(turns: Sequence[str], observations: Sequence[Observation]) -> Messages:
     """Turns of the model as messages of the assistant; between them those of tools, or of the user where a task or an
-    environment answered. Empty where the completion is not an episode.
+    environment answered. Empty where there are no turns.
 
     >>> import numpy as np
     >>> none = np.zeros(0, dtype=np.int64)
     >>> answer = Observation(5, none, "4042", calls=(Call("calculate", '{"expression": "47*86"}', "4042"),))
-    >>> done = Completion("4042", none, none, "stop", turns=("<tool_call>…", "4042"), observations=(answer,))
-    >>> [message["role"] for message in conversation(done)], conversation(done)[1]
+    >>> messages = conversation(["<tool_call>…", "4042"], [answer])
+    >>> [message["role"] for message in messages], messages[1]
     (['assistant', 'tool', 'assistant'], {'role': 'tool', 'name': 'calculate', 'content': '4042'})
     """
-    before = [seen for seen in completion.observations if not seen.after]
-    between = completion.observations[len(before) :]
+    before = [seen for seen in observations if not seen.after]
+    between = observations[len(before) :]
     opening = [message for seen in before for message in _read(seen)]
-    messages = [message for turn, seen in zip_longest(completion.turns, between) for message in _turn(turn, seen)]
+    messages = [message for turn, seen in zip_longest(turns, between) for message in _turn(turn, seen)]
     return (*opening, *messages)
 
 

@@ -174,6 +174,7 @@ def trl_arguments(request: Request, log: CallLog, *, messages: bool) -> dict[str
         "trainer_state": request.state,
         "log_extra": log.log_extra,
         "log_metric": log.log_metric,
+        **({"environments": list(request.environments)} if request.environments else {}),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from grpo.errors import GrpoError, one_line
 from grpo.rewards.conversation import conversation
@@ -49,7 +49,9 @@ class Pending:
                 tuple(completion.text for completion in group.completions),
                 tuple(tuple(completion.tokens.tolist()) for completion in group.completions) if workers else (),
                 self.state,
-                tuple(map(conversation, group.completions)) if group.completions[0].turns else (),
+                tuple(conversation(done.turns, done.observations) for done in group.completions)
+                if group.completions[0].turns
+                else (),
             )
             for group in groups.values()
         ]
@@ -67,7 +69,7 @@ class Pending:
 
     def collect(self) -> list[Group]:
         """Waits until all groups are scored; in order of their numbers."""
-        rewards, has_verdict = self.scorer.rewards, self.scorer.has_verdict
+        brought, rewards, has_verdict = self.scorer.brought, self.scorer.rewards, self.scorer.has_verdict
         requests = self._in_order(self.requests)
         local = [each.start(requests)() if each.start and each.in_process else None for each in rewards]
         parts = [wait() for wait in self.waits]
@@ -82,7 +84,7 @@ class Pending:
 
         def scored(number: int, group: Group) -> Group:
             completions = [
-                _scored(done, rewards, [by_group[number][row] for by_group in outcomes], has_verdict)
+                _scored(done, brought, rewards, [by_group[number][row] for by_group in outcomes], has_verdict)
                 for row, done in enumerate(self._rewarded(group))
             ]
             for row, done in enumerate(completions):
@@ -96,7 +98,7 @@ class Pending:
     def _rewarded(self, group: Group) -> Sequence[Completion]:
         """An episode that its environment gave no reward earned 0, where environments alone give rewards, or another
         one of the group got one: many reward nothing but the win."""
-        name = self.scorer.environment
+        name = self.scorer.environment.part if self.scorer.environment else ""
         if self.scorer.specs and not any(name in done.parts for done in group.completions):
             return group.completions
         return [
@@ -112,12 +114,16 @@ class Pending:
 
 
 def _scored(
-    completion: Completion, rewards: Sequence[WeightedReward], outcomes: Sequence[Outcome], has_verdict: bool
+    completion: Completion,
+    brought: Mapping[str, float],
+    rewards: Sequence[WeightedReward],
+    outcomes: Sequence[Outcome],
+    has_verdict: bool,
 ) -> Completion:
-    parts, traits = dict(completion.parts), dict(completion.traits)  # those that its environment gave it
-    extra: dict[str, Any] = {}
-    logged: dict[str, float] = {}
-    values: list[float] = [value for value in parts.values() if value is not None]
+    """`brought`: weights of the rewards that its environment gave it; others of them are those of evaluations."""
+    parts = {name: value for name, value in completion.parts.items() if name in brought}
+    traits, extra, logged = dict(completion.traits), dict(completion.extra), dict(completion.logged)
+    values: list[float] = [brought[name] * value for name, value in parts.items() if value is not None]
     correct: bool | None = None
     for weighted, outcome in zip(rewards, outcomes, strict=True):
         parts |= outcome.parts

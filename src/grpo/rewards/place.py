@@ -17,6 +17,9 @@ from typing import Any, Literal
 from grpo.errors import GrpoError
 
 Kind = Literal["reward", "tool", "environment"]
+LOADED: dict[Path, tuple[bytes, ModuleType]] = {}
+"""Files that this process has loaded, with their content then: an environment and a reward function of one file share
+its classes and variables."""
 FIELDS: Mapping[Kind, str] = {"reward": "reward", "tool": "episodes.tools", "environment": "episodes.env"}
 
 
@@ -63,6 +66,9 @@ class Place:
             path = Path(self.source).resolve()
             if not path.is_file():
                 raise GrpoError(f"{self.kind} {self}: file {self.source} does not exist")
+            content = path.read_bytes()
+            if path in LOADED and LOADED[path][0] == content:
+                return LOADED[path][1]
             sys.path.insert(0, str(path.parent))  # it may import files beside it
             found = importlib.util.spec_from_file_location(f"{self.kind}_{path.stem}", path)
             assert found is not None
@@ -70,6 +76,7 @@ class Place:
             module = importlib.util.module_from_spec(found)
             sys.modules[found.name] = module
             found.loader.exec_module(module)
+            LOADED[path] = (content, module)
             return module
         except GrpoError:
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -33,6 +33,17 @@ Outcomes = list[list[Outcome]]
 """Of one reward, by group and completion."""
 Start = Callable[[Sequence[Request]], Callable[[], Outcomes]]
 """Starts to score; the function it returns waits for the outcomes."""
+
+
+class Environment(Protocol):
+    """The environment that plays the episodes of a run: completions come with the rewards that it gave them."""
+
+    part: str
+    """Name of its own reward."""
+
+    def takes(self, spec: Spec, function: Callable[..., Any] | None) -> bool:
+        """Whether it calls this reward function itself, at the end of each episode."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -70,15 +81,17 @@ class Scorer:
         functions: Mapping[str, Callable[..., Any]] | None = None,
         state: TrainerState | None = None,
         *,
-        environment: str = "",
+        environment: Environment | None = None,
     ):
         """`functions`: those that `reward` names as `python:NAME`. `state`: the state of the run that they are given as
-        `trainer_state`. `environment`: name of the rewards that completions bring from their environment, to which
-        those of `reward` are added; if that is empty, there are no others."""
+        `trainer_state`. `environment`: it rewards episodes, and the rewards of `reward` are added; if that is empty,
+        there are no others."""
         self.task, self.scoring, self.device = task, scoring or Scoring(), device
         self.state = state or TrainerState()
         self.functions, self.environment = functions or {}, environment
         self.specs = parse(reward) or ([] if environment else [Spec("task", "", 1.0)])
+        self.brought: dict[str, float] = {environment.part: 1.0} if environment else {}
+        """Rewards that completions bring from their environment: weights by name."""
         _refuse_duplicate_names(self.specs)
         self.rewards_task = any(spec.source == "task" for spec in self.specs)
         """Whether the task's own checker is part of the reward."""
@@ -119,6 +132,8 @@ class Scorer:
         self.workers.ready()
         titles = [reward.title for reward in self.rewards if reward.start is None]
         for title, required in zip(titles, self.workers.required, strict=True):
+            if "environments" in required:
+                raise GrpoError(f"{title}: takes environments, and the run has none; name one with --env file.py:Class")
             refuse_unknown_columns(title, required, problems)
 
     def takes(self, parameter: str) -> bool:
@@ -171,8 +186,11 @@ class Scorer:
             elif spec.source == "task":
                 rewards.append(self._task_check(spec.weight, isolated))
             else:
-                rewards.append(WeightedReward(f"reward {spec}", spec.weight))
                 function = self.functions.get(spec.name) if spec.source == "python" else None
+                if self.environment and self.environment.takes(spec, function):
+                    self.brought[spec.part] = spec.weight
+                    continue
+                rewards.append(WeightedReward(f"reward {spec}", spec.weight))
                 isolated.append(FunctionReward(spec, function))
         traits = isinstance(self.task, HasTraits | HasEpisodeTraits)
         if not self.rewards_task and (self.has_verdict or (is_trusted(self.task) and traits)):

@@ -10,7 +10,7 @@ from typing import Any
 from grpo.errors import GrpoError, one_line
 from grpo.types import Problem
 
-LISTS = ("prompts", "completions", "completion_ids")
+LISTS = ("prompts", "completions", "completion_ids", "environments")
 """Arguments of TRL's trainer with an entry for each completion. A function with one of them is called as in TRL."""
 TRL = (*LISTS, "trainer_state", "log_extra", "log_metric")
 FORMS = "write (problem, text) for one completion at a time, or (completions, **columns) for lists as in TRL"

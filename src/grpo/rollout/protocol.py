@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -75,6 +75,9 @@ class Ended:
     turn_rewards: tuple[float, ...] = ()
     """Reward of each turn, for credit by process; empty where there are none."""
     traits: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    logged: Mapping[str, float] = field(default_factory=dict)
+    """`extra`, `logged`: of reward functions that its environment called, as in `Completion`."""
     fault: Fault = ""
     why: str = ""
 

@@ -51,6 +51,8 @@ class OpenCompletion:
             steps=tuple((end - 1, reward) for end, reward in rewards),
             parts=ended.parts,
             traits=ended.traits,
+            extra=ended.extra,
+            logged=ended.logged,
             fault=ended.fault,
             why=ended.why,
         )

@@ -184,11 +184,11 @@ def trial(config: Config, policy: Policy, problems: list[Problem], episodes: Epi
 def reward_assumptions(scorer: Scorer, played: Sequence[Group]) -> list[str]:
     """Where environments alone give rewards, and none of the trial episodes got one."""
     episodes = [done for group in played for done in group.completions]
-    if scorer.specs or any(done.parts for done in episodes):
+    if scorer.environment is None or scorer.specs or any(done.parts for done in episodes):
         return []
     return [
-        f"{scorer.environment} gave no reward to any of {len(episodes)} trial episodes, and an episode without one "
-        "earns 0; if it never gives any, name a reward (--reward, such as task)"
+        f"{scorer.environment.part} gave no reward to any of {len(episodes)} trial episodes, and an episode without "
+        "one earns 0; if it never gives any, name a reward (--reward, such as task)"
     ]
 
 

@@ -83,15 +83,15 @@ class Session(TrainingRun):
             device = pick_device(config.system)
             state = TrainerState.of(config, training_rows(task), world)
             scoring = share_of_rank(config.scoring, world)
-            environment = replier.part if replier else ""
+            environment = replier if isinstance(replier, EnvironmentReplies) else None
             make = partial(Scorer, task, scoring=scoring, device=device, state=state, environment=environment)
             scorer = eval_scorer = undo.enter_context(make(config.reward, functions=inputs.functions))
             if rewards := config.evaluation.reward:
                 eval_scorer = undo.enter_context(make(rewards, functions=inputs.eval_functions))
             for each in (scorer, eval_scorer):
                 each.check_requirements()
-            if isinstance(replier, EnvironmentReplies) and not scorer.specs:
-                replier.kind.check_rewards()
+            if environment and not scorer.specs:
+                environment.kind.check_rewards()
             if answers := start_answers(config.episodes, scoring, task, replier):
                 undo.enter_context(answers)
             prints = fingerprints(config, task, inputs)

@@ -37,7 +37,8 @@ class CheckOptions:
     data: str = ""
     """Rows: a file or a Hugging Face dataset."""
     reward: str = ""
-    """Reward functions to check, written as in grpo train; empty: the task's checker."""
+    """Reward functions to check, written as in grpo train; empty: the task's checker. With --env: functions that take
+    environments."""
     env: str = ""
     """Environment class to check, written as in grpo train: plays an episode of each problem twice with the same turns.
     Without task and data, the environment makes its own problems."""
@@ -159,7 +160,7 @@ def check_env(task: Task, options: CheckOptions) -> int:
 
     count = options.problems or TRIED
     problems = task.problems()[:count] if isinstance(task, HasProblems) else task.draw(0, count, options.seed)
-    found = check_environment(options.env, problems, options.scoring, options.text)
+    found = check_environment(options.env, problems, options.scoring, options.text, options.reward)
     print(json.dumps(found.as_dict()) if options.json else "\n".join(lines(found)))
     return 0 if found.sound else 1
 

@@ -98,12 +98,14 @@ def find_scorer(
 ) -> Scorer | None:
     """The task of the options, or else the one the model was trained on, with its rewards, or those of its evaluations.
     `replier`: who answers by the settings. The caller closes it."""
+    from grpo.episodes.environment_replies import EnvironmentReplies
     from grpo.rewards import Scorer
     from grpo.rewards.share import share_of_rank
     from grpo.tasks import load_task
 
     scoring = share_of_rank(from_dict(Scoring, settings.get("scoring", {})), world)
-    make = partial(Scorer, scoring=scoring, device=device, environment=replier.part if replier else "")
+    environment = replier if isinstance(replier, EnvironmentReplies) else None
+    make = partial(Scorer, scoring=scoring, device=device, environment=environment)
     load_with = partial(
         load_task, model=model_path(options.model, options.runs), tools=replier.schemas if replier else ()
     )

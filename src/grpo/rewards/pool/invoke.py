@@ -57,6 +57,8 @@ class Request:
     """Of each completion, where it is an episode to score: its messages, as in TRL."""
     histories: tuple[History, ...] = ()
     """Of each completion, where it is an episode to answer."""
+    environments: tuple[Any, ...] = ()
+    """Of each completion: the object that played its episode. Only in the process where it lives."""
 
     def only(self, rows: Sequence[int]) -> Request:
         def of_rows(values: tuple[T, ...]) -> tuple[T, ...]:
@@ -68,6 +70,7 @@ class Request:
             tokens=of_rows(self.tokens),
             conversations=of_rows(self.conversations),
             histories=of_rows(self.histories),
+            environments=of_rows(self.environments),
         )
 
     def conversation(self, row: int) -> tuple[Mapping[str, Any], ...]:
