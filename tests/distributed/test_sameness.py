@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grpo.config import Critic, Evaluation, Lora, Loss, Optimizer, Scale
+from grpo.config import Critic, Episodes, Evaluation, Lora, Loss, Optimizer, Scale
 from grpo.config.presets import PRESETS
 from grpo.distributed.world import World
 from helpers.rank_runs import AsksAgain, Direct, assert_same_run, metrics_of, short, trained
@@ -28,12 +28,20 @@ CASES: dict[str, dict[str, Any]] = {
     "ppo, shared critic": {"algorithm": "ppo", "critic": Critic(model="shared", warmup_steps=2), "scale": SHARDED},
     "adapters": {"algorithm": "grpo", "lora": Lora(rank=4), "optimizer": FOUR_UPDATES},
     "episodes": {"algorithm": "dr_grpo", "max_new_tokens": 16, "lr": 1e-6},
+    "environment": {
+        "algorithm": "dr_grpo",
+        "max_new_tokens": 16,
+        "lr": 1e-7,
+        "task": "env",
+        "episodes": Episodes(env="helpers.environments:Sums"),
+        "reward": "helpers.environments:half",
+    },
     "process credit": {"algorithm": "dr_grpo", "loss": Loss(credit="process"), "scale": SHARDED},
 }
 
 
 def train_each(world: World, folder: Path, cases: Sequence[str]) -> dict[str, list[int]]:
-    tasks = {"episodes": AsksAgain}
+    tasks = {"episodes": AsksAgain, "environment": None}
     return {
         case: trained(world, short(folder, name_of(case, world.size), **CASES[case]), tasks.get(case, Direct))
         for case in cases
@@ -60,8 +68,8 @@ def test_the_number_of_ranks_changes_no_token_and_no_reward(
     for case in cases:
         for size in sizes:
             assert_same_run(tmp_path / name_of(case, size), tmp_path / name_of(case, 1))
-    if "episodes" in cases:
-        metrics = metrics_of(tmp_path / name_of("episodes", 3))
+    for case in {"episodes", "environment"} & set(cases):
+        metrics = metrics_of(tmp_path / name_of(case, 3))
         assert all((metrics[step, "turns_mean"] or 0) > 1 for step in range(6))
     if "dapo" in cases:
         metrics = metrics_of(tmp_path / name_of("dapo", 3))

@@ -89,6 +89,27 @@ def of_tokens(environments, completion_ids):
     return [0.0]
 
 
+class Sums:
+    """Makes the problem, and asks a second sum whatever the answer to the first was."""
+
+    def reset(self, **columns):
+        self.sum, self.asked = (random.randint(10, 40), random.randint(10, 40)), 0
+        return "{}+{}=".format(*self.sum)
+
+    def step(self, text):
+        self.asked += 1
+        right = text.endswith(str(sum(self.sum)))
+        self.sum = (self.sum[0], 11)
+        return f"{self.sum[0]}+11=", float(right), self.asked == 2
+
+    def get_reward(self):
+        return 0.25
+
+
+def half(environments, **columns):
+    return [each.asked / 2 for each in environments]
+
+
 @dataclass
 class StepResult:
     observation: str

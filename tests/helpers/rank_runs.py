@@ -66,8 +66,8 @@ def short(folder: Path, run: str, **changes: Any) -> Config:
     return Config(**(settings | changes))
 
 
-def trained(world: World, config: Config, task: type[Direct] = Direct) -> list[int]:
-    """Train, and return the checksums of this rank's weights."""
+def trained(world: World, config: Config, task: type[Direct] | None = Direct) -> list[int]:
+    """Train, and return the checksums of this rank's weights. `task=None`: the config names it."""
     session = Session.start(config, (), Inputs(task=task), world)
     with session.recorded():
         loop(session)

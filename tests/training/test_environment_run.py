@@ -13,24 +13,8 @@ import grpo
 from grpo.episodes.environments import seed_of
 from grpo.errors import GrpoError
 from grpo.types import Problem
+from helpers.environments import Sums, half
 from helpers.runs import small
-
-
-class Sums:
-    """Makes the problem, and asks a second sum whatever the answer to the first was."""
-
-    def reset(self, **columns: Any) -> str:
-        self.sum, self.asked = (random.randint(10, 40), random.randint(10, 40)), 0
-        return "{}+{}=".format(*self.sum)
-
-    def step(self, text: str) -> tuple[str, float, bool]:
-        self.asked += 1
-        right = text.endswith(str(sum(self.sum)))
-        self.sum = (self.sum[0], 11)
-        return f"{self.sum[0]}+11=", float(right), self.asked == 2
-
-    def get_reward(self) -> float:
-        return 0.25
 
 
 class Different(Sums):
@@ -101,10 +85,6 @@ def test_an_environment_that_sometimes_cannot_begin_costs_these_episodes(tmp_pat
         assert {row["group_index"] for row in failed} == {0}
         assert all(row["reward"] is not None for step in rows for row in rows[step] if row not in failed)
         assert [metrics["sampler_gap"] <= 1e-5 for metrics in run.metrics()] == [True, True]
-
-
-def half(environments: list[Any], **columns: Any) -> list[float]:
-    return [each.asked / 2 for each in environments]
 
 
 def test_reward_functions_read_the_environments_of_a_run(tmp_path: Path) -> None:
