@@ -221,7 +221,17 @@ def test_the_python_of_the_readme_fits_the_api(monkeypatch):
 
 ROOT = DOCS.parent
 PAGES = [ROOT / "README.md", ROOT / "benchmarks/results.md", *sorted(DOCS.glob("*.md"))]
-READERS_FILES = {"counter.py", "file.py", "guess.py", "helper.py", "mine.py", "mytask.py", "rewards.py", "script.py"}
+READERS_FILES = {
+    "counter.py",
+    "file.py",
+    "games.py",
+    "guess.py",
+    "helper.py",
+    "mine.py",
+    "mytask.py",
+    "rewards.py",
+    "script.py",
+}
 READERS_RECIPES = {"recipes/mine.toml", "recipes/other.toml"}
 
 

@@ -164,3 +164,33 @@ def test_trl_s_reward_functions_read_the_environments_of_episodes() -> None:
         {"role": "assistant", "content": "done"},
     ]
     assert end(silent).parts == {"reward_func": 0.0, "patient": 3.0}
+
+
+def test_each_prompt_describes_the_tools_of_its_own_environment() -> None:
+    envs = {"count": environments.IncrementEnv, "echo": environments.EchoEnv}
+    replies = EnvironmentReplies(envs)
+    answers = Answers(replies, Limits(), in_process=True)
+    asked = [problem(name, environment=name, target=1) for name in envs]
+    play = Plays(Episodes(), answers, chat_policy("smollm2")).begin(asked, 1, SAMPLING)
+    assert [[tool["function"]["name"] for tool in each.tools] for each in play.problems] == [
+        ["increment", "read"],
+        ["echo"],
+    ]
+    echo = {"name": "echo", "arguments": {"message": "hi"}}
+    counted, echoed = play_through(play, [[hermes(echo), "done"], [hermes(echo), "done"]])
+    assert [texts(heard)[0] for heard in (counted, echoed)] == [
+        "error: unknown function echo; known: increment, read",
+        "hi",
+    ]
+    assert (end(counted).parts, end(echoed).parts) == ({"IncrementEnv": 0.0}, {})
+
+
+def test_environments_that_cannot_go_together() -> None:
+    for env, why in {
+        "a=x.py:A, a=y.py:B": "does not give each environment a name of its own; write NAME=file.py:Class,NAME=",
+        "a=x.py:A, y.py:B": "'a=x.py:A, y.py:B' does not give each environment a name",
+        "x.py:A, y.py:B": "'x.py:A, y.py:B' does not give each environment a name",
+        "a=helpers.environments:Guess, b=helpers.environments:EchoEnv": "environments a, b: are of different forms",
+    }.items():
+        with pytest.raises(GrpoError, match=why):
+            EnvironmentReplies(env)

@@ -83,7 +83,7 @@ def calls(*pairs: tuple[str, dict[str, Any]]) -> str:
 def test_trl_s_documented_environment() -> None:
     """Its reset makes the task, seeded by the problem; its methods are tools; get_reward is called at the end."""
     counter = reply("IncrementEnv")
-    assert sorted(tool.__name__ for tool in counter.kind.tools) == ["increment", "read"]
+    assert sorted(tool.__name__ for tool in counter.kinds.of(problem()).tools) == ["increment", "read"]
     first, second = (Player(counter, problem(), f"train/0/p/{sample}") for sample in (0, 1))
     text = first.reset().extra["text"]
     target = int(text.removeprefix("Increment the counter by ").removesuffix("."))

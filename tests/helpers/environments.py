@@ -106,6 +106,17 @@ class Sums:
         return 0.25
 
 
+class Products(Sums):
+    """Asks for products, and rewards nothing but the end."""
+
+    def reset(self, **columns):
+        return super().reset().replace("+", "*")
+
+    def step(self, text):
+        observation, _, done = super().step(text)
+        return observation, 0.0, done
+
+
 def half(environments, **columns):
     return [each.asked / 2 for each in environments]
 

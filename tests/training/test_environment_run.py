@@ -13,7 +13,7 @@ import grpo
 from grpo.episodes.environments import seed_of
 from grpo.errors import GrpoError
 from grpo.types import Problem
-from helpers.environments import Sums, half
+from helpers.environments import Products, Sums, half
 from helpers.runs import small
 
 
@@ -96,3 +96,22 @@ def test_reward_functions_read_the_environments_of_a_run(tmp_path: Path) -> None
         assert [row["reward"] for row in rows] == [row["part_Sums"] + row["part_half"] for row in rows]
         turns = run.turns(0)
         assert [row["reward"] for row in rows] == [sum(each["reward"] for each in turns_of(row, turns)) for row in rows]
+
+
+def test_rows_name_their_environment(tmp_path: Path) -> None:
+    rows = [{"prompt": str(i), "environment": name} for name in ("sums", "products") for i in range(1, 21)]
+    config = small(tmp_path, steps=2, max_new_tokens=64)
+    with grpo.train(config, env={"sums": Sums, "products": Products}, data=rows) as run:
+        assert run.config["episodes"]["env"] == "sums=python:Sums, products=python:Products"
+        found = run.completions()
+        played = ["Products" if "*" in row["prompt"] else "Sums" for row in found]
+        assert {*played} == {"Sums", "Products"}
+        for row, name in zip(found, played, strict=True):
+            assert row[f"part_{name}"] == row["reward"] >= 0.25
+        assert all(metrics["sampler_gap"] <= 1e-5 for metrics in run.metrics())
+    rows[0]["environment"] = "quotients"
+    message = r"column environment names 'quotients'; known: sums, products"
+    with pytest.raises(GrpoError, match=message):
+        grpo.train(config, env={"sums": Sums, "products": Products}, data=rows)
+    with pytest.raises(GrpoError, match=r"has no column environment, which names one of several"):
+        grpo.train(config, env={"sums": Sums, "products": Products})

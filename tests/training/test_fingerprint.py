@@ -98,10 +98,10 @@ def test_the_code_of_tools_and_environments_counts(tmp_path: Path) -> None:
 
     (tmp_path / "mine.py").write_text("from beside import limit\n")
     (tmp_path / "beside.py").write_text("limit = 3\n")
-    places = f"{tmp_path}/mine.py:f, {tmp_path}/mine.py:g, python:search"
+    places = [f"{tmp_path}/mine.py:f", f" {tmp_path}/mine.py:g", "python:search"]
     before = code_of("tool code", places, {"search": search})["tool code"]
     assert list(before) == [f"{tmp_path}/beside.py", f"{tmp_path}/mine.py", "python:search"]
     (tmp_path / "beside.py").write_text("limit = 4\n")
     after = code_of("tool code", places, {"search": lambda query: ""})["tool code"]
     assert [name for name in before if before[name] != after[name]] == [f"{tmp_path}/beside.py", "python:search"]
-    assert code_of("environment code", "", {}) == {}
+    assert code_of("environment code", [""], {}) == {}

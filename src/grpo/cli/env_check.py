@@ -86,8 +86,7 @@ def check_environment(
             raise GrpoError(
                 f"reward {spec}: does not take environments; check it without --env, or leave it out of --reward"
             )
-    kind, schemas = replies.kind, replies.schemas
-    kind.check_columns(problems)
+    replies.kinds.check_columns(problems)
     limits = Limits(scoring.seconds, int(scoring.memory_gb * 2**30), workers=1)
     workers = Workers([replies], limits)
     try:
@@ -103,20 +102,22 @@ def check_environment(
         before.seconds = again.seconds  # the first calls also start a process
     return EnvFindings(
         env=env,
-        tools=[schema["function"]["name"] for schema in schemas],
-        wrong_calls=wrong_calls(schemas) if schemas else {},
+        tools=[schema["function"]["name"] for schema in replies.schemas],
+        wrong_calls=wrong_calls(replies.schemas) if replies.schemas else {},
         episodes=first,
         differences=[difference(before, again) for before, again in pairs if before.course != again.course],
-        asks_for_replay=kind.repeatable,
+        asks_for_replay=all(kind.repeatable for kind in replies.kinds.by_name.values()),
     )
 
 
 def trial_turns(problem: Problem, replies: EnvironmentReplies, text: str) -> list[str]:
     """Turns of one episode: a call of each tool, or texts."""
-    if replies.schemas and not text:
-        return [json.dumps([made_up_call(schema["function"], problem)]) for schema in replies.schemas]
+    kind = replies.kinds.of(problem)
+    if kind.tools and not text:
+        schemas = replies.schemas_by_title[kind.title]
+        return [json.dumps([made_up_call(schema["function"], problem)]) for schema in schemas]
     texts = [text] * len(TEXTS) if text else [*filter(None, [problem.answer]), *TEXTS]
-    return [turn_sent(each, ()) for each in texts] if replies.kind.messages else texts
+    return [turn_sent(each, ()) for each in texts] if kind.messages else texts
 
 
 def made_up_call(function: Mapping[str, Any], problem: Problem) -> dict[str, Any]:

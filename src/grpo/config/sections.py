@@ -257,7 +257,8 @@ class Episodes(Named):
     docstring."""
     env: str = ""
     """Environment class, one object for each completion: file.py:Class or module:Class; or an agent that takes a client
-    like AsyncOpenAI, file.py:coroutine. Its rewards are the run's, and those of reward are added."""
+    like AsyncOpenAI, file.py:coroutine. Its rewards are the run's, and those of reward are added. Several, of which the
+    column environment of a row names its own: NAME=file.py:Class,NAME=file.py:Class."""
     max_turns: int = 8
     """Most turns of the model."""
     max_turn_tokens: int = 0

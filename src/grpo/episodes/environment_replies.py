@@ -11,7 +11,8 @@ import numpy as np
 
 from grpo.episodes.agent import answer_read, prompted, turn_sent
 from grpo.episodes.answers import Answer, Episode, refuse_mistakes
-from grpo.episodes.environments import Kind, load_environment, with_text
+from grpo.episodes.environments import Kind, with_text
+from grpo.episodes.kinds import Env, Kinds
 from grpo.episodes.residents import Residents
 from grpo.errors import GrpoError
 from grpo.rewards.conversation import conversation
@@ -50,28 +51,31 @@ class EnvironmentReplies:
     required: tuple[str, ...] = ()
     may_join = False
 
-    def __init__(self, env: str | type | Callable[..., Any], max_calls: int = 0):
-        """`max_calls`: most tool calls of an episode; 0: no limit."""
+    def __init__(self, env: Env | Mapping[str, Env], max_calls: int = 0):
+        """`env`: one, or several by name. `max_calls`: most tool calls of an episode; 0: no limit."""
         self.env, self.max_calls = env, max_calls
         self.rewards: dict[str, FunctionReward] = {}
         """Functions that take `environments`, by name: called where the environment lives."""
         self.load()
-        self.name = self.kind.title
-        self.part = self.kind.name
-        self.schemas: Sequence[Mapping[str, Any]] = schemas_of(self.kind)
+        self.name = self.kinds.title
+        self.parts: Sequence[str] = self.kinds.parts
+        self.schemas_by_title = {kind.title: schemas_of(kind) for kind in self.kinds.by_name.values()}
+        self.schemas: Sequence[Mapping[str, Any]] = [
+            schema for schemas in self.schemas_by_title.values() for schema in schemas
+        ]
         self.reader: CallReader | None = None
         """Finds the calls in a turn."""
 
     def load(self) -> None:
-        self.kind: Kind = load_environment(self.env)
+        self.kinds = Kinds(self.env)
         for reward in self.rewards.values():
             reward.load()
-        self.residents = Residents(self.kind, [*self.rewards.values()])
+        self.residents = Residents(self.kinds, [*self.rewards.values()])
 
     @property
     def weights(self) -> Mapping[str, float]:
         """Of the rewards that it gives, by name."""
-        return {self.part: 1.0, **{name: reward.spec.weight for name, reward in self.rewards.items()}}
+        return {**dict.fromkeys(self.parts, 1.0), **{name: reward.spec.weight for name, reward in self.rewards.items()}}
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker process needs, which loads the class itself."""
@@ -80,16 +84,19 @@ class EnvironmentReplies:
     def __call__(self, request: Request) -> list[Outcome]:
         return [self.residents.answer(request.only([row])) for row in range(len(request.texts))]
 
+    def part_of(self, problem: Problem) -> str:
+        return self.kinds.of(problem).name
+
     def takes(self, spec: Spec, function: Callable[..., Any] | None) -> bool:
         """Whether the function takes `environments`, as in TRL: it reads the state of the object that played."""
         seen = FunctionReward(spec, function)
         seen.load()
         if "environments" not in seen.signature.names:
             return False
-        if self.kind.messages:
+        if any(kind.messages for kind in self.kinds.by_name.values()):
             raise GrpoError(
-                f"reward {spec}: takes environments, and {self.kind.title} is an agent, which has no object; return "
-                "its reward from the agent"
+                f"reward {spec}: takes environments, and {self.name} is an agent, which has no object; return its "
+                "reward from the agent"
             )
         if unknown := [name for name in NOT_AT_THE_END if name in seen.required]:
             raise GrpoError(
@@ -97,7 +104,7 @@ class EnvironmentReplies:
                 f"{unknown[0]} is not known; leave one out"
             )
         known = self.rewards.setdefault(spec.part, FunctionReward(spec, function))
-        if spec.part == self.part or str(known.spec) != str(spec):
+        if spec.part in self.parts or str(known.spec) != str(spec):
             raise GrpoError(f"reward {spec}: another reward of the run is named {spec.part}; rename one")
         return True
 
@@ -110,20 +117,25 @@ class EnvironmentReplies:
             return _failed(outcome)
         episode.is_open, text = True, outcome.extra["text"] or ""
         episode.observations = (text,)
-        episode.begun = prompted(episode.problem, text) if self.kind.messages else with_text(episode.problem, text)
-        return episode.begun
+        kind = self.kinds.of(episode.problem)
+        begun = prompted(episode.problem, text) if kind.messages else with_text(episode.problem, text)
+        if self.kinds.several and kind.tools:  # its prompt describes no tools of the others
+            begun = replace(begun, tools=tuple(self.schemas_by_title[kind.title]))
+        episode.begun = begun
+        return begun
 
     def ask(self, episode: Episode) -> Sequence[Request] | Ended:
+        kind = self.kinds.of(episode.problem)
         asked, rest = self._calls(episode)
-        if self.kind.tools and not asked:
+        if kind.tools and not asked:
             return Ended("stop")
         if self.max_calls and episode.calls + len(asked) > self.max_calls:
             return Ended("calls")
         episode.asked, episode.calls = asked, episode.calls + len(asked)
         turn = episode.turns[-1]
-        if self.kind.messages:
+        if kind.messages:
             turn = turn_sent(rest, asked)
-        elif self.kind.tools:
+        elif kind.tools:
             turn = json.dumps([{"name": call.name, "arguments": call.arguments} for call in asked if not call.error])
         episode.played += (turn,)
         return [self._request(episode)]
@@ -139,9 +151,10 @@ class EnvironmentReplies:
         if outcome.extra["done"]:
             return self._over(episode, Ended("stop"), outcome, text)
         episode.observations += (text or "",)
-        if self.kind.messages:
+        kind = self.kinds.of(episode.problem)
+        if kind.messages:
             return answer_read(text or "", episode.asked)
-        return calls_answered(episode.asked, text or "[]") if self.kind.tools else text or ""
+        return calls_answered(episode.asked, text or "[]") if kind.tools else text or ""
 
     def end(self, episode: Episode, ended: Ended) -> Request | None:
         return self._request(episode) if episode.is_open else None
@@ -184,15 +197,17 @@ class EnvironmentReplies:
 
     def _calls(self, episode: Episode) -> tuple[Sequence[Asked], str]:
         """(the calls of the last turn; its text without them)"""
-        reader = self._agent_reader(episode) if self.kind.messages else self.reader
-        if reader is None or not (self.kind.tools or self.kind.messages):
+        kind = self.kinds.of(episode.problem)
+        reader = self._own_reader(episode) if kind.messages or self.kinds.several else self.reader
+        if reader is None or not (kind.tools or kind.messages):
             return (), episode.turns[-1]
         asked, rest = reader.read(episode.turns[-1])
         # An agent gets the calls that it can make; a turn with another one is a text to it.
-        return ((), episode.turns[-1]) if self.kind.messages and any(call.error for call in asked) else (asked, rest)
+        return ((), episode.turns[-1]) if kind.messages and any(call.error for call in asked) else (asked, rest)
 
-    def _agent_reader(self, episode: Episode) -> CallReader | None:
-        """Finds calls of the tools that the agent named in its first request."""
+    def _own_reader(self, episode: Episode) -> CallReader | None:
+        """Finds calls of the tools that its prompt describes: those of one of several environments, or those that an
+        agent named in its first request."""
         from grpo.episodes.tools import CallReader  # imports transformers, which a worker does not need
 
         assert episode.begun is not None

@@ -37,8 +37,21 @@ def take_tools(tools: str | Function | Sequence[str | Function]) -> tuple[str, d
     return ", ".join(entries), functions
 
 
-def take_environment(env: str | Function) -> tuple[str, Mapping[str, Function]]:
-    """The field `episodes.env` that a record stores, and the class or agent it names with `python:`."""
+def take_environment(env: str | Function | Mapping[str, str | Function]) -> tuple[str, Mapping[str, Function]]:
+    """The field `episodes.env` that a record stores, and the classes or agents it names with `python:`.
+
+    >>> class Word: ...
+    >>> take_environment({"word": Word, "catch": "games.py:Catch"})[0]
+    'word=python:Word, catch=games.py:Catch'
+    """
+    if isinstance(env, Mapping):
+        taken = {name: take_environment(each) for name, each in env.items()}
+        classes: dict[str, Function] = {}
+        for _, given in taken.values():
+            if any(classes.get(name, each) is not each for name, each in given.items()):
+                raise GrpoError(f"field episodes.env: two environments are called {next(iter(given))}; rename one")
+            classes |= given
+        return ", ".join(f"{name}={text}" for name, (text, _) in taken.items()), classes
     if isinstance(env, str):
         return env, {}
     if not isinstance(env, type) and not inspect.iscoroutinefunction(env):

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from grpo.episodes.client import AgentError
-from grpo.episodes.environments import Environment, Kind, Played, Step, seed_of, with_text
+from grpo.episodes.environments import Environment, Played, Step, seed_of, with_text
+from grpo.episodes.kinds import Kinds
 from grpo.errors import GrpoError, one_line
 from grpo.rewards.functions import FunctionReward
 from grpo.rewards.pool.invoke import History, Outcome, Request
@@ -73,9 +74,9 @@ class Resident:
 class Residents:
     """The episodes that live in this process."""
 
-    def __init__(self, kind: Kind, rewards: Sequence[FunctionReward] = ()):
+    def __init__(self, kinds: Kinds, rewards: Sequence[FunctionReward] = ()):
         """`rewards`: functions that take `environments`."""
-        self.kind, self.rewards = kind, rewards
+        self.kinds, self.rewards = kinds, rewards
         self.held: dict[str, Resident] = {}
         """By key."""
 
@@ -97,11 +98,12 @@ class Residents:
         """The episode of this history. It is closed if anything goes wrong."""
         resident = self.held.pop(history.key, None)
         lost = resident is None or tuple(resident.observations) != history.observations
-        if lost and history.observations and not self.kind.repeatable:
+        kind = self.kinds.of(problem)
+        if lost and history.observations and not kind.repeatable:
             raise NotRepeatableError("its worker process ended, and the class says repeatable = False")
         if resident is None or lost:
             seed_random(problem.id)
-            resident = Resident(self.kind.make(), problem, history.key)
+            resident = Resident(kind.make(), problem, history.key)
         try:
             if lost:
                 resident.play_again(history.turns, history.observations)
@@ -123,7 +125,7 @@ class Residents:
         total = resident.total()
         scores = [self._score(reward, resident, request) for reward in self.rewards]
         extra["close"] = close(resident.environment)
-        own = {} if total is None else {self.kind.name: total}
+        own = {} if total is None else {self.kinds.of(resident.problem).name: total}
         return Outcome(
             {**own, **{name: value for score in scores for name, value in score.parts.items()}},
             extra={**extra, "columns": {name: value for score in scores for name, value in score.extra.items()}},

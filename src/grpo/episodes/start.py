@@ -10,6 +10,7 @@ from grpo.config import Episodes, Scoring
 from grpo.episodes.answers import Answers, Replier
 from grpo.episodes.calls import ToolCalls
 from grpo.episodes.environment_replies import EnvironmentReplies
+from grpo.episodes.kinds import named
 from grpo.episodes.replies import TaskReplies
 from grpo.errors import GrpoError
 from grpo.rewards.pool.confine import Limits
@@ -27,15 +28,22 @@ def chosen_replier(
     """The replier that the settings name; None: they name none. `tools`, `env`: what was handed over, by the name after
     `python:`."""
     if settings.env:
-        given = (env or {}).get(settings.env.removeprefix(PREFIX))
-        if given is None:
-            refuse_recorded("episodes.env", settings.env, "name another with --env")
-        return EnvironmentReplies(given or settings.env, settings.max_calls)
+        return EnvironmentReplies(
+            {name: _given(str(place), env or {}) for name, place in named(settings.env).items()}, settings.max_calls
+        )
     if not settings.tools:
         return None
     from grpo.episodes.tools import load_tools  # imports transformers
 
     return ToolCalls(load_tools(settings.tools, tools), settings)
+
+
+def _given(place: str, env: Mapping[str, Any]) -> Any:
+    """The object handed over that a text names, or the text."""
+    given = env.get(place.removeprefix(PREFIX))
+    if given is None:
+        refuse_recorded("episodes.env", place, "name another with --env")
+    return given or place
 
 
 def start_answers(
@@ -45,7 +53,7 @@ def start_answers(
     The caller closes it."""
     limits = Limits(settings.tool_seconds, int(scoring.memory_gb * 2**30), workers=scoring.workers)
     if isinstance(chosen, EnvironmentReplies) and task:
-        chosen.kind.check_columns(task.problems() if isinstance(task, HasProblems) else task.heldout())
+        chosen.kinds.check_columns(task.problems() if isinstance(task, HasProblems) else task.heldout())
     if not isinstance(task, HasReplies):
         return Answers(chosen, limits) if chosen else None
     if chosen:

@@ -98,7 +98,7 @@ class Pending:
     def _rewarded(self, group: Group) -> Sequence[Completion]:
         """An episode that its environment gave no reward earned 0, where environments alone give rewards, or another
         one of the group got one: many reward nothing but the win."""
-        name = self.scorer.environment.part if self.scorer.environment else ""
+        name = self.scorer.environment.part_of(group.problem) if self.scorer.environment else ""
         if self.scorer.specs and not any(name in done.parts for done in group.completions):
             return group.completions
         return [

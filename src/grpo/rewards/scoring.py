@@ -38,8 +38,12 @@ Start = Callable[[Sequence[Request]], Callable[[], Outcomes]]
 class Environment(Protocol):
     """The environment that plays the episodes of a run: completions come with the rewards that it gave them."""
 
-    part: str
-    """Name of its own reward."""
+    parts: Sequence[str]
+    """Names of its own rewards: several where each problem has one of several environments."""
+
+    def part_of(self, problem: Problem) -> str:
+        """The one of them that episodes of this problem get."""
+        ...
 
     def takes(self, spec: Spec, function: Callable[..., Any] | None) -> bool:
         """Whether it calls this reward function itself, at the end of each episode."""
@@ -90,7 +94,7 @@ class Scorer:
         self.state = state or TrainerState()
         self.functions, self.environment = functions or {}, environment
         self.specs = parse(reward) or ([] if environment else [Spec("task", "", 1.0)])
-        self.brought: dict[str, float] = {environment.part: 1.0} if environment else {}
+        self.brought: dict[str, float] = dict.fromkeys(environment.parts, 1.0) if environment else {}
         """Rewards that completions bring from their environment: weights by name."""
         _refuse_duplicate_names(self.specs)
         self.rewards_task = any(spec.source == "task" for spec in self.specs)

@@ -16,6 +16,7 @@ from typing import Any
 
 from grpo.config import Config, SftConfig
 from grpo.config.presets import surrogate_source
+from grpo.episodes.kinds import named
 from grpo.model.hub import cached_commit, locate_model
 from grpo.model.hub.folder import adapter_base
 from grpo.model.prompt import template_file
@@ -48,8 +49,8 @@ def fingerprints(config: Config, task: Task, inputs: Inputs | None = None) -> Fi
         **({"task code": {"task": _digest([describe(inputs.task).encode()])}} if inputs.task is not None else {}),
         **reward_fingerprints("reward code", config.reward, inputs.functions),
         **reward_fingerprints("evaluation.reward code", config.evaluation.reward, inputs.eval_functions),
-        **code_of("tool code", config.episodes.tools, inputs.tools),
-        **code_of("environment code", config.episodes.env, inputs.env),
+        **code_of("tool code", config.episodes.tools.split(","), inputs.tools),
+        **code_of("environment code", map(str, named(config.episodes.env).values()), inputs.env),
         **({"surrogate code": {surrogate: _digest([surrogate_source(surrogate)])}} if ":" in surrogate else {}),
         **code_fingerprints(*(("peft",) if config.lora.rank else ())),
     }
@@ -70,9 +71,9 @@ def reward_fingerprints(name: str, reward: str, functions: Mapping[str, Any]) ->
     return {name: found} if found else {}
 
 
-def code_of(name: str, places: str, given: Mapping[str, Any]) -> Fingerprints:
-    """Of the files of `file.py:NAME, module:NAME` and of the objects handed over; empty where there are none."""
-    sources = {place.strip().rpartition(":")[0] for place in places.split(",")} - {"", "python"}
+def code_of(name: str, places: Iterable[str], given: Mapping[str, Any]) -> Fingerprints:
+    """Of the files of `file.py:NAME` or `module:NAME` and of the objects handed over; empty where there are none."""
+    sources = {place.strip().rpartition(":")[0] for place in places} - {"", "python"}
     files = [file for source in sorted(sources) for file in files_of(source).items()]
     found = {**{file: _file_digest(path) for file, path in files}, **_handed_over(given)}
     return {name: found} if found else {}

@@ -45,7 +45,7 @@ class Inputs:
         eval_data: Any = None,
         eval_reward: Reward | Sequence[Reward] | None = None,
         tools: str | Function | Sequence[str | Function] | None = None,
-        env: str | type | None = None,
+        env: str | type | Mapping[str, str | type] | None = None,
     ) -> tuple[Config, Inputs]:
         """The config with a name for everything handed over, and the objects. A text means what it means in the
         config."""

@@ -46,7 +46,7 @@ def train(
     eval_data: Any = None,
     eval_reward: Reward | Sequence[Reward] | None = None,
     tools: str | Function | Sequence[str | Function] | None = None,
-    env: str | type | None = None,
+    env: str | type | Mapping[str, str | type] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a model with this config and return its run, the full record.
@@ -56,7 +56,8 @@ def train(
     and tuples (function, weight); functions run in worker processes. `data`: a list of dicts, a `datasets.Dataset`, or
     a mapping from splits to either. `eval_data`: the same for held-out rows, in place of `config.dataset.heldout`.
     `eval_reward`: the reward of evaluations, in place of `config.evaluation.reward`. `tools`: functions that the model
-    may call, with types and a docstring. `env`: the class of an environment.
+    may call, with types and a docstring. `env`: the class of an environment, or a dictionary of several, of which the
+    column `environment` of a row names its own.
 
     `callbacks` are instances of `grpo.Callback` subclasses. Without any, only warnings are printed.
     """

@@ -187,8 +187,8 @@ def reward_assumptions(scorer: Scorer, played: Sequence[Group]) -> list[str]:
     if scorer.environment is None or scorer.specs or any(done.parts for done in episodes):
         return []
     return [
-        f"{scorer.environment.part} gave no reward to any of {len(episodes)} trial episodes, and an episode without "
-        "one earns 0; if it never gives any, name a reward (--reward, such as task)"
+        f"{', '.join(scorer.environment.parts)} gave no reward to any of {len(episodes)} trial episodes, and an "
+        "episode without one earns 0; if it never gives any, name a reward (--reward, such as task)"
     ]
 
 

@@ -91,7 +91,7 @@ class Session(TrainingRun):
             for each in (scorer, eval_scorer):
                 each.check_requirements()
             if environment and not scorer.specs:
-                environment.kind.check_rewards()
+                environment.kinds.check_rewards()
             if answers := start_answers(config.episodes, scoring, task, replier):
                 undo.enter_context(answers)
             prints = fingerprints(config, task, inputs)
