@@ -48,7 +48,7 @@ def chromium() -> Iterator[Any]:
 
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e .[dev]")
     if CHROMIUM is None:
-        pytest.skip("no Chromium here: install the package chromium, or name one in GRPO_CHROMIUM")
+        pytest.fail("no Chromium here: install the package chromium, or name one in GRPO_CHROMIUM")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         context = browser.new_context()

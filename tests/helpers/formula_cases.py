@@ -190,7 +190,10 @@ def tables(draw: random.Random, count: int) -> Iterator[Case]:
             rewards = [0.5] * answers
         ours = tensor(logits), tensor(ref), tensor(rewards)
         yield "trueGradient", [logits, rewards], tabular.true_gradient(ours[0], ours[2]).tolist()
-        settings = {"baseline": draw.choice(("mean", "leave_one_out")), "scale": draw.choice(("none", "group_std"))}
+        settings = {
+            "baseline": draw.choice(("mean", "leave_one_out", "batch")),
+            "scale": draw.choice(("none", "group_std")),
+        }
         expected = tabular.expected_estimate(ours[0], ours[2], 3, **settings).tolist()
         yield "expectedEstimate", [logits, rewards, 3, settings], expected
         yield "kl", [logits, ref], tabular.kl(ours[0], ours[1]).item()

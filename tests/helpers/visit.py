@@ -44,11 +44,25 @@ INCOMPLETE_CHARTS = """async (least) => {
     if (!/\\d/.test(figure.querySelector(".readout")?.innerText)) wrong.push(`no readout: ${label}`);
     const tools = [...figure.querySelectorAll(".chart-tools button")].map((one) => one.firstChild.textContent);
     if (!["CSV", "PNG"].every((name) => tools.includes(name))) wrong.push(`no CSV or PNG: ${label}`);
+    const { left, right, top } = frame.querySelector("svg").getBoundingClientRect();
+    const texts = [...frame.querySelectorAll("svg text")].map((one) => [one.textContent, one.getBoundingClientRect()])
+      .filter(([, box]) => box.width);
+    const over = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2 &&
+      Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
+    texts.forEach(([text, box], place) => {
+      if (box.left < left - 1 || box.right > right + 1) wrong.push(`"${text}" is cut off: ${label}`);
+      for (const [other] of texts.slice(place + 1).filter(([, its]) => over(box, its)))
+        wrong.push(`"${text}" over "${other}": ${label}`);
+    });
+    const titled = texts.some(([text, box]) => box.top < top + 24 && /[a-z]/i.test(text)) ||
+      frame.querySelector('svg text[transform*="rotate(-90"]');
+    if (!titled && !/^(Memory |Accuracy before|\\d+ of \\d+ held-out)/.test(label)) wrong.push(`no y title: ${label}`);
     frame.blur();
   }
   return wrong;
 }"""
-"""Charts on the page that cannot be read by keyboard or saved. Lower ones are sparklines."""
+"""Charts on the page that cannot be read by keyboard or saved, lack a title of y (but for those whose rows are named),
+or whose texts are cut off or overlap. Lower ones are sparklines."""
 SPARKLINE = 100
 
 

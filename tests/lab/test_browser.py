@@ -42,6 +42,7 @@ PAGES = [
     f"{EXAMPLE}/completions?text=nothing+is+like+this",
     f"{EXAMPLE}/whatif?step=5&scale=none&weight.correct=0.5",
     f"{EXAMPLE}/replay?step=12",
+    f"{EXAMPLE}/prompts",
     f"{EXAMPLE}/time?step=3",
     f"{EXAMPLE}/findings",
     "/runs/diverged/findings",

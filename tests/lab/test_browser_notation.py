@@ -52,5 +52,6 @@ def test_notation(chromium: Any, classroom: Lab) -> None:
     found = answer("notation", "softmax", {"t": "0.1"})["probabilities"]
     visit.await_number("p-0", "100.0%")
     assert visit.number("p-1") == pytest.approx(found[1], abs=5e-4)
+    assert "What the chapters assume." in visit.page.locator(".lesson-section").first.inner_text(), "it counts nothing"
     assert faults(visit) == []
     visit.page.close()

@@ -123,13 +123,16 @@ def test_what_if_and_replay_show_only_what_differs(visit: Visit) -> None:
     for bars in (".ghost", "i:not(.ghost)"):
         heights = visit.page.locator(f".push-bars {bars}").evaluate_all("(all) => all.map((bar) => bar.style.height)")
         assert max(float(height.rstrip("%")) for height in heights) == pytest.approx(50)
-    visit.go(f"{EXAMPLE}/replay?step=9")
+    visit.go(f"{EXAMPLE}/replay?step=8")
     columns = visit.page.locator(".probe-columns")
     assert columns.locator(".probe-samples").count() == 1
     assert "The next evaluation comes after 10 steps." in columns.inner_text()
     columns.get_by_role("button").click()
     columns.get_by_text("After 10 steps").wait_for()
+    assert "step=9" in visit.page.url
     assert columns.locator(".probe-samples").count() == 2
+    visit.go(f"{EXAMPLE}/replay?step=79")
+    columns.get_by_text("After 80 steps").wait_for()
     assert visit.complaints == []
 
 
@@ -157,8 +160,10 @@ def test_the_token_lens_moves_by_arrows_and_recomputes_and_findings_start_with_t
     visit.page.get_by_text("Clipped below: no gradient from the reward; the KL term remains.").wait_for()
     # Its ratio, 0.7975, is below 0.8 and its advantage negative: the only such token of the group.
     assert visit.page.locator(".token.clipped").all_inner_texts() == ["1"]
+    mark = visit.page.locator(".token.clipped").evaluate("(one) => getComputedStyle(one).backgroundImage")
+    assert "repeating-linear-gradient" in mark
     assert "clipped" in visit.page.locator(".scale").inner_text()
-    assert "Step 4 of 0–79, 80 steps" in visit.page.locator(".stepbar").inner_text()
+    assert "Step 4 (0 to 79)" in visit.page.locator(".stepbar").inner_text()
     visit.go(f"{EXAMPLE}/findings")
     visit.page.get_by_role("heading", name="No problems found").wait_for()
     with Run.open(RECORDINGS, "tiny-arithmetic", readonly=True) as run:
@@ -197,7 +202,7 @@ def test_one_prompt_across_steps_with_what_changed(visit: Visit) -> None:
         assert same == common(*words)
     visit.go(f"{EXAMPLE}/prompts")
     assert page.locator(".moment").count() == 9
-    assert page.locator(".change-head h3").all_inner_texts() == [
+    assert page.locator(".change-head h2").all_inner_texts() == [
         "Before training, pinned 38% right",
         "After 80 steps, pinned 100% right",
     ]
@@ -207,7 +212,7 @@ def test_one_prompt_across_steps_with_what_changed(visit: Visit) -> None:
     page.get_by_role("button", name="After 10 steps").click()
     page.wait_for_url("**to=1")
     page.locator(".prompt-choice select").select_option("train-3-0")
-    page.locator(".change-head", has_text="After 47 steps, in training").wait_for()
+    page.locator(".change-head", has_text="Step 47, in training").wait_for()
     page.locator(".change-head").get_by_role("link", name="group").first.click()
     page.wait_for_url("**/groups?step=3&group=0")
     page.locator(".group-order select").first.select_option("-length")

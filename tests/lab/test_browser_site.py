@@ -22,7 +22,19 @@ from helpers.visit import AXE, HOSTILE, TOKEN, Lab, Visit, faults
 pytestmark = pytest.mark.browser
 
 RUN = "#/runs/~tiny-arithmetic"
-VIEWS = ("overview", "groups", "signal", "difficulty", "completions", "whatif", "replay", "time", "findings", "tokens")
+VIEWS = (
+    "overview",
+    "groups",
+    "signal",
+    "difficulty",
+    "completions",
+    "whatif",
+    "replay",
+    "prompts",
+    "time",
+    "findings",
+    "tokens",
+)
 PAGES = ("", "#/scene", "#/play", "#/story", "#/learn", "#/runs", "#/compare?runs=~tiny-arithmetic", "#/metrics")
 NOWHERE = {
     "#/runs/%zz": "Page not found",

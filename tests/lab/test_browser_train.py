@@ -34,8 +34,13 @@ def test_intuition_has_one_knob_and_a_clinic_in_plain_words(chromium: Any, class
 
 
 def test_runs_and_the_clinic(chromium: Any, classroom: Lab) -> None:
-    visit = open_page(chromium, classroom, "/learn/train?depth=math&smoother=run&loss_value=zero")
+    visit = open_page(chromium, classroom, "/learn/train?depth=math&smoother=run")
     page = visit.page
+    assert page.locator("[data-trial=updates]").count() == 0, "its curve would answer the question"
+    assert "except β" not in page.locator("#main").inner_text()
+    page.get_by_role("button", name="It stayed near 0").click()
+    page.locator("[data-trial=updates]").wait_for()
+    visit.settle()
     assert page.locator("[data-trial=ppo-and-grpo]").get_attribute("data-status") == "recorded"
     for row in answer("train", "smoothness", {}):
         assert visit.number(f"jump-{row['label']}") == pytest.approx(row["jump"], abs=5e-5)

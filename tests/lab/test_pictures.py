@@ -30,6 +30,11 @@ PARTS = {
         ".token.above": "color-mix(in srgb, var(--above) calc(var(--strength) * 55%), var(--mix))",
         ".token.below": "color-mix(in srgb, var(--below) calc(var(--strength) * 55%), var(--mix))",
     },
+    f"{RUN}/tokens?step=5&lens=ratio": {
+        ".token.more": "color-mix(in srgb, var(--c3) calc(var(--strength) * 55%), var(--mix))",
+        ".token.less": "color-mix(in srgb, var(--c2) calc(var(--strength) * 55%), var(--mix))",
+    },
+    f"{RUN}/whatif?step=5&scale=none": {".push-bars .above": "var(--above)", ".push-bars .below": "var(--below)"},
     "/runs/played/groups?step=1": {
         ".strip > .written.above": "color-mix(in srgb, var(--above) calc(var(--strength) * 55%), var(--mix))",
         ".strip > .written.below": "color-mix(in srgb, var(--below) calc(var(--strength) * 55%), var(--mix))",
@@ -42,6 +47,11 @@ PARTS = {
         ".scene-lean i.below": "var(--below)",
     },
     "/scene?phase=update": {".scene-move.above i": "var(--above)", ".scene-move.below i": "var(--below)"},
+    "/story?s=3": {".story-bar .above": "var(--above)", ".story-bar .below": "var(--below)"},
+    "/learn/credit": {
+        ".glyph.above": "color-mix(in srgb, var(--above) calc(var(--strength) * 55%), var(--mix))",
+        ".glyph.below": "color-mix(in srgb, var(--below) calc(var(--strength) * 55%), var(--mix))",
+    },
     "/learn/advantage": {".bar .above": "var(--above)", ".bar .below": "var(--below)"},
 }
 """Parts whose colour carries meaning, by page, with their background."""

@@ -110,6 +110,28 @@ def test_a_trial_is_the_trainers_own_run(tmp_path: Path) -> None:
     )
 
 
+def test_the_readers_arm_trains_first_and_all_arms_of_a_seed_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoRun:
+        def __enter__(self) -> NoRun:
+            return self
+
+        def __exit__(self, *exception: object) -> None: ...
+        def evals(self) -> list[Any]:
+            return []
+
+        probes = evals
+
+    monkeypatch.setattr("grpo.train", lambda config, callbacks: NoRun())
+    monkeypatch.setattr("grpo.record.diagnosis.diagnose", lambda run: [])
+    two = asked(seeds=2)
+    trial = Trial.of({**two, "arms": [two["arms"][0], {**two["arms"][0], "label": "as shipped"}]})
+    reports: list[dict[str, Any]] = []
+    perform(trial, tmp_path, reports.append)
+    assert [(each["arm"], each["seed"]) for each in reports] == [(0, 1), (1, 1), (0, 2), (1, 2)]
+
+
 @pytest.mark.parametrize(
     ("path", "headers"),
     [

@@ -187,10 +187,10 @@ def routes(catalogue: Catalogue, jobs: Jobs) -> list[Route]:
         ids = list(dict.fromkeys(name for name in wanted.get("runs", "").split(",") if name))[:MOST_COMPARED]
         metrics = list(dict.fromkeys(wanted.get("metrics", "reward_mean").split(",")))[:MOST_METRICS]
         by = wanted.get("by", "steps")
-        if by not in AXES or not all(is_metric(name) for name in metrics):
-            return Answer(
-                {"error": f"by: expected one of {', '.join(AXES)}; metrics: expected names of docs/metrics.md"}, 400
-            )
+        if by not in AXES:
+            return Answer({"error": f"by: expected one of {', '.join(AXES)}; got {by!r}"}, 400)
+        if unknown := [name for name in metrics if not is_metric(name)]:
+            return Answer({"error": f"metrics: {unknown[0]!r} is unknown; docs/metrics.md lists all"}, 400)
         try:
             with ExitStack() as stack:
                 runs = [(run_id, stack.enter_context(catalogue.open(run_id))) for run_id in ids]

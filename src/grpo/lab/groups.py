@@ -44,7 +44,8 @@ def step_row(run: Run, step: int) -> dict[str, Any]:
     """The step's metrics and a line for each of its groups."""
     metrics = {row["name"]: row["value"] for row in run.select("SELECT name, value FROM metrics WHERE step = ?", step)}
     if not metrics:
-        raise GrpoError(f"step {step} is not recorded; this run has {(run.last_step() or -1) + 1} steps")
+        last = run.last_step()
+        raise GrpoError(f"step {step} is not recorded; this run has {0 if last is None else last + 1} steps")
     traced = {row["group_index"] for row in run.token_arrays(step)}
     return {
         "step": step,

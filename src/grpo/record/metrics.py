@@ -65,7 +65,8 @@ METRICS: dict[str, Metric] = {
     "zero_signal_groups": Metric(
         "Share of groups without signal: all their advantages are exactly 0, because their rewards are equal.",
         SHARE,
-        "Below about 0.5; if higher, change the difficulty or sample more per group.",
+        "Below about 0.5 while there is something to learn, and near 1 once nearly all answers are right; if high "
+        "before that, change the difficulty or sample more per group.",
     ),
     "compared_turns": Metric(
         "With loss.turn_weight: share of turns that began in the same state as another turn of their group.",
@@ -147,7 +148,8 @@ METRICS: dict[str, Metric] = {
     "entropy": Metric(
         "Mean over contributing tokens of the entropy of the policy's next-token distribution: −Σ p·log p.",
         "nats per token, 0 to log(vocabulary)",
-        "Falls slowly; a fast fall to 0 ends exploration, a rise means that completions become random.",
+        "Falls slowly, and is near 0 once nearly all answers are right; a fall to 0 before that ends exploration, a "
+        "rise means that completions become random.",
     ),
     "clip_low": Metric(
         "Share of the tokens with a non-zero advantage whose gradient the lower clip removes: ρ < 1 − clip_low and "
@@ -176,7 +178,8 @@ METRICS: dict[str, Metric] = {
     "ratio_min": Metric(
         "Smallest ratio ρ = exp(logp − old logp) of the contributing tokens of the step.",
         "ratio, above 0",
-        "1 with one update per batch; otherwise above about 0.1.",
+        "1 with one update per batch; with several, that of single tokens may be far below 1 − clip_low, since the "
+        "clip limits gradients and not ratios.",
     ),
     "ratio_max": Metric(
         "Largest ratio ρ = exp(logp − old logp) of the contributing tokens of the step.",

@@ -2,7 +2,7 @@
 import { render } from "preact";
 import { html } from "htm/preact";
 import { useEffect } from "preact/hooks";
-import { plural } from "./format.js";
+import { plural, runName } from "./format.js";
 import { Link, route } from "./route.js";
 import { ThemeButton } from "./theme-button.js";
 import { RunPage } from "./views/run.js";
@@ -19,7 +19,7 @@ function Exported() {
   return html`<${Link} to="#main" class="skip">Skip to content<//>
     <header class="top">
       <${Link} to=${`/runs/${encodeURIComponent(run)}`} class="brand"><img src=${icon} alt="" width="22" height="22" /> <span>grpo lab</span><//>
-      <p class="exported small soft">Run <b>${run.replace(/^~/, "")}</b>, exported ${exported.slice(0, 16).replace("T", " ")} UTC by
+      <p class="exported small soft">Run <b>${runName(run)}</b>, exported ${exported.slice(0, 16).replace("T", " ")} UTC by
         grpo ${version}.${steps && html` The file has ${plural(steps.length, "step")} of the
           run${groups ? ` and at most ${plural(groups, "group")} of each` : ""}; charts of the whole run have all.`}
       </p>

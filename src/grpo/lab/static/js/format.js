@@ -73,3 +73,6 @@ export function bytes(value) {
   const [size, unit] = value < 2 ** 30 ? [value / 2 ** 20, "MiB"] : [value / 2 ** 30, "GiB"];
   return `${size.toFixed(size < 10 ? 2 : size < 100 ? 1 : 0)} ${unit}`;
 }
+
+// The name of a run by its id; those that ship with the package begin with ~.
+export const runName = (id) => id.replace(/^~/, "");

@@ -3,10 +3,10 @@ import { html } from "htm/preact";
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 export const GLOSSARY = {
-  advantage: { title: "Advantage", text: "How much better an answer scored than its group. Above 0 the answer becomes more likely, below 0 less likely." },
+  advantage: { title: "Advantage", text: "An answer's reward minus its group's mean, in standard deviations. Above 0 the answer is pushed up, below 0 down." },
   baseline: { title: "Baseline", text: "The score that counts as average. GRPO uses the mean reward of the group." },
   clip: { title: "Clip", text: "A limit on how far one batch may change a token's probability. Beyond the limit the token gets no further push." },
-  completion: { title: "Completion", text: "The text that a model writes after a prompt: one answer." },
+  completion: { title: "Answer", text: "The text that a model writes after a prompt; also called a completion." },
   critic: { title: "Critic", text: "A second network that predicts the reward of an unfinished answer. PPO trains one; GRPO needs none." },
   entropy: { title: "Entropy", text: "How undecided the model is about the next token. 0 means that it is certain." },
   epoch: { title: "Epoch", text: "One pass of training over a batch of sampled answers." },
@@ -18,7 +18,7 @@ export const GLOSSARY = {
   loss: { title: "Loss", text: "The number that training makes smaller. In GRPO its value says little; its gradient moves the model." },
   policy: { title: "Policy", text: "The model that is trained. It gives every possible next token a probability." },
   prompt: { title: "Prompt", text: "The text that the model answers: here, a problem." },
-  push: { title: "Push", text: "How strongly the update moves one token's probability, up or down." },
+  push: { title: "Push", text: "How strongly the update moves one token's probability. In GRPO: advantage ÷ tokens of the answer ÷ answers of the group." },
   ratio: { title: "Ratio", text: "A token's probability now, divided by its probability when the answer was sampled. 1 means no change." },
   reference: { title: "Reference", text: "A frozen copy of the model from before training. A penalty can keep the policy near it." },
   reward: { title: "Reward", text: "The score of an answer, often 1 for right and 0 for wrong. A program or a person gives it." },

@@ -111,7 +111,7 @@ export function Reward({ value, top = 1 }) {
 }
 
 // Choice of a step: previous, next, a slider, and the arrow keys anywhere on the page.
-export function StepBar({ step, last, following, why, marks = [], label = "Step" }) {
+export function StepBar({ step, last, following, why }) {
   const show = (to) => setQuery({ step: present(Math.max(0, Math.min(last, to)), step), group: undefined, sample: undefined, token: undefined });
   useEffect(() => {
     const press = (event) => {
@@ -124,8 +124,8 @@ export function StepBar({ step, last, following, why, marks = [], label = "Step"
   }, [step, last]);
   return html`<div class="stepbar">
     <button type="button" onClick=${() => show(step - 1)} disabled=${step <= 0} aria-label="Previous step">←</button>
-    <label><span class="stepbar-label">${label} <b class="num">${step}</b> <span class="faint">of 0–${last}, ${last + 1} steps</span></span>
-      <input type="range" min="0" max=${last} value=${step} onInput=${(event) => show(Number(event.target.value))} list="marks" />
+    <label><span class="stepbar-label">Step <b class="num">${step}</b> <span class="faint">(0 to ${last})</span></span>
+      <input type="range" min="0" max=${last} value=${step} onInput=${(event) => show(Number(event.target.value))} />
     </label>
     <button type="button" onClick=${() => show(step + 1)} disabled=${step >= last} aria-label="Next step">→</button>
     ${following && html`<span class="following small">following the newest</span>`}

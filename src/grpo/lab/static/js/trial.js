@@ -3,7 +3,7 @@ import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { definitions, get, listen, post, useApi } from "./api.js";
 import { Chart } from "./chart.js";
-import { metricTitle, percent, seconds, tick } from "./format.js";
+import { isShare, metricTitle, percent, seconds, tick } from "./format.js";
 import { useStyle } from "./load.js";
 import { Failed, Loading, MetricHint, Segmented } from "./parts.js";
 import { isStatic } from "./route.js";
@@ -130,6 +130,7 @@ function renamed(arms, names) {
 
 export function Curves({ outcome, metric, title = null, by }) {
   const unit = definitions.value?.training?.[metric]?.unit;
+  const isPart = isShare(unit) || title?.endsWith("answers"); // the mean of rewards of 0 and 1 is the share of right answers
   const seeds = outcome.arms.flatMap((arm, place) => arm.curves[metric].flatMap((curve) => curve.value.map((value, at) => ({
     x: curve[by][at],
     y: value,
@@ -155,7 +156,7 @@ export function Curves({ outcome, metric, title = null, by }) {
           grid: true,
           label: title ?? metricTitle(metric, unit),
           ticks: 5,
-          tickFormat: (value) => (unit?.startsWith("share") ? percent(value, highest < 0.1 ? 1 : 0) : tick(value)),
+          tickFormat: (value) => (isPart ? percent(value, highest < 0.1 ? 1 : 0) : tick(value)),
         },
         marks: [
           Plot.areaY(bands, {

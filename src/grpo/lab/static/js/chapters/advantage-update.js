@@ -34,7 +34,7 @@ function BeforeAfter({ rows }) {
   const exactly = useDepth() !== "intuition";
   const head = ["answer", exactly && "sampled", exactly && "reward", "advantage", "before", "after", exactly && "relative change"].filter(Boolean);
   const cells = (row) => [
-    html`<${Untrusted} text=${row.text} />`,
+    html`<${Untrusted} text=${row.text} />${!exactly && row.times > 1 ? html` <span class="soft small nowrap">× ${row.times}</span>` : null}`,
     exactly && `${row.times} ×`,
     exactly && html`<${Reward} value=${row.reward} />`,
     html`<${Advantage} value=${row.advantage} />`,
@@ -111,7 +111,7 @@ function Dynamics({ data }) {
           : [Plot.dot(points, { x: "update", y: "p", fill: (point) => COLOURS[point.place] })],
       })}
       table=${{ columns: ["update", ...NAMES], rows: trail.map((row, update) => [update, ...row]) }} />
-    <${Table} label="Each answer before and after" head=${["", "in the last group", "A", "before", "after"]}
+    <${Table} label="Each answer before and after" head=${["answer", "in the last group", "advantage", "before", "after"]}
       rows=${NAMES.map((name, place) => [
         name,
         drawn[place] ? `${drawn[place]} ×` : "–",

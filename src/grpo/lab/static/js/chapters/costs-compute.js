@@ -16,8 +16,8 @@ export function Compute() {
       <${Fetched} state=${state} height="16rem">
         ${(data) => html`<${Numbers}
           items=${[
-            ["GRPO’s computation per prompt", `${exact(data.per_prompt, 3)} ×`, "PPO’s", "per-prompt"],
-            ["per answer", `${exact(data.alike, 3)} ×`, "PPO’s", "per-answer"],
+            ["GRPO’s computation per prompt", `${exact(data.per_prompt, 3)} ×`, "PPO’s with one answer", "per-prompt"],
+            ["with as many answers", `${exact(data.alike, 3)} ×`, "PPO’s", "per-answer"],
           ]} />
           <${Only} depth="math code">
             <${Table} label="FLOPs by phase" head=${["10¹² FLOPs", "GRPO", "PPO, one answer per prompt", "PPO, G answers per prompt"]}

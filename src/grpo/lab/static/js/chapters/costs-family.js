@@ -141,8 +141,9 @@ function Pushes({ data }) {
         ],
       })}
       table=${{ columns: ["preset", "completion", "token", "push"], rows: shown.map((point) => [point.who, point.name, point.t, point.push]) }} />
-    <p class="small soft">Four answers to one prompt, of 3 to 12 <${Term} of="token">tokens<//>. Each dot is the <${Term} of="push">push<//> on a
-      token. <${Term} of="advantage">Advantages<//>: <span class="num">${data.completions.map((row) => signed(row.advantage, 2)).join("  ")}</span>.</p>`;
+    <p class="small soft">Four answers to one prompt, of 3 to 12 <${Term} of="token">tokens<//>, in a batch with four to another. Each dot is
+      the <${Term} of="push">push<//> on a token.
+      <${Term} of="advantage">Advantages<//>: <span class="num">${data.completions.map((row) => signed(row.advantage, 2)).join("  ")}</span>.</p>`;
 }
 
 export function Claims() {

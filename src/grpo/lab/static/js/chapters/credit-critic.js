@@ -10,7 +10,7 @@ export function CriticLearns() {
     lead=${html`A critic predicts the <${Term} of="value">expected reward<//>. It starts at 0 and learns partly from its own later predictions, which are wrong
       too: the bootstrapping problem. The group’s mean is made of real <${Term} of="reward">rewards<//>.`}>
     <${Play} label="A critic while it learns"><${Fetched} state=${state} height="26rem">${(found) => html`<${Learning} found=${found} />`}<//><//>
-    <${Question} name="q-better" ask="Is GRPO better than PPO in all cases? After 40 steps, which is nearer to the truth?"
+    <${Question} name="q-better" ask="After 40 steps of training, which is nearer to the truth?"
       options=${[["grpo", "The group’s mean"], ["ppo", "The critic"], ["same", "Both alike"]]}>
       ${(picked) => html`<${Fetched} state=${state} height="10rem">${(found) => html`<${Nearer} found=${found} picked=${picked} />`}<//>`}<//>
     <${Only} depth="math">
@@ -68,7 +68,7 @@ function Nearer({ found, picked }) {
     <${Table} label="Mean distance to the true value" head=${["steps of the critic", ...found.critic.map((row) => String(row.steps))]}
       rows=${[["critic", ...found.critic.map((row) => number(row.distance, 2))], ["group’s mean", ...found.critic.map(() => number(found.group_distance, 2))]]}
       foot=${`Before the first token of ${found.problems} problems; the truth is the share of right answers among ${found.restarts}.`} />
-    <p>Once trained, the critic averages over all problems it has seen; the group only over its eight answers. The critic costs a second network and time to
+    <p>So GRPO is not better in all cases. Once trained, the critic averages over all problems it has seen; the group only over its eight answers. The critic costs a second network and time to
       learn, and it must follow the policy as that changes.</p>
     <//>`;
 }

@@ -62,7 +62,7 @@ export function Gaming() {
       <${Only} depth="code"><${Code} slug="credit" source="close_and_brief" title="The gameable checker" open />
         <${Code} slug="credit" source="exact" title="The corrected checker" open /><//>
     <//>
-    <p>A close guess earns the full reward, and working costs characters. A model now trains with each checker.</p>
+    <p>A close guess earns the full reward, and working costs characters. Answer, and see a model trained with each checker.</p>
     <${Question} name="q-imperfect" ask=${html`A penalty, β, can keep the model near its <${Term} of="reference">reference<//>. Does it prevent the gaming?`}
       options=${[["yes", "Yes, with β large enough"], ["slows", "It only slows it down"], ["no", "It makes no difference"]]}>
       ${(picked) => html`<${Verdict} picked=${picked} right="slows">

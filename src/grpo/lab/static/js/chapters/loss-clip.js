@@ -62,7 +62,7 @@ function Curve({ data, name, title, colour }) {
   const values = data.curve[name];
   return html`<${Figure} label=${`${title} over the ratio`} height=${190} deps=${[JSON.stringify(data), name]}
     build=${(Plot) => ({
-      x: { label: "ratio", ticks: 5 },
+      x: { label: `ratio (dotted: ${data.limits.map((limit) => exact(limit, 3)).join(" and ")})`, ticks: 5 },
       y: { grid: true, label: title, ticks: 5, tickFormat: tick },
       marks: [
         Plot.ruleX(data.limits, { stroke: "var(--ink-faint)", strokeDasharray: "3 3" }),
@@ -153,7 +153,7 @@ function Asked({ picked }) {
   return html`<${Fetched} state=${state} height="4rem">
     ${(data) => html`<${Verdict} picked=${picked} right=${data.held ? "yes" : "no"}>
       <p>The push is <b class="num">${signed(data.push, 2)}</b>: ratio × advantage. The clip stops tokens that moved far enough in the right direction, never
-        those that moved the wrong way.</p>
+        those that moved the wrong way. Choose advantage −1 below to see it.</p>
       <${Only} depth="math code"><p class="small soft">Minus 1.5 is smaller than minus 1.2, so the minimum selects the unclipped term.</p><//><//>`}
     <//>`;
 }

@@ -2,7 +2,7 @@
 import { html } from "htm/preact";
 import { exact, number, percent, signed, tick } from "../format.js";
 import {
-  Choice, Code, Equation, Fetched, Figure, Numbers, Only, param, Play, Question, Section, Slider, Table, useAnswer, useDepth, Verdict,
+  Choice, Code, Equation, Fetched, Figure, Misconception, Numbers, Only, param, Play, Section, Slider, Table, useAnswer, useDepth,
 } from "../lesson.js";
 import { Term } from "../glossary.js";
 import { setQuery } from "../route.js";
@@ -129,11 +129,7 @@ function Bar({ name, place, values, share, label, colour }) {
 function Pulls({ state }) {
   return html`<${Section} title="The expected gradient of each estimate" id="pulls" depth="math code"
     lead="An unbiased estimate of the KL can still have the wrong gradient as a loss, because the sampling itself is not differentiated.">
-    <${Question} name="q-k1"
-      ask=${"A program adds β × (log π − log π_ref) to the loss as its KL penalty. With β = 1 and 200 steps of training, how much closer does the policy " +
-        "stay to the reference?"}
-      options=${[["close", "Much closer"], ["bit", "A little closer"], ["none", "No closer at all"]]}>
-      ${(picked) => html`<${K1Runs} picked=${picked} />`}<//>
+    <${Misconception} name="k1" claim="Adding β × (log π − log π_ref) to the loss keeps the policy near the reference."><${K1Runs} /><//>
     <${Play} label="Expected gradients of the bars above">
       <${Fetched} state=${state} height="16rem">
         ${(data) => html`<${Table} label="Estimates as values and as losses" head=${["estimate", "mean", "std", "expected gradient", "gradient of"]}
@@ -173,15 +169,12 @@ function Pulls({ state }) {
   <//>`;
 }
 
-function K1Runs({ picked }) {
+function K1Runs() {
   const states = ["k1", "k3"].map((kl) => useAnswer("loss", "drift", { beta: 1, kl }));
-  return html`<${Fetched} state=${together(...states)} height="6rem">${([k1, k3]) => {
-    return html`<${Verdict} picked=${picked} right="none">
-      <p>After 200 steps, mean of three seeds: without a penalty the KL is <b class="num">${exact(k1.ends[0].reverse, 4)}</b>, with k1 in the
-        loss <b class="num">${exact(k1.ends[1].reverse, 4)}</b>, with k3 <b class="num">${exact(k3.ends[1].reverse, 4)}</b>. k1 does work in the reward, because
-        there it multiplies ∇log π. The presets <code>rloo</code> and <code>ppo</code> use it that way.</p>
-      <//>`;
-  }}<//>`;
+  return html`<${Fetched} state=${together(...states)} height="6rem">${([k1, k3]) => html`
+      <p>It keeps it no closer. After 200 steps with β = 1, mean of three seeds: without a penalty the KL
+        is <b class="num">${exact(k1.ends[0].reverse, 4)}</b>, with k1 in the loss <b class="num">${exact(k1.ends[1].reverse, 4)}</b>, with k3 <b class="num">${exact(k3.ends[1].reverse, 4)}</b>. k1 does work in the reward, because
+        there it multiplies ∇log π. The presets <code>rloo</code> and <code>ppo</code> use it that way.</p>`}<//>`;
 }
 
 export function Drift() {

@@ -21,7 +21,7 @@ const TERMS = [
 
 export function Whole() {
   return html`<${Section} title="Three clauses" depth="intuition"><${Analogy} title="A musician records several takes">
-      <p><b>The advantage</b> selects: play more like the takes above today's average. <b>The clip</b> limits one rehearsal: a bar that changed by a fifth is
+      <p><b>The advantage</b> selects: play more like the takes above today's average. <b>The clip</b> limits one rehearsal: a bar that improved by a fifth is
         left alone. <b>The reference</b> keeps the style: every difference from it costs.</p>
   <//>
     <//>

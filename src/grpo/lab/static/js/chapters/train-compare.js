@@ -89,7 +89,7 @@ export function Drifted() {
           percent(row.accuracy, 1),
         ])} />
       <p>In these runs the drift also stops with almost no penalty. By then the task is solved: rewards within groups are equal, so there is no gradient.
-        Solving the task takes a KL divergence of about 0.1 nats with any β. In the example with five answers (depth Math), the reward can always rise, so the
+        Solving the task takes a KL divergence of about 0.1 nats with any β. In the example above, the reward can always rise, so the
         drift continues. β = 0.3 lowered accuracy. Replacing the reference by the current policy every 40 steps restored it.</p>`}
     <//>
     <//>`;

@@ -35,7 +35,7 @@ export function Chapter({ depth }) {
     <${Section} depth="math code" title="One update or several"
       lead=${html`<${Term} of="sampling">Sampling<//> is expensive, so it is tempting to train on a batch more than once. Only then does the clip take
         effect.`}>
-      <${OneUpdate} /><${Trial} name="updates" /><//>
+      <${OneUpdate} /><//>
     <${Section} depth="math code" title="How far the policy drifts"
       lead=${html`Training moves the <${Term} of="policy">policy<//> away from the model it started as. Here are 200 steps with a weak and a strong penalty
         β.`}>
@@ -47,7 +47,7 @@ export function Chapter({ depth }) {
     <${Section} title="Common advice, tested" depth="math code"><${SymptomTable} /><//>
     <${Section} title="Every setting and the source of its default" depth="math code"><${Hyperparameters} /><${Tips} /><//>
     <${Section} title="Errors in a published trainer" depth="code"
-      lead=${"A tutorial's GRPO trainer, in Python and in Rust, looks right at first sight. It has seven errors. Those that can be run are run here, next to " +
+      lead=${"A tutorial's GRPO trainer, in Python and in Rust, looks right at first sight. It has six errors and some smaller ones. Those that can be run are run here, next to " +
         "this trainer's functions."}>
       <${Listings} /><//>
     <${Section} id="here" title="Train it here"
@@ -60,7 +60,7 @@ export function Chapter({ depth }) {
 function OneUpdate() {
   return html`<${Question} name="loss_value" ask="One update per batch, sixty steps, and the reward rises from a third to nine tenths. How did the loss change?"
     options=${[["falls", "It fell"], ["zero", "It stayed near 0"], ["rises", "It rose"]]}>
-    ${(picked) => html`<${LossValue} picked=${picked} />`}<//>`;
+    ${(picked) => html`<${LossValue} picked=${picked} /><${Trial} name="updates" />`}<//>`;
 }
 
 function LossValue({ picked }) {

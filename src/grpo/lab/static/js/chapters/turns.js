@@ -24,8 +24,8 @@ export function Chapter({ depth }) {
       lead=${html`A won game earns a <${Term} of="reward">reward<//> of 1, a lost one 0. Nothing mentions halves. Here the model trains on its own games.`}>
       <${Question} name="q-seven" ask="After training, how often is 7 the first guess?"
         options=${[["never", "About as often as any other"], ["often", "More often, but below half"], ["mostly", "In most games"]]}>
-        ${(picked) => html`<${Seven} picked=${picked} />`}<//>
-      <${Trial} name="bisection" plain=${depth === "intuition" ? PLAIN : undefined}>${(outcome) => html`<${Openings} outcome=${outcome} />`}<//>
+        ${(picked) => html`<${Seven} picked=${picked} />
+          <${Trial} name="bisection" plain=${depth === "intuition" ? PLAIN : undefined}>${(outcome) => html`<${Openings} outcome=${outcome} />`}<//>`}<//>
       <p>A first guess near the middle wins more often, so in most <${Term} of="group">groups<//> its games have positive advantages.</p>
     <//>
     <${Section} depth="code" id="code" title="The functions behind an episode"

@@ -1,6 +1,6 @@
 // Questions about rewards: open-ended tasks, tasks never shown, and other subjects.
 import { html } from "htm/preact";
-import { Fetched, Misconception, Numbers, param, Question, Reported, Slider, Table, Trial, useAnswer, Verdict } from "../lesson.js";
+import { Fetched, Misconception, Numbers, Only, param, Question, Reported, Slider, Table, Trial, useAnswer, Verdict } from "../lesson.js";
 import { number, percent } from "../format.js";
 import { Link } from "../route.js";
 
@@ -38,9 +38,10 @@ function OpenEnded({ picked }) {
         ]} />`}
     <//>
     <p class="small">GRPO works on open-ended tasks if the judge can tell drafts apart. Without the division (<code>--loss.scale none</code>) noise stays small.
-      DAPO is sometimes described as a leave-one-out method by Alibaba. <${Reported} source="arXiv 2503.14476">It is by ByteDance and Tsinghua<//>
-      ${state.data && html`, and its preset here has the baseline <code>${state.data.dapo.baseline}</code>; it adds dynamic sampling, which replaces groups
-        without signal by sampling up to ${state.data.dapo.dynamic_sampling} times as many`}.</p>
+      <${Only} depth="math code">DAPO is sometimes described as a leave-one-out method by
+        Alibaba. <${Reported} source="arXiv 2503.14476">It is by ByteDance and Tsinghua<//>
+        ${state.data && html`, and its preset here has the baseline <code>${state.data.dapo.baseline}</code>; it adds dynamic sampling, which replaces groups
+          without signal by sampling up to ${state.data.dapo.dynamic_sampling} times as many`}.<//></p>
   <//>`;
 }
 

@@ -20,7 +20,7 @@ export function Chapter() {
     <${Section} depth="code" title="The loop in ten lines"
       lead="One update, written with the trainer's functions. It runs on this page, and a test checks that its weights equal those of a real run.">
       <${Loop} /><//>
-    <${Section} depth="intuition math" id="gap" title="Likely is not right"
+    <${Section} depth="intuition math" id="gap" title="It can add, but usually guesses"
       lead="A language model writes what usually comes next. Nothing in that asks whether it is right.">
       <${Gap} /><//>
     <${Section} depth="intuition math" title="Three stages"><${Stages} /><${Only} depth="intuition"><${Exam} /><//><//>
@@ -106,7 +106,7 @@ function Gap() {
   return html`<${Play} label="The model's answers, most likely first">
     <${Asked} prompt=${prompt} promptName="asked" seedName=${null} />
     <${Fetched} state=${state} height="22rem">${(found) => html`
-      <p class="small soft">Answers of a small model before any reward, most likely first. Right: ${found.answer}.</p>
+      <p class="small soft">Answers of a small model before any reward, most likely first. Bars compare with the first. Right: ${found.answer}.</p>
       <ul class="said" aria-label="Answers by probability">
         ${found.rows.slice(0, 8).map((row) => html`<li><bdi class="untrusted" dir="ltr">${visible(row.text)}</bdi>
           <${Bar} share=${Math.exp(row.logprob) / Math.exp(found.rows[0].logprob)} kind=${row.reward ? "right" : ""} />
@@ -116,11 +116,12 @@ function Gap() {
         ["right with working", found.right_by_style.worked === undefined ? "–" : percent(found.right_by_style.worked)],
         ["right without working", found.right_by_style.direct === undefined ? "–" : percent(found.right_by_style.direct)],
         ["answers with working", percent(found.worked), "of all samples", "gap-worked"],
+        ["right in all", percent(found.right), "of all samples", "gap-right"],
       ]} />
       <${HowToRead} prompt=${prompt} />`}<//>
   <//>
-  <p>It can add, but usually guesses: most of its examples skipped the working. More imitation copies that habit. A <${Term} of="reward">reward<//> does not: it
-    favours right answers.</p>
+  <p>One worked answer is likelier than any guess, but all guesses together are likelier: most of its examples skipped the working. More imitation copies that
+    habit. A <${Term} of="reward">reward<//> does not: it favours right answers.</p>
   <${Only} depth="math">
     <${Fetched} state=${measured} height="3rem">
       ${(found) => html`<p>With greedy decoding it is right on <b>${percent(found.fine_tuned.greedy_accuracy)}</b> of ${found.heldout} held-out problems; with

@@ -54,7 +54,7 @@ function drawText(write, card, tone) {
   write(`probability over ${plural(card.rounds, "round")}`, LEFT, 474, 28, soft);
   const first = card.rounds > 1 ? `${card.right[0]} in round 1, ` : "";
   write(`nano right: ${first}${card.right.at(-1)} in round ${card.rounds}`, LEFT, 528, 28, soft);
-  write(`GRPO · ${plural(card.rounds, "update")} of a real model`, LEFT, 582, 28, soft);
+  write(`GRPO · ${plural(card.rounds, "round")} with a real model`, LEFT, 582, 28, soft);
 }
 
 function drawRows(paint, write, card, tone) {

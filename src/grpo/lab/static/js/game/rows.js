@@ -7,14 +7,14 @@ import { Columns, Lean, Mark, Move, RewardSlider, Tokens, widestOf } from "../sc
 const REACHED = { compare: "at-sample at-score at-compare", update: "at-sample at-score at-compare at-push at-update now-update" };
 
 export function GroupRows({ state, step, grader, own, onReward }) {
-  const { group, rewards, advantages, pushes, after, mean } = state;
+  const { group, rewards, advantages, pushes, after, mean, std } = state;
   if (!group) return html`<div class="scene-rows"><${Columns} />
     <ol class="loading" role="status" aria-label="Answers">${Array.from({ length: GROUP }, () => html`<li class="scene-row"></li>`)}</ol></div>`;
   const strongest = Math.max(...pushes.flat().map(Math.abs));
   const widest = widestOf(advantages);
   const moving = step === "update";
   return html`<div class="scene-rows ${REACHED[step]}" aria-busy=${moving && !state.settled}>
-    <${Columns} mean=${mean} drag=${grader && !moving} pushed=${moving} /><ol>${group.map(
+    <${Columns} mean=${mean} std=${std} drag=${grader && !moving} pushed=${moving} /><ol>${group.map(
     (completion, row) => html`<li class="scene-row ${row === own ? "scene-own" : ""}">
       <div class="scene-cell-answer">
         <span class="scene-answer"><${Tokens} tokens=${completion.tokens} pushes=${moving ? pushes[row] : null} strongest=${strongest} /></span>

@@ -27,7 +27,7 @@ export function WriteForm({ last, onWrite }) {
     </label>
     <button type="submit" class="primary">Join the group</button>
     ${problem && html`<p class="game-problem" role="alert">${problem}</p>`}
-    <p class="soft small" id="write-note">Seven answers of the model nano join yours. Only the final number is checked. nano guesses, as in <code>158</code>, or
-      works it out: <code>(12;10)102</code>: the ones add up to 12, the tens with the carry to 10.</p>
+    <p class="soft small" id="write-note">Seven answers of the model nano join yours. Only the final number is checked. nano guesses a number, or
+      works it out, as in <code>(12;10)102</code> for 35 + 31 + 36: the ones add up to 12, the tens with the carry to 10.</p>
   </form>`;
 }

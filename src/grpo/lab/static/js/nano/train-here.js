@@ -80,7 +80,7 @@ export function TrainHere({ steps = STEPS, seed = 1 }) {
 }
 
 function words(status, history, steps) {
-  if (status === "idle") return `Your browser samples ${PROMPTS} × ${GROUP} answers a step, scores them and updates the model's 102,000 weights.`;
+  if (status === "idle") return `Your browser samples ${PROMPTS} × ${GROUP} answers a step, scores them and updates the model's 100,000 weights.`;
   if (status === "training") return history.length ? "Training in this page. Every point is one step." : "Starting…";
   if (!history.length) return "Stopped.";
   const mean = (part) => percent(part.reduce((sum, { accuracy }) => sum + accuracy, 0) / part.length);

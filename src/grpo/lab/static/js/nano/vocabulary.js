@@ -11,7 +11,7 @@ export class Vocabulary {
   encode(text) {
     return [...text].map((character) => {
       const id = this.ids.get(character);
-      if (id === undefined) throw new Error(`text: nano does not know ${JSON.stringify(character)}; it knows ${this.characters}`);
+      if (id === undefined) throw new Error(`text: the model does not know ${JSON.stringify(character)}; it knows ${this.characters}`);
       return id;
     });
   }

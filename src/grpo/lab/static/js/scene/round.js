@@ -24,7 +24,7 @@ function useLatest(key, compute, rest = 0) {
   return { ...state, current: key !== null && state.key === key };
 }
 
-// { group, rewards, mean, advantages, pushes, after, groups, error }; null until it is computed.
+// { group, rewards, mean, std, advantages, pushes, after, groups, error }; null until it is computed.
 // `after`: log-probabilities after the update; `groups`: those of all rounds so far.
 export function useRound(game, round) {
   const { prompt, seed, lr, changes } = game;

@@ -2,7 +2,7 @@
 // and the reader's changes of the rounds before it; nothing else is kept, so an address reproduces it.
 // The first round of the first game is recorded (grpo.lab.first_round): nano's weights are loaded for what follows.
 import { get } from "../api.js";
-import { groupAdvantages, mean } from "../core/advantage.js";
+import { deviation, groupAdvantages, mean } from "../core/advantage.js";
 import { policyLoss } from "../core/loss.js";
 import { openNano } from "../nano/client.js";
 
@@ -139,12 +139,12 @@ export const likelihood = (game, round, ids) =>
 // The reader's rewards, and the checker's for the rest.
 export const rewardsOf = ({ changes }, round, group) => group.map(({ correct }, row) => changes.set[round]?.[row] ?? Number(correct));
 
-// { mean, advantages, pushes }: advantages by completion, pushes (−∂loss/∂logp) by token.
+// { mean, std, advantages, pushes }: advantages by completion, pushes (−∂loss/∂logp) by token.
 export function compared(group, rewards) {
   const advantages = groupAdvantages(rewards);
   const logp = group.map(({ logprobs }) => Array.from(logprobs));
   const { gradient } = policyLoss(logp, logp, advantages, null, { denominator: GROUP, ...LOSS });
-  return { mean: mean(rewards), advantages, pushes: gradient.map((row) => row.map((slope) => 0 - slope)) };
+  return { mean: mean(rewards), std: deviation(rewards), advantages, pushes: gradient.map((row) => row.map((slope) => 0 - slope)) };
 }
 
 // The probability of a whole completion.

@@ -20,7 +20,8 @@ export function Tokens({ tokens, pushes, strongest }) {
   return tokens.map((token, place) => {
     const push = pushes && strongest ? pushes[place] / strongest : 0;
     const style = { "--place": place, "--up": Math.max(0, push).toFixed(3), "--down": Math.max(0, -push).toFixed(3) };
-    return html`<span class="scene-token ${token === END ? "scene-token-end" : ""} ${advantageClass(push)}" style=${style}>
+    return html`<span class="scene-token ${token === END ? "scene-token-end" : ""} ${advantageClass(push)}" style=${style}
+      title=${token === END ? "end of the answer" : undefined}>
       ${token === END ? null : visible(token)}</span>`;
   });
 }
@@ -73,12 +74,13 @@ export function Answer({ place, completion, pushes, strongest, onWrite }) {
   </button>`;
 }
 
-// The names of the columns; `mean`: the group's mean reward, once it is known. `edit`, `drag`: what a reader may change.
-export const Columns = ({ mean = null, edit = false, drag = false, pushed = false }) => html`<div class="scene-row scene-columns">
+// The names of the columns; `mean`, `std`: of the group's rewards, once they are known. `edit`, `drag`: what a reader may change.
+export const Columns = ({ mean = null, std = null, edit = false, drag = false, pushed = false }) => html`<div class="scene-row scene-columns">
   <span>${pushed ? html`<${Term} of="push">Push per token<//>` : html`<${Term} of="completion">Answers<//>${edit && html` <i>edit</i>`}`}</span>
   <span><${Term} of="reward">Reward<//>${drag && html` <i>drag</i>`}
     ${mean !== null && html`<span class="scene-mean">mean <b class="num" data-number="mean">${mean.toFixed(2)}</b></span>`}</span>
-  <span><${Term} of="advantage">Advantage<//></span>
+  <span><${Term} of="advantage">Advantage<//>
+    ${std !== null && html`<span class="scene-mean">std <b class="num" data-number="std">${std.toFixed(2)}</b></span>`}</span>
   <span><${Explained} title="Probability" text=${PROBABILITY}>Probability<//></span></div>`;
 
 // The checker's verdict; none where the reader gave the reward.

@@ -64,14 +64,14 @@ function Phases({ phase, round, playing, onShow }) {
 
 // `dragged`: the rewards that the reader gave, by row.
 function Rows({ state, phase, round, dragged = {}, change }) {
-  const { group, rewards, advantages, pushes, after, mean } = state;
+  const { group, rewards, advantages, pushes, after, mean, std } = state;
   const reached = PHASES.slice(0, phase + 1).map((name) => `at-${name}`);
   if (!group) return html`<div class="scene-rows"><${Columns} />
     <ol class="loading" aria-label="Answers" role="status">${Array.from({ length: GROUP }, () => html`<li class="scene-row"></li>`)}</ol></div>`;
   const strongest = Math.max(...pushes.flat().map(Math.abs));
   const widest = widestOf(advantages);
   return html`<div class="scene-rows ${reached.join(" ")} now-${PHASES[phase]}" aria-busy=${phase === UPDATE && !state.settled}>
-    <${Columns} mean=${phase >= COMPARE ? mean : null} edit drag=${phase >= SCORE} pushed=${phase === PUSH} /><ol key=${round}>${group.map(
+    <${Columns} ...${phase >= COMPARE ? { mean, std } : {}} edit drag=${phase >= SCORE} pushed=${phase === PUSH} /><ol key=${round}>${group.map(
     (completion, row) => html`<li class="scene-row ${completion.own ? "scene-own" : ""}" style=${{ "--row": row }}>
       <div class="scene-cell-answer">
         <${Answer} place=${row} completion=${completion} pushes=${phase >= PUSH ? pushes[row] : null} strongest=${strongest}

@@ -43,13 +43,14 @@ export const SCREENS = [
   {
     title: "Advantage becomes push",
     words: (found) => html`Each answer shares its advantage out over its <${Term} of="token">tokens<//>. Blue tokens become more likely, orange ones
-      less. ${shares(found)} So a short wrong answer is pushed hardest.`,
+      less. ${shares(found)} Here the short answers are wrong: they are pushed hardest.`,
     Demo: ({ found }) => html`<${Rows} found=${found} columns=${["advantage", "push"]} /><p class="small soft">${division(found)} “end” is a token too.</p>`,
   },
   {
     title: "The model moves",
-    words: (found) => html`One update of the weights. The worked answer becomes more likely, the guesses less. Ask
-      again ${found.after.looks} times: ${percent(found.after.right[0])} were right before, ${percent(found.after.right[1])} are now.`,
+    words: (found) => html`One update of the weights. The worked answer becomes more likely, the guesses less.
+      In ${found.after.looks} draws, ${percent(found.after.right[0])} were right before and ${percent(found.after.right[1])} after,
+      give or take ${percent(chanceOf(found.after))}.`,
     Demo: ({ found }) => html`<${Rows} found=${found} columns=${["reward", "moved"]} /><p class="small soft">${twice(found)}</p>`,
   },
   {
@@ -80,14 +81,17 @@ export const SCREENS = [
 function deviation({ completions, measured }) {
   const squares = completions.reduce((sum, { reward }) => sum + (reward - measured.reward_mean) ** 2, 0);
   const root = `√(${number(squares, 2)} ÷ ${completions.length - 1}) = ${number(measured.reward_std, 2)}`;
-  return `Standard deviation: the squared distances from the average add up to ${number(squares, 2)}; ${root}.`;
+  return `Standard deviation: the squared distances from the average add up to ${number(squares, 2)}; divided by one less than the answers, ${root}.`;
 }
+
+// The standard deviation of a share that was counted.
+const chanceOf = ({ looks, right: [, share] }) => Math.sqrt((share * (1 - share)) / looks);
 
 // Two answers of the group, by the number of tokens that share their advantage.
 function shares(found) {
   const right = found.completions.find((row) => row.reward);
   const wrong = found.completions.find((row) => !row.reward);
-  return html`<code>${right.text}</code> has ${right.tokens.length}, <code>${wrong.text}</code> only ${wrong.tokens.length}: each of these
+  return html`<code>${right.text}</code> has ${right.tokens.length}, <code>${wrong.text}</code> only ${wrong.tokens.length}, so each
     gets ${number(Math.abs(wrong.push[0] / right.push[0]), 0)} times the push.`;
 }
 

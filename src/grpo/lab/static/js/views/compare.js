@@ -4,7 +4,7 @@ import { definitions, useApi } from "../api.js";
 import { Chart } from "../chart.js";
 import { ChartSettings } from "../chart/settings.js";
 import { Line } from "../episode.js";
-import { isShare, metricTitle, number, percent, plural, tick } from "../format.js";
+import { isShare, metricTitle, number, percent, plural, runName, tick } from "../format.js";
 import { useStyle } from "../load.js";
 import { Card, Empty, Fetched, MetricHint, Reward, Segmented } from "../parts.js";
 import { address, Link, setQuery } from "../route.js";
@@ -50,8 +50,7 @@ export function Compare({ query }) {
 const list = (query, name) => (query.get(name) ?? "").split(",").filter(Boolean);
 const changed = (names, name) => (names.includes(name) ? names.filter((other) => other !== name) : [...names, name]);
 const coloursOf = (experiments) => new Map(experiments.flatMap((runs, place) => runs.map((run) => [run, COLOURS[place % COLOURS.length]])));
-const shown = (run) => run.replace(/^~/, "");
-const nameOf = (runs) => (runs.length > 1 ? `${shown(runs[0])} and ${plural(runs.length - 1, "more seed")}` : shown(runs[0]));
+const nameOf = (runs) => (runs.length > 1 ? `${runName(runs[0])} and ${plural(runs.length - 1, "more seed")}` : runName(runs[0]));
 
 function Picker({ metrics }) {
   const names = Object.keys(definitions.value?.training ?? {});
@@ -107,7 +106,10 @@ function Curves({ metric, data, by, colour, legend }) {
           Plot.lineY(lines, { x: "x", y: "y", z: "run", stroke: paint, strokeWidth: 1.8 }),
         ],
       })}
-      table=${{ columns: ["run", by, metric], rows: Object.entries(curves).flatMap(([run, found]) => found.map((point) => [shown(run), point.x, point.y])) }} />
+      table=${{
+        columns: ["run", by, metric],
+        rows: Object.entries(curves).flatMap(([run, found]) => found.map((point) => [runName(run), point.x, point.y])),
+      }} />
     </section>`;
 }
 
@@ -123,10 +125,10 @@ function HeldOut({ data, by, colour, legend }) {
         y: { label: "accuracy", grid: true, domain: [0, 1], tickFormat: (v) => percent(v) },
         marks: [
           Plot.areaY(held, { x: "x", y1: "low", y2: "high", fill: paint, fillOpacity: 0.12, z: "run" }),
-          Plot.lineY(held, { x: "x", y: "accuracy", z: "run", stroke: paint, marker: "dot", ariaLabel: (row) => shown(row.run) }),
+          Plot.lineY(held, { x: "x", y: "accuracy", z: "run", stroke: paint, marker: "dot", ariaLabel: (row) => runName(row.run) }),
         ],
       })}
-      table=${{ columns: ["run", by, "accuracy", "low", "high"], rows: held.map((row) => [shown(row.run), row.x, row.accuracy, row.low, row.high]) }} />
+      table=${{ columns: ["run", by, "accuracy", "low", "high"], rows: held.map((row) => [runName(row.run), row.x, row.accuracy, row.low, row.high]) }} />
     </section>`;
 }
 
@@ -139,7 +141,7 @@ function Differences({ data }) {
         <table>
           <thead>
             <tr><th scope="col">setting</th>
-              ${runs.map((run) => html`<th scope="col"><${Link} to=${`/runs/${encodeURIComponent(run)}`}>${run.replace(/^~/, "")}<//></th>`)}</tr>
+              ${runs.map((run) => html`<th scope="col"><${Link} to=${`/runs/${encodeURIComponent(run)}`}>${runName(run)}<//></th>`)}</tr>
           </thead>
         <tbody>
           ${data.differences.map((row) => html`<tr><th scope="row"><code>${row.name}</code></th>
@@ -158,7 +160,7 @@ function SidebySide({ data }) {
   if (!data.probes.length) return null;
   return html`<${Card} title="The same problem, side by side" note="Pinned problems that all of these runs share, at their last evaluation.">
     <div class="scroll" tabIndex="0" role="group" aria-label="Pinned problems side by side">
-      <table class="side"><thead><tr><th scope="col">problem</th>${runs.map((run) => html`<th scope="col">${run.replace(/^~/, "")}</th>`)}</tr></thead>
+      <table class="side"><thead><tr><th scope="col">problem</th>${runs.map((run) => html`<th scope="col">${runName(run)}</th>`)}</tr></thead>
       <tbody>
         ${data.probes.map((probe) => html`<tr>
           <th scope="row"><${Untrusted} text=${probe.prompt.slice(0, 200)} /><br /><span class="faint">answer <${Untrusted} text=${probe.answer} /></span></th>

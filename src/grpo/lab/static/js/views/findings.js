@@ -26,7 +26,7 @@ function Healthy({ url, about, version }) {
   const total = (name) => rows.reduce((sum, row) => sum + row[name], 0);
   const right = rows.length ? total("all_right") / total("groups") : 0;
   return html`<div class="healthy"><h2><span aria-hidden="true">✓</span> No problems found</h2>
-    <p>All numbers are finite, resumes matched, and rewards, lengths, entropy and KL look healthy.</p>
+    <p>All numbers are finite, resumes matched, and no rule on rewards, lengths, entropy or KL applies.</p>
     ${right > 0.5 && html`<p data-all-right>In the last ${plural(rows.length, "step")} shown, ${percent(right)} of the groups were all right: little is left to
       learn from these problems.</p>`}
     </div>`;

@@ -3,6 +3,9 @@ import { html } from "htm/preact";
 import { definitions } from "../api.js";
 import { Loading } from "../parts.js";
 
+// A text with its `names` as code.
+const coded = (text) => text.split("`").map((part, place) => (place % 2 ? html`<code>${part}</code>` : part));
+
 export function Metrics() {
   const tables = definitions.value;
   return html`<main class="page narrow" id="main">
@@ -11,8 +14,9 @@ export function Metrics() {
       ? [["Training, one row per step", "training"], ["Evaluation, on held-out problems", "evaluation"]].map(
           ([title, key]) => html`<h2 class="section-title">${title}</h2>
             <dl class="definitions">${Object.entries(tables[key]).map(
-              ([name, metric]) => html`<div><dt id=${name}><code>${name}</code><span class="faint small">${metric.unit}</span></dt>
-                <dd><p>${metric.definition}</p><p class="soft small">Healthy: ${metric.healthy}</p></dd></div>`,
+              ([name, metric]) => html`<div>
+                <dt id=${name}><code>${name}</code><span class="faint small">${metric.unit === "none" ? "" : metric.unit}</span></dt>
+                <dd><p>${coded(metric.definition)}</p><p class="soft small">Healthy: ${coded(metric.healthy)}</p></dd></div>`,
             )}</dl>`,
         )
       : html`<${Loading} height="60vh" />`}

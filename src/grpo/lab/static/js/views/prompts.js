@@ -42,7 +42,8 @@ const mean = (values) => values.reduce((sum, each) => sum + each, 0) / Math.max(
 const isJudged = (moment) => moment.samples.some((sample) => sample.right !== null);
 const share = (moment) => mean(moment.samples.map((sample) => (isJudged(moment) ? Number(sample.right) : (sample.reward ?? 0))));
 const result = (moment) => (isJudged(moment) ? `${percent(share(moment))} right` : `mean reward ${share(moment).toFixed(2)}`);
-const when = (moment) => `${moment.step ? `After ${plural(moment.step, "step")}` : "Before training"}, ${WHERE[moment.where]}`;
+const time = ({ step, where }) => (where === "train" ? `Step ${step}` : step ? `After ${plural(step, "step")}` : "Before training");
+const when = (moment) => `${time(moment)}, ${WHERE[moment.where]}`;
 
 function Prompt({ url, query, base }) {
   const state = useApi(url);
@@ -56,7 +57,7 @@ function Prompt({ url, query, base }) {
       <ol class="moments" aria-label="Times it was sampled">
         ${moments.map((moment, place) => html`<li>
           <button type="button" class="moment reward-${rewardStep(share(moment))} ${place === from || place === to ? "chosen" : ""}"
-            aria-pressed=${place === to} aria-label=${`${when(moment)}: ${result(moment)}`} title=${`${when(moment)}: ${result(moment)}`}
+            aria-pressed=${place === to} aria-label=${`${moment.step}: ${when(moment)}, ${result(moment)}`} title=${`${when(moment)}: ${result(moment)}`}
             onClick=${() => setQuery({ to: place })}>
             ${moment.step}</button>
         </li>`)}
@@ -87,10 +88,10 @@ function pairs(before, after) {
 }
 
 function Changes({ before, after, base }) {
-  const head = (moment) => html`<h3>
+  const head = (moment) => html`<h2 class="change-title">
     ${when(moment)} <span class="soft small">${result(moment)}</span> ${moment.where === "train" && html`<${Link} class="small"
       to=${address(`${base}/groups`, { step: moment.step, group: moment.group })}>group<//>`}
-  </h3>`;
+  </h2>`;
   return html`<div class="changes">
     <div class="change-head">${head(before)}${head(after)}</div>
     <ol>${pairs(before, after).map(({ pair: [one, other], count }) => {

@@ -73,7 +73,8 @@ function Probes({ url, step, query, version, base }) {
       each evaluation.<//>`;
     const chosen = probes[Number(query.get("probe") ?? 0)] ?? probes[0];
     const moments = chosen.evaluations;
-    const place = Math.max(0, moments.findLastIndex((moment) => moment.step <= step));
+    // Step n makes the weights that the evaluation after n + 1 steps measures.
+    const place = Math.max(0, moments.findLastIndex((moment) => moment.step <= step + 1));
     const now = moments[place];
     return html`<${Card} title="Pinned problems"
       note=${`The same problems with the same random numbers at every evaluation; only the policy changes. Now: ${now.step
@@ -102,8 +103,8 @@ function Probes({ url, step, query, version, base }) {
 // Beside the samples from before training.
 function NothingYet({ next }) {
   if (!next) return html`<h3>After training</h3><p class="small soft">No evaluation was recorded after training began.</p>`;
-  return html`<h3>After training</h3><p class="small soft">The next evaluation comes after ${plural(next.step, "step")}.</p>
-    <button type="button" class="small" onClick=${() => setQuery({ step: next.step })}>Go to it</button>`;
+  return html`<h3>Next evaluation</h3><p class="small soft">The next evaluation comes after ${plural(next.step, "step")}.</p>
+    <button type="button" class="small" onClick=${() => setQuery({ step: next.step - 1 })}>Go to it</button>`;
 }
 
 const isJudged = (moment) => moment.samples.some((sample) => sample.correct !== null);

@@ -2,6 +2,7 @@
 import { html } from "htm/preact";
 import { useEffect } from "preact/hooks";
 import { useApi, useLive } from "../api.js";
+import { runName } from "../format.js";
 import { useStyle } from "../load.js";
 import { centreCurrent, Failed, Loading } from "../parts.js";
 import { address, Link } from "../route.js";
@@ -48,7 +49,7 @@ export function RunPage({ id, view, query }) {
     centreCurrent(document.querySelector(".views"));
   }, [view, !about]);
   if (!about) {
-    return html`<main class="page" id="main"><h1>${id.replace(/^~/, "")}</h1>
+    return html`<main class="page" id="main"><h1>${runName(id)}</h1>
       ${first.error ? html`<${Failed} error=${first.error} /><p><${Link} to="/runs">All runs<//></p>` : html`<${Loading} height="70vh" />`}</main>`;
   }
   const offered = Object.entries(VIEWS).filter(([key]) => about.kind !== "sft" || WITHOUT_GROUPS.includes(key));

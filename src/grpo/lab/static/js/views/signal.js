@@ -2,7 +2,7 @@
 import { html } from "htm/preact";
 import { useApi } from "../api.js";
 import { Chart } from "../chart.js";
-import { number, percent, plural } from "../format.js";
+import { chance, number, percent, plural } from "../format.js";
 import { Card, Fetched, MetricHint } from "../parts.js";
 import { address, go } from "../route.js";
 import { KINDS } from "./groups.js";
@@ -28,6 +28,7 @@ export function Signal({ url, version, base }) {
         share: row.gradient_tokens / Math.max(1, row.tokens),
         cut: row.truncated / Math.max(1, row.completions),
       }));
+      const named = (kind) => `${KINDS[kind][0]} ${totals[kind] ? chance(totals[kind] / totals.groups) : "0%"}`;
       const carried = totals.gradient_tokens / Math.max(1, totals.tokens);
       return html`
         <div class="headline-number"><p class="big num">${percent(carried)}</p>
@@ -36,11 +37,9 @@ export function Signal({ url, version, base }) {
         </div>
         <${Card} title="Groups by kind" note=${stride > 1 ? `Every ${stride}th step is shown. Click to open a step.` : "Click to open a step."}>
           <${Chart}
-            label=${`Share of groups by kind over the steps: ${kinds.map((kind) => `${KINDS[kind][0]} ${percent(
-              totals[kind] / totals.groups,
-            )}`).join(", ")} over all`}
+            label=${`Share of groups by kind over the steps: ${kinds.map(named).join(", ")} over all`}
             height=${280} deps=${[rows.length, rows.at(-1)?.step]} onPick=${(step) => go(address(`${base}/groups`, { step }))}
-            legend=${kinds.map((kind) => [`${KINDS[kind][0]} ${percent(totals[kind] / totals.groups)}`, KIND_COLOURS[kind], "square"])}
+            legend=${kinds.map((kind) => [named(kind), KIND_COLOURS[kind], "square"])}
             build=${(Plot) => ({
               x: { label: "step" }, y: { label: "share of groups", tickFormat: (v) => percent(v), domain: [0, 1] },
               marks: [

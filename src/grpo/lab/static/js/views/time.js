@@ -41,7 +41,7 @@ export function Time({ url, version, about: run, query }) {
           legend=${names.map((name) => [about(name)[0], about(name)[1], "square"])}
           build=${(Plot) => ({
             x: { label: "step" },
-            y: { label: "seconds", grid: true, tickFormat: (v) => `${tick(v)} s` },
+            y: { label: "seconds", grid: true, nice: true, tickFormat: (v) => `${tick(v)} s` },
             marks: [
               Plot.rectY(rows, {
                 x1: (row) => row.step - width / 2,

@@ -147,7 +147,8 @@ function Pushes({ groups }) {
   const apart = Math.max(before, now) / Math.min(before, now) > COMPARABLE && Math.min(before, now) > 1e-12;
   const [most, mostBefore] = apart ? [now, before] : [Math.max(before, now), Math.max(before, now)];
   return html`<p class="small" data-scales=${apart ? "two" : "one"}>
-    <span class="soft">Largest push: run <b class="num">${number(before, 4)}</b>, what if <b class="num">${number(now, 4)}</b>.</span>
+    <span class="soft">Largest push, with all completions of the step in one update: run <b class="num">${number(before, 4)}</b>,
+      what if <b class="num">${number(now, 4)}</b>.</span>
     ${apart && html` <span class="changed">Each has its own scale.</span>`}</p>
   <ol class="pushes">${groups.map((group) => html`<li><p class="small"><${Untrusted} text=${group.prompt} class="clip" /></p>
     <ul>${group.completions.map((done) => html`<li title=${done.text}>
