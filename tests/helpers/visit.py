@@ -31,6 +31,9 @@ TEXT_OF = """(selector) => [...document.querySelectorAll(selector)].map((part) =
 }).join(" ")"""
 """All text of these parts, in closed parts too; no charts (but their legends), formulas and completions."""
 
+STILL = """() => Promise.allSettled(document.getAnimations()
+  .filter((one) => one.playState === "running" && one.effect.getComputedTiming().endTime < 5000).map((one) => one.finished))"""
+
 INCOMPLETE_CHARTS = """async (least) => {
   const wrong = [];
   for (const frame of document.querySelectorAll(".chart-frame")) {
@@ -107,7 +110,12 @@ class Visit:
         self.page.locator(waiting).first.wait_for(state="detached")
 
     def violations(self) -> list[str]:
-        found = self.page.evaluate("async () => (await axe.run()).violations")
+        return self._violations("")
+
+    def _violations(self, options: str) -> list[str]:
+        """Once nothing moves: what fades in has too little contrast."""
+        self.page.evaluate(STILL)
+        found = self.page.evaluate(f"async () => (await axe.run({options})).violations")
         return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
 
     def incomplete_charts(self) -> list[str]:

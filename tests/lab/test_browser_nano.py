@@ -98,7 +98,7 @@ def test_the_page_samples_and_scores_as_the_trainer(chromium: Any, classroom: La
         ids = call(visit, "encode", known)
         assert ids == tokenizer(known)["input_ids"]
         assert call(visit, "decode", [*ids, 17, 18]) == tokenizer.decode([*ids, 17, 18]) == f"{known}<pad><end>"
-    with pytest.raises(Exception, match='nano does not know "é"; it knows 0123'):
+    with pytest.raises(Exception, match='the model does not know "é"; it knows 0123'):
         call(visit, "encode", "1é")
     assert visit.complaints == []
     visit.page.close()

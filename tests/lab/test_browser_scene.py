@@ -207,7 +207,7 @@ def test_a_reward_is_dragged_an_answer_edited_and_the_address_keeps_both(chromiu
     page.locator("input:focus").wait_for()
     page.keyboard.type("67x")
     field.press("Enter")
-    assert 'nano does not know "x"' in page.get_by_role("alert").inner_text()
+    assert 'the model does not know "x"' in page.get_by_role("alert").inner_text()
     field.fill("67")
     field.press("Enter")
     page.get_by_role("button", name="Edit answer 5: 67", exact=True).wait_for()

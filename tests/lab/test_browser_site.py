@@ -66,8 +66,7 @@ class StaticVisit(Visit):
 
     def violations(self) -> list[str]:
         """Without a second request for the style sheets, which a file may not make."""
-        found = self.page.evaluate("async () => (await axe.run({ preload: false })).violations")
-        return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
+        return self._violations("{ preload: false }")
 
     def go(self, path: str) -> None:
         self.page.goto("about:blank")  # another hash alone would not load the page again

@@ -112,16 +112,22 @@ export function Reward({ value, top = 1 }) {
 
 // Choice of a step: previous, next, a slider, and the arrow keys anywhere on the page.
 export function StepBar({ step, last, following, why }) {
-  const show = (to) => setQuery({ step: present(Math.max(0, Math.min(last, to)), step), group: undefined, sample: undefined, token: undefined });
+  // Keys may come faster than the page is drawn.
+  const at = useRef(step);
+  at.current = step;
+  function show(to) {
+    at.current = present(Math.max(0, Math.min(last, to)), at.current);
+    setQuery({ step: at.current, group: undefined, sample: undefined, token: undefined });
+  }
   useEffect(() => {
     const press = (event) => {
       if (event.target.closest?.("input, textarea, select, [role=listbox], [data-arrows]") || event.metaKey || event.ctrlKey || event.altKey) return;
-      if (event.key === "ArrowLeft") show(step - 1);
-      else if (event.key === "ArrowRight") show(step + 1);
+      if (event.key === "ArrowLeft") show(at.current - 1);
+      else if (event.key === "ArrowRight") show(at.current + 1);
     };
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);
-  }, [step, last]);
+  }, [last]);
   return html`<div class="stepbar">
     <button type="button" onClick=${() => show(step - 1)} disabled=${step <= 0} aria-label="Previous step">←</button>
     <label><span class="stepbar-label">Step <b class="num">${step}</b> <span class="faint">(0 to ${last})</span></span>

@@ -68,7 +68,7 @@ function Nearer({ found, picked }) {
     <${Table} label="Mean distance to the true value" head=${["steps of the critic", ...found.critic.map((row) => String(row.steps))]}
       rows=${[["critic", ...found.critic.map((row) => number(row.distance, 2))], ["group’s mean", ...found.critic.map(() => number(found.group_distance, 2))]]}
       foot=${`Before the first token of ${found.problems} problems; the truth is the share of right answers among ${found.restarts}.`} />
-    <p>So GRPO is not better in all cases. Once trained, the critic averages over all problems it has seen; the group only over its eight answers. The critic costs a second network and time to
-      learn, and it must follow the policy as that changes.</p>
+    <p>So GRPO is not better in all cases. Once trained, the critic averages over all problems it has seen; the group only over its eight answers. The critic
+      costs a second network and time to learn, and it must follow the policy as that changes.</p>
     <//>`;
 }

@@ -173,8 +173,9 @@ function K1Runs() {
   const states = ["k1", "k3"].map((kl) => useAnswer("loss", "drift", { beta: 1, kl }));
   return html`<${Fetched} state=${together(...states)} height="6rem">${([k1, k3]) => html`
       <p>It keeps it no closer. After 200 steps with β = 1, mean of three seeds: without a penalty the KL
-        is <b class="num">${exact(k1.ends[0].reverse, 4)}</b>, with k1 in the loss <b class="num">${exact(k1.ends[1].reverse, 4)}</b>, with k3 <b class="num">${exact(k3.ends[1].reverse, 4)}</b>. k1 does work in the reward, because
-        there it multiplies ∇log π. The presets <code>rloo</code> and <code>ppo</code> use it that way.</p>`}<//>`;
+        is <b class="num">${exact(k1.ends[0].reverse, 4)}</b>, with k1 in the loss <b class="num">${exact(k1.ends[1].reverse, 4)}</b>, with
+        k3 <b class="num">${exact(k3.ends[1].reverse, 4)}</b>. k1 does work in the reward, because there it multiplies ∇log π. The
+        presets <code>rloo</code> and <code>ppo</code> use it that way.</p>`}<//>`;
 }
 
 export function Drift() {

@@ -47,8 +47,8 @@ export function Chapter({ depth }) {
     <${Section} title="Common advice, tested" depth="math code"><${SymptomTable} /><//>
     <${Section} title="Every setting and the source of its default" depth="math code"><${Hyperparameters} /><${Tips} /><//>
     <${Section} title="Errors in a published trainer" depth="code"
-      lead=${"A tutorial's GRPO trainer, in Python and in Rust, looks right at first sight. It has six errors and some smaller ones. Those that can be run are run here, next to " +
-        "this trainer's functions."}>
+      lead=${"A tutorial's GRPO trainer, in Python and in Rust, looks right at first sight. It has six errors and some smaller ones. Those that can be run " +
+        "are run here, next to this trainer's functions."}>
       <${Listings} /><//>
     <${Section} id="here" title="Train it here"
       lead=${"No server and no recording: the loop of this chapter runs in this page. nano starts with the weights it ships with, and GRPO trains it on sums " +
