@@ -126,7 +126,7 @@ def test_functions_that_read_environments_give_trls_values(event_loop: asyncio.A
     theirs = by_trl(rows, functions, event_loop, played)
     replies = EnvironmentReplies(environments.EchoEnv)
     for spec, function in zip(parse("python:reward_func, python:patient"), functions, strict=True):
-        assert replies.takes(spec, function)
+        assert replies.take(spec, function)
     replies.load()
     ours = []
     for row, text in zip(rows, TEXTS, strict=True):

@@ -12,7 +12,8 @@ import pytest
 from grpo.episodes.environment_replies import EnvironmentReplies
 from grpo.episodes.environments import Kind, Played, Step, load_environment, seed_of
 from grpo.errors import GrpoError
-from grpo.rewards.functions import parse
+from grpo.rewards.call_log import CallLog
+from grpo.rewards.functions import parse, trl_arguments
 from grpo.rewards.pool.confine import Limits
 from grpo.rewards.pool.invoke import History, Outcome, Request, invoke
 from grpo.rewards.pool.workers import Workers
@@ -309,7 +310,7 @@ def test_reward_functions_that_take_environments_are_called_where_these_live() -
     """In a worker process, with the object itself, which cannot be pickled. They share its file's classes."""
     echo = reply("EchoEnv")
     [first, second, plain] = parse(f"{FILE}:reward_func, {FILE}:patient, helpers.trl_rewards:digits")
-    assert [echo.takes(spec, None) for spec in (first, second, first, plain)] == [True, True, True, False]
+    assert [echo.take(spec, None) for spec in (first, second, first, plain)] == [True, True, True, False]
     pool = Workers([echo], Limits(seconds=30, workers=1))
     player = Player(pool, problem(level=2))
     player.reset()
@@ -317,6 +318,13 @@ def test_reward_functions_that_take_environments_are_called_where_these_live() -
     outcome = player.end()
     pool.close()
     assert (outcome.fault, outcome.parts) == ("", {"reward_func": 0.05, "patient": 0.0})
+
+
+def test_what_only_the_trainer_knows_is_not_made_up() -> None:
+    request = Request(problem(), ("text",), environments=(environments.EchoEnv(),))
+    given = trl_arguments(request, CallLog(1), messages=False)
+    assert {"environments", "prompts", "completions"} < given.keys()
+    assert not {"completion_ids", "trainer_state"} & given.keys()
 
 
 @pytest.mark.parametrize(
@@ -330,14 +338,14 @@ def test_reward_functions_that_take_environments_are_called_where_these_live() -
 def test_reward_functions_of_environments_that_are_refused(env: str, reward: str, why: str) -> None:
     [spec] = parse(f"{FILE}:{reward}")
     with pytest.raises(GrpoError) as raised:
-        reply(env).takes(spec, None)
+        reply(env).take(spec, None)
     assert str(raised.value).startswith(f"reward {FILE}:{why}")
 
 
 def test_a_reward_function_of_environments_returns_one_value_for_each() -> None:
     echo = reply("EchoEnv")
     [spec] = parse(f"{FILE}:too_many")
-    assert echo.takes(spec, None)
+    assert echo.take(spec, None)
     echo.load()
     player = Player(echo, problem())
     player.reset()

@@ -32,7 +32,8 @@ TEXT_OF = """(selector) => [...document.querySelectorAll(selector)].map((part) =
 """All text of these parts, in closed parts too; no charts (but their legends), formulas and completions."""
 
 STILL = """() => Promise.allSettled(document.getAnimations()
-  .filter((one) => one.playState === "running" && one.effect.getComputedTiming().endTime < 5000).map((one) => one.finished))"""
+  .filter((one) => one.playState === "running" && one.effect.getComputedTiming().endTime < 5000)
+  .map((one) => one.finished))"""
 
 INCOMPLETE_CHARTS = """async (least) => {
   const wrong = [];

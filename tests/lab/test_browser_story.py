@@ -31,7 +31,10 @@ def test_the_story_is_short_and_its_numbers_are_the_engines(chromium: Any, class
         if screen == 3:
             advantages = [visit.number(f"story-advantage-{place}") for place in range(8)]
             assert advantages == pytest.approx([row["advantage"] for row in found["completions"]], abs=5e-3)
-            assert "add up to 2; divided by one less than the answers, √(2 ÷ 7) = 0.53." in page.locator(".story-screen").inner_text()
+            assert (
+                "add up to 2; divided by one less than the answers, √(2 ÷ 7) = 0.53."
+                in page.locator(".story-screen").inner_text()
+            )
         if screen == 4:
             page.get_by_label("Reward of answer 1", exact=True).press("Home")
             visit.await_number("story-mean", "0.38")

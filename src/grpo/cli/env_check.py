@@ -82,7 +82,7 @@ def check_environment(
     which those that take `environments` are called too."""
     replies = EnvironmentReplies(env)
     for spec in parse(reward):
-        if spec.source in ("task", "model", "judge") or not replies.takes(spec, None):
+        if spec.source in ("task", "model", "judge") or not replies.take(spec, None):
             raise GrpoError(
                 f"reward {spec}: does not take environments; check it without --env, or leave it out of --reward"
             )

@@ -18,6 +18,7 @@ from grpo.errors import GrpoError
 from grpo.rewards.conversation import conversation
 from grpo.rewards.functions import FunctionReward, Spec
 from grpo.rewards.pool.invoke import History, Outcome, Request
+from grpo.rewards.signature import OF_THE_TRAINER
 from grpo.rollout.protocol import Ended
 from grpo.types import Call, Observation, Problem
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from grpo.episodes.tools import Asked, CallReader
 
 NOTHING = np.zeros(0, dtype=np.int64)
-NOT_AT_THE_END = ("completion_ids", "trainer_state")
-"""Arguments of TRL that are not known where an environment lives."""
 
 
 class EnvironmentReplies:
@@ -87,8 +86,8 @@ class EnvironmentReplies:
     def part_of(self, problem: Problem) -> str:
         return self.kinds.of(problem).name
 
-    def takes(self, spec: Spec, function: Callable[..., Any] | None) -> bool:
-        """Whether the function takes `environments`, as in TRL: it reads the state of the object that played."""
+    def take(self, spec: Spec, function: Callable[..., Any] | None) -> bool:
+        """Takes over a function that reads `environments`, as in TRL: it is called where the object lives."""
         seen = FunctionReward(spec, function)
         seen.load()
         if "environments" not in seen.signature.names:
@@ -98,7 +97,7 @@ class EnvironmentReplies:
                 f"reward {spec}: takes environments, and {self.name} is an agent, which has no object; return its "
                 "reward from the agent"
             )
-        if unknown := [name for name in NOT_AT_THE_END if name in seen.required]:
+        if unknown := [name for name in OF_THE_TRAINER if name in seen.required]:
             raise GrpoError(
                 f"reward {spec}: takes environments and {unknown[0]}; it is called where its environment lives, where "
                 f"{unknown[0]} is not known; leave one out"

@@ -22,7 +22,7 @@ from grpo.errors import GrpoError
 from grpo.rewards.call_log import CallLog, is_list
 from grpo.rewards.place import Place
 from grpo.rewards.pool.invoke import Outcome, Request
-from grpo.rewards.signature import Signature, columns_of
+from grpo.rewards.signature import OF_THE_TRAINER, Signature, columns_of
 from grpo.tasks.handed_over import refuse_recorded
 from grpo.types import chat
 
@@ -166,7 +166,7 @@ def trl_arguments(request: Request, log: CallLog, *, messages: bool) -> dict[str
         ]
     else:
         prompt, completions = problem.prompt, list(request.texts)
-    return {
+    arguments = {
         "prompts": [prompt] * count,
         "completions": completions,
         "completion_ids": [list(tokens) for tokens in request.tokens] or [[]] * count,
@@ -174,8 +174,11 @@ def trl_arguments(request: Request, log: CallLog, *, messages: bool) -> dict[str
         "trainer_state": request.state,
         "log_extra": log.log_extra,
         "log_metric": log.log_metric,
-        **({"environments": list(request.environments)} if request.environments else {}),
     }
+    if not request.environments:
+        return arguments
+    known = {name: value for name, value in arguments.items() if name not in OF_THE_TRAINER}
+    return {**known, "environments": list(request.environments)}
 
 
 def load_function(spec: Spec) -> Callable[..., Any]:

@@ -45,8 +45,8 @@ class Environment(Protocol):
         """The one of them that episodes of this problem get."""
         ...
 
-    def takes(self, spec: Spec, function: Callable[..., Any] | None) -> bool:
-        """Whether it calls this reward function itself, at the end of each episode."""
+    def take(self, spec: Spec, function: Callable[..., Any] | None) -> bool:
+        """Takes over a reward function that it calls itself, at the end of each episode; says whether it did."""
         ...
 
 
@@ -191,7 +191,7 @@ class Scorer:
                 rewards.append(self._task_check(spec.weight, isolated))
             else:
                 function = self.functions.get(spec.name) if spec.source == "python" else None
-                if self.environment and self.environment.takes(spec, function):
+                if self.environment and self.environment.take(spec, function):
                     self.brought[spec.part] = spec.weight
                     continue
                 rewards.append(WeightedReward(f"reward {spec}", spec.weight))
