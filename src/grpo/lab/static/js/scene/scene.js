@@ -76,7 +76,7 @@ function Rows({ state, phase, round, dragged = {}, change }) {
       <div class="scene-cell-answer">
         <${Answer} place=${row} completion=${completion} pushes=${phase >= PUSH ? pushes[row] : null} strongest=${strongest}
           onWrite=${(text) => change("say", row, text)} />
-        <span class="scene-decoded"><${AnswerNote} group=${group} row=${row} /></span></div>
+        <span class="scene-decoded">${completion.own && html`<b>yours</b> `}<${AnswerNote} group=${group} row=${row} /></span></div>
       <div class="scene-cell-reward"><${Mark} correct=${completion.correct} isOverruled=${row in dragged} />
         <${RewardSlider} place=${row} value=${rewards[row]} mean=${mean} onReward=${(value) => change("set", row, value)} />
         <b class="scene-reward-value num" data-number="reward-${row + 1}">${Number(rewards[row].toFixed(2))}</b></div>

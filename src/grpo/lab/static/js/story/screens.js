@@ -173,7 +173,7 @@ function Leash() {
           ["right answers after 200 steps", percent(data.ends.at(-1).reward), `no pull: ${percent(data.ends[0].reward)}`, "story-reward"],
         ]} />
       <${Figure} label="Distance from the reference over 200 steps, with and without the pull" height=${200} deps=${[data.beta]}
-        legend=${[["no pull", "var(--c6)"], ...(data.beta ? [["this pull", "var(--c1)"]] : [])]}
+        legend=${[["no pull", "var(--c6)"], ...(data.beta ? [["this pull", "var(--c1)"]] : [])].map(([name, colour]) => [`${name}, three runs`, colour])}
         build=${(Plot) => ({
           x: { label: "step" },
           y: { label: "distance from the start", grid: true, zero: true },
