@@ -46,6 +46,23 @@ def test_reward_functions_that_read_the_environment(capsys: pytest.CaptureFixtur
     assert "reward task: does not take environments; check it without --env" in capsys.readouterr().err
 
 
+def test_each_of_several_environments_is_played(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Rows may be sorted by environment. One that need not repeat does not excuse another."""
+    rows = tmp_path / "rows.jsonl"
+    names = ["a"] * 9 + ["b"]
+    lines = [
+        json.dumps({"prompt": f"Go {i}.", "environment": name, "fault": "urandom"}) for i, name in enumerate(names)
+    ]
+    rows.write_text("\n".join(lines))
+    env = f"a={FILE}:OnceOnly,b={FILE}:Unruly"
+    found = checked(capsys, env, "--data", str(rows), "--problems", "2", code=1)
+    assert len(found["episodes"]) == 3
+    assert [difference.split(",")[0] for difference in found["differences"]] == [f"problem {rows}:10"]
+    rows.write_text('{"prompt": "Go.", "environment": ["a"]}\n')
+    assert main(["check", "--env", env, "--data", str(rows)]) == 2
+    assert "column environment names ['a']; known: a, b" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["counter.py:Counter", "guess.py:Guess", "agent.py:agent"])
 def test_the_examples_of_the_page(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -310,7 +310,7 @@ def test_reward_functions_that_take_environments_are_called_where_these_live() -
     """In a worker process, with the object itself, which cannot be pickled. They share its file's classes."""
     echo = reply("EchoEnv")
     [first, second, plain] = parse(f"{FILE}:reward_func, {FILE}:patient, helpers.trl_rewards:digits")
-    assert [echo.take(spec, None) for spec in (first, second, first, plain)] == [True, True, True, False]
+    assert [*echo.take(dict.fromkeys((first, second, plain)), evaluation=False)] == [first, second]
     pool = Workers([echo], Limits(seconds=30, workers=1))
     player = Player(pool, problem(level=2))
     player.reset()
@@ -338,14 +338,14 @@ def test_what_only_the_trainer_knows_is_not_made_up() -> None:
 def test_reward_functions_of_environments_that_are_refused(env: str, reward: str, why: str) -> None:
     [spec] = parse(f"{FILE}:{reward}")
     with pytest.raises(GrpoError) as raised:
-        reply(env).take(spec, None)
+        reply(env).take({spec: None}, evaluation=False)
     assert str(raised.value).startswith(f"reward {FILE}:{why}")
 
 
 def test_a_reward_function_of_environments_returns_one_value_for_each() -> None:
     echo = reply("EchoEnv")
     [spec] = parse(f"{FILE}:too_many")
-    assert echo.take(spec, None)
+    assert echo.take({spec: None}, evaluation=False)
     echo.load()
     player = Player(echo, problem())
     player.reset()

@@ -19,7 +19,9 @@ TALKATIVE = str(Path(__file__).parents[1] / "helpers/talkative.py")
 ASKED = Problem("p", "ask: ", "42")
 EMPTY = np.zeros(0, dtype=np.int64)
 GAME = SimpleNamespace(
-    parts=("Game",), part_of=lambda problem: "Game", take=lambda spec, function: spec.name == "state"
+    parts=("Game",),
+    part_of=lambda problem: "Game",
+    take=lambda functions, evaluation: {spec: ("environments",) for spec in functions if spec.name == "state"},
 )
 """An environment that calls the function `state` itself."""
 

@@ -12,6 +12,7 @@ import pytest
 import grpo
 from grpo.episodes.environments import seed_of
 from grpo.errors import GrpoError
+from grpo.rewards.place import Place
 from grpo.types import Problem
 from helpers.environments import Products, Sums, half
 from helpers.runs import small
@@ -115,3 +116,27 @@ def test_rows_name_their_environment(tmp_path: Path) -> None:
         grpo.train(config, env={"sums": Sums, "products": Products}, data=rows)
     with pytest.raises(GrpoError, match=r"has no column environment, which names one of several"):
         grpo.train(config, env={"sums": Sums, "products": Products})
+
+
+def test_evaluations_have_functions_of_their_own(tmp_path: Path) -> None:
+    """Of the same name even; what they give counts in no turn of training."""
+    config = small(tmp_path, steps=1, max_new_tokens=64)
+    rewards = {"reward": lambda environments: [1.0], "eval_reward": lambda environments: [50.0]}
+    with grpo.train(config, env=Sums, **rewards) as run:  # type: ignore[arg-type]
+        turns = run.turns(0)
+        for row in run.completions(0):
+            assert row["reward"] == sum(turn["reward"] for turn in turns_of(row, turns)) < 10
+        assert all(each["reward_mean"] > 50 for each in run.evals())
+
+    def graded(environments: list[Any], levle: list[Any]) -> list[float]:
+        return [0.0]
+
+    with pytest.raises(GrpoError, match=r"reward python:graded: takes 'levle', which is neither a column"):
+        grpo.train(config, env=Sums, reward=graded)
+
+
+def test_a_file_that_trains_when_it_is_imported_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    file.write_text(f"from grpo.rewards.place import Place\nPlace({str(file)!r}, 'f', 'reward').load()\n")
+    with pytest.raises(GrpoError, match=r"script\.py trains when it is imported; put that under if __name__"):
+        Place(str(file), "f", "reward").load()

@@ -243,6 +243,8 @@ def test_tools_and_environments_are_handed_over() -> None:
         ({"tools": [3]}, "field episodes.tools: got an object of type int; give a function"),
         ({"tools": []}, "field episodes.tools: the list is empty"),
         ({"env": Game()}, "field episodes.env: got an object of type Game; give its class"),
+        ({"env": {}}, "field episodes.env: the dictionary is empty"),
+        ({"env": {"a=b": Game}}, "field episodes.env: 'a=b' is not a valid name of an environment"),
         ({"config": named, "tools": search}, "field episodes.tools: set in the config and handed over"),
     ]
     for given, message in wrong:

@@ -16,14 +16,16 @@ from typing import Any
 from grpo.cli.terminal.group import printable
 from grpo.config import Scoring
 from grpo.episodes.agent import turn_sent
-from grpo.episodes.environment_replies import EnvironmentReplies
+from grpo.episodes.environment_replies import NOTHING, EnvironmentReplies
 from grpo.errors import GrpoError
 from grpo.rewards import error_line
+from grpo.rewards.conversation import conversation
 from grpo.rewards.functions import parse
 from grpo.rewards.pool.confine import Limits
 from grpo.rewards.pool.invoke import History, Outcome, Request
 from grpo.rewards.pool.workers import Workers
-from grpo.types import Problem
+from grpo.rewards.signature import refuse_unknown_columns
+from grpo.types import Observation, Problem
 
 TRIED = 4
 """Problems that are tried where no number is given."""
@@ -76,23 +78,30 @@ class EnvFindings:
 
 
 def check_environment(
-    env: str, problems: Sequence[Problem], scoring: Scoring, text: str = "", reward: str = ""
+    env: str, every: Sequence[Problem], count: int, scoring: Scoring, text: str = "", reward: str = ""
 ) -> EnvFindings:
-    """Plays an episode of each problem twice. `text`: every turn, in place of those made up. `reward`: functions, of
-    which those that take `environments` are called too."""
+    """Plays episodes of `count` problems for each environment, twice. `text`: every turn, in place of those made up.
+    `reward`: functions that read environments."""
     replies = EnvironmentReplies(env)
-    for spec in parse(reward):
-        if spec.source in ("task", "model", "judge") or not replies.take(spec, None):
+    specs = parse(reward)
+    taken = replies.take({spec: None for spec in specs if spec.is_function}, evaluation=False)
+    for spec in specs:
+        if spec not in taken:
             raise GrpoError(
                 f"reward {spec}: does not take environments; check it without --env, or leave it out of --reward"
             )
-    replies.kinds.check_columns(problems)
+        refuse_unknown_columns(f"reward {spec}", taken[spec], every)
+    replies.kinds.check_columns(every)
+    by_title: dict[str, list[Problem]] = {}
+    for problem in every:
+        by_title.setdefault(replies.kinds.of(problem).title, []).append(problem)
+    problems = [problem for some in by_title.values() for problem in some[:count]]
     limits = Limits(scoring.seconds, int(scoring.memory_gb * 2**30), workers=1)
-    workers = Workers([replies], limits)
+    workers, weights = Workers([replies], limits), replies.weights("check")
     try:
         # All once, then all again: so objects that share state, or a file, are noticed.
         first, second = (
-            [play(workers, problem, trial_turns(problem, replies, text), replies.weights) for problem in problems]
+            [play(workers, problem, trial_turns(problem, replies, text), weights) for problem in problems]
             for _ in range(2)
         )
     finally:
@@ -103,10 +112,18 @@ def check_environment(
     return EnvFindings(
         env=env,
         tools=[schema["function"]["name"] for schema in replies.schemas],
-        wrong_calls=wrong_calls(replies.schemas) if replies.schemas else {},
+        wrong_calls={
+            call: text
+            for schemas in replies.schemas_by_title.values()
+            for call, text in (wrong_calls(schemas) if schemas else {}).items()
+        },
         episodes=first,
-        differences=[difference(before, again) for before, again in pairs if before.course != again.course],
-        asks_for_replay=all(kind.repeatable for kind in replies.kinds.by_name.values()),
+        differences=[
+            difference(before, again)
+            for problem, (before, again) in zip(problems, pairs, strict=True)
+            if before.course != again.course and (replies.kinds.of(problem).repeatable or len(by_title) == 1)
+        ],
+        asks_for_replay=any(kind.repeatable for kind in replies.kinds.by_name.values()),
     )
 
 
@@ -158,7 +175,10 @@ def play(workers: Workers, problem: Problem, turns: Sequence[str], weights: Mapp
     def ask(turns: Sequence[str]) -> Outcome:
         history = History(f"check/0/{problem.id}/0", tuple(turns), tuple(found.observations))
         started = time.perf_counter()
-        [[[outcome]]] = workers.start([Request(problem, ("",), histories=(history,))])()
+        read = [Observation(i, NOTHING, text) for i, text in enumerate(found.observations[1:], 1)]
+        spoken = conversation(turns, read[: max(0, len(turns) - 1)]) if turns else ()
+        request = Request(problem, (turns[-1] if turns else "",), conversations=(spoken,), histories=(history,))
+        [[[outcome]]] = workers.start([request])()
         found.seconds.append(time.perf_counter() - started)
         if outcome.fault == "mistake":
             raise GrpoError(f"{workers.names[0]}, problem {problem.label}: {outcome.why}")
@@ -206,7 +226,7 @@ def lines(found: EnvFindings) -> Iterator[str]:
     rewards = [episode.reward for episode in found.episodes if episode.reward is not None]
     if rewards:
         yield f"rewards of the episodes: {min(rewards):.4g} to {max(rewards):.4g}, mean {fmean(rewards):.4g}"
-    else:
+    elif not any(episode.fault for episode in found.episodes):
         yield "no rewards: neither step nor get_reward gives one; name a reward with --reward when you train"
     if not found.asks_for_replay:
         yield "repeatable = False: an episode whose worker process is lost stays unscored"

@@ -13,7 +13,7 @@ from grpo.episodes.agent import answer_read, prompted, turn_sent
 from grpo.episodes.answers import Answer, Episode, refuse_mistakes
 from grpo.episodes.environments import Kind, with_text
 from grpo.episodes.kinds import Env, Kinds
-from grpo.episodes.residents import Residents
+from grpo.episodes.residents import Residents, rewards_of
 from grpo.errors import GrpoError
 from grpo.rewards.conversation import conversation
 from grpo.rewards.functions import FunctionReward, Spec
@@ -53,8 +53,10 @@ class EnvironmentReplies:
     def __init__(self, env: Env | Mapping[str, Env], max_calls: int = 0):
         """`env`: one, or several by name. `max_calls`: most tool calls of an episode; 0: no limit."""
         self.env, self.max_calls = env, max_calls
-        self.rewards: dict[str, FunctionReward] = {}
-        """Functions that take `environments`, by name: called where the environment lives."""
+        self.rewards: dict[bool, list[FunctionReward]] = {}
+        """Functions that read `environments`, of training (False) and, where these have others, of evaluations."""
+        self.readers: dict[str, CallReader] = {}
+        """Find the calls of several environments, by title."""
         self.load()
         self.name = self.kinds.title
         self.parts: Sequence[str] = self.kinds.parts
@@ -67,14 +69,15 @@ class EnvironmentReplies:
 
     def load(self) -> None:
         self.kinds = Kinds(self.env)
-        for reward in self.rewards.values():
-            reward.load()
-        self.residents = Residents(self.kinds, [*self.rewards.values()])
+        for rewards in self.rewards.values():
+            for reward in rewards:
+                reward.load()
+        self.residents = Residents(self.kinds, self.rewards)
 
-    @property
-    def weights(self) -> Mapping[str, float]:
-        """Of the rewards that it gives, by name."""
-        return {**dict.fromkeys(self.parts, 1.0), **{name: reward.spec.weight for name, reward in self.rewards.items()}}
+    def weights(self, key: str) -> Mapping[str, float]:
+        """Of the rewards that an episode gets, by name."""
+        functions = {reward.name: reward.spec.weight for reward in rewards_of(key, self.rewards)}
+        return {**dict.fromkeys(self.parts, 1.0), **functions}
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker process needs, which loads the class itself."""
@@ -86,12 +89,23 @@ class EnvironmentReplies:
     def part_of(self, problem: Problem) -> str:
         return self.kinds.of(problem).name
 
-    def take(self, spec: Spec, function: Callable[..., Any] | None) -> bool:
-        """Takes over a function that reads `environments`, as in TRL: it is called where the object lives."""
-        seen = FunctionReward(spec, function)
-        seen.load()
-        if "environments" not in seen.signature.names:
-            return False
+    def take(
+        self, functions: Mapping[Spec, Callable[..., Any] | None], *, evaluation: bool
+    ) -> Mapping[Spec, tuple[str, ...]]:
+        """Takes over the functions that read `environments`, as in TRL: they are called where the object lives."""
+        self.rewards[evaluation] = []
+        required: dict[Spec, tuple[str, ...]] = {}
+        for spec, function in functions.items():
+            seen = FunctionReward(spec, function)
+            seen.load()
+            if "environments" in seen.signature.names:
+                self._check_function(spec, seen)
+                # One that is not loaded: a worker process loads it by its name.
+                self.rewards[evaluation].append(FunctionReward(spec, function))
+                required[spec] = seen.required
+        return required
+
+    def _check_function(self, spec: Spec, seen: FunctionReward) -> None:
         if any(kind.messages for kind in self.kinds.by_name.values()):
             raise GrpoError(
                 f"reward {spec}: takes environments, and {self.name} is an agent, which has no object; return its "
@@ -102,12 +116,11 @@ class EnvironmentReplies:
                 f"reward {spec}: takes environments and {unknown[0]}; it is called where its environment lives, where "
                 f"{unknown[0]} is not known; leave one out"
             )
-        known = self.rewards.setdefault(spec.part, FunctionReward(spec, function))
-        if spec.part in self.parts or str(known.spec) != str(spec):
-            raise GrpoError(f"reward {spec}: another reward of the run is named {spec.part}; rename one")
-        return True
+        if spec.part in self.parts:
+            raise GrpoError(f"reward {spec}: has the name of the environment; rename one")
 
     def begin(self, episode: Episode) -> Request:
+        self.kinds.of(episode.problem)  # refuses a problem that names none of several
         return self._request(episode)
 
     def began(self, episode: Episode, outcome: Outcome) -> Problem | Ended:
@@ -118,7 +131,7 @@ class EnvironmentReplies:
         episode.observations = (text,)
         kind = self.kinds.of(episode.problem)
         begun = prompted(episode.problem, text) if kind.messages else with_text(episode.problem, text)
-        if self.kinds.several and kind.tools:  # its prompt describes no tools of the others
+        if self.kinds.by_column and kind.tools:  # its prompt describes no tools of the others
             begun = replace(begun, tools=tuple(self.schemas_by_title[kind.title]))
         episode.begun = begun
         return begun
@@ -164,7 +177,7 @@ class EnvironmentReplies:
 
     def _request(self, episode: Episode) -> Request:
         history = History(episode.key, episode.played, episode.observations)
-        if not self.rewards:
+        if not rewards_of(episode.key, self.rewards):
             return Request(episode.problem, ("",), histories=(history,))
         return Request(
             episode.problem,
@@ -182,7 +195,8 @@ class EnvironmentReplies:
         if not outcome.parts:
             return replace(ended, last=last)
         # A turn without an answer was cut, or called nothing. The reward of the end is earned by the last turn.
-        total = sum(self.weights[name] * (value or 0.0) for name, value in outcome.parts.items())
+        weights = self.weights(episode.key)
+        total = sum(weights[name] * (value or 0.0) for name, value in outcome.parts.items())
         rewards = [*episode.rewards, *[0.0] * (len(episode.turns) - len(episode.rewards))]
         rewards[-1] += total - sum(episode.rewards)
         return replace(
@@ -197,21 +211,27 @@ class EnvironmentReplies:
     def _calls(self, episode: Episode) -> tuple[Sequence[Asked], str]:
         """(the calls of the last turn; its text without them)"""
         kind = self.kinds.of(episode.problem)
-        reader = self._own_reader(episode) if kind.messages or self.kinds.several else self.reader
+        reader = self.reader
+        if kind.messages:
+            reader = self._new_reader(episode) if episode.begun and episode.begun.tools else None
+        elif self.kinds.by_column and kind.tools:
+            if kind.title not in self.readers:
+                self.readers[kind.title] = self._new_reader(episode)
+            reader = self.readers[kind.title]
         if reader is None or not (kind.tools or kind.messages):
             return (), episode.turns[-1]
         asked, rest = reader.read(episode.turns[-1])
         # An agent gets the calls that it can make; a turn with another one is a text to it.
         return ((), episode.turns[-1]) if kind.messages and any(call.error for call in asked) else (asked, rest)
 
-    def _own_reader(self, episode: Episode) -> CallReader | None:
+    def _new_reader(self, episode: Episode) -> CallReader:
         """Finds calls of the tools that its prompt describes: those of one of several environments, or those that an
         agent named in its first request."""
         from grpo.episodes.tools import CallReader  # imports transformers, which a worker does not need
 
         assert episode.begun is not None
         known = (self.reader.tokenizer, self.reader.prefix) if self.reader else ()
-        return CallReader(episode.begun.tools, *known) if episode.begun.tools else None
+        return CallReader(episode.begun.tools, *known)
 
 
 def calls_answered(asked: Sequence[Asked], answers: str) -> tuple[Call, ...]:

@@ -45,6 +45,13 @@ def take_environment(env: str | Function | Mapping[str, str | Function]) -> tupl
     'word=python:Word, catch=games.py:Catch'
     """
     if isinstance(env, Mapping):
+        if not env:
+            raise GrpoError("field episodes.env: the dictionary is empty; give {'NAME': Class, …}")
+        for name in env:
+            if not isinstance(name, str) or not re.fullmatch(r"[^\s,=][^,=]*", name):
+                raise GrpoError(
+                    f"field episodes.env: {name!r} is not a valid name of an environment; use a text without , and ="
+                )
         taken = {name: take_environment(each) for name, each in env.items()}
         classes: dict[str, Function] = {}
         for _, given in taken.values():

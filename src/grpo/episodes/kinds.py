@@ -60,12 +60,13 @@ class Kinds:
             )
 
     @property
-    def several(self) -> bool:
+    def by_column(self) -> bool:
+        """Whether a column of the row names the environment."""
         return "" not in self.by_name
 
     def of(self, problem: Problem) -> Kind:
         """The environment of a problem."""
-        if not self.several:
+        if not self.by_column:
             return self.by_name[""]
         name, known = problem.columns.get(COLUMN), ", ".join(self.by_name)
         if name is None:
@@ -73,7 +74,7 @@ class Kinds:
                 f"problem {problem.label}: has no column {COLUMN}, which names one of several; add it to the data; "
                 f"known: {known}"
             )
-        if name not in self.by_name:
+        if not isinstance(name, str) or name not in self.by_name:
             shown = one_line(repr(name), 60)
             raise GrpoError(f"problem {problem.label}: column {COLUMN} names {shown}; known: {known}")
         return self.by_name[name]
@@ -84,7 +85,7 @@ class Kinds:
         for problem in problems:
             asked.setdefault(self.of(problem).title, []).append(problem)
         for kind in self.by_name.values():
-            if kind.title in asked or not self.several:
+            if kind.title in asked or not self.by_column:
                 kind.check_columns(asked.get(kind.title, []))
 
     def check_rewards(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +20,9 @@ from grpo.errors import GrpoError, one_line
 from grpo.rewards.functions import FunctionReward
 from grpo.rewards.pool.invoke import History, Outcome, Request
 from grpo.types import Problem
+
+EVALUATIONS = ("eval", "probe")
+"""Purposes of rollouts that are scored with the rewards of evaluations."""
 
 
 class NotRepeatableError(Exception):
@@ -74,8 +77,8 @@ class Resident:
 class Residents:
     """The episodes that live in this process."""
 
-    def __init__(self, kinds: Kinds, rewards: Sequence[FunctionReward] = ()):
-        """`rewards`: functions that take `environments`."""
+    def __init__(self, kinds: Kinds, rewards: Mapping[bool, Sequence[FunctionReward]]):
+        """`rewards`: functions that read `environments`, of training and of evaluations."""
         self.kinds, self.rewards = kinds, rewards
         self.held: dict[str, Resident] = {}
         """By key."""
@@ -123,7 +126,7 @@ class Residents:
             self.held[resident.key] = resident
             return Outcome(extra=extra, kept=True)
         total = resident.total()
-        scores = [self._score(reward, resident, request) for reward in self.rewards]
+        scores = [self._score(reward, resident, request) for reward in rewards_of(resident.key, self.rewards)]
         extra["close"] = close(resident.environment)
         own = {} if total is None else {self.kinds.of(resident.problem).name: total}
         return Outcome(
@@ -145,6 +148,12 @@ class Residents:
         except GrpoError as error:
             raise GrpoError(f"reward {reward.spec}: {error}") from None
         return scores[0]
+
+
+def rewards_of(key: str, rewards: Mapping[bool, Sequence[FunctionReward]]) -> Sequence[FunctionReward]:
+    """Those that count for an episode: of evaluations, where it belongs to one and these have rewards of their own."""
+    is_evaluation = key.partition("/")[0] in EVALUATIONS
+    return rewards.get(is_evaluation and True in rewards, ())
 
 
 def close(environment: Environment) -> str:

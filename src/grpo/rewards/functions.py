@@ -47,6 +47,10 @@ name='get_soft_overlong_punishment(48, 16)', weight=1.0)]
         return f"{self.source}:{self.name}" if self.name else self.source
 
     @property
+    def is_function(self) -> bool:
+        return self.source not in ("task", "model", "judge")
+
+    @property
     def part(self) -> str:
         """The name its values are recorded under; a task names its parts itself."""
         if self.source not in ("model", "judge"):
@@ -90,7 +94,7 @@ def _spec(entry: str) -> Spec:
 
 
 class FunctionReward:
-    """A function. For one from a file or a module, only its name is sent to the supervisor, which imports it."""
+    """A function. Of one from a file or a module, a worker process gets the name, and imports it."""
 
     batched = True
     """Known once the function is loaded."""

@@ -89,7 +89,7 @@ class Pending:
             ]
             for row, done in enumerate(completions):
                 if done.reward is not None and abs(done.reward) > LARGEST:
-                    titles = ", ".join(weighted.title for weighted in rewards if weighted.counts)
+                    titles = ", ".join([*brought, *(weighted.title for weighted in rewards if weighted.counts)])
                     raise GrpoError(f"{titles}, {_named(group, row)}: the weighted sum is {done.reward:g}; {TOO_LARGE}")
             return replace(group, completions=tuple(completions))
 
@@ -120,7 +120,7 @@ def _scored(
     outcomes: Sequence[Outcome],
     has_verdict: bool,
 ) -> Completion:
-    """`brought`: weights of the rewards that its environment gave it; others of them are those of evaluations."""
+    """`brought`: weights of the rewards that its environment gave it."""
     parts = {name: value for name, value in completion.parts.items() if name in brought}
     traits, extra, logged = dict(completion.traits), dict(completion.extra), dict(completion.logged)
     values: list[float] = [brought[name] * value for name, value in parts.items() if value is not None]

@@ -20,6 +20,8 @@ Kind = Literal["reward", "tool", "environment"]
 LOADED: dict[Path, tuple[bytes, ModuleType]] = {}
 """Files that this process has loaded, with their content then: an environment and a reward function of one file share
 its classes and variables."""
+LOADING: set[Path] = set()
+"""Files that this process is loading. One that trains when it is imported would load itself again."""
 FIELDS: Mapping[Kind, str] = {"reward": "reward", "tool": "episodes.tools", "environment": "episodes.env"}
 
 
@@ -75,7 +77,16 @@ class Place:
             assert found.loader is not None
             module = importlib.util.module_from_spec(found)
             sys.modules[found.name] = module
-            found.loader.exec_module(module)
+            if path in LOADING:
+                raise GrpoError(
+                    f"{self.kind} {self}: {self.source} trains when it is imported; put that under "
+                    'if __name__ == "__main__":'
+                )
+            LOADING.add(path)
+            try:
+                found.loader.exec_module(module)
+            finally:
+                LOADING.discard(path)
             LOADED[path] = (content, module)
             return module
         except GrpoError:

@@ -45,8 +45,11 @@ class Environment(Protocol):
         """The one of them that episodes of this problem get."""
         ...
 
-    def take(self, spec: Spec, function: Callable[..., Any] | None) -> bool:
-        """Takes over a reward function that it calls itself, at the end of each episode; says whether it did."""
+    def take(
+        self, functions: Mapping[Spec, Callable[..., Any] | None], *, evaluation: bool
+    ) -> Mapping[Spec, tuple[str, ...]]:
+        """Takes over those of the reward functions that read environments, to call them itself at the end of each
+        episode, of training or of evaluations. Returns them with the parameters that they require."""
         ...
 
 
@@ -86,15 +89,22 @@ class Scorer:
         state: TrainerState | None = None,
         *,
         environment: Environment | None = None,
+        evaluation: bool = False,
     ):
         """`functions`: those that `reward` names as `python:NAME`. `state`: the state of the run that they are given as
         `trainer_state`. `environment`: it rewards episodes, and the rewards of `reward` are added; if that is empty,
-        there are no others."""
+        there are no others. `evaluation`: these are the rewards of evaluations, where training has others."""
         self.task, self.scoring, self.device = task, scoring or Scoring(), device
         self.state = state or TrainerState()
         self.functions, self.environment = functions or {}, environment
         self.specs = parse(reward) or ([] if environment else [Spec("task", "", 1.0)])
-        self.brought: dict[str, float] = dict.fromkeys(environment.parts, 1.0) if environment else {}
+        given = {spec: self.functions.get(spec.name) for spec in self.specs if spec.is_function}
+        self.taken = environment.take(given, evaluation=evaluation) if environment else {}
+        """Functions that the environment calls, and the parameters that they require."""
+        self.brought: dict[str, float] = {
+            **(dict.fromkeys(environment.parts, 1.0) if environment else {}),
+            **{spec.part: spec.weight for spec in self.taken},
+        }
         """Rewards that completions bring from their environment: weights by name."""
         _refuse_duplicate_names(self.specs)
         self.rewards_task = any(spec.source == "task" for spec in self.specs)
@@ -131,6 +141,8 @@ class Scorer:
     def ready(self, problems: Sequence[Problem]) -> None:
         """Waits until the rewards are loaded. Raises GrpoError where one cannot be, or takes a column that the
         `problems` do not have."""
+        for spec, required in self.taken.items():
+            refuse_unknown_columns(f"reward {spec}", required, problems)
         if not self.workers:
             return
         self.workers.ready()
@@ -189,12 +201,9 @@ class Scorer:
                 rewards.append(WeightedReward(f"reward {spec}", spec.weight, judge.start))
             elif spec.source == "task":
                 rewards.append(self._task_check(spec.weight, isolated))
-            else:
-                function = self.functions.get(spec.name) if spec.source == "python" else None
-                if self.environment and self.environment.take(spec, function):
-                    self.brought[spec.part] = spec.weight
-                    continue
+            elif spec not in self.taken:
                 rewards.append(WeightedReward(f"reward {spec}", spec.weight))
+                function = self.functions.get(spec.name) if spec.source == "python" else None
                 isolated.append(FunctionReward(spec, function))
         traits = isinstance(self.task, HasTraits | HasEpisodeTraits)
         if not self.rewards_task and (self.has_verdict or (is_trusted(self.task) and traits)):

@@ -13,7 +13,8 @@ from grpo.types import Problem
 LISTS = ("prompts", "completions", "completion_ids", "environments")
 """Arguments of TRL's trainer with an entry for each completion. A function with one of them is called as in TRL."""
 OF_THE_TRAINER = ("completion_ids", "trainer_state")
-"""Arguments that only the trainer knows: a function that reads `environments` is called where these live."""
+"""Arguments that only the trainer knows. A function that reads `environments` is called in another process, beside its
+environment."""
 TRL = (*LISTS, "trainer_state", "log_extra", "log_metric")
 FORMS = "write (problem, text) for one completion at a time, or (completions, **columns) for lists as in TRL"
 

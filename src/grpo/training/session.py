@@ -87,7 +87,7 @@ class Session(TrainingRun):
             make = partial(Scorer, task, scoring=scoring, device=device, state=state, environment=environment)
             scorer = eval_scorer = undo.enter_context(make(config.reward, functions=inputs.functions))
             if rewards := config.evaluation.reward:
-                eval_scorer = undo.enter_context(make(rewards, functions=inputs.eval_functions))
+                eval_scorer = undo.enter_context(make(rewards, functions=inputs.eval_functions, evaluation=True))
             for each in (scorer, eval_scorer):
                 each.check_requirements()
             if environment and not scorer.specs:

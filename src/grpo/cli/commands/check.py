@@ -159,8 +159,8 @@ def check_env(task: Task, options: CheckOptions) -> int:
     from grpo.tasks.protocol import HasProblems
 
     count = options.problems or TRIED
-    problems = task.problems()[:count] if isinstance(task, HasProblems) else task.draw(0, count, options.seed)
-    found = check_environment(options.env, problems, options.scoring, options.text, options.reward)
+    problems = task.problems() if isinstance(task, HasProblems) else task.draw(0, count, options.seed)
+    found = check_environment(options.env, problems, count, options.scoring, options.text, options.reward)
     print(json.dumps(found.as_dict()) if options.json else "\n".join(lines(found)))
     return 0 if found.sound else 1
 
