@@ -14,6 +14,7 @@ pytestmark = pytest.mark.browser
 
 def test_games_tokens_and_first_guesses(chromium: Any, classroom: Lab) -> None:
     visit = open_page(chromium, classroom, "/learn/turns?q-seven=mostly&q-read=predict")
+    assert visit.page.locator("[data-trial=bisection]").count() == 1
     page = visit.page
     page.get_by_role("group", name="Eight games with this number").get_by_role("button").nth(3).click()
     page.wait_for_url("**sample=3*")

@@ -37,7 +37,8 @@ def named(env: Env | Mapping[str, Env]) -> Mapping[str, Env]:
 
 
 class Kinds:
-    """
+    """The classes of environments of a run, by name, and which of them plays a problem.
+
     >>> class Word:
     ...     def reset(self): ...
     ...     def step(self, text): ...

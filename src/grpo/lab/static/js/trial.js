@@ -60,7 +60,8 @@ const shape = ({ arms, seeds, steps }) => [
 
 // `name` is a chapter's trial; arms, seeds, steps and metrics, where given, override its settings. `plain` is for
 // Intuition: `charts`, the metrics to show with their titles, and `arms`, the recorded arms to show with their names.
-export function Trial({ name, arms, seeds, steps, metrics, plain, charts = true, note, children }) {
+// `verdict` and `children` are given the outcome, and shown above and below its charts.
+export function Trial({ name, arms, seeds, steps, metrics, plain, verdict, note, children }) {
   useStyle("css/trial.css");
   const known = useApi(name && `/api/trials/named/${name}`);
   const { state, refused, start, cancel } = useTrial(name);
@@ -93,7 +94,8 @@ export function Trial({ name, arms, seeds, steps, metrics, plain, charts = true,
           ? "The results below are the recorded trial with its own settings; yours can be trained with `grpo lab` on your machine."
           : "The results below are the recorded trial with its own settings; train to see yours."}
     </p>`}
-    ${outcome && charts && html`<${Outcome} outcome=${outcome} name=${name ?? "trial"} plain=${plain} />`}
+    ${outcome && verdict?.(outcome)}
+    ${outcome && html`<${Outcome} outcome=${outcome} name=${name ?? "trial"} plain=${plain} />`}
     ${outcome && children && children(outcome, { live, fits })}
   </div>`;
 }

@@ -24,8 +24,8 @@ export function Chapter({ depth }) {
       lead=${html`A won game earns a <${Term} of="reward">reward<//> of 1, a lost one 0. Nothing mentions halves. Here the model trains on its own games.`}>
       <${Question} name="q-seven" ask="After training, how often is 7 the first guess?"
         options=${[["never", "About as often as any other"], ["often", "More often, but below half"], ["mostly", "In most games"]]}>
-        ${(picked) => html`<${Seven} picked=${picked} />
-          <${Trial} name="bisection" plain=${depth === "intuition" ? PLAIN : undefined}>${(outcome) => html`<${Openings} outcome=${outcome} />`}<//>`}<//>
+        ${(picked) => html`<${Trial} name="bisection" plain=${depth === "intuition" ? PLAIN : undefined}
+          verdict=${(outcome) => html`<${Seven} picked=${picked} outcome=${outcome} />`}>${(outcome) => html`<${Openings} outcome=${outcome} />`}<//>`}<//>
       <p>A first guess near the middle wins more often, so in most <${Term} of="group">groups<//> its games have positive advantages.</p>
     <//>
     <${Section} depth="code" id="code" title="The functions behind an episode"
@@ -187,16 +187,14 @@ function First() {
   <//>`;
 }
 
-function Seven({ picked }) {
-  return html`<${Trial} name="bisection" charts=${false}>${(outcome) => {
-    const shares = shareOfSeven(outcome);
-    if (!shares.length) return html`<p class="soft">No step has been trained yet.</p>`;
-    const last = shares.reduce((sum, row) => sum + row.last, 0) / shares.length;
-    return html`<${Verdict} picked=${picked} right=${last > 0.5 ? "mostly" : last > 0.1 ? "often" : "never"}>
-      <${Table} label="Share of games that begin with 7" head=${["seed", "first step", "last steps", "the most frequent first guess"]}
-        rows=${shares.map((row) => [String(row.seed), percent(row.first), percent(row.last), `${row.favourite} (${percent(row.most)})`])} />
-      <p>From 7 the best play wins every game, from 6 and 8 it wins ${percent(14 / 15)}. That small difference is all the signal between them.
-        (${plural(shares.length, "seed")}, ${number(outcome.trial.steps)} steps; last steps: the last 20.)</p>
-      <//>`;
-  }}<//>`;
+function Seven({ picked, outcome }) {
+  const shares = shareOfSeven(outcome);
+  if (!shares.length) return html`<p class="soft">No step has been trained yet.</p>`;
+  const last = shares.reduce((sum, row) => sum + row.last, 0) / shares.length;
+  return html`<${Verdict} picked=${picked} right=${last > 0.5 ? "mostly" : last > 0.1 ? "often" : "never"}>
+    <${Table} label="Share of games that begin with 7" head=${["seed", "first step", "last steps", "the most frequent first guess"]}
+      rows=${shares.map((row) => [String(row.seed), percent(row.first), percent(row.last), `${row.favourite} (${percent(row.most)})`])} />
+    <p>From 7 the best play wins every game, from 6 and 8 it wins ${percent(14 / 15)}. That small difference is all the signal between them.
+      (${plural(shares.length, "seed")}, ${number(outcome.trial.steps)} steps; last steps: the last 20.)</p>
+    <//>`;
 }
