@@ -7,6 +7,7 @@ import torch
 from grpo.model.fused.weights import Layer
 from grpo.rollout.cuda import kernels
 from grpo.rollout.cuda.batch import DecodeBatch
+from grpo.rollout.cuda.decoder import depends
 from grpo.rollout.cuda.kernels import Rotation
 from grpo.rollout.cuda.kv_cache import KvCache
 from grpo.rollout.schedule import BLOCK_TOKENS
@@ -22,13 +23,13 @@ class DecodeAttention:
         """Rotates queries and keys, stores keys and values, and attends."""
         assert self.rotation is not None
         cache, batch, tables, heads = self.cache, self.batch, self.cache.tables, self.cache.heads
-        cached = cache.layers[index]
+        cached, dependent = cache.layers[index], depends(len(qkv_BE), layer)
         if kernels.fits_one_program(len(qkv_BE), tables, cached):
             splits = cache.splits(len(qkv_BE))
-            settings = batch, cache.partial, heads, layer.scale, layer.window, layer.norms, splits
+            settings = batch, cache.partial, heads, layer.scale, layer.window, layer.norms, splits, dependent
             return kernels.whole_attention(qkv_BE, cached, tables, self.rotation, *settings)
-        kernels.rotate_and_store(qkv_BE, cached, tables.own_NT, self.rotation, batch, heads, layer.norms)
-        return self._attention(index, qkv_BE, layer.scale, layer.window)
+        kernels.rotate_and_store(qkv_BE, cached, tables.own_NT, self.rotation, batch, heads, layer.norms, dependent)
+        return self._attention(index, qkv_BE, layer.scale, layer.window, dependent)
 
     def attend(
         self,
@@ -48,7 +49,9 @@ class DecodeAttention:
         scale = width**-0.5 if scaling is None else scaling
         return self._attention(layer, query.reshape(B, -1).contiguous(), scale, window).view(B, 1, heads, width)
 
-    def _attention(self, layer: int, q_BE: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
+    def _attention(
+        self, layer: int, q_BE: torch.Tensor, scale: float, window: int | None, dependent: bool = False
+    ) -> torch.Tensor:
         cache = self.cache
-        settings = self.batch, cache.partial, cache.heads, scale, window, cache.splits(len(q_BE))
+        settings = self.batch, cache.partial, cache.heads, scale, window, cache.splits(len(q_BE)), dependent
         return kernels.attention(q_BE, cache.layers[layer], cache.tables, *settings)

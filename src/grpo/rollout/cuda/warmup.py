@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from grpo.model.fused.kernels import gated, norm
 from grpo.model.fused.weights import Weights
 from grpo.rollout.cuda import kernels
-from grpo.rollout.cuda.batch import SMALLEST_BATCH
+from grpo.rollout.cuda.decoder import add, depends, gate, project
 from grpo.rollout.cuda.prefill import TokenPositions
 
 if TYPE_CHECKING:
     from grpo.rollout.cuda.graphs import GraphDecoding
 
 Launch = Callable[[], object]
+
+BATCHES = 16, 32, 64
+"""Batch sizes whose matmuls are kernels of their own (`kernels/linear.py`)."""
 
 
 def compile_kernels(decoding: GraphDecoding) -> None:
@@ -54,28 +56,23 @@ def kernel_launches(decoding: GraphDecoding) -> Sequence[Launch]:
 
 def _of_a_layer(decoding: GraphDecoding, weights: Weights) -> Sequence[Launch]:
     assert decoding.rotation is not None
-    layer, batch, rotation, cache = weights.layers[0], decoding.batch, decoding.rotation, decoding.cache
-    cached, tables, heads = cache.layers[0], cache.tables, cache.heads
-    residual_BC = weights.body.embed_tokens.weight[:1].detach()
-    zeros = partial(torch.zeros, dtype=weights.dtype, device=residual_BC.device)
-    sizes = SMALLEST_BATCH, decoding.capacity.rows
-    few_BE, all_BE = (zeros(min(sizes[1], count), len(layer.qkv.weight)) for count in sizes)
-    ones_B = torch.ones(2, dtype=torch.int32, device=residual_BC.device)
-    prompt_tokens = TokenPositions(owner_B=ones_B * 0, first_B=ones_B * 0, time_B=ones_B)
-    store = partial(kernels.rotate_and_store, rotation=rotation, heads=heads, norms=layer.norms)
-    launches: list[Launch] = [
-        partial(norm, residual_BC, layer.attention_norm.weight, layer.attention_norm.variance_epsilon, weights.dtype),
-        partial(gated, zeros(1, len(layer.gate_up.weight))),
-        partial(store, few_BE[:2], cached, tables.prefill_PT, positions=prompt_tokens),
-    ]
-    if kernels.fits_one_program(len(few_BE), tables, cached):
-        settings = rotation, batch, cache.partial, heads, layer.scale, layer.window, layer.norms
-        launches.append(partial(kernels.whole_attention, few_BE, cached, tables, *settings, cache.splits(len(few_BE))))
-    if not kernels.fits_one_program(len(all_BE), tables, cached):
-        shared = cached, tables, batch, cache.partial, heads, layer.scale, layer.window
+    layer, batch, cache = weights.layers[0], decoding.batch, decoding.cache
+    embedding_VC = weights.body.embed_tokens.weight.detach()
+    zeros = partial(torch.zeros, dtype=weights.dtype, device=embedding_VC.device)
+    ones_B = torch.ones(2, dtype=torch.int32, device=embedding_VC.device)
+    stored = zeros(2, len(layer.qkv.weight)), cache.layers[0], cache.tables.prefill_PT, decoding.rotation
+    positions = TokenPositions(owner_B=ones_B * 0, first_B=ones_B * 0, time_B=ones_B)
+    launches: list[Launch] = [partial(kernels.rotate_and_store, *stored, positions, cache.heads, layer.norms)]
+    for rows in {min(size, decoding.capacity.rows) for size in (*BATCHES, decoding.capacity.rows)}:
+        residual_BC, x_BC = embedding_VC.new_zeros(rows, embedding_VC.shape[1]), zeros(rows, embedding_VC.shape[1])
+        mixed_BE, gated_BI = (zeros(rows, maps.weight.shape[1]) for maps in (layer.out, layer.down))
+        norm = kernels.Norm(layer.mlp_norm.weight, layer.mlp_norm.variance_epsilon, weights.dtype, depends(rows, layer))
         launches += [
-            partial(store, all_BE, cached, tables.own_NT, positions=batch),
-            partial(kernels.attend_to_prompts, all_BE, *shared),
-            partial(kernels.attend_to_own, all_BE, *shared, cache.splits(len(all_BE))),
+            partial(kernels.embed_and_norm, batch.token_B[:rows], embedding_VC, norm),
+            partial(project, x_BC, layer.qkv),
+            partial(decoding.attention.fused, 0, zeros(rows, len(layer.qkv.weight)), layer),
+            partial(add, residual_BC, mixed_BE, layer.out, norm),
+            partial(gate, x_BC, layer.gate_up),
+            partial(add, residual_BC, gated_BI, layer.down, norm),
         ]
     return launches

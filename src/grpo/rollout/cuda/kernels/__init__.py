@@ -10,7 +10,9 @@ the other rows of its group.
 
 from grpo.rollout.cuda.kernels.compaction import compact
 from grpo.rollout.cuda.kernels.join import Partial, join, splits
+from grpo.rollout.cuda.kernels.linear import fits_few_rows, project, project_and_gate, project_in_parts
 from grpo.rollout.cuda.kernels.one_program import fits_one_program, whole_attention
+from grpo.rollout.cuda.kernels.residual import Norm, add_and_norm, embed_and_norm
 from grpo.rollout.cuda.kernels.rotation import KeyValues, Rotation, rotate_and_store
 from grpo.rollout.cuda.kernels.sampling import LOGITS_PER_PROGRAM, pick, sample_tokens, weigh
 from grpo.rollout.cuda.kernels.shared_prompt import attend_to_own, attend_to_prompts, attention, prompt_parts
@@ -19,15 +21,22 @@ from grpo.rollout.cuda.kernels.uniforms import uniforms
 __all__ = [
     "LOGITS_PER_PROGRAM",
     "KeyValues",
+    "Norm",
     "Partial",
     "Rotation",
+    "add_and_norm",
     "attend_to_own",
     "attend_to_prompts",
     "attention",
     "compact",
+    "embed_and_norm",
+    "fits_few_rows",
     "fits_one_program",
     "join",
     "pick",
+    "project",
+    "project_and_gate",
+    "project_in_parts",
     "prompt_parts",
     "rotate_and_store",
     "sample_tokens",

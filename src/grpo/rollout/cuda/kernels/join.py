@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from grpo.rollout.cuda.kernels.launch import options, release, wait
+
 PROGRAMS = 512
 """Programs that fill a GPU's memory bandwidth, about four for each multiprocessor."""
 MOST_SPLITS = 32
@@ -28,12 +30,14 @@ def splits(rows: int, key_heads: int, blocks: int) -> int:
 @triton.jit(do_not_specialize=["rows", "parts"])
 def _join(
     out_ptr, top_ptr, mass_ptr, result_ptr, rows, parts,
-    H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     part, column = tl.arange(0, PARTS), tl.arange(0, WIDTH)
     exists, in_head = part < parts, column < D
     place = (part * rows + row) * H + head
+    wait(DEPENDENT)
+    release(DEPENDENT)
     tops = tl.load(top_ptr + place, exists, float("-inf"))
     weight = tl.exp(tops - tl.max(tops))
     mass = tl.sum(weight * tl.load(mass_ptr + place, exists, 0.0))
@@ -42,11 +46,12 @@ def _join(
     tl.store(result_ptr + (row * H + head) * D + column, result.to(result_ptr.dtype.element_ty), in_head)
 
 
-def join(partial: Partial, out_BE: torch.Tensor, parts: int) -> torch.Tensor:
+def join(partial: Partial, out_BE: torch.Tensor, parts: int, dependent: bool = False) -> torch.Tensor:
     """Writes to `out_BE` the attention to the first `parts` parts."""
     _, H, D = partial[0].shape
     _join[(len(out_BE), H)](
         *partial, out_BE, len(out_BE), parts, H=H, D=D, WIDTH=triton.next_power_of_2(D),
         PARTS=triton.next_power_of_2(parts), num_warps=1 if parts <= 8 else 2,
+        **options(out_BE.device, dependent),
     )  # fmt: skip
     return out_BE

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from grpo.rollout.cuda.kernels.join import Partial, join
+from grpo.rollout.cuda.kernels.launch import options, release, wait
 from grpo.rollout.cuda.kernels.rotation import KeyValues, Norms, Rotation, _rotated, _weighed
 from grpo.rollout.schedule import BLOCK_TOKENS
 
@@ -97,8 +98,9 @@ def _whole_attention(
     cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr, owner_ptr, first_ptr, prompt_ptr, length_ptr, time_ptr,
     eps, prompts, rows, own_width, prompt_width, scale, window, splits,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr,
-    NORM: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+    NORM: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    wait(DEPENDENT)
     row, key_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     R: tl.constexpr = H // K
     newest = tl.load(time_ptr + row) - 1
@@ -148,6 +150,7 @@ def _whole_attention(
         first_own + tl.maximum(begin - in_prompt, 0), tl.minimum(first_own + end - in_prompt, tl.cdiv(newest, BLOCK)),
         oldest_own, newest, key_head, column, inside, scale, K, D, BLOCK, PRECISION,
     )  # fmt: skip
+    release(DEPENDENT)
     head = key_head * R + query
     if SPLIT:  # `join` adds the parts
         place = (split * rows + row) * H + head
@@ -181,6 +184,7 @@ def whole_attention(
     window: int | None,
     norms: Norms | None = None,
     splits: int = 1,
+    dependent: bool = False,
 ) -> torch.Tensor:
     """`rotate_and_store` and `attention` in one kernel, by `splits` programs a row; each row reads its prompt."""
     _, K, _, D = cached[0].shape
@@ -194,6 +198,6 @@ def whole_attention(
         QUERIES=max(16, triton.next_power_of_2(heads // K)), BLOCK=BLOCK_TOKENS,
         NORM=norms is not None, SPLIT=splits > 1, WINDOW=window is not None,
         PRECISION="ieee" if qkv_BE.dtype == torch.float32 else "tf32",
-        num_warps=2 if qkv_BE.element_size() == 2 else 4, num_stages=2,
+        num_warps=2 if qkv_BE.element_size() == 2 else 4, num_stages=2, **options(qkv_BE.device, dependent),
     )  # fmt: skip
-    return join(partial, out_BE, splits) if splits > 1 else out_BE
+    return join(partial, out_BE, splits, dependent) if splits > 1 else out_BE

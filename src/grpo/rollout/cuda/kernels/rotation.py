@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from grpo.rollout.cuda.kernels.launch import options, release, wait
 from grpo.rollout.schedule import BLOCK_TOKENS
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
@@ -49,8 +50,10 @@ def _rotate_and_store(
     qkv_ptr, k_ptr, v_ptr, table_ptr, cos_ptr, sin_ptr, owner_ptr, first_ptr, time_ptr, q_norm_ptr, k_norm_ptr,
     eps, table_width,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    wait(DEPENDENT)
+    release(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     index = tl.load(time_ptr + row) - 1
     position = tl.load(first_ptr + row) + index
@@ -96,6 +99,7 @@ def rotate_and_store(
     positions: Positions,
     heads: int,
     norms: Norms | None = None,
+    dependent: bool = False,
 ) -> None:
     """Rotates queries and keys in place, and stores keys and values in the blocks that `table` names for the rows."""
     _, K, _, D = cached[0].shape
@@ -104,5 +108,5 @@ def rotate_and_store(
         qkv_BE, *cached, table, *rotation, positions.owner_B, positions.first_B, positions.time_B,
         q_norm_D, k_norm_D, eps, table.stride(0),
         H=heads, K=K, D=D, HEADS=triton.next_power_of_2(heads + 2 * K), HALF=triton.next_power_of_2(D // 2),
-        NORM=norms is not None, BLOCK=BLOCK_TOKENS, num_warps=4,
+        NORM=norms is not None, BLOCK=BLOCK_TOKENS, num_warps=4, **options(qkv_BE.device, dependent),
     )  # fmt: skip

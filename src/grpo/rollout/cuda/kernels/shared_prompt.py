@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from grpo.rollout.cuda.kernels.join import Partial, join
+from grpo.rollout.cuda.kernels.launch import options, release, wait
 from grpo.rollout.cuda.kernels.rotation import KeyValues
 from grpo.rollout.schedule import BLOCK_TOKENS
 
@@ -27,7 +28,10 @@ def _prompt_attention(
     q_row_stride, rows, table_width, scale, window, tiles,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
     QUERIES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    wait(DEPENDENT)
+    release(DEPENDENT)
     prompt = tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
     key_head = tl.program_id(1)
@@ -85,7 +89,9 @@ def _own_attention(
     q_row_stride, rows, table_width, scale, window, splits,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr,
     BLOCK: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    wait(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     key_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -122,6 +128,7 @@ def _own_attention(
         mass = mass * keep + tl.sum(weight, axis=1)
         out = out * keep[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION).to(tl.float32)
         top = new_top
+    release(DEPENDENT)
     if SPLIT:  # `join` adds the parts
         place = ((PARTS + split) * rows + row) * H + head
         tl.store(part_top_ptr + place, top, is_query)
@@ -152,13 +159,14 @@ def attention(
     scale: float,
     window: int | None,
     splits: int = 1,
+    dependent: bool = False,
 ) -> torch.Tensor:
     """Attention of one query per row and head to its prompt, read once for the group, and to the row's own keys.
 
     Rows of one prompt are adjacent, from `batch.start_P` on. The first heads * D columns of q_BE are the queries.
     """
-    attend_to_prompts(q_BE, cached, tables, batch, partial, heads, scale, window)
-    return attend_to_own(q_BE, cached, tables, batch, partial, heads, scale, window, splits)
+    attend_to_prompts(q_BE, cached, tables, batch, partial, heads, scale, window, dependent)
+    return attend_to_own(q_BE, cached, tables, batch, partial, heads, scale, window, splits, dependent)
 
 
 def prompt_parts(tables: Tables) -> int:
@@ -175,6 +183,7 @@ def attend_to_prompts(
     heads: int,
     scale: float,
     window: int | None,
+    dependent: bool = False,
 ) -> None:
     """Writes to `partial` the attention of the rows to each part of their prompt."""
     _, K, _, D = cached[0].shape
@@ -183,7 +192,7 @@ def attend_to_prompts(
         q_BE, *cached, tables.prompt_PT, *partial, batch.start_P, batch.length_P, batch.first_B, batch.time_B,
         q_BE.stride(0), len(q_BE), tables.prompt_PT.stride(0), scale, window or 0, tiles,
         QUERIES=QUERIES_AT_ONCE, BLOCKS=PROMPT_BLOCKS_PER_PROGRAM,
-        num_warps=4, num_stages=2, **_settings(q_BE, heads, K, D, window),
+        num_warps=4, num_stages=2, **_settings(q_BE, heads, K, D, window, dependent),
     )  # fmt: skip
 
 
@@ -197,6 +206,7 @@ def attend_to_own(
     scale: float,
     window: int | None,
     splits: int = 1,
+    dependent: bool = False,
 ) -> torch.Tensor:
     """Attention to a row's own keys, by `splits` programs a row, joined with the result of `attend_to_prompts`."""
     _, K, _, D = cached[0].shape
@@ -205,12 +215,14 @@ def attend_to_own(
         q_BE, *cached, tables.own_NT, *partial, out_BE, batch.owner_B, batch.time_B,
         q_BE.stride(0), len(q_BE), tables.own_NT.stride(0), scale, window or 0, splits,
         QUERIES=max(16, triton.next_power_of_2(heads // K)), PARTS=parts, SPLIT=splits > 1,
-        num_warps=2 if q_BE.element_size() == 2 else 4, num_stages=3, **_settings(q_BE, heads, K, D, window),
+        num_warps=2 if q_BE.element_size() == 2 else 4, num_stages=3, **_settings(q_BE, heads, K, D, window, dependent),
     )  # fmt: skip
-    return join(partial, out_BE, parts + splits) if splits > 1 else out_BE
+    return join(partial, out_BE, parts + splits, dependent) if splits > 1 else out_BE
 
 
-def _settings(q_BE: torch.Tensor, heads: int, key_heads: int, width: int, window: int | None) -> dict[str, Any]:
+def _settings(
+    q_BE: torch.Tensor, heads: int, key_heads: int, width: int, window: int | None, dependent: bool
+) -> dict[str, Any]:
     return {
         "H": heads,
         "K": key_heads,
@@ -220,4 +232,5 @@ def _settings(q_BE: torch.Tensor, heads: int, key_heads: int, width: int, window
         "WINDOW": window is not None,
         # float32 policies are compared with others; tf32 would make them inexact.
         "PRECISION": "ieee" if q_BE.dtype == torch.float32 else "tf32",
+        **options(q_BE.device, dependent),
     }
