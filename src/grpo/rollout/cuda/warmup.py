@@ -33,6 +33,7 @@ def compile_kernels(decoding: GraphDecoding) -> None:
 
     def run(launch: Launch) -> None:
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+            torch.cuda.synchronize(device)  # cuBLAS expects a thread that has used the GPU
             launch()
 
     torch.cuda.synchronize(device)
