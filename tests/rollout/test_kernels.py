@@ -187,15 +187,15 @@ def test_one_kernel_does_what_three_do(
 def test_matmuls_of_few_rows(dtype: torch.dtype, bound: float, rows: int) -> None:
     """200 columns fill no whole number of tiles, and 320 numbers deep are an uneven share of two programs."""
     x, weight, bias = (random(*shape, dtype=dtype, seed=i) for i, shape in enumerate(((rows, 320), (200, 320), (200,))))
-    expected = x.double() @ weight.double().T
-    assert error(kernels.project(x, weight, bias), expected + bias.double()) < bound
-    assert error(kernels.project(x, weight, None), expected) < bound
-    parts = kernels.project_in_parts(x, weight)
-    assert parts.dtype == torch.float32
-    assert len(parts) > 1
-    assert error(parts.sum(dim=0), expected) < bound
-    gate, up = expected.to(dtype).double().chunk(2, dim=1)
-    assert error(kernels.project_and_gate(x, weight), torch.nn.functional.silu(gate) * up) < bound
+    for given in (None, bias):
+        expected = x.double() @ weight.double().T + (0 if given is None else given.double())
+        assert error(kernels.project(x, weight, given), expected) < bound
+        parts = kernels.project_in_parts(x, weight, given)
+        assert parts.dtype == torch.float32
+        assert len(parts) > 1
+        assert error(parts.sum(dim=0), expected) < bound
+        gate, up = expected.to(dtype).double().chunk(2, dim=1)
+        assert error(kernels.project_and_gate(x, weight, given), torch.nn.functional.silu(gate) * up) < bound
 
 
 @pytest.mark.parametrize("parts", [0, 1, 3])

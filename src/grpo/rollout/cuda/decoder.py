@@ -27,35 +27,35 @@ def decoded(weights: Weights, token_B: torch.Tensor, attend: Attend) -> torch.Te
     for index, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):
         mixed_BE = attend(index, project(x_BC, layer.qkv), layer)
         x_BC = add(residual_BC, mixed_BE, layer.out, settings(layer.mlp_norm))
-        x_BC = add(residual_BC, gate(x_BC, layer.gate_up), layer.down, settings(next_norm))
+        x_BC = add(residual_BC, project_and_gate(x_BC, layer.gate_up), layer.down, settings(next_norm))
     return x_BC
 
 
 def depends(rows: int, layer: Layer) -> bool:
     """Whether the kernels of a layer are dependent launches: between matmuls of cuBLAS these are slower."""
-    return _is_small(rows, layer.qkv, len(layer.qkv.weight))
+    return has_few_rows(rows, layer.qkv)
+
+
+def has_few_rows(rows: int, maps: Linear, *, gate: bool = False) -> bool:
+    """Whether kernels of `kernels/linear.py` multiply, and not cuBLAS. They leave out LoRA adapters."""
+    columns = len(maps.weight) // (2 if gate else 1)
+    return maps.adapter is None and kernels.fits_few_rows(rows, columns, maps.weight)
 
 
 def project(x_BC: torch.Tensor, maps: Linear) -> torch.Tensor:
-    if _is_small(len(x_BC), maps, len(maps.weight)):
-        return kernels.project(x_BC, maps.weight, maps.bias)
-    return maps(x_BC)
+    return kernels.project(x_BC, maps.weight, maps.bias) if has_few_rows(len(x_BC), maps) else maps(x_BC)
 
 
-def gate(x_BC: torch.Tensor, maps: Linear) -> torch.Tensor:
+def project_and_gate(x_BC: torch.Tensor, maps: Linear) -> torch.Tensor:
     """silu(gate) · up."""
-    if _is_small(len(x_BC), maps, len(maps.weight) // 2) and maps.bias is None:
-        return kernels.project_and_gate(x_BC, maps.weight)
+    if has_few_rows(len(x_BC), maps, gate=True):
+        return kernels.project_and_gate(x_BC, maps.weight, maps.bias)
     return gated(maps(x_BC))
 
 
 def add(residual_BC: torch.Tensor, x_BI: torch.Tensor, maps: Linear, norm: kernels.Norm) -> torch.Tensor:
     """Adds the map of x to the residual, in place; returns the norm of the sum."""
-    if _is_small(len(x_BI), maps, len(maps.weight)) and maps.bias is None:
-        return kernels.add_and_norm(residual_BC, kernels.project_in_parts(x_BI, maps.weight), norm)
+    if norm.dependent and has_few_rows(len(x_BI), maps):
+        return kernels.add_and_norm(residual_BC, kernels.project_in_parts(x_BI, maps.weight, maps.bias), norm)
     maps.add_to(residual_BC, x_BI, in_place=True)
     return kernels.add_and_norm(residual_BC, None, norm)
-
-
-def _is_small(rows: int, maps: Linear, columns: int) -> bool:
-    return maps.adapter is None and kernels.fits_few_rows(rows, columns, maps.weight)

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from grpo.model.fused.weights import Weights
+from grpo.model.fused.kernels import gated
+from grpo.model.fused.weights import Linear, Weights
 from grpo.rollout.cuda import kernels
-from grpo.rollout.cuda.decoder import add, depends, gate, project
+from grpo.rollout.cuda.decoder import depends, has_few_rows
 from grpo.rollout.cuda.prefill import TokenPositions
 
 if TYPE_CHECKING:
     from grpo.rollout.cuda.graphs import GraphDecoding
 
 Launch = Callable[[], object]
-
-BATCHES = 16, 32, 64
-"""Batch sizes whose matmuls are kernels of their own (`kernels/linear.py`)."""
 
 
 def compile_kernels(decoding: GraphDecoding) -> None:
@@ -33,7 +31,6 @@ def compile_kernels(decoding: GraphDecoding) -> None:
 
     def run(launch: Launch) -> None:
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
-            torch.cuda.synchronize(device)  # cuBLAS expects a thread that has used the GPU
             launch()
 
     torch.cuda.synchronize(device)
@@ -56,24 +53,51 @@ def kernel_launches(decoding: GraphDecoding) -> Sequence[Launch]:
 
 
 def _of_a_layer(decoding: GraphDecoding, weights: Weights) -> Sequence[Launch]:
-    assert decoding.rotation is not None
-    layer, batch, cache = weights.layers[0], decoding.batch, decoding.cache
+    """Those of a layer, each for all batch sizes: sizes that need a kernel of their own compile it. cuBLAS has nothing
+    to compile."""
+    layer, cache, rotation = weights.layers[0], decoding.cache, decoding.rotation
+    assert rotation is not None
     embedding_VC = weights.body.embed_tokens.weight.detach()
-    zeros = partial(torch.zeros, dtype=weights.dtype, device=embedding_VC.device)
-    ones_B = torch.ones(2, dtype=torch.int32, device=embedding_VC.device)
-    stored = zeros(2, len(layer.qkv.weight)), cache.layers[0], cache.tables.prefill_PT, decoding.rotation
-    positions = TokenPositions(owner_B=ones_B * 0, first_B=ones_B * 0, time_B=ones_B)
-    launches: list[Launch] = [partial(kernels.rotate_and_store, *stored, positions, cache.heads, layer.norms)]
-    for rows in {min(size, decoding.capacity.rows) for size in (*BATCHES, decoding.capacity.rows)}:
-        residual_BC, x_BC = embedding_VC.new_zeros(rows, embedding_VC.shape[1]), zeros(rows, embedding_VC.shape[1])
-        mixed_BE, gated_BI = (zeros(rows, maps.weight.shape[1]) for maps in (layer.out, layer.down))
-        norm = kernels.Norm(layer.mlp_norm.weight, layer.mlp_norm.variance_epsilon, weights.dtype, depends(rows, layer))
-        launches += [
-            partial(kernels.embed_and_norm, batch.token_B[:rows], embedding_VC, norm),
-            partial(project, x_BC, layer.qkv),
-            partial(decoding.attention.fused, 0, zeros(rows, len(layer.qkv.weight)), layer),
-            partial(add, residual_BC, mixed_BE, layer.out, norm),
-            partial(gate, x_BC, layer.gate_up),
-            partial(add, residual_BC, gated_BI, layer.down, norm),
-        ]
-    return launches
+    C, zeros = embedding_VC.shape[1], partial(torch.zeros, dtype=weights.dtype, device=embedding_VC.device)
+
+    def store_prompts() -> None:
+        ones_B = torch.ones(2, dtype=torch.int32, device=embedding_VC.device)
+        positions = TokenPositions(owner_B=ones_B * 0, first_B=ones_B * 0, time_B=ones_B)
+        stored = zeros(2, len(layer.qkv.weight)), cache.layers[0], cache.tables.prefill_PT
+        kernels.rotate_and_store(*stored, rotation, positions, cache.heads, layer.norms)
+
+    def norm(rows: int) -> kernels.Norm:
+        of = layer.mlp_norm
+        return kernels.Norm(of.weight, of.variance_epsilon, weights.dtype, depends(rows, layer))
+
+    def embed(rows: int) -> None:
+        kernels.embed_and_norm(decoding.batch.token_B[:rows], embedding_VC, norm(rows))
+
+    def project(rows: int) -> None:
+        if has_few_rows(rows, layer.qkv):
+            kernels.project(zeros(rows, C), layer.qkv.weight, layer.qkv.bias)
+
+    def attend(rows: int) -> None:
+        decoding.attention.fused(0, zeros(rows, len(layer.qkv.weight)), layer)
+
+    def gate(rows: int) -> None:
+        maps = layer.gate_up
+        if has_few_rows(rows, maps, gate=True):
+            kernels.project_and_gate(zeros(rows, C), maps.weight, maps.bias)
+        else:
+            gated(zeros(rows, len(maps.weight)))
+
+    def add(maps: Linear, rows: int) -> None:
+        parts_SBC = None
+        if has_few_rows(rows, maps):
+            parts_SBC = kernels.project_in_parts(zeros(rows, maps.weight.shape[1]), maps.weight, maps.bias)
+        kernels.add_and_norm(embedding_VC.new_zeros(rows, C), parts_SBC, norm(rows))
+
+    sizes = sorted({decoding.capacity.batch_size(rows) for rows in range(1, decoding.capacity.rows + 1)})
+    by_rows = embed, project, attend, gate, partial(add, layer.out), partial(add, layer.down)
+    return [store_prompts, *(partial(_for_each, sizes, launch) for launch in by_rows)]
+
+
+def _for_each(sizes: Sequence[int], launch: Callable[[int], None]) -> None:
+    for rows in sizes:
+        launch(rows)

@@ -90,7 +90,10 @@ def _linear(
     if not EARLY:
         release(DEPENDENT)
     if BIAS:
-        out += tl.load(bias_ptr + column, column < columns, 0.0).to(tl.float32)[:, None]
+        biased = column < tl.where(part == 0, columns, 0)  # in one of the parts
+        out += tl.load(bias_ptr + column, biased, 0.0).to(tl.float32)[:, None]
+        if GATE:
+            out_up += tl.load(bias_ptr + columns + column, biased, 0.0).to(tl.float32)[:, None]
     kept = x_ptr.dtype.element_ty
     if GATE:  # gate and up are rounded, as between two kernels
         gate = out.to(kept).to(tl.float32)
@@ -148,21 +151,21 @@ def project(x_BC: torch.Tensor, weight_EC: torch.Tensor, bias_E: torch.Tensor | 
     return out_BE
 
 
-def project_and_gate(x_BC: torch.Tensor, weight_JC: torch.Tensor) -> torch.Tensor:
-    """silu(gate) · up; `weight_JC` has the weights of both, concatenated."""
+def project_and_gate(x_BC: torch.Tensor, weight_JC: torch.Tensor, bias_J: torch.Tensor | None) -> torch.Tensor:
+    """silu(gate) · up; `weight_JC` and `bias_J` are those of both, concatenated."""
     columns = len(weight_JC) // 2
     out_BI = x_BC.new_empty(len(x_BC), columns)
-    _launch(x_BC, weight_JC, None, out_BI, tile_of(x_BC, columns, True), gate=True)
+    _launch(x_BC, weight_JC, bias_J, out_BI, tile_of(x_BC, columns, True), gate=True)
     return out_BI
 
 
-def project_in_parts(x_BI: torch.Tensor, weight_CI: torch.Tensor) -> torch.Tensor:
-    """Float32 parts [S, B, C] whose sum is x · weightᵀ."""
+def project_in_parts(x_BI: torch.Tensor, weight_CI: torch.Tensor, bias_C: torch.Tensor | None) -> torch.Tensor:
+    """Float32 parts [S, B, C] whose sum is x · weightᵀ + bias."""
     (rows, depth), columns = x_BI.shape, len(weight_CI)
     tile = tile_of(x_BI, columns, False)
     parts = parts_of(tile, rows, columns, depth)
     out_SBC = x_BI.new_empty(parts, rows, columns, dtype=torch.float32)
-    _launch(x_BI, weight_CI, None, out_SBC, tile, parts)
+    _launch(x_BI, weight_CI, bias_C, out_SBC, tile, parts)
     return out_SBC
 
 
