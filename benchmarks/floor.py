@@ -1,4 +1,4 @@
-"""Memory-traffic floor of decoding: the time to read all weights, keys and values that the tokens need."""
+"""Floors of decoding: the time to read all weights, keys and values that the tokens need, and to multiply."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from grpo.model.plan.shape import Shape
 
 MEMORY_BANDWIDTH = 4.3e12
 """Bytes per second of an H200, measured with a copy."""
+MATMUL_RATE = 788e12
+"""16-bit operations per second of an H200, measured with matrices of 8,192 × 8,192."""
+FLOORS = "per_row", "shared", "multiplied"
 
 
 @dataclass(frozen=True)
@@ -32,17 +35,26 @@ class Traffic:
         """Shortest time of this many decoding steps that read this many cached tokens in all."""
         return (steps * self.weights + cached_tokens * self.keys) / MEMORY_BANDWIDTH
 
+    def matmul_seconds(self, rows_S: np.ndarray) -> float:
+        """What multiplying adds to reading the weights, in steps of these numbers of rows. A 16-bit weight has two
+        bytes, and two operations for each row."""
+        return float(self.weights * np.maximum(rows_S / MATMUL_RATE - 1 / MEMORY_BANDWIDTH, 0).sum())
+
 
 def floors(traffic: Traffic, lengths_PG: np.ndarray, prompt_tokens: int) -> dict[str, float]:
     """Highest tokens per second when all completions start together and each leaves at its end.
 
     Token t of a completion reads the t own tokens before it, and its prompt. "per_row": each completion reads its
-    prompt. "shared": the running completions of a group read it together.
+    prompt. "shared": the running completions of a group read it together. "multiplied": the same, and large batches
+    take the time of their matmuls.
     """
     lengths_PG = lengths_PG.astype(np.int64)
-    own = (lengths_PG * (lengths_PG - 1) // 2).sum()
-    prompts = {"per_row": lengths_PG.sum(), "shared": lengths_PG.max(1).sum()}
-    return {
-        name: float(lengths_PG.sum() / traffic.seconds(lengths_PG.max(), own + prompt_tokens * times))
-        for name, times in prompts.items()
+    own, tokens, steps = (lengths_PG * (lengths_PG - 1) // 2).sum(), lengths_PG.sum(), lengths_PG.max()
+    shared = traffic.seconds(steps, own + prompt_tokens * lengths_PG.max(1).sum())
+    rows_S = len(lengths_PG.flat) - np.searchsorted(np.sort(lengths_PG, axis=None), np.arange(steps), side="right")
+    seconds = {
+        "per_row": traffic.seconds(steps, own + prompt_tokens * tokens),
+        "shared": shared,
+        "multiplied": shared + traffic.matmul_seconds(rows_S),
     }
+    return {name: float(tokens / each) for name, each in seconds.items()}

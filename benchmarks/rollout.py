@@ -13,8 +13,9 @@ its longest completion ends; tokens count up to each limit.
 Peers that are not installed are left out. On a GPU each engine has its own process. On a CPU they take turns in one
 process, so that other load slows all of them. The fastest round of each counts, without the first where there are
 several. The ratio is grpo's tokens per second divided by the peer's. The floor is the time to read all weights and
-cached keys and values once per token at 4.3 TB/s, with prompts read by every completion or once by its group. Peak
-memory is torch's, and for `--vllm best`, which has its own process, the memory in use on the GPU.
+cached keys and values once per token at 4.3 TB/s, with prompts read by every completion or once by its group; the last
+one also counts matmuls at 788 TFLOP/s, where a batch has so many rows that these take longer than reading the weights.
+Peak memory is torch's, and for `--vllm best`, which has its own process, the memory in use on the GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from typing import Any
 
 import numpy as np
 from engines import ENGINES, PACKAGES, Engine, lengths_of, start_engine, synchronized_time
-from floor import Traffic, floors
+from floor import FLOORS, Traffic, floors
 from lengths import DISTRIBUTIONS
 
 
@@ -169,13 +170,17 @@ def table(report: dict[str, Any]) -> str:
         f"{work['prompt_tokens']} + {work['new']} tokens, mean length {first['mean_length']:,}"
     ]
     if first["floor"]:
-        per_row, shared = first["floor"]["per_row"], first["floor"]["shared"]
-        lines.append(f"floor: {per_row:,} tokens/s with prompts read per row, {shared:,} read once per group")
-    names = ("engine", "tokens/s", "seconds", "ratio", "of floor", "(shared)", "dropped", "peak GiB", "start s")
+        per_row, shared, multiplied = (first["floor"][key] for key in FLOORS)
+        lines.append(
+            f"floor: {per_row:,} tokens/s with prompts read per row, {shared:,} read once per group, {multiplied:,} with "
+            "the time of matmuls"
+        )
+    floor_names = "of floor", "(shared)", "(matmuls)"
+    names = ("engine", "tokens/s", "seconds", "ratio", *floor_names, "dropped", "peak GiB", "start s")
     lines.append("".join(f"{name:>10}" for name in names) + "  phases")
     for name, row in report["results"].items():
         phases = ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in row["phases"].items())
-        shares = [f"{row['share_of_floor'][key]:.1%}" if row["floor"] else "–" for key in ("per_row", "shared")]
+        shares = [f"{row['share_of_floor'][key]:.1%}" if row["floor"] else "–" for key in FLOORS]
         cells = (
             name,
             f"{row['tokens_per_second']:,}",

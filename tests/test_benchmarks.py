@@ -283,24 +283,27 @@ def test_lengths_are_drawn_once_with_a_mean_of_a_third() -> None:
     assert stays[0] == pytest.approx(stays[1], abs=0.005), "a completion ends with the same chance at every token"
 
 
-def test_floor_by_hand() -> None:
-    """One group of two completions, of 3 tokens and 1, after a prompt of 10."""
+def test_floor_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One group of two completions, of 3 tokens and 1, after a prompt of 10. One row is multiplied while its weights are
+    read; the first step has two."""
+    monkeypatch.setattr(floor, "MATMUL_RATE", floor.MEMORY_BANDWIDTH)
     traffic = floor.Traffic(weights=1000.0, keys=10.0)
     own = 0 + 1 + 2  # keys that the three tokens of the first completion read; the second one's only token reads none
     seconds = {
         "per_row": (3 * 1000 + 10 * (own + 4 * 10)) / floor.MEMORY_BANDWIDTH,
         "shared": (3 * 1000 + 10 * (own + 3 * 10)) / floor.MEMORY_BANDWIDTH,
+        "multiplied": (4 * 1000 + 10 * (own + 3 * 10)) / floor.MEMORY_BANDWIDTH,
     }
     found = floor.floors(traffic, np.array([[3, 1]]), prompt_tokens=10)
     assert found == pytest.approx({name: 4 / each for name, each in seconds.items()})
 
 
 @pytest.mark.parametrize(
-    ("shape", "prompts", "group", "prompt_tokens", "new", "kind", "mean", "per_row", "shared"),
+    ("shape", "prompts", "group", "prompt_tokens", "new", "kind", "mean", "per_row", "shared", "multiplied"),
     [
-        ("smollm2-135m", 64, 16, 64, 128, "", 128.0, 1.34e6, 2.37e6),
-        ("qwen2.5-1.5b", 32, 16, 256, 4096, "geometric", 1411.0, 73_200, 81_700),
-        ("qwen2.5-7b", 32, 8, 256, 2048, "geometric", 681.2, 20_000, 21_000),
+        ("smollm2-135m", 64, 16, 64, 128, "", 128.0, 1.34e6, 2.37e6, 1.42e6),
+        ("qwen2.5-1.5b", 32, 16, 256, 4096, "geometric", 1411.0, 73_200, 81_700, 74_400),
+        ("qwen2.5-7b", 32, 8, 256, 2048, "geometric", 681.2, 20_000, 21_000, 20_650),
     ],
 )
 def test_floors_of_the_measured_work(
@@ -313,11 +316,12 @@ def test_floors_of_the_measured_work(
     mean: float,
     per_row: float,
     shared: float,
+    multiplied: float,
 ) -> None:
     drawn = lengths.draw_lengths(kind, prompts * group, new)
     assert drawn.mean() == pytest.approx(mean, abs=0.05)
     found = floor.floors(floor.Traffic.of(SHAPES[shape]), drawn.reshape(prompts, group), prompt_tokens)
-    assert found == pytest.approx({"per_row": per_row, "shared": shared}, rel=0.005)
+    assert found == pytest.approx({"per_row": per_row, "shared": shared, "multiplied": multiplied}, rel=0.005)
 
 
 def test_grpo_gives_every_completion_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
