@@ -284,8 +284,8 @@ def test_lengths_are_drawn_once_with_a_mean_of_a_third() -> None:
 
 
 def test_floor_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One group of two completions, of 3 tokens and 1, after a prompt of 10. One row is multiplied while its weights are
-    read; the first step has two."""
+    """One group of two completions, of 3 tokens and 1, after a prompt of 10. Multiplying one row takes as long as
+    reading the weights; the first step has two."""
     monkeypatch.setattr(floor, "MATMUL_RATE", floor.MEMORY_BANDWIDTH)
     traffic = floor.Traffic(weights=1000.0, keys=10.0)
     own = 0 + 1 + 2  # keys that the three tokens of the first completion read; the second one's only token reads none

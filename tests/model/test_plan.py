@@ -607,6 +607,12 @@ def test_rows_of_a_rollout(capsys: pytest.CaptureFixture[str]) -> None:
     [small] = planned(capsys, "smollm2", "--algorithm", "grpo", "--gpu", "4 GB")["algorithms"]
     assert small["cache_blocks"] < row["cache_blocks"]
     assert small["rollout"]["most_rows"] < 128
+    limited = "--max-concurrent-completions", "20", "--mean-new-tokens", "1024"
+    [few] = planned(capsys, "smollm2", "--algorithm", "grpo", *limited)["algorithms"]
+    assert few["cache_blocks"] == 16 * 4 + 20 * 16
+    assert (few["rollout"]["most_rows"], few["rollout"]["dropped"]) == (20, 0)
+    assert few["rollout"]["steps"] > 128 / 20 * 1023
+    assert few["peak"] < row["peak"]
     [shared] = planned(capsys, "smollm2", "--algorithm", "grpo", "--gpus", "4")["algorithms"]
     assert shared["rollout"]["most_rows"] == 32, "of each GPU"
     [cpu] = planned(capsys, "smollm2", "--algorithm", "grpo", "--device", "cpu")["algorithms"]
@@ -645,6 +651,7 @@ def test_the_table_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
         (["--params", "7B", "--gpu", "h20"], ("field gpu", 'did you mean "h200"')),
         (["nano", "--algorithm", "grop"], ("field algorithm", 'did you mean "grpo"')),
         (["nano", "--group-size", "0"], ("field group_size", "at least 1")),
+        (["nano", "--max-concurrent-completions", "-1"], ("field max_concurrent_completions", "at least 0")),
         (["nano", "--mean-new-tokens", "2000"], ("field mean_new_tokens", "at most max_new_tokens, 1024")),
         (["nano", "--observation-tokens", "1024"], ("field observation_tokens", "less than max_new_tokens, 1024")),
         (["."], ("field model", "no config.json")),

@@ -72,6 +72,8 @@ class PlanOptions:
     observation_tokens: int = 0
     """How many of these tokens an episode reads, on average; 0: completions have one turn. A run records it under the
     same name."""
+    max_concurrent_completions: int = 0
+    """Most completions decoded at once, as system.max_concurrent_completions; 0: as many as the KV cache holds."""
     token_budget: int = 16384
     """Tokens per micro-batch, as system.token_budget."""
     gradient_checkpointing: bool = False
@@ -119,6 +121,7 @@ def options_of(config: Config) -> PlanOptions:
         prompts_per_step=config.prompts_per_step,
         group_size=config.group_size,
         max_new_tokens=config.max_new_tokens,
+        max_concurrent_completions=system.max_concurrent_completions,
         token_budget=system.token_budget or PlanOptions.token_budget,
         gradient_checkpointing=system.gradient_checkpointing,
         epochs=optimizer.epochs,
@@ -182,6 +185,7 @@ class _PlanInputs:
             minibatches=options.minibatches,
             heldout=self.recipe.evaluation.problems if self.recipe else 0,
             observed_tokens=options.observation_tokens or None,
+            concurrent=options.max_concurrent_completions,
         )
 
     def needed(self, algorithm: str) -> Needs:
@@ -240,7 +244,7 @@ def _rollout(options: PlanOptions, work: Work, blocks: int) -> dict[str, Any]:
     """Rows of a rollout on each GPU, with a KV cache of `blocks` blocks."""
     mean = options.mean_new_tokens or max(1, work.new_tokens // 2)
     lengths = drawn_lengths(work.completions, mean, work.new_tokens)
-    room = Room(blocks, rows=work.completions)
+    room = Room(blocks, rows=work.at_once[0][1])
     found = occupancy_of([work.prompt_tokens] * work.prompts, work.group_size, work.new_tokens, room, lengths)
     return {"mean_new_tokens": mean, "tokens": int(lengths.sum()), **dataclasses.asdict(found)}
 
@@ -251,7 +255,7 @@ def _check(options: PlanOptions) -> None:
         raise GrpoError(f"field model (command line): name a model or a size, {both}")
     least = {
         "lora": 0,
-        **dict.fromkeys(("mean_new_tokens", "observation_tokens"), 0),
+        **dict.fromkeys(("mean_new_tokens", "observation_tokens", "max_concurrent_completions"), 0),
         **dict.fromkeys(("prompt_tokens", "max_new_tokens", "token_budget", "epochs"), 1),
     }
     least |= dict.fromkeys(("prompts_per_step", "group_size", "minibatches", "gpus", "nodes"), 1)

@@ -20,13 +20,13 @@ def block_bytes(shape: Shape, size: int) -> int:
 
 
 def whole_blocks(work: Work) -> int:
-    """Blocks of all completions at full length, in training or in an evaluation.
+    """Blocks of all completions that are decoded at once, at full length, in training or in an evaluation.
 
     >>> whole_blocks(Work(prompts=2, group_size=8, prompt_tokens=65, new_tokens=130))  # 2 · 2 and 16 · 3
     52
     """
     prompt, new = (-(-tokens // BLOCK_TOKENS) for tokens in (work.prompt_tokens, work.new_tokens))
-    return max(work.prompts * prompt + work.completions * new, work.heldout * (prompt + new))
+    return max(prompts * prompt + rows * new for prompts, rows in work.at_once)
 
 
 def cache_blocks(shape: Shape, work: Work, size: int, free: int | None) -> int:

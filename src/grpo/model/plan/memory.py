@@ -297,17 +297,16 @@ def no_gradient(shape: Shape, tokens: int, precision: Precision, lora: int = 0) 
 
 def rollout(shape: Shape, work: Work, size: int, blocks: int) -> tuple[int, int]:
     """(KV cache, logits) at the peak of sampling, in training or in an evaluation; `blocks`: of a GPU's cache."""
-    requested = [(work.prompts, work.completions)] + ([(work.heldout, work.heldout)] if work.heldout else [])
     prompt, new, rows = work.prompt_tokens, work.new_tokens, work.rows
-    prompts = max(work.prompts, work.heldout)
     if blocks:
-        # A spare block; noise, tokens and log-probs; one set of logits.
-        keys_values = block_bytes(shape, size) * (blocks + 1) + 3 * FLOAT32 * rows * new
+        # A spare block; noise, tokens and log-probs of all completions; one set of logits.
+        completions, prompts = max(work.completions, work.heldout), max(prompts for prompts, _ in work.at_once)
+        keys_values = block_bytes(shape, size) * (blocks + 1) + 3 * FLOAT32 * completions * new
         return keys_values, FLOAT32 * shape.vocabulary * (rows + 2 * prompts)
     # Every prompt once; below float32, a copy per completion too.
     copies = 1 + KEPT_ON_COMPACTION * (new > 1)
     own = new * (copies if work.observed_tokens is None else KEPT_IN_EPISODES)
     kept = own + copies * prompt * (size < FLOAT32)
-    tokens = max(each * prompt + kept * completions for each, completions in requested)
+    tokens = max(prompts * prompt + kept * completions for prompts, completions in work.at_once)
     # Logits, log-probs, probabilities and cumulative sums.
     return round(tokens * 2 * shape.layers * shape.kv_width * size), 4 * FLOAT32 * shape.vocabulary * rows

@@ -50,7 +50,8 @@ def rollout_seconds(shape: Shape, work: Work, speed: Speed) -> float:
     """Every token costs a + b·rows: fewer rows save only b, so a rollout does not scale with the number of GPUs."""
     per_token, per_row = decoding(shape, work, speed)
     prefill = 2.0 * shape.linear_parameters * work.prompts * work.prompt_tokens / _decoding_rate(shape, speed)
-    return work.new_tokens * (per_token + per_row * work.completions) + prefill
+    steps = work.new_tokens * work.completions / work.at_once[0][1]
+    return steps * per_token + work.new_tokens * work.completions * per_row + prefill
 
 
 def decoding(shape: Shape, work: Work, speed: Speed) -> tuple[float, float]:

@@ -49,6 +49,8 @@ class Work:
     """Problems of an evaluation, sampled at once."""
     observed_tokens: int | None = None
     """Tokens that an episode reads, which are among `new_tokens`; None: completions have one turn."""
+    concurrent: int = 0
+    """Most completions decoded at once; 0: as many as memory holds."""
 
     @classmethod
     def of(cls, config: Config, prompt_tokens: int, token_budget: int = 0, *, episodes: bool = False) -> Work:
@@ -63,6 +65,7 @@ class Work:
             minibatches=config.optimizer.minibatches,
             heldout=config.evaluation.problems,
             observed_tokens=0 if episodes else None,
+            concurrent=config.system.max_concurrent_completions,
         )
 
     @property
@@ -75,9 +78,21 @@ class Work:
         return self.new_tokens - (self.observed_tokens or 0)
 
     @property
+    def at_once(self) -> list[tuple[int, int]]:
+        """(prompts, completions) that are decoded at once where memory holds them: in a step, and in an evaluation.
+
+        >>> work = Work(prompts=16, group_size=8, prompt_tokens=8, new_tokens=32, heldout=500)
+        >>> work.at_once, replace(work, concurrent=100).at_once
+        ([(16, 128), (500, 500)], [(16, 100), (100, 100)])
+        """
+        sampled = (self.prompts, self.completions), (self.heldout, self.heldout)
+        limited = [(prompts, min(rows, self.concurrent or rows)) for prompts, rows in sampled]
+        return [(min(prompts, rows), rows) for prompts, rows in limited]
+
+    @property
     def rows(self) -> int:
-        """Most completions sampled in one call: those of a step, or of an evaluation."""
-        return max(self.completions, self.heldout)
+        """Most completions decoded at once."""
+        return max(rows for _, rows in self.at_once)
 
     @property
     def packed_tokens(self) -> int:
