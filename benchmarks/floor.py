@@ -13,6 +13,7 @@ MEMORY_BANDWIDTH = 4.3e12
 MATMUL_RATE = 788e12
 """16-bit operations per second of an H200, measured with matrices of 8,192 × 8,192."""
 FLOORS = "per_row", "shared", "multiplied"
+"""Keys of `floors`."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class Traffic:
         """Shortest time of this many decoding steps that read this many cached tokens in all."""
         return (steps * self.weights + cached_tokens * self.keys) / MEMORY_BANDWIDTH
 
-    def matmul_seconds(self, rows_S: np.ndarray) -> float:
-        """What multiplying adds to reading the weights, in steps of these numbers of rows. A 16-bit weight has two
-        bytes, and two operations for each row."""
+    def seconds_of_large_matmuls(self, rows_S: np.ndarray) -> float:
+        """Time that matmuls take beyond reading their weights, in steps of these numbers of rows. A 16-bit weight has
+        two bytes, and two operations for each row. Matmuls do not run while keys and values are read."""
         return float(self.weights * np.maximum(rows_S / MATMUL_RATE - 1 / MEMORY_BANDWIDTH, 0).sum())
 
 
@@ -55,6 +56,6 @@ def floors(traffic: Traffic, lengths_PG: np.ndarray, prompt_tokens: int) -> dict
     seconds = {
         "per_row": traffic.seconds(steps, own + prompt_tokens * tokens),
         "shared": shared,
-        "multiplied": shared + traffic.matmul_seconds(rows_S),
+        "multiplied": shared + traffic.seconds_of_large_matmuls(rows_S),
     }
     return {name: float(tokens / each) for name, each in seconds.items()}

@@ -138,7 +138,7 @@ def measure(work: argparse.Namespace, engines: Sequence[Engine]) -> list[dict[st
 
 
 def describe(work: argparse.Namespace, engine: Engine, rounds: Sequence[float], load: float) -> dict[str, Any]:
-    """Result of an engine. `share_of_floor`: speed divided by the limit that memory bandwidth sets."""
+    """Result of an engine. `share_of_floor`: speed divided by each limit."""
     from grpo.model.plan.shape import shape_of
 
     lengths_N, seconds = lengths_of(work), min(rounds[1:] or rounds)
@@ -153,8 +153,8 @@ def describe(work: argparse.Namespace, engine: Engine, rounds: Sequence[float], 
         "seconds": round(seconds, 4),
         "rounds": [round(each, 4) for each in rounds],
         "tokens_per_second": round(speed),
-        "floor": {prompts: round(limit) for prompts, limit in limits.items()},
-        "share_of_floor": {prompts: round(speed / limit, 4) for prompts, limit in limits.items()},
+        "floor": {name: round(limit) for name, limit in limits.items()},
+        "share_of_floor": {name: round(speed / limit, 4) for name, limit in limits.items()},
         "dropped": engine.dropped(),
         "peak_gb": round(engine.peak_bytes() / 2**30, 2),
         "start_seconds": round(engine.start_seconds, 2),
@@ -172,8 +172,8 @@ def table(report: dict[str, Any]) -> str:
     if first["floor"]:
         per_row, shared, multiplied = (first["floor"][key] for key in FLOORS)
         lines.append(
-            f"floor: {per_row:,} tokens/s with prompts read per row, {shared:,} read once per group, {multiplied:,} with "
-            "the time of matmuls"
+            f"floor: {per_row:,} tokens/s with prompts read per row, {shared:,} read once per group, "
+            f"{multiplied:,} with the time of matmuls"
         )
     floor_names = "of floor", "(shared)", "(matmuls)"
     names = ("engine", "tokens/s", "seconds", "ratio", *floor_names, "dropped", "peak GiB", "start s")

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import grpo
 import grpo.model.plan.memory as memory_module
 import grpo.model.policy
+from grpo.cli.commands.plan import options_of
 from grpo.cli.main import main
 from grpo.config import Config, Lora, Optimizer, Scale, SftConfig, System
 from grpo.config.presets import PRESETS
@@ -49,7 +50,9 @@ from grpo.model.plan import (
     needs,
     shape_of,
 )
+from grpo.model.plan.gpus import SPEEDS
 from grpo.model.plan.memory import saved
+from grpo.model.plan.seconds import decoding, rollout_seconds
 from grpo.model.plan.shape import typical_shape
 from grpo.model.plan.shard import SHARDS, Shard
 from grpo.model.policy import Policy, logprobs
@@ -386,6 +389,9 @@ def test_the_cache_takes_a_share_of_the_memory_beside_the_weights() -> None:
 
     assert planned(loaded + round(5.5 / 0.4 * block)) == (5, 6 * block + 12 * 8 * 30)
     assert [planned(available)[0] for available in (0, 1, 10**12)] == [10, 2, 10]
+    few = memory_of(shape, replace(work, concurrent=3), ALONE, PRECISIONS["mixed"], on_gpu=True)
+    assert few.cache_blocks == 2 + 3
+    assert few.components["keys/values"] == 6 * block + 12 * 8 * 30, "noise, tokens and log-probs of all completions"
     evaluated = replace(work, heldout=20)
     assert memory_of(shape, evaluated, ALONE, PRECISIONS["mixed"], on_gpu=True).cache_blocks == 40
     assert memory_of(shape, work, ALONE, PRECISIONS["mixed"]).cache_blocks == 0, "a CPU has none"
@@ -423,6 +429,18 @@ def test_the_planned_cache_is_that_of_the_run(monkeypatch: pytest.MonkeyPatch) -
     assert Engine(load_policy("tiny")).blocks_that_fit(work.rows) == planned
     assert [work.share(ranks).rows for ranks in (1, 4, 16)] == [1319, 330, 83]
     assert replace(work, heldout=20).share(3).rows == 6 * 8, "whole groups"
+
+
+def test_a_limit_of_rows_reaches_the_plan() -> None:
+    """128 completions, 32 at a time, take four times as many steps; the rows' own share is the same."""
+    limited = Config(system=System(max_concurrent_completions=32), prompts_per_step=16, group_size=8)
+    assert options_of(limited).max_concurrent_completions == 32
+    assert Work.of(limited, prompt_tokens=10).rows == 32
+    shape, work = find_shape("qwen2.5-1.5b"), Work(prompts=16, group_size=8, prompt_tokens=256, new_tokens=1000)
+    per_token, per_row = decoding(shape, work, SPEEDS["h200"])
+    seconds = [rollout_seconds(shape, replace(work, concurrent=rows), SPEEDS["h200"]) for rows in (0, 32)]
+    assert seconds[1] - seconds[0] == pytest.approx(3 * 1000 * per_token)
+    assert seconds[0] > 1000 * (per_token + 128 * per_row)
 
 
 def test_keys_and_values_by_hand() -> None:

@@ -26,6 +26,8 @@ pytest.importorskip("triton")
 
 from grpo.rollout.cuda import kernels
 from grpo.rollout.cuda.batch import Capacity, DecodeBatch, Rows
+from grpo.rollout.cuda.decoder import has_few_rows
+from grpo.rollout.cuda.kernels import linear, residual
 from grpo.rollout.cuda.kv_cache import Tables
 from grpo.rollout.cuda.prefill import Prefill
 from grpo.rollout.noise import philox
@@ -151,7 +153,7 @@ def test_attention(dtype: torch.dtype, bound: float, window: int | None, splits:
     pool = pool_of(tables, K, D, dtype, seed=1)
     q = random(3, H * D, dtype=dtype, seed=5)
     partial = tuple(torch.full((3 * (2 + splits), H, *rest), float("nan"), device=DEVICE) for rest in ((D,), (), ()))
-    out = kernels.attention(q, pool, tables, batch, partial, H, 0.3, window, splits)
+    out = kernels.attention(q, pool, tables, batch, partial, H, 0.3, window, splits, dependent=splits > 1)
     assert error(out.view(3, H, D), expected_attention(q, pool, tables, batch, H, 0.3, window)) < bound
 
 
@@ -173,20 +175,24 @@ def test_one_kernel_does_what_three_do(
     norms = (random(D, dtype=dtype, seed=3), random(D, dtype=dtype, seed=4), 1e-6) if normed else None
     partial = tuple(torch.full((3 * (1 + splits), H, *rest), float("nan"), device=DEVICE) for rest in ((D,), (), ()))
     apart = qkv.clone()
-    kernels.rotate_and_store(apart, pools[0], tables.own_NT, rotation, batch, H, norms)
-    expected = kernels.attention(apart, pools[0], tables, batch, partial, H, 0.3, window)
+    dependent = splits > 1  # on a GPU that can
+    kernels.rotate_and_store(apart, pools[0], tables.own_NT, rotation, batch, H, norms, dependent)
+    expected = kernels.attention(apart, pools[0], tables, batch, partial, H, 0.3, window, dependent=dependent)
     assert error(expected.view(3, H, D), expected_attention(apart, pools[0], tables, batch, H, 0.3, window)) < bound
-    found = kernels.whole_attention(qkv, pools[1], tables, rotation, batch, partial, H, 0.3, window, norms, splits)
+    settings = batch, partial, H, 0.3, window, norms, splits, dependent
+    found = kernels.whole_attention(qkv, pools[1], tables, rotation, *settings)
     assert error(found, expected) < bound
     for a, b in zip(*pools, strict=True):
         assert error(a, b) < bound / 100
 
 
-@pytest.mark.parametrize("rows", [1, 8, 20, 70])
+@pytest.mark.parametrize(("rows", "depth"), [(1, 320), (8, 640), (20, 320), (70, 640), (300, 320)])
 @pytest.mark.parametrize(("dtype", "bound"), DTYPES)
-def test_matmuls_of_few_rows(dtype: torch.dtype, bound: float, rows: int) -> None:
-    """200 columns fill no whole number of tiles, and 320 numbers deep are an uneven share of two programs."""
-    x, weight, bias = (random(*shape, dtype=dtype, seed=i) for i, shape in enumerate(((rows, 320), (200, 320), (200,))))
+def test_matmuls_of_few_rows(dtype: torch.dtype, bound: float, rows: int, depth: int) -> None:
+    """Tiles of every height. 200 columns fill no whole number of them, and five steps are an uneven share of two
+    programs."""
+    shapes = (rows, depth), (200, depth), (200,)
+    x, weight, bias = (random(*shape, dtype=dtype, seed=i) / 4 for i, shape in enumerate(shapes))
     for given in (None, bias):
         expected = x.double() @ weight.double().T + (0 if given is None else given.double())
         assert error(kernels.project(x, weight, given), expected) < bound
@@ -198,22 +204,53 @@ def test_matmuls_of_few_rows(dtype: torch.dtype, bound: float, rows: int) -> Non
         assert error(kernels.project_and_gate(x, weight, given), torch.nn.functional.silu(gate) * up) < bound
 
 
+def test_tiles_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shapes of Qwen2.5-1.5B, 7B and SmolLM2-135M, with an H200's memory."""
+
+    def found(rows: int, columns: int, depth: int, gate: bool = False) -> tuple[object, int]:
+        tile = linear.tile_of(torch.empty(rows, depth, dtype=torch.bfloat16), columns, gate)
+        return (tile.rows, tile.depth, tile.stages), linear.parts_of(tile, rows, columns, depth)
+
+    assert found(8, 1536, 8960) == ((16, 128, 6), 4), "24 tiles, 96 programs"
+    assert found(64, 3584, 18944) == ((64, 128, 6), 2)
+    assert found(128, 576, 576) == ((64, 64, 6), 3), "nine steps: three each"
+    assert found(64, 8960, 1536, gate=True) == ((64, 64, 4), 1), "140 programs: two share a multiprocessor"
+    assert found(64, 18944, 3584, gate=True) == ((64, 64, 6), 1)
+    assert found(300, 576, 1536)[0] == (128, 64, 6)
+    monkeypatch.setattr(linear, "_shared_memory", lambda _: 99 * 1024)
+    assert found(64, 3584, 18944)[0] == (64, 128, 3)
+
+    def fits(rows: int, columns: int, depth: int, dtype: torch.dtype = torch.bfloat16) -> bool:
+        return kernels.fits_few_rows(rows, columns, torch.empty(1, depth, dtype=dtype))
+
+    assert fits(64, 10**6, 4096)
+    assert fits(256, 2048, 1536)
+    assert not fits(257, 2048, 1536)
+    assert not fits(8, 64, 64, torch.float32)
+    assert not fits(8, 64, 48)
+    maps = SimpleNamespace(weight=torch.empty(64, 64, dtype=torch.bfloat16), adapter=None)
+    assert has_few_rows(8, maps)
+    assert not has_few_rows(8, SimpleNamespace(weight=maps.weight, adapter="LoRA"))
+
+
 @pytest.mark.parametrize("parts", [0, 1, 3])
+@pytest.mark.parametrize("stored", [torch.float32, None])
 @pytest.mark.parametrize(("dtype", "bound"), DTYPES)
-def test_residual_and_norm(dtype: torch.dtype, bound: float, parts: int) -> None:
+def test_residual_and_norm(dtype: torch.dtype, bound: float, stored: torch.dtype | None, parts: int) -> None:
     """A residual in float32, or in the precision of computation: then the sum is rounded once."""
-    embedding, weight = random(9, 20, dtype=dtype), random(20, dtype=dtype, seed=1)
+    embedding, weight = random(9, 20, dtype=stored or dtype), random(20, dtype=dtype, seed=1)
     residual, normed = kernels.embed_and_norm(integers([3, 8, 3, 0]), embedding, kernels.Norm(weight, 1e-6, dtype))
     assert torch.equal(residual, embedding[[3, 8, 3, 0]])
-    assert error(normed, norm_of(residual, weight)) < bound
+    assert (residual.dtype, normed.dtype) == (stored or dtype, dtype)
+    assert error(normed, expected_norm(residual, weight)) < bound
     summed = random(parts, 4, 20, seed=2) if parts else None
     expected = residual.double() + (summed.double().sum(dim=0) if summed is not None else 0)
     normed = kernels.add_and_norm(residual, summed, kernels.Norm(weight, 1e-6, dtype))
     assert error(residual, expected) < bound / 5
-    assert error(normed, norm_of(residual, weight)) < bound
+    assert error(normed, expected_norm(residual, weight)) < bound
 
 
-def norm_of(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def expected_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     x = x.double()
     return x * (x.pow(2).mean(dim=-1, keepdim=True) + 1e-6).rsqrt() * weight.double()
 
@@ -320,12 +357,32 @@ def test_batch_sizes() -> None:
     capacity = Capacity(
         completions=1000, rows=1000, prompts=1, prompt_tokens=64, new_tokens=4, group_size=1000, blocks=2000
     )
-    sizes = sorted({capacity.batch_size(rows) for rows in range(1, 1001)})
-    assert sizes == [8, 16, 32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1000]
+    assert capacity.batch_sizes == [
+        8,
+        16,
+        32,
+        64,
+        80,
+        96,
+        112,
+        128,
+        160,
+        192,
+        224,
+        256,
+        320,
+        384,
+        448,
+        512,
+        640,
+        768,
+        896,
+        1000,
+    ]
     assert all(capacity.batch_size(rows) >= rows for rows in range(1, 1001))
 
 
-@pytest.mark.parametrize(("one_program", "few_rows"), [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize(("one_program", "few_rows"), [(True, True), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize(
     ("name", "fused"),
     [
@@ -366,6 +423,46 @@ def test_graph_decoding_equals_the_plain_engine(
     assert isinstance(engine.graphs, InterpretedDecoding)
     assert (engine.graphs.fused is not None) == fused
     assert engine.graphs.sizes[0] == 8 > engine.graphs.sizes[-1], "finished rows leave the batch"
+
+
+@pytest.mark.parametrize("most_rows", [0, 4, 100])
+def test_the_warm_up_compiles_what_decoding_runs(most_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no, some and all matmuls of few rows; a prefill has 32 tokens and more."""
+    launched: list[tuple[object, ...]] = []
+    multiply, normalise = linear._launch, residual._launch
+
+    def recorded_multiply(x, weight, bias, out, tile, parts=1, *, gate=False):
+        launched.append((tile, bias is not None, gate, out.dtype))
+        multiply(x, weight, bias, out, tile, parts, gate=gate)
+
+    def recorded_normalise(residual_BC, parts_SBC, embedded, norm):
+        tokens = embedded[0].dtype if embedded else None
+        launched.append((0 if parts_SBC is None else len(parts_SBC), tokens, norm.dependent))
+        return normalise(residual_BC, parts_SBC, embedded, norm)
+
+    monkeypatch.setattr(linear, "_launch", recorded_multiply)
+    monkeypatch.setattr(residual, "_launch", recorded_normalise)
+    monkeypatch.setattr("grpo.rollout.cuda.kernels.fits_few_rows", lambda rows, *_: rows <= most_rows)
+    monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
+    monkeypatch.setattr("grpo.rollout.cuda.batch.SMALLEST_BATCH", 2)
+    monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
+    compiled: list[tuple[object, ...]] = []
+    compile_kernels = InterpretedDecoding._compile_kernels
+
+    def recorded_warm_up(decoding):
+        compile_kernels(decoding)
+        compiled.extend(launched)
+        launched.clear()
+
+    monkeypatch.setattr(InterpretedDecoding, "_compile_kernels", recorded_warm_up)
+    policy = random_policy("qwen2")
+    policy.model.to(DEVICE)
+    policy.end_tokens = frozenset(range(1, 9))
+    problems = [Problem(str(i), text, "") for i, text in enumerate(["hello", "longer prompt"])]
+    Engine(policy).sample(problems, 4, Sampling(seed=3, temperature=0.8, max_new_tokens=7))
+    assert compiled
+    assert launched
+    assert not set(launched) - set(compiled)
 
 
 class Fickle(Schedule):

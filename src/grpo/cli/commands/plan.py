@@ -73,7 +73,8 @@ class PlanOptions:
     """How many of these tokens an episode reads, on average; 0: completions have one turn. A run records it under the
     same name."""
     max_concurrent_completions: int = 0
-    """Most completions decoded at once, as system.max_concurrent_completions; 0: as many as the KV cache holds."""
+    """Most completions that a GPU decodes at once, as system.max_concurrent_completions; 0: as many as its KV cache
+    holds."""
     token_budget: int = 16384
     """Tokens per micro-batch, as system.token_budget."""
     gradient_checkpointing: bool = False
@@ -244,7 +245,7 @@ def _rollout(options: PlanOptions, work: Work, blocks: int) -> dict[str, Any]:
     """Rows of a rollout on each GPU, with a KV cache of `blocks` blocks."""
     mean = options.mean_new_tokens or max(1, work.new_tokens // 2)
     lengths = drawn_lengths(work.completions, mean, work.new_tokens)
-    room = Room(blocks, rows=work.at_once[0][1])
+    room = Room(blocks, work.rows_of_a_step)
     found = occupancy_of([work.prompt_tokens] * work.prompts, work.group_size, work.new_tokens, room, lengths)
     return {"mean_new_tokens": mean, "tokens": int(lengths.sum()), **dataclasses.asdict(found)}
 

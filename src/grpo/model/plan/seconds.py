@@ -23,7 +23,7 @@ SHARE_DECODING = 1.3
 SHARE_OF_BANDWIDTH = 0.9
 """A copy on an H200 moves 4.3 of its 4.8 TB/s."""
 LAYER_SECONDS = 26e-6
-"""Launching a layer's kernels for one token of all rows."""
+"""Launching a layer's kernels for one token of all rows; with few rows, and small models, 19e-6."""
 LOGITS_PASSES = 4
 """How often the logits of a row are read or written while a token is sampled."""
 FLOAT32, SIXTEEN_BITS = 4, 2
@@ -50,7 +50,7 @@ def rollout_seconds(shape: Shape, work: Work, speed: Speed) -> float:
     """Every token costs a + b·rows: fewer rows save only b, so a rollout does not scale with the number of GPUs."""
     per_token, per_row = decoding(shape, work, speed)
     prefill = 2.0 * shape.linear_parameters * work.prompts * work.prompt_tokens / _decoding_rate(shape, speed)
-    steps = work.new_tokens * work.completions / work.at_once[0][1]
+    steps = work.new_tokens * work.completions / work.rows_of_a_step
     return steps * per_token + work.new_tokens * work.completions * per_row + prefill
 
 

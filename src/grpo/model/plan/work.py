@@ -50,7 +50,7 @@ class Work:
     observed_tokens: int | None = None
     """Tokens that an episode reads, which are among `new_tokens`; None: completions have one turn."""
     concurrent: int = 0
-    """Most completions decoded at once; 0: as many as memory holds."""
+    """Most completions that a GPU decodes at once; 0: as many as its memory holds."""
 
     @classmethod
     def of(cls, config: Config, prompt_tokens: int, token_budget: int = 0, *, episodes: bool = False) -> Work:
@@ -90,8 +90,13 @@ class Work:
         return [(min(prompts, rows), rows) for prompts, rows in limited]
 
     @property
+    def rows_of_a_step(self) -> int:
+        """Completions of a step that are decoded at once."""
+        return self.at_once[0][1]
+
+    @property
     def rows(self) -> int:
-        """Most completions decoded at once."""
+        """Most completions decoded at once, of a step or of an evaluation."""
         return max(rows for _, rows in self.at_once)
 
     @property

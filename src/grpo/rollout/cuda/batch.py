@@ -49,6 +49,10 @@ class Capacity:
             size += (1 << size.bit_length() - 1) // 4 if size >= FINE_FROM else size
         return min(size, self.rows)
 
+    @property
+    def batch_sizes(self) -> list[int]:
+        return sorted({self.batch_size(rows) for rows in range(1, self.rows + 1)})
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:

@@ -52,8 +52,7 @@ class KvCache:
         )
         self.blocks_of_a_row = own_blocks + prompt_blocks
         # Many parts have few rows: each batch size uses the same memory with a stride of its own.
-        sizes = {capacity.batch_size(rows) for rows in range(1, capacity.rows + 1)}
-        most = max(rows * (kernels.prompt_parts(self.tables) + self.splits(rows)) for rows in sizes)
+        most = max(rows * (kernels.prompt_parts(self.tables) + self.splits(rows)) for rows in capacity.batch_sizes)
         floats = partial(torch.zeros, dtype=torch.float32, device=device)
         self.partial = floats(most, self.heads, width), floats(most, self.heads), floats(most, self.heads)
         """Intermediate results of attention."""

@@ -100,10 +100,10 @@ class Prefill:
         P, longest = len(prompts), max(map(len, prompts))
         columns = self.cache.tables.prefill_PT.shape[1] * BLOCK_TOKENS
         Q = min(-(-longest // PREFILL_COLUMNS) * PREFILL_COLUMNS, columns)
-        grid_PQ = np.zeros((P, Q), dtype=np.int64)
+        grid_PQ = np.zeros((P, Q), dtype=np.int32)  # as in decoding, whose kernels read it
         for row, prompt in zip(grid_PQ, prompts, strict=True):
             row[: len(prompt)] = prompt
-        ends_P = np.array([row * Q + len(prompt) - 1 for row, prompt in enumerate(prompts)])
+        ends_P = np.array([row * Q + len(prompt) - 1 for row, prompt in enumerate(prompts)], dtype=np.int32)
         # From pinned memory the copy waits for nothing: tokens of other rows may still be queued on the GPU.
         given = torch.from_numpy(np.concatenate([grid_PQ.ravel(), ends_P]))
         given = given.pin_memory().to(self.policy.device, non_blocking=True) if self.hidden_PC.is_cuda else given
@@ -153,4 +153,4 @@ class Prefill:
             )
             return out_PHQD.transpose(1, 2).reshape(P * Q, -1)
 
-        self.hidden_PC[:P] = decoded(weights, tokens_T, attend)[last_P]
+        self.hidden_PC[:P] = decoded(weights, tokens_T, attend)[last_P.long()]

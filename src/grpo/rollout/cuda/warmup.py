@@ -16,13 +16,16 @@ import torch
 from grpo.model.fused.kernels import gated
 from grpo.model.fused.weights import Linear, Weights
 from grpo.rollout.cuda import kernels
-from grpo.rollout.cuda.decoder import depends, has_few_rows
-from grpo.rollout.cuda.prefill import TokenPositions
+from grpo.rollout.cuda.decoder import adds_in_parts, depends, has_few_rows, norm_of
+from grpo.rollout.cuda.prefill import PREFILL_TOKENS, TokenPositions
 
 if TYPE_CHECKING:
     from grpo.rollout.cuda.graphs import GraphDecoding
 
 Launch = Callable[[], object]
+
+SMALL_PREFILLS = 16, 32, 64
+"""Tokens of prefills whose matmuls differ (`kernels/linear.py`)."""
 
 
 def compile_kernels(decoding: GraphDecoding) -> None:
@@ -53,12 +56,12 @@ def kernel_launches(decoding: GraphDecoding) -> Sequence[Launch]:
 
 
 def _of_a_layer(decoding: GraphDecoding, weights: Weights) -> Sequence[Launch]:
-    """Those of a layer, each for all batch sizes: sizes that need a kernel of their own compile it. cuBLAS has nothing
-    to compile."""
-    layer, cache, rotation = weights.layers[0], decoding.cache, decoding.rotation
+    """Those of a layer, each for all batch sizes: sizes that need a kernel of their own compile it."""
+    layer, cache, capacity, rotation = weights.layers[0], decoding.cache, decoding.capacity, decoding.rotation
     assert rotation is not None
     embedding_VC = weights.body.embed_tokens.weight.detach()
     C, zeros = embedding_VC.shape[1], partial(torch.zeros, dtype=weights.dtype, device=embedding_VC.device)
+    norm = partial(norm_of, layer.mlp_norm, weights)
 
     def store_prompts() -> None:
         ones_B = torch.ones(2, dtype=torch.int32, device=embedding_VC.device)
@@ -66,36 +69,38 @@ def _of_a_layer(decoding: GraphDecoding, weights: Weights) -> Sequence[Launch]:
         stored = zeros(2, len(layer.qkv.weight)), cache.layers[0], cache.tables.prefill_PT
         kernels.rotate_and_store(*stored, rotation, positions, cache.heads, layer.norms)
 
-    def norm(rows: int) -> kernels.Norm:
-        of = layer.mlp_norm
-        return kernels.Norm(of.weight, of.variance_epsilon, weights.dtype, depends(rows, layer))
+    def beside_cublas() -> None:
+        """Its matmuls have nothing to compile, and the kernels beside them are the same for every number of rows."""
+        kernels.embed_and_norm(decoding.batch.token_B[:1], embedding_VC, norm(False))
+        gated(zeros(1, len(layer.gate_up.weight)))
+        kernels.add_and_norm(embedding_VC.new_zeros(1, C), None, norm(False))
 
     def embed(rows: int) -> None:
-        kernels.embed_and_norm(decoding.batch.token_B[:rows], embedding_VC, norm(rows))
+        if depends(rows, layer):
+            kernels.embed_and_norm(decoding.batch.token_B[:1], embedding_VC, norm(True))
+            kernels.add_and_norm(embedding_VC.new_zeros(1, C), None, norm(True))
 
     def project(rows: int) -> None:
         if has_few_rows(rows, layer.qkv):
             kernels.project(zeros(rows, C), layer.qkv.weight, layer.qkv.bias)
 
+    def gate(rows: int) -> None:
+        if has_few_rows(rows, layer.gate_up, gate=True):
+            kernels.project_and_gate(zeros(rows, C), layer.gate_up.weight, layer.gate_up.bias)
+
+    def add(maps: Linear, rows: int) -> None:
+        if adds_in_parts(rows, maps, depends(rows, layer)):
+            parts_SBC = kernels.project_in_parts(zeros(rows, maps.weight.shape[1]), maps.weight, maps.bias)
+            kernels.add_and_norm(embedding_VC.new_zeros(rows, C), parts_SBC, norm(True))
+
     def attend(rows: int) -> None:
         decoding.attention.fused(0, zeros(rows, len(layer.qkv.weight)), layer)
 
-    def gate(rows: int) -> None:
-        maps = layer.gate_up
-        if has_few_rows(rows, maps, gate=True):
-            kernels.project_and_gate(zeros(rows, C), maps.weight, maps.bias)
-        else:
-            gated(zeros(rows, len(maps.weight)))
-
-    def add(maps: Linear, rows: int) -> None:
-        parts_SBC = None
-        if has_few_rows(rows, maps):
-            parts_SBC = kernels.project_in_parts(zeros(rows, maps.weight.shape[1]), maps.weight, maps.bias)
-        kernels.add_and_norm(embedding_VC.new_zeros(rows, C), parts_SBC, norm(rows))
-
-    sizes = sorted({decoding.capacity.batch_size(rows) for rows in range(1, decoding.capacity.rows + 1)})
-    by_rows = embed, project, attend, gate, partial(add, layer.out), partial(add, layer.down)
-    return [store_prompts, *(partial(_for_each, sizes, launch) for launch in by_rows)]
+    sizes = capacity.batch_sizes
+    prefills = [*SMALL_PREFILLS, min(capacity.prompts * capacity.prompt_tokens, PREFILL_TOKENS)]
+    by_rows = embed, project, gate, partial(add, layer.out), partial(add, layer.down)
+    launches = [partial(_for_each, [*sizes, *prefills], launch) for launch in by_rows]
+    return [store_prompts, beside_cublas, partial(_for_each, sizes, attend), *launches]
 
 
 def _for_each(sizes: Sequence[int], launch: Callable[[int], None]) -> None:

@@ -1,7 +1,8 @@
 """Triton kernels of decoding on a GPU. Each rounds where the stock model rounds, so that sampler and trainer agree.
 
 Axis letters in addition to types.py: B rows being decoded, H query heads, K key heads, R query heads per key head,
-D head width, Q prompt columns, I width of the feed-forward layer, T blocks of a table's row. A row is a completion
+D head width, Q prompt columns, I width of the feed-forward layer, J of gate and up concatenated, S parts of a sum,
+T blocks of a table's row. A row is a completion
 being decoded. Its keys and values lie in blocks that a table names, and so do those of its prompt, which it shares with
 the other rows of its group.
 

@@ -17,9 +17,9 @@ import triton.language as tl
 from grpo.rollout.cuda.kernels.launch import options, release, wait
 
 FEW_ROWS = 64
-"""Most rows of any matmul here; beyond, cuBLAS is faster."""
+"""Most rows of a large matmul here; with more, cuBLAS is faster."""
 SMALL_MATMUL = 3 * 2**28
-"""Most multiplications of a matmul with more rows than that."""
+"""Most multiplications of a small matmul, which may have more rows."""
 PROCESSORS = 132
 """Multiprocessors of an H200."""
 COLUMNS = 64
@@ -132,7 +132,7 @@ def _shared_memory(device: torch.device) -> int:
 
 
 def parts_of(tile: Tile, rows: int, columns: int, depth: int) -> int:
-    """Programs that share the depth of a sum: a power of two, each with two steps or more."""
+    """Programs that share the depth of a sum, if there are enough steps for two each."""
     tiles, parts = triton.cdiv(rows, tile.rows) * triton.cdiv(columns, COLUMNS), 1
     while 2 * parts * tiles <= PROCESSORS and depth >= 4 * parts * tile.depth:
         parts *= 2
