@@ -12,21 +12,20 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
 def wait(DEPENDENT: tl.constexpr):
     """Waits until the kernel before has ended. Until then a kernel may read weights only."""
     if DEPENDENT:
-        gdc_wait()
+        tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
 def release(DEPENDENT: tl.constexpr):
     """Lets the GPU set up the next kernel, once all programs have called this."""
     if DEPENDENT:
-        gdc_launch_dependents()
+        tl.extra.cuda.gdc_launch_dependents()
 
 
 def options(device: torch.device, dependent: bool) -> dict[str, Any]:
@@ -38,4 +37,4 @@ def options(device: torch.device, dependent: bool) -> dict[str, Any]:
 
 @cache
 def _can_depend(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
