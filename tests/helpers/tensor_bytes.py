@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
@@ -12,6 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 def peak_bytes(work: Callable[[], Any]) -> tuple[int, Any]:
     """The most that existed at a time beyond what existed before, and what the work returned."""
+    gc.collect()  # what earlier work left would be freed during this one, and counted against it
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recording:
         result = work()
     events = recording.profiler.kineto_results.events()

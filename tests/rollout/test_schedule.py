@@ -299,7 +299,7 @@ def test_any_endings(rollout, random):
     assert not any(unfinished.values())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(rollouts(), st.randoms(use_true_random=False))
 def test_any_turns(rollout, random):
     """Rows pause at random ends of turns, and end at their length."""
