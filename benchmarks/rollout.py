@@ -13,8 +13,8 @@ its longest completion ends; tokens count up to each limit.
 Peers that are not installed are left out. On a GPU each engine has its own process. On a CPU they take turns in one
 process, so that other load slows all of them. The fastest round of each counts, without the first where there are
 several. The ratio is grpo's tokens per second divided by the peer's. The floor is the time to read all weights and
-cached keys and values once per token at 4.3 TB/s, with prompts read by every completion or once by its group; the last
-one also counts matmuls at 788 TFLOP/s, where a batch has so many rows that these take longer than reading the weights.
+cached keys and values once per token at 4.3 TB/s, with prompts read by every completion or once by its group. The last
+floor also counts matmuls at 788 TFLOP/s: above 183 rows they take longer than reading the weights.
 Peak memory is torch's, and for `--vllm best`, which has its own process, the memory in use on the GPU.
 """
 
