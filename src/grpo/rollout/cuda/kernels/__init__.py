@@ -1,4 +1,5 @@
-"""Triton kernels of decoding on a GPU. Each rounds where the stock model rounds, so that sampler and trainer agree.
+"""Triton kernels of decoding on a GPU. Each rounds where the kernels of training round
+(`model/fused/`), so that sampler and trainer agree.
 
 Axis letters in addition to types.py: B rows being decoded, H query heads, K key heads, R query heads per key head,
 D head width, Q prompt columns, I width of the feed-forward layer, J of gate and up concatenated, S parts of a sum,

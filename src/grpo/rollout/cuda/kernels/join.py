@@ -6,15 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
+from grpo.rollout.cuda.kernels.blocks import PROGRAMS
 from grpo.rollout.cuda.kernels.launch import options, release, wait
 
-PROGRAMS = 512
-"""Programs that fill a GPU's memory bandwidth, about four for each multiprocessor."""
 MOST_SPLITS = 32
 
 Partial = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""By part of the keys and row (the first part's rows, then the second's), and by head: sum of weighted values, greatest
-score, and sum of exponentials."""
+"""By part of the keys and row (the first part's rows, then the second's), and by head: weighted sum of values, greatest
+score in units of log₂, and sum of weights."""
 
 
 def splits(rows: int, key_heads: int, blocks: int) -> int:
@@ -39,7 +38,7 @@ def _join(
     wait(DEPENDENT)
     release(DEPENDENT)
     tops = tl.load(top_ptr + place, exists, float("-inf"))
-    weight = tl.exp(tops - tl.max(tops))
+    weight = tl.exp2(tops - tl.max(tops))
     mass = tl.sum(weight * tl.load(mass_ptr + place, exists, 0.0))
     outs = tl.load(out_ptr + place[:, None] * D + column[None, :], exists[:, None] & in_head[None, :], 0.0)
     result = tl.sum(weight[:, None] * outs, axis=0) / mass

@@ -31,18 +31,17 @@ class Positions(Protocol):
 
 
 @triton.jit
-def _rotated(low, high, cos, sin, kept: tl.constexpr):
-    """Each product is rounded before the sum, as in the stock model; otherwise the compiler would fuse the two."""
-    low_cos, high_sin = (low * cos).to(kept).to(tl.float32), (high * sin).to(kept).to(tl.float32)
-    high_cos, low_sin = (high * cos).to(kept).to(tl.float32), (low * sin).to(kept).to(tl.float32)
-    return (low_cos - high_sin).to(kept), (high_cos + low_sin).to(kept)
+def rotated(x, other, sign, cos, sin):
+    """Rotary embedding of x. `other`: the number at the same place in the other half of the head; `sign`: -1 in the
+    first half, 1 in the second. Products are not rounded, as in `model/fused/kernels.py`."""
+    return x * cos.to(tl.float32) + sign * other * sin.to(tl.float32)
 
 
 @triton.jit
-def _weighed(weight_ptr, inside, normal, dtype: tl.constexpr):
-    """A norm's weight times its normalised input, rounded as the stock model rounds."""
-    weight = tl.load(weight_ptr, inside, 0.0)
-    return (weight.to(tl.float32) * normal.to(dtype).to(tl.float32)).to(weight.dtype).to(tl.float32)
+def weighed(weight_ptr, inside, normal, dtype: tl.constexpr):
+    """A norm's weight times its normalised input, rounded once, as in `model/fused/kernels.py`."""
+    weight = tl.load(weight_ptr, inside, 0.0).to(tl.float32)
+    return (weight * normal).to(dtype).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["table_width"])
@@ -71,12 +70,12 @@ def _rotate_and_store(
         square = tl.sum(wide_low * wide_low, axis=1) + tl.sum(wide_high * wide_high, axis=1)
         scale = tl.rsqrt(square / D + eps)[:, None]
         norm_ptr = tl.where(head < H, q_norm_ptr + column, k_norm_ptr + column)
-        wide_low = _weighed(norm_ptr, in_half, wide_low * scale, dtype)
-        wide_high = _weighed(norm_ptr + D // 2, in_half, wide_high * scale, dtype)
+        wide_low = weighed(norm_ptr, in_half, wide_low * scale, dtype)
+        wide_high = weighed(norm_ptr + D // 2, in_half, wide_high * scale, dtype)
     cos = tl.load(cos_ptr + position * (D // 2) + column, in_half, 0.0)
     sin = tl.load(sin_ptr + position * (D // 2) + column, in_half, 0.0)
-    rotated_low, rotated_high = _rotated(wide_low, wide_high, cos.to(tl.float32), sin.to(tl.float32), cos.dtype)
-    rotated_low, rotated_high = rotated_low.to(dtype), rotated_high.to(dtype)
+    rotated_low = rotated(wide_low, wide_high, -1.0, cos, sin).to(dtype)
+    rotated_high = rotated(wide_high, wide_low, 1.0, cos, sin).to(dtype)
     is_rotated = inside & (head < H + K)
     tl.store(place, rotated_low, is_rotated)
     tl.store(place + D // 2, rotated_high, is_rotated)

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from grpo.rollout.cuda.kernels.blocks import LOWEST, attend_to_keys, step_of
 from grpo.rollout.cuda.kernels.join import Partial, join
 from grpo.rollout.cuda.kernels.launch import options, release, wait
 from grpo.rollout.cuda.kernels.rotation import KeyValues
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 QUERIES_AT_ONCE = 64
 PROMPT_BLOCKS_PER_PROGRAM = 4
-"""A longer prompt is split among several programs, whose results are joined afterwards."""
+"""A longer prompt is split among several programs; attention to a row's own keys adds their results."""
 
 
 @triton.jit(do_not_specialize=["rows", "table_width", "window", "tiles"])
@@ -53,30 +54,19 @@ def _prompt_attention(
         is_query[:, None] & in_head[None, :],
         0.0,
     )
-    top = tl.full([QUERIES], float("-inf"), tl.float32)
+    top = tl.full([QUERIES], LOWEST, tl.float32)
     mass = tl.zeros([QUERIES], tl.float32)
     out = tl.zeros([QUERIES, WIDTH], tl.float32)
-    key = tl.arange(0, BLOCK)
+    oldest = tl.zeros([QUERIES], tl.int32)
+    if WINDOW:
+        oldest = tl.load(first_ptr + row, is_query, 0) + tl.load(time_ptr + row, is_query, 1) - window
     for i in range(part * BLOCKS, tl.minimum((part + 1) * BLOCKS, tl.cdiv(length, BLOCK))):
-        block = tl.load(table_ptr + prompt.to(tl.int64) * table_width + i).to(tl.int64)
-        exists = i * BLOCK + key < length
-        place = ((block * K + key_head) * BLOCK + key)[:, None] * D + column[None, :]
-        k = tl.load(k_ptr + place, exists[:, None] & in_head[None, :], 0.0)
-        v = tl.load(v_ptr + place, exists[:, None] & in_head[None, :], 0.0)
-        score = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(tl.float32) * scale
-        seen = exists[None, :] & is_query[:, None]
-        if WINDOW:
-            position = tl.load(first_ptr + row, is_query, 0) + tl.load(time_ptr + row, is_query, 1) - 1
-            seen = seen & (position[:, None] - (i * BLOCK + key)[None, :] < window)
-        score = tl.where(seen, score, float("-inf"))
-        new_top = tl.maximum(top, tl.max(score, axis=1))
-        # A row that has attended to no key yet has no greatest score to subtract.
-        safe_top = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weight = tl.exp(score - safe_top[:, None])
-        keep = tl.exp(top - safe_top)
-        mass = mass * keep + tl.sum(weight, axis=1)
-        out = out * keep[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION).to(tl.float32)
-        top = new_top
+        number = tl.load(table_ptr + prompt.to(tl.int64) * table_width + i).to(tl.int64)
+        start = (number * K + key_head) * BLOCK * D
+        top, mass, out = attend_to_keys(
+            q, top, mass, out, k_ptr + start, v_ptr + start, length - i * BLOCK, oldest - i * BLOCK, column, scale,
+            D, BLOCK, WINDOW, PRECISION,
+        )  # fmt: skip
     place = (part * rows + row) * H + head
     tl.store(top_ptr + place, top, is_query)
     tl.store(mass_ptr + place, mass, is_query)
@@ -88,8 +78,8 @@ def _own_attention(
     q_ptr, k_ptr, v_ptr, table_ptr, part_out_ptr, part_top_ptr, part_mass_ptr, out_ptr, owner_ptr, time_ptr,
     q_row_stride, rows, table_width, scale, window, splits,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr,
-    BLOCK: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    BLOCK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
+    PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
@@ -105,29 +95,30 @@ def _own_attention(
     in_head = column < D
     shape = is_query[:, None] & in_head[None, :]
     q = tl.load(q_ptr + row * q_row_stride + head[:, None] * D + column[None, :], shape, 0.0)
-    top = tl.full([QUERIES], float("-inf"), tl.float32)
+    top = tl.full([QUERIES], LOWEST, tl.float32)
     mass = tl.zeros([QUERIES], tl.float32)
     out = tl.zeros([QUERIES, WIDTH], tl.float32)
+    if not SPLIT:  # begins with the result of the prompt
+        for part in tl.static_range(PARTS):
+            place = (part * rows + row) * H + head
+            other_top = tl.load(part_top_ptr + place, is_query, 0.0)
+            new_top = tl.maximum(top, other_top)
+            keep, keep_other = tl.exp2(top - new_top), tl.exp2(other_top - new_top)
+            mass = mass * keep + tl.load(part_mass_ptr + place, is_query, 0.0) * keep_other
+            other = tl.load(part_out_ptr + place[:, None] * D + column[None, :], shape, 0.0)
+            out = out * keep[:, None] + other * keep_other[:, None]
+            top = new_top
     oldest = tl.maximum(0, time - window) if WINDOW else 0
-    first, last = oldest // BLOCK, tl.cdiv(time, BLOCK)
+    first, last = oldest // KEYS, tl.cdiv(time, KEYS)
     share = tl.cdiv(last - first, splits)
     begin = first + split * share
     for i in range(begin, tl.minimum(begin + share, last)):
-        block, key = tl.load(table + i).to(tl.int64), i * BLOCK + tl.arange(0, BLOCK)
-        exists = key < time
-        place = ((block * K + key_head) * BLOCK + key % BLOCK)[:, None] * D + column[None, :]
-        k = tl.load(k_ptr + place, exists[:, None] & in_head[None, :], 0.0)
-        v = tl.load(v_ptr + place, exists[:, None] & in_head[None, :], 0.0)
-        score = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(tl.float32) * scale
-        seen = exists & (key >= oldest)
-        score = tl.where(seen[None, :], score, float("-inf"))
-        new_top = tl.maximum(top, tl.max(score, axis=1))
-        safe_top = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weight = tl.exp(score - safe_top[:, None])
-        keep = tl.exp(top - safe_top)
-        mass = mass * keep + tl.sum(weight, axis=1)
-        out = out * keep[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION).to(tl.float32)
-        top = new_top
+        number = tl.load(table + i * KEYS // BLOCK).to(tl.int64)
+        start = ((number * K + key_head) * BLOCK + i * KEYS % BLOCK) * D
+        top, mass, out = attend_to_keys(
+            q, top, mass, out, k_ptr + start, v_ptr + start, time - i * KEYS,
+            oldest - i * KEYS + tl.zeros([QUERIES], tl.int32), column, scale, D, KEYS, WINDOW, PRECISION,
+        )  # fmt: skip
     release(DEPENDENT)
     if SPLIT:  # `join` adds the parts
         place = ((PARTS + split) * rows + row) * H + head
@@ -135,16 +126,6 @@ def _own_attention(
         tl.store(part_mass_ptr + place, mass, is_query)
         tl.store(part_out_ptr + place[:, None] * D + column[None, :], out, shape)
         return
-    for part in tl.static_range(PARTS):
-        place = (part * rows + row) * H + head
-        other_top = tl.load(part_top_ptr + place, is_query, float("-inf"))
-        other_mass = tl.load(part_mass_ptr + place, is_query, 0.0)
-        other = tl.load(part_out_ptr + place[:, None] * D + column[None, :], shape, 0.0)
-        new_top = tl.maximum(top, other_top)
-        keep, keep_other = tl.exp(top - new_top), tl.exp(other_top - new_top)
-        mass = mass * keep + other_mass * keep_other
-        out = out * keep[:, None] + other * keep_other[:, None]
-        top = new_top
     result = out / mass[:, None]
     tl.store(out_ptr + (row * H + head[:, None]) * D + column[None, :], result.to(q.dtype), shape)
 
@@ -214,8 +195,8 @@ def attend_to_own(
     _own_attention[(len(q_BE), K, splits)](
         q_BE, *cached, tables.own_NT, *partial, out_BE, batch.owner_B, batch.time_B,
         q_BE.stride(0), len(q_BE), tables.own_NT.stride(0), scale, window or 0, splits,
-        QUERIES=max(16, triton.next_power_of_2(heads // K)), PARTS=parts, SPLIT=splits > 1,
-        num_warps=2 if q_BE.element_size() == 2 else 4, num_stages=3, **_settings(q_BE, heads, K, D, window, dependent),
+        QUERIES=max(16, triton.next_power_of_2(heads // K)), PARTS=parts, SPLIT=splits > 1, num_stages=3,
+        **step_of(len(q_BE) * K * splits, q_BE, D), **_settings(q_BE, heads, K, D, window, dependent),
     )  # fmt: skip
     return join(partial, out_BE, parts + splits, dependent) if splits > 1 else out_BE
 
