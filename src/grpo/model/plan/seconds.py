@@ -15,9 +15,8 @@ from grpo.model.plan.shape import Shape
 from grpo.model.plan.work import Needs, Work
 
 SHARE_OF_PEAK: Mapping[int, float] = {576: 0.25, 896: 0.415, 1536: 0.49}
-"""Of a GPU's operations per second in an update, by hidden width: SmolLM2-135M, Qwen2.5-0.5B, Qwen2.5-1.5B."""
-SHARE_WITH_LORA = 0.72
-"""The same with LoRA, relative to an update of all weights: Qwen2.5-7B, rank 32."""
+"""Of a GPU's operations per second in an update, by hidden width: SmolLM2-135M, Qwen2.5-0.5B, Qwen2.5-1.5B. Updates of
+LoRA adapters, measured with Qwen2.5-7B, reach the last one too."""
 SHARE_DECODING = 1.3
 """Share of the peak in forward passes of a rollout, relative to an update."""
 SHARE_OF_BANDWIDTH = 0.9
@@ -37,13 +36,13 @@ def seconds_of(shape: Shape, work: Work, needs: Needs, speed: Speed, *, lora: in
     return {
         "rollout": rollout_seconds(shape, work, speed),
         "score": scored / rate,
-        "update": operations["update"] / _update_rate(shape, speed, lora),
+        "update": operations["update"] / rate,
     }
 
 
 def update_seconds(shape: Shape, size: PackedSize, speed: Speed, *, lora: int = 0) -> float:
     """An update of given groups, whose completions may have any lengths."""
-    return update_flops(shape, size, lora=lora) / _update_rate(shape, speed, lora)
+    return update_flops(shape, size, lora=lora) / _update_rate(shape, speed)
 
 
 def rollout_seconds(shape: Shape, work: Work, speed: Speed) -> float:
@@ -80,8 +79,8 @@ def share_of_peak(hidden: int) -> float:
     return SHARE_OF_PEAK[below] + place * (SHARE_OF_PEAK[above] - SHARE_OF_PEAK[below])
 
 
-def _update_rate(shape: Shape, speed: Speed, lora: int = 0) -> float:
-    return speed.flops * share_of_peak(shape.hidden) * (SHARE_WITH_LORA if lora else 1)
+def _update_rate(shape: Shape, speed: Speed) -> float:
+    return speed.flops * share_of_peak(shape.hidden)
 
 
 def _decoding_rate(shape: Shape, speed: Speed) -> float:
