@@ -46,6 +46,8 @@ def attend(
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention contract: heads-first [1, H, T, D] in, [1, T, H, D] out; the mask is the layout's."""
+    if attention_mask is not None or unused.get("s_aux") is not None:
+        raise ValueError("attention with a mask or sinks of its own")  # such models run padded: `packed_check.py`
     # Under autocast, rotation leaves queries and keys in float32 and values in 16 bits.
     query, key = query.to(value.dtype), key.to(value.dtype)
     return layout.attend(module.layer_idx, query, key, value, scaling, sliding_window), None

@@ -13,9 +13,11 @@ from safetensors import SafetensorError
 from grpo.errors import GrpoError
 from grpo.model import lora
 from grpo.model.attention import NAME as ATTENTION
+from grpo.model.fused.weights import can_be_fused
 from grpo.model.hub import locate_model
 from grpo.model.hub.folder import adapter_base, cache, check_weight_files, remedy
 from grpo.model.hub.quiet import quiet_transformers
+from grpo.model.packed_check import equals_stock
 from grpo.model.padded import can_be_packed
 from grpo.model.policy import Policy
 from grpo.model.prompt import set_chat_template
@@ -44,12 +46,30 @@ def load_policy(
         with quiet_transformers():
             # The small file first: offline, this fails once and early instead of once per file.
             config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-            padded = not can_be_packed(_model_class(config), config)
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except FAULTS as error:
+        raise _unloadable(name, Path(source), error) from error
+    if (place := torch.device(device)).index is not None:
+        torch.cuda.set_device(place)  # Triton launches kernels, and graphs are captured, on the current device
+
+    def load(padded: bool) -> Policy:
+        model = _load_model(name, source, dtype, None if padded else ATTENTION).to(device)
+        return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute, padded=padded)
+
+    policy = load(padded=not can_be_packed(_model_class(config), config))
+    if policy.padded or can_be_fused(policy.model) or equals_stock(policy):
+        return policy
+    del policy
+    return load(padded=True)
+
+
+def _load_model(name: str, source: str, dtype: torch.dtype, attention: str | None) -> Any:
+    try:
+        with quiet_transformers():
             model, report = transformers.AutoModelForCausalLM.from_pretrained(
                 source,
                 dtype=dtype,
-                attn_implementation=None if padded else ATTENTION,
+                attn_implementation=attention,
                 output_loading_info=True,
                 use_safetensors=True,  # the other format is pickle, which can run code
                 trust_remote_code=False,
@@ -63,11 +83,8 @@ def load_policy(
         raise GrpoError(
             f"field model: {name!r} lacks {len(missing)} weights, the first is {missing[0]}; {remedy(Path(source))}"
         )
-    if (place := torch.device(device)).index is not None:
-        torch.cuda.set_device(place)  # Triton launches kernels, and graphs are captured, on the current device
     # Dropout would make the trainer's log-probabilities disagree with the sampler's.
-    model.eval().to(device)
-    return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute, padded=padded)
+    return model.eval()
 
 
 def load_tokenizer(name: str) -> Any:

@@ -1,7 +1,8 @@
 """Padded models: each completion is a row of its own, [prompt][completion][padding], through the stock model.
 
-They cannot use our attention function: Gemma 2 caps its scores, Bloom adds a slope, Mamba has no attention. The prompt
-is computed once per completion, and padding is computed too; the results are the same.
+They cannot use our attention function: Gemma 2 caps its scores, Bloom adds a slope, heads of Gemma 4 differ between
+layers, Mamba has no attention. `packed_check.py` finds others. The prompt is computed once per completion, and padding
+is computed too; the results are the same.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from grpo.types import Batch
 
 
 def can_be_packed(model_class: Any, config: Any) -> bool:
-    return bool(getattr(model_class, "_supports_attention_backend", False)) and not getattr(
-        config, "attn_logit_softcapping", None
-    )
+    capped, uneven = getattr(config, "attn_logit_softcapping", None), getattr(config, "is_heterogeneous", False)
+    return bool(getattr(model_class, "_supports_attention_backend", False)) and not capped and not uneven
 
 
 def predicting_states(body: Any, batch: Batch) -> torch.Tensor:

@@ -76,6 +76,19 @@ class Policy:
         return backend.decode_batch([row.tolist() for row in rows], skip_special_tokens=False)
 
     @property
+    def positions(self) -> int | None:
+        """Most tokens of a sequence; None: any number. LongRoPE (Phi-3) has another rotation for all tokens of a
+        sequence that is longer than the original limit: sampler and trainer would disagree beyond it."""
+        config = self.model.config
+        rope = getattr(config, "rope_parameters", None) or {}
+        limit = getattr(config, "max_position_embeddings", None)
+        if rope.get("rope_type") != "longrope":
+            return limit
+        return rope.get("original_max_position_embeddings") or getattr(
+            config, "original_max_position_embeddings", limit
+        )
+
+    @property
     def fused(self) -> Weights | None:
         """The working copy of the weights, made on first use; None for models of other blocks than Llama's."""
         if self.padded or not can_be_fused(self.model):

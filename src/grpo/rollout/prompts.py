@@ -22,7 +22,7 @@ def prompts_of(
 
 
 def _checked(policy: Policy, problem: Problem, tokens: list[int], max_new_tokens: int) -> np.ndarray:
-    limit = getattr(policy.model.config, "max_position_embeddings", None)
+    limit = policy.positions
     if not tokens:
         raise GrpoError(f"problem {problem.label}: the prompt has no tokens; write a prompt")
     unknown = getattr(policy.tokenizer, "unk_token_id", None)

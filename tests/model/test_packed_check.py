@@ -1,0 +1,100 @@
+"""Models whose attention is more than ours run padded: they are found by comparing with the stock model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from grpo.errors import GrpoError
+from grpo.model.load import load_policy
+from grpo.model.packed_check import equals_stock
+from grpo.model.packing import pack
+from grpo.model.policy import logprobs
+from grpo.rollout.builtin import Engine
+from grpo.rollout.protocol import Sampling
+from grpo.training.preflight import check_lengths
+from grpo.types import Problem
+from helpers.policies import ARCHITECTURES, MORE_ARCHITECTURES, SHAPE, random_policy
+
+NANO = Path(__file__).parents[2] / "src/grpo/model/hub/nano"
+PACKED = [name for name in (*ARCHITECTURES, *MORE_ARCHITECTURES) if name not in ("bloom", "gemma2")]
+PROBLEMS = [Problem("a", "1+2+3=", ""), Problem("b", "45+6=", "")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", PACKED)
+def test_models_that_run_packed_equal_the_stock_model(name: str, dtype: torch.dtype) -> None:
+    assert equals_stock(random_policy(name, dtype))
+
+
+@pytest.mark.parametrize("compute", [None, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["nano", "tiny"])
+def test_trained_models_equal_the_stock_model(name: str, compute: torch.dtype | None) -> None:
+    assert equals_stock(load_policy(name, compute=compute))
+
+
+def saved(folder: Path, config: transformers.PretrainedConfig) -> str:
+    """A random model, spread wide, with nano's tokenizer."""
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.15 * torch.randn(weight.shape))
+    model.save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(NANO).save_pretrained(folder)
+    return str(folder)
+
+
+ODD = {
+    "sinks": transformers.GptOssConfig(**SHAPE, head_dim=8, num_local_experts=4, num_experts_per_tok=2),
+    "a mask of its own": transformers.DogeConfig(**SHAPE),
+    "values of another width": transformers.DeepseekV3Config(
+        **SHAPE | {"num_key_value_heads": 4},
+        q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4, qk_nope_head_dim=8, v_head_dim=8,
+        first_k_dense_replace=2, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(ODD))
+def test_other_attention_runs_padded(tmp_path: Path, name: str) -> None:
+    """And has the log-probabilities of transformers, in sampling and in training."""
+    policy = load_policy(saved(tmp_path / "model", ODD[name]))
+    assert policy.padded
+    groups = Engine(policy).sample(PROBLEMS, 2, Sampling(seed=0, temperature=1.0, max_new_tokens=6))
+    [batch] = pack(groups, 1000, padded=True)
+    with torch.no_grad():
+        trained_NL, _ = logprobs(policy, batch, 1.0)
+    rows = [(group, done) for group in groups for done in group.completions]
+    stock = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()
+    for (group, done), found_L in zip(rows, trained_NL, strict=True):
+        tokens = torch.from_numpy(np.concatenate([group.prompt_tokens, done.tokens]))[None]
+        with torch.no_grad():
+            logp_SV = stock(tokens).logits[0].log_softmax(-1)[len(group.prompt_tokens) - 1 : -1]
+        expected_L = logp_SV.gather(-1, tokens[0, len(group.prompt_tokens) :, None])[:, 0]
+        assert (found_L[: len(done)] - expected_L).abs().max() < 1e-4
+        assert np.abs(done.logprobs - expected_L.numpy()).max() < 1e-4
+
+
+def test_heads_that_differ_between_layers_run_padded(tmp_path: Path) -> None:
+    config = transformers.Gemma4TextConfig(**SHAPE, head_dim=8, global_head_dim=16, vocab_size_per_layer_input=48)
+    policy = load_policy(saved(tmp_path / "model", config))
+    assert policy.padded
+    [group] = Engine(policy).sample(PROBLEMS[:1], 2, Sampling(seed=0, temperature=1.0, max_new_tokens=4))
+    assert len(group.completions) == 2
+
+
+def test_longrope_ends_at_its_original_length(tmp_path: Path) -> None:
+    """Beyond it every token has another rotation."""
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "rope_theta": 10000.0}
+    config = transformers.Phi3Config(
+        **SHAPE, original_max_position_embeddings=32, rope_parameters=rope | {"original_max_position_embeddings": 32}
+    )
+    policy = load_policy(saved(tmp_path / "model", config))
+    assert check_lengths(policy, PROBLEMS, 20) == len(policy.prompt_tokens(PROBLEMS[0]))
+    with pytest.raises(GrpoError, match="leave no room for 30 new tokens in the 32 positions"):
+        check_lengths(policy, PROBLEMS, 30)
