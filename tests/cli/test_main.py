@@ -319,3 +319,13 @@ def test_from_a_shell_resume_continues_or_starts(elsewhere: Path) -> None:
         [sys.executable, "-m", "grpo", "runs", "job", "--json"], capture_output=True, env=environment
     )
     assert json.loads(listed.stdout)["steps"] == 3
+
+
+def test_an_evaluation_that_scores_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text("".join(f'{{"prompt": "{n}+11="}}\n' for n in range(10, 40)))
+    asked = ["eval", "nano", "--data", "rows.jsonl", "--problems", "2", "--max-new-tokens", "4"]
+    assert main(asked) == 2
+    assert "field reward: no completion was scored" in capsys.readouterr().err

@@ -26,6 +26,9 @@ def by_ids(completion_ids, **_):
 def same(completions, **_):
     return [0.5] * len(completions)
 
+def silent(problem, text):
+    return None
+
 def fails(completions, level, **_):
     return [1 / len(text) for text in completions]
 
@@ -121,6 +124,11 @@ def test_a_constant_reward_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert checked(capsys, "--data", "rows.jsonl", "--reward", "mine.py:same", code=1)["constant"] == 0.5
     assert main(["check", "--data", "rows.jsonl", "--reward", "mine.py:same"]) == 1
     assert "CONSTANT every answer earns 0.5: there is nothing to learn from" in capsys.readouterr().out
+
+
+def test_a_reward_that_scores_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--data", "rows.jsonl", "--reward", "mine.py:silent"]) == 1
+    assert "UNSCORED the reward returned None for every answer" in capsys.readouterr().out
 
 
 def test_faults_are_counted_with_their_first_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -478,7 +478,7 @@ def test_metrics(run: Run) -> None:
     assert run.last_step() == 2
     assert run.series("loss") == [(0, 0.0), (1, 0.125), (2, 0.25)]
     assert run.metrics() == [{"step": step, "loss": step / 8, "reward_mean": 0.25} for step in range(3)]
-    with pytest.raises(UnlistedMetricError):
+    with pytest.raises(GrpoError, match="no metric is named 'los'"):
         run.series("los")
 
 

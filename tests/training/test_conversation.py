@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ ADD = {
 def talk(policy: Any, row: dict[str, Any]) -> Group:
     written = written_answers(Source("rows", rows={"": [row]}))
     policy.prompt_tokens = lambda problem: prompt_tokens(problem, policy.tokenizer, {})
-    policy.model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=4096))
+    policy.positions = 4096
     [group] = with_answers(written.train, policy, written.conversations)
     return group
 

@@ -128,6 +128,8 @@ def test_every_row_once_per_epoch_in_a_keyed_order(tmp_path: Path) -> None:
         (b'{"prompt": "1+1=", "answer": null}\n', r':1: column "answer" has no gold answer; got null'),
         (b"[1, 2]\n", r":1: expected an object"),
         (b"\n\n", r"has no rows"),
+        ('{"prompt": "1+é=", "answer": "2"}\n'.encode(), r":1: nano has no token for a part of the row"),
+        (b'{"prompt": "1+1=", "answer": "two"}\n', r":1: nano has no token for a part of the row"),
         (b'{"prompt": "1+1=", "answer": "' + b"2" * 200 + b'"}\n', r":1: 205 tokens exceed the 128 positions of nano"),
     ],
 )

@@ -71,7 +71,13 @@ class RewardFindings:
     @property
     def sound(self) -> bool:
         """No call failed, and answers earn different rewards."""
-        return not self.faults and not self.is_constant and not self.model.get("faults")
+        return not (self.faults or self.is_constant or self.is_silent or self.model.get("faults"))
+
+    @property
+    def is_silent(self) -> bool:
+        """No trial answer was scored, nor a completion of the model: the reward returned None for each."""
+        scored = [values.scored for values in self.by_answer.values()]
+        return bool(scored) and not any(scored) and self.model.get("low") is None
 
     @property
     def is_constant(self) -> bool:
@@ -229,6 +235,8 @@ def lines(found: RewardFindings) -> Iterator[str]:
             f"CONSTANT every answer earns {found.constant:g}: there is nothing to learn from; if another answer earns "
             "more, try it with --text"
         )
+    if found.is_silent and not found.faults:
+        yield "UNSCORED the reward returned None for every answer: there is nothing to learn from; return a number"
     if row := found.model:
         yield from _model_lines(row)
     yield "samples: reward and text (kind):"

@@ -17,7 +17,7 @@ from grpo.record.best import rank
 from grpo.record.checkpoints import Checkpoints
 from grpo.record.columns import decoded
 from grpo.record.lock import is_abandoned
-from grpo.record.metrics import EVAL_METRICS, check_names
+from grpo.record.metrics import EVAL_METRICS, is_metric
 from grpo.record.older import OLDER, SCHEMA_VERSION, show_as_current
 from grpo.record.records import Records
 from grpo.tasks.traits import trait_metrics
@@ -170,7 +170,10 @@ class RunReader:
 
     def series(self, metric: str) -> list[tuple[int, float]]:
         """(step, value) of one metric, without steps where the value was not finite."""
-        check_names({metric: 0.0})
+        if not is_metric(metric):
+            raise GrpoError(
+                f"no metric is named {metric!r}; run.metrics() has those of each step, docs/metrics.md lists all"
+            )
         wanted = "SELECT step, value FROM metrics WHERE name = ? AND value IS NOT NULL ORDER BY step"
         return [(step, value) for step, value in self._db.execute(wanted, (metric,))]
 

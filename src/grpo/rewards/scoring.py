@@ -243,10 +243,13 @@ def _refuse_duplicate_names(specs: Sequence[Spec]) -> None:
 
 
 def error_line(why: str) -> str:
-    """The last line of a traceback, with the place that raised it."""
+    """The exception of a traceback, with the place that raised it; of a message of several lines, the first."""
     before = why.partition(PRINTED)[0].strip().splitlines() or [""]
-    places = [line.strip() for line in before if line.strip().startswith("File ")]
-    return f"{before[-1]} ({places[-1]})" if places else before[-1]
+    places = [number for number, line in enumerate(before) if line.strip().startswith("File ")]
+    if not places:
+        return before[-1]
+    exception = next((line for line in before[places[-1] + 1 :] if line[:1].strip()), before[-1])
+    return f"{exception} ({before[places[-1]].strip()})"
 
 
 def why_not_sent(reward: Reward) -> str:

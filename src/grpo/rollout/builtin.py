@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -163,10 +163,9 @@ class Engine:
     def _bytes_per_token(self) -> int:
         """Those of a token's keys and values; an upper bound for models without attention."""
         config = self.policy.model.config
-        heads = getattr(config, "num_attention_heads", 1)
-        key_heads = getattr(config, "num_key_value_heads", None) or heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // heads
-        return 2 * config.num_hidden_layers * key_heads * width * self.policy.compute_dtype.itemsize
+        uneven, layers = getattr(config, "is_heterogeneous", False), range(config.num_hidden_layers)
+        numbers = sum(_key_width(config.per_layer_config[layer] if uneven else config) for layer in layers)
+        return 2 * numbers * self.policy.compute_dtype.itemsize
 
     def _can_use_graphs(self, sampling: Sampling) -> bool:
         return (
@@ -219,6 +218,13 @@ class Engine:
             self.graphs = held = None  # frees its memory for the next
             self.graphs = held = GraphDecoding(self.policy, needed)
         return held
+
+
+def _key_width(config: Any) -> int:
+    """Numbers of a layer's keys for one token."""
+    heads = getattr(config, "num_attention_heads", 1)
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    return key_heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
 
 
 def _single_turns(reader: TurnReader, completions: Sequence[int]) -> list[Completion]:

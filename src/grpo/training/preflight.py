@@ -72,6 +72,11 @@ def preflight(
         Schedule([longest], 1, config.max_new_tokens, Room(engine.cache_blocks, rows=1))
     assumptions = [*model_assumptions(policy, problems), *assumptions_of(task), *reward_assumptions(scorer, played)]
     assumptions += dict.fromkeys((*scorer.assumptions, *eval_scorer.assumptions))
+    if needs(config.loss, config.critic).critic and config.steps <= config.critic.warmup_steps:
+        assumptions.append(
+            f"critic.warmup_steps is {config.critic.warmup_steps} and steps {config.steps}: only the critic is "
+            "trained, never the policy"
+        )
     if len(heldout) < config.evaluation.problems:
         assumptions.append(
             f"evaluation.problems is {config.evaluation.problems}; {task.name} has only {len(heldout)}, all are used"
@@ -109,17 +114,18 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
     for problem, length in zip(problems, lengths, strict=True):
         if not length:
             raise GrpoError(f"problem {problem.label}: the prompt has no tokens; write a prompt")
-    limit = getattr(policy.model.config, "max_position_embeddings", None)
+    limit = policy.positions
     if not limit:
         return max(lengths, default=1)
     room = limit - max_new_tokens
     long = [(problem.label, length) for problem, length in zip(problems, lengths, strict=True) if length > room]
     if long:
         leave_out = f", or leave longer prompts out (--dataset.max-prompt-tokens {room})" if room > 0 else ""
+        lower = "shorten the prompts" if long[0][1] >= limit else "lower max_new_tokens"
         raise GrpoError(
             f"field max_new_tokens: {len(long)} prompts leave no room for {max_new_tokens} new tokens in the {limit} "
-            f"positions of {policy.name}; the first is problem {long[0][0]} with {long[0][1]} tokens; lower "
-            f"max_new_tokens{leave_out}"
+            f"positions of {policy.name}; the first is problem {long[0][0]} with {long[0][1]} tokens; {lower}"
+            f"{leave_out}"
         )
     return max(lengths, default=1)
 
@@ -205,7 +211,8 @@ def check_agreement(config: Config, policy: Policy, groups: Sequence[Group]) -> 
     if not gap <= MAX_GAP[policy.compute_dtype]:
         raise GrpoError(
             f"field model: sampler and trainer disagree on {policy.name} (mean |Δ log-probability| {gap:.2g}, allowed "
-            f"{MAX_GAP[policy.compute_dtype]:.2g}); its attention differs from the engine's; use another model"
+            f"{MAX_GAP[policy.compute_dtype]:.2g}); its attention or its output layer is one that grpo does not know; "
+            "use another model"
         )
 
 

@@ -21,6 +21,8 @@ from grpo.training.fingerprint import Fingerprints
 
 NAMED_CHANGES = 4
 """Most changed files that a message names."""
+OWN_CODE = ("task code", "reward code", "evaluation.reward code", "tool code", "environment code")
+"""Fingerprints of the user's code."""
 FREE_TO_CHANGE = (
     *("steps", "epochs", "run", "resume", "checkpoint_every", "checkpoints"),
     *("evaluation.every", "evaluation.problems", "evaluation.probes"),
@@ -74,9 +76,15 @@ def checkpoint_to_resume(
     recorded = run.meta("fingerprints") or {}
     same_rows = "data" in recorded and recorded["data"] == fingerprints.get("data")
     free = FREE_TO_CHANGE + NAMES_OF_ROWS if same_rows else FREE_TO_CHANGE
+    last_step, checkpoints = run.last_step(), Checkpoints(run.path)
+    # Code of the user that kept the run from its first step may be fixed: nothing was trained with it.
+    untrained = last_step is None and checkpoints.newest() is None
+    was, now = (
+        {k: v for k, v in each.items() if not untrained or k not in OWN_CODE} for each in (recorded, fingerprints)
+    )
     changes = [
         *_changed(_fixed_settings(run.config, free), _fixed_settings(as_dict(config), free)),
-        *_changed(recorded, fingerprints),
+        *_changed(was, now),
     ]
     if changes and not config.checkpoints.allow_change:
         raise GrpoError(
@@ -85,10 +93,11 @@ def checkpoint_to_resume(
         )
     for change in changes:
         run.add_finding("changed", change)
+    if untrained:
+        run.set_meta("fingerprints", fingerprints)
     # After a power cut the record may lack steps that an fsynced checkpoint has; using it would leave a gap.
-    last_step = run.last_step()
     recorded_steps = 0 if last_step is None else last_step + 1
-    checkpoint = Checkpoints(run.path).newest_whole(report, up_to=recorded_steps)
+    checkpoint = checkpoints.newest_whole(report, up_to=recorded_steps)
     if checkpoint is None and last_step is not None:
         report(f"{run.name} has no complete checkpoint: it starts again from the first step")
     if checkpoint and checkpoint.step > config.steps:

@@ -277,7 +277,7 @@ def make_snapshot(policy: Policy, mirror: Mirror, state: dict[str, Any], tensors
 @contextmanager
 def recorded_ending(run: Run, callbacks: Callback, stop: StopRequest) -> Iterator[None]:
     """Record the final status and call `on_end`, however training ends, unless its ranks are restarted."""
-    status, goes_on = "failed", False
+    status, goes_on, failure = "failed", False, ""
     try:
         with stop:
             yield
@@ -285,12 +285,17 @@ def recorded_ending(run: Run, callbacks: Callback, stop: StopRequest) -> Iterato
     except KeyboardInterrupt:
         status = "stopped"
         raise
-    except LostRankError:
-        goes_on = launcher() is not None  # which restarts the ranks
+    except LostRankError as error:
+        goes_on, failure = launcher() is not None, str(error)  # the launcher restarts the ranks
+        raise
+    except GrpoError as error:
+        failure = str(error)
         raise
     finally:
         if not goes_on:
             # On a full disk the status stays "running"; the DiskFullError being raised says why.
             with suppress(DiskFullError):
+                if failure != (run.meta("failure") or ""):
+                    run.set_meta("failure", failure)
                 run.set_status(status)
             callbacks.on_end(run)

@@ -60,6 +60,7 @@ def command(arguments: list[str]) -> int:
     policy, settings = load(options.model, options.runs, options.dataset)
     from grpo.cli.terminal.group import print_group
     from grpo.episodes.start import chosen_replier
+    from grpo.rewards.scoring import error_line
     from grpo.training.credit import credit
 
     episodes = episode_settings(options.episodes, settings)
@@ -75,6 +76,9 @@ def command(arguments: list[str]) -> int:
             [group], _ = credit(scorer.score([group]), Config())
     if not options.json:
         print_group(group)
+        for why in dict.fromkeys(done.why for done in group.completions if done.reward is None and not done.fault):
+            if why:
+                print(f"not scored: {error_line(why)}", file=sys.stderr)
         return 0
     rows = [_row(done) for done in group.completions]
     prompt, answer = options.prompt or group.problem.prompt, problem.answer if problem else None
@@ -85,7 +89,9 @@ def command(arguments: list[str]) -> int:
 def _row(done: Completion) -> dict[str, Any]:
     from grpo.cli.terminal.episode import spoken
 
-    episode = {"turns": spoken(done), "fault": done.fault, "why": done.why} if done.turns else {}
+    episode: dict[str, Any] = {"turns": spoken(done), "fault": done.fault} if done.turns else {}
+    if done.turns or done.why:
+        episode["why"] = done.why
     return {
         "text": done.text,
         "tokens": len(done),

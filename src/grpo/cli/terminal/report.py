@@ -84,7 +84,9 @@ def result(run: Run, width: int) -> list[str]:
     """The run before and after training, examples, findings, seconds by phase, its folder and the next commands."""
     summary = run.summary()
     title = f"{run.name} {summary['status']} after {summary['steps']} steps ({describe(run)})"
-    paragraphs = [[title], _measured(run), *_examples(run, width), _findings(run), _next_commands(run, summary)]
+    failure = run.meta("failure") if summary["status"] == "failed" else ""
+    why = [_labelled("reason", printable(failure, 500))] if failure else []
+    paragraphs = [[title, *why], _measured(run), *_examples(run, width), _findings(run), _next_commands(run, summary)]
     lines = [line for paragraph in paragraphs if paragraph for line in ["", *paragraph]]
     return lines[1:]
 
@@ -184,7 +186,8 @@ def _next_commands(run: Run, summary: Mapping[str, Any]) -> list[str]:
     lines.append(_labelled("", f"{grpo} runs {run.name}{elsewhere}"))
     if Checkpoints(run.path).newest():
         if not _made_in_python(run):
-            lines.append(_labelled("", f"{grpo} sample {run.name}{_quoted_prompt(run)} -n 8{elsewhere}"))
+            prompt = _quoted_prompt(run) or (' "PROMPT"' if run.kind == "sft" else "")
+            lines.append(_labelled("", f"{grpo} sample {run.name}{prompt} -n 8{elsewhere}"))
         lines.append(_labelled("", f"{grpo} export {run.name} my-model{elsewhere}"))
     if _can_resume(run, summary["status"]):
         lines.append(_labelled("resume", _resume_command(run)))

@@ -1,0 +1,62 @@
+"""A run whose reward fails: the record keeps the reason, and the fixed reward resumes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grpo.cli.main import main
+from grpo.rewards.scoring import error_line
+
+BROKEN = 'def mine(problem, text):\n    raise ValueError("first line\\nsecond line")\n'
+SMALL = "--model nano --prompts-per-step 4 --group-size 4 --max-new-tokens 8 --evaluation.problems 4"
+
+
+def test_the_reason_is_kept_and_a_fixed_reward_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(BROKEN)
+    train = ["train", *SMALL.split(), "--steps", "1", "--reward", "mine.py:mine", "--run", "a"]
+    assert main(train) != 0
+    assert main(["runs", "a"]) == 0
+    printed = capsys.readouterr().out
+    assert "a failed after 0 steps" in printed
+    assert "ValueError: first line" in printed
+    Path("mine.py").write_text("def mine(problem, text):\n    return float(len(text))\n")
+    for _ in range(2):  # other settings are refused, however often
+        assert main([*train, "--resume", "--lr", "0.5"]) == 2
+    assert main([*train, "--resume"]) == 0
+    # Once there are steps, the reward's code must stay.
+    Path("mine.py").write_text("def mine(problem, text):\n    return 1.0 + len(text)\n")
+    assert main([*train, "--resume", "--steps", "2"]) == 2
+    assert "mine.py changed" in capsys.readouterr().err
+
+
+def test_a_sample_that_cannot_be_scored_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(BROKEN)
+    assert main(["sample", "nano", "-n", "2", "--reward", "mine.py:mine", "--max-new-tokens", "4"]) == 0
+    assert "not scored: ValueError: first line" in capsys.readouterr().err
+
+
+def test_the_first_line_of_a_message_is_shown() -> None:
+    why = 'Traceback (most recent call last):\n  File "mine.py", line 2, in mine\n    raise it\nValueError: one\ntwo\n'
+    assert error_line(why) == 'ValueError: one (File "mine.py", line 2, in mine)'
+    assert error_line("killed") == "killed"
+
+
+def test_a_run_that_trains_only_its_critic_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ppo = ["train", *SMALL.split(), "--algorithm", "ppo", "--steps", "1", "--evaluation.every", "0"]
+    assert main([*ppo, "--run", "a"]) == 0
+    printed = capsys.readouterr()
+    assert "only the critic is trained, never the policy" in printed.out + printed.err
+    assert main([*ppo, "--run", "b", "--critic.warmup-steps", "0"]) == 0
+    printed = capsys.readouterr()
+    assert "only the critic is trained" not in printed.out + printed.err
