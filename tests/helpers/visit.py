@@ -31,6 +31,8 @@ TEXT_OF = """(selector) => [...document.querySelectorAll(selector)].map((part) =
 }).join(" ")"""
 """All text of these parts, in closed parts too; no charts (but their legends), formulas and completions."""
 
+STYLED = """() => Promise.all([...document.querySelectorAll("link[rel=stylesheet]")].filter((one) => !one.sheet).map(
+  (one) => new Promise((done) => ["load", "error"].forEach((event) => one.addEventListener(event, done)))))"""
 STILL = """() => Promise.allSettled(document.getAnimations()
   .filter((one) => one.playState === "running" && one.effect.getComputedTiming().endTime < 5000)
   .map((one) => one.finished))"""
@@ -105,10 +107,11 @@ class Visit:
         self.settle()
 
     def settle(self) -> None:
-        """Until nothing loads any more, and every chart and formula is drawn."""
+        """Until nothing loads any more, every style sheet applies, and every chart and formula is drawn."""
         self.page.locator("h1").first.wait_for()
         waiting = ".loading, [aria-busy=true], .chart-frame:not(:has(svg)), .tex:empty, .tex-block:empty"
         self.page.locator(waiting).first.wait_for(state="detached")
+        self.page.evaluate(STYLED)  # a view asks for its own when it is shown
 
     def violations(self) -> list[str]:
         return self._violations("")

@@ -86,7 +86,8 @@ def test_the_story_is_short_and_its_numbers_are_the_engines(chromium: Any, class
     assert words <= MOST_WORDS
     loads: list[Any] = []
     page.route("**/api/nano", lambda route: loads.append(route))
-    page.get_by_role("button", name="Train the model").click()
+    with page.expect_request("**/api/nano"):
+        page.get_by_role("button", name="Train the model").click()
     page.get_by_role("button", name="Stop").click()
     page.locator(".train-here[data-status=stopped]").wait_for()
     loads.pop().continue_()
