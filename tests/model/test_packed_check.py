@@ -57,6 +57,13 @@ ODD = {
         q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4, qk_nope_head_dim=8, v_head_dim=8,
         first_k_dense_replace=2, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1,
     ),
+    "a window in transformers' mask only": transformers.Qwen2MoeConfig(
+        **SHAPE, use_sliding_window=True, sliding_window=100, num_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=16, shared_expert_intermediate_size=16,
+    ),
+    "the same, of another family": transformers.PhimoeConfig(
+        **SHAPE, sliding_window=100, num_local_experts=4, num_experts_per_tok=2
+    ),
 }  # fmt: skip
 
 
@@ -78,6 +85,25 @@ def test_other_attention_runs_padded(tmp_path: Path, name: str) -> None:
         expected_L = logp_SV.gather(-1, tokens[0, len(group.prompt_tokens) :, None])[:, 0]
         assert (found_L[: len(done)] - expected_L).abs().max() < 1e-4
         assert np.abs(done.logprobs - expected_L.numpy()).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.MixtralConfig(**SHAPE, sliding_window=100, num_local_experts=4, num_experts_per_tok=2),
+        transformers.Gemma3TextConfig(
+            **SHAPE, head_dim=8, sliding_window=100, layer_types=["sliding_attention", "full_attention"]
+        ),
+        # As long as the longest sequence, like that of Phi-3.5-MoE: not passed on, and without effect.
+        transformers.PhimoeConfig(**SHAPE, sliding_window=256, num_local_experts=4, num_experts_per_tok=2),
+    ],
+)
+def test_windows_without_effect_or_passed_on_run_packed(tmp_path: Path, config: transformers.PretrainedConfig) -> None:
+    """The comparison shortens them, and leaves them as they were."""
+    policy = load_policy(saved(tmp_path / "model", config))
+    assert not policy.padded
+    windows = [getattr(module, "sliding_window", None) for module in policy.model.modules()]
+    assert {policy.model.config.sliding_window, *windows} - {None} == {config.sliding_window}
 
 
 def test_heads_that_differ_between_layers_run_padded(tmp_path: Path) -> None:

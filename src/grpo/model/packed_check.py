@@ -1,10 +1,14 @@
 """Compares packed rows with the stock model, once after loading: some models compute more than `attend` does.
 
-gpt-oss adds a sink to every softmax, Doge a mask of its own. `attend` would drop both without an error, in sampling and
-in training alike. Such models run padded.
+gpt-oss adds a sink to every softmax, Doge a mask of its own, and Qwen2-MoE's window is in transformers' mask only.
+`attend` would drop all three without an error, in sampling and in training alike. Such models run padded.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +20,8 @@ from grpo.types import Completion, Group, Problem
 
 PROMPT, COMPLETION = 10, 14
 """Tokens of the compared sequences."""
+WINDOW = 6
+"""Sliding windows during the comparison: shorter than its sequences, so that a window that is not passed on shows."""
 
 
 @torch.no_grad()
@@ -28,9 +34,10 @@ def equals_stock(policy: Policy) -> bool:
     completions = tuple(Completion("", tokens, zeros, "length") for tokens in sampled)
     [batch] = pack([Group(Problem("", "", ""), prompt, completions, 0)], PROMPT + 2 * COMPLETION, policy.device)
     try:
-        packed_AC = predicting_states(policy, batch).double()
-        policy.model.set_attn_implementation("eager")
-        stock_AC = torch.cat([_stock_states(policy, np.concatenate([prompt, tokens])) for tokens in sampled])
+        with _short_windows(policy):
+            packed_AC = predicting_states(policy, batch).double()
+            policy.model.set_attn_implementation("eager")
+            stock_AC = torch.cat([_stock_states(policy, np.concatenate([prompt, tokens])) for tokens in sampled])
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, IndexError, NotImplementedError):
@@ -40,6 +47,27 @@ def equals_stock(policy: Policy) -> bool:
     # 16 bits round by a few percent over all layers; other attention changes more.
     allowed = 0.1 if policy.compute_dtype.itemsize == 2 else 1e-3
     return bool((packed_AC - stock_AC).norm() <= allowed * stock_AC.norm())
+
+
+@contextmanager
+def _short_windows(policy: Policy) -> Iterator[None]:
+    """Some models read the window from their config, others from their layers. One that no sequence exceeds stays as it
+    is."""
+    modules, longest = policy.model.modules(), policy.positions or float("inf")
+    holders: dict[int, Any] = {id(one): one for module in modules for one in (module, getattr(module, "config", None))}
+    wide = [
+        (holder, name, value)
+        for holder in holders.values()
+        for name in ("sliding_window", "attention_chunk_size")
+        if isinstance(value := getattr(holder, name, None), int) and WINDOW < value < longest
+    ]
+    for holder, name, _ in wide:
+        setattr(holder, name, WINDOW)
+    try:
+        yield
+    finally:
+        for holder, name, value in wide:
+            setattr(holder, name, value)
 
 
 def _stock_states(policy: Policy, tokens: np.ndarray) -> torch.Tensor:
