@@ -346,6 +346,11 @@ FAULTS = {
         "",
         "field data: the task arithmetic makes its own problems",
     ),
+    "columns for a generator": (
+        "--dataset.answer gold",
+        "",
+        "field dataset.answer: the task arithmetic makes its own problems; leave it out, or name another task",
+    ),
     "no data": ("--task data", "", "field data: the task data needs rows"),
     "variant": (
         "--task gsm8k:hard --data rows.jsonl",

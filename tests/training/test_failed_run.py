@@ -34,6 +34,23 @@ def test_the_reason_is_kept_and_a_fixed_reward_resumes(
     assert "mine.py changed" in capsys.readouterr().err
 
 
+def test_the_reason_of_any_other_error_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def out_of_memory(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: out of memory\nwhat torch adds")
+
+    monkeypatch.setattr("grpo.training.loop.update", out_of_memory)
+    with pytest.raises(RuntimeError):
+        main(["train", *SMALL.split(), "--steps", "1", "--run", "a"])
+    main(["runs", "a"])
+    printed = capsys.readouterr().out
+    assert "RuntimeError: CUDA error: out of memory" in printed
+    assert "what torch adds" not in printed
+
+
 def test_a_sample_that_cannot_be_scored_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

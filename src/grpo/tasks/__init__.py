@@ -38,6 +38,9 @@ TASKS: dict[str, str | Callable[..., Task]] = {
 """Task name -> its class, or the place of it. The class may take `variant`, the part of the name after the colon
 (`arithmetic:easy`), and `source`, the rows of `--data`."""
 
+OF_ROWS = ("prompt", "answer", "template", "system_prompt", "max_prompt_tokens", "subset")
+"""Settings of `dataset` that do nothing in a task that makes its own problems."""
+
 
 def load_task(
     name: str,
@@ -93,8 +96,10 @@ def _made(maker: Any, name: str, variant: str, source: Source) -> Task:
 
 
 def _given(source: Source) -> str:
-    """The field that gives a task rows; empty: none."""
-    return "data" if source.data else "eval_data" if source.heldout_rows is not None else ""
+    """The field that gives a task rows, or says how to read them; empty: none."""
+    if source.data or source.heldout_rows is not None:
+        return "data" if source.data else "eval_data"
+    return next((f"dataset.{name}" for name in OF_ROWS if getattr(source.settings, name)), "")
 
 
 def _own_task(path: Path, name: str, source: Source) -> Task:

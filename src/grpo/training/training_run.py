@@ -288,8 +288,9 @@ def recorded_ending(run: Run, callbacks: Callback, stop: StopRequest) -> Iterato
     except LostRankError as error:
         goes_on, failure = launcher() is not None, str(error)  # the launcher restarts the ranks
         raise
-    except GrpoError as error:
-        failure = str(error)
+    except Exception as error:  # such as one of torch: it is raised again, and its first line recorded
+        first_line = str(error).partition("\n")[0]
+        failure = str(error) if isinstance(error, GrpoError) else f"{type(error).__name__}: {first_line}"
         raise
     finally:
         if not goes_on:
