@@ -37,13 +37,13 @@ def test_trained_models_equal_the_stock_model(name: str, compute: torch.dtype | 
     assert equals_stock(load_policy(name, compute=compute))
 
 
-def saved(folder: Path, config: transformers.PretrainedConfig) -> str:
+def saved(folder: Path, config: transformers.PretrainedConfig, spread: float = 0.15) -> str:
     """A random model, spread wide, with nano's tokenizer."""
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for weight in model.parameters():
-            weight.add_(0.15 * torch.randn(weight.shape))
+            weight.add_(spread * torch.randn(weight.shape))
     model.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(NANO).save_pretrained(folder)
     return str(folder)
@@ -85,6 +85,45 @@ def test_other_attention_runs_padded(tmp_path: Path, name: str) -> None:
         expected_L = logp_SV.gather(-1, tokens[0, len(group.prompt_tokens) :, None])[:, 0]
         assert (found_L[: len(done)] - expected_L).abs().max() < 1e-4
         assert np.abs(done.logprobs - expected_L.numpy()).max() < 1e-4
+
+
+PRECISIONS = pytest.mark.parametrize(
+    ("dtype", "compute"), [(torch.float32, torch.bfloat16), (torch.bfloat16, None)], ids=["mixed", "bfloat16"]
+)
+
+
+@PRECISIONS
+def test_a_window_that_one_layer_drops_is_found_in_16_bits(
+    tmp_path: Path, dtype: torch.dtype, compute: torch.dtype | None
+) -> None:
+    """It changes hidden states by a few percent, as rounding to 16 bits does."""
+    layers = 24
+    config = transformers.Qwen2MoeConfig(
+        **SHAPE | {"num_hidden_layers": layers}, use_sliding_window=True, sliding_window=100,
+        layer_types=["full_attention"] * (layers - 1) + ["sliding_attention"], num_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=16, shared_expert_intermediate_size=16,
+    )  # fmt: skip
+    assert load_policy(saved(tmp_path / "model", config, spread=0.05), dtype=dtype, compute=compute).padded
+
+
+@PRECISIONS
+@pytest.mark.parametrize(
+    "config",
+    [
+        # Rounding selects other experts: in 16 bits, hidden states change by 10% and more.
+        transformers.MixtralConfig(
+            **SHAPE | {"num_hidden_layers": 24}, sliding_window=100, num_local_experts=4, num_experts_per_tok=2
+        ),
+        transformers.Gemma3TextConfig(**SHAPE | {"num_hidden_layers": 24}, head_dim=8, sliding_window=100),
+    ],
+    ids=["mixtral", "gemma3"],
+)
+def test_deep_models_run_packed_in_16_bits(
+    tmp_path: Path, config: transformers.PretrainedConfig, dtype: torch.dtype, compute: torch.dtype | None
+) -> None:
+    policy = load_policy(saved(tmp_path / "model", config), dtype=dtype, compute=compute)
+    assert not policy.padded
+    assert (policy.model.dtype, policy.compute) == (dtype, compute)  # the comparison in float32 changes neither
 
 
 @pytest.mark.parametrize(
