@@ -75,6 +75,12 @@ class Policy:
             return self.tokenizer.batch_decode(rows)
         return backend.decode_batch([row.tolist() for row in rows], skip_special_tokens=False)
 
+    def has_unknown(self, tokens: Sequence[int]) -> bool:
+        """Whether one of the tokens is the unknown token, which stands for text that the model has no token for. In
+        GPT-2 the end token is also named as the unknown one. It has a meaning of its own, so it is allowed."""
+        unknown, bos, eos = (getattr(self.tokenizer, f"{name}_token_id", None) for name in ("unk", "bos", "eos"))
+        return unknown is not None and unknown not in {bos, eos, *self.end_tokens} and unknown in tokens
+
     @property
     def positions(self) -> int | None:
         """Most tokens of a sequence; None: any number. LongRoPE (Phi-3) has another rotation for all tokens of a

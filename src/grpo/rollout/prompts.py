@@ -25,8 +25,7 @@ def _checked(policy: Policy, problem: Problem, tokens: list[int], max_new_tokens
     limit = policy.positions
     if not tokens:
         raise GrpoError(f"problem {problem.label}: the prompt has no tokens; write a prompt")
-    unknown = getattr(policy.tokenizer, "unk_token_id", None)
-    if unknown is not None and unknown in tokens:
+    if policy.has_unknown(tokens):
         shown = problem.prompt[:40]
         raise GrpoError(f"problem {problem.label}: {policy.name} has no token for part of {shown!r}; use another model")
     if limit and len(tokens) + max_new_tokens > limit:

@@ -192,10 +192,7 @@ def with_answers(
 
 def answered(problem: Problem, completion: Completion, policy: Policy) -> Group:
     prompt = np.array(policy.prompt_tokens(problem), dtype=np.int64)
-    tokenizer = policy.tokenizer
-    unknown = getattr(tokenizer, "unk_token_id", None)
-    is_other = unknown in (tokenizer.eos_token_id, getattr(tokenizer, "bos_token_id", None))  # one token in GPT-2
-    if unknown is not None and not is_other and unknown in [*prompt, *completion.tokens]:
+    if policy.has_unknown([*prompt, *completion.tokens]):
         raise GrpoError(
             f"{problem.label}: {policy.name} has no token for a part of the row; use another model, or correct the row"
         )
