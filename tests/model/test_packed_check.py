@@ -17,6 +17,7 @@ from grpo.model.policy import logprobs
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
 from grpo.training.preflight import check_lengths
+from grpo.training.sft import with_answers
 from grpo.types import Problem
 from helpers.policies import ARCHITECTURES, MORE_ARCHITECTURES, SHAPE, random_policy
 
@@ -161,5 +162,12 @@ def test_longrope_ends_at_its_original_length(tmp_path: Path) -> None:
     )
     policy = load_policy(saved(tmp_path / "model", config))
     assert check_lengths(policy, PROBLEMS, 20) == len(policy.prompt_tokens(PROBLEMS[0]))
-    with pytest.raises(GrpoError, match="leave no room for 30 new tokens in the 32 positions"):
+    reason = (
+        r"the 32 positions of \S+ \(its original length: LongRoPE rotates all tokens of longer sequences differently\)"
+    )
+    with pytest.raises(GrpoError, match=f"leave no room for 30 new tokens in {reason}; the first is problem a"):
         check_lengths(policy, PROBLEMS, 30)
+    with pytest.raises(GrpoError, match=f"prompt tokens and max_new_tokens 30 exceed {reason}; shorten the prompt"):
+        Engine(policy).sample(PROBLEMS, 2, Sampling(seed=0, temperature=1.0, max_new_tokens=30))
+    with pytest.raises(GrpoError, match=f"tokens exceed {reason}; shorten the row"):
+        with_answers([Problem("c", "1+2=", "3" * 40)], policy)

@@ -86,13 +86,26 @@ class Policy:
         """Most tokens of a sequence; None: any number. LongRoPE (Phi-3) has another rotation for all tokens of a
         sequence that is longer than the original limit: sampler and trainer would disagree beyond it."""
         config = self.model.config
-        rope = getattr(config, "rope_parameters", None) or {}
         limit = getattr(config, "max_position_embeddings", None)
-        if rope.get("rope_type") != "longrope":
+        if not self._is_longrope:
             return limit
-        return rope.get("original_max_position_embeddings") or getattr(
+        return config.rope_parameters.get("original_max_position_embeddings") or getattr(
             config, "original_max_position_embeddings", limit
         )
+
+    @property
+    def positions_in_words(self) -> str:
+        """The limit of `positions` for messages, with its reason where the model's config has a larger one.
+
+        "the 4096 positions of phi-3 (its original length: LongRoPE rotates all tokens of longer sequences differently)"
+        """
+        reason = " (its original length: LongRoPE rotates all tokens of longer sequences differently)"
+        return f"the {self.positions} positions of {self.name}{reason if self._is_longrope else ''}"
+
+    @property
+    def _is_longrope(self) -> bool:
+        rope = getattr(self.model.config, "rope_parameters", None) or {}
+        return rope.get("rope_type") == "longrope"
 
     @property
     def fused(self) -> Weights | None:

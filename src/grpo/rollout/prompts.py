@@ -30,7 +30,7 @@ def _checked(policy: Policy, problem: Problem, tokens: list[int], max_new_tokens
         raise GrpoError(f"problem {problem.label}: {policy.name} has no token for part of {shown!r}; use another model")
     if limit and len(tokens) + max_new_tokens > limit:
         raise GrpoError(
-            f"problem {problem.label}: {len(tokens)} prompt tokens and max_new_tokens {max_new_tokens} exceed the "
-            f"{limit} positions of {policy.name}; shorten the prompt or lower max_new_tokens"
+            f"problem {problem.label}: {len(tokens)} prompt tokens and max_new_tokens {max_new_tokens} exceed "
+            f"{policy.positions_in_words}; shorten the prompt or lower max_new_tokens"
         )
     return np.array(tokens, dtype=np.int64)

@@ -123,8 +123,8 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
         leave_out = f", or leave longer prompts out (--dataset.max-prompt-tokens {room})" if room > 0 else ""
         lower = "shorten the prompts" if long[0][1] >= limit else "lower max_new_tokens"
         raise GrpoError(
-            f"field max_new_tokens: {len(long)} prompts leave no room for {max_new_tokens} new tokens in the {limit} "
-            f"positions of {policy.name}; the first is problem {long[0][0]} with {long[0][1]} tokens; {lower}"
+            f"field max_new_tokens: {len(long)} prompts leave no room for {max_new_tokens} new tokens in "
+            f"{policy.positions_in_words}; the first is problem {long[0][0]} with {long[0][1]} tokens; {lower}"
             f"{leave_out}"
         )
     return max(lengths, default=1)

@@ -200,7 +200,7 @@ def answered(problem: Problem, completion: Completion, policy: Policy) -> Group:
     count = len(prompt) + completion.sequence_length
     if limit and count > limit:
         raise GrpoError(
-            f"{problem.label}: {count} tokens exceed the {limit} positions of {policy.name}; "
+            f"{problem.label}: {count} tokens exceed {policy.positions_in_words}; "
             "shorten the row, or leave long prompts out (--dataset.max-prompt-tokens)"
         )
     return Group(problem, prompt, (completion,), policy_version=0)
