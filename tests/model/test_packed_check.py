@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 import transformers
 
+from grpo.config import Config
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy
 from grpo.model.packed_check import equals_stock
@@ -16,7 +18,7 @@ from grpo.model.packing import pack
 from grpo.model.policy import logprobs
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
-from grpo.training.preflight import check_lengths
+from grpo.training.preflight import check_agreement, check_lengths, model_assumptions
 from grpo.training.sft import with_answers
 from grpo.types import Problem
 from helpers.policies import ARCHITECTURES, MORE_ARCHITECTURES, SHAPE, random_policy
@@ -86,6 +88,22 @@ def test_other_attention_runs_padded(tmp_path: Path, name: str) -> None:
         expected_L = logp_SV.gather(-1, tokens[0, len(group.prompt_tokens) :, None])[:, 0]
         assert (found_L[: len(done)] - expected_L).abs().max() < 1e-4
         assert np.abs(done.logprobs - expected_L.numpy()).max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["sinks", "a mask of its own"])
+def test_a_padded_model_needs_no_pad_token(tmp_path: Path, name: str) -> None:
+    config = copy.deepcopy(ODD[name])
+    config.pad_token_id = None
+    policy = load_policy(saved(tmp_path / "model", config))
+    policy.tokenizer.pad_token = None
+    assert not any("pad token" in line for line in model_assumptions(policy, PROBLEMS))
+    groups = Engine(policy).sample(PROBLEMS, 2, Sampling(seed=0, temperature=1.0, max_new_tokens=6))
+    alone = [
+        Engine(policy).sample([one], 2, Sampling(seed=0, temperature=1.0, max_new_tokens=6))[0] for one in PROBLEMS
+    ]
+    for group, unpadded in zip(groups, alone, strict=True):  # the shorter prompt is padded only in company
+        assert [done.tokens.tolist() for done in group.completions] == [d.tokens.tolist() for d in unpadded.completions]
+    check_agreement(Config(), policy, groups)
 
 
 PRECISIONS = pytest.mark.parametrize(

@@ -229,7 +229,8 @@ def model_assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
             f"system.gradient_checkpointing has no effect for {policy.name} here: it needs a model of Llama blocks "
             "on a GPU in 16 bits"
         )
-    if policy.tokenizer.pad_token_id is None:
+    # Rows of padded models are filled with token 0 and masked, so they need no pad token either.
+    if policy.tokenizer.pad_token_id is None and not policy.padded:
         assumptions.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
     if getattr(policy.tokenizer, "chat_template", None) and not all(problem.messages for problem in problems):
         assumptions.append(f"{policy.name} has a chat template; prompts that are plain text are used as they are")
