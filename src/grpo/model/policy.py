@@ -15,6 +15,7 @@ from grpo.model import lora, padded
 from grpo.model.attention import Layout, PackedLayout
 from grpo.model.fused.weights import Weights, can_be_fused, supports_flash_attention
 from grpo.model.matmul import matmul_fp32_out
+from grpo.model.positions import position_limit
 from grpo.model.prompt import Schema, prompt_tokens
 from grpo.types import Batch, Problem
 
@@ -76,36 +77,15 @@ class Policy:
         return backend.decode_batch([row.tolist() for row in rows], skip_special_tokens=False)
 
     def has_unknown(self, tokens: Sequence[int]) -> bool:
-        """Whether one of the tokens is the unknown token, which stands for text that the model has no token for. In
-        GPT-2 the end token is also named as the unknown one. It has a meaning of its own, so it is allowed."""
+        """Whether a token stands for text that the model has no token for. GPT-2's end token does not: it is also named
+        as the unknown one."""
         unknown, bos, eos = (getattr(self.tokenizer, f"{name}_token_id", None) for name in ("unk", "bos", "eos"))
         return unknown is not None and unknown not in {bos, eos, *self.end_tokens} and unknown in tokens
 
     @property
     def positions(self) -> int | None:
-        """Most tokens of a sequence; None: any number. LongRoPE (Phi-3) has another rotation for all tokens of a
-        sequence that is longer than the original limit: sampler and trainer would disagree beyond it."""
-        config = self.model.config
-        limit = getattr(config, "max_position_embeddings", None)
-        if not self._is_longrope:
-            return limit
-        return config.rope_parameters.get("original_max_position_embeddings") or getattr(
-            config, "original_max_position_embeddings", limit
-        )
-
-    @property
-    def positions_in_words(self) -> str:
-        """The limit of `positions` for messages, with its reason where the model's config has a larger one.
-
-        "the 4096 positions of phi-3 (its original length: LongRoPE rotates all tokens of longer sequences differently)"
-        """
-        reason = " (its original length: LongRoPE rotates all tokens of longer sequences differently)"
-        return f"the {self.positions} positions of {self.name}{reason if self._is_longrope else ''}"
-
-    @property
-    def _is_longrope(self) -> bool:
-        rope = getattr(self.model.config, "rope_parameters", None) or {}
-        return rope.get("rope_type") == "longrope"
+        """Most tokens of a sequence; None: any number."""
+        return position_limit(self.model.config)
 
     @property
     def fused(self) -> Weights | None:

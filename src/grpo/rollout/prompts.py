@@ -8,6 +8,7 @@ import numpy as np
 
 from grpo.errors import GrpoError
 from grpo.model.policy import Policy
+from grpo.model.positions import limit_in_words
 from grpo.types import Problem
 
 
@@ -31,6 +32,6 @@ def _checked(policy: Policy, problem: Problem, tokens: list[int], max_new_tokens
     if limit and len(tokens) + max_new_tokens > limit:
         raise GrpoError(
             f"problem {problem.label}: {len(tokens)} prompt tokens and max_new_tokens {max_new_tokens} exceed "
-            f"{policy.positions_in_words}; shorten the prompt or lower max_new_tokens"
+            f"{limit_in_words(policy.model.config, policy.name)}; shorten the prompt or lower max_new_tokens"
         )
     return np.array(tokens, dtype=np.int64)

@@ -18,6 +18,7 @@ from grpo.model.oom_retry import tokens_at_once
 from grpo.model.packing import pack
 from grpo.model.plan import Work, needs
 from grpo.model.policy import Policy, logprobs
+from grpo.model.positions import limit_in_words
 from grpo.model.prompt import template_warnings
 from grpo.rewards import Scorer, error_line
 from grpo.rollout.builtin import Engine
@@ -124,8 +125,8 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
         lower = "shorten the prompts" if long[0][1] >= limit else "lower max_new_tokens"
         raise GrpoError(
             f"field max_new_tokens: {len(long)} prompts leave no room for {max_new_tokens} new tokens in "
-            f"{policy.positions_in_words}; the first is problem {long[0][0]} with {long[0][1]} tokens; {lower}"
-            f"{leave_out}"
+            f"{limit_in_words(policy.model.config, policy.name)}; the first is problem {long[0][0]} with {long[0][1]} "
+            f"tokens; {lower}{leave_out}"
         )
     return max(lengths, default=1)
 

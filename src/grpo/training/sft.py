@@ -30,6 +30,7 @@ from grpo.model.optimizer import lr_warnings, take_step
 from grpo.model.packing import longest_row, pack
 from grpo.model.policy import Policy
 from grpo.model.policy import logprobs as policy_logprobs
+from grpo.model.positions import limit_in_words
 from grpo.model.prompt import is_chat, template_warnings
 from grpo.model.schedule import learning_rate
 from grpo.record.events import Callback, Silent
@@ -200,7 +201,7 @@ def answered(problem: Problem, completion: Completion, policy: Policy) -> Group:
     count = len(prompt) + completion.sequence_length
     if limit and count > limit:
         raise GrpoError(
-            f"{problem.label}: {count} tokens exceed {policy.positions_in_words}; "
+            f"{problem.label}: {count} tokens exceed {limit_in_words(policy.model.config, policy.name)}; "
             "shorten the row, or leave long prompts out (--dataset.max-prompt-tokens)"
         )
     return Group(problem, prompt, (completion,), policy_version=0)
