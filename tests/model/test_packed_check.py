@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 import transformers
 
+from grpo.config import Config
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy
 from grpo.model.packed_check import equals_stock
@@ -16,7 +18,8 @@ from grpo.model.packing import pack
 from grpo.model.policy import logprobs
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
-from grpo.training.preflight import check_lengths
+from grpo.training.preflight import check_agreement, check_lengths, model_assumptions
+from grpo.training.sft import with_answers
 from grpo.types import Problem
 from helpers.policies import ARCHITECTURES, MORE_ARCHITECTURES, SHAPE, random_policy
 
@@ -37,13 +40,13 @@ def test_trained_models_equal_the_stock_model(name: str, compute: torch.dtype | 
     assert equals_stock(load_policy(name, compute=compute))
 
 
-def saved(folder: Path, config: transformers.PretrainedConfig) -> str:
+def saved(folder: Path, config: transformers.PretrainedConfig, spread: float = 0.15) -> str:
     """A random model, spread wide, with nano's tokenizer."""
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for weight in model.parameters():
-            weight.add_(0.15 * torch.randn(weight.shape))
+            weight.add_(spread * torch.randn(weight.shape))
     model.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(NANO).save_pretrained(folder)
     return str(folder)
@@ -87,6 +90,61 @@ def test_other_attention_runs_padded(tmp_path: Path, name: str) -> None:
         assert np.abs(done.logprobs - expected_L.numpy()).max() < 1e-4
 
 
+@pytest.mark.parametrize("name", ["sinks", "a mask of its own"])
+def test_a_padded_model_needs_no_pad_token(tmp_path: Path, name: str) -> None:
+    config = copy.deepcopy(ODD[name])
+    config.pad_token_id = None
+    policy = load_policy(saved(tmp_path / "model", config))
+    policy.tokenizer.pad_token = None
+    assert not any("pad token" in line for line in model_assumptions(policy, PROBLEMS))
+    groups = Engine(policy).sample(PROBLEMS, 2, Sampling(seed=0, temperature=1.0, max_new_tokens=6))
+    alone = [
+        Engine(policy).sample([one], 2, Sampling(seed=0, temperature=1.0, max_new_tokens=6))[0] for one in PROBLEMS
+    ]
+    for group, unpadded in zip(groups, alone, strict=True):  # the shorter prompt is padded only in company
+        assert [done.tokens.tolist() for done in group.completions] == [d.tokens.tolist() for d in unpadded.completions]
+    check_agreement(Config(), policy, groups)
+
+
+PRECISIONS = pytest.mark.parametrize(
+    ("dtype", "compute"), [(torch.float32, torch.bfloat16), (torch.bfloat16, None)], ids=["mixed", "bfloat16"]
+)
+
+
+@PRECISIONS
+def test_a_window_that_one_layer_drops_is_found_in_16_bits(
+    tmp_path: Path, dtype: torch.dtype, compute: torch.dtype | None
+) -> None:
+    """It changes hidden states by a few percent, as rounding to 16 bits does."""
+    layers = 24
+    config = transformers.Qwen2MoeConfig(
+        **SHAPE | {"num_hidden_layers": layers}, use_sliding_window=True, sliding_window=100,
+        layer_types=["full_attention"] * (layers - 1) + ["sliding_attention"], num_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=16, shared_expert_intermediate_size=16,
+    )  # fmt: skip
+    assert load_policy(saved(tmp_path / "model", config, spread=0.05), dtype=dtype, compute=compute).padded
+
+
+@PRECISIONS
+@pytest.mark.parametrize(
+    "config",
+    [
+        # Rounding selects other experts: in 16 bits, hidden states change by 10% and more.
+        transformers.MixtralConfig(
+            **SHAPE | {"num_hidden_layers": 24}, sliding_window=100, num_local_experts=4, num_experts_per_tok=2
+        ),
+        transformers.Gemma3TextConfig(**SHAPE | {"num_hidden_layers": 24}, head_dim=8, sliding_window=100),
+    ],
+    ids=["mixtral", "gemma3"],
+)
+def test_deep_models_run_packed_in_16_bits(
+    tmp_path: Path, config: transformers.PretrainedConfig, dtype: torch.dtype, compute: torch.dtype | None
+) -> None:
+    policy = load_policy(saved(tmp_path / "model", config), dtype=dtype, compute=compute)
+    assert not policy.padded
+    assert (policy.model.dtype, policy.compute) == (dtype, compute)  # the comparison in float32 changes neither
+
+
 @pytest.mark.parametrize(
     "config",
     [
@@ -122,5 +180,12 @@ def test_longrope_ends_at_its_original_length(tmp_path: Path) -> None:
     )
     policy = load_policy(saved(tmp_path / "model", config))
     assert check_lengths(policy, PROBLEMS, 20) == len(policy.prompt_tokens(PROBLEMS[0]))
-    with pytest.raises(GrpoError, match="leave no room for 30 new tokens in the 32 positions"):
+    reason = (
+        r"the 32 positions of \S+ \(its original length: LongRoPE rotates all tokens of longer sequences differently\)"
+    )
+    with pytest.raises(GrpoError, match=f"leave no room for 30 new tokens in {reason}; the first is problem a"):
         check_lengths(policy, PROBLEMS, 30)
+    with pytest.raises(GrpoError, match=f"prompt tokens and max_new_tokens 30 exceed {reason}; shorten the prompt"):
+        Engine(policy).sample(PROBLEMS, 2, Sampling(seed=0, temperature=1.0, max_new_tokens=30))
+    with pytest.raises(GrpoError, match=f"tokens exceed {reason}; shorten the row"):
+        with_answers([Problem("c", "1+2=", "3" * 40)], policy)

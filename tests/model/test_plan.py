@@ -34,6 +34,7 @@ from grpo.model.load import load_policy
 from grpo.model.lora import adapt, freeze
 from grpo.model.optimizer import AdamW, make_optimizer
 from grpo.model.packing import pack
+from grpo.model.padded import can_be_packed
 from grpo.model.plan import (
     GIB,
     PRECISIONS,
@@ -53,7 +54,7 @@ from grpo.model.plan import (
 from grpo.model.plan.gpus import SPEEDS
 from grpo.model.plan.memory import saved
 from grpo.model.plan.seconds import decoding, rollout_seconds
-from grpo.model.plan.shape import typical_shape
+from grpo.model.plan.shape import PADDED, typical_shape
 from grpo.model.plan.shard import SHARDS, Shard
 from grpo.model.policy import Policy, logprobs
 from grpo.rollout import builtin, schedule
@@ -125,6 +126,65 @@ def random_groups(prompts: int, group_size: int, prompt: int, new: int) -> list[
 
 
 # Shapes
+
+
+def config_folder(folder: Path, config: transformers.PretrainedConfig) -> str:
+    config.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "experts"),
+    [
+        ("Mixtral", 8),
+        ("Qwen2Moe", 60),
+        ("Qwen3Moe", 128),
+        ("GptOss", 128),
+        ("DeepseekV3", 256),
+        ("Llama", 0),
+        ("Doge", 0),
+    ],
+)
+def test_mixtures_of_experts_are_not_planned(tmp_path: Path, name: str, experts: int) -> None:
+    config = getattr(transformers, f"{name}Config")()
+    folder = config_folder(tmp_path, config)
+    if not experts:
+        assert find_shape(folder).layers == config.num_hidden_layers
+        return
+    with pytest.raises(
+        GrpoError,
+        match=rf"field model: \S+ \({config.model_type}\) is a mixture of {experts} experts, which cannot be planned; "
+        r"plan a dense model of the same total size instead \(--params 30B\)",
+    ):
+        find_shape(folder)
+
+
+def test_a_run_of_experts_predicts_no_peak(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 48}
+    mixture = transformers.MixtralConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
+    config = Config(model=config_folder(tmp_path, mixture))
+    assert check_memory(config, load_task("addition"), torch.device("cpu")).predicted is None
+
+
+def test_plans_of_padded_models_warn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = config_folder(tmp_path, transformers.Gemma2Config())
+    warning = "model type gemma2 runs padded, each completion with its prompt, and this plan assumes packed rows"
+    assert main(["plan", folder, "--algorithm", "grpo"]) == 0
+    assert f"Warning: {warning}" in capsys.readouterr().out
+    assert main(["plan", folder, "--algorithm", "grpo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"][0].startswith(warning)
+    assert main(["plan", "qwen2.5-1.5b", "--algorithm", "grpo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    "family", sorted(PADDED - {"doge"} | {"gemma2", "vaultgemma"})
+)  # Doge is found when it is loaded: packed_check.py
+def test_padded_families_cannot_be_packed(family: str) -> None:
+    config = transformers.CONFIG_MAPPING[family]()
+    model_class = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    assert not can_be_packed(model_class, config)
+    assert shape_of(config.to_dict(), family).padded == family
 
 
 @pytest.mark.parametrize(

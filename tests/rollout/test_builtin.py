@@ -21,8 +21,9 @@ from grpo.rollout.noise import sampling_noise
 from grpo.rollout.protocol import Sampling
 from grpo.rollout.sampling import sample_token
 from grpo.rollout.schedule import Room
-from grpo.types import Problem
-from helpers.policies import random_policy
+from grpo.training.sft import answered
+from grpo.types import Completion, Problem
+from helpers.policies import CharacterTokenizer, random_policy
 
 PROBLEMS = [Problem("a", "hello", ""), Problem("b", "a longer prompt", ""), Problem("c", "hi", "")]
 
@@ -325,6 +326,21 @@ def test_sampling_leaves_the_weights_alone() -> None:
     before = [weight.clone() for weight in policy.model.parameters()]
     sample(policy)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+
+
+def test_an_unknown_token_is_refused_unless_it_is_the_end_token() -> None:
+    """GPT-2 names <|endoftext|> as its unknown, first and end token: a prompt may contain it."""
+    policy, token, odd = random_policy("llama"), 2 + ord("z") % 46, Problem("odd", "1z", "")
+    answer = Completion("2", np.array([4, 1]), np.zeros(2, np.float32), "stop")
+    policy.tokenizer = type("Unknown", (CharacterTokenizer,), {"unk_token_id": token})()
+    with pytest.raises(GrpoError, match="problem odd: llama has no token for part of '1z'; use another model"):
+        sample(policy, [odd])
+    with pytest.raises(GrpoError, match="llama has no token for a part of the row"):
+        answered(odd, answer, policy)
+    for name in ("eos_token_id", "bos_token_id"):
+        policy.tokenizer = type("Gpt2", (CharacterTokenizer,), {"unk_token_id": token, name: token})()
+        [group] = sample(policy, [odd])
+        assert answered(odd, answer, policy).prompt_tokens.tolist() == group.prompt_tokens.tolist()
 
 
 def test_prompts_that_cannot_be_sampled_are_named() -> None:

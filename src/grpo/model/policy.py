@@ -15,6 +15,7 @@ from grpo.model import lora, padded
 from grpo.model.attention import Layout, PackedLayout
 from grpo.model.fused.weights import Weights, can_be_fused, supports_flash_attention
 from grpo.model.matmul import matmul_fp32_out
+from grpo.model.positions import position_limit
 from grpo.model.prompt import Schema, prompt_tokens
 from grpo.types import Batch, Problem
 
@@ -75,18 +76,16 @@ class Policy:
             return self.tokenizer.batch_decode(rows)
         return backend.decode_batch([row.tolist() for row in rows], skip_special_tokens=False)
 
+    def has_unknown(self, tokens: Sequence[int]) -> bool:
+        """Whether a token stands for text that the model has no token for. GPT-2's end token does not: it is also named
+        as the unknown one."""
+        unknown, bos, eos = (getattr(self.tokenizer, f"{name}_token_id", None) for name in ("unk", "bos", "eos"))
+        return unknown is not None and unknown not in {bos, eos, *self.end_tokens} and unknown in tokens
+
     @property
     def positions(self) -> int | None:
-        """Most tokens of a sequence; None: any number. LongRoPE (Phi-3) has another rotation for all tokens of a
-        sequence that is longer than the original limit: sampler and trainer would disagree beyond it."""
-        config = self.model.config
-        rope = getattr(config, "rope_parameters", None) or {}
-        limit = getattr(config, "max_position_embeddings", None)
-        if rope.get("rope_type") != "longrope":
-            return limit
-        return rope.get("original_max_position_embeddings") or getattr(
-            config, "original_max_position_embeddings", limit
-        )
+        """Most tokens of a sequence; None: any number."""
+        return position_limit(self.model.config)
 
     @property
     def fused(self) -> Weights | None:

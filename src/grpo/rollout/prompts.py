@@ -8,6 +8,7 @@ import numpy as np
 
 from grpo.errors import GrpoError
 from grpo.model.policy import Policy
+from grpo.model.positions import limit_in_words
 from grpo.types import Problem
 
 
@@ -25,13 +26,12 @@ def _checked(policy: Policy, problem: Problem, tokens: list[int], max_new_tokens
     limit = policy.positions
     if not tokens:
         raise GrpoError(f"problem {problem.label}: the prompt has no tokens; write a prompt")
-    unknown = getattr(policy.tokenizer, "unk_token_id", None)
-    if unknown is not None and unknown in tokens:
+    if policy.has_unknown(tokens):
         shown = problem.prompt[:40]
         raise GrpoError(f"problem {problem.label}: {policy.name} has no token for part of {shown!r}; use another model")
     if limit and len(tokens) + max_new_tokens > limit:
         raise GrpoError(
-            f"problem {problem.label}: {len(tokens)} prompt tokens and max_new_tokens {max_new_tokens} exceed the "
-            f"{limit} positions of {policy.name}; shorten the prompt or lower max_new_tokens"
+            f"problem {problem.label}: {len(tokens)} prompt tokens and max_new_tokens {max_new_tokens} exceed "
+            f"{limit_in_words(policy.model.config, policy.name)}; shorten the prompt or lower max_new_tokens"
         )
     return np.array(tokens, dtype=np.int64)

@@ -16,6 +16,7 @@ from grpo.errors import GrpoError
 from grpo.model.device import free_memory, pick_precision
 from grpo.model.oom_retry import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS
 from grpo.model.plan import PRECISIONS, Memory, Needs, Shape, Work, memory_of, needs, read_config, shape_of
+from grpo.model.plan.shape import experts_of
 from grpo.model.plan.shard import Shard, pick_shard, refuse_shard
 from grpo.tasks.protocol import Task
 from grpo.types import Problem
@@ -42,7 +43,8 @@ def check_memory(
     automatic token budget is the largest that fits. Rank 0 decides what ranks divide among them."""
     requested = config.system.token_budget
     try:
-        shape = shape_of(read_config(config.model), config.model)
+        model = read_config(config.model)
+        shape = shape_of(model, config.model)
     except GrpoError:  # border: malformed folder; loading it gives the better message
         shard = "none" if config.scale.shard == "auto" or world.size == 1 else config.scale.shard
         return Sizes(requested or DEFAULT_TOKENS, shard=shard)
@@ -63,7 +65,8 @@ def check_memory(
             f"are free on {device}; lower prompts_per_step or max_new_tokens, turn on "
             "system.gradient_checkpointing, or choose a smaller model (see grpo plan)"
         )
-    return Sizes(budget, needed(budget, shard), shard)
+    # One expert is counted of a mixture: enough to refuse what cannot fit, not to predict the peak.
+    return Sizes(budget, None if experts_of(model) else needed(budget, shard), shard)
 
 
 def longest_text(texts: Iterable[str], shape: Shape) -> int:

@@ -18,6 +18,7 @@ from grpo.model.oom_retry import tokens_at_once
 from grpo.model.packing import pack
 from grpo.model.plan import Work, needs
 from grpo.model.policy import Policy, logprobs
+from grpo.model.positions import limit_in_words
 from grpo.model.prompt import template_warnings
 from grpo.rewards import Scorer, error_line
 from grpo.rollout.builtin import Engine
@@ -123,9 +124,9 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
         leave_out = f", or leave longer prompts out (--dataset.max-prompt-tokens {room})" if room > 0 else ""
         lower = "shorten the prompts" if long[0][1] >= limit else "lower max_new_tokens"
         raise GrpoError(
-            f"field max_new_tokens: {len(long)} prompts leave no room for {max_new_tokens} new tokens in the {limit} "
-            f"positions of {policy.name}; the first is problem {long[0][0]} with {long[0][1]} tokens; {lower}"
-            f"{leave_out}"
+            f"field max_new_tokens: {len(long)} prompts leave no room for {max_new_tokens} new tokens in "
+            f"{limit_in_words(policy.model.config, policy.name)}; the first is problem {long[0][0]} with {long[0][1]} "
+            f"tokens; {lower}{leave_out}"
         )
     return max(lengths, default=1)
 
@@ -229,7 +230,8 @@ def model_assumptions(policy: Policy, problems: list[Problem]) -> list[str]:
             f"system.gradient_checkpointing has no effect for {policy.name} here: it needs a model of Llama blocks "
             "on a GPU in 16 bits"
         )
-    if policy.tokenizer.pad_token_id is None:
+    # Rows of padded models are filled with token 0 and masked, so they need no pad token either.
+    if policy.tokenizer.pad_token_id is None and not policy.padded:
         assumptions.append(f"{policy.name} has no pad token; none is needed, because nothing is padded")
     if getattr(policy.tokenizer, "chat_template", None) and not all(problem.messages for problem in problems):
         assumptions.append(f"{policy.name} has a chat template; prompts that are plain text are used as they are")

@@ -30,6 +30,7 @@ from grpo.model.optimizer import lr_warnings, take_step
 from grpo.model.packing import longest_row, pack
 from grpo.model.policy import Policy
 from grpo.model.policy import logprobs as policy_logprobs
+from grpo.model.positions import limit_in_words
 from grpo.model.prompt import is_chat, template_warnings
 from grpo.model.schedule import learning_rate
 from grpo.record.events import Callback, Silent
@@ -192,10 +193,7 @@ def with_answers(
 
 def answered(problem: Problem, completion: Completion, policy: Policy) -> Group:
     prompt = np.array(policy.prompt_tokens(problem), dtype=np.int64)
-    tokenizer = policy.tokenizer
-    unknown = getattr(tokenizer, "unk_token_id", None)
-    is_other = unknown in (tokenizer.eos_token_id, getattr(tokenizer, "bos_token_id", None))  # one token in GPT-2
-    if unknown is not None and not is_other and unknown in [*prompt, *completion.tokens]:
+    if policy.has_unknown([*prompt, *completion.tokens]):
         raise GrpoError(
             f"{problem.label}: {policy.name} has no token for a part of the row; use another model, or correct the row"
         )
@@ -203,7 +201,7 @@ def answered(problem: Problem, completion: Completion, policy: Policy) -> Group:
     count = len(prompt) + completion.sequence_length
     if limit and count > limit:
         raise GrpoError(
-            f"{problem.label}: {count} tokens exceed the {limit} positions of {policy.name}; "
+            f"{problem.label}: {count} tokens exceed {limit_in_words(policy.model.config, policy.name)}; "
             "shorten the row, or leave long prompts out (--dataset.max-prompt-tokens)"
         )
     return Group(problem, prompt, (completion,), policy_version=0)

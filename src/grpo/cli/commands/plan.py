@@ -153,6 +153,7 @@ def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
     return {
         "model": options.model or options.params,
         "parameters": inputs.shape.parameters,
+        "warnings": _warnings(inputs.shape),
         "shape": dataclasses.asdict(inputs.shape),
         "work": dataclasses.asdict(work),
         "dtype": _precision(options),
@@ -248,6 +249,15 @@ def _rollout(options: PlanOptions, work: Work, blocks: int) -> dict[str, Any]:
     room = Room(blocks, work.rows_of_a_step)
     found = occupancy_of([work.prompt_tokens] * work.prompts, work.group_size, work.new_tokens, room, lengths)
     return {"mean_new_tokens": mean, "tokens": int(lengths.sum()), **dataclasses.asdict(found)}
+
+
+def _warnings(shape: Shape) -> list[str]:
+    if not shape.padded:
+        return []
+    return [
+        f"model type {shape.padded} runs padded, each completion with its prompt, and this plan assumes packed rows: "
+        "rollout and update take more memory and operations than shown"
+    ]
 
 
 def _check(options: PlanOptions) -> None:

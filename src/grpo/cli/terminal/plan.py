@@ -25,6 +25,7 @@ def show(planned: Mapping[str, Any]) -> None:
         f"{planned['model']}: {planned['parameters'] / 1e9:.3g} billion parameters in {planned['dtype']}{adapters}",
         f"{work['prompts']} prompts × {work['group_size']} completions, {work['prompt_tokens']} + {work['new_tokens']} "
         f"tokens{read}, micro-batches of at most {work['token_budget']} tokens",
+        *(f"Warning: {warning}" for warning in planned["warnings"]),
     ]
     console = Console()
     console.print("\n".join(lines), highlight=False, soft_wrap=True)

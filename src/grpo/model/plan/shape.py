@@ -18,6 +18,14 @@ from grpo.model.hub.folder import adapter_base
 
 FUSED = {"llama", "qwen2", "qwen3", "mistral"}
 """Families of `grpo.model.fused.weights.BLOCKS`; a test checks that they are equal."""
+PADDED = {
+    *("bamba", "doge", "falcon_h1", "gemma4_text", "gemma4_unified_text", "olmo_hybrid", "qwen3_5_text", "stablelm"),
+    *("zamba", "zamba2"),
+}
+"""Families without experts that run padded (`grpo.model.padded`) and whose config.json has all sizes of a `Shape`.
+Others cap their scores, as Gemma 2 does."""
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Names of the number of experts in configs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +50,8 @@ class Shape:
     """Queries and keys are normalised per head, as in Qwen3."""
     fused: bool = True
     """Whether a GPU trains its blocks through `grpo.model.fused` or through transformers."""
+    padded: str = ""
+    """Model type of a family that runs padded; empty for others."""
 
     @property
     def query_width(self) -> int:
@@ -90,7 +100,7 @@ class Shape:
         return self.layers * rank * (3 * C + 3 * (H + 2 * K) + H + C + 2 * C + 2 * 2 * F + F + C)
 
 
-def _shape(vocabulary: int, hidden: int, intermediate: int, layers: int, heads: str, **more: bool) -> Shape:
+def _shape(vocabulary: int, hidden: int, intermediate: int, layers: int, heads: str, **more: Any) -> Shape:
     """`heads` is written heads/kv_heads×width."""
     counts = [int(number) for number in re.findall(r"\d+", heads)]
     return Shape(
@@ -146,7 +156,25 @@ def find_shape(name: str) -> Shape:
             near = difflib.get_close_matches(known[:60], names, n=1)
             hint = f'did you mean "{near[0]}"?' if near else f"known: {', '.join(names)}"
             raise GrpoError(f"field model: no shape {shown(name)}; {hint}; or give a folder, or a size (--params 7B)")
-    return shape_of(read_config(name), name)
+    config = read_config(name)
+    if experts := experts_of(config):
+        raise GrpoError(
+            f"field model: {name} ({config.get('model_type')}) is a mixture of {experts} experts, which cannot be "
+            "planned; plan a dense model of the same total size instead (--params 30B)"
+        )
+    return shape_of(config, name)
+
+
+def experts_of(config: Mapping[str, Any]) -> int:
+    """Experts per layer of a mixture-of-experts model; 0 for dense models.
+
+    >>> experts_of({"num_local_experts": 8}), experts_of({"num_experts": None}), experts_of({"num_experts": 1})
+    (8, 0, 0)
+    """
+    if config.get("is_moe") is False:  # Doge states a number in dense models, too
+        return 0
+    most = max((count for name in EXPERTS if isinstance(count := config.get(name), int)), default=0)
+    return most if most > 1 else 0
 
 
 def read_config(name: str) -> dict[str, Any]:
@@ -194,6 +222,7 @@ def shape_of(config: Mapping[str, Any], name: str) -> Shape:
             qkv_bias=bool(config.get("attention_bias", family == "qwen2")),
             qk_norm=family.startswith("qwen3"),
             fused=family in FUSED and config.get("hidden_act", "silu") == "silu",
+            padded=family if family in PADDED or config.get("attn_logit_softcapping") else "",
         )
     except (KeyError, TypeError, ValueError) as error:
         raise GrpoError(f"field model: config.json of {name} lacks a size ({error!r}); use --params") from error
