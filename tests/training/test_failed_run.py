@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,20 @@ from grpo.cli.main import main
 from grpo.rewards.scoring import error_line
 
 BROKEN = 'def mine(problem, text):\n    raise ValueError("first line\\nsecond line")\n'
+SUMS = """
+from grpo.types import Problem
+
+class Sums:
+    name = "sums"
+    def draw(self, step, count, seed):
+        return [Problem(f"{step}/{i}", f"1+{i}=", str(1 + i)) for i in range(count)]
+    def heldout(self):
+        return [Problem("held", "1+9=", "10")]
+    def score(self, problem, text):
+        return {"length": len(text)}
+    def is_correct(self, problem, text):
+        return text == problem.answer
+"""
 SMALL = "--model nano --prompts-per-step 4 --group-size 4 --max-new-tokens 8 --evaluation.problems 4"
 
 
@@ -32,6 +47,27 @@ def test_the_reason_is_kept_and_a_fixed_reward_resumes(
     Path("mine.py").write_text("def mine(problem, text):\n    return 1.0 + len(text)\n")
     assert main([*train, "--resume", "--steps", "2"]) == 2
     assert "mine.py changed" in capsys.readouterr().err
+
+
+def test_fixed_code_resumes_and_changed_problems_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sums.py").write_text(SUMS)
+    surrogate = Path("failing_surrogate.py")
+    surrogate.write_text("def mine(ratio, logp, advantages, limits):\n    raise ValueError\n")
+    train = ["train", *SMALL.split(), "--steps", "1", "--task", "sums.py", "--run", "a"]
+    train += ["--loss.surrogate", f"{surrogate.stem}:mine"]
+    with pytest.raises(ValueError, match="^$"):
+        main(train)
+    monkeypatch.delitem(sys.modules, surrogate.stem)  # a new process would read the file again
+    surrogate.write_text("def mine(ratio, logp, advantages, limits):\n    return -ratio * advantages\n")
+    Path("sums.py").write_text(SUMS.replace("1+", "2+"))
+    assert main([*train, "--resume"]) == 2
+    assert "problems: held-out problems changed, training problems changed;" in capsys.readouterr().err
+    Path("sums.py").write_text(f"{SUMS}# fixed\n")
+    assert main([*train, "--resume"]) == 0
+    monkeypatch.delitem(sys.modules, surrogate.stem)
 
 
 def test_the_reason_of_any_other_error_is_kept(
