@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -39,10 +40,15 @@ def test_the_reason_is_kept_and_a_fixed_reward_resumes(
     printed = capsys.readouterr().out
     assert "a failed after 0 steps" in printed
     assert "ValueError: first line" in printed
+    assert main(["runs", "a", "--json"]) == 0
+    assert "ValueError: first line" in json.loads(capsys.readouterr().out)["failure"]
     Path("mine.py").write_text("def mine(problem, text):\n    return float(len(text))\n")
     for _ in range(2):  # other settings are refused, however often
         assert main([*train, "--resume", "--lr", "0.5"]) == 2
     assert main([*train, "--resume"]) == 0
+    capsys.readouterr()
+    assert main(["runs", "a", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["failure"] == ""
     # Once there are steps, the reward's code must stay.
     Path("mine.py").write_text("def mine(problem, text):\n    return 1.0 + len(text)\n")
     assert main([*train, "--resume", "--steps", "2"]) == 2
@@ -55,10 +61,10 @@ def test_fixed_code_resumes_and_changed_problems_do_not(
     monkeypatch.chdir(tmp_path)
     Path("sums.py").write_text(SUMS)
     surrogate = Path("failing_surrogate.py")
-    surrogate.write_text("def mine(ratio, logp, advantages, limits):\n    raise ValueError\n")
+    surrogate.write_text("def mine(ratio, logp, advantages, limits):\n    raise ValueError('broken')\n")
     train = ["train", *SMALL.split(), "--steps", "1", "--task", "sums.py", "--run", "a"]
     train += ["--loss.surrogate", f"{surrogate.stem}:mine"]
-    with pytest.raises(ValueError, match="^$"):
+    with pytest.raises(ValueError, match="broken"):
         main(train)
     monkeypatch.delitem(sys.modules, surrogate.stem)  # a new process would read the file again
     surrogate.write_text("def mine(ratio, logp, advantages, limits):\n    return -ratio * advantages\n")
