@@ -102,10 +102,25 @@ def test_a_sample_that_cannot_be_scored_says_why(
     assert "not scored: ValueError: first line" in capsys.readouterr().err
 
 
-def test_the_first_line_of_a_message_is_shown() -> None:
-    why = 'Traceback (most recent call last):\n  File "mine.py", line 2, in mine\n    raise it\nValueError: one\ntwo\n'
-    assert error_line(why) == 'ValueError: one (File "mine.py", line 2, in mine)'
-    assert error_line("killed") == "killed"
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("one\ntwo", "one"),
+        ('one\nFile "rows.csv", line 3, is missing', "one"),
+        ("\none\ntwo", "one"),
+        ("", ""),
+    ],
+)
+def test_the_first_line_of_a_message_is_shown(message: str, shown: str) -> None:
+    frame = '  File "mine.py", line 2, in mine\n    raise it\n'
+    raised = f"ValueError: {shown}".rstrip()
+    why = f"Traceback (most recent call last):\n{frame}ValueError: {message}"
+    assert error_line(why) == f'{raised} (File "mine.py", line 2, in mine)'
+    assert error_line(f"ValueError: {message}") == raised
+
+
+def test_a_message_of_one_line_is_shown() -> None:
+    assert [error_line(why) for why in ("killed", "")] == ["killed", ""]
 
 
 def test_a_run_that_trains_only_its_critic_is_told(
