@@ -329,3 +329,8 @@ def test_an_evaluation_that_scores_nothing_is_refused(
     asked = ["eval", "nano", "--data", "rows.jsonl", "--problems", "2", "--max-new-tokens", "4"]
     assert main(asked) == 2
     assert "field reward: no completion was scored" in capsys.readouterr().err
+    # Accuracy, which the task alone decides, does not stand in for a reward that scored nothing.
+    Path("none.py").write_text("def none(problem, text):\n    return None\n")
+    asked = ["eval", "nano", "--task", "arithmetic", "--reward", "none.py:none", "--problems", "2"]
+    assert main([*asked, "--max-new-tokens", "4"]) == 2
+    assert "field reward: no completion was scored; grpo check --reward shows why" in capsys.readouterr().err

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from grpo.model.policy import Policy
 from grpo.model.prompt import template_file
 
 # The template of SmolLM2-135M-Instruct (Apache License 2.0): ChatML, which knows neither tools nor their role.
@@ -51,6 +52,8 @@ def chat_tokenizer(name: str, end: str = "", merges: Sequence[str] = ()) -> Any:
 def chat_policy(name: str, tools: Any = (), end: str = "", **template_kwargs: Any) -> Any:
     tokenizer = chat_tokenizer(name, end)
     ends = frozenset([tokenizer.eos_token_id])
-    return SimpleNamespace(
+    policy: Any = SimpleNamespace(
         tokenizer=tokenizer, end_tokens=ends, name=name, tools=tools, chat_template_kwargs=template_kwargs
     )
+    policy.has_unknown = MethodType(Policy.has_unknown, policy)
+    return policy

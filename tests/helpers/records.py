@@ -165,3 +165,11 @@ def make_sft_run(folder: Path, name: str) -> None:
 def make_empty_run(folder: Path, name: str) -> None:
     """Begun, and nothing recorded yet."""
     Run.create(folder, name, kind="grpo", config=as_dict(Config(model="tiny", task="arithmetic"))).close()
+
+
+def make_failed_run(folder: Path, name: str, failure: str) -> None:
+    """Failed before its first step."""
+    make_empty_run(folder, name)
+    with Run.open(folder, name) as run:
+        run.set_meta("failure", failure)
+        run.set_status("failed")

@@ -18,7 +18,7 @@ from grpo.lab.catalogue import RECORDINGS
 from grpo.lab.server import show_in_browser
 from grpo.lab.tokens import Traced
 from grpo.record.store import Run
-from helpers.records import make_empty_run, make_episode_run, make_judged_run, make_run, make_sft_run
+from helpers.records import make_empty_run, make_episode_run, make_failed_run, make_judged_run, make_run, make_sft_run
 from helpers.visit import HOSTILE, TOKEN, Lab, Visit, serving
 
 pytestmark = pytest.mark.browser
@@ -87,6 +87,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     make_episode_run(runs, "played", HOSTILE)
     make_sft_run(runs, "tuned")
     make_empty_run(runs, "begun")
+    make_failed_run(runs, "failed", f"reward mine.py: {HOSTILE}")
     (runs / "broken").mkdir()
     (runs / "broken/run.db").write_bytes(b"no database")
     yield from serving(runs)
@@ -128,6 +129,18 @@ def test_ranks_are_in_the_header_and_their_idle_time_beside_the_phases(visit: Vi
     assert "22% on average over 2 ranks" in visit.page.locator(".card", has=visit.page.locator(".ranks")).inner_text()
     visit.go("/runs/seed-1/time")
     assert "rank" not in visit.page.locator("#main").inner_text()
+
+
+def test_a_failed_run_shows_its_reason_as_text(visit: Visit) -> None:
+    visit.go("/runs/failed")
+    reason = visit.page.locator(".run-head > p", has_text="Reason: ").inner_text()
+    assert HOSTILE[:70] in reason
+    assert not set("\x1b\u202e\u200f") & set(reason)
+    assert visit.page.evaluate("window.hacked") is None
+    assert visit.violations() == []
+    assert visit.complaints == []
+    visit.go("/runs/begun")
+    assert "Reason" not in visit.page.locator(".run-head").inner_text()
 
 
 def test_equal_rewards_are_called_neither_right_nor_wrong(visit: Visit) -> None:

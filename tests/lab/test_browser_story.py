@@ -84,6 +84,14 @@ def test_the_story_is_short_and_its_numbers_are_the_engines(chromium: Any, class
             assert faults(visit) == []
         page.locator("#story-title").focus()
     assert words <= MOST_WORDS
+    page.close()
+
+
+def test_the_story_ends_with_training_that_can_be_stopped(chromium: Any, classroom: Lab) -> None:
+    visit = open_page(chromium, classroom, "/story")
+    page = visit.page
+    page.get_by_role("list", name="Screens").get_by_role("button").last.click()
+    visit.settle()
     loads: list[Any] = []
     page.route("**/api/nano", lambda route: loads.append(route))
     with page.expect_request("**/api/nano"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -183,9 +184,15 @@ def test_longrope_ends_at_its_original_length(tmp_path: Path) -> None:
     reason = (
         r"the 32 positions of \S+ \(its original length: LongRoPE rotates all tokens of longer sequences differently\)"
     )
-    with pytest.raises(GrpoError, match=f"leave no room for 30 new tokens in {reason}; the first is problem a"):
+    short = rf"leave no room for 30 new tokens in {reason}; the first is problem \S+ with \d+ tokens; lower max_new_tokens"
+    with pytest.raises(GrpoError, match=f"{short}$"):
         check_lengths(policy, PROBLEMS, 30)
+    with pytest.raises(GrpoError, match=rf"{short}, or leave longer prompts out \(--dataset\.max-prompt-tokens 2\)$"):
+        check_lengths(policy, [replace(problem, place="rows.jsonl:1") for problem in PROBLEMS], 30)
     with pytest.raises(GrpoError, match=f"prompt tokens and max_new_tokens 30 exceed {reason}; shorten the prompt"):
         Engine(policy).sample(PROBLEMS, 2, Sampling(seed=0, temperature=1.0, max_new_tokens=30))
+    long = Problem("c", "1+2=", "3" * 40)
+    with pytest.raises(GrpoError, match=f"tokens exceed {reason}; use a model with more positions, or another task$"):
+        with_answers([long], policy)
     with pytest.raises(GrpoError, match=f"tokens exceed {reason}; shorten the row"):
-        with_answers([Problem("c", "1+2=", "3" * 40)], policy)
+        with_answers([replace(long, place="rows.jsonl:1")], policy)

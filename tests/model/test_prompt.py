@@ -87,7 +87,7 @@ def test_an_argument_that_follows_from_the_messages_is_refused(tokenizer: Any, n
 
 def test_a_template_that_refuses_the_messages_is_one_line(tokenizer: Any) -> None:
     tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
-    with pytest.raises(GrpoError, match=r"problem p: the model's chat template refuses the messages: roles must alter"):
+    with pytest.raises(GrpoError, match=r"problem p: .* template refuses the messages: .* alternate; change them$"):
         rendered(tokenizer, chat("3+4"))
 
 

@@ -89,7 +89,7 @@ def test_a_class_takes_the_rows_and_an_object_has_its_own() -> None:
     task = take_task(Rowed, Source("python:60 rows", rows=rows))
     assert len(task.rows) == 60  # type: ignore[attr-defined]
     assert take_task(task, Source()) is task
-    with pytest.raises(GrpoError, match="field data: the task handed over has its own problems"):
+    with pytest.raises(GrpoError, match="field data: the task handed over makes its own problems"):
         take_task(task, Source("python:60 rows", rows=rows))
     with pytest.raises(GrpoError, match="field task: an object of type int lacks name, draw, heldout, score"):
         take_task(3, Source())

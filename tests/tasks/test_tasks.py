@@ -10,13 +10,14 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.cli.main import main
-from grpo.config import Config
+from grpo.config import Config, Dataset
 from grpo.errors import GrpoError
 from grpo.rewards.format import json_schema, length, tags
 from grpo.tasks import REQUIRED, load_task
@@ -296,6 +297,33 @@ def test_a_task_out_of_a_file(tmp_path: Path) -> None:
     path.write_text(OWN.format(name="Mine").replace("heldout", "apart"))
     with pytest.raises(GrpoError, match=r"lacks heldout; see docs/tasks\.md"):
         load_task(str(path))
+
+
+SETTINGS_OF_ROWS = [
+    {"prompt": "ask"},
+    {"chat": False},
+    {"max_prompt_tokens": 9},
+    {"split": "test"},
+    {"heldout": "other.jsonl"},
+    {"heldout_share": 0.2},
+]
+
+
+@pytest.mark.parametrize("rows", SETTINGS_OF_ROWS, ids=lambda rows: next(iter(rows)))
+def test_settings_of_rows_are_refused_where_a_task_makes_its_problems(rows: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN.format(name="Mine") + "task = Mine()\n")
+    [field] = rows
+    for name, what in {"arithmetic": "task arithmetic", f"{tmp_path}/mine.py": "task object in .*mine.py"}.items():
+        with pytest.raises(GrpoError, match=f"^field dataset.{field}: the {what} makes its own problems; leave it out"):
+            load_task(name, dataset=Dataset(**rows))
+
+
+def test_any_task_takes_a_chat_template_and_the_settings_of_a_check(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN.format(name="Mine") + "task = Mine()\n")
+    of_template = Dataset(chat_template="qwen3", chat_template_kwargs='{"enable_thinking": false}')
+    for dataset in (of_template, Dataset(heldout_share=0.0)):
+        assert load_task("arithmetic", dataset=dataset).name == "arithmetic"
+        assert load_task(f"{tmp_path}/mine.py", dataset=dataset).name == "own"
 
 
 def test_a_task_that_takes_rows_is_given_them(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,20 @@ from grpo.cli.main import main
 from grpo.rewards.scoring import error_line
 
 BROKEN = 'def mine(problem, text):\n    raise ValueError("first line\\nsecond line")\n'
+SUMS = """
+from grpo.types import Problem
+
+class Sums:
+    name = "sums"
+    def draw(self, step, count, seed):
+        return [Problem(f"{step}/{i}", f"1+{i}=", str(1 + i)) for i in range(count)]
+    def heldout(self):
+        return [Problem("held", "1+9=", "10")]
+    def score(self, problem, text):
+        return {"length": len(text)}
+    def is_correct(self, problem, text):
+        return text == problem.answer
+"""
 SMALL = "--model nano --prompts-per-step 4 --group-size 4 --max-new-tokens 8 --evaluation.problems 4"
 
 
@@ -24,14 +40,40 @@ def test_the_reason_is_kept_and_a_fixed_reward_resumes(
     printed = capsys.readouterr().out
     assert "a failed after 0 steps" in printed
     assert "ValueError: first line" in printed
+    assert main(["runs", "a", "--json"]) == 0
+    assert "ValueError: first line" in json.loads(capsys.readouterr().out)["failure"]
     Path("mine.py").write_text("def mine(problem, text):\n    return float(len(text))\n")
     for _ in range(2):  # other settings are refused, however often
         assert main([*train, "--resume", "--lr", "0.5"]) == 2
     assert main([*train, "--resume"]) == 0
+    capsys.readouterr()
+    assert main(["runs", "a", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["failure"] == ""
     # Once there are steps, the reward's code must stay.
     Path("mine.py").write_text("def mine(problem, text):\n    return 1.0 + len(text)\n")
     assert main([*train, "--resume", "--steps", "2"]) == 2
     assert "mine.py changed" in capsys.readouterr().err
+
+
+def test_fixed_code_resumes_and_changed_problems_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sums.py").write_text(SUMS)
+    surrogate = Path("failing_surrogate.py")
+    surrogate.write_text("def mine(ratio, logp, advantages, limits):\n    raise ValueError('broken')\n")
+    train = ["train", *SMALL.split(), "--steps", "1", "--task", "sums.py", "--run", "a"]
+    train += ["--loss.surrogate", f"{surrogate.stem}:mine"]
+    with pytest.raises(ValueError, match="broken"):
+        main(train)
+    monkeypatch.delitem(sys.modules, surrogate.stem)  # a new process would read the file again
+    surrogate.write_text("def mine(ratio, logp, advantages, limits):\n    return -ratio * advantages\n")
+    Path("sums.py").write_text(SUMS.replace("1+", "2+"))
+    assert main([*train, "--resume"]) == 2
+    assert "problems: held-out problems changed, training problems changed;" in capsys.readouterr().err
+    Path("sums.py").write_text(f"{SUMS}# fixed\n")
+    assert main([*train, "--resume"]) == 0
+    monkeypatch.delitem(sys.modules, surrogate.stem)
 
 
 def test_the_reason_of_any_other_error_is_kept(
@@ -60,10 +102,25 @@ def test_a_sample_that_cannot_be_scored_says_why(
     assert "not scored: ValueError: first line" in capsys.readouterr().err
 
 
-def test_the_first_line_of_a_message_is_shown() -> None:
-    why = 'Traceback (most recent call last):\n  File "mine.py", line 2, in mine\n    raise it\nValueError: one\ntwo\n'
-    assert error_line(why) == 'ValueError: one (File "mine.py", line 2, in mine)'
-    assert error_line("killed") == "killed"
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("one\ntwo", "one"),
+        ('one\nFile "rows.csv", line 3, is missing', "one"),
+        ("\none\ntwo", "one"),
+        ("", ""),
+    ],
+)
+def test_the_first_line_of_a_message_is_shown(message: str, shown: str) -> None:
+    frame = '  File "mine.py", line 2, in mine\n    raise it\n'
+    raised = f"ValueError: {shown}".rstrip()
+    why = f"Traceback (most recent call last):\n{frame}ValueError: {message}"
+    assert error_line(why) == f'{raised} (File "mine.py", line 2, in mine)'
+    assert error_line(f"ValueError: {message}") == raised
+
+
+def test_a_message_of_one_line_is_shown() -> None:
+    assert [error_line(why) for why in ("killed", "")] == ["killed", ""]
 
 
 def test_a_run_that_trains_only_its_critic_is_told(

@@ -81,7 +81,8 @@ def test_held_out_rows_are_handed_over_like_the_others(tmp_path: Path) -> None:
         ([7], {}, r"field eval_data: eval_data\[0\] is of type int; give a dict"),
         ("none.jsonl", {}, r"field dataset\.heldout: no file none\.jsonl"),
         (DATA, {"task": "arithmetic", "data": None}, "field eval_data: the task arithmetic makes its own problems"),
-        (DATA, {"task": Arithmetic(), "data": None}, "field eval_data: the task handed over has its own problems"),
+        ("rows.jsonl", {"task": "arithmetic", "data": None}, r"field dataset\.heldout: the task arithmetic makes"),
+        (DATA, {"task": Arithmetic(), "data": None}, "field eval_data: the task handed over makes its own problems"),
     ],
 )
 def test_held_out_rows_that_cannot_be_used_are_refused(

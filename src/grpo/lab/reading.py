@@ -45,6 +45,7 @@ def overview(run: Run) -> dict[str, Any]:
     return {
         **headline(run),
         "name": run.name,
+        "failure": run.failure,
         "config": run.config,
         "versions": run.meta("versions"),
         "command": run.meta("command"),

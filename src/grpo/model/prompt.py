@@ -52,9 +52,10 @@ def prompt_tokens(
         )
     except Exception as error:  # border: a template is a program that came with the model
         reason = one_line(str(error).partition("\n")[0], 200)
+        # Only rows, which have a place, become messages by a setting.
+        plain = ", or use plain text (--dataset.no-chat)" if problem.place else ""
         raise GrpoError(
-            f"problem {problem.label}: the model's chat template refuses the messages: {reason}; change them, or use "
-            "plain text (--dataset.no-chat)"
+            f"problem {problem.label}: the model's chat template refuses the messages: {reason}; change them{plain}"
         ) from error
     # The template has written the special tokens.
     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]

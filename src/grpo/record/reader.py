@@ -152,6 +152,11 @@ class RunReader:
         recorded = str(self.meta("status"))
         return "killed" if recorded == "running" and is_abandoned(self.path) else recorded
 
+    @property
+    def failure(self) -> str:
+        """Why a failed run failed; empty for any other, and where the reason was not recorded."""
+        return str(self.meta("failure") or "") if self.status == "failed" else ""
+
     def steps(self) -> Records:
         """One record per step: when it was recorded (seconds since 1970) and its seconds, in all and by phase."""
         found = {
@@ -246,6 +251,7 @@ class RunReader:
             findings = self.findings()
         return {
             **outline,
+            "failure": self.failure,
             "command": meta["command"],
             **{key: self.config.get(key) for key in SETTINGS},
             "completions": completions,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ RECENT = 500
 """Completions over which the share of a reward's faults is taken."""
 MIN_RECENT = 100
 """Least denominator of that share: one fault in the first step must not stop the run."""
+FRAME = re.compile(r'\s+File ".*", line \d+')
+"""First line of a traceback's frame; lines of messages are not indented."""
 
 Outcomes = list[list[Outcome]]
 """Of one reward, by group and completion."""
@@ -243,13 +246,22 @@ def _refuse_duplicate_names(specs: Sequence[Spec]) -> None:
 
 
 def error_line(why: str) -> str:
-    """The exception of a traceback, with the place that raised it; of a message of several lines, the first."""
-    before = why.partition(PRINTED)[0].strip().splitlines() or [""]
-    places = [number for number, line in enumerate(before) if line.strip().startswith("File ")]
-    if not places:
-        return before[-1]
-    exception = next((line for line in before[places[-1] + 1 :] if line[:1].strip()), before[-1])
-    return f"{exception} ({before[places[-1]].strip()})"
+    """The exception of a traceback, with the place that raised it; of a message of several lines, the first.
+
+    >>> error_line("timeout: over the limit\\nof 10 seconds")
+    'timeout: over the limit'
+    """
+    lines = [line for line in why.partition(PRINTED)[0].splitlines() if line.strip()] or [""]
+    frames = [number for number, line in enumerate(lines) if FRAME.match(line)]
+    if frames:  # below the last are its line of code, indented, and the exception
+        below = [number for number in range(frames[-1] + 1, len(lines)) if not lines[number][0].isspace()]
+        at = below[0] if below else len(lines) - 1
+    else:
+        at = 0
+    message = lines[at].strip()
+    if message.endswith(":"):  # the text of the exception begins with a new line
+        message = " ".join([message, *map(str.strip, lines[at + 1 : at + 2])])
+    return f"{message} ({lines[frames[-1]].strip()})" if frames else message
 
 
 def why_not_sent(reward: Reward) -> str:

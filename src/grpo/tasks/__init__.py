@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,12 @@ TASKS: dict[str, str | Callable[..., Task]] = {
 """Task name -> its class, or the place of it. The class may take `variant`, the part of the name after the colon
 (`arithmetic:easy`), and `source`, the rows of `--data`."""
 
-OF_ROWS = ("prompt", "answer", "template", "system_prompt", "max_prompt_tokens", "subset")
-"""Settings of `dataset` that do nothing in a task that makes its own problems."""
+OF_ROWS = (
+    *("prompt", "answer", "template", "system_prompt", "chat", "max_prompt_tokens"),
+    *("subset", "split", "heldout", "heldout_share"),
+)
+"""Settings of `dataset` that do nothing in a task that makes its own problems. The others are of the chat template,
+which any prompt with messages is read through."""
 
 
 def load_task(
@@ -75,10 +80,8 @@ def take_task(task: Any, source: Source) -> Task:
     """A task handed over in Python: an object, or a class that is called like that of a task's file."""
     if isinstance(task, type):
         task = _made(task, task.__name__, "", source)
-    elif field := _given(source):
-        raise GrpoError(
-            f"field {field}: the task handed over has its own problems; leave {field} out, or hand over its class"
-        )
+    else:
+        _refuse_rows(source, "the task handed over", "hand over its class")
     return _with_required_methods(task, f"an object of type {type(task).__name__}")
 
 
@@ -87,19 +90,28 @@ def _made(maker: Any, name: str, variant: str, source: Source) -> Task:
     # A required parameter of any other name is the variant.
     variants = [each for each in wanted.values() if each.name == "variant" or each.default is each.empty]
     takes_variant = any(each.name != "source" for each in variants)
-    if (field := _given(source)) and "source" not in wanted:
-        raise GrpoError(f"field {field}: the task {name} makes its own problems; leave it out, or name another task")
+    if "source" not in wanted:
+        _refuse_rows(source, f"the task {name}", "name another task")
     if variant and not takes_variant:
         raise GrpoError(f"field task: {name} has no variants; leave out :{variant}")
     named = {"source": source} if "source" in wanted else {}
     return maker(*[variant] if takes_variant else (), **named)
 
 
+def _refuse_rows(source: Source, task: str, way_out: str) -> None:
+    """Refuse rows, and settings of rows, for a task that makes its own problems."""
+    if field := _given(source):
+        raise GrpoError(f"field {field}: {task} makes its own problems; leave it out, or {way_out}")
+
+
 def _given(source: Source) -> str:
     """The field that gives a task rows, or says how to read them; empty: none."""
     if source.data or source.heldout_rows is not None:
         return "data" if source.data else "eval_data"
-    return next((f"dataset.{name}" for name in OF_ROWS if getattr(source.settings, name)), "")
+    settings = source.settings
+    if not settings.heldout_share:  # no user can set 0: grpo check does, to hold out no rows
+        settings = replace(settings, heldout_share=Dataset.heldout_share)
+    return next((f"dataset.{name}" for name in OF_ROWS if getattr(settings, name) != getattr(Dataset, name)), "")
 
 
 def _own_task(path: Path, name: str, source: Source) -> Task:
@@ -113,7 +125,10 @@ def _own_task(path: Path, name: str, source: Source) -> Task:
             f"field task: {path} {which}; give it one class with {', '.join(REQUIRED)}, or name it: {path}:NAME"
         )
     [task] = found
-    task = _made(task, str(path), "", source) if isinstance(task, type) else task
+    if isinstance(task, type):
+        task = _made(task, str(path), "", source)
+    else:
+        _refuse_rows(source, f"the task object in {path}", "name a class that takes `source`")
     return _with_required_methods(task, f"the task in {path}")
 
 

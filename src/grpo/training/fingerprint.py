@@ -40,6 +40,15 @@ MODEL_FILES = (".safetensors", ".json", ".jinja", ".model", ".txt", ".tiktoken",
 Fingerprints = dict[str, str | Mapping[str, str]]
 
 
+def is_own_code(name: str) -> bool:
+    """Whether a fingerprint is of the user's code: task, rewards, tools, environment or surrogate.
+
+    >>> [is_own_code(name) for name in ("surrogate code", "grpo code", "problems")]
+    [True, False, False]
+    """
+    return name.endswith(" code") and name != "grpo code"
+
+
 def fingerprints(config: Config, task: Task, inputs: Inputs | None = None) -> Fingerprints:
     """Hashes of a GRPO run's model, problems and code, and versions of the libraries that compute."""
     surrogate, inputs = config.loss.surrogate, inputs or Inputs()

@@ -119,14 +119,16 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
     if not limit:
         return max(lengths, default=1)
     room = limit - max_new_tokens
-    long = [(problem.label, length) for problem, length in zip(problems, lengths, strict=True) if length > room]
+    long = [(problem, length) for problem, length in zip(problems, lengths, strict=True) if length > room]
     if long:
-        leave_out = f", or leave longer prompts out (--dataset.max-prompt-tokens {room})" if room > 0 else ""
-        lower = "shorten the prompts" if long[0][1] >= limit else "lower max_new_tokens"
+        first, length = long[0]
+        # Only rows, which have a place, can be left out.
+        leave_out = f", or leave longer prompts out (--dataset.max-prompt-tokens {room})"
+        lower = "shorten the prompts" if length >= limit else "lower max_new_tokens"
         raise GrpoError(
             f"field max_new_tokens: {len(long)} prompts leave no room for {max_new_tokens} new tokens in "
-            f"{limit_in_words(policy.model.config, policy.name)}; the first is problem {long[0][0]} with {long[0][1]} "
-            f"tokens; {lower}{leave_out}"
+            f"{limit_in_words(policy.model.config, policy.name)}; the first is problem {first.label} with {length} "
+            f"tokens; {lower}{leave_out if room > 0 and first.place else ''}"
         )
     return max(lengths, default=1)
 

@@ -17,12 +17,10 @@ from grpo.model.device import pick_device
 from grpo.record.checkpoints import Checkpoint, Checkpoints
 from grpo.record.events import Callback
 from grpo.record.store import Run
-from grpo.training.fingerprint import Fingerprints
+from grpo.training.fingerprint import Fingerprints, is_own_code
 
 NAMED_CHANGES = 4
 """Most changed files that a message names."""
-OWN_CODE = ("task code", "reward code", "evaluation.reward code", "tool code", "environment code")
-"""Fingerprints of the user's code."""
 FREE_TO_CHANGE = (
     *("steps", "epochs", "run", "resume", "checkpoint_every", "checkpoints"),
     *("evaluation.every", "evaluation.problems", "evaluation.probes"),
@@ -80,7 +78,7 @@ def checkpoint_to_resume(
     # Code of the user that kept the run from its first step may be fixed: nothing was trained with it.
     untrained = last_step is None and checkpoints.newest() is None
     was, now = (
-        {k: v for k, v in each.items() if not untrained or k not in OWN_CODE} for each in (recorded, fingerprints)
+        {k: v for k, v in each.items() if not (untrained and is_own_code(k))} for each in (recorded, fingerprints)
     )
     changes = [
         *_changed(_fixed_settings(run.config, free), _fixed_settings(as_dict(config), free)),

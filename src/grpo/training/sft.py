@@ -200,9 +200,10 @@ def answered(problem: Problem, completion: Completion, policy: Policy) -> Group:
     limit = policy.positions
     count = len(prompt) + completion.sequence_length
     if limit and count > limit:
+        row = "shorten the row, or leave long prompts out (--dataset.max-prompt-tokens)"
         raise GrpoError(
             f"{problem.label}: {count} tokens exceed {limit_in_words(policy.model.config, policy.name)}; "
-            "shorten the row, or leave long prompts out (--dataset.max-prompt-tokens)"
+            f"{row if problem.place else 'use a model with more positions, or another task'}"
         )
     return Group(problem, prompt, (completion,), policy_version=0)
 

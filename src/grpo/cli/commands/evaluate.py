@@ -59,7 +59,8 @@ def measure(options: EvalOptions, world: World) -> tuple[str, int, dict[str, flo
         if world.first and sys.stderr.isatty():
             print(f"evaluating {len(problems)} held-out problems …", file=sys.stderr)
         row, _ = evaluate(engine, scorer, problems, options.sampling(settings, "eval"), world=world)
-    if not {"accuracy", "reward_mean"} & row.keys():
+    # With rewards named, accuracy alone would hide that none of them gave a score.
+    if "reward_mean" not in row and (scorer.specs or "accuracy" not in row):
         way_out = "grpo check --reward shows why" if scorer.specs else "name a reward (--reward), or the golds' column"
         raise GrpoError(f"field reward: no completion was scored; {way_out}")
     return scorer.task.name, len(problems), row

@@ -89,9 +89,9 @@ def command(arguments: list[str]) -> int:
 def _row(done: Completion) -> dict[str, Any]:
     from grpo.cli.terminal.episode import spoken
 
-    episode: dict[str, Any] = {"turns": spoken(done), "fault": done.fault} if done.turns else {}
+    details: dict[str, Any] = {"turns": spoken(done), "fault": done.fault} if done.turns else {}
     if done.turns or done.why:
-        episode["why"] = done.why
+        details["why"] = done.why
     return {
         "text": done.text,
         "tokens": len(done),
@@ -99,5 +99,5 @@ def _row(done: Completion) -> dict[str, Any]:
         "logprob": float(done.logprobs.sum()),
         "reward": done.reward,
         "advantage": None if done.advantages is None else float(done.advantages[0]),
-        **episode,
+        **details,
     }

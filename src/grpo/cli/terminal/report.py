@@ -84,8 +84,7 @@ def result(run: Run, width: int) -> list[str]:
     """The run before and after training, examples, findings, seconds by phase, its folder and the next commands."""
     summary = run.summary()
     title = f"{run.name} {summary['status']} after {summary['steps']} steps ({describe(run)})"
-    failure = run.meta("failure") if summary["status"] == "failed" else ""
-    why = [_labelled("reason", printable(failure, 500))] if failure else []
+    why = [_labelled("reason", printable(summary["failure"], 500))] if summary["failure"] else []
     paragraphs = [[title, *why], _measured(run), *_examples(run, width), _findings(run), _next_commands(run, summary)]
     lines = [line for paragraph in paragraphs if paragraph for line in ["", *paragraph]]
     return lines[1:]

@@ -6,6 +6,7 @@ import { runName } from "../format.js";
 import { useStyle } from "../load.js";
 import { centreCurrent, Failed, Loading } from "../parts.js";
 import { address, Link } from "../route.js";
+import { Untrusted } from "../text.js";
 import { Completions } from "./completions.js";
 import { Difficulty } from "./difficulty.js";
 import { Findings } from "./findings.js";
@@ -60,6 +61,7 @@ export function RunPage({ id, view, query }) {
     <div class="run-head">
       <div class="run-title"><h1>${about.name}</h1><${Status} run=${about} /></div>
       <p class="soft small">${summary(about)}${about.ranks && ` · ${about.ranks.text}`}</p>
+      ${about.failure && html`<p class="small">Reason: <${Untrusted} text=${about.failure} /></p>`}
       <${Notes} run=${about} id=${id} key=${id} />
     </div>
     <nav class="views" aria-label="Views of the run">${offered.map(
