@@ -1,5 +1,7 @@
 """Errors that users see."""
 
+import traceback
+
 MOST_CHARACTERS = 2000
 """Of a message."""
 
@@ -12,6 +14,19 @@ def one_line(text: str, most: int = 1000) -> str:
     """
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: most + 1])
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def headline(error: BaseException) -> str:
+    """The exception and the first line of its message.
+
+    >>> headline(ValueError("\\nodd length\\nof 3")), headline(AssertionError())
+    ('ValueError: odd length', 'AssertionError')
+    """
+    lines = [line for line in "".join(traceback.format_exception_only(error)).splitlines() if line.strip()]
+    # Above the name of a SyntaxError is its code, indented.
+    at = next(number for number, line in enumerate(lines) if not line[0].isspace())
+    end = at + 2 if lines[at].endswith(": ") else at + 1  # the message begins with a new line
+    return one_line(" ".join(line.strip() for line in lines[at:end]), MOST_CHARACTERS)
 
 
 class GrpoError(Exception):

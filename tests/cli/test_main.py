@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -244,6 +245,12 @@ def test_eval_of_a_run_repeats_its_last_evaluation(
     other = json.loads(capsys.readouterr().out)
     assert other["length_mean"] != recorded["length_mean"]
     assert other["greedy_accuracy"] == recorded["greedy_accuracy"]
+    with Run.open(Path("runs"), "job") as run:  # earlier versions took settings of rows for any task
+        run.set_meta("config", {**run.config, "dataset": {**run.config["dataset"], "chat": False}})
+    assert main(["eval", "job", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == recorded["accuracy"]
+    assert main(["sample", "job", "-n", "1"]) == 0
+    capsys.readouterr()
     assert main(["eval", "job", "--temperature", "-0.5"]) == 2
     assert "field temperature (command line): must be at least 0; got -0.5" in capsys.readouterr().err
 
@@ -326,11 +333,16 @@ def test_an_evaluation_that_scores_nothing_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text("".join(f'{{"prompt": "{n}+11="}}\n' for n in range(10, 40)))
-    asked = ["eval", "nano", "--data", "rows.jsonl", "--problems", "2", "--max-new-tokens", "4"]
-    assert main(asked) == 2
-    assert "field reward: no completion was scored" in capsys.readouterr().err
+    asked = ["eval", "nano", "--problems", "2", "--max-new-tokens", "4"]
+    assert main([*asked, "--data", "rows.jsonl"]) == 2
+    assert "field dataset.answer: no column named answer" in capsys.readouterr().err
     # Accuracy, which the task alone decides, does not stand in for a reward that scored nothing.
     Path("none.py").write_text("def none(problem, text):\n    return None\n")
-    asked = ["eval", "nano", "--task", "arithmetic", "--reward", "none.py:none", "--problems", "2"]
-    assert main([*asked, "--max-new-tokens", "4"]) == 2
-    assert "field reward: no completion was scored; grpo check --reward shows why" in capsys.readouterr().err
+    Path("raises.py").write_text("def raises(problem, text):\n    raise ValueError('odd')\n")
+    for reward, why in {
+        "none.py:none": "every reward was None",
+        "raises.py:raises": r"failure in reward raises.py:raises: ValueError: odd \(File \S+, line 2, in raises\)",
+    }.items():
+        assert main([*asked, "--task", "arithmetic", "--reward", reward]) == 2
+        end = "; correct the reward, or name another \\(--reward\\)\n$"
+        assert re.search(f"field reward: no completion was scored: {why}{end}", capsys.readouterr().err)

@@ -39,7 +39,9 @@ ARCHITECTURES: dict[str, transformers.PretrainedConfig] = {
 }
 MORE_ARCHITECTURES: dict[str, transformers.PretrainedConfig] = {
     # Linear layers of another kind, with weights the other way round, and learned positions.
-    "gpt2": transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=256, vocab_size=48),
+    "gpt2": transformers.GPT2Config(
+        n_embd=32, n_layer=2, n_head=4, n_positions=256, vocab_size=48, bos_token_id=None, eos_token_id=1
+    ),
     "cohere": transformers.CohereConfig(**SHAPE, logit_scale=0.3),
     "granite": transformers.GraniteConfig(**SHAPE, logits_scaling=3.0),
     "bloom": transformers.BloomConfig(vocab_size=48, hidden_size=32, n_layer=2, n_head=4, pad_token_id=0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from grpo.model.load import load_policy
 from grpo.model.packed_check import equals_stock
 from grpo.model.packing import pack
 from grpo.model.policy import logprobs
+from grpo.model.positions import limit_in_words
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
 from grpo.training.preflight import check_agreement, check_lengths, model_assumptions
@@ -189,6 +191,9 @@ def test_longrope_ends_at_its_original_length(tmp_path: Path) -> None:
         check_lengths(policy, PROBLEMS, 30)
     with pytest.raises(GrpoError, match=rf"{short}, or leave longer prompts out \(--dataset\.max-prompt-tokens 2\)$"):
         check_lengths(policy, [replace(problem, place="rows.jsonl:1") for problem in PROBLEMS], 30)
+    longer = [*PROBLEMS, Problem("d", "1+" * 20, "")]  # has no room for any token
+    with pytest.raises(GrpoError, match=r"tokens; shorten the prompts$"):
+        check_lengths(policy, longer, 30)
     with pytest.raises(GrpoError, match=f"prompt tokens and max_new_tokens 30 exceed {reason}; shorten the prompt"):
         Engine(policy).sample(PROBLEMS, 2, Sampling(seed=0, temperature=1.0, max_new_tokens=30))
     long = Problem("c", "1+2=", "3" * 40)
@@ -196,3 +201,11 @@ def test_longrope_ends_at_its_original_length(tmp_path: Path) -> None:
         with_answers([long], policy)
     with pytest.raises(GrpoError, match=f"tokens exceed {reason}; shorten the row"):
         with_answers([replace(long, place="rows.jsonl:1")], policy)
+
+
+def test_longrope_that_is_not_shortened_needs_no_reason() -> None:
+    original = {"rope_type": "longrope", "original_max_position_embeddings": 128}
+    config = SimpleNamespace(max_position_embeddings=128, rope_parameters=original)
+    assert limit_in_words(config, "phi-3") == "the 128 positions of phi-3"
+    config.max_position_embeddings = 256
+    assert limit_in_words(config, "phi-3").startswith("the 128 positions of phi-3 (its original length:")

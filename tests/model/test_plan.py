@@ -33,6 +33,7 @@ from grpo.model.fused.weights import can_be_fused
 from grpo.model.load import load_policy
 from grpo.model.lora import adapt, freeze
 from grpo.model.optimizer import AdamW, make_optimizer
+from grpo.model.packed_check import equals_stock
 from grpo.model.packing import pack
 from grpo.model.padded import can_be_packed
 from grpo.model.plan import (
@@ -54,7 +55,7 @@ from grpo.model.plan import (
 from grpo.model.plan.gpus import SPEEDS
 from grpo.model.plan.memory import saved
 from grpo.model.plan.seconds import decoding, rollout_seconds
-from grpo.model.plan.shape import PADDED, typical_shape
+from grpo.model.plan.shape import PADDED, PADDED_WHEN_LOADED, typical_shape
 from grpo.model.plan.shard import SHARDS, Shard
 from grpo.model.policy import Policy, logprobs
 from grpo.rollout import builtin, schedule
@@ -67,6 +68,7 @@ from grpo.training.loop import update
 from grpo.training.memory_check import SHARE_OF_FREE, check_memory, sft_shard
 from grpo.types import Completion, Group, Problem
 from helpers.groups import annotated
+from helpers.policies import SHAPE, CharacterTokenizer
 from helpers.policies import random_policy as small_policy
 from helpers.tensor_bytes import peak_bytes, saved_bytes
 
@@ -177,13 +179,20 @@ def test_plans_of_padded_models_warn(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["warnings"] == []
 
 
-@pytest.mark.parametrize(
-    "family", sorted(PADDED - {"doge"} | {"gemma2", "vaultgemma"})
-)  # Doge is found when it is loaded: packed_check.py
+@pytest.mark.parametrize("family", sorted(PADDED | {"gemma2", "vaultgemma"}))
 def test_padded_families_cannot_be_packed(family: str) -> None:
     config = transformers.CONFIG_MAPPING[family]()
     model_class = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     assert not can_be_packed(model_class, config)
+    assert shape_of(config.to_dict(), family).padded == family
+
+
+@pytest.mark.parametrize("family", sorted(PADDED_WHEN_LOADED))
+def test_families_found_when_loaded_differ_from_the_stock_model(family: str) -> None:
+    config = transformers.CONFIG_MAPPING[family](**SHAPE)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=torch.float32)
+    assert can_be_packed(type(model), config)
+    assert not equals_stock(Policy(model.eval(), CharacterTokenizer(), family, frozenset([1])))
     assert shape_of(config.to_dict(), family).padded == family
 
 

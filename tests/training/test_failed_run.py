@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
 
 from grpo.cli.main import main
-from grpo.rewards.scoring import error_line
+from grpo.errors import headline
+from grpo.rewards.pool.invoke import Outcome, Request, error_line, invoke
+from grpo.types import Problem
 
 BROKEN = 'def mine(problem, text):\n    raise ValueError("first line\\nsecond line")\n'
 SUMS = """
@@ -49,9 +52,10 @@ def test_the_reason_is_kept_and_a_fixed_reward_resumes(
     capsys.readouterr()
     assert main(["runs", "a", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["failure"] == ""
+    assert main([*train, "--resume", "--steps", "2"]) == 0
     # Once there are steps, the reward's code must stay.
     Path("mine.py").write_text("def mine(problem, text):\n    return 1.0 + len(text)\n")
-    assert main([*train, "--resume", "--steps", "2"]) == 2
+    assert main([*train, "--resume", "--steps", "3"]) == 2
     assert "mine.py changed" in capsys.readouterr().err
 
 
@@ -99,28 +103,58 @@ def test_a_sample_that_cannot_be_scored_says_why(
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(BROKEN)
     assert main(["sample", "nano", "-n", "2", "--reward", "mine.py:mine", "--max-new-tokens", "4"]) == 0
-    assert "not scored: ValueError: first line" in capsys.readouterr().err
+    assert "not scored: failure in reward mine.py:mine: ValueError: first line (File" in capsys.readouterr().err
+
+
+class Raises:
+    """A reward that raises this error."""
+
+    name, batched, required = "mine", False, ()
+
+    def __init__(self, error: BaseException):
+        self.error = error
+
+    def load(self) -> None: ...
+
+    def __call__(self, request: Request) -> list[Outcome]:
+        raise self.error
+
+
+def chained() -> ValueError:
+    error = ValueError("outer")
+    error.__cause__ = KeyError("inner")
+    return error
 
 
 @pytest.mark.parametrize(
-    ("message", "shown"),
+    ("error", "shown"),
     [
-        ("one\ntwo", "one"),
-        ('one\nFile "rows.csv", line 3, is missing', "one"),
-        ("\none\ntwo", "one"),
-        ("", ""),
+        (ValueError("one\ntwo"), "ValueError: one"),
+        (ValueError('one\nFile "rows.csv", line 3, is missing'), "ValueError: one"),
+        (ValueError("\none\ntwo"), "ValueError: one"),
+        (ValueError(""), "ValueError"),
+        (chained(), "ValueError: outer"),
+        (
+            RuntimeError('worker failed:\n  File "x.py", line 3, in z\n    f()\nKeyError: 1'),
+            "RuntimeError: worker failed:",
+        ),
+        (ExceptionGroup("two", [ValueError("a"), KeyError("b")]), "ExceptionGroup: two (2 sub-exceptions)"),
+        (SyntaxError("bad", ("rows.py", 1, 2, "f(", 1, 3)), "SyntaxError: bad"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_first_line_of_a_message_is_shown(message: str, shown: str) -> None:
-    frame = '  File "mine.py", line 2, in mine\n    raise it\n'
-    raised = f"ValueError: {shown}".rstrip()
-    why = f"Traceback (most recent call last):\n{frame}ValueError: {message}"
-    assert error_line(why) == f'{raised} (File "mine.py", line 2, in mine)'
-    assert error_line(f"ValueError: {message}") == raised
+def test_the_reason_of_a_failed_call_begins_with_its_error(error: BaseException, shown: str) -> None:
+    [outcome] = invoke(Raises(error), Request(Problem("p", "", ""), ("text",)))
+    line = Raises.__call__.__code__.co_firstlineno + 1
+    assert error_line(outcome.why) == f'{shown} (File "{__file__}", line {line}, in __call__)'
+    assert outcome.why.endswith("".join(traceback.format_exception(error)).rstrip())
+    assert headline(error) == shown
 
 
-def test_a_message_of_one_line_is_shown() -> None:
-    assert [error_line(why) for why in ("killed", "")] == ["killed", ""]
+def test_a_reason_of_one_line_is_shown() -> None:
+    assert [error_line(why) for why in ("killed", "", "killed\nprinted: …")] == ["killed", "", "killed"]
+    [outcome] = invoke(Raises(TimeoutError("late\nagain")), Request(Problem("p", "", ""), ("text",)))
+    assert (outcome.fault, outcome.why) == ("timeout", "TimeoutError: late")
 
 
 def test_a_run_that_trains_only_its_critic_is_told(

@@ -10,7 +10,7 @@ from grpo.config import Episodes
 from grpo.episodes.answers import Answer, Episode, answered
 from grpo.errors import one_line
 from grpo.rewards.functions import awaited
-from grpo.rewards.pool.invoke import PRINTED, Outcome, Request, exhausted
+from grpo.rewards.pool.invoke import Outcome, Request, error_line, exhausted
 from grpo.rollout.protocol import Ended
 from grpo.types import Call, Problem
 
@@ -82,7 +82,7 @@ class ToolCalls:
 def _made(call: Asked, outcome: Outcome) -> Call:
     if not outcome.fault:
         return Call(call.name, call.written, outcome.extra["answer"], outcome.extra["fault"])
-    why = one_line(f"error: {call.name}: {outcome.why.partition(PRINTED)[0]}", LONGEST_ERROR)
+    why = one_line(f"error: {call.name}: {error_line(outcome.why)}", LONGEST_ERROR)
     return Call(call.name, call.written, why, "timeout" if outcome.fault == "timeout" else "crash")
 
 

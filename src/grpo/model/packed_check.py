@@ -58,7 +58,8 @@ def equals_stock(policy: Policy) -> bool:
 
 
 class _Float32(TorchFunctionMode):
-    """Computes every operation on 16-bit tensors in float32. Only the weights of one operation exist in both."""
+    """Computes every operation on 16-bit tensors in float32. Weights are widened one operation at a time, so that
+    memory never holds all of them in float32."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.embedding:  # only the rows that are read, not the whole table

@@ -77,8 +77,8 @@ class Policy:
         return backend.decode_batch([row.tolist() for row in rows], skip_special_tokens=False)
 
     def has_unknown(self, tokens: Sequence[int]) -> bool:
-        """Whether a token stands for text that the model has no token for. GPT-2's end token does not: it is also named
-        as the unknown one."""
+        """Whether the tokens contain the unknown token, which stands for text that the model has no token for. False
+        where the first or the end token is also named as the unknown one, as in GPT-2."""
         unknown, bos, eos = (getattr(self.tokenizer, f"{name}_token_id", None) for name in ("unk", "bos", "eos"))
         return unknown is not None and unknown not in {bos, eos, *self.end_tokens} and unknown in tokens
 

@@ -7,6 +7,7 @@ worker processes that can be killed (`pool/`).
 from __future__ import annotations
 
 from grpo.rewards.pending import Pending
-from grpo.rewards.scoring import Scorer, error_line
+from grpo.rewards.pool.invoke import error_line
+from grpo.rewards.scoring import Scorer
 
 __all__ = ["Pending", "Scorer", "error_line"]

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 
 from grpo.errors import GrpoError
 from grpo.model.hub.quiet import quiet_transformers
+from grpo.model.positions import position_limit
 from grpo.rewards.pool.invoke import Outcome, Request, validated
 
 TOKENS_PER_BATCH = 16384
@@ -80,7 +81,7 @@ class ModelReward:
     @torch.inference_mode()
     def rewards(self, texts: Sequence[str]) -> list[float]:
         """Rewards, computed in batches of texts of similar length."""
-        limit = getattr(self.model.config, "max_position_embeddings", None)
+        limit = position_limit(self.model.config)
         rows = self.tokenizer(
             list(texts), add_special_tokens=False, truncation=limit is not None, max_length=limit, padding=False
         )["input_ids"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from grpo.errors import GrpoError
 from grpo.rewards.functions import FunctionReward, Spec, parse
 from grpo.rewards.pending import Pending
 from grpo.rewards.pool.confine import Limits
-from grpo.rewards.pool.invoke import PRINTED, Outcome, Request, Reward, TaskReward, invoke_each
+from grpo.rewards.pool.invoke import Outcome, Request, Reward, TaskReward, error_line, invoke_each
 from grpo.rewards.pool.workers import Workers, pickled
 from grpo.rewards.signature import refuse_unknown_columns
 from grpo.rewards.trainer_state import TrainerState
@@ -29,8 +28,6 @@ RECENT = 500
 """Completions over which the share of a reward's faults is taken."""
 MIN_RECENT = 100
 """Least denominator of that share: one fault in the first step must not stop the run."""
-FRAME = re.compile(r'\s+File ".*", line \d+')
-"""First line of a traceback's frame; lines of messages are not indented."""
 
 Outcomes = list[list[Outcome]]
 """Of one reward, by group and completion."""
@@ -243,25 +240,6 @@ def _refuse_duplicate_names(specs: Sequence[Spec]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise GrpoError(f"field reward: two rewards are named {name or 'task'}; rename one")
-
-
-def error_line(why: str) -> str:
-    """The exception of a traceback, with the place that raised it; of a message of several lines, the first.
-
-    >>> error_line("timeout: over the limit\\nof 10 seconds")
-    'timeout: over the limit'
-    """
-    lines = [line for line in why.partition(PRINTED)[0].splitlines() if line.strip()] or [""]
-    frames = [number for number, line in enumerate(lines) if FRAME.match(line)]
-    if frames:  # below the last are its line of code, indented, and the exception
-        below = [number for number in range(frames[-1] + 1, len(lines)) if not lines[number][0].isspace()]
-        at = below[0] if below else len(lines) - 1
-    else:
-        at = 0
-    message = lines[at].strip()
-    if message.endswith(":"):  # the text of the exception begins with a new line
-        message = " ".join([message, *map(str.strip, lines[at + 1 : at + 2])])
-    return f"{message} ({lines[frames[-1]].strip()})" if frames else message
 
 
 def why_not_sent(reward: Reward) -> str:

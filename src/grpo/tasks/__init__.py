@@ -55,12 +55,13 @@ def load_task(
     heldout_rows: Rows | None = None,
     model: str = "",
     tools: Sequence[Mapping[str, Any]] = (),
+    recorded: bool = False,
 ) -> Task:
     """A task by name, or from a Python file: `mytask.py`, or `mytask.py:Name` where it defines several. `rows` and
     `heldout_rows` are rows handed over in Python, which `data` and `dataset.heldout` only name. `model`
     is the one whose tokenizer counts the tokens of prompts, for `dataset.max_prompt_tokens`; `tools` are the schemas of
-    the tools that prompts describe."""
-    source = Source(data, dataset or Dataset(), rows, heldout_rows, model, tools)
+    the tools that prompts describe. `recorded`: the settings are those of a run, not of a user."""
+    source = Source(data, dataset or Dataset(), rows, heldout_rows, model, tools, recorded)
     refuse_recorded("task", name, "name another with --task")
     base, _, variant = name.partition(":")
     if base.endswith(".py"):
@@ -100,7 +101,7 @@ def _made(maker: Any, name: str, variant: str, source: Source) -> Task:
 
 def _refuse_rows(source: Source, task: str, way_out: str) -> None:
     """Refuse rows, and settings of rows, for a task that makes its own problems."""
-    if field := _given(source):
+    if not source.recorded and (field := _given(source)):
         raise GrpoError(f"field {field}: {task} makes its own problems; leave it out, or {way_out}")
 
 

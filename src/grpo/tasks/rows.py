@@ -41,6 +41,8 @@ class Source:
     """The model whose tokenizer counts the tokens of prompts; empty: none are counted."""
     tools: Sequence[Mapping[str, Any]] = ()
     """Schemas of the tools that prompts describe."""
+    recorded: bool = False
+    """The settings are those of a run. Earlier versions took settings of rows for any task."""
 
     def read(self, split: str) -> list[DataRow]:
         """All rows of a split."""

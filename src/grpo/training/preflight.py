@@ -124,7 +124,7 @@ def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) 
         first, length = long[0]
         # Only rows, which have a place, can be left out.
         leave_out = f", or leave longer prompts out (--dataset.max-prompt-tokens {room})"
-        lower = "shorten the prompts" if length >= limit else "lower max_new_tokens"
+        lower = "shorten the prompts" if max(lengths) >= limit else "lower max_new_tokens"
         raise GrpoError(
             f"field max_new_tokens: {len(long)} prompts leave no room for {max_new_tokens} new tokens in "
             f"{limit_in_words(policy.model.config, policy.name)}; the first is problem {first.label} with {length} "

@@ -19,7 +19,7 @@ from grpo.config.schema import as_dict
 from grpo.distributed.checksum import differing
 from grpo.distributed.worker import launcher
 from grpo.distributed.world import ALONE, World
-from grpo.errors import DiskFullError, GrpoError, LostRankError
+from grpo.errors import DiskFullError, GrpoError, LostRankError, headline
 from grpo.kill_points import point
 from grpo.model.device import frozen_garbage_collector, peak_memory
 from grpo.model.files import model_files
@@ -289,8 +289,7 @@ def recorded_ending(run: Run, callbacks: Callback, stop: StopRequest) -> Iterato
         goes_on, failure = launcher() is not None, str(error)  # the launcher restarts the ranks
         raise
     except Exception as error:  # such as one of torch: it is raised again, and its first line recorded
-        first_line = str(error).partition("\n")[0]
-        failure = str(error) if isinstance(error, GrpoError) else f"{type(error).__name__}: {first_line}"
+        failure = str(error) if isinstance(error, GrpoError) else headline(error)
         raise
     finally:
         if not goes_on:

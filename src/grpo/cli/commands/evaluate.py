@@ -46,6 +46,7 @@ def measure(options: EvalOptions, world: World) -> tuple[str, int, dict[str, flo
     """(task, number of problems, metrics). Each rank samples its part of the problems."""
     policy, settings = load(options.model, options.runs, options.dataset, world)
     from grpo.episodes.start import chosen_replier
+    from grpo.rewards import error_line
     from grpo.training.evaluation import evaluate
 
     episodes = episode_settings(options.episodes, settings)
@@ -54,15 +55,19 @@ def measure(options: EvalOptions, world: World) -> tuple[str, int, dict[str, flo
     if scorer is None:
         raise GrpoError("field task: name one with --task NAME; only runs and embedded models have a default task")
     with scorer, engine_for(policy, scorer, episodes, replier) as engine:
+        scorer.check_requirements()
         count = options.problems or settings.get("evaluation", {}).get("problems", 500)
         problems = scorer.task.heldout()[:count]
         if world.first and sys.stderr.isatty():
             print(f"evaluating {len(problems)} held-out problems …", file=sys.stderr)
-        row, _ = evaluate(engine, scorer, problems, options.sampling(settings, "eval"), world=world)
-    # With rewards named, accuracy alone would hide that none of them gave a score.
-    if "reward_mean" not in row and (scorer.specs or "accuracy" not in row):
-        way_out = "grpo check --reward shows why" if scorer.specs else "name a reward (--reward), or the golds' column"
-        raise GrpoError(f"field reward: no completion was scored; {way_out}")
+        row, sampled = evaluate(engine, scorer, problems, options.sampling(settings, "eval"), world=world)
+    # Accuracy, which the task alone decides, would hide that no reward of the user gave a score.
+    if "reward_mean" not in row and not (scorer.checks_golds and "accuracy" in row):
+        reasons = [error_line(done.why) for group in sampled for done in group.completions if done.why]
+        why = reasons[0] if reasons else "every reward was None"
+        raise GrpoError(
+            f"field reward: no completion was scored: {why}; correct the reward, or name another (--reward)"
+        )
     return scorer.task.name, len(problems), row
 
 

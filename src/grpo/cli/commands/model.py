@@ -121,7 +121,7 @@ def find_scorer(
     measured = (evaluation and settings.get("evaluation", {}).get("reward")) or trained_on
     # Of a run with a chat template of its own, the checkpoint has it.
     rows = settings.get("data", ""), replace(from_dict(Dataset, settings.get("dataset", {})), chat_template="")
-    return make(load_with(settings["task"], *rows), options.reward or measured)
+    return make(load_with(settings["task"], *rows, recorded=True), options.reward or measured)
 
 
 def episode_settings(options: Episodes, settings: dict[str, Any]) -> Episodes:

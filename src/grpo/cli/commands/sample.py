@@ -60,7 +60,7 @@ def command(arguments: list[str]) -> int:
     policy, settings = load(options.model, options.runs, options.dataset)
     from grpo.cli.terminal.group import print_group
     from grpo.episodes.start import chosen_replier
-    from grpo.rewards.scoring import error_line
+    from grpo.rewards import error_line
     from grpo.training.credit import credit
 
     episodes = episode_settings(options.episodes, settings)

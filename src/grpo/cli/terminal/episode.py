@@ -45,7 +45,8 @@ def ending(done: Completion) -> str:
     if not done.turns:
         return ""
     count = f"{len(done.turns)} {'turn' if len(done.turns) == 1 else 'turns'}"
-    why = f" ({printable(error_line(done.why), 200)})" if done.why else ""
+    reason = error_line(done.why).removeprefix(f"{done.fault} in its episode: ")
+    why = f" ({printable(reason, 200)})" if reason else ""
     return f"{count}, {f'environment: {done.fault}' if done.fault else f'finish {done.finish}'}{why}"
 
 

@@ -16,7 +16,7 @@ from grpo.model.plan.work import Needs, Work
 
 SHARE_OF_PEAK: Mapping[int, float] = {576: 0.25, 896: 0.415, 1536: 0.49}
 """Of a GPU's operations per second in an update, by hidden width: SmolLM2-135M, Qwen2.5-0.5B, Qwen2.5-1.5B. Updates of
-LoRA adapters, measured with Qwen2.5-7B, reach the last one too."""
+LoRA adapters reach 0.49 too (measured with Qwen2.5-7B)."""
 SHARE_DECODING = 1.3
 """Share of the peak in forward passes of a rollout, relative to an update."""
 SHARE_OF_BANDWIDTH = 0.9

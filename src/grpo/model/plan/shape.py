@@ -19,11 +19,13 @@ from grpo.model.hub.folder import adapter_base
 FUSED = {"llama", "qwen2", "qwen3", "mistral"}
 """Families of `grpo.model.fused.weights.BLOCKS`; a test checks that they are equal."""
 PADDED = {
-    *("bamba", "doge", "falcon_h1", "gemma4_text", "gemma4_unified_text", "olmo_hybrid", "qwen3_5_text", "stablelm"),
+    *("bamba", "biogpt", "falcon_h1", "gemma4_text", "gemma4_unified_text", "olmo_hybrid", "qwen3_5_text", "stablelm"),
     *("zamba", "zamba2"),
 }
-"""Families without experts that run padded (`grpo.model.padded`) and whose config.json has all sizes of a `Shape`.
-Others cap their scores, as Gemma 2 does."""
+"""Families that run padded (`grpo.model.padded`), as their config tells, and whose config has all sizes of a `Shape`.
+Those that cap their scores, such as Gemma 2, do so too. Experts are refused."""
+PADDED_WHEN_LOADED = {"doge", "granite_swa", "minicpm3", "nemotron", "recurrent_gemma", "youtu"}
+"""Those of which only the loaded model tells (`grpo.model.packed_check`)."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Names of the number of experts in configs."""
 
@@ -222,7 +224,7 @@ def shape_of(config: Mapping[str, Any], name: str) -> Shape:
             qkv_bias=bool(config.get("attention_bias", family == "qwen2")),
             qk_norm=family.startswith("qwen3"),
             fused=family in FUSED and config.get("hidden_act", "silu") == "silu",
-            padded=family if family in PADDED or config.get("attn_logit_softcapping") else "",
+            padded=family if family in PADDED | PADDED_WHEN_LOADED or config.get("attn_logit_softcapping") else "",
         )
     except (KeyError, TypeError, ValueError) as error:
         raise GrpoError(f"field model: config.json of {name} lacks a size ({error!r}); use --params") from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, Literal, Protocol, TypeVar
 
-from grpo.errors import GrpoError
+from grpo.errors import GrpoError, headline
 from grpo.rewards.trainer_state import TrainerState
 from grpo.tasks.protocol import ChecksCorrectness, HasEpisodeTraits, HasTraits, Task
 from grpo.types import Problem
@@ -21,8 +21,8 @@ Fault = Literal["", "timeout", "crash", "failure", "mistake"]
 LARGEST = math.sqrt(3.4028234e38)
 """Largest absolute reward: the largest number whose square is finite in float32."""
 TOO_LARGE = f"its square is not finite in float32, so no advantage can be computed; keep rewards below {LARGEST:.1e}"
-MAX_REASON = 4000
-"""Characters kept of an error: the end of a traceback."""
+MAX_TRACEBACK = 4000
+"""Characters kept of a traceback: its end."""
 PRINTED = "\nprinted: "
 """Between an error and the last output of the call."""
 
@@ -167,9 +167,8 @@ def invoke(reward: Reward, request: Request) -> list[Outcome]:
         return [Outcome(fault="mistake", why=str(error))] * count
     except BaseException as error:  # noqa: BLE001  border: people's code, and libraries that time out with a BaseException
         fault = _fault(error)
-        shown = traceback.format_exception(error) if fault == "failure" else traceback.format_exception_only(error)
-        why = "".join(shown).rstrip()
-        return [Outcome(fault=fault, why=why[-MAX_REASON:])] * count
+        why = _with_traceback(error) if fault == "failure" else headline(error)
+        return [Outcome(fault=fault, why=why)] * count
     if len(outcomes) != count:
         why = f"returned {len(outcomes)} values for {count} completions; return one for each"
         return [Outcome(fault="mistake", why=why)] * count
@@ -188,6 +187,19 @@ def exhausted(error: BaseException) -> bool:
     """Memory or processes ran out."""
     short = isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM)
     return isinstance(error, MemoryError) or short or "can't start new thread" in str(error)
+
+
+def error_line(why: str) -> str:
+    """The first line of an outcome's reason, which says what happened; a traceback and output may follow."""
+    return why.partition("\n")[0]
+
+
+def _with_traceback(error: BaseException) -> str:
+    """The error with the place that raised it, on one line, and its traceback below."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    place = f'File "{frame.f_code.co_filename}", line {line}, in {frame.f_code.co_name}'
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return f"{headline(error)} ({place})\n{trace[-MAX_TRACEBACK:]}"
 
 
 def _fault(error: BaseException) -> Fault:

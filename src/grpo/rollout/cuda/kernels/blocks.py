@@ -53,8 +53,8 @@ def attend_to_keys(
 
 
 def step_of(programs: int, q: torch.Tensor, width: int) -> dict[str, int]:
-    """Keys that a program reads in one step, and its warps. Above `PROGRAMS` programs both are smaller, so that more of
-    them run at a time."""
+    """Keys that a program reads in one step, and its warps. Above `PROGRAMS` programs the keys are half as many, and so
+    are the warps of 16-bit heads wider than 64, so that more programs run at a time."""
     large, columns = programs <= PROGRAMS, triton.next_power_of_2(width)
     warps = 4 if q.element_size() == 4 else max(1, columns // (64 if large else 128))
     return {"KEYS": BLOCK_TOKENS if large else BLOCK_TOKENS // 2, "num_warps": warps}
