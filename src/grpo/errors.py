@@ -16,6 +16,15 @@ def one_line(text: str, most: int = 1000) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
+def whole_characters(text: str) -> str:
+    """The text with halves of characters (lone surrogates), which no file can hold, as escapes.
+
+    >>> whole_characters("a\\ud83d")
+    'a\\\\ud83d'
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
 def headline(error: BaseException) -> str:
     """The exception and the first line of its message.
 

@@ -53,6 +53,9 @@ MISTAKES = {
     "sft with missing data": (["sft", "nano", "nowhere.jsonl"], "field data", "nowhere.jsonl"),
     "eval without model": (["eval"], "field model", "--model"),
     "eval without task": (["eval", "./empty"], "field model", "config.json"),
+    "eval, setting of rows": (["eval", "nano", "--dataset.prompt", "q"], "field dataset.prompt", "own problems"),
+    "sample, setting of rows": (["sample", "nano", "--dataset.split", "x"], "field dataset.split", "own problems"),
+    "threads": (["train", "--model", "nano", "--system.threads", "100000"], "field system.threads", "must be at most"),
     "sample none": (["sample", "nano", "1+1=", "-n", "0"], "field count", "at least 1"),
     "sample top-p": (["sample", "nano", "1+1=", "--top-p", "1.5"], "field top_p", "at most 1"),
     "sample min-p": (["sample", "nano", "1+1=", "--min-p", "-0.1"], "field min_p", "between 0 and 1"),
@@ -253,6 +256,25 @@ def test_eval_of_a_run_repeats_its_last_evaluation(
     capsys.readouterr()
     assert main(["eval", "job", "--temperature", "-0.5"]) == 2
     assert "field temperature (command line): must be at least 0; got -0.5" in capsys.readouterr().err
+
+
+def test_eval_of_a_run_reads_the_rows_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, count in {"rows": 40, "other": 5}.items():
+        rows = [json.dumps({"ask": f"{n}+1=", "gold": str(n + 1)}) for n in range(count)]
+        Path(f"{name}.jsonl").write_text("\n".join(rows))
+    columns = ["--dataset.prompt", "ask", "--dataset.answer", "gold"]
+    assert main(["train", "--model", "nano", "--data", "rows.jsonl", *columns, *QUICK[2:], "--run", "job"]) == 0
+    evaluate = ["eval", "job", "--max-new-tokens", "4", "--json"]
+    capsys.readouterr()
+    assert main([*evaluate, "--dataset.heldout", "other.jsonl"]) == 0
+    assert json.loads(capsys.readouterr().out)["problems"] == 5
+    assert main([*evaluate, "--dataset.heldout", "none.jsonl"]) == 2
+    assert "field dataset.heldout: no file none.jsonl" in capsys.readouterr().err
+    assert main([*evaluate, "--dataset.prompt", "question"]) == 2
+    assert "question" in capsys.readouterr().err
 
 
 def test_a_stop_string_ends_completions_in_training_evaluation_and_samples(

@@ -169,6 +169,10 @@ def test_extra_columns_belong_to_their_completions_and_metrics_to_the_call(tmp_p
         (lambda log: log.log_extra("x", 3), "log_extra('x', …): got 3; give a list with 2 values"),
         (lambda log: log.log_extra("", [1, 2]), "log_extra('', …): the name must be text that is not empty"),
         (lambda log: log.log_metric(3, 1.0), "log_metric(3, …): the name must be text that is not empty"),
+        (
+            lambda log: log.log_metric("a\ud83d", 1.0),
+            r"log_metric('a\ud83d', …): the name has half of a character (a lone surrogate)",
+        ),
         (lambda log: log.log_metric("x", "1"), "log_metric('x', …): got '1'; give a number"),
         (lambda log: log.log_metric("x", [1.0]), "log_metric('x', …): got [1.0]; give a number"),
     ],
@@ -185,6 +189,12 @@ def test_a_wrong_log_stops_the_run_with_function_and_completion(tmp_path: Path) 
         scorer.score([group_of("a", "b")])
     where = f"reward {tmp_path / 'mine.py'}:f, problem p, completion 0 ('a')"
     assert str(caught.value) == f"{where}: log_extra('x', …): got [1]; give a list with 2 values"
+
+
+def test_halves_of_characters_are_logged_as_escapes() -> None:
+    log = CallLog(1)
+    log.log_extra("x", [{"a\ud83d": ["\ud83d"]}])
+    assert log.row(0) == {"x": {r"a\ud83d": [r"\ud83d"]}}
 
 
 def test_a_metric_that_is_not_finite_is_left_out_of_the_mean() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo.cli.main import main
-from grpo.errors import headline
+from grpo.errors import headline, whole_characters
 from grpo.rewards.pool.invoke import Outcome, Request, error_line, invoke
 from grpo.types import Problem
 
@@ -138,6 +138,7 @@ def chained() -> ValueError:
             RuntimeError('worker failed:\n  File "x.py", line 3, in z\n    f()\nKeyError: 1'),
             "RuntimeError: worker failed:",
         ),
+        (ValueError("half \ud83d"), r"ValueError: half \ud83d"),
         (ExceptionGroup("two", [ValueError("a"), KeyError("b")]), "ExceptionGroup: two (2 sub-exceptions)"),
         (SyntaxError("bad", ("rows.py", 1, 2, "f(", 1, 3)), "SyntaxError: bad"),
     ],
@@ -147,7 +148,7 @@ def test_the_reason_of_a_failed_call_begins_with_its_error(error: BaseException,
     [outcome] = invoke(Raises(error), Request(Problem("p", "", ""), ("text",)))
     line = Raises.__call__.__code__.co_firstlineno + 1
     assert error_line(outcome.why) == f'{shown} (File "{__file__}", line {line}, in __call__)'
-    assert outcome.why.endswith("".join(traceback.format_exception(error)).rstrip())
+    assert outcome.why.endswith(whole_characters("".join(traceback.format_exception(error)).rstrip()))
     assert headline(error) == shown
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from statistics import fmean
 from typing import Any
 
-from grpo.errors import GrpoError
+from grpo.errors import GrpoError, whole_characters
 from grpo.rewards.pool.invoke import as_number
 
 MAX_REPR = 200
@@ -62,15 +62,17 @@ def json_value(value: Any) -> Any:
     >>> json_value((1, float("nan"), {2: {3}}))
     [1, None, {'2': '{3}'}]
     """
-    if value is None or isinstance(value, str | bool | int):
+    if value is None or isinstance(value, bool | int):
         return value
+    if isinstance(value, str):
+        return whole_characters(value)
     if isinstance(value, Mapping):
-        return {str(key): json_value(each) for key, each in value.items()}
+        return {whole_characters(str(key)): json_value(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [json_value(each) for each in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    return json_value(value.tolist()) if hasattr(value, "tolist") else f"{value!r:.{MAX_REPR}}"
+    return json_value(value.tolist()) if hasattr(value, "tolist") else whole_characters(f"{value!r:.{MAX_REPR}}")
 
 
 def is_list(values: Any) -> bool:
@@ -85,3 +87,5 @@ def is_list(values: Any) -> bool:
 def _check_name(function: str, name: object) -> None:
     if not isinstance(name, str) or not name:
         raise GrpoError(f"{function}({name!r:.200}, …): the name must be text that is not empty")
+    if name != whole_characters(name):
+        raise GrpoError(f"{function}({name!r:.200}, …): the name has half of a character (a lone surrogate)")

@@ -119,15 +119,21 @@ def find_scorer(
         return None
     trained_on = settings.get("reward", "")
     measured = (evaluation and settings.get("evaluation", {}).get("reward")) or trained_on
-    # Of a run with a chat template of its own, the checkpoint has it.
-    rows = settings.get("data", ""), replace(from_dict(Dataset, settings.get("dataset", {})), chat_template="")
-    return make(load_with(settings["task"], *rows, recorded=True), options.reward or measured)
+    # Chat templates are the tokenizer's: `load` reads them.
+    changed = {name: value for name, value in given_of(options.dataset).items() if not name.startswith("chat_template")}
+    dataset = replace(from_dict(Dataset, settings.get("dataset", {})), **changed, chat_template="")
+    task = load_with(settings["task"], settings.get("data", ""), dataset, recorded=not changed)
+    return make(task, options.reward or measured)
 
 
 def episode_settings(options: Episodes, settings: dict[str, Any]) -> Episodes:
     """Those of the run, with what the options change."""
-    changed = {name: value for name, value in vars(options).items() if value != getattr(Episodes(), name)}
-    return replace(from_dict(Episodes, settings.get("episodes", {})), **changed)
+    return replace(from_dict(Episodes, settings.get("episodes", {})), **given_of(options))
+
+
+def given_of(options: Dataset | Episodes) -> dict[str, Any]:
+    """The options that differ from their defaults."""
+    return {name: value for name, value in vars(options).items() if value != getattr(type(options)(), name)}
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, Literal, Protocol, TypeVar
 
-from grpo.errors import GrpoError, headline
+from grpo.errors import GrpoError, headline, whole_characters
 from grpo.rewards.trainer_state import TrainerState
 from grpo.tasks.protocol import ChecksCorrectness, HasEpisodeTraits, HasTraits, Task
 from grpo.types import Problem
@@ -199,7 +199,7 @@ def _with_traceback(error: BaseException) -> str:
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     place = f'File "{frame.f_code.co_filename}", line {line}, in {frame.f_code.co_name}'
     trace = "".join(traceback.format_exception(error)).rstrip()
-    return f"{headline(error)} ({place})\n{trace[-MAX_TRACEBACK:]}"
+    return whole_characters(f"{headline(error)} ({place})\n{trace[-MAX_TRACEBACK:]}")
 
 
 def _fault(error: BaseException) -> Fault:
