@@ -24,7 +24,7 @@ from grpo.kill_points import point
 from grpo.record import columns
 from grpo.record.columns import as_json, completion_rows, content, group_row, insert, metric_rows, turn_rows
 from grpo.record.metrics import EVAL_METRICS, check_names, is_timed
-from grpo.record.provenance import provenance
+from grpo.record.provenance import command, provenance
 from grpo.record.reader import RunReader, connect, run_names, run_path
 from grpo.types import Group
 
@@ -165,8 +165,11 @@ class Run(RunReader):
         with self._transaction() as db:
             db.execute(insert("findings", columns.FINDING), (time.time(), step, kind, text))
 
-    def set_config(self, config: dict[str, Any]) -> None:
-        self.set_meta("config", config)
+    def set_started(self, config: dict[str, Any]) -> None:
+        """Record the settings and the command of this start or resume: the next resume needs them."""
+        with self._transaction() as db:
+            for key, value in (("config", config), ("command", command())):
+                _set_meta(db, key, value)
         self.config = config
 
     def set_status(self, status: str) -> None:
@@ -176,7 +179,7 @@ class Run(RunReader):
 
     def set_meta(self, key: str, value: Any) -> None:
         with self._transaction() as db:
-            db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, as_json(value)))
+            _set_meta(db, key, value)
 
     def rewind(self, step: int) -> None:
         """Delete everything after the first `step` steps, to resume from a checkpoint taken there."""
@@ -212,6 +215,10 @@ class Run(RunReader):
                 raise
             message = f"{self.path / 'run.db'}: the disk is full; everything recorded before is intact"
             raise DiskFullError(message) from error
+
+
+def _set_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
+    db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, as_json(value)))
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
