@@ -285,8 +285,9 @@ def test_folder_is_private_and_journal_is_wal(run: Run) -> None:
 
 
 def test_open_restores_what_create_was_given(tmp_path: Path, run: Run) -> None:
-    with Run.open(tmp_path, "first") as again:
-        assert (again.name, again.kind, again.config, again.path) == ("first", "grpo", CONFIG, tmp_path / "first")
+    for folder in (tmp_path, str(tmp_path)):
+        with Run.open(folder, "first") as again:
+            assert (again.name, again.kind, again.config, again.path) == ("first", "grpo", CONFIG, tmp_path / "first")
 
 
 def test_versions_command_and_git(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
