@@ -358,7 +358,7 @@ def main() -> None:
     except ImportError as error:  # border: packages of others, and the packages they need
         print(f"--peer {arm}: import failed: {str(error).splitlines()[0]}", file=sys.stderr)
         sys.exit(REFUSED)
-    except GrpoError as error:
+    except GrpoError as error:  # border: the command line, in a process of its own
         print(f"{arm}: {error}", file=sys.stderr)
         sys.exit(REFUSED)
 

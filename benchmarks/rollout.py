@@ -99,7 +99,7 @@ def main() -> None:
 
     try:
         compare(parse())
-    except GrpoError as error:
+    except GrpoError as error:  # border: the command line
         exit_with(str(error))
 
 
