@@ -23,15 +23,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from unittest.mock import patch
+
+from flags import exit_with, natural, positive
 
 NEEDS = {"grpo": ("grpo",), "trl": ("trl", "datasets"), "trl-vllm": ("trl", "datasets", "vllm")}
 """Packages that each arm imports."""
 MAX_TURNS = 4
 """Most turns of a completion that calls tools."""
-CANNOT_IMPORT = 3
-"""Exit code of an arm with a missing package."""
+REFUSED = 3
+"""Exit code of an arm that has printed in one line why it cannot run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,18 +78,20 @@ def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     """Adds the options that step.py and learn.py share."""
     parser.add_argument("--model", help="name, folder or Hugging Face id, as in grpo train")
     parser.add_argument("--task", default="", help="default: the model's task, or addition")
-    parser.add_argument("--prompts", type=int, help="prompts per step")
-    parser.add_argument("--group", type=int, help="completions per prompt")
-    parser.add_argument("--new", type=int, help="most new tokens of a completion")
-    parser.add_argument("--steps", type=int, help="training steps")
+    parser.add_argument("--prompts", type=positive, help="prompts per step")
+    parser.add_argument("--group", type=positive, help="completions per prompt")
+    parser.add_argument("--new", type=positive, help="most new tokens of a completion")
+    parser.add_argument("--steps", type=positive, help="training steps")
     parser.add_argument("--lr", type=float, default=1e-5, help="learning rate")
     parser.add_argument("--beta", type=float, default=0.0, help="weight of the KL divergence")
     parser.add_argument("--device", default="", help="cpu or cuda; default: cuda if available")
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; default: grpo's choice, TRL one per core")
-    parser.add_argument("--token-budget", type=int, default=0, help="grpo: tokens per micro-batch; default: grpo's")
+    parser.add_argument(
+        "--threads", type=natural, default=0, help="CPU threads; default: grpo's choice, TRL one per core"
+    )
+    parser.add_argument("--token-budget", type=natural, default=0, help="grpo: tokens per micro-batch; default: grpo's")
     parser.add_argument("--gradient-checkpointing", action="store_true", help="grpo: turn it on, as TRL's default")
     parser.add_argument("--recompute", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--micro-batch", type=int, default=0, help="TRL: completions per micro-batch; default: all")
+    parser.add_argument("--micro-batch", type=natural, default=0, help="TRL: completions per micro-batch; default: all")
     parser.add_argument("--trl", action="append", default=[], metavar="NAME=VALUE",
                         help="setting of TRL's GRPOConfig, the value in JSON; repeatable")  # fmt: skip
     parser.add_argument("--peer", default="none", help="trl, trl-vllm, both separated by a comma, or none")
@@ -126,11 +130,6 @@ def parse_work(arguments: argparse.Namespace, **more: Any) -> tuple[list[str], W
     return arms, Work(task=task, device=arguments.device or default_device(), **settings)
 
 
-def exit_with(line: str) -> NoReturn:
-    print(f"{Path(sys.argv[0]).name}: {line}", file=sys.stderr)
-    sys.exit(2)
-
-
 def default_device() -> str:
     import torch
 
@@ -145,8 +144,8 @@ def run_in_process(arm: str, work: Work, file: Path) -> list[dict[str, Any]]:
         unfinished = Path(folder, "steps")
         command = [sys.executable, "-W", "ignore", __file__, arm, json.dumps(asdict(work)), str(unfinished)]
         done = subprocess.run(command, stdout=sys.stderr, check=False)
-        if done.returncode == CANNOT_IMPORT:
-            sys.exit(2)  # the arm has printed the reason
+        if done.returncode == REFUSED:
+            sys.exit(2)
         if done.returncode:
             exit_with(f"{arm} failed; its error is above")
         file.write_text(unfinished.read_text())  # only now: an incomplete file would count as a finished arm
@@ -338,6 +337,8 @@ def noted_decoding(log: StepLog) -> Iterator[None]:
 
 
 def main() -> None:
+    from grpo.errors import GrpoError
+
     arm, settings, path = sys.argv[1:]
     given = json.loads(settings)
     work = Work(**(given | {"trl": tuple(given["trl"])}))
@@ -347,15 +348,19 @@ def main() -> None:
 
         add_noise_task(work.prompt_tokens)
     try:
-        if arm == "grpo":
-            run_grpo(work, log)
-        else:
-            from trl_arm import run_trl
+        with log.file:
+            if arm == "grpo":
+                run_grpo(work, log)
+            else:
+                from trl_arm import run_trl
 
-            run_trl(work, log, vllm=arm == "trl-vllm")
+                run_trl(work, log, vllm=arm == "trl-vllm")
     except ImportError as error:  # border: packages of others, and the packages they need
         print(f"--peer {arm}: import failed: {str(error).splitlines()[0]}", file=sys.stderr)
-        sys.exit(CANNOT_IMPORT)
+        sys.exit(REFUSED)
+    except GrpoError as error:  # border: the command line, in a process of its own
+        print(f"{arm}: {error}", file=sys.stderr)
+        sys.exit(REFUSED)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ command there with the same --device.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib.util
 import json
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from arms import Work, add_options, parse_work, read_steps, run_in_process
+from flags import Parser
 
 SMOOTHED = 5
 """Steps in the moving average of the reward."""
@@ -36,7 +36,7 @@ Curve = Mapping[str, Sequence[float]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     add_options(parser, model="smollm2", prompts=64, group=16, new=32, steps=60)
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 1 on")
     parser.add_argument("--reach", type=float, default=0.8, help="reward whose time is measured")

@@ -33,40 +33,54 @@ from typing import Any
 
 import numpy as np
 from engines import ENGINES, PACKAGES, Engine, lengths_of, start_engine, synchronized_time
+from flags import Parser, exit_with, natural, positive
 from floor import FLOORS, Traffic, floors
 from lengths import DISTRIBUTIONS
 
+SHAPE = "smollm2-135m"
+DTYPES = ("mixed", "half", "float32", "bfloat16")
+
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="smollm2-135m", help="model shape of shapes.py, with random weights")
+    parser = Parser(__doc__)
+    parser.add_argument("--shape", default="", help=f"model shape of shapes.py, with random weights; default: {SHAPE}")
     parser.add_argument("--model", default="", help="name or folder of a real model, instead of a shape")
-    parser.add_argument("--prompts", type=int, default=64, help="number of prompts")
-    parser.add_argument("--group", type=int, default=16, help="completions per prompt")
-    parser.add_argument("--prompt-tokens", type=int, default=64, help="tokens of a prompt")
-    parser.add_argument("--new", type=int, default=128, help="most new tokens of a completion")
+    parser.add_argument("--prompts", type=positive, default=64, help="number of prompts")
+    parser.add_argument("--group", type=positive, default=16, help="completions per prompt")
+    parser.add_argument("--prompt-tokens", type=positive, default=64, help="tokens of a prompt")
+    parser.add_argument("--new", type=positive, default=128, help="most new tokens of a completion")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="default: cuda")
-    parser.add_argument("--dtype", default="", help="precision of grpo; default: mixed on a GPU, float32 on a CPU")
+    parser.add_argument(
+        "--dtype",
+        default="",
+        choices=("", *DTYPES),
+        help="precision of grpo; default: mixed on a GPU, float32 on a CPU",
+    )
     parser.add_argument("--peers", default="", help="hf, vllm, or both separated by a comma")
     parser.add_argument(
         "--vllm", choices=("best", "trl"), default="best", help="vLLM's settings: its best ones, or as TRL calls it"
     )
     parser.add_argument("--uneven", choices=("", *DISTRIBUTIONS), default="", help="distribution of lengths")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each engine; the first of several warms up")
+    parser.add_argument(
+        "--rounds", type=positive, default=5, help="rounds of each engine; the first of several warms up"
+    )
     parser.add_argument("--phases", action="store_true", help="one more round of grpo, for its seconds by phase")
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; default: one per core")
+    parser.add_argument("--threads", type=natural, default=0, help="CPU threads; default: one per core")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.add_argument("--engine", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     check(parser, arguments)
+    arguments.shape = "" if arguments.model else arguments.shape or SHAPE
     return arguments
 
 
-def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+def check(parser: Parser, arguments: argparse.Namespace) -> None:
     """Exits with one line about the first mistake."""
     for peer in filter(None, arguments.peers.split(",")):
         if peer not in ENGINES or peer == "grpo":
             parser.error(f"--peers {peer}: unknown; use hf, vllm, or both separated by a comma")
+    if arguments.model and arguments.shape:
+        parser.error("--shape: has no effect beside --model; leave out one of them")
     if arguments.model and "vllm" in arguments.peers:
         parser.error("--peers vllm: gets random weights only; use --shape, or leave vllm out")
     if arguments.uneven and arguments.device != "cuda":
@@ -74,14 +88,22 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
     import torch
     from shapes import SHAPES
 
-    if not arguments.model and arguments.shape not in SHAPES:
+    if arguments.shape and arguments.shape not in SHAPES:
         parser.error(f"--shape {arguments.shape}: unknown; use {', '.join(SHAPES)}")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: no NVIDIA GPU found; use --device cpu, or run it on a machine with one")
 
 
 def main() -> None:
-    arguments = parse()
+    from grpo.errors import GrpoError
+
+    try:
+        compare(parse())
+    except GrpoError as error:  # border: the command line
+        exit_with(str(error))
+
+
+def compare(arguments: argparse.Namespace) -> None:
     if arguments.engine:
         engine = start_engine(arguments.engine, arguments)
         print("RESULT " + json.dumps(measure(arguments, [engine])[0]), flush=True)
@@ -108,6 +130,8 @@ def measure_in_process(engine: str) -> dict[str, Any]:
         if line.startswith("RESULT "):
             print(f"{engine}: {line.removeprefix('RESULT ')}", file=sys.stderr, flush=True)
             return json.loads(line.removeprefix("RESULT "))
+    if done.returncode == 2:
+        sys.exit(2)  # it has printed the reason
     sys.exit(f"rollout.py: {engine} failed; its error is above\n{done.stdout[-2000:]}")
 
 

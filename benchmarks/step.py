@@ -26,18 +26,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arms import Work, add_options, default_device, exit_with, parse_work, run_in_process, summarize
+from arms import Work, add_options, default_device, parse_work, run_in_process, summarize
+from flags import Parser, exit_with, positive
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     add_options(parser, model="nano", prompts=16, group=8, new=32, steps=60)
     parser.add_argument("--shape", default="", help="model shape of shapes.py with random weights, instead of a model")
-    parser.add_argument("--prompt-tokens", type=int, default=256, help="with --shape: tokens of a prompt")
+    parser.add_argument("--prompt-tokens", type=positive, default=256, help="with --shape: tokens of a prompt")
     parser.add_argument("--seconds", type=float, default=120.0, help="time limit of an arm, after at least four steps")
-    parser.add_argument("--rounds", type=int, default=1, help="number of rounds; in each, every arm runs once")
+    parser.add_argument("--rounds", type=positive, default=1, help="number of rounds; in each, every arm runs once")
     parser.add_argument("--tflops", type=float, default=989.0, help="peak TFLOP/s of the GPU, for MFU; H200: 989")
     arguments = parser.parse_args()
+    if arguments.shape and arguments.model != parser.get_default("model"):
+        exit_with("--model: has no effect beside --shape; leave out one of them")
     with tempfile.TemporaryDirectory() as folder:
         more = random_work(arguments, folder) if arguments.shape else {}
         arms, work = parse_work(arguments, seconds=arguments.seconds, **more)

@@ -15,7 +15,6 @@ are reused.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from arms import add_options, parse_work, read_steps
+from flags import Parser
 from learn import compare, load_curves, run_all, steps_file
 
 CALCULATOR = Path(__file__).parents[1] / "examples/tools/calculator.py"
@@ -65,7 +65,7 @@ RESPONSE_TEMPLATE = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     add_options(parser, model="smollm2", task=f"{CALCULATOR}:Questions", prompts=64, group=16, new=48, steps=101)
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds, from 1 on")
     parser.add_argument("--reach", type=float, default=0.9, help="accuracy whose time is measured")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -42,6 +45,8 @@ import step as step_script  # noqa: E402
 import tools as tools_script  # noqa: E402
 import trl_arm  # noqa: E402
 import update as update_script  # noqa: E402
+
+import rollout as rollout_script  # noqa: E402
 
 
 def row(step: int, seconds: float, reward: float = 0.0) -> dict[str, object]:
@@ -216,6 +221,57 @@ def test_a_former_flag_names_the_new_one(monkeypatch: pytest.MonkeyPatch, capsys
     with pytest.raises(SystemExit, match="2"):
         step_script.main()
     assert capsys.readouterr().err == "step.py: --recompute: is now --gradient-checkpointing\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "flags", "says"),
+    [
+        (rollout_script, "--new 0", "argument --new: must be a whole number of at least 1; got '0'"),
+        (rollout_script, "--group -1", "argument --group: must be a whole number of at least 1; got '-1'"),
+        (rollout_script, "--rounds 0", "argument --rounds: must be a whole number of at least 1; got '0'"),
+        (rollout_script, "--prompts 0", "argument --prompts: must be a whole number of at least 1; got '0'"),
+        (rollout_script, "--threads -1", "argument --threads: must be a whole number of at least 0; got '-1'"),
+        (rollout_script, "--dtype foo", "argument --dtype: invalid choice: 'foo'"),
+        (rollout_script, "--shape tiny --model nano", "--shape: has no effect beside --model; leave out one of them"),
+        (rollout_script, "--model nosuch --device cpu", "field model: unknown model 'nosuch'"),
+        (step_script, "--steps 0", "argument --steps: must be a whole number of at least 1; got '0'"),
+        (step_script, "--shape tiny --model tiny", "--model: has no effect beside --shape; leave out one of them"),
+    ],
+)
+def test_a_wrong_flag_is_reported_in_one_line(
+    module: ModuleType, flags: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["script.py", *flags.split()])
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)  # of this process, for all tests after it
+    with pytest.raises(SystemExit, match="2"):
+        module.main()
+    *progress, line = capsys.readouterr().err.splitlines()
+    assert progress in ([], ["grpo: starting"])
+    assert line.startswith(f"script.py: {says}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"group": 1}, "grpo: field group_size: must be at least 2"),
+        ({"model": "nosuch"}, 'grpo: field model: no shape "nosuch"'),
+        ({"task": "nosuch"}, "grpo: field task: no task 'nosuch'"),
+    ],
+)
+def test_what_an_arm_refuses_is_reported_in_one_line(
+    changes: dict[str, Any],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = {"model": "nano", "task": "arithmetic:easy", "device": "cpu", "prompts": 1, "group": 2, "new": 2}
+    work = arms.Work(**(settings | {"steps": 1} | changes))
+    monkeypatch.setattr(sys, "argv", ["arms.py", "grpo", json.dumps(asdict(work)), str(tmp_path / "steps")])
+    with pytest.raises(SystemExit, match=str(arms.REFUSED)):
+        arms.main()
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(says)
 
 
 @pytest.mark.parametrize("script", ["step.py", "learn.py"])

@@ -120,6 +120,29 @@ def test_train_ends_with_what_came_of_it(trained: str) -> None:
         assert fragment in trained
 
 
+def test_a_mistyped_run_is_told_its_near_names(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["sample", "traind", "1+1="], ["eval", "traind"], ["train", "--model", "traind"]):
+        assert main(argv) == 2
+        says = "grpo: field model: unknown model 'traind'; did you mean the run trained? Or use calculator, guess,"
+        assert capsys.readouterr().err.startswith(says)
+    assert main(["sample", "zzz", "1+1="]) == 2
+    assert "unknown model 'zzz'; use a run, or calculator, guess," in capsys.readouterr().err
+    assert main(["sample", "traind", "1+1=", "--runs", "nowhere"]) == 2
+    assert "unknown model 'traind'; use calculator, guess," in capsys.readouterr().err
+
+
+def test_a_file_in_place_of_the_folder_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").touch()
+    commands = (["runs"], ["runs", "--json"], ["runs", "job"], ["sample", "job", "1+1="], ["lab"], ["export", "a", "b"])
+    for argv in commands:
+        assert main([*argv, "--runs", "rows.jsonl"]) == 2
+        line = "grpo: field runs: rows.jsonl is not a folder; name the one that holds the runs\n"
+        assert capsys.readouterr().err == line
+
+
 def test_runs_as_json(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "trained", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ def as_in_trl(completions, ground_truth, **_):
 
 def tagged(completions, **_):
     return [float(text.startswith("<think>")) for text in completions]
+
+def rare(problem, text):
+    return 1.0 if text == problem.answer else None
 
 def huge(problem, text):
     return 1e20
@@ -124,6 +128,11 @@ def test_a_constant_reward_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert checked(capsys, "--data", "rows.jsonl", "--reward", "mine.py:same", code=1)["constant"] == 0.5
     assert main(["check", "--data", "rows.jsonl", "--reward", "mine.py:same"]) == 1
     assert "CONSTANT every answer earns 0.5: there is nothing to learn from" in capsys.readouterr().out
+
+
+def test_a_constant_reward_of_few_answers_tells_how_many_it_scored(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--data", "rows.jsonl", "--reward", "mine.py:rare", "--problems", "4"]) == 1
+    assert re.search(r"CONSTANT every answer it scored \(4 of \d\d\) earns 1: there is", capsys.readouterr().out)
 
 
 def test_a_reward_that_scores_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:

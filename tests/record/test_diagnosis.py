@@ -266,6 +266,29 @@ def test_wrong_completions_that_earn_more_are_reward_hacking() -> None:
         assert "reward_hacking" not in kinds(History(steps(20), groups=found))
 
 
+def test_a_part_that_scores_some_completions_only() -> None:
+    """By None it says nothing about a group; beside other completions of the group it tells them apart."""
+
+    def found(*parts: Sequence[float | None]) -> list[str]:
+        """By group, the part `rare` of its completions."""
+        several = groups([[1.0, 0.2, 0.2, 1.0]] * len(parts), correct=[0.8, 0.0])
+        for group, values in zip(several, parts, strict=True):
+            for done, value in zip(group["completions"], values, strict=True):
+                done["parts"]["rare"] = value
+        record = History(steps(20), groups=several)
+        return [finding.text for finding in diagnose(record) if finding.kind == "saturated_part"]
+
+    one, none = [1.0] * 4, [None] * 4
+    [text] = found(one, none, none)
+    assert "part rare is 1 for 100% of the completions it scored and no longer distinguishes them" in text
+    assert found(one, none, none, none, none) == [], "it scored few"
+    assert found([1.0, None, None, 1.0], none) == [], "those that it scored earn more"
+    [text] = found([0.0, None, None, 0.0], none)
+    assert "part rare is 0 for 100% of the completions it scored" in text
+    [text] = found(one, one)
+    assert "part rare is 1 for 100% of the completions and no longer" in text
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found_with_its_number(name: str) -> None:
     record, kind, value, fragments = PLANTED[name]

@@ -285,8 +285,9 @@ def test_folder_is_private_and_journal_is_wal(run: Run) -> None:
 
 
 def test_open_restores_what_create_was_given(tmp_path: Path, run: Run) -> None:
-    with Run.open(tmp_path, "first") as again:
-        assert (again.name, again.kind, again.config, again.path) == ("first", "grpo", CONFIG, tmp_path / "first")
+    for folder in (tmp_path, str(tmp_path)):
+        with Run.open(folder, "first") as again:
+            assert (again.name, again.kind, again.config, again.path) == ("first", "grpo", CONFIG, tmp_path / "first")
 
 
 def test_versions_command_and_git(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,7 +439,7 @@ def test_an_observation_that_differs_when_made_again_is_named(run: Run) -> None:
     other = an_episode(observations=(first, replace(second, text="2"), last))
     assert run.differences(1, [replace(plain, completions=(an_episode(),))], {}) == []
     [found] = run.differences(1, [replace(plain, completions=(other,))], {})
-    assert found.startswith("turn 0/0/2 was ('tool', '1\\ncannot be read', 2, 2, ")
+    assert found == "turn 0/0/2: text was '1\\ncannot be read', is '2'"
 
 
 def test_advantage_is_the_mean_over_tokens(run: Run) -> None:
@@ -758,13 +759,13 @@ SAME = {"loss": 0.125, "kl": 0.25}
         (changed(), {"loss": 0.125}, ["metric kl was 0.25, is None"]),
         (changed(), {**SAME, "entropy": 1.5}, ["metric entropy was None, is 1.5"]),
         (changed(), {"loss": 1.0, "kl": 2.0}, ["metric kl was 0.25, is 2.0", "metric loss was 0.125, is 1.0"]),
-        (changed(text="other"), SAME, ["completion 1/2 was ('«12»\\n42', 2, 'length', 0.0, "]),
-        (changed(reward=0.5), SAME, ["completion 1/2 was ('«12»\\n42', 2, 'length', 0.0, "]),
-        (changed(finish="stop"), SAME, ["completion 1/2 was ('«12»\\n42', 2, 'length', 0.0, "]),
-        (changed(parts={"correct": 1.0}), SAME, ["completion 1/2 was ('«12»\\n42', 2, 'length', 0.0, "]),
-        (changed(logprobs=np.zeros(2)), SAME, ["completion 1/2 was ('«12»\\n42', 2, 'length', 0.0, "]),
-        (changed()[:2], SAME, [f"completion 2/{sample} was ('«2{sample}»" for sample in range(4)]),
-        (make_groups(1, groups=4), SAME, [f"completion 3/{sample} was None, is ('«3{sample}»" for sample in range(4)]),
+        (changed(text="other"), SAME, ["completion 1/2: text was '«12»\\n42', is 'other'"]),
+        (changed(reward=0.5), SAME, ["completion 1/2: reward was 0.0, is 0.5"]),
+        (changed(finish="stop"), SAME, ["completion 1/2: finish was 'length', is 'stop'"]),
+        (changed(parts={"correct": 1.0}), SAME, ["completion 1/2: parts was "]),
+        (changed(logprobs=np.zeros(2)), SAME, ["completion 1/2: logprob was "]),
+        (changed()[:2], SAME, [f"completion 2/{sample} is missing" for sample in range(4)]),
+        (make_groups(1, groups=4), SAME, [f"completion 3/{sample} is new" for sample in range(4)]),
     ],
 )
 def test_what_is_not_the_same_when_made_again_is_named_and_replaced(
@@ -780,6 +781,19 @@ def test_what_is_not_the_same_when_made_again_is_named_and_replaced(
         assert run.groups(1) == only.groups(1)
     assert run.differences(1, groups, metrics) == [], "what differed once is now the record"
     assert run.differences(2, groups, metrics) == [], "step 2 was never recorded"
+
+
+def test_only_the_columns_that_differ_are_named_and_long_values_are_cut(run: Run) -> None:
+    before, after = ("so " * 500 + number + " then" * 500 for number in ("42", "43"))
+    logprobs = np.zeros(2, np.float32)
+    run.record(1, changed(text=before, logprobs=logprobs), {}, {})
+    [found] = run.differences(1, changed(text=before, logprobs=logprobs - 0.25), {})
+    assert found == "completion 1/2: logprob was 0.0, is -0.5"
+    [found] = run.differences(1, changed(text=after, logprobs=logprobs, finish="stop"), {})
+    assert found == (
+        "completion 1/2: text was …o so so 42 then then then then then then…, "
+        "is …o so so 43 then then then then then then…; finish was 'length', is 'stop'"
+    )
 
 
 def test_findings_come_back_in_order(run: Run) -> None:

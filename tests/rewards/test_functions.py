@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -61,6 +62,36 @@ def test_the_field_is_read() -> None:
 def test_what_is_no_reward_is_refused(field: str) -> None:
     with pytest.raises(GrpoError, match="field reward: "):
         parse(field)
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        (" ", "entry 1 of ' ' is empty; leave it out"),
+        (",,", "entry 1 of ',,' is empty; leave it out"),
+        ("a.py:f,,task", "entry 2 of 'a.py:f,,task' is empty; leave it out"),
+        ("a.py:f,", "entry 2 of 'a.py:f,' is empty; leave it out"),
+        ("task, a.py:f(2*3) *x", "the weight 'x' in 'a.py:f(2*3) *x' is not a finite number; write NAME*0.5"),
+        ("a.py:f*nan", "the weight 'nan' in 'a.py:f*nan' is not a finite number"),
+        ("a.py:f*1e999", "the weight '1e999' in 'a.py:f*1e999' is not a finite number"),
+        ("a.py:f*", "the weight '' in 'a.py:f*' is not a finite number"),
+    ],
+)
+def test_an_empty_entry_or_a_weight_that_is_no_number_is_named(field: str, says: str) -> None:
+    with pytest.raises(GrpoError, match=re.escape(f"field reward: {says}")):
+        parse(field)
+
+
+def test_the_weight_0_only_records_a_value(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def f(problem, text):\n    return 3.0\n")
+    [done] = scored(f"task, {file}:f*0", group_of("42"))
+    assert (done.reward, done.parts["f"]) == (1.0, 3.0)
+    for reward in ("task*0", f"{file}:f*0", f"task*-0.0, {file}:f*0"):
+        with pytest.raises(GrpoError, match=f"^field reward: every weight in '{re.escape(reward)}' is 0; give an"):
+            Scorer(Arithmetic(), reward)
+    with pytest.raises(GrpoError, match=r"^field evaluation\.reward: every weight in 'task\*0' is 0"):
+        Scorer(Arithmetic(), "task*0", evaluation=True)
 
 
 def own_value(name: str, prompt: str, answer: str, text: str, tokens: int) -> float:

@@ -62,7 +62,7 @@ class RewardFindings:
     seconds_per_call: float
     """Seconds for the trial answers of one problem."""
     constant: float | None
-    """The reward of every trial answer, where all earn the same."""
+    """The reward of every trial answer that was scored, where all earn the same."""
     samples: list[dict[str, Any]]
     made_up_tokens: bool
     """Whether the reward reads `completion_ids`, and no model gave the tokens."""
@@ -81,7 +81,8 @@ class RewardFindings:
 
     @property
     def is_constant(self) -> bool:
-        """Every trial answer earns the same, and so does every completion of the model, if there is one."""
+        """Every trial answer that was scored earns the same, and so does every completion of the model, if there is
+        one."""
         sampled = {self.model.get(name, self.constant) for name in ("low", "high")}
         return self.constant is not None and sampled <= {self.constant, None}
 
@@ -231,8 +232,10 @@ def lines(found: RewardFindings) -> Iterator[str]:
     for fault, count in found.faults.items():
         yield f"FAULT {fault}: {count} answers; the first: {found.first_faults[fault]}"
     if found.is_constant:
+        scored = sum(values.scored for values in found.by_answer.values())
+        which = "every answer" if scored == found.answers else f"every answer it scored ({scored} of {found.answers})"
         yield (
-            f"CONSTANT every answer earns {found.constant:g}: there is nothing to learn from; if another answer earns "
+            f"CONSTANT {which} earns {found.constant:g}: there is nothing to learn from; if another answer earns "
             "more, try it with --text"
         )
     if found.is_silent and not found.faults:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ def recipe(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"model": name, **settings} if settings else {}
 
 
-def check_model_name(name: str) -> None:
-    """Refuses a name that cannot be a model, without fetching or reading anything."""
+def check_model_name(name: str, runs: Sequence[str] = ()) -> None:
+    """Refuses a name that cannot be a model, without fetching or reading anything. `runs`: names of runs, which the
+    command would take too."""
     known = ", ".join(sorted(DEFAULT_TASK))
     if name in DEFAULT_TASK or Path(name).is_dir():
         return
@@ -46,7 +48,9 @@ def check_model_name(name: str) -> None:
         return
     looks_like_an_id = name.count("/") == 1 and not name.startswith((".", "/", "~"))
     if not looks_like_an_id or Path(name).exists():
+        near = difflib.get_close_matches(name[:60], runs, n=3)
+        hint = f"did you mean the run {' or '.join(near)}? Or use" if near else "use a run, or" if runs else "use"
         raise GrpoError(
-            f"field model: unknown model {name!r}; use {known}, a GGUF file, or a Hugging Face folder or id "
+            f"field model: unknown model {name!r}; {hint} {known}, a GGUF file, or a Hugging Face folder or id "
             "(owner/name)"
         )

@@ -32,6 +32,7 @@ from grpo.lab.recompute.jobs import Jobs
 from grpo.lab.recompute.routes import routes as recompute_routes
 from grpo.lab.trials.routes import routes as trial_routes
 from grpo.lab.trials.runner import Runner
+from grpo.record.reader import refuse_file
 
 STATIC = Path(__file__).with_name("static")
 NO_TOKEN = "none"
@@ -108,6 +109,7 @@ def closing(runner: Runner, jobs: Jobs) -> Callable[[Starlette], AbstractAsyncCo
 def serve(runs: Path, *, address: str, port: int, token: str, open_browser: bool) -> None:
     """Serves until interrupted. An empty token: a random one; "none": no token, only for this machine's own address."""
     token = "" if token == NO_TOKEN else token or secrets.token_urlsafe(24)
+    refuse_file(runs)
     if not is_loopback(address) and not token:
         raise GrpoError(f"field host: other machines could read your runs at {address}; leave out --token {NO_TOKEN}")
     listener = listen(address, port)

@@ -22,8 +22,13 @@ def provenance() -> dict[str, Any]:
     return {
         "versions": {"python": platform.python_version(), **versions},
         "git": _git(),
-        "command": redacted(sys.argv),
+        "command": command(),
     }
+
+
+def command() -> list[str]:
+    """The command line of this process, to record."""
+    return redacted(sys.argv)
 
 
 def redacted(command: Sequence[str]) -> list[str]:

@@ -37,11 +37,23 @@ def run_path(folder: Path, name: str) -> Path:
     return path
 
 
+def refuse_file(folder: Path) -> None:
+    """A folder of runs may be missing: the first run makes it."""
+    if folder.exists() and not folder.is_dir():
+        raise GrpoError(f"field runs: {folder} is not a folder; name the one that holds the runs")
+
+
 def run_names(folder: Path) -> list[str]:
     """Folders that may be runs."""
+    refuse_file(folder)
     if not folder.is_dir():
         return []
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def recorded_names(folder: Path) -> list[str]:
+    """Those that have a record."""
+    return [name for name in run_names(folder) if (folder / name / "run.db").is_file()]
 
 
 def connect(file: Path, *, readonly: bool) -> sqlite3.Connection:
@@ -87,7 +99,7 @@ def _damaged(path: Path, problem: Exception) -> DamagedRecordError:
 class RunReader:
     """A run's record: its config, steps, metrics, completions, evaluations and findings.
 
-    A run can be read while it trains. `with grpo.Run.open(Path("runs"), "name", readonly=True) as run: …`
+    A run can be read while it trains. `with grpo.Run.open("runs", "name", readonly=True) as run: …`
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
@@ -101,13 +113,14 @@ class RunReader:
         self.kind: str = meta["kind"]
 
     @classmethod
-    def open(cls, folder: Path, name: str, *, readonly: bool = False) -> Self:
+    def open(cls, folder: str | os.PathLike[str], name: str, *, readonly: bool = False) -> Self:
         """Open the run `name` of a folder of runs; `readonly` for everything but training."""
+        folder = Path(folder)
         path = run_path(folder, name)
         file = path / "run.db"
         if not file.is_file():
-            known = ", ".join(known for known in run_names(folder) if (folder / known / "run.db").exists())
-            raise GrpoError(f"field run: there is no run {name} in {folder}; known runs: {known or 'none yet'}")
+            known = ", ".join(recorded_names(folder)) or "none yet"
+            raise GrpoError(f"field run: there is no run {name} in {folder}; known runs: {known}")
         if not readonly and not os.access(path, os.W_OK):
             raise GrpoError(f"field run: {path} cannot be written; {COPY}")
         db = connect(file, readonly=readonly)

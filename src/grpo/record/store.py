@@ -24,11 +24,13 @@ from grpo.kill_points import point
 from grpo.record import columns
 from grpo.record.columns import as_json, completion_rows, content, group_row, insert, metric_rows, turn_rows
 from grpo.record.metrics import EVAL_METRICS, check_names, is_timed
-from grpo.record.provenance import provenance
+from grpo.record.provenance import command, provenance
 from grpo.record.reader import RunReader, connect, run_names, run_path
 from grpo.types import Group
 
 STATUSES = ("running", "finished", "stopped", "failed")
+LONGEST_SHOWN = 40
+"""Characters of a value that a difference names."""
 SCHEMA = Path(__file__).with_name("schema.sql").read_text()
 
 
@@ -127,24 +129,25 @@ class Run(RunReader):
         for group, sample, *values in self._db.execute(
             f"SELECT group_index, sample_index, {wanted} FROM completions WHERE step = ?", (step,)
         ):
-            before[f"completion {group}/{sample}"] = tuple(values)
+            before[f"completion {group}/{sample}"] = dict(zip(columns.CONTENT, values, strict=True))
         wanted = ", ".join(columns.SPOKEN)
         for group, sample, turn, *values in self._db.execute(
             f"SELECT group_index, sample_index, turn, {wanted} FROM turns WHERE step = ?", (step,)
         ):
-            before[f"turn {group}/{sample}/{turn}"] = tuple(values)
+            before[f"turn {group}/{sample}/{turn}"] = dict(zip(columns.SPOKEN, values, strict=True))
         if not before:
             return []
         after: dict[str, Any] = {
             f"metric {name}": value for _, name, value in metric_rows(step, metrics) if not is_timed(name)
         }
         for index, group in enumerate(groups):
-            after |= {f"completion {index}/{i}": content(done) for i, done in enumerate(group.completions)}
+            for i, done in enumerate(group.completions):
+                after[f"completion {index}/{i}"] = dict(zip(columns.CONTENT, content(done), strict=True))
             for _, _, i, turn, *values in turn_rows(step, index, group):
-                after[f"turn {index}/{i}/{turn}"] = tuple(values)
+                after[f"turn {index}/{i}/{turn}"] = dict(zip(columns.SPOKEN, values, strict=True))
         places = sorted(before.keys() | after.keys())
         pairs = ((place, before.get(place), after.get(place)) for place in places)
-        return [f"{place} was {was}, is {now}" for place, was, now in pairs if was != now]
+        return [_difference(place, was, now) for place, was, now in pairs if was != now]
 
     def record_eval(self, step: int, row: Mapping[str, float], groups: Sequence[Group]) -> None:
         check_names(row, EVAL_METRICS)
@@ -165,8 +168,11 @@ class Run(RunReader):
         with self._transaction() as db:
             db.execute(insert("findings", columns.FINDING), (time.time(), step, kind, text))
 
-    def set_config(self, config: dict[str, Any]) -> None:
-        self.set_meta("config", config)
+    def set_started(self, config: dict[str, Any]) -> None:
+        """Record the settings and the command of this start or resume: the next resume needs them."""
+        with self._transaction() as db:
+            for key, value in (("config", config), ("command", command())):
+                _set_meta(db, key, value)
         self.config = config
 
     def set_status(self, status: str) -> None:
@@ -176,7 +182,7 @@ class Run(RunReader):
 
     def set_meta(self, key: str, value: Any) -> None:
         with self._transaction() as db:
-            db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, as_json(value)))
+            _set_meta(db, key, value)
 
     def rewind(self, step: int) -> None:
         """Delete everything after the first `step` steps, to resume from a checkpoint taken there."""
@@ -212,6 +218,40 @@ class Run(RunReader):
                 raise
             message = f"{self.path / 'run.db'}: the disk is full; everything recorded before is intact"
             raise DiskFullError(message) from error
+
+
+def _set_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
+    db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, as_json(value)))
+
+
+def _difference(place: str, was: Any, now: Any) -> str:
+    """One line; of the columns of a row, only those that differ.
+
+    >>> _difference("completion 0/1", {"text": "42", "logprob": -8.25}, {"text": "42", "logprob": -8.5})
+    'completion 0/1: logprob was -8.25, is -8.5'
+    """
+    if place.startswith("metric "):
+        return f"{place} {_was_is(was, now)}"
+    if was is None or now is None:
+        return f"{place} {'is new' if was is None else 'is missing'}"
+    return f"{place}: {'; '.join(f'{name} {_was_is(was[name], now[name])}' for name in was if was[name] != now[name])}"
+
+
+def _was_is(was: Any, now: Any) -> str:
+    """Long values without the start that they share, and cut after that.
+
+    >>> _was_is(f"{'a' * 99}b{'c' * 99}", f"{'a' * 99}B")
+    "was …aaaaaaaaabcccccccccccccccccccccccccccccc…, is …aaaaaaaaaB'"
+    """
+    # SQLite has no booleans, so `correct` is read as 0 or 1.
+    texts = [repr(int(value) if isinstance(value, bool) else value) for value in (was, now)]
+    same = next((i for i, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
+    start = max(0, same - 9) if max(map(len, texts)) > LONGEST_SHOWN else 0
+    shown = [
+        f"{'…' if start else ''}{text[start : start + LONGEST_SHOWN]}{'…' if len(text) > start + LONGEST_SHOWN else ''}"
+        for text in texts
+    ]
+    return f"was {shown[0]}, is {shown[1]}"
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:

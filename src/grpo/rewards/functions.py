@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -65,9 +66,15 @@ def parse(text: str) -> list[Spec]:
     >>> [spec.part for spec in parse("judge:http://a/v1, judge:http://b/v1*0.5, model:x/rm, model:y/rm")]
     ['judge', 'judge-2', 'rm', 'rm-2']
     """
+    if not text:
+        return []
     entries = [entry.strip() for entry in re.split(r",(?![^()]*\))", text)]
+    if "" in entries:
+        raise GrpoError(
+            f"field reward: entry {entries.index('') + 1} of {text!r} is empty; leave it out, or name a reward"
+        )
     specs: list[Spec] = []
-    for spec in (_spec(entry) for entry in entries if entry):
+    for spec in map(_spec, entries):
         taken = [earlier.part for earlier in specs]
         while spec.source in ("model", "judge") and spec.part in taken:
             spec = replace(spec, number=spec.number + 1)
@@ -76,12 +83,10 @@ def parse(text: str) -> list[Spec]:
 
 
 def _spec(entry: str) -> Spec:
-    found, weight = re.fullmatch(r"(.*\S)\s*\*\s*([-+0-9.eE]+)", entry, re.DOTALL), 1.0
-    if found:
-        try:
-            entry, weight = found[1], float(found[2])
-        except ValueError:
-            raise GrpoError(f"field reward: {found[2]!r} in {entry!r} is not a valid weight; write NAME*0.5") from None
+    weight = 1.0
+    if found := re.fullmatch(r"(.*\S)\s*\*([^()*]*)", entry, re.DOTALL):  # the last star outside of parentheses
+        weight = _weight(found[2].strip(), entry)
+        entry = found[1]
     if entry == "task":
         return Spec("task", "", weight)
     source, colon, name = entry.partition(":")
@@ -91,6 +96,16 @@ def _spec(entry: str) -> Spec:
     if source not in ("model", "judge") and not re.fullmatch(r"[A-Za-z_]\w*(\(.*\))?", name, re.DOTALL):
         raise GrpoError(f"field reward: {name!r} in {entry!r} is not a valid name of a function")
     return Spec(source, name, weight)
+
+
+def _weight(text: str, entry: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not math.isfinite(weight):
+        raise GrpoError(f"field reward: the weight {text!r} in {entry!r} is not a finite number; write NAME*0.5")
+    return weight
 
 
 class FunctionReward:

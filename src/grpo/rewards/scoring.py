@@ -107,6 +107,9 @@ class Scorer:
         }
         """Rewards that completions bring from their environment: weights by name."""
         _refuse_duplicate_names(self.specs)
+        if self.specs and not any([*self.brought.values(), *(spec.weight for spec in self.specs)]):
+            name = "evaluation.reward" if evaluation else "reward"
+            raise GrpoError(f"field {name}: every weight in {reward!r} is 0; give an entry another weight")
         self.rewards_task = any(spec.source == "task" for spec in self.specs)
         """Whether the task's own checker is part of the reward."""
         self.checks_golds = [spec.source for spec in self.specs] == ["task"]

@@ -98,7 +98,7 @@ class TrainingRun:
 
     def _begin(self, opened: OpenRun, recorder: Recorder) -> None:
         """Record how training starts or resumes, and report it."""
-        self.run.set_config(as_dict(self.config))  # a resume may ask for more steps
+        self.run.set_started(as_dict(self.config))  # a resume may ask for more steps
         self.run.rewind(self.config.steps)  # a resume may ask for fewer steps than were recorded
         self.run.set_status("running")
         self.callbacks.on_start(self.run, self.config, self.first_step)

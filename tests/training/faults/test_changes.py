@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import torch
 
 from grpo.cli.main import main
 from grpo.model.hub import locate_model
+from grpo.record.store import Run
 from grpo.tasks import TASKS
 from grpo.tasks.arithmetic import Arithmetic
 from helpers.faults import Whole, findings, last_step, status, tree
@@ -168,6 +170,23 @@ def test_more_steps_are_no_change(again: Path, whole: Whole) -> None:
     found, expected = contents(again / "runs" / "job"), whole()
     for name in ("metrics", "completions", "groups", "token_arrays", "files"):
         assert found[name] == expected[name]
+
+
+def test_the_line_that_resumes_an_extended_run_repeats_its_last_command(
+    again: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first command has too few steps by then, and lacks a change that was accepted."""
+    change_the_task(monkeypatch)
+    argv = [*MINE, "--steps", "3", "--checkpoints.allow-change"]
+    monkeypatch.setattr("sys.argv", ["grpo", *argv])
+    assert main(argv) == 0
+    with Run.open(again / "runs", "job") as run:
+        run.set_status("stopped")
+    capsys.readouterr()
+    assert main(["runs", "job"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.endswith(" --steps 3 --checkpoints.allow-change --run job --resume")
+    assert main(shlex.split(line.partition(" grpo ")[2])) == 0
 
 
 def test_files_of_a_checkpoint_may_be_cut(again: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,7 @@ except OSError:
     [
         ("UPDATE metrics SET value = value + 1 WHERE step = 3 AND name = 'kl'", "metric kl was "),
         ("UPDATE completions SET text = 'other' WHERE step = 3 AND group_index = 1 AND sample_index = 2",
-         "completion 1/2 was ('other', "),
+         "completion 1/2: text was 'other', is "),
     ],
 )  # fmt: skip
 def test_a_step_computed_again_that_differs_is_reported(

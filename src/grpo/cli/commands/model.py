@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.config import Dataset, Episodes, Scoring, System
-from grpo.config.models import DEFAULT_TASK
+from grpo.config.models import DEFAULT_TASK, check_model_name
 from grpo.config.schema import from_dict
 from grpo.distributed.world import ALONE, World
 from grpo.errors import GrpoError
@@ -56,10 +56,16 @@ def available_placement(system: System) -> dict[str, Any]:
 
 
 def find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
-    """Model folder and settings of the run of that name; None if there is no such run."""
-    if name in DEFAULT_TASK or Path(name).exists() or not (Path(runs) / name / "run.db").is_file():
+    """Model folder and settings of the run of that name; None if there is no such run. Refuses what cannot be a model
+    either."""
+    if name in DEFAULT_TASK or Path(name).exists():
         return None
+    from grpo.record.reader import recorded_names
     from grpo.record.store import Run
+
+    if not (Path(runs) / name / "run.db").is_file():
+        check_model_name(name, recorded_names(Path(runs)))
+        return None
 
     with Run.open(Path(runs), name, readonly=True) as run:
         return str(model_of(run)), run.config

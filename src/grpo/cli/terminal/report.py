@@ -234,7 +234,7 @@ def _made_in_python(run: Run) -> bool:
 
 
 def _resume_command(run: Run) -> str:
-    """The command that made the run, with its name and --resume; … stands for settings made in Python."""
+    """The command that last started the run, with its name and --resume; … stands for settings made in Python."""
     if _made_in_python(run):
         function, config = ("sft", "SftConfig") if run.kind == "sft" else ("train", "Config")
         return f'grpo.{function}(grpo.{config}(…, run="{run.name}", resume=True), …) with the same Python objects'

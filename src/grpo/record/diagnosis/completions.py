@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -130,24 +130,37 @@ def duplicates(history: History) -> Finding | None:
 
 
 def saturated_part(history: History) -> Finding | None:
-    """A part of the reward that is the same for nearly all completions, beside a part that varies."""
-    parts: dict[str, list[float]] = {}
+    """A part of the reward that is the same for nearly all completions, beside a part that varies.
+
+    A part may give None: for the problems of another task, which say nothing about it, or for some completions of a
+    group, which it distinguishes from the others, because None adds nothing to their reward."""
+    scored, added = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for group in history.groups:
-        for done in group["completions"]:
-            for name, value in done["parts"].items():
-                if value is not None:
-                    parts.setdefault(name, []).append(value)
-    same = {name: Counter(values).most_common(1)[0] for name, values in parts.items()}
-    shares = {name: count / len(parts[name]) for name, (_, count) in same.items()}
+        every = [done["parts"] for done in group["completions"]]
+        for name in {name: None for parts in every for name, value in parts.items() if value is not None}:
+            values = [parts.get(name) for parts in every]
+            scored[name] += [value for value in values if value is not None]
+            added[name] += [value or 0.0 for value in values]
+    shares = {name: min(_commonest(scored[name])[1], _commonest(added[name])[1]) for name in scored}
     if len(shares) < 2 or min(shares.values()) >= 0.95:
         return None
-    name = max(shares, key=lambda part: shares[part])
-    if shares[name] < 0.95:
+    completions = sum(len(group["completions"]) for group in history.groups)
+    often = [name for name in shares if len(scored[name]) >= completions / 4]
+    name = max(often, key=lambda part: shares[part], default="")
+    if not name or shares[name] < 0.95:
         return None
+    value, share = _commonest(scored[name])
+    whole = len(scored[name]) == completions
     return history.found(
         "saturated_part",
-        shares[name],
-        f"reward part {name} is {same[name][0]:g} for {shares[name]:.0%} of the completions and no longer "
-        "distinguishes them",
+        share,
+        f"reward part {name} is {value:g} for {share:.0%} of the completions{'' if whole else ' it scored'} and no "
+        "longer distinguishes them",
         "lower its weight (--loss.weights), or make it harder to earn",
     )
+
+
+def _commonest(values: list[float]) -> tuple[float, float]:
+    """The most common value and its share."""
+    [(value, count)] = Counter(values).most_common(1)
+    return value, count / len(values)
