@@ -30,6 +30,7 @@ from grpo.errors import GrpoError
 from grpo.model.attention import NAME
 from grpo.model.critic import make_critic
 from grpo.model.fused.weights import can_be_fused
+from grpo.model.hub import locate_model
 from grpo.model.load import load_policy
 from grpo.model.lora import adapt, freeze
 from grpo.model.optimizer import AdamW, make_optimizer
@@ -752,6 +753,24 @@ def test_mistakes_are_one_line(
         assert main(["plan", *arguments]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert all(fragment in line for fragment in fragments), line
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("num_attention_heads", 0), ("num_hidden_layers", 0), ("num_hidden_layers", -2), ("head_dim", 0)),
+        *(("num_key_value_heads", 0), ("vocab_size", "many"), ("hidden_size", True), ("model_type", 5)),
+    ],
+)
+def test_a_damaged_config_is_one_line(
+    field: str, value: object, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = json.loads((Path(locate_model("nano")) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {field: value}))
+    assert main(["plan", str(tmp_path)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"grpo: field model: config.json of {tmp_path}: {field} must be "), line
+    assert f"got {json.dumps(value)}" in line
 
 
 def test_gpus() -> None:

@@ -209,25 +209,39 @@ def read_config(name: str) -> dict[str, Any]:
 
 def shape_of(config: Mapping[str, Any], name: str) -> Shape:
     """From a Hugging Face config. Other families are treated as the Llama model of the same sizes."""
-    try:
-        heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-        family = config.get("model_type", "")
-        return Shape(
-            vocabulary=int(config["vocab_size"]),
-            hidden=hidden,
-            intermediate=int(config["intermediate_size"]),
-            layers=int(config["num_hidden_layers"]),
-            heads=heads,
-            kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_width=int(config.get("head_dim") or hidden // heads),
-            tied=bool(config.get("tie_word_embeddings", family.startswith("gemma"))),
-            qkv_bias=bool(config.get("attention_bias", family == "qwen2")),
-            qk_norm=family.startswith("qwen3"),
-            fused=family in FUSED and config.get("hidden_act", "silu") == "silu",
-            padded=family if family in PADDED | PADDED_WHEN_LOADED or config.get("attn_logit_softcapping") else "",
+
+    def size(field: str, otherwise: int | None = None) -> int:
+        value = otherwise if config.get(field) is None else config[field]
+        if value is None:
+            raise GrpoError(f"field model: config.json of {name} lacks the size {field}; use --params")
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise GrpoError(
+                f"field model: config.json of {name}: {field} must be a whole number of at least 1; got {shown(value)}; "
+                "correct it, or copy the folder again"
+            )
+        return value
+
+    family = config.get("model_type", "")
+    if not isinstance(family, str):
+        raise GrpoError(
+            f"field model: config.json of {name}: model_type must be text, such as \"llama\"; got {shown(family)}; "
+            "correct it, or copy the folder again"
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise GrpoError(f"field model: config.json of {name} lacks a size ({error!r}); use --params") from error
+    heads, hidden = size("num_attention_heads"), size("hidden_size")
+    return Shape(
+        vocabulary=size("vocab_size"),
+        hidden=hidden,
+        intermediate=size("intermediate_size"),
+        layers=size("num_hidden_layers"),
+        heads=heads,
+        kv_heads=size("num_key_value_heads", heads),
+        head_width=size("head_dim", hidden // heads),
+        tied=bool(config.get("tie_word_embeddings", family.startswith("gemma"))),
+        qkv_bias=bool(config.get("attention_bias", family == "qwen2")),
+        qk_norm=family.startswith("qwen3"),
+        fused=family in FUSED and config.get("hidden_act", "silu") == "silu",
+        padded=family if family in PADDED | PADDED_WHEN_LOADED or config.get("attn_logit_softcapping") else "",
+    )
 
 
 def typical_shape(size: str) -> Shape:
