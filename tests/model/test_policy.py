@@ -90,6 +90,30 @@ def test_broken_config(folder: Path) -> None:
     refusal(folder)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("num_attention_heads", 0, "ZeroDivisionError: "),
+        ("head_dim", 0, "ZeroDivisionError: "),
+        ("vocab_size", 3, "AssertionError: Padding_idx must be within num_embeddings"),
+        ("hidden_act", "zzz", "KeyError: 'zzz'"),
+        ("dtype", "zzz", "AttributeError: "),
+    ],
+)
+def test_wrong_values_in_a_config(field: str, value: object, reason: str, folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {field: value}))
+    message = refusal(folder)
+    assert f"cannot load {str(folder)!r}: {reason}" in message
+    assert message.endswith("; check the values in its config.json, or copy the folder again")
+
+
+def test_a_reason_of_two_lines_is_told(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": "2"}))
+    assert "Field 'num_hidden_layers' expected int, got str (value: '2')" in refusal(folder)
+
+
 SMALL = {"vocab_size": 19, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "pad_token_id": 0}
 GROUPED = SMALL | {"num_key_value_heads": 1, "intermediate_size": 16}
 UNUSUAL = {

@@ -10,7 +10,7 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
-from grpo.errors import GrpoError
+from grpo.errors import GrpoError, headline
 from grpo.model import lora
 from grpo.model.attention import NAME as ATTENTION
 from grpo.model.fused.weights import can_be_fused
@@ -23,10 +23,12 @@ from grpo.model.policy import Policy
 from grpo.model.prompt import set_chat_template
 
 FAULTS = (
-    *(OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError),
-    *(SafetensorError, StrictDataclassError),
+    *(OSError, ImportError, ValueError, LookupError, TypeError, AttributeError, RuntimeError),
+    *(ArithmeticError, AssertionError, SafetensorError, StrictDataclassError),
 )
 """Border: what transformers raises on a damaged folder of the user. Any fault is reported in one line."""
+OF_SIZES = (ArithmeticError, AssertionError, AttributeError, LookupError)
+"""Those among them that wrong values in config.json lead to, and whose messages name neither file nor field."""
 
 
 def load_policy(
@@ -108,8 +110,14 @@ def _take_chat_template(tokenizer: Any, adapter: Path) -> None:
 
 
 def _unloadable(name: str, source: Path, error: Exception) -> GrpoError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines or isinstance(error, OF_SIZES):
+        reason = headline(error)
+    else:
+        reason = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
     way_out = f"; {remedy(source)}" if source.parent == cache() else ""
+    if isinstance(error, OF_SIZES) and not way_out:
+        way_out = "; check the values in its config.json, or copy the folder again"
     return GrpoError(f"field model: cannot load {name!r}: {reason}{way_out}")
 
 

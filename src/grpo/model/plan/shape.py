@@ -216,15 +216,15 @@ def shape_of(config: Mapping[str, Any], name: str) -> Shape:
             raise GrpoError(f"field model: config.json of {name} lacks the size {field}; use --params")
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise GrpoError(
-                f"field model: config.json of {name}: {field} must be a whole number of at least 1; got {shown(value)}; "
-                "correct it, or copy the folder again"
+                f"field model: config.json of {name}: {field} must be a whole number of at least 1; got "
+                f"{shown(value)}; correct it, or copy the folder again"
             )
         return value
 
     family = config.get("model_type", "")
     if not isinstance(family, str):
         raise GrpoError(
-            f"field model: config.json of {name}: model_type must be text, such as \"llama\"; got {shown(family)}; "
+            f'field model: config.json of {name}: model_type must be text, such as "llama"; got {shown(family)}; '
             "correct it, or copy the folder again"
         )
     heads, hidden = size("num_attention_heads"), size("hidden_size")
