@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
+from torch.nn import ModuleList
 
 from grpo.errors import GrpoError, headline
 from grpo.model import lora
@@ -73,6 +76,7 @@ def _load_model(name: str, source: str, dtype: torch.dtype, attention: str | Non
                 dtype=dtype,
                 attn_implementation=attention,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, with their names
                 use_safetensors=True,  # the other format is pickle, which can run code
                 trust_remote_code=False,
             )
@@ -85,8 +89,33 @@ def _load_model(name: str, source: str, dtype: torch.dtype, attention: str | Non
         raise GrpoError(
             f"field model: {name!r} lacks {len(missing)} weights, the first is {missing[0]}; {remedy(Path(source))}"
         )
+    if wrong := sorted(report["mismatched_keys"]):
+        weight, here, expected = wrong[0]
+        raise GrpoError(
+            f"field model: {name!r} has {len(wrong)} weights of another size than its config.json states, the first is "
+            f"{weight} with {list(here)}, not {list(expected)}; correct config.json, or {remedy(Path(source))}"
+        )
+    _check_layers(model, report["unexpected_keys"], name, Path(source))
     # Dropout would make the trainer's log-probabilities disagree with the sampler's.
     return model.eval()
+
+
+def _check_layers(model: Any, unexpected: Iterable[str], name: str, source: Path) -> None:
+    """Refuse weights of layers beyond the model's last one: transformers would leave them out. Others may be left over:
+    those of a vision tower or of a tied output layer, and tables of rotary positions."""
+    trees = (model, model.base_model)  # some files name weights without the prefix of the head
+    layers = {path: len(each) for tree in trees for path, each in tree.named_modules() if isinstance(each, ModuleList)}
+    numbered = filter(None, (re.match(r"(.+?)\.(\d+)\.", weight) for weight in unexpected))
+    # Layers that predict several tokens at once follow the last one (DeepSeek, GLM).
+    more = getattr(model.config, "num_nextn_predict_layers", 0)
+    more = more if isinstance(more, int) else 0
+    for path, found in sorted((each[1], int(each[2]) + 1) for each in numbered)[::-1]:
+        if path in layers and found > layers[path] + more:
+            field = model.config.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+            raise GrpoError(
+                f"field model: config.json of {name!r} states {layers[path]} layers and its weights have {found}; set "
+                f"{field} to {found}, or {remedy(source)}"
+            )
 
 
 def load_tokenizer(name: str) -> Any:
