@@ -740,8 +740,21 @@ def test_the_table_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
         (["nano", "--algorithm", "grop"], ("field algorithm", 'did you mean "grpo"')),
         (["nano", "--group-size", "0"], ("field group_size", "at least 1")),
         (["nano", "--max-concurrent-completions", "-1"], ("field max_concurrent_completions", "at least 0")),
-        (["nano", "--mean-new-tokens", "2000"], ("field mean_new_tokens", "at most max_new_tokens, 1024")),
-        (["nano", "--observation-tokens", "1024"], ("field observation_tokens", "less than max_new_tokens, 1024")),
+        (["7B", "--mean-new-tokens", "2000"], ("field mean_new_tokens", "at most max_new_tokens, 1024")),
+        (["7B", "--observation-tokens", "1024"], ("field observation_tokens", "less than max_new_tokens, 1024")),
+        (
+            ["guess", "--max-new-tokens", "128"],
+            ("field max_new_tokens", "the 128 positions of guess", "lower max_new_"),
+        ),
+        (
+            ["guess", "--prompt-tokens", "128"],
+            ("field max_new_tokens", "128 positions of guess", "lower prompt_tokens"),
+        ),
+        (["nano", "--algorithm", "rloo", "--group-size", "1"], ("field group_size", "at least 2", "algorithm rloo")),
+        (["nano", "--minibatches", "40"], ("field minibatches", "at most prompts_per_step, 16", "got 40")),
+        (["7B", "--reward-model", "foo"], ("field reward_model: no shape",)),
+        (["7B", "--reward-model", "./foo"], ("field reward_model: unknown model",)),
+        (["7B", "--reward-model", "."], ("field reward_model", "no config.json")),
         (["."], ("field model", "no config.json")),
     ],
 )
@@ -771,6 +784,23 @@ def test_a_damaged_config_is_one_line(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"grpo: field model: config.json of {tmp_path}: {field} must be "), line
     assert f"got {json.dumps(value)}" in line
+
+
+def test_lengths_that_are_not_given_fit_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    def lengths(*arguments: str) -> tuple[int, int]:
+        work = planned(capsys, *arguments, "--algorithm", "grpo")["work"]
+        return work["prompt_tokens"], work["new_tokens"]
+
+    assert lengths("7B") == (256, 1024)
+    assert lengths("nano") == (64, 64)
+    assert lengths("nano", "--max-new-tokens", "127") == (1, 127)
+    assert lengths("nano", "--prompt-tokens", "100") == (100, 28)
+
+
+def test_algorithms_that_cannot_be_trained_so_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, "nano", "--group-size", "1")
+    assert [row["algorithm"] for row in found["algorithms"]] == ["reinforce", "ppo"]
+    assert "rloo left out: group_size must be at least 2" in " ".join(found["warnings"])
 
 
 def test_gpus() -> None:

@@ -33,7 +33,7 @@ def recipe(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"model": name, **settings} if settings else {}
 
 
-def check_model_name(name: str) -> None:
+def check_model_name(name: str, field: str = "model") -> None:
     """Refuses a name that cannot be a model, without fetching or reading anything."""
     known = ", ".join(sorted(DEFAULT_TASK))
     if name in DEFAULT_TASK or Path(name).is_dir():
@@ -41,12 +41,12 @@ def check_model_name(name: str) -> None:
     if name.endswith(".gguf"):
         if not Path(name).is_file():
             raise GrpoError(
-                f"field model: file {name} not found; give a GGUF file, a Hugging Face folder or id, or {known}"
+                f"field {field}: file {name} not found; give a GGUF file, a Hugging Face folder or id, or {known}"
             )
         return
     looks_like_an_id = name.count("/") == 1 and not name.startswith((".", "/", "~"))
     if not looks_like_an_id or Path(name).exists():
         raise GrpoError(
-            f"field model: unknown model {name!r}; use {known}, a GGUF file, or a Hugging Face folder or id "
+            f"field {field}: unknown model {name!r}; use {known}, a GGUF file, or a Hugging Face folder or id "
             "(owner/name)"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -134,9 +134,10 @@ def choose_shard(config: Config | SftConfig, needed: Callable[[int, Shard], int]
 def check_shape(model: str, checkpoint: Path) -> None:
     """Refuse a checkpoint whose model has another shape than `model`, which is also the reference."""
     try:
-        here, there = (vars(shape_of(read_config(name), name)) for name in (model, str(checkpoint)))
+        shapes = [shape_of(read_config(name), name) for name in (model, str(checkpoint))]
     except GrpoError:  # border: malformed folder; loading it gives the better message
         return
+    here, there = (vars(replace(shape, positions=0)) for shape in shapes)  # more of them are no other weights
     for name, value in here.items():
         if there[name] != value:
             raise GrpoError(
