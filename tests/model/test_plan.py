@@ -828,6 +828,27 @@ def test_a_model_too_large_is_refused_before_loading(seven_billion: str, monkeyp
         grpo.train(Config(model=seven_billion, task="arithmetic", system=System(device="cpu")))
 
 
+def test_what_is_advised_has_an_effect(seven_billion: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.training.memory_check.free_memory", lambda _: 24 * 10**9)
+
+    def refused(device: str, dtype: Any, recompute: bool = False) -> str:
+        system = System(dtype=dtype, gradient_checkpointing=recompute)
+        with pytest.raises(GrpoError, match="lower prompts_per_step or max_new_tokens, ") as caught:
+            check_memory(Config(model=seven_billion, system=system), load_task("arithmetic"), torch.device(device))
+        return str(caught.value)
+
+    recomputation = "turn on system.gradient_checkpointing, or choose a smaller model"
+    assert recomputation in refused("cuda", "bfloat16")
+    for where in (("cpu", "bfloat16"), ("cuda", "float32"), ("cuda", "bfloat16", True)):
+        assert recomputation not in refused(*where)
+
+
+def test_too_few_positions_are_refused_before_memory() -> None:
+    asked = Config(model="nano", steps=1, max_new_tokens=100_000, system=System(device="cpu"))
+    with pytest.raises(GrpoError, match=r"max_new_tokens: 100000 new tokens leave no room .* 128 positions of nano"):
+        grpo.train(asked)
+
+
 def test_a_run_picks_the_first_mode_that_fits(
     seven_billion: str, rank_0_of_4: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
