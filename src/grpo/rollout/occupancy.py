@@ -52,18 +52,20 @@ def occupancy_of(
     schedule = Schedule(prompt_tokens, group_size, new_tokens, room)
     ended: list[int] = []
     most_rows = steps = sampled = dropped = tokens_again = 0
-    held = 0.0
+    held, rows, prompt_tokens_P = 0.0, np.zeros(0, np.int64), np.array(prompt_tokens, np.int64)
     while not schedule.done:
-        before_N = schedule.time_N.copy()
+        ran, times = rows, schedule.time_N[rows]
         look = schedule.look(ended)
         rows = np.array(look.running, dtype=np.int64)
-        dropped += len(look.dropped)
-        tokens_again += int(before_N[list(look.dropped)].sum())
+        if look.dropped:
+            dropped += len(look.dropped)
+            tokens_again += int(times[np.searchsorted(ran, look.dropped)].sum())
         most_rows = max(most_rows, len(rows))
         # A row's first token is sampled when it starts, the others in decoding steps.
         left = np.minimum(lengths[rows] - schedule.time_N[rows], TOKENS_BETWEEN_LOOKS)
         now = int(left.max(initial=0))
-        prompts = sum(prompt_tokens[problem] for problem in {n // group_size for n in look.running})
+        problems = rows // group_size  # in order
+        prompts = int(prompt_tokens_P[problems[np.diff(problems, prepend=-1) > 0]].sum())
         held += now * (prompts + float((schedule.time_N[rows] + left / 2).sum()))
         steps, sampled = steps + now, sampled + int(left.sum())
         schedule.advance(TOKENS_BETWEEN_LOOKS)

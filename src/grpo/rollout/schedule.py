@@ -120,9 +120,9 @@ class Schedule:
         resumed: list[int] = []
         started: list[int] = []
         dropped = self._grow()
-        if not dropped:
+        if not dropped and self._kept_N.any():
             resumed, dropped = self._go_on()
-        if not dropped and not self._answered.any():
+        if not dropped and not (self._kept_N.any() and self._answered.any()):
             started = self._start()
         running = np.flatnonzero(self._running_N).tolist()
         return Look(tuple(started), tuple(dropped), tuple(running), tuple(finished), tuple(resumed))
@@ -133,8 +133,9 @@ class Schedule:
 
     def advance(self, tokens: int) -> None:
         """Every row has sampled `tokens` more tokens."""
-        self._sampled += tokens * int(self._running_N.sum())
-        self.time_N[self._running_N] = np.minimum(self.time_N[self._running_N] + tokens, self.new_tokens)
+        rows = np.flatnonzero(self._running_N)
+        self._sampled += tokens * len(rows)
+        self.time_N[rows] = np.minimum(self.time_N[rows] + tokens, self.new_tokens)
 
     @property
     def _answered(self) -> np.ndarray:
@@ -147,6 +148,8 @@ class Schedule:
         self._asked_N[rows], self._running_N[rows], self.time_N[rows] = True, False, kept * tokens
 
     def _end(self, ended: np.ndarray) -> list[int]:
+        if not len(ended):
+            return []
         self._ended_early += int((self.time_N[ended] < self.new_tokens).sum())
         self._ended_N[ended], self._asked_N[ended] = True, False
         self._remove(ended)
@@ -159,10 +162,12 @@ class Schedule:
         rows = np.flatnonzero(self._running_N)
         needed = self._needed(self.time_N[rows])
         missing = np.maximum(needed - self._held_O[rows], 0)
-        dropped = self._drop_paused(int(missing.sum())) if missing.sum() > len(self._free) else []
+        total = int(missing.sum())
+        dropped = self._drop_paused(total) if total > len(self._free) else []
         kept = len(rows)
-        while missing[:kept].sum() > len(self._free):
+        while total > len(self._free):
             kept -= 1
+            total -= int(missing[kept])
             self._remove(rows[kept : kept + 1])
         self._give(rows[:kept], needed[:kept])
         return sorted([*dropped, *rows[kept:].tolist()])
@@ -204,11 +209,15 @@ class Schedule:
         fits.
         """
         N, rows = len(self.time_N), np.flatnonzero(self._running_N | self._kept_N)
-        reserved = np.maximum(self._held_O[rows], self._reserve(self.time_N[rows])).sum() + self._held_O[N:].sum()
-        waiting = np.flatnonzero(~(self._running_N | self._ended_N | self._kept_N | self._asked_N))
-        waiting = waiting[: self.room.rows - int(self._running_N.sum())]
+        reserves = self._reserve(np.append(self.time_N[rows], 1))
+        reserved = np.maximum(self._held_O[rows], reserves[:-1]).sum() + self._held_O[N:].sum()
+        needed, reserve = self._needed(np.array([1])), reserves[-1:]
+        # No more than fit without the blocks of their prompts. In most looks that is none, and nothing else is computed.
+        most = int((self.room.blocks - reserved) // max(needed[0], reserve[0]))
+        if (most := min(most, self.room.rows - int(self._running_N.sum()))) <= 0:
+            return []
+        waiting = np.flatnonzero(~(self._running_N | self._ended_N | self._kept_N | self._asked_N))[:most]
         problems = waiting // self.group_size
-        needed, reserve = self._needed(np.array([1])), self._reserve(np.array([1]))
         opens = (np.diff(problems, prepend=-1) != 0) & (self._held_O[N + problems] == 0)  # first row of its prompt
         cost = np.maximum(needed, reserve) + opens * self._prompt_blocks_P[problems]
         count = int(np.searchsorted(np.cumsum(cost), self.room.blocks - reserved, side="right"))
@@ -238,7 +247,8 @@ class Schedule:
         """Gives each owner blocks until it has as many as it needs."""
         held = self._held_O[owners]
         missing = np.maximum(needed - held, 0)
-        total = int(missing.sum())
+        if not (total := int(missing.sum())):
+            return
         nth = np.arange(total) - np.repeat(np.cumsum(missing) - missing, missing)
         self._table_OT[np.repeat(owners, missing), np.repeat(held, missing) + nth] = self._free[:total]
         self._free = self._free[total:]
@@ -248,8 +258,8 @@ class Schedule:
         """Takes rows out of the batch, and frees their blocks and those of prompts that have no rows left."""
         self._running_N[completions], self._kept_N[completions], self.time_N[completions] = False, False, 0
         problems = np.unique(completions // self.group_size)
-        with_keys_PG = (self._running_N | self._kept_N).reshape(-1, self.group_size)[problems]
-        closed = problems[~with_keys_PG.any(axis=1)]
+        running_PG, kept_PG = (each.reshape(-1, self.group_size)[problems] for each in (self._running_N, self._kept_N))
+        closed = problems[~(running_PG | kept_PG).any(axis=1)]
         owners = np.concatenate([completions, len(self.time_N) + closed])
         blocks = self._table_OT[owners]
         self._free = np.concatenate([blocks[blocks > 0], self._free])
