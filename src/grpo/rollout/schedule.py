@@ -27,6 +27,8 @@ from grpo.errors import GrpoError
 
 BLOCK_TOKENS = 64
 TOKENS_BETWEEN_LOOKS = 32
+FIRST_TOKEN = np.ones(1, np.int32)
+"""Age of a row that starts."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,9 @@ class Schedule:
         resumed: list[int] = []
         started: list[int] = []
         dropped = self._grow()
-        if not dropped and self._kept_N.any():
+        if not dropped and self._answered.any():
             resumed, dropped = self._go_on()
-        if not dropped and not (self._kept_N.any() and self._answered.any()):
+        if not dropped and not self._answered.any():
             started = self._start()
         return Look(tuple(started), tuple(dropped), tuple(self._rows.tolist()), tuple(finished), tuple(resumed))
 
@@ -152,7 +154,7 @@ class Schedule:
     @property
     def _answered(self) -> np.ndarray:
         """Completions that have another turn, and their keys and values."""
-        return self._kept_N & ~self._asked_N
+        return self._kept_N > self._asked_N
 
     def _pause(self, paused: Mapping[int, int]) -> None:
         rows, tokens = np.array(list(paused)), np.array(list(paused.values()))
@@ -223,7 +225,7 @@ class Schedule:
         fits.
         """
         rows = np.flatnonzero(self._running_N | self._kept_N) if self._kept_N.any() else self._rows
-        reserves = self._reserve(np.append(self.time_N[rows], 1))
+        reserves = self._reserve(np.concatenate([self.time_N[rows], FIRST_TOKEN]))
         left = len(self._free) - int(np.maximum(reserves[:-1] - self._held_O[rows], 0).sum())
         cost_of_one = max(self._first_blocks, int(reserves[-1]))
         # No more than fit without the blocks of their prompts. In most looks that is none: nothing else is computed.
@@ -255,7 +257,7 @@ class Schedule:
         rollout so far: tokens per completion that ended before the limit, as if one more had ended at the limit.
         """
         mean = (self._sampled + self.new_tokens) / (self._ended_early + 1)
-        more = np.clip(mean - time, 0, self.new_tokens - time)
+        more = np.maximum(min(mean, self.new_tokens) - time, 0)
         return blocks_of(np.ceil((time + more) * np.exp(-more / mean)).astype(np.int64))
 
     def _give(self, owners: np.ndarray, needed: np.ndarray) -> None:

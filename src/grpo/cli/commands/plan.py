@@ -99,7 +99,10 @@ def command(arguments: list[str]) -> int:
     rest = [argument for argument in arguments if argument not in recipes]
     settings = flags.read(PlanOptions, rest, prog=PROG, positionals=("model",), other_names=OTHER_NAMES)
     options = flags.build(PlanOptions, settings, prog=PROG, default=options_of(config) if config else None)
-    planned = plan(options, config)
+    from rich.console import Console
+
+    with Console(stderr=True).status("Planning …"):  # thousands of completions are simulated for seconds
+        planned = plan(options, config)
     if options.json:
         print(json.dumps(planned))
     else:
