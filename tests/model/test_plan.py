@@ -30,6 +30,7 @@ from grpo.errors import GrpoError
 from grpo.model.attention import NAME
 from grpo.model.critic import make_critic
 from grpo.model.fused.weights import can_be_fused
+from grpo.model.hub import locate_model
 from grpo.model.load import load_policy
 from grpo.model.lora import adapt, freeze
 from grpo.model.optimizer import AdamW, make_optimizer
@@ -739,8 +740,21 @@ def test_the_table_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
         (["nano", "--algorithm", "grop"], ("field algorithm", 'did you mean "grpo"')),
         (["nano", "--group-size", "0"], ("field group_size", "at least 1")),
         (["nano", "--max-concurrent-completions", "-1"], ("field max_concurrent_completions", "at least 0")),
-        (["nano", "--mean-new-tokens", "2000"], ("field mean_new_tokens", "at most max_new_tokens, 1024")),
-        (["nano", "--observation-tokens", "1024"], ("field observation_tokens", "less than max_new_tokens, 1024")),
+        (["7B", "--mean-new-tokens", "2000"], ("field mean_new_tokens", "at most max_new_tokens, 1024")),
+        (["7B", "--observation-tokens", "1024"], ("field observation_tokens", "less than max_new_tokens, 1024")),
+        (
+            ["guess", "--max-new-tokens", "128"],
+            ("field max_new_tokens", "the 128 positions of guess", "lower max_new_"),
+        ),
+        (
+            ["guess", "--prompt-tokens", "128"],
+            ("field max_new_tokens", "128 positions of guess", "lower prompt_tokens"),
+        ),
+        (["nano", "--algorithm", "rloo", "--group-size", "1"], ("field group_size", "at least 2", "algorithm rloo")),
+        (["nano", "--minibatches", "40"], ("field minibatches", "at most prompts_per_step, 16", "got 40")),
+        (["7B", "--reward-model", "foo"], ("field reward_model: no shape",)),
+        (["7B", "--reward-model", "./foo"], ("field reward_model: unknown model",)),
+        (["7B", "--reward-model", "."], ("field reward_model", "no config.json")),
         (["."], ("field model", "no config.json")),
     ],
 )
@@ -752,6 +766,41 @@ def test_mistakes_are_one_line(
         assert main(["plan", *arguments]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert all(fragment in line for fragment in fragments), line
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("num_attention_heads", 0), ("num_hidden_layers", 0), ("num_hidden_layers", -2), ("head_dim", 0)),
+        *(("num_key_value_heads", 0), ("vocab_size", "many"), ("hidden_size", True), ("model_type", 5)),
+    ],
+)
+def test_a_damaged_config_is_one_line(
+    field: str, value: object, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = json.loads((Path(locate_model("nano")) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {field: value}))
+    assert main(["plan", str(tmp_path)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"grpo: field model: config.json of {tmp_path}: {field} must be "), line
+    assert f"got {json.dumps(value)}" in line
+
+
+def test_lengths_that_are_not_given_fit_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    def lengths(*arguments: str) -> tuple[int, int]:
+        work = planned(capsys, *arguments, "--algorithm", "grpo")["work"]
+        return work["prompt_tokens"], work["new_tokens"]
+
+    assert lengths("7B") == (256, 1024)
+    assert lengths("nano") == (64, 64)
+    assert lengths("nano", "--max-new-tokens", "127") == (1, 127)
+    assert lengths("nano", "--prompt-tokens", "100") == (100, 28)
+
+
+def test_algorithms_that_cannot_be_trained_so_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, "nano", "--group-size", "1")
+    assert [row["algorithm"] for row in found["algorithms"]] == ["reinforce", "ppo"]
+    assert "rloo left out: group_size must be at least 2" in " ".join(found["warnings"])
 
 
 def test_gpus() -> None:
@@ -777,6 +826,27 @@ def test_a_model_too_large_is_refused_before_loading(seven_billion: str, monkeyp
     monkeypatch.setattr("grpo.training.memory_check.free_memory", lambda _: 24 * 10**9)
     with pytest.raises(GrpoError, match=r"takes about \d+\.\d GB, and 24.0 GB are free on cpu"):
         grpo.train(Config(model=seven_billion, task="arithmetic", system=System(device="cpu")))
+
+
+def test_what_is_advised_has_an_effect(seven_billion: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.training.memory_check.free_memory", lambda _: 24 * 10**9)
+
+    def refused(device: str, dtype: Any, recompute: bool = False) -> str:
+        system = System(dtype=dtype, gradient_checkpointing=recompute)
+        with pytest.raises(GrpoError, match="lower prompts_per_step or max_new_tokens, ") as caught:
+            check_memory(Config(model=seven_billion, system=system), load_task("arithmetic"), torch.device(device))
+        return str(caught.value)
+
+    recomputation = "turn on system.gradient_checkpointing, or choose a smaller model"
+    assert recomputation in refused("cuda", "bfloat16")
+    for where in (("cpu", "bfloat16"), ("cuda", "float32"), ("cuda", "bfloat16", True)):
+        assert recomputation not in refused(*where)
+
+
+def test_too_few_positions_are_refused_before_memory() -> None:
+    asked = Config(model="nano", steps=1, max_new_tokens=100_000, system=System(device="cpu"))
+    with pytest.raises(GrpoError, match=r"max_new_tokens: 100000 new tokens leave no room .* 128 positions of nano"):
+        grpo.train(asked)
 
 
 def test_a_run_picks_the_first_mode_that_fits(

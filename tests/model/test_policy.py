@@ -90,6 +90,69 @@ def test_broken_config(folder: Path) -> None:
     refusal(folder)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("num_attention_heads", 0, "ZeroDivisionError: "),
+        ("head_dim", 0, "ZeroDivisionError: "),
+        ("vocab_size", 3, "AssertionError: Padding_idx must be within num_embeddings"),
+        ("hidden_act", "zzz", "KeyError: 'zzz'"),
+        ("dtype", "zzz", "AttributeError: "),
+    ],
+)
+def test_wrong_values_in_a_config(field: str, value: object, reason: str, folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {field: value}))
+    message = refusal(folder)
+    assert f"cannot load {str(folder)!r}: {reason}" in message
+    assert message.endswith("; check the values in its config.json, or copy the folder again")
+
+
+def test_a_reason_of_two_lines_is_told(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": "2"}))
+    assert "Field 'num_hidden_layers' expected int, got str (value: '2')" in refusal(folder)
+
+
+def test_weights_of_another_size_are_named(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+    assert "6 weights of another size" in refusal(folder)
+    assert "the first is model.layers.0.mlp.down_proj.weight with [64, 176], not [64, 64]" in refusal(folder)
+
+
+@pytest.mark.parametrize("layers", [1, 0, -2])
+@pytest.mark.parametrize("prefix", ["model.", ""])
+def test_a_model_is_not_truncated(layers: int, prefix: str, folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    tensors = {prefix + weight.removeprefix("model."): tensor for weight, tensor in tensors.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+    message = refusal(folder)
+    assert f"states {max(layers, 0)} layers and its weights have 2; set num_hidden_layers to 2, or copy" in message
+
+
+def test_weights_beside_the_layers_may_be_left_over(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    tensors |= {
+        name: torch.zeros(2)
+        for name in (
+            *("model.layers.1.self_attn.rotary_emb.inv_freq", "vision_tower.layers.7.weight", "mtp.layers.3.weight"),
+            *("model.layers.2.eh_proj.weight", "lm_head.scale"),
+        )
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "states 2 layers and its weights have 3" in refusal(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": 1}))
+    assert len(load_policy(str(folder)).model.model.layers) == 2
+
+
 SMALL = {"vocab_size": 19, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "pad_token_id": 0}
 GROUPED = SMALL | {"num_key_value_heads": 1, "intermediate_size": 16}
 UNUSUAL = {

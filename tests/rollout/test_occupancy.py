@@ -37,3 +37,11 @@ def test_drawn_lengths_have_their_mean(mean: int, limit: int) -> None:
 
 def test_lengths_at_the_limit() -> None:
     assert drawn_lengths(3, 64, 64).tolist() == [64, 64, 64]
+
+
+def test_many_completions() -> None:
+    """Each decision counts: these numbers change with any of them."""
+    found = occupancy_of([100] * 64, 8, 2048, Room(blocks=300, rows=512), drawn_lengths(512, 500, 2048))
+    assert (found.most_rows, found.steps, found.dropped, found.tokens_again) == (70, 9946, 44, 8268)
+    assert found.mean_rows == pytest.approx(28.657148602453248, abs=0)
+    assert found.in_use == pytest.approx(0.7755877781687781, rel=1e-12)

@@ -34,7 +34,7 @@ def recipe(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"model": name, **settings} if settings else {}
 
 
-def check_model_name(name: str, runs: Sequence[str] = ()) -> None:
+def check_model_name(name: str, field: str = "model", runs: Sequence[str] = ()) -> None:
     """Refuses a name that cannot be a model, without fetching or reading anything. `runs`: names of runs, which the
     command would take too."""
     known = ", ".join(sorted(DEFAULT_TASK))
@@ -43,7 +43,7 @@ def check_model_name(name: str, runs: Sequence[str] = ()) -> None:
     if name.endswith(".gguf"):
         if not Path(name).is_file():
             raise GrpoError(
-                f"field model: file {name} not found; give a GGUF file, a Hugging Face folder or id, or {known}"
+                f"field {field}: file {name} not found; give a GGUF file, a Hugging Face folder or id, or {known}"
             )
         return
     looks_like_an_id = name.count("/") == 1 and not name.startswith((".", "/", "~"))
@@ -51,6 +51,6 @@ def check_model_name(name: str, runs: Sequence[str] = ()) -> None:
         near = difflib.get_close_matches(name[:60], runs, n=3)
         hint = f"did you mean the run {' or '.join(near)}? Or use" if near else "use a run, or" if runs else "use"
         raise GrpoError(
-            f"field model: unknown model {name!r}; {hint} {known}, a GGUF file, or a Hugging Face folder or id "
+            f"field {field}: unknown model {name!r}; {hint} {known}, a GGUF file, or a Hugging Face folder or id "
             "(owner/name)"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,9 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
+from torch.nn import ModuleList
 
-from grpo.errors import GrpoError
+from grpo.errors import GrpoError, headline
 from grpo.model import lora
 from grpo.model.attention import NAME as ATTENTION
 from grpo.model.fused.weights import can_be_fused
@@ -23,10 +26,12 @@ from grpo.model.policy import Policy
 from grpo.model.prompt import set_chat_template
 
 FAULTS = (
-    *(OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError),
-    *(SafetensorError, StrictDataclassError),
+    *(OSError, ImportError, ValueError, LookupError, TypeError, AttributeError, RuntimeError),
+    *(ArithmeticError, AssertionError, SafetensorError, StrictDataclassError),
 )
 """Border: what transformers raises on a damaged folder of the user. Any fault is reported in one line."""
+OF_SIZES = (ArithmeticError, AssertionError, AttributeError, LookupError)
+"""Those among them that wrong values in config.json lead to, and whose messages name neither file nor field."""
 
 
 def load_policy(
@@ -71,6 +76,7 @@ def _load_model(name: str, source: str, dtype: torch.dtype, attention: str | Non
                 dtype=dtype,
                 attn_implementation=attention,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, with their names
                 use_safetensors=True,  # the other format is pickle, which can run code
                 trust_remote_code=False,
             )
@@ -83,8 +89,33 @@ def _load_model(name: str, source: str, dtype: torch.dtype, attention: str | Non
         raise GrpoError(
             f"field model: {name!r} lacks {len(missing)} weights, the first is {missing[0]}; {remedy(Path(source))}"
         )
+    if wrong := sorted(report["mismatched_keys"]):
+        weight, here, expected = wrong[0]
+        raise GrpoError(
+            f"field model: {name!r} has {len(wrong)} weights of another size than its config.json states, the first is "
+            f"{weight} with {list(here)}, not {list(expected)}; correct config.json, or {remedy(Path(source))}"
+        )
+    _check_layers(model, report["unexpected_keys"], name, Path(source))
     # Dropout would make the trainer's log-probabilities disagree with the sampler's.
     return model.eval()
+
+
+def _check_layers(model: Any, unexpected: Iterable[str], name: str, source: Path) -> None:
+    """Refuse weights of layers beyond the model's last one: transformers would leave them out. Others may be left over:
+    those of a vision tower or of a tied output layer, and tables of rotary positions."""
+    trees = (model, model.base_model)  # some files name weights without the prefix of the head
+    layers = {path: len(each) for tree in trees for path, each in tree.named_modules() if isinstance(each, ModuleList)}
+    numbered = filter(None, (re.match(r"(.+?)\.(\d+)\.", weight) for weight in unexpected))
+    # Layers that predict several tokens at once follow the last one (DeepSeek, GLM).
+    more = getattr(model.config, "num_nextn_predict_layers", 0)
+    more = more if isinstance(more, int) else 0
+    for path, found in sorted((each[1], int(each[2]) + 1) for each in numbered)[::-1]:
+        if path in layers and found > layers[path] + more:
+            field = model.config.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+            raise GrpoError(
+                f"field model: config.json of {name!r} states {layers[path]} layers and its weights have {found}; set "
+                f"{field} to {found}, or {remedy(source)}"
+            )
 
 
 def load_tokenizer(name: str) -> Any:
@@ -108,8 +139,14 @@ def _take_chat_template(tokenizer: Any, adapter: Path) -> None:
 
 
 def _unloadable(name: str, source: Path, error: Exception) -> GrpoError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines or isinstance(error, OF_SIZES):
+        reason = headline(error)
+    else:
+        reason = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
     way_out = f"; {remedy(source)}" if source.parent == cache() else ""
+    if isinstance(error, OF_SIZES) and not way_out:
+        way_out = "; check the values in its config.json, or copy the folder again"
     return GrpoError(f"field model: cannot load {name!r}: {reason}{way_out}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -13,6 +15,21 @@ def position_limit(config: Any) -> int | None:
         return limit
     original = "original_max_position_embeddings"
     return rope.get(original) or getattr(config, original, limit)
+
+
+def limit_of_file(config: Mapping[str, Any]) -> int:
+    """The limit that a config.json states; 0: none. Older files call the rotation's parameters rope_scaling and type.
+
+    >>> limit_of_file({"max_position_embeddings": 131072, "rope_scaling": None})
+    131072
+    >>> older = {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 4096}
+    >>> limit_of_file({"max_position_embeddings": 131072} | older)
+    4096
+    """
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    rope = {"rope_type": rope.get("type"), **rope} if isinstance(rope, dict) else {}
+    limit = position_limit(SimpleNamespace(**{**config, "rope_parameters": rope}))
+    return limit if isinstance(limit, int) and limit > 0 else 0
 
 
 def limit_in_words(config: Any, name: str) -> str:

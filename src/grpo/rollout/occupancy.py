@@ -52,22 +52,28 @@ def occupancy_of(
     schedule = Schedule(prompt_tokens, group_size, new_tokens, room)
     ended: list[int] = []
     most_rows = steps = sampled = dropped = tokens_again = 0
-    held = 0.0
+    held, prompts, prompt_tokens_P = 0.0, 0, np.array(prompt_tokens, np.int64)
+    rows = lengths_of_rows = np.zeros(0, np.int64)
     while not schedule.done:
-        before_N = schedule.time_N.copy()
+        ran, times = rows, schedule.time_N[rows]
         look = schedule.look(ended)
-        rows = np.array(look.running, dtype=np.int64)
-        dropped += len(look.dropped)
-        tokens_again += int(before_N[list(look.dropped)].sum())
-        most_rows = max(most_rows, len(rows))
+        if look.dropped:
+            dropped += len(look.dropped)
+            tokens_again += int(times[np.searchsorted(ran, look.dropped)].sum())
+        if look.started or look.dropped or ended:
+            rows = np.array(look.running, dtype=np.int64)
+            problems, lengths_of_rows = rows // group_size, lengths[rows]
+            prompts = int(prompt_tokens_P[problems[np.diff(problems, prepend=-1) > 0]].sum())
+            most_rows = max(most_rows, len(rows))
         # A row's first token is sampled when it starts, the others in decoding steps.
-        left = np.minimum(lengths[rows] - schedule.time_N[rows], TOKENS_BETWEEN_LOOKS)
+        times = schedule.time_N[rows]
+        left = np.minimum(lengths_of_rows - times, TOKENS_BETWEEN_LOOKS)
         now = int(left.max(initial=0))
-        prompts = sum(prompt_tokens[problem] for problem in {n // group_size for n in look.running})
-        held += now * (prompts + float((schedule.time_N[rows] + left / 2).sum()))
-        steps, sampled = steps + now, sampled + int(left.sum())
+        sampled_now = int(left.sum())
+        held += now * (prompts + int(times.sum()) + sampled_now / 2)
+        steps, sampled = steps + now, sampled + sampled_now
         schedule.advance(TOKENS_BETWEEN_LOOKS)
-        ended = rows[lengths[rows] <= schedule.time_N[rows]].tolist()
+        ended = rows[lengths_of_rows <= schedule.time_N[rows]].tolist()
     steps = max(steps, 1)
     in_use = held / (steps * room.blocks * BLOCK_TOKENS)
     return Occupancy(most_rows, sampled / steps, steps, dropped, tokens_again, in_use)

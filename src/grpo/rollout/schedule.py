@@ -27,6 +27,8 @@ from grpo.errors import GrpoError
 
 BLOCK_TOKENS = 64
 TOKENS_BETWEEN_LOOKS = 32
+FIRST_TOKEN = np.ones(1, np.int32)
+"""Age of a row that starts."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Schedule:
         self.time_N = np.zeros(N, np.int32)
         """Tokens of each row, as if none had ended, and of each paused one; 0 for others."""
         self._running_N, self._ended_N = np.zeros(N, np.bool_), np.zeros(N, np.bool_)
+        self._found_rows: np.ndarray | None = None
         self._asked_N = np.zeros(N, np.bool_)
         """Completions whose turn has ended, until they are answered."""
         self._kept_N = np.zeros(N, np.bool_)
@@ -101,6 +104,8 @@ class Schedule:
         self.prompt_table_PT = self._table_OT[N:, :prompt_blocks]
         """Blocks of each prompt that has rows; 0 where it has none."""
         self._prompt_blocks_P = blocks_of(np.array(prompt_tokens, np.int64))
+        self._first_blocks = int(self._needed(np.array(1)))
+        """Of a completion that starts."""
 
     @property
     def done(self) -> bool:
@@ -110,7 +115,7 @@ class Schedule:
     @property
     def left(self) -> int:
         """Most tokens that a row may still sample."""
-        return int(self.new_tokens - self.time_N[self._running_N].min(initial=self.new_tokens))
+        return int(self.new_tokens - self.time_N[self._rows].min(initial=self.new_tokens))
 
     def look(self, ended: Sequence[int], paused: Mapping[int, int] | None = None) -> Look:
         """`ended`: completions whose end is new. `paused`: tokens of those whose turn has ended since the last look."""
@@ -120,12 +125,11 @@ class Schedule:
         resumed: list[int] = []
         started: list[int] = []
         dropped = self._grow()
-        if not dropped:
+        if not dropped and self._answered.any():
             resumed, dropped = self._go_on()
         if not dropped and not self._answered.any():
             started = self._start()
-        running = np.flatnonzero(self._running_N).tolist()
-        return Look(tuple(started), tuple(dropped), tuple(running), tuple(finished), tuple(resumed))
+        return Look(tuple(started), tuple(dropped), tuple(self._rows.tolist()), tuple(finished), tuple(resumed))
 
     def resume(self, answered: Sequence[int]) -> None:
         """These completions, whose turn has ended, have another one."""
@@ -133,20 +137,34 @@ class Schedule:
 
     def advance(self, tokens: int) -> None:
         """Every row has sampled `tokens` more tokens."""
-        self._sampled += tokens * int(self._running_N.sum())
-        self.time_N[self._running_N] = np.minimum(self.time_N[self._running_N] + tokens, self.new_tokens)
+        rows = self._rows
+        self._sampled += tokens * len(rows)
+        self.time_N[rows] = np.minimum(self.time_N[rows] + tokens, self.new_tokens)
+
+    @property
+    def _rows(self) -> np.ndarray:
+        """Running completions, in order; found once for each change, because a look asks several times."""
+        if self._found_rows is None:
+            self._found_rows = np.flatnonzero(self._running_N)
+        return self._found_rows
+
+    def _run(self, completions: np.ndarray, running: bool) -> None:
+        self._running_N[completions], self._found_rows = running, None
 
     @property
     def _answered(self) -> np.ndarray:
         """Completions that have another turn, and their keys and values."""
-        return self._kept_N & ~self._asked_N
+        return self._kept_N > self._asked_N
 
     def _pause(self, paused: Mapping[int, int]) -> None:
         rows, tokens = np.array(list(paused)), np.array(list(paused.values()))
         self._kept_N[rows] = kept = self._running_N[rows]  # not those dropped before their end was known
-        self._asked_N[rows], self._running_N[rows], self.time_N[rows] = True, False, kept * tokens
+        self._asked_N[rows], self.time_N[rows] = True, kept * tokens
+        self._run(rows, False)
 
     def _end(self, ended: np.ndarray) -> list[int]:
+        if not len(ended):
+            return []
         self._ended_early += int((self.time_N[ended] < self.new_tokens).sum())
         self._ended_N[ended], self._asked_N[ended] = True, False
         self._remove(ended)
@@ -156,13 +174,15 @@ class Schedule:
     def _grow(self) -> list[int]:
         """Gives rows the blocks of their next tokens. If there are too few, it drops the youngest paused rows, then the
         youngest running ones."""
-        rows = np.flatnonzero(self._running_N)
+        rows = self._rows
         needed = self._needed(self.time_N[rows])
         missing = np.maximum(needed - self._held_O[rows], 0)
-        dropped = self._drop_paused(int(missing.sum())) if missing.sum() > len(self._free) else []
+        total = int(missing.sum())
+        dropped = self._drop_paused(total) if total > len(self._free) else []
         kept = len(rows)
-        while missing[:kept].sum() > len(self._free):
+        while total > len(self._free):
             kept -= 1
+            total -= int(missing[kept])
             self._remove(rows[kept : kept + 1])
         self._give(rows[:kept], needed[:kept])
         return sorted([*dropped, *rows[kept:].tolist()])
@@ -171,7 +191,7 @@ class Schedule:
         """Puts answered rows back into the batch, in order, while there are blocks of their next tokens. If nothing
         runs, at least one goes on, and paused rows are dropped for it. Returns those that go on, and the dropped."""
         rows, dropped = np.flatnonzero(self._answered), list[int]()
-        running = int(self._running_N.sum())
+        running = len(self._rows)
         rows = rows[: self.room.rows - running]
         if not len(rows):
             return [], dropped
@@ -183,7 +203,8 @@ class Schedule:
         count = int(np.searchsorted(np.cumsum(missing), len(self._free), side="right"))
         rows = rows[:count]
         self._give(rows, needed[:count])
-        self._running_N[rows], self._kept_N[rows] = True, False
+        self._run(rows, True)
+        self._kept_N[rows] = False
         return rows.tolist(), dropped
 
     def _drop_paused(self, blocks: int, but: int = -1) -> list[int]:
@@ -203,18 +224,23 @@ class Schedule:
         So a start rarely ends in a drop. If nothing runs or is paused, at least one completion starts: a whole one
         fits.
         """
-        N, rows = len(self.time_N), np.flatnonzero(self._running_N | self._kept_N)
-        reserved = np.maximum(self._held_O[rows], self._reserve(self.time_N[rows])).sum() + self._held_O[N:].sum()
-        waiting = np.flatnonzero(~(self._running_N | self._ended_N | self._kept_N | self._asked_N))
-        waiting = waiting[: self.room.rows - int(self._running_N.sum())]
+        rows = np.flatnonzero(self._running_N | self._kept_N) if self._kept_N.any() else self._rows
+        reserves = self._reserve(np.concatenate([self.time_N[rows], FIRST_TOKEN]))
+        left = len(self._free) - int(np.maximum(reserves[:-1] - self._held_O[rows], 0).sum())
+        cost_of_one = max(self._first_blocks, int(reserves[-1]))
+        # No more than fit without the blocks of their prompts. In most looks that is none: nothing else is computed.
+        if (most := min(left // cost_of_one, self.room.rows - len(self._rows))) <= 0:
+            return []
+        waiting = np.flatnonzero(~(self._running_N | self._ended_N | self._kept_N | self._asked_N))[:most]
         problems = waiting // self.group_size
-        needed, reserve = self._needed(np.array([1])), self._reserve(np.array([1]))
+        N = len(self.time_N)
         opens = (np.diff(problems, prepend=-1) != 0) & (self._held_O[N + problems] == 0)  # first row of its prompt
-        cost = np.maximum(needed, reserve) + opens * self._prompt_blocks_P[problems]
-        count = int(np.searchsorted(np.cumsum(cost), self.room.blocks - reserved, side="right"))
+        cost = cost_of_one + opens * self._prompt_blocks_P[problems]
+        count = int(np.searchsorted(np.cumsum(cost), left, side="right"))
         started, opened = waiting[:count], problems[:count][opens[:count]]
-        self._running_N[started], self.time_N[started] = True, 1
-        self._give(started, np.repeat(needed, len(started)))
+        self._run(started, True)
+        self.time_N[started] = 1
+        self._give(started, np.full(len(started), self._first_blocks))
         self._give(N + opened, self._prompt_blocks_P[opened])
         return started.tolist()
 
@@ -231,14 +257,15 @@ class Schedule:
         rollout so far: tokens per completion that ended before the limit, as if one more had ended at the limit.
         """
         mean = (self._sampled + self.new_tokens) / (self._ended_early + 1)
-        more = np.clip(mean - time, 0, self.new_tokens - time)
+        more = np.maximum(min(mean, self.new_tokens) - time, 0)
         return blocks_of(np.ceil((time + more) * np.exp(-more / mean)).astype(np.int64))
 
     def _give(self, owners: np.ndarray, needed: np.ndarray) -> None:
         """Gives each owner blocks until it has as many as it needs."""
         held = self._held_O[owners]
         missing = np.maximum(needed - held, 0)
-        total = int(missing.sum())
+        if not (total := int(missing.sum())):
+            return
         nth = np.arange(total) - np.repeat(np.cumsum(missing) - missing, missing)
         self._table_OT[np.repeat(owners, missing), np.repeat(held, missing) + nth] = self._free[:total]
         self._free = self._free[total:]
@@ -246,10 +273,11 @@ class Schedule:
 
     def _remove(self, completions: np.ndarray) -> None:
         """Takes rows out of the batch, and frees their blocks and those of prompts that have no rows left."""
-        self._running_N[completions], self._kept_N[completions], self.time_N[completions] = False, False, 0
+        self._run(completions, False)
+        self._kept_N[completions], self.time_N[completions] = False, 0
         problems = np.unique(completions // self.group_size)
-        with_keys_PG = (self._running_N | self._kept_N).reshape(-1, self.group_size)[problems]
-        closed = problems[~with_keys_PG.any(axis=1)]
+        running_PG, kept_PG = (each.reshape(-1, self.group_size)[problems] for each in (self._running_N, self._kept_N))
+        closed = problems[~(running_PG | kept_PG).any(axis=1)]
         owners = np.concatenate([completions, len(self.time_N) + closed])
         blocks = self._table_OT[owners]
         self._free = np.concatenate([blocks[blocks > 0], self._free])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -48,6 +48,11 @@ def check_memory(
     except GrpoError:  # border: malformed folder; loading it gives the better message
         shard = "none" if config.scale.shard == "auto" or world.size == 1 else config.scale.shard
         return Sizes(requested or DEFAULT_TOKENS, shard=shard)
+    if 0 < shape.positions <= config.max_new_tokens:  # memory would be the wrong reason
+        raise GrpoError(
+            f"field max_new_tokens: {config.max_new_tokens} new tokens leave no room for a prompt in the "
+            f"{shape.positions} positions of {config.model}; lower it"
+        )
     longest = longest_text((problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)), shape)
     free = memory_of_rank(device, world)
 
@@ -60,10 +65,12 @@ def check_memory(
         while budget > MIN_TOKENS and needed(budget, shard) > SHARE_OF_FREE * free:
             budget //= 2
     if needed(budget, shard) > free:
+        recomputes = shape.fused and device.type == "cuda" and pick_precision(config.system, device.type) != "float32"
+        offered = recomputes and not config.system.gradient_checkpointing
         raise GrpoError(
             f"field model: training {config.model} takes about {readable(needed(budget, shard))}, and {readable(free)} "
-            f"are free on {device}; lower prompts_per_step or max_new_tokens, turn on "
-            "system.gradient_checkpointing, or choose a smaller model (see grpo plan)"
+            f"are free on {device}; lower prompts_per_step or max_new_tokens, "
+            f"{'turn on system.gradient_checkpointing, ' * offered}or choose a smaller model (see grpo plan)"
         )
     # One expert is counted of a mixture: enough to refuse what cannot fit, not to predict the peak.
     return Sizes(budget, None if experts_of(model) else needed(budget, shard), shard)
@@ -134,9 +141,10 @@ def choose_shard(config: Config | SftConfig, needed: Callable[[int, Shard], int]
 def check_shape(model: str, checkpoint: Path) -> None:
     """Refuse a checkpoint whose model has another shape than `model`, which is also the reference."""
     try:
-        here, there = (vars(shape_of(read_config(name), name)) for name in (model, str(checkpoint)))
+        shapes = [shape_of(read_config(name), name) for name in (model, str(checkpoint))]
     except GrpoError:  # border: malformed folder; loading it gives the better message
         return
+    here, there = (vars(replace(shape, positions=0)) for shape in shapes)  # more of them are no other weights
     for name, value in here.items():
         if there[name] != value:
             raise GrpoError(

@@ -64,7 +64,7 @@ def find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
     from grpo.record.store import Run
 
     if not (Path(runs) / name / "run.db").is_file():
-        check_model_name(name, recorded_names(Path(runs)))
+        check_model_name(name, runs=recorded_names(Path(runs)))
         return None
 
     with Run.open(Path(runs), name, readonly=True) as run:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
-from grpo.config import Config
+from grpo.config import Config, Lora, Optimizer
 from grpo.config import parse as flags
 from grpo.config.other_names import OTHER_NAMES
 from grpo.config.presets import PRESETS, check_preset
-from grpo.config.schema import parse_train
+from grpo.config.rules import contradictions
+from grpo.config.schema import Loss, parse_train
 from grpo.errors import GrpoError
 from grpo.model.plan.compute import flops
 from grpo.model.plan.gpus import USABLE, gpu_memory
@@ -62,10 +63,11 @@ class PlanOptions:
     """LoRA rank, on every linear layer; 0: train the whole model."""
     prompts_per_step: int = Config.prompts_per_step
     group_size: int = Config.group_size
-    prompt_tokens: int = 256
-    """Length of the prompts."""
-    max_new_tokens: int = 1024
-    """Largest length of the completions, sampled and read tokens together."""
+    prompt_tokens: int = 0
+    """Length of the prompts; 0: 256, or fewer where the model has too few positions."""
+    max_new_tokens: int = 0
+    """Largest length of the completions, sampled and read tokens together; 0: 1024, or fewer where the model has too
+    few positions."""
     mean_new_tokens: int = 0
     """Mean length of the completions, for the rows that a rollout on a GPU decodes at once; 0: half of
     max_new_tokens. A run records it as length_mean; of episodes, add observation_tokens."""
@@ -97,7 +99,10 @@ def command(arguments: list[str]) -> int:
     rest = [argument for argument in arguments if argument not in recipes]
     settings = flags.read(PlanOptions, rest, prog=PROG, positionals=("model",), other_names=OTHER_NAMES)
     options = flags.build(PlanOptions, settings, prog=PROG, default=options_of(config) if config else None)
-    planned = plan(options, config)
+    from rich.console import Console
+
+    with Console(stderr=True).status("Planning …"):  # thousands of completions are simulated for seconds
+        planned = plan(options, config)
     if options.json:
         print(json.dumps(planned))
     else:
@@ -133,15 +138,19 @@ def options_of(config: Config) -> PlanOptions:
 def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
     """The output of `--json`. `recipe` sets the needs of its own algorithm; other algorithms use their presets."""
     _check(options)
+    shape = typical_shape(options.params) if options.params else find_shape(options.model)
+    options = _with_lengths(options, shape.positions)
+    _check_lengths(options, shape.positions)
     inputs = _PlanInputs(
-        shape=typical_shape(options.params) if options.params else find_shape(options.model),
-        reward_model=find_shape(options.reward_model) if options.reward_model else None,
+        shape=shape,
+        reward_model=find_shape(options.reward_model, "reward_model") if options.reward_model else None,
         gpu=gpu_memory(options.gpu) if options.gpu else 0,
         cluster=Cluster.read(options.gpus, options.nodes, options.link),
         recipe=recipe,
     )
     cluster = inputs.cluster
-    rows = [inputs.row(name, options) for name in _chosen(options.algorithm)]
+    chosen, left_out = _chosen(options, recipe)
+    rows = [inputs.row(name, options) for name in chosen]
     work = inputs.work(options)
     sizes = {row["cache_blocks"] for row in rows if row["cache_blocks"]}
     rollouts = {blocks: _rollout(options, work.share(cluster.ranks), blocks) for blocks in sizes}
@@ -153,7 +162,7 @@ def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
     return {
         "model": options.model or options.params,
         "parameters": inputs.shape.parameters,
-        "warnings": _warnings(inputs.shape),
+        "warnings": [*_warnings(inputs.shape), *left_out],
         "shape": dataclasses.asdict(inputs.shape),
         "work": dataclasses.asdict(work),
         "dtype": _precision(options),
@@ -227,7 +236,7 @@ class _PlanInputs:
         if row["memory"]["weights"] > USABLE * self.gpu and options.lora:
             return "the weights do not fit; choose a smaller model"
         ways: dict[str, list[Any]] = {
-            "prompts_per_step": [options.prompts_per_step, max(1, options.prompts_per_step // 4)],
+            "prompts_per_step": [options.prompts_per_step, max(options.minibatches, options.prompts_per_step // 4)],
             "lora": [options.lora, options.lora or 16],
             "dtype": [options.dtype, "bfloat16"],
             "gradient_checkpointing": [options.gradient_checkpointing, options.device == "gpu"],
@@ -266,13 +275,33 @@ def _check(options: PlanOptions) -> None:
         raise GrpoError(f"field model (command line): name a model or a size, {both}")
     least = {
         "lora": 0,
-        **dict.fromkeys(("mean_new_tokens", "observation_tokens", "max_concurrent_completions"), 0),
-        **dict.fromkeys(("prompt_tokens", "max_new_tokens", "token_budget", "epochs"), 1),
+        **dict.fromkeys(("prompt_tokens", "max_new_tokens", "mean_new_tokens", "observation_tokens"), 0),
+        "max_concurrent_completions": 0,
+        **dict.fromkeys(("prompts_per_step", "group_size", "token_budget", "epochs", "minibatches"), 1),
+        **dict.fromkeys(("gpus", "nodes"), 1),
     }
-    least |= dict.fromkeys(("prompts_per_step", "group_size", "minibatches", "gpus", "nodes"), 1)
     for name, bound in least.items():
         if (value := getattr(options, name)) < bound:
             raise GrpoError(f"field {name} (command line): must be at least {bound}; got {value}")
+    if options.device == "cpu" and options.gpus * options.nodes > 1:
+        raise GrpoError("field device (command line): several processes are planned on GPUs only; use --device gpu")
+
+
+def _with_lengths(options: PlanOptions, positions: int) -> PlanOptions:
+    """Lengths that are not given: the usual ones, or what fits the model's positions (0: any)."""
+    room = positions or 2**62
+    prompt = options.prompt_tokens or min(256, max(1, room - (options.max_new_tokens or room // 2)))
+    new = options.max_new_tokens or min(1024, max(1, room - prompt))
+    return dataclasses.replace(options, prompt_tokens=prompt, max_new_tokens=new)
+
+
+def _check_lengths(options: PlanOptions, positions: int) -> None:
+    if positions and options.prompt_tokens + options.max_new_tokens > positions:
+        raise GrpoError(
+            f"field max_new_tokens (command line): {options.max_new_tokens} with prompt_tokens {options.prompt_tokens} "
+            f"exceeds the {positions} positions of {options.model}; lower "
+            f"{'prompt_tokens' if options.prompt_tokens >= positions else 'max_new_tokens'}"
+        )
     if options.mean_new_tokens > options.max_new_tokens:
         raise GrpoError(
             f"field mean_new_tokens (command line): must be at most max_new_tokens, {options.max_new_tokens}; got "
@@ -284,8 +313,6 @@ def _check(options: PlanOptions) -> None:
             f"field observation_tokens (command line): must be less than {whole}, {length}, which counts them too; got "
             f"{options.observation_tokens}"
         )
-    if options.device == "cpu" and options.gpus * options.nodes > 1:
-        raise GrpoError("field device (command line): several processes are planned on GPUs only; use --device gpu")
 
 
 def _precision(options: PlanOptions) -> str:
@@ -293,8 +320,28 @@ def _precision(options: PlanOptions) -> str:
     return by_default if options.dtype == "auto" else options.dtype
 
 
-def _chosen(names: str) -> list[str]:
-    chosen = [name.strip() for name in names.split(",") if name.strip()] or list(PRESETS)
-    for name in chosen:
+def _chosen(options: PlanOptions, recipe: Config | None) -> tuple[list[str], list[str]]:
+    """The algorithms to plan, and a warning about those that cannot be trained so. One that is named is refused."""
+    named = [name.strip() for name in options.algorithm.split(",") if name.strip()]
+    refusals = {}
+    for name in named or PRESETS:
         check_preset(name, "field algorithm")
-    return chosen
+        config = Config(
+            algorithm=name,
+            prompts_per_step=options.prompts_per_step,
+            group_size=options.group_size,
+            loss=recipe.loss if recipe and name == recipe.algorithm else Loss(),
+            lora=Lora(rank=options.lora),
+            optimizer=Optimizer(epochs=options.epochs, minibatches=options.minibatches),
+        )
+        refusals[name] = next(contradictions(config), None)
+    chosen = [name for name, refused in refusals.items() if not refused]
+    for name, refused in refusals.items():
+        if refused and (named or not chosen):
+            field, why = refused
+            raise GrpoError(f"field {field.removeprefix('optimizer.')} (command line): {why}; algorithm {name}")
+    reasons: dict[str, list[str]] = {}
+    for name, refused in refusals.items():
+        if refused:
+            reasons.setdefault(" ".join(refused), []).append(name)
+    return chosen, [f"{', '.join(names)} left out: {why}" for why, names in reasons.items()]

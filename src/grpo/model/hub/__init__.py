@@ -8,9 +8,9 @@ from pathlib import Path
 from grpo.config.models import EMBEDDED, FETCHED, check_model_name
 
 
-def locate_model(name: str) -> str:
+def locate_model(name: str, field: str = "model") -> str:
     """The folder of a model name or GGUF file, made on first use; a folder or Hugging Face id unchanged."""
-    check_model_name(name)
+    check_model_name(name, field)
     if name in EMBEDDED:
         return str(Path(__file__).parent / name)
     if name in FETCHED:

@@ -15,6 +15,7 @@ from grpo.config.models import EMBEDDED
 from grpo.errors import GrpoError, one_line
 from grpo.model.hub import locate_model
 from grpo.model.hub.folder import adapter_base
+from grpo.model.positions import limit_of_file
 
 FUSED = {"llama", "qwen2", "qwen3", "mistral"}
 """Families of `grpo.model.fused.weights.BLOCKS`; a test checks that they are equal."""
@@ -54,6 +55,8 @@ class Shape:
     """Whether a GPU trains its blocks through `grpo.model.fused` or through transformers."""
     padded: str = ""
     """Model type of a family that runs padded; empty for others."""
+    positions: int = 0
+    """Most tokens of a sequence, as config.json states; 0: it states none, or the shape is not from one."""
 
     @property
     def query_width(self) -> int:
@@ -144,8 +147,9 @@ FETCHED_SHAPE = {"smollm2": "smollm2-135m"}
 """Shapes of models that are downloaded by name."""
 
 
-def find_shape(name: str) -> Shape:
-    """The shape of a name in the table, an embedded model, a Hugging Face folder or id; "7B": a typical model."""
+def find_shape(name: str, field: str = "model") -> Shape:
+    """The shape of a name in the table, an embedded model, a Hugging Face folder or id; "7B": a typical model.
+    `field` holds it, for messages."""
     known = name.rpartition("/")[2].lower().removesuffix("-instruct")
     known = FETCHED_SHAPE.get(known, known)
     if name not in EMBEDDED and not Path(name).is_dir():
@@ -157,14 +161,14 @@ def find_shape(name: str) -> Shape:
             names = [*EMBEDDED, *FETCHED_SHAPE, *SHAPES]
             near = difflib.get_close_matches(known[:60], names, n=1)
             hint = f'did you mean "{near[0]}"?' if near else f"known: {', '.join(names)}"
-            raise GrpoError(f"field model: no shape {shown(name)}; {hint}; or give a folder, or a size (--params 7B)")
-    config = read_config(name)
+            raise GrpoError(f"field {field}: no shape {shown(name)}; {hint}; or give a folder, or a size (--params 7B)")
+    config = read_config(name, field)
     if experts := experts_of(config):
         raise GrpoError(
-            f"field model: {name} ({config.get('model_type')}) is a mixture of {experts} experts, which cannot be "
+            f"field {field}: {name} ({config.get('model_type')}) is a mixture of {experts} experts, which cannot be "
             "planned; plan a dense model of the same total size instead (--params 30B)"
         )
-    return shape_of(config, name)
+    return shape_of(config, name, field)
 
 
 def experts_of(config: Mapping[str, Any]) -> int:
@@ -179,11 +183,11 @@ def experts_of(config: Mapping[str, Any]) -> int:
     return most if most > 1 else 0
 
 
-def read_config(name: str) -> dict[str, Any]:
+def read_config(name: str, field: str = "model") -> dict[str, Any]:
     """The config.json of a folder or of a Hugging Face id, of which only this file is downloaded."""
-    place = Path(locate_model(name)) / "config.json"
+    place = Path(locate_model(name, field)) / "config.json"
     if base := adapter_base(place.parent):
-        return read_config(base)
+        return read_config(base, field)
     if not place.parent.is_dir():
         import logging
 
@@ -195,39 +199,54 @@ def read_config(name: str) -> dict[str, Any]:
             place = Path(hf_hub_download(name, "config.json"))
         except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:  # border: network down
             reason = one_line(str(error).strip().partition("\n")[0], 200)
-            raise GrpoError(f"field model: the config of {name!r} cannot be downloaded: {reason}") from error
+            raise GrpoError(f"field {field}: the config of {name!r} cannot be downloaded: {reason}") from error
     try:
         config = json.loads(place.read_text())
     except FileNotFoundError:
-        raise GrpoError(f"field model: {place.parent} has no config.json: not a Hugging Face model folder") from None
+        raise GrpoError(f"field {field}: {place.parent} has no config.json: not a Hugging Face model folder") from None
     except (OSError, ValueError) as error:
-        raise GrpoError(f"field model: {place} cannot be read as JSON: {one_line(str(error), 200)}") from error
+        raise GrpoError(f"field {field}: {place} cannot be read as JSON: {one_line(str(error), 200)}") from error
     if not isinstance(config, dict):
-        raise GrpoError(f"field model: {place} is not a JSON object; copy the folder again")
+        raise GrpoError(f"field {field}: {place} is not a JSON object; copy the folder again")
     return config
 
 
-def shape_of(config: Mapping[str, Any], name: str) -> Shape:
+def shape_of(config: Mapping[str, Any], name: str, field: str = "model") -> Shape:
     """From a Hugging Face config. Other families are treated as the Llama model of the same sizes."""
-    try:
-        heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-        family = config.get("model_type", "")
-        return Shape(
-            vocabulary=int(config["vocab_size"]),
-            hidden=hidden,
-            intermediate=int(config["intermediate_size"]),
-            layers=int(config["num_hidden_layers"]),
-            heads=heads,
-            kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_width=int(config.get("head_dim") or hidden // heads),
-            tied=bool(config.get("tie_word_embeddings", family.startswith("gemma"))),
-            qkv_bias=bool(config.get("attention_bias", family == "qwen2")),
-            qk_norm=family.startswith("qwen3"),
-            fused=family in FUSED and config.get("hidden_act", "silu") == "silu",
-            padded=family if family in PADDED | PADDED_WHEN_LOADED or config.get("attn_logit_softcapping") else "",
+
+    def size(key: str, otherwise: int | None = None) -> int:
+        value = otherwise if config.get(key) is None else config[key]
+        if value is None:
+            raise GrpoError(f"field {field}: config.json of {name} lacks the size {key}; use --params")
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise GrpoError(
+                f"field {field}: config.json of {name}: {key} must be a whole number of at least 1; got "
+                f"{shown(value)}; correct it, or copy the folder again"
+            )
+        return value
+
+    family = config.get("model_type", "")
+    if not isinstance(family, str):
+        raise GrpoError(
+            f'field {field}: config.json of {name}: model_type must be text, such as "llama"; got {shown(family)}; '
+            "correct it, or copy the folder again"
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise GrpoError(f"field model: config.json of {name} lacks a size ({error!r}); use --params") from error
+    heads, hidden = size("num_attention_heads"), size("hidden_size")
+    return Shape(
+        vocabulary=size("vocab_size"),
+        hidden=hidden,
+        intermediate=size("intermediate_size"),
+        layers=size("num_hidden_layers"),
+        heads=heads,
+        kv_heads=size("num_key_value_heads", heads),
+        head_width=size("head_dim", hidden // heads),
+        tied=bool(config.get("tie_word_embeddings", family.startswith("gemma"))),
+        qkv_bias=bool(config.get("attention_bias", family == "qwen2")),
+        qk_norm=family.startswith("qwen3"),
+        fused=family in FUSED and config.get("hidden_act", "silu") == "silu",
+        padded=family if family in PADDED | PADDED_WHEN_LOADED or config.get("attn_logit_softcapping") else "",
+        positions=limit_of_file(config),
+    )
 
 
 def typical_shape(size: str) -> Shape:
