@@ -253,7 +253,6 @@ def _device(work: Work) -> Any:
 
 def run_grpo(work: Work, log: StepLog) -> None:
     import grpo
-    import grpo.training.session
     from grpo.config import Config, Episodes, Evaluation, Optimizer, System
     from grpo.config.sections import Loss
     from grpo.errors import GrpoError
@@ -292,8 +291,8 @@ def run_grpo(work: Work, log: StepLog) -> None:
                 raise FinishedError("the last step is done")
 
     shape = find_shape(work.model)
-    grpo.training.session.check_disk = lambda *_: None  # no checkpoint is written
-    with tempfile.TemporaryDirectory() as runs:
+    unchecked_disk = patch("grpo.training.session.check_disk")  # no checkpoint is written
+    with unchecked_disk, tempfile.TemporaryDirectory() as runs:
         config = Config(
             model=work.model,
             task=work.task,

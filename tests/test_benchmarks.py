@@ -17,8 +17,6 @@ import pytest
 import torch
 import transformers
 
-import grpo.training.session
-from grpo.distributed.world import World
 from grpo.episodes.template import ConversationTemplate
 from grpo.episodes.tools import CallReader, load_tools
 from grpo.model.load import load_policy
@@ -127,8 +125,7 @@ def test_an_arm_ends_with_its_steps_or_its_time() -> None:
     ]
 
 
-def test_grpo_stops_after_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpo.training.session, "check_disk", None)  # the arm replaces it; undone at the end
+def test_grpo_stops_after_the_last_step(tmp_path: Path) -> None:
     work = arms.Work(model="nano", task="arithmetic:easy", device="cpu", prompts=1, group=2, new=4, steps=2, threads=1)
     log = arms.StepLog("grpo", work, tmp_path / "steps")
     with log.file:
@@ -142,7 +139,6 @@ def test_grpo_stops_after_the_last_step(tmp_path: Path, monkeypatch: pytest.Monk
 def test_random_weights_are_trained_on_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Qwen2 model: transformers loads its tokenizer by its own rules."""
     monkeypatch.setitem(noise.TASKS, "noise", "")  # replaced below; undone at the end
-    monkeypatch.setattr(grpo.training.session, "check_disk", None)
     noise.add_noise_task(7)
     noise.save_random_model("smallest", "cpu", str(tmp_path / "model"))
     work = arms.Work(
@@ -170,9 +166,8 @@ def save_chat_model(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def test_calls_in_brackets_in_the_prompts_of_the_plain_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_in_brackets_in_the_prompts_of_the_plain_model(tmp_path: Path) -> None:
     """The model's folder for tools: prompts are the same as without it, and calls are read as the task reads them."""
-    monkeypatch.setattr(grpo.training.session, "check_disk", None)  # the arm replaces it; undone at the end
     save_chat_model(tmp_path / "plain")
     folder = str(tools_script.with_calls(str(tmp_path / "plain"), tmp_path / "model"))
     policy, [tool] = load_policy(folder), load_tools(f"{tools_script.CALCULATOR}:calculate")
