@@ -17,6 +17,7 @@ import pytest
 import torch
 import transformers
 
+from grpo.distributed.world import World
 from grpo.episodes.template import ConversationTemplate
 from grpo.episodes.tools import CallReader, load_tools
 from grpo.model.load import load_policy
