@@ -56,8 +56,7 @@ def available_placement(system: System) -> dict[str, Any]:
 
 
 def find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
-    """Model folder and settings of the run of that name; None if there is no such run. Refuses what cannot be a model
-    either."""
+    """Model folder and settings of the run of that name; None for a model. Refuses a name that can be neither."""
     if name in DEFAULT_TASK or Path(name).exists():
         return None
     from grpo.record.reader import recorded_names
@@ -66,7 +65,6 @@ def find_run(name: str, runs: str) -> tuple[str, dict[str, Any]] | None:
     if not (Path(runs) / name / "run.db").is_file():
         check_model_name(name, runs=recorded_names(Path(runs)))
         return None
-
     with Run.open(Path(runs), name, readonly=True) as run:
         return str(model_of(run)), run.config
 
