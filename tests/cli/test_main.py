@@ -55,7 +55,7 @@ MISTAKES = {
     "eval without task": (["eval", "./empty"], "field model", "config.json"),
     "eval, setting of rows": (["eval", "nano", "--dataset.prompt", "q"], "field dataset.prompt", "own problems"),
     "sample, setting of rows": (["sample", "nano", "--dataset.split", "x"], "field dataset.split", "own problems"),
-    "threads": (["train", "--model", "nano", "--system.threads", "100000"], "field system.threads", "must be at most"),
+    "threads": (["train", "--model", "nano", "--system.threads", "100000"], "system.threads", "between 0 and 1024"),
     "sample none": (["sample", "nano", "1+1=", "-n", "0"], "field count", "at least 1"),
     "sample top-p": (["sample", "nano", "1+1=", "--top-p", "1.5"], "field top_p", "at most 1"),
     "sample min-p": (["sample", "nano", "1+1=", "--min-p", "-0.1"], "field min_p", "between 0 and 1"),

@@ -37,12 +37,14 @@ _SETTINGS: Mapping[Limit, str] = {
         seed checkpoint_every warmup_steps weight_decay loss.beta loss.refresh loss.entropy loss.turn_weight lora.rank
         critic.warmup_steps critic.clip critic.weight optimizer.warmup_steps optimizer.weight_decay
         evaluation.every evaluation.probes scoring.workers scoring.judge_retries scoring.judge_budget
-        dataset.max_prompt_tokens system.threads system.max_concurrent_completions system.token_budget
+        dataset.max_prompt_tokens system.max_concurrent_completions system.token_budget
         system.token_groups scale.restarts episodes.max_turn_tokens episodes.max_calls episodes.max_seconds""",
     Limit("above 0", lambda value: value > 0): """
         lr temperature epochs grad_clip loss.clip_high loss.gate_up loss.gate_down lora.alpha critic.lr
         optimizer.grad_clip scoring.seconds scoring.memory_gb scoring.judge_seconds scale.timeout scale.join_timeout
         episodes.tool_seconds""",
+    # Libraries that cannot start their threads end the process, without an error of Python.
+    Limit("between 0 and 1024", lambda value: 0 <= value <= 1024): "system.threads",
     Limit("at least 1e-12", lambda value: value >= 1e-12): "loss.std_eps",
     Limit("above 0 and at most 1", lambda value: 0 < value <= 1): "loss.clip_low",
     Limit("above 0 and below 1", lambda value: 0 < value < 1): "dataset.heldout_share",

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 SMALL_MODEL = 5_000_000
 """Parameters below which one thread is used: a second makes an idle machine a fifth faster and a busy one ten times
 slower, because waiting threads spin."""
-THREADS_PER_CORE = 8
-"""More are refused: libraries that cannot start them end the process."""
 
 
 def prepare_machine(system: System, policy: Policy, kept: int = 0, ranks: int = 1) -> int:
@@ -33,9 +31,6 @@ def prepare_machine(system: System, policy: Policy, kept: int = 0, ranks: int = 
     A resumed run gets as many threads as it began with (`kept`): their number changes the last bits.
     """
     parameters = sum(weight.numel() for weight in policy.model.parameters())
-    most = THREADS_PER_CORE * (os.cpu_count() or 1)
-    if system.threads > most:
-        raise GrpoError(f"field system.threads: must be at most {most} on this machine; got {system.threads}")
     fitting = 1 if parameters < SMALL_MODEL else max(1, (os.cpu_count() or 1) // ranks)
     torch.set_num_threads(system.threads or kept or fitting)
     if policy.compute_dtype == torch.float16:
