@@ -120,14 +120,18 @@ def turned(x_THD: torch.Tensor, angle_TD: torch.Tensor) -> torch.Tensor:
 def test_rotation(prompt_tokens: int | None) -> None:
     T, H, K, D = 5, 3, 1, 12
     qkv, positions = random(T, (H + 2 * K) * D), torch.tensor([0, 1, 1, 2, 6], device=DEVICE)
+    bias = random((H + 2 * K) * D, seed=9)
     angles = random(7, D // 2, seed=1)
     rotation = angles.cos(), angles.sin()
     [wide] = exact(qkv)
-    q, k, v = wide.view(T, H + 2 * K, D).split([H, K, K], dim=1)
+    q, k, v = (wide + bias.double()).view(T, H + 2 * K, D).split([H, K, K], dim=1)
     q, k = (turned(x, angles.double()[positions]) for x in (q, k))
-    found = qkv.clone()
-    kernels.rotate(found, rotation, positions, H, K)
+    found = kernels.rotate(qkv, bias, rotation, positions, H, K, torch.float32)
     assert error(found, torch.cat([x.flatten(1) for x in (q, k, v)], dim=1)) < 3e-6
+    narrow = kernels.rotate(qkv - bias, bias, rotation, positions, H, K, torch.float16)
+    assert narrow.dtype == torch.float16
+    without = kernels.rotate(qkv, None, rotation, positions, H, K, torch.float32)
+    assert error(narrow, without) < 1e-3
     own = [random(T, heads, D, seed=2 + i) for i, heads in enumerate((H, K, K))]
     whole, more = [x.double().clone() for x in own], None
     if prompt_tokens is not None:

@@ -100,7 +100,7 @@ def test_rotation() -> None:
 
     def run(width: int) -> torch.Tensor:
         columns = [head * width + half * width // 2 for head in range(3) for half in range(2)]
-        qkv, out = Rows(3 * width), Rows(3 * width)
+        qkv, rotated, out = Rows(3 * width), Rows(3 * width), Rows(3 * width)
         grads = [Rows(width) for _ in range(6)]
         for seed, column in enumerate(columns):
             qkv.at(column, 4).copy_(random(4, seed))
@@ -108,11 +108,13 @@ def test_rotation() -> None:
             grad.at(0, 4).copy_(random(4, 10 + seed))
             grad.at(width // 2, 4).copy_(random(4, 20 + seed))
         place = position.to(DEVICE)
-        kernels._rotate[(ROWS,)](qkv.pointer, cos, sin, place, D=width, HEADS=2, **sizes)
+        kernels._rotate[(ROWS,)](
+            qkv.pointer, qkv.pointer, rotated.pointer, cos, sin, place, D=width, HEADS=4, BIAS=False, **sizes
+        )
         kernels._rotate_back[(ROWS,)](
             *(grad.pointer for grad in grads), out.pointer, cos, sin, place, 1, D=width, HEADS=4, MORE=True, **sizes
         )
-        return torch.cat([rows.at(column, 4) for rows in (qkv, out) for column in columns], dim=1)
+        return torch.cat([rows.at(column, 4) for rows in (rotated, out) for column in columns], dim=1)
 
     near_and_far(run, COLUMNS, FAR // 3 + 1 & ~1)
 

@@ -104,20 +104,23 @@ def sequence(values: torch.Tensor, table: torch.Tensor, tokens: int) -> torch.Te
     return values[table.long()].transpose(0, 1).flatten(1, 2)[:, :tokens].double().cpu()
 
 
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize(("dtype", "bound"), DTYPES)
-def test_rotate_and_store(dtype: torch.dtype, bound: float, normed: bool) -> None:
+def test_rotate_and_store(dtype: torch.dtype, bound: float, normed: bool, biased: bool) -> None:
     """Two rows: the third token of the first, and the 66th of the second, which begins its second block."""
     H, K, D = 3, 1, 12
-    qkv = random(2, (H + 2 * K) * D, dtype=dtype)
-    given = qkv.clone().double().view(2, H + 2 * K, D)
+    qkv = random(2, (H + 2 * K) * D)
+    bias = random((H + 2 * K) * D, dtype=dtype, seed=9) if biased else None
+    given = (qkv.double() + (0 if bias is None else bias.double())).view(2, H + 2 * K, D)
     angle = torch.arange(80.0)[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.03, 0.01, 0.003])
     rotation = angle.cos().to(dtype).to(DEVICE), angle.sin().to(dtype).to(DEVICE)
     tables = tables_of({2: 3, 0: 66}, [3, 6])
     pool = tuple(torch.full((6, K, BLOCK, D), 7.0, dtype=dtype, device=DEVICE) for _ in "kv")
     norms = (random(D, dtype=dtype, seed=3), random(D, dtype=dtype, seed=4), 1e-6) if normed else None
     batch = batch_of([2, 0], [3, 66], [0, 1], [3, 6])
-    kernels.rotate_and_store(qkv, pool, tables.own_NT, rotation, batch, H, norms)
+    found = kernels.rotate_and_store(qkv, bias, pool, tables.own_NT, rotation, batch, H, norms)
+    assert found.dtype == dtype
     turned = given.clone()
     if norms:
         scale = (given.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()
@@ -126,7 +129,8 @@ def test_rotate_and_store(dtype: torch.dtype, bound: float, normed: bool) -> Non
     cos, sin = (table.double()[[3 + 2, 6 + 65]][:, None] for table in rotation)
     low, high = turned.chunk(2, dim=-1)
     turned = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
-    assert error(qkv.view(2, -1, D)[:, : H + K], turned[:, : H + K]) < bound
+    assert error(found.view(2, -1, D)[:, : H + K], turned[:, : H + K]) < bound
+    assert error(found.view(2, -1, D)[:, H + K :], given[:, H + K :]) < bound
     untouched = torch.ones(6, BLOCK, dtype=torch.bool)
     for row, owner, index in ((0, 2, 2), (1, 0, 65)):
         block = int(tables.own_NT[owner, index // BLOCK])
@@ -138,9 +142,10 @@ def test_rotate_and_store(dtype: torch.dtype, bound: float, normed: bool) -> Non
 
 @pytest.mark.parametrize("normed", [False, True])
 def test_the_rotation_is_that_of_training(normed: bool) -> None:
-    """In 16 bits, to the last bit of almost all numbers: their float32 values may differ in the last bit."""
+    """In 16 bits, to the last bit of almost all numbers: their float32 values may differ in the last bit. Each number
+    is rounded once: it is at most half a last bit from the rotation of the unrounded matmul."""
     (dtype, _), (H, K, D, rows) = DTYPES[1], (3, 1, 16, 40)
-    qkv = random(rows, (H + 2 * K) * D, dtype=dtype)
+    qkv, bias = random(rows, (H + 2 * K) * D), None if normed else random((H + 2 * K) * D, dtype=dtype, seed=9)
     angle = torch.arange(80.0)[:, None] * torch.rand(D // 2, generator=torch.Generator().manual_seed(1))
     rotation = angle.cos().to(dtype).to(DEVICE), angle.sin().to(dtype).to(DEVICE)
     tables, batch = tables_of({0: 70}, [9]), batch_of([0] * rows, list(range(20, 20 + rows)), [0] * rows, [9])
@@ -150,9 +155,13 @@ def test_the_rotation_is_that_of_training(normed: bool) -> None:
     if norms:
         fused.norm_heads(expected, norms[0], norms[2], H, expected)
         fused.norm_heads(expected[:, H * D :], norms[1], norms[2], K, expected[:, H * D :])
-    fused.rotate(expected, rotation, (batch.first_B + batch.time_B - 1)[:rows], H, K)
-    kernels.rotate_and_store(qkv, pool, tables.own_NT, rotation, batch, H, norms)
-    assert (qkv == expected).double().mean() > 0.99
+    positions = (batch.first_B + batch.time_B - 1)[:rows]
+    exact = fused.rotate(expected, bias, rotation, positions, H, K, torch.float32)
+    expected = fused.rotate(expected, bias, rotation, positions, H, K, dtype)
+    found = kernels.rotate_and_store(qkv, bias, pool, tables.own_NT, rotation, batch, H, norms)
+    assert found.dtype == expected.dtype == dtype
+    assert (found == expected).double().mean() > 0.99
+    assert ((expected - exact).abs() <= 0.5001 * torch.finfo(dtype).eps * exact.abs() + 1e-6).all()
 
 
 def expected_attention(q, pool, tables, batch, H, scale, window) -> torch.Tensor:
@@ -200,12 +209,13 @@ def test_attention(
 
 @pytest.mark.parametrize(("splits", "width", "programs"), [(1, 24, 0), (1, 32, 512), (3, 24, 512)])
 @pytest.mark.parametrize("window", [None, 5, 100])
-@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("normed", "has_bias"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize(("dtype", "bound"), DTYPES)
 def test_one_kernel_does_what_three_do(
     dtype: torch.dtype,
     bound: float,
     normed: bool,
+    has_bias: bool,
     window: int | None,
     splits: int,
     width: int,
@@ -218,19 +228,20 @@ def test_one_kernel_does_what_three_do(
     batch = batch_of([4, 1, 0], [67, 1, 150], [0, 0, 2], lengths, group_size=2)
     tables, given = pool_of({4: 67, 1: 1, 0: 150}, lengths, K, D, dtype, seed=1)
     pools = [tuple(x.clone() for x in given) for _ in "ab"]
-    qkv = random(4, (H + 2 * K) * D, dtype=dtype, seed=5)
+    qkv = random(4, (H + 2 * K) * D, seed=5)
+    bias = random((H + 2 * K) * D, dtype=dtype, seed=9) if has_bias else None
     angle = torch.arange(240.0)[:, None] * torch.rand(D // 2, generator=torch.Generator().manual_seed(1))
     rotation = angle.cos().to(dtype).to(DEVICE), angle.sin().to(dtype).to(DEVICE)
     norms = (random(D, dtype=dtype, seed=3), random(D, dtype=dtype, seed=4), 1e-6) if normed else None
     partial = tuple(torch.full((4 * (1 + splits), H, *rest), float("nan"), device=DEVICE) for rest in ((D,), (), ()))
-    apart = qkv.clone()
     dependent = splits > 1  # on a GPU that can
-    kernels.rotate_and_store(apart, pools[0], tables.own_NT, rotation, batch, H, norms, dependent)
+    places = pools[0], tables.own_NT, rotation, batch
+    apart = kernels.rotate_and_store(qkv, bias, *places, H, norms, dependent)
     expected = kernels.attention(apart, pools[0], tables, batch, partial, H, 0.3, window, dependent=dependent)
     wanted = expected_attention(apart, pools[0], tables, batch, H, 0.3, window)
     assert error(expected.view(4, H, D)[:3], wanted) < bound
     settings = batch, partial, H, 0.3, window, norms, splits, dependent
-    found = kernels.whole_attention(qkv, pools[1], tables, rotation, *settings)
+    found = kernels.whole_attention(qkv, bias, pools[1], tables, rotation, *settings)
     assert error(found[:3], expected[:3]) < bound
     for a, b in zip(*pools, strict=True):
         assert torch.equal(a.isfinite(), b.isfinite())
@@ -244,9 +255,11 @@ def test_matmuls_of_few_rows(dtype: torch.dtype, bound: float, rows: int, depth:
     programs."""
     shapes = (rows, depth), (200, depth), (200,)
     x, weight, bias = (random(*shape, dtype=dtype, seed=i) / 4 for i, shape in enumerate(shapes))
+    whole = kernels.project(x, weight)
+    assert whole.dtype == torch.float32
+    assert error(whole, x.double() @ weight.double().T) < bound / 100 + 2e-6
     for given in (None, bias):
         expected = x.double() @ weight.double().T + (0 if given is None else given.double())
-        assert error(kernels.project(x, weight, given), expected) < bound
         parts = kernels.project_in_parts(x, weight, given)
         assert parts.dtype == torch.float32
         assert len(parts) > 1

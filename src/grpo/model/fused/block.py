@@ -77,11 +77,14 @@ def _forward(x_TC: torch.Tensor, layer: Layer, state: PassState) -> tuple[torch.
     normal_TC, scale_T = kernels.norm(
         x_TC, layer.attention_norm.weight, layer.attention_norm.variance_epsilon, state.dtype
     )
-    qkv_TE = layer.qkv(normal_TC)
+    wide_TE, bias_E = layer.qkv.unrounded(normal_TC), layer.qkv.bias
     of_heads: tuple[torch.Tensor, ...] = ()
     if layer.head_norms:
-        of_heads = (qkv_TE.clone(), *_norm_heads(qkv_TE, layer, state))
-    kernels.rotate(qkv_TE, state.rotation, state.positions_T, state.heads, state.key_heads)
+        wide_TE, bias_E = wide_TE if bias_E is None else wide_TE + bias_E, None
+        of_heads = (wide_TE.to(state.dtype, copy=True), *_norm_heads(wide_TE, layer, state))
+    qkv_TE = kernels.rotate(
+        wide_TE, bias_E, state.rotation, state.positions_T, state.heads, state.key_heads, state.dtype
+    )
     mixed_THD, lse_HT = attend(qkv_TE, state.segments, state.heads, state.key_heads, layer.scale)
     middle_TC = layer.out.add_to(x_TC, mixed_THD.flatten(1))
     normal_TC, middle_scale_T = kernels.norm(

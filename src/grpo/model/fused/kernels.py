@@ -161,36 +161,45 @@ def gate_backward(grad_TI: torch.Tensor, gate_up_TJ: torch.Tensor) -> tuple[torc
 
 @triton.jit(do_not_specialize_on_alignment=["position_ptr"])
 def _rotate(
-    qkv_ptr, cos_ptr, sin_ptr, position_ptr,
-    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
+    qkv_ptr, bias_ptr, out_ptr, cos_ptr, sin_ptr, position_ptr,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     position = tl.load(position_ptr + row)
     head, column = tl.arange(0, HEADS)[:, None], tl.arange(0, HALF)[None, :]
-    inside, in_half = (head < H + K) & (column < D // 2), column < D // 2
-    place = qkv_ptr + row * (H + 2 * K) * D + head * D + column
-    low, high = tl.load(place, inside, 0.0), tl.load(place + D // 2, inside, 0.0)
-    cos = tl.load(cos_ptr + position * (D // 2) + column, in_half, 0.0).to(tl.float32)
-    sin = tl.load(sin_ptr + position * (D // 2) + column, in_half, 0.0).to(tl.float32)
-    wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
-    tl.store(place, (wide_low * cos - wide_high * sin).to(low.dtype), inside)
-    tl.store(place + D // 2, (wide_high * cos + wide_low * sin).to(low.dtype), inside)
+    inside = (head < H + 2 * K) & (column < D // 2)
+    place, first = head * D + column, row * (H + 2 * K) * D
+    low = tl.load(qkv_ptr + first + place, inside, 0.0).to(tl.float32)
+    high = tl.load(qkv_ptr + first + place + D // 2, inside, 0.0).to(tl.float32)
+    if BIAS:
+        low += tl.load(bias_ptr + place, inside, 0.0).to(tl.float32)
+        high += tl.load(bias_ptr + place + D // 2, inside, 0.0).to(tl.float32)
+    turns = inside & (head < H + K)
+    cos = tl.load(cos_ptr + position * (D // 2) + column + head * 0, turns, 1.0).to(tl.float32)
+    sin = tl.load(sin_ptr + position * (D // 2) + column + head * 0, turns, 0.0).to(tl.float32)
+    kept = out_ptr.dtype.element_ty
+    tl.store(out_ptr + first + place, (low * cos - high * sin).to(kept), inside)
+    tl.store(out_ptr + first + place + D // 2, (high * cos + low * sin).to(kept), inside)
 
 
 def rotate(
     qkv_TE: torch.Tensor,
+    bias_E: torch.Tensor | None,
     rotation: tuple[torch.Tensor, torch.Tensor],
     positions_T: torch.Tensor,
     heads: int,
     key_heads: int,
-) -> None:
-    """Rotary embedding of queries and keys, in place."""
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Queries and keys with their bias and rotary embedding, and values with their bias; rounded once, to `dtype`."""
     T, E = qkv_TE.shape
-    D = E // (heads + 2 * key_heads)
+    D, out_TE = E // (heads + 2 * key_heads), torch.empty_like(qkv_TE, dtype=dtype)
     _rotate[(T,)](
-        qkv_TE, *rotation, positions_T, H=heads, K=key_heads, D=D,
-        HEADS=triton.next_power_of_2(heads + key_heads), HALF=triton.next_power_of_2(D // 2), num_warps=4,
+        qkv_TE, qkv_TE if bias_E is None else bias_E, out_TE, *rotation, positions_T, H=heads, K=key_heads, D=D,
+        HEADS=triton.next_power_of_2(heads + 2 * key_heads), HALF=triton.next_power_of_2(D // 2),
+        BIAS=bias_E is not None, num_warps=4,
     )  # fmt: skip
+    return out_TE
 
 
 @triton.jit(do_not_specialize=["prompt_tokens"], do_not_specialize_on_alignment=["position_ptr"])

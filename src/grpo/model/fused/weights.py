@@ -74,6 +74,11 @@ class Linear:
         out_TE = linear(x_TC, self.weight, self.bias)
         return self.adapter.add_to(out_TE, x_TC) if self.adapter else out_TE
 
+    def unrounded(self, x_TC: torch.Tensor) -> torch.Tensor:
+        """map(x) without its bias, in float32 or wider: the kernel that rounds the result adds the bias."""
+        out_TE = matmul(x_TC, self.weight.t(), dtype=torch.promote_types(x_TC.dtype, torch.float32))
+        return self.adapter.add_to(out_TE, x_TC) if self.adapter else out_TE
+
     def add_to(self, sum_TC: torch.Tensor, x_TI: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
         """sum + map(x); the map's result is not rounded before it is added to a wider sum."""
         total_TC = matmul(x_TI, self.weight.t(), onto=sum_TC, in_place=in_place)

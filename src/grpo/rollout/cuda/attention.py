@@ -20,15 +20,17 @@ class DecodeAttention:
         self.cache, self.batch, self.rotation = cache, batch, rotation
 
     def fused(self, index: int, qkv_BE: torch.Tensor, layer: Layer) -> torch.Tensor:
-        """Rotates queries and keys, stores keys and values, and attends."""
+        """Attends from queries, keys and values that are neither rounded nor biased yet, and stores these keys and
+        values."""
         assert self.rotation is not None
         cache, batch, tables, heads = self.cache, self.batch, self.cache.tables, self.cache.heads
         cached, dependent = cache.layers[index], depends(len(qkv_BE), layer)
         if kernels.fits_one_program(len(qkv_BE), tables, cached):
             splits = cache.splits(len(qkv_BE))
             settings = batch, cache.partial, heads, layer.scale, layer.window, layer.norms, splits, dependent
-            return kernels.whole_attention(qkv_BE, cached, tables, self.rotation, *settings)
-        kernels.rotate_and_store(qkv_BE, cached, tables.own_NT, self.rotation, batch, heads, layer.norms, dependent)
+            return kernels.whole_attention(qkv_BE, layer.qkv.bias, cached, tables, self.rotation, *settings)
+        places = cached, tables.own_NT, self.rotation, batch
+        qkv_BE = kernels.rotate_and_store(qkv_BE, layer.qkv.bias, *places, heads, layer.norms, dependent)
         return self._attention(index, qkv_BE, layer.scale, layer.window, dependent)
 
     def attend(

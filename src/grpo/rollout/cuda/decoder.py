@@ -12,7 +12,8 @@ from grpo.model.fused.weights import Layer, Linear, Weights
 from grpo.rollout.cuda import kernels
 
 Attend = Callable[[int, torch.Tensor, Layer], torch.Tensor]
-"""(layer number, queries, keys and values [B, E], layer) -> attention output [B, heads * D]."""
+"""(layer number, queries, keys and values [B, E] in float32 without their bias, layer) -> attention output
+[B, heads * D]."""
 
 
 def decoded(weights: Weights, token_B: torch.Tensor, attend: Attend) -> torch.Tensor:
@@ -51,7 +52,7 @@ def adds_in_parts(rows: int, maps: Linear, dependent: bool) -> bool:
 
 
 def _project(x_BC: torch.Tensor, maps: Linear) -> torch.Tensor:
-    return kernels.project(x_BC, maps.weight, maps.bias) if has_few_rows(len(x_BC), maps) else maps(x_BC)
+    return kernels.project(x_BC, maps.weight) if has_few_rows(len(x_BC), maps) else maps.unrounded(x_BC)
 
 
 def _project_and_gate(x_BC: torch.Tensor, maps: Linear) -> torch.Tensor:

@@ -141,7 +141,8 @@ class Prefill:
         def attend(index: int, qkv_BE: torch.Tensor, layer: Layer) -> torch.Tensor:
             assert self.rotation is not None
             cached, table = self.cache.layers[index], self.cache.tables.prefill_PT
-            kernels.rotate_and_store(qkv_BE, cached, table, self.rotation, positions, H, layer.norms)
+            places = cached, table, self.rotation, positions
+            qkv_BE = kernels.rotate_and_store(qkv_BE, layer.qkv.bias, *places, H, layer.norms)
             qkv_PEQD = qkv_BE.view(P, Q, H + 2 * K, -1).transpose(1, 2)
             q_PHQD, k_PKQD, v_PKQD = qkv_PEQD.split([H, K, K], dim=1)
             mask_QQ = None

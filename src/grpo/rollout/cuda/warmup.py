@@ -63,11 +63,15 @@ def _of_a_layer(decoding: GraphDecoding, weights: Weights) -> Sequence[Launch]:
     C, zeros = embedding_VC.shape[1], partial(torch.zeros, dtype=weights.dtype, device=embedding_VC.device)
     norm = partial(norm_of, layer.mlp_norm, weights)
 
+    def unrounded(rows: int) -> torch.Tensor:
+        """Queries, keys and values."""
+        return torch.zeros(rows, len(layer.qkv.weight), device=embedding_VC.device)
+
     def store_prompts() -> None:
         ones_B = torch.ones(2, dtype=torch.int32, device=embedding_VC.device)
         positions = TokenPositions(owner_B=ones_B * 0, first_B=ones_B * 0, time_B=ones_B)
-        stored = zeros(2, len(layer.qkv.weight)), cache.layers[0], cache.tables.prefill_PT
-        kernels.rotate_and_store(*stored, rotation, positions, cache.heads, layer.norms)
+        places = cache.layers[0], cache.tables.prefill_PT, rotation, positions
+        kernels.rotate_and_store(unrounded(2), layer.qkv.bias, *places, cache.heads, layer.norms)
 
     def beside_cublas() -> None:
         """Its matmuls have nothing to compile, and the kernels beside them are the same for every number of rows."""
@@ -82,7 +86,7 @@ def _of_a_layer(decoding: GraphDecoding, weights: Weights) -> Sequence[Launch]:
 
     def project(rows: int) -> None:
         if has_few_rows(rows, layer.qkv):
-            kernels.project(zeros(rows, C), layer.qkv.weight, layer.qkv.bias)
+            kernels.project(zeros(rows, C), layer.qkv.weight)
 
     def gate(rows: int) -> None:
         if has_few_rows(rows, layer.gate_up, gate=True):
@@ -94,7 +98,7 @@ def _of_a_layer(decoding: GraphDecoding, weights: Weights) -> Sequence[Launch]:
             kernels.add_and_norm(embedding_VC.new_zeros(rows, C), parts_SBC, norm(True))
 
     def attend(rows: int) -> None:
-        decoding.attention.fused(0, zeros(rows, len(layer.qkv.weight)), layer)
+        decoding.attention.fused(0, unrounded(rows), layer)
 
     sizes = capacity.batch_sizes
     prefills = [*SMALL_PREFILLS, min(capacity.prompts * capacity.prompt_tokens, PREFILL_TOKENS)]

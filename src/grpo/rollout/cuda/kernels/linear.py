@@ -143,11 +143,11 @@ def _part_depth(tile: Tile, depth: int, parts: int) -> int:
     return triton.cdiv(depth, parts * tile.depth) * tile.depth
 
 
-def project(x_BC: torch.Tensor, weight_EC: torch.Tensor, bias_E: torch.Tensor | None) -> torch.Tensor:
-    """x · weightᵀ + bias."""
+def project(x_BC: torch.Tensor, weight_EC: torch.Tensor) -> torch.Tensor:
+    """x · weightᵀ in float32."""
     columns = len(weight_EC)
-    out_BE = x_BC.new_empty(len(x_BC), columns)
-    _launch(x_BC, weight_EC, bias_E, out_BE, tile_of(x_BC, columns, False))
+    out_BE = x_BC.new_empty(len(x_BC), columns, dtype=torch.float32)
+    _launch(x_BC, weight_EC, None, out_BE, tile_of(x_BC, columns, False))
     return out_BE
 
 

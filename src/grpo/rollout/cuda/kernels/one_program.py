@@ -11,7 +11,7 @@ import triton.language as tl
 from grpo.rollout.cuda.kernels.blocks import LOG2_E, LOWEST, attend_to_keys, step_of
 from grpo.rollout.cuda.kernels.join import Partial, join
 from grpo.rollout.cuda.kernels.launch import options, release, wait
-from grpo.rollout.cuda.kernels.rotation import KeyValues, Norms, Rotation, rotated, weighed
+from grpo.rollout.cuda.kernels.rotation import KeyValues, Norms, Rotation, biased, rotated
 from grpo.rollout.schedule import BLOCK_TOKENS
 
 if TYPE_CHECKING:
@@ -26,28 +26,31 @@ its group are faster. With prompts of 256 tokens, the first allows 256 rows of Q
 
 
 @triton.jit
-def _newest(head_ptr, norm_ptr, cos, sin, column, inside, eps, axis: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr):
-    """Queries or key of the newest token, normalised and rotated; `cos`, `sin` and the norm's weight: by column."""
+def _newest(
+    qkv_ptr, bias_ptr, head, norm_ptr, cos, sin, column, inside, eps,
+    axis: tl.constexpr, D: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """Queries or key of the newest token, with bias, norm and rotation; `cos`, `sin` and the norm's weight: by
+    column."""
     in_first = column < D // 2
     other = tl.where(in_first, column + D // 2, column - D // 2)
-    x, y = tl.load(head_ptr + column, inside, 0.0), tl.load(head_ptr + other, inside, 0.0)
-    dtype = x.dtype
-    x, y = x.to(tl.float32), y.to(tl.float32)
+    x = biased(qkv_ptr + head * D + column, bias_ptr + head * D + column, inside, BIAS)
+    y = biased(qkv_ptr + head * D + other, bias_ptr + head * D + other, inside, BIAS)
     if NORM:  # some models normalise queries and keys
         scale = tl.rsqrt(tl.sum(x * x, axis=axis, keep_dims=True) / D + eps)
-        x = weighed(norm_ptr + column, column < D, x * scale, dtype)
-        y = weighed(norm_ptr + other, column < D, y * scale, dtype)
-    return rotated(x, y, tl.where(in_first, -1.0, 1.0), cos, sin).to(dtype)
+        x = x * scale * tl.load(norm_ptr + column, column < D, 0.0).to(tl.float32)
+        y = y * scale * tl.load(norm_ptr + other, column < D, 0.0).to(tl.float32)
+    return rotated(x, y, tl.where(in_first, -1.0, 1.0), cos, sin)
 
 
 @triton.jit(do_not_specialize=["prompts", "rows", "own_width", "prompt_width", "window", "splits"])
 def _whole_attention(
-    qkv_ptr, k_ptr, v_ptr, own_table_ptr, prompt_table_ptr, part_out_ptr, part_top_ptr, part_mass_ptr, out_ptr,
+    qkv_ptr, bias_ptr, k_ptr, v_ptr, own_table_ptr, prompt_table_ptr, part_out_ptr, part_top_ptr, part_mass_ptr, out_ptr,
     cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr, owner_ptr, first_ptr, prompt_ptr, length_ptr, time_ptr,
     eps, prompts, rows, own_width, prompt_width, scale, window, splits,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr,
-    KEYS: tl.constexpr, NORM: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    KEYS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
+    PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(DEPENDENT)
     row, key_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
@@ -65,16 +68,20 @@ def _whole_attention(
     angle = position * (D // 2) + tl.where(column < D // 2, column, column - D // 2)
     cos, sin = tl.load(cos_ptr + angle, inside, 0.0), tl.load(sin_ptr + angle, inside, 0.0)
     qkv_ptr += row * (H + 2 * K) * D
+    dtype = k_ptr.dtype.element_ty
     q = _newest(
-        qkv_ptr + (key_head * R + query)[:, None] * D, q_norm_ptr, cos[None, :], sin[None, :], column[None, :], shape,
-        eps, 1, D, NORM,
-    )  # fmt: skip
+        qkv_ptr, bias_ptr, (key_head * R + query)[:, None], q_norm_ptr, cos[None, :], sin[None, :], column[None, :],
+        shape, eps, 1, D, BIAS, NORM,
+    ).to(dtype)  # fmt: skip
     top = tl.full([QUERIES], LOWEST, tl.float32)
     mass = tl.zeros([QUERIES], tl.float32)
     out = tl.zeros([QUERIES, WIDTH], tl.float32)
     if split == 0:
-        k = _newest(qkv_ptr + (H + key_head) * D, k_norm_ptr, cos, sin, column, inside, eps, 0, D, NORM)
-        v = tl.load(qkv_ptr + (H + K + key_head) * D + column, inside, 0.0)
+        k = _newest(
+            qkv_ptr, bias_ptr, H + key_head, k_norm_ptr, cos, sin, column, inside, eps, 0, D, BIAS, NORM
+        ).to(dtype)  # fmt: skip
+        value = (H + K + key_head) * D + column
+        v = biased(qkv_ptr + value, bias_ptr + value, inside, BIAS).to(dtype)
         number = tl.load(own_table + newest // BLOCK).to(tl.int64)
         stored = ((number * K + key_head) * BLOCK + newest % BLOCK) * D + column
         tl.store(k_ptr + stored, k, inside)
@@ -121,6 +128,7 @@ def fits_one_program(rows: int, tables: Tables, cached: KeyValues) -> bool:
 
 def whole_attention(
     qkv_BE: torch.Tensor,
+    bias_E: torch.Tensor | None,
     cached: KeyValues,
     tables: Tables,
     rotation: Rotation,
@@ -136,15 +144,15 @@ def whole_attention(
     """`rotate_and_store` and `attention` in one kernel, by `splits` programs a row; each row reads its prompt."""
     _, K, _, D = cached[0].shape
     q_norm_D, k_norm_D, eps = norms or (qkv_BE, qkv_BE, 0.0)
-    out_BE = qkv_BE.new_empty(len(qkv_BE), heads * D)
+    out_BE = cached[0].new_empty(len(qkv_BE), heads * D)
     _whole_attention[(len(qkv_BE), K, splits)](
-        qkv_BE, *cached, tables.own_NT, tables.prompt_PT, *partial, out_BE, *rotation, q_norm_D, k_norm_D,
+        qkv_BE, qkv_BE if bias_E is None else bias_E, *cached, tables.own_NT, tables.prompt_PT, *partial, out_BE, *rotation, q_norm_D, k_norm_D,
         batch.owner_B, batch.first_B, batch.prompt_B, batch.length_P, batch.time_B,
         eps, len(batch.length_P), len(qkv_BE), tables.own_NT.stride(0), tables.prompt_PT.stride(0),
         scale, window or 0, splits, H=heads, K=K, D=D, WIDTH=max(16, triton.next_power_of_2(D)),
         QUERIES=max(16, triton.next_power_of_2(heads // K)), BLOCK=BLOCK_TOKENS,
-        NORM=norms is not None, SPLIT=splits > 1, WINDOW=window is not None,
-        PRECISION="ieee" if qkv_BE.dtype == torch.float32 else "tf32",
-        num_stages=2, **step_of(len(qkv_BE) * K * splits, qkv_BE, D), **options(qkv_BE.device, dependent),
+        BIAS=bias_E is not None, NORM=norms is not None, SPLIT=splits > 1, WINDOW=window is not None,
+        PRECISION="ieee" if out_BE.dtype == torch.float32 else "tf32",
+        num_stages=2, **step_of(len(qkv_BE) * K * splits, out_BE, D), **options(qkv_BE.device, dependent),
     )  # fmt: skip
     return join(partial, out_BE, splits, dependent) if splits > 1 else out_BE

@@ -38,18 +38,20 @@ def rotated(x, other, sign, cos, sin):
 
 
 @triton.jit
-def weighed(weight_ptr, inside, normal, dtype: tl.constexpr):
-    """A norm's weight times its normalised input, rounded once, as in `model/fused/kernels.py`."""
-    weight = tl.load(weight_ptr, inside, 0.0).to(tl.float32)
-    return (weight * normal).to(dtype).to(tl.float32)
+def biased(x_ptr, bias_ptr, inside, BIAS: tl.constexpr):
+    """Numbers of a matmul's unrounded result, with their bias."""
+    x = tl.load(x_ptr, inside, 0.0).to(tl.float32)
+    if BIAS:
+        x += tl.load(bias_ptr, inside, 0.0).to(tl.float32)
+    return x
 
 
 @triton.jit(do_not_specialize=["table_width"])
 def _rotate_and_store(
-    qkv_ptr, k_ptr, v_ptr, table_ptr, cos_ptr, sin_ptr, owner_ptr, first_ptr, time_ptr, q_norm_ptr, k_norm_ptr,
-    eps, table_width,
-    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
-    BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+    qkv_ptr, bias_ptr, out_ptr, k_ptr, v_ptr, table_ptr, cos_ptr, sin_ptr, owner_ptr, first_ptr, time_ptr,
+    q_norm_ptr, k_norm_ptr, eps, table_width,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, BIAS: tl.constexpr,
+    NORM: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(DEPENDENT)
     release(DEPENDENT)
@@ -60,25 +62,25 @@ def _rotate_and_store(
     head = tl.arange(0, HEADS)[:, None]
     column = tl.arange(0, HALF)[None, :]
     inside = (head < H + 2 * K) & (column < D // 2)
-    place = qkv_ptr + row * (H + 2 * K) * D + head * D + column
-    low = tl.load(place, inside, 0.0)
-    high = tl.load(place + D // 2, inside, 0.0)
-    dtype = low.dtype
-    in_half = column < D // 2
-    wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
+    place, first = head * D + column, row * (H + 2 * K) * D
+    low = biased(qkv_ptr + first + place, bias_ptr + place, inside, BIAS)
+    high = biased(qkv_ptr + first + place + D // 2, bias_ptr + place + D // 2, inside, BIAS)
+    turns = inside & (head < H + K)
+    normal_low, normal_high = low, high
     if NORM:
-        square = tl.sum(wide_low * wide_low, axis=1) + tl.sum(wide_high * wide_high, axis=1)
-        scale = tl.rsqrt(square / D + eps)[:, None]
+        scale = tl.rsqrt((tl.sum(low * low, axis=1) + tl.sum(high * high, axis=1)) / D + eps)[:, None]
         norm_ptr = tl.where(head < H, q_norm_ptr + column, k_norm_ptr + column)
-        wide_low = weighed(norm_ptr, in_half, wide_low * scale, dtype)
-        wide_high = weighed(norm_ptr + D // 2, in_half, wide_high * scale, dtype)
+        normal_low = low * scale * tl.load(norm_ptr, turns, 0.0).to(tl.float32)
+        normal_high = high * scale * tl.load(norm_ptr + D // 2, turns, 0.0).to(tl.float32)
+    in_half = column < D // 2
     cos = tl.load(cos_ptr + position * (D // 2) + column, in_half, 0.0)
     sin = tl.load(sin_ptr + position * (D // 2) + column, in_half, 0.0)
-    rotated_low = rotated(wide_low, wide_high, -1.0, cos, sin).to(dtype)
-    rotated_high = rotated(wide_high, wide_low, 1.0, cos, sin).to(dtype)
-    is_rotated = inside & (head < H + K)
-    tl.store(place, rotated_low, is_rotated)
-    tl.store(place + D // 2, rotated_high, is_rotated)
+    dtype = out_ptr.dtype.element_ty
+    rotated_low = rotated(normal_low, normal_high, -1.0, cos, sin).to(dtype)
+    rotated_high = rotated(normal_high, normal_low, 1.0, cos, sin).to(dtype)
+    low, high = low.to(dtype), high.to(dtype)
+    tl.store(out_ptr + first + place, tl.where(turns, rotated_low, low), inside)
+    tl.store(out_ptr + first + place + D // 2, tl.where(turns, rotated_high, high), inside)
     own = (block * K * BLOCK + index % BLOCK) * D + column
     is_key = inside & (head >= H) & (head < H + K)
     key_place = k_ptr + own + (head - H) * BLOCK * D
@@ -92,6 +94,7 @@ def _rotate_and_store(
 
 def rotate_and_store(
     qkv_BE: torch.Tensor,
+    bias_E: torch.Tensor | None,
     cached: KeyValues,
     table: torch.Tensor,
     rotation: Rotation,
@@ -99,13 +102,17 @@ def rotate_and_store(
     heads: int,
     norms: Norms | None = None,
     dependent: bool = False,
-) -> None:
-    """Rotates queries and keys in place, and stores keys and values in the blocks that `table` names for the rows."""
+) -> torch.Tensor:
+    """Adds the bias, rotates queries and keys, and stores keys and values in the blocks that `table` names for the
+    rows. Returns queries, keys and values in the precision of the cache."""
     _, K, _, D = cached[0].shape
     q_norm_D, k_norm_D, eps = norms or (qkv_BE, qkv_BE, 0.0)
+    out_BE = torch.empty_like(qkv_BE, dtype=cached[0].dtype)
     _rotate_and_store[(len(qkv_BE),)](
-        qkv_BE, *cached, table, *rotation, positions.owner_B, positions.first_B, positions.time_B,
-        q_norm_D, k_norm_D, eps, table.stride(0),
+        qkv_BE, qkv_BE if bias_E is None else bias_E, out_BE, *cached, table, *rotation,
+        positions.owner_B, positions.first_B, positions.time_B, q_norm_D, k_norm_D, eps, table.stride(0),
         H=heads, K=K, D=D, HEADS=triton.next_power_of_2(heads + 2 * K), HALF=triton.next_power_of_2(D // 2),
-        NORM=norms is not None, BLOCK=BLOCK_TOKENS, num_warps=4, **options(qkv_BE.device, dependent),
+        BIAS=bias_E is not None, NORM=norms is not None, BLOCK=BLOCK_TOKENS, num_warps=4,
+        **options(qkv_BE.device, dependent),
     )  # fmt: skip
+    return out_BE
