@@ -27,7 +27,7 @@ KINDS = (
     "norm", "qkv", "rotated", "attention weights", "attention output", "out",
     "gate and up", "silu", "silu × up", "down", "last norm",
 )  # fmt: skip
-NOT_IN_FUSED_BLOCKS = {"out", "down", "silu"}
+NOT_IN_FUSED_BLOCKS = {"qkv", "out", "down", "silu"}
 """Kinds that `grpo.model.fused` does not round."""
 QUESTIONS = ("What is 23 + 58?", "Tell me a story about a fox.", "Write a poem on rain.", "Explain gravity.")
 
