@@ -56,7 +56,7 @@ from grpo.model.plan import (
 )
 from grpo.model.plan.gpus import SPEEDS
 from grpo.model.plan.memory import saved
-from grpo.model.plan.seconds import decoding, rollout_seconds
+from grpo.model.plan.seconds import decoding, rollout_seconds, seconds_of
 from grpo.model.plan.shape import PADDED, PADDED_WHEN_LOADED, typical_shape
 from grpo.model.plan.shard import SHARDS, Shard
 from grpo.model.policy import Policy, logprobs
@@ -677,6 +677,23 @@ def test_operations_besides_the_policys() -> None:
     assert both["reference"] - both["critic"] == head
     assert both["update"] > 1.9 * alone["update"]
     assert flops(shape, replace(work, epochs=2), ALONE)["update"] == 2 * alone["update"]
+
+
+def test_operations_of_recomputed_logits(capsys: pytest.CaptureFixture[str]) -> None:
+    """qwen2.5-1.5b: 2 · 151 936 · 1 536 a token, for 16 × 8 × 1 024 tokens. A GPU keeps their gradient; a CPU, float32,
+    gradient checkpointing and an entropy bonus compute them again."""
+
+    def update(*flags: str) -> float:
+        [row] = planned(capsys, "qwen2.5-1.5b", "--algorithm", "grpo", *flags)["algorithms"]
+        return row["flops"]["update"]
+
+    once = update()
+    twice = once + 2 * 151_936 * 1536 * 16 * 8 * 1024
+    for flags in ("--device cpu", "--dtype float32", "--gradient-checkpointing"):
+        assert update(*flags.split()) == pytest.approx(twice, rel=1e-9), flags
+    shape, work = find_shape("qwen2.5-1.5b"), Work(prompts=16, group_size=8, prompt_tokens=256, new_tokens=1024)
+    seconds = [seconds_of(shape, work, replace(ALONE, entropy=on), SPEEDS["h200"])["update"] for on in (False, True)]
+    assert seconds[1] / seconds[0] == pytest.approx(twice / once)
 
 
 # The command
