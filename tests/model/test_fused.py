@@ -6,7 +6,7 @@ Without a GPU the kernels run through Triton's interpreter and attention in plai
 from __future__ import annotations
 
 import weakref
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from grpo.config import Lora, Optimizer
 from grpo.distributed.world import World
 from grpo.model.load import load_policy
 from grpo.model.lora import freeze
+from grpo.model.matmul import matmul
 from grpo.model.optimizer import make_optimizer, take_step
 from grpo.model.packing import pack
 from grpo.model.policy import Policy, logprobs
@@ -157,20 +158,132 @@ def test_token_logprobs(temperature: float) -> None:
     found_logp, found_entropy, lse = kernels.token_logprobs(logits, target, temperature)
     assert error(found_logp, expected) < 1e-5
     assert error(found_entropy, entropy) < 1e-5
-    found = kernels.token_logprobs_backward(logits, target, lse, found_entropy, *grads, temperature, torch.float32)
+    found = torch.empty_like(logits)
+    kernels.token_logprobs_backward(logits, target, lse, found_entropy, *grads, temperature, found)
     assert error(found, wide.grad.nan_to_num(0.0)) < 1e-5
 
 
-def test_the_output_layer_by_hand() -> None:
+@pytest.mark.parametrize("keep_gradient", [False, True])
+def test_the_output_layer_by_hand(keep_gradient: bool) -> None:
     """Two tokens at weights 1 and 0, hidden states 0: probabilities ½. A sum's gradient is 1 for all: of the states
     1 − ½ and 0 − ½, of weights times 0."""
     hidden = torch.zeros(2, 1, device=DEVICE, requires_grad=True)
     weight = torch.nn.Parameter(torch.tensor([[1.0], [0.0]], device=DEVICE))
-    logp, entropy = token_logprobs(hidden, weight.detach(), weight, torch.tensor([0, 1], device=DEVICE), 1.0)
+    target = torch.tensor([0, 1], device=DEVICE)
+    logp, entropy = token_logprobs(hidden, weight.detach(), weight, target, 1.0, keep_gradient=keep_gradient)
     np.testing.assert_allclose(logp.tolist() + entropy.tolist(), np.log([0.5, 0.5, 2, 2]), rtol=1e-6)
     logp.sum().backward()
     assert hidden.grad.tolist() == [[0.5], [-0.5]]
     assert weight.grad.tolist() == [[0.0], [0.0]]
+
+
+@dataclass
+class OutputLayer:
+    """17 tokens in chunks of 7, rounded to `dtype`, and the gradient of each log-probability in the loss."""
+
+    dtype: torch.dtype
+    trainable: bool = True
+    earlier: torch.Tensor | None = None
+    """The weight's gradient of an earlier micro-batch."""
+    temperature: float = 0.7
+
+    def __post_init__(self) -> None:
+        self.hidden = random(17, 12, dtype=self.dtype).requires_grad_()
+        self.head = random(50, 12, dtype=self.dtype, seed=1)
+        self.weight = torch.nn.Parameter(self.head.float(), requires_grad=self.trainable)
+        self.weight.grad = None if self.earlier is None else self.earlier.clone()
+        self.target = torch.arange(17, device=DEVICE) * 3 % 50
+        self.loss_grad = random(17, seed=2)
+
+    def run(self, *, keep_gradient: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        return token_logprobs(
+            self.hidden, self.head, self.weight, self.target, self.temperature, keep_gradient=keep_gradient
+        )
+
+    def exact(self) -> tuple[torch.Tensor, ...]:
+        """(log-probabilities, entropies, gradient of the hidden states, of the weight) in float64."""
+        hidden, head = exact(self.hidden, self.head)
+        logp_AV = torch.log_softmax(hidden @ head.t() / self.temperature, dim=-1)
+        logp = logp_AV.gather(1, self.target[:, None])[:, 0]
+        logp.backward(self.loss_grad.double())
+        return logp, -(logp_AV.exp() * logp_AV).sum(-1), hidden.grad, head.grad
+
+
+@pytest.fixture
+def chunks_of_seven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.model.fused.head.rows_at_once", lambda vocabulary: 7)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), DTYPES)
+@pytest.mark.parametrize("keep_gradient", [False, True])
+@pytest.mark.parametrize("earlier", [False, True])
+@pytest.mark.usefixtures("chunks_of_seven")
+def test_gradients_of_the_output_layer(dtype: torch.dtype, bound: float, keep_gradient: bool, earlier: bool) -> None:
+    """Of the first micro-batch and of a later one, with the gradient kept and with the logits computed again."""
+    before = random(50, 12, seed=3) if earlier else None
+    layer = OutputLayer(dtype, earlier=before)
+    logp, entropy, hidden_grad, weight_grad = layer.exact()
+    found_logp, found_entropy = layer.run(keep_gradient=keep_gradient)
+    found_logp.backward(layer.loss_grad)
+    assert error(found_logp, logp) < bound
+    assert error(found_entropy, entropy) < bound
+    assert error(layer.hidden.grad, hidden_grad) < bound
+    assert layer.weight.grad.dtype == torch.float32
+    assert error(layer.weight.grad, weight_grad if before is None else before.double() + weight_grad) < bound
+
+
+@pytest.mark.parametrize("keep_gradient", [False, True])
+@pytest.mark.usefixtures("chunks_of_seven")
+def test_a_frozen_output_layer_passes_the_gradient_on(keep_gradient: bool) -> None:
+    layer = OutputLayer(torch.float32, trainable=False)
+    layer.run(keep_gradient=keep_gradient)[0].backward(layer.loss_grad)
+    assert error(layer.hidden.grad, layer.exact()[2]) < 3e-6
+    assert layer.weight.grad is None
+
+
+@pytest.mark.usefixtures("chunks_of_seven")
+def test_a_kept_gradient_spares_the_second_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 7, 7 and 3 tokens: logits of each once instead of twice, and one matmul for each of the two gradients.
+    Values are the same; only with recomputed logits has the entropy a gradient."""
+    rows: list[tuple[int, ...]] = []
+
+    def count(a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
+        rows.append(tuple(a.shape))
+        return matmul(a, b, **options)
+
+    monkeypatch.setattr("grpo.model.fused.head.matmul", count)
+    values, logits, weights = [], [(7, 12), (7, 12), (3, 12)], [(50, 7), (50, 7), (50, 3)]
+    again = [shape for pair in zip(logits, weights, strict=True) for shape in pair]
+    for keep_gradient, backward in ((True, [(50, 17)]), (False, again)):
+        layer = OutputLayer(torch.float32)
+        logp, entropy = layer.run(keep_gradient=keep_gradient)
+        assert (logp.requires_grad, entropy.requires_grad) == (True, not keep_gradient)
+        assert rows == logits
+        rows.clear()
+        logp.sum().backward()
+        assert rows == backward
+        rows.clear()
+        values.append((logp, entropy))
+    assert all(torch.equal(kept, recomputed) for kept, recomputed in zip(*values, strict=True))
+
+
+@pytest.mark.usefixtures("chunks_of_seven")
+def test_what_the_output_layer_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One gradient of 17 × 50 logits, in the precision of computation; without a backward pass none is computed."""
+    dtype = DTYPES[1][0]
+
+    def saved(*, keep_gradient: bool) -> list[tuple[Any, ...]]:
+        tensors: list[torch.Tensor] = []
+        layer = OutputLayer(dtype)
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: tensors.append(x) or x, lambda x: x):
+            layer.run(keep_gradient=keep_gradient)
+        return [(*x.shape, x.dtype) for x in tensors if x.numel() >= 17 * 50]
+
+    assert saved(keep_gradient=True) == [(17, 50, dtype)]
+    assert saved(keep_gradient=False) == []
+    monkeypatch.setattr(kernels, "token_logprobs_backward", None)
+    with torch.no_grad():
+        assert saved(keep_gradient=True) == []
 
 
 @pytest.mark.parametrize("queries", [1024, 2])
@@ -231,14 +344,17 @@ def test_parts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert segments.Parts.of(np.array([2049]), np.array([999]), DEVICE) is None, "so has one prompt of 17 times 128"
 
 
-def loss_and_gradients(policy: Policy, budget: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """A loss with a part for every token's log-probability and entropy, over micro-batches."""
+def loss_and_gradients(
+    policy: Policy, budget: int, *, train_entropy: bool = True
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """A loss with a part for every token's log-probability and, if it is trained, entropy, over micro-batches."""
     losses = []
     # With observations in between; few of them for the interpreter, which is slow.
     groups = random_episodes(groups=2, group_size=3) if DEVICE == "cpu" else random_episodes()
     for batch in pack(groups, budget, policy.device):
-        logp_NL, entropy_NL = logprobs(policy, batch, 0.8)
-        losses.append((batch.advantages_NL * logp_NL).sum() + 0.3 * (entropy_NL * batch.mask_NL).sum())
+        logp_NL, entropy_NL = logprobs(policy, batch, 0.8, train_entropy=train_entropy)
+        bonus = 0.3 * (entropy_NL * batch.mask_NL).sum()
+        losses.append((batch.advantages_NL * logp_NL).sum() + (bonus if train_entropy else bonus.detach()))
         losses[-1].backward()
     return torch.stack(losses).sum().detach(), {n: w.grad for n, w in policy.model.named_parameters()}
 
@@ -249,26 +365,47 @@ def trains_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Policy, "fused_for", lambda self, layout: self.fused)
 
 
-@pytest.mark.parametrize(("name", "checkpointing"), [*((name, False) for name in FUSED), ("qwen3", True)])
-@pytest.mark.usefixtures("trains_anywhere")
-def test_gradients_equal_the_stock_models(name: str, checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One micro-batch or several, with and without gradient checkpointing: the same gradient of every weight."""
-    monkeypatch.setattr("grpo.model.fused.head.rows_at_once", lambda vocabulary: 7)
+@pytest.mark.parametrize(
+    ("name", "checkpointing", "train_entropy"),
+    [*((name, False, True) for name in FUSED), ("qwen3", True, True), ("qwen2", False, False)],
+)
+@pytest.mark.usefixtures("trains_anywhere", "chunks_of_seven")
+def test_gradients_equal_the_stock_models(
+    name: str, checkpointing: bool, train_entropy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One micro-batch or several, with and without gradient checkpointing and an entropy bonus: the same gradient of
+    every weight."""
     fused, stock = random_policy(name), random_policy(name)
     fused.model.to(DEVICE), stock.model.to(DEVICE)
     if DEVICE == "cuda":
         fused.compute = torch.bfloat16
     fused.gradient_checkpointing = checkpointing
-    found_loss, found = loss_and_gradients(fused, 25)
+    found_loss, found = loss_and_gradients(fused, 25, train_entropy=train_entropy)
     with monkeypatch.context() as patch:
         patch.setattr(Policy, "fused_for", lambda self, layout: None)
-        expected_loss, expected = loss_and_gradients(stock, 10_000)
+        expected_loss, expected = loss_and_gradients(stock, 10_000, train_entropy=train_entropy)
     bound = 1e-5 if DEVICE == "cpu" else 0.05
     assert error(found_loss, expected_loss) < bound
     assert found.keys() == expected.keys()
     for weight, gradient in expected.items():
         assert found[weight].dtype == torch.float32
         assert error(found[weight], gradient) < bound, weight
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("train_entropy", [False, True])
+@pytest.mark.usefixtures("trains_anywhere")
+def test_when_the_gradient_of_the_logits_is_kept(checkpointing: bool, train_entropy: bool) -> None:
+    """Without gradient checkpointing and an entropy bonus. The entropy then has no gradient."""
+    policy = random_policy("llama")
+    policy.model.to(DEVICE)
+    if DEVICE == "cuda":
+        policy.compute = torch.bfloat16
+    policy.gradient_checkpointing = checkpointing
+    [batch] = pack(random_groups(groups=1, group_size=2), 10_000, DEVICE)
+    logp_NL, entropy_NL = logprobs(policy, batch, 1.0, train_entropy=train_entropy)
+    assert logp_NL.requires_grad
+    assert entropy_NL.requires_grad == (checkpointing or train_entropy)
 
 
 @pytest.mark.usefixtures("trains_anywhere")

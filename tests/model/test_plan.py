@@ -41,6 +41,7 @@ from grpo.model.plan import (
     GIB,
     PRECISIONS,
     SHAPES,
+    Memory,
     Needs,
     Shape,
     Work,
@@ -55,7 +56,7 @@ from grpo.model.plan import (
 )
 from grpo.model.plan.gpus import SPEEDS
 from grpo.model.plan.memory import saved
-from grpo.model.plan.seconds import decoding, rollout_seconds
+from grpo.model.plan.seconds import decoding, rollout_seconds, seconds_of
 from grpo.model.plan.shape import PADDED, PADDED_WHEN_LOADED, typical_shape
 from grpo.model.plan.shard import SHARDS, Shard
 from grpo.model.policy import Policy, logprobs
@@ -481,6 +482,57 @@ def test_what_fused_blocks_keep_by_hand(checkpointing: bool) -> None:
     assert found.components["logits"] == 260 * (640 + 640 + 3456 + inside * checkpointing)
 
 
+def test_what_the_output_layer_takes_by_hand() -> None:
+    """tiny with a vocabulary of 100 000, in mixed precision: 3 840 trained tokens, in chunks of 1 024. The gradient of
+    all logits, in 2 bytes, beside a chunk of logits, in 4. If logits are computed again, only their chunk's gradient,
+    beside that of the 160 wide hidden states."""
+    shape = replace(find_shape("tiny"), vocabulary=100_000)
+    work, bonus = Work(prompts=16, group_size=8, prompt_tokens=10, new_tokens=30), replace(ALONE, entropy=True)
+
+    def planned(needed: Needs, **options: Any) -> Memory:
+        return memory_of(shape, work, needed, PRECISIONS["mixed"], on_gpu=True, **options)
+
+    kept, recomputed = planned(ALONE), planned(bonus)
+    assert kept.components["logits"] == 2 * 3840 * 100_000 + 4 * 1024 * 100_000
+    assert recomputed.components["logits"] == 6 * 1024 * 100_000 + 2 * 160 * 3840
+    assert kept.components["activations"] == recomputed.components["activations"]
+    checkpointed = planned(ALONE, gradient_checkpointing=True)
+    assert checkpointed.components["logits"] == recomputed.components["logits"]
+    # The only micro-batch: beside its activations, nothing but the output layer's gradient, in float32.
+    extra = kept.components["activations"] + kept.components["logits"] + 4 * 160 * 100_000
+    resident = sum(kept.components[name] for name in ("weights", "optimizer", "working copies", "keys/values"))
+    assert kept.phases["update"] == resident + extra
+
+
+@pytest.mark.parametrize("rows", [100, 5])
+@pytest.mark.parametrize("keep_gradient", [False, True])
+def test_what_the_output_layer_takes_as_measured(
+    keep_gradient: bool, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """400 tokens, a vocabulary of 2 000, 64 wide, all in float32: chunks of 100 tokens take more than the hidden
+    states, chunks of 5 less. Up to ten numbers a token are not planned. The kernels are left out: without a GPU they
+    are interpreted, in memory of their own."""
+    pytest.importorskip("triton")
+    from grpo.model.fused import head, kernels
+
+    monkeypatch.setattr(kernels, "token_logprobs", lambda logits, *_: 3 * (logits.new_zeros(len(logits)),))
+    monkeypatch.setattr(kernels, "token_logprobs_backward", lambda *_: None)
+    for module in (head, fused):
+        monkeypatch.setattr(module, "FEWEST_ROWS", rows)
+        monkeypatch.setattr(module, "LOGITS_AT_ONCE", 0)
+    hidden, weight = torch.randn(400, 64, requires_grad=True), torch.nn.Parameter(torch.randn(2000, 64))
+    weight.grad, target = torch.zeros(2000, 64), torch.zeros(400, dtype=torch.int64)
+
+    def run() -> None:
+        logp, _ = head.token_logprobs(hidden, weight.detach(), weight, target, 1.0, keep_gradient=keep_gradient)
+        logp.sum().backward()
+
+    measured, _ = peak_bytes(run)
+    shape = replace(find_shape("tiny"), vocabulary=2000, hidden=64)
+    batch = Work(prompts=1, group_size=1, prompt_tokens=0, new_tokens=400).micro_batch()
+    assert measured - 4 * 10 * 400 < fused._output_layer(shape, batch, 4, keep_gradient) <= measured
+
+
 def test_planning_repeats_the_constants_of_the_code() -> None:
     from grpo.model.fused import head
 
@@ -553,6 +605,7 @@ def test_what_a_preset_needs() -> None:
 
     grpo_needs, dr_grpo_needs = (components(PRESETS[name].settings) for name in ("grpo", "dr_grpo"))
     assert (grpo_needs["reference"], dr_grpo_needs["reference"]) == (weights, 0)
+    assert [needs(replace(PRESETS["grpo"].settings, entropy=weight)).entropy for weight in (0.0, 0.1)] == [False, True]
     assert grpo_needs["critic"] == 0
     assert grpo_needs["optimizer"] == 2 * grpo_needs["gradients"] == 2 * weights
     adapted = components(PRESETS["grpo"].settings, lora=4)
@@ -624,6 +677,23 @@ def test_operations_besides_the_policys() -> None:
     assert both["reference"] - both["critic"] == head
     assert both["update"] > 1.9 * alone["update"]
     assert flops(shape, replace(work, epochs=2), ALONE)["update"] == 2 * alone["update"]
+
+
+def test_operations_of_recomputed_logits(capsys: pytest.CaptureFixture[str]) -> None:
+    """qwen2.5-1.5b: 2 · 151 936 · 1 536 a token, for 16 × 8 × 1 024 tokens. A GPU keeps their gradient; a CPU, float32,
+    gradient checkpointing and an entropy bonus compute them again."""
+
+    def update(*flags: str) -> float:
+        [row] = planned(capsys, "qwen2.5-1.5b", "--algorithm", "grpo", *flags)["algorithms"]
+        return row["flops"]["update"]
+
+    once = update()
+    twice = once + 2 * 151_936 * 1536 * 16 * 8 * 1024
+    for flags in ("--device cpu", "--dtype float32", "--gradient-checkpointing"):
+        assert update(*flags.split()) == pytest.approx(twice, rel=1e-9), flags
+    shape, work = find_shape("qwen2.5-1.5b"), Work(prompts=16, group_size=8, prompt_tokens=256, new_tokens=1024)
+    seconds = [seconds_of(shape, work, replace(ALONE, entropy=on), SPEEDS["h200"])["update"] for on in (False, True)]
+    assert seconds[1] / seconds[0] == pytest.approx(twice / once)
 
 
 # The command

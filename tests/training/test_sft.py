@@ -188,11 +188,11 @@ def test_memory_that_runs_out_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("grpo.model.oom_retry.MIN_TOKENS", 8)
     checkpointing = []
 
-    def small(policy: Policy, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def small(policy: Policy, batch: Batch, temperature: float, **others: bool) -> tuple[torch.Tensor, torch.Tensor]:
         checkpointing.append(policy.gradient_checkpointing)
         if len(batch.tokens_T) > 100:
             raise torch.OutOfMemoryError
-        return logprobs(policy, batch, temperature)
+        return logprobs(policy, batch, temperature, **others)
 
     monkeypatch.setattr("grpo.training.sft.policy_logprobs", small)
     system = System(runs=str(tmp_path / "runs"), gradient_checkpointing=True)

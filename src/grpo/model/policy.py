@@ -196,9 +196,9 @@ def logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-probability of each sampled token, entropy of the distribution it was sampled from), both [N, L].
 
-    Logits are computed a chunk of tokens at a time, and again in the backward pass: [tokens, vocabulary] never exists
-    as one tensor. Set `train_entropy` to False where the loss does not use the entropy: without a gradient for it, the
-    recomputed chunks would all stay in memory.
+    Logits are computed a chunk of tokens at a time, and again in the backward pass, unless their gradient is kept in 16
+    bits (fused/head.py). Set `train_entropy` to False where the loss does not use the entropy: without a gradient for
+    it, the recomputed chunks would all stay in memory, and the logits' gradient cannot be kept.
     """
     if hidden_AC is None:
         hidden_AC = predicting_states(policy, batch)
@@ -207,8 +207,9 @@ def logprobs(
         from grpo.model.fused.head import token_logprobs
 
         weight_VC = policy.model.get_output_embeddings().weight
-        logp_A, entropy_A = token_logprobs(hidden_AC, weights.head, weight_VC, batch.target_A, temperature)
-        return _grids(batch, logp_A, entropy_A)
+        keep = not (train_entropy or policy.gradient_checkpointing)
+        found = token_logprobs(hidden_AC, weights.head, weight_VC, batch.target_A, temperature, keep_gradient=keep)
+        return _grids(batch, *found)
     weight = policy.head_weight()
 
     def head(hidden: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

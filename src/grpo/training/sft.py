@@ -220,7 +220,7 @@ def accumulate_gradients(
     def accumulated(tokens_at_once: int) -> float:
         total = torch.zeros((), device=policy.device)
         for batch in pack(mine, tokens_at_once, policy.device, padded=policy.padded):
-            logp_NL, _ = policy_logprobs(policy, batch, temperature=1.0)
+            logp_NL, _ = policy_logprobs(policy, batch, temperature=1.0, train_entropy=False)
             loss = -logp_NL.sum() / tokens
             (loss_scale * loss).backward()
             total += loss.detach()

@@ -356,13 +356,11 @@ def token_logprobs_backward(
     logp_grad_R: torch.Tensor,
     entropy_grad_R: torch.Tensor,
     temperature: float,
-    dtype: torch.dtype,
-) -> torch.Tensor:
-    """Gradient of the logits, in `dtype`."""
+    out_RV: torch.Tensor,
+) -> None:
+    """Writes the gradient of the logits to `out_RV`, rounded to its precision."""
     R, V = logits_RV.shape
-    out_RV = torch.empty_like(logits_RV, dtype=dtype)
     _token_logprobs_backward[(R, triton.cdiv(V, 4096))](
         logits_RV, target_R, lse_R, entropy_R, logp_grad_R, entropy_grad_R, out_RV, 1 / temperature, V, BLOCK=4096,
         num_warps=8,
     )  # fmt: skip
-    return out_RV

@@ -43,15 +43,22 @@ class PackedSize:
 
 
 def flops(
-    shape: Shape, work: Work, needs: Needs, *, lora: int = 0, reward_model: Shape | None = None
+    shape: Shape,
+    work: Work,
+    needs: Needs,
+    *,
+    lora: int = 0,
+    reward_model: Shape | None = None,
+    recomputes_logits: bool = True,
 ) -> dict[str, float]:
-    """Operations by phase, without held-out evaluations."""
+    """Operations by phase, without held-out evaluations. `recomputes_logits`: the backward pass computes the logits
+    again if they come in chunks."""
     whole = PackedSize.of([(work.prompt_tokens, [work.new_tokens] * work.group_size)] * work.prompts)
     size = replace(whole, completion_tokens=work.completions * work.sampled_tokens)
     forward, attention = _body(shape, size.tokens), _attention(shape, size)
     adapters = _adapters(shape, size.tokens, lora)
     chunked = work.micro_batch().trained_tokens * shape.vocabulary > LOGITS_AT_ONCE
-    update = update_flops(shape, size, lora=lora, chunked=chunked)
+    update = update_flops(shape, size, lora=lora, recomputes_logits=recomputes_logits and chunked)
     scored = forward_flops(shape, size)
     phases = {
         # A completion's last token is not an input; the logits after a prompt are computed once per group. What an
@@ -76,12 +83,12 @@ def flops(
     return phases
 
 
-def update_flops(shape: Shape, size: PackedSize, *, lora: int = 0, chunked: bool = True) -> float:
-    """Forward and backward of one pass over packed groups, with the scores that attention recomputes. `chunked`: logits
-    are computed in chunks, and again in the backward pass."""
+def update_flops(shape: Shape, size: PackedSize, *, lora: int = 0, recomputes_logits: bool = False) -> float:
+    """Forward and backward of one pass over packed groups, with the scores that attention recomputes.
+    `recomputes_logits`: and the logits."""
     backward, head = _backward(lora), size.completion_tokens * _head(shape)
     update = (1 + backward) * _body(shape, size.tokens) + (1 + ATTENTION_BACKWARD) * _attention(shape, size)
-    return update + (1 + backward + chunked) * head + (1 + BACKWARD) * _adapters(shape, size.tokens, lora)
+    return update + (1 + backward + recomputes_logits) * head + (1 + BACKWARD) * _adapters(shape, size.tokens, lora)
 
 
 def model_flops(shape: Shape, size: PackedSize, *, lora: int = 0) -> float:

@@ -10,6 +10,11 @@ LOGITS_AT_ONCE, FEWEST_ROWS = 2**26, 1024
 """Copies of `grpo.model.fused.head`'s, so that planning imports no torch; a test checks that they are equal."""
 
 
+def is_used(shape: Shape, size: int, on_gpu: bool) -> bool:
+    """Whether training goes through `model.fused`: on a GPU, in 16 bits, with Llama's blocks."""
+    return on_gpu and size < FLOAT32 and shape.fused
+
+
 def kept(shape: Shape, batch: MicroBatch, size: int, sums: int, gradient_checkpointing: bool) -> int:
     """Bytes kept for the backward pass. `size`: bytes of a number in matrix products; `sums`: in the residual."""
     block = sums * shape.hidden + (0 if gradient_checkpointing else _inside(shape, size, sums))
@@ -26,16 +31,34 @@ def _inside(shape: Shape, size: int, sums: int) -> int:
     return size * E + mixed + sums * shape.hidden + 2 * FLOAT32 + 2 * size * shape.intermediate + heads
 
 
-def widest(shape: Shape, batch: MicroBatch, size: int, sums: int, gradient_checkpointing: bool) -> int:
-    """Peak bytes in addition to `kept`: a chunk of logits with its gradient, or one block's backward pass."""
-    rows = max(FEWEST_ROWS, LOGITS_AT_ONCE // shape.vocabulary)
-    head = (FLOAT32 + size) * min(rows, batch.trained_tokens) * shape.vocabulary
+def widest(
+    shape: Shape, batch: MicroBatch, size: int, sums: int, gradient_checkpointing: bool, train_entropy: bool
+) -> int:
+    """Peak bytes in addition to `kept`: in the output layer, or in one block's backward pass."""
     # The residual's gradient and its rounded copy, a norm's output, and silu(gate) · up with the gradients of both.
     block = (sums + 2 * size) * shape.hidden + 4 * size * shape.intermediate
     again = _inside(shape, size, sums) if gradient_checkpointing else 0
-    return max(head + 2 * batch.trained_tokens * size * shape.hidden, batch.tokens * (block + again))
+    keeps_gradient = not (gradient_checkpointing or train_entropy)
+    return max(_output_layer(shape, batch, size, keeps_gradient), batch.tokens * (block + again))
+
+
+def _output_layer(shape: Shape, batch: MicroBatch, size: int, keeps_gradient: bool) -> int:
+    """Peak bytes of the output layer, whose backward pass is over before that of the last block begins."""
+    chunk = _chunk(shape, batch)
+    # In the backward pass: the gradient of the hidden states, or before it a scaled copy of them, as large.
+    hidden = size * batch.trained_tokens * shape.hidden
+    if keeps_gradient:
+        # The gradient of all logits, with a chunk of logits in the forward pass.
+        return size * batch.trained_tokens * shape.vocabulary + max(FLOAT32 * chunk, hidden)
+    return (FLOAT32 + size) * chunk + hidden
+
+
+def _chunk(shape: Shape, batch: MicroBatch) -> int:
+    """Logits computed at once."""
+    return min(max(FEWEST_ROWS, LOGITS_AT_ONCE // shape.vocabulary), batch.trained_tokens) * shape.vocabulary
 
 
 def passing(shape: Shape, batch: MicroBatch, size: int, sums: int) -> int:
-    """Peak bytes of a forward pass without gradient: inside one feed-forward layer."""
-    return batch.tokens * (2 * sums * shape.hidden + 3 * size * shape.intermediate)
+    """Peak bytes of a forward pass without gradient: inside one feed-forward layer, and a chunk of logits."""
+    layer = 2 * sums * shape.hidden + 3 * size * shape.intermediate
+    return batch.tokens * layer + FLOAT32 * _chunk(shape, batch)

@@ -97,7 +97,7 @@ def memory_of(
     loaded = states.weights * (1 + needs.critic) + reference + reward + copy
     blocks = cache_blocks(shape, work, precision.values, max(0, available - loaded) if available else None)
     keys_values, sampled_logits = rollout(shape, work, precision.values, blocks * on_gpu)
-    through_fused = on_gpu and precision.values < FLOAT32 and shape.fused and not stock
+    through_fused = fused.is_used(shape, precision.values, on_gpu) and not stock
     if through_fused:  # a critic has one like the policy's, a reference one of its output layer
         head = precision.values * shape.embedding * _casts_head(shape, precision)
         copy += copy * needs.critic + head * (reference > 0)
@@ -109,13 +109,14 @@ def memory_of(
     earlier = batch.count > 1
     table = 0 if lora else precision.gradients * shape.embedding
     if through_fused:
-        activations, logits, forward, update = _fused(shape, batch, precision, states.gradients, gradient_checkpointing)
+        recomputes = gradient_checkpointing, needs.entropy
+        activations, logits, scoring, update = _fused(shape, batch, precision, states.gradients, table, *recomputes)
     else:
-        activations, logits, forward, update = _stock(shape, batch, precision, states, table, lora)
+        activations, logits, scoring, update = _stock(shape, batch, precision, states, table, lora)
     scored = needs.reference or needs.critic or work.epochs * work.minibatches > 1
     phases = {
         "rollout": resident + (not on_gpu) * (copy + keys_values) + sampled_logits,
-        "score": resident + scored * (forward + logits),
+        "score": resident + scored * scoring,
         # The critic's backward pass comes before the policy's in every micro-batch.
         "update": resident + states.critic_gradients + update,
     }
@@ -204,14 +205,21 @@ def _working_copy(shape: Shape, precision: Precision, on_gpu: bool, lora: int, n
 
 
 def _fused(
-    shape: Shape, batch: MicroBatch, precision: Precision, gradients: int, gradient_checkpointing: bool
+    shape: Shape,
+    batch: MicroBatch,
+    precision: Precision,
+    gradients: int,
+    table: int,
+    gradient_checkpointing: bool,
+    train_entropy: bool,
 ) -> tuple[int, int, int, int]:
-    """(activations, logits, a forward pass without gradient, peak of the update) through `grpo.model.fused`."""
+    """(activations, logits, peak of a forward pass without gradient, of the update) through `grpo.model.fused`."""
     size, sums = precision.values, precision.sums
     activations = fused.kept(shape, batch, size, sums, gradient_checkpointing)
-    logits = fused.widest(shape, batch, size, sums, gradient_checkpointing)
-    # With one micro-batch, gradients appear as activations are freed; with several, earlier gradients exist too.
-    update = max(activations + logits + gradients * (batch.count > 1), gradients)
+    logits = fused.widest(shape, batch, size, sums, gradient_checkpointing, train_entropy)
+    # With several micro-batches, earlier gradients exist too. With one, gradients appear as activations are freed; that
+    # of the output layer, `table`, comes first, while all blocks' activations exist.
+    update = max(activations + logits + (gradients if batch.count > 1 else table), gradients)
     return activations, logits, fused.passing(shape, batch, size, sums), update
 
 
@@ -225,7 +233,7 @@ def _stock(
         activations, forward = activations - uncast, forward - uncast
     logits = 3 * FLOAT32 * shape.vocabulary * min(batch.trained_tokens, _rows(shape))
     update = _update(shape, batch, precision, activations, logits, states.gradients, table)
-    return activations, logits, forward, update
+    return activations, logits, forward + logits, update
 
 
 def _frozen(shape: Shape, precision: Precision) -> int:

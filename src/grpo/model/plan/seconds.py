@@ -30,7 +30,7 @@ FLOAT32, SIXTEEN_BITS = 4, 2
 
 def seconds_of(shape: Shape, work: Work, needs: Needs, speed: Speed, *, lora: int = 0) -> dict[str, float]:
     """Seconds of one GPU by phase. Rewards and the record are not counted, nor are evaluations."""
-    operations = flops(shape, work, needs, lora=lora)
+    operations = flops(shape, work, needs, lora=lora, recomputes_logits=needs.entropy)
     rate = _update_rate(shape, speed)
     scored = operations["old policy"] + operations["reference"] + operations["critic"]
     return {

@@ -10,21 +10,23 @@ from grpo.config.schema import Loss
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """Models in addition to the policy, from the algorithm's settings.
+    """Models in addition to the policy, and whether the entropy is trained, from the algorithm's settings.
 
     >>> from grpo.config.presets import PRESETS
     >>> needs(PRESETS["dr_grpo"].settings)
-    Needs(reference=False, critic=False)
+    Needs(reference=False, critic=False, entropy=False)
     """
 
     reference: bool
     critic: bool
+    entropy: bool = False
+    """Whether the loss has an entropy bonus: the entropy then needs a gradient."""
 
 
 def needs(loss: Loss, critic: Critic | None = None) -> Needs:
     """A critic that shares the policy's network adds no model; `critic` None: a separate one."""
     separate = critic is None or critic.model == "separate"
-    return Needs(reference=loss.beta > 0, critic=loss.baseline == "value" and separate)
+    return Needs(reference=loss.beta > 0, critic=loss.baseline == "value" and separate, entropy=loss.entropy > 0)
 
 
 @dataclass(frozen=True, kw_only=True)

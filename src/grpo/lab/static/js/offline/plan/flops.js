@@ -1,6 +1,4 @@
-// Floating-point operations of a step by phase: grpo.model.plan.compute in JavaScript, tested against it.
-import { microBatch } from "./shape.js";
-
+// Floating-point operations of a step on a GPU by phase: grpo.model.plan.compute in JavaScript, tested against it.
 const [BACKWARD, ATTENTION_BACKWARD] = [2, 2.5];
 
 // `needs`: { reference, critic }.
@@ -12,7 +10,6 @@ export function flops(shape, work, needs) {
   const body = (count) => 2 * shape.linear * count;
   const head = 2 * shape.embedding;
   const attention = 4 * shape.layers * shape.queryWidth * pairs;
-  const chunked = microBatch(work).trainedTokens * shape.vocabulary > 2 ** 24 ? 1 : 0;
   const pass = (1 + BACKWARD) * body(tokens) + (1 + ATTENTION_BACKWARD) * attention;
   return {
     rollout: body(tokens - completions) + attention + (completionTokens - completions + prompts) * head,
@@ -20,6 +17,6 @@ export function flops(shape, work, needs) {
     reference: needs.reference ? body(tokens) + attention + completionTokens * head : 0,
     critic: needs.critic ? body(tokens) + attention : 0,
     "reward model": 0,
-    update: pass + (1 + BACKWARD + chunked) * completionTokens * head + (needs.critic ? pass : 0),
+    update: pass + (1 + BACKWARD) * completionTokens * head + (needs.critic ? pass : 0),
   };
 }

@@ -36,10 +36,10 @@ export function memoryOf(shape, wholeWork, needs, given, { lora = 0, rewardModel
   const batch = throughFused ? fullestMicroBatch(work) : microBatch(work);
   const earlier = batch.count > 1 ? 1 : 0;
   const table = lora ? 0 : kind.gradients * shape.embedding;
-  const { activations, logits, forward, update } = throughFused ? fused(shape, batch, kind, states.gradients) : stock(shape, batch, kind, states, table, lora);
+  const { activations, logits, scoring, update } = throughFused ? fused(shape, batch, kind, states.gradients, table) : stock(shape, batch, kind, states, table, lora);
   const phases = {
     rollout: resident + sampledLogits,
-    score: resident + (needs.reference || needs.critic ? forward + logits : 0),
+    score: resident + (needs.reference || needs.critic ? scoring : 0),
     update: resident + states.criticGradients + update,
   };
   if (needs.critic) {
@@ -107,15 +107,16 @@ function cacheBlocks(shape, work, size, free) {
 }
 
 // Through the fused blocks.
-function fused(shape, batch, { values: size, sums }, gradients) {
+function fused(shape, batch, { values: size, sums }, gradients, table) {
   const [E, C, F] = [shape.queryWidth + 2 * shape.kvWidth, shape.hidden, shape.intermediate];
   const inside = size * E + size * shape.queryWidth + FLOAT32 * shape.heads + sums * C + 2 * FLOAT32 + 2 * size * F;
   const activations = batch.tokens * (shape.layers * (sums * C + inside) + (sums + size) * C) + batch.trainedTokens * size * C;
   const rows = Math.max(1024, Math.floor(2 ** 26 / shape.vocabulary));
-  const head = (FLOAT32 + size) * Math.min(rows, batch.trainedTokens) * shape.vocabulary;
-  const logits = Math.max(head + 2 * batch.trainedTokens * size * C, batch.tokens * ((sums + 2 * size) * C + 4 * size * F));
-  const update = Math.max(activations + logits + (batch.count > 1 ? gradients : 0), gradients);
-  return { activations, logits, forward: batch.tokens * (2 * sums * C + 3 * size * F), update };
+  const chunk = FLOAT32 * Math.min(rows, batch.trainedTokens) * shape.vocabulary;
+  const head = size * batch.trainedTokens * shape.vocabulary + Math.max(chunk, size * batch.trainedTokens * C);
+  const logits = Math.max(head, batch.tokens * ((sums + 2 * size) * C + 4 * size * F));
+  const update = Math.max(activations + logits + (batch.count > 1 ? gradients : table), gradients);
+  return { activations, logits, scoring: batch.tokens * (2 * sums * C + 3 * size * F) + chunk, update };
 }
 
 // Through transformers' blocks, in float32.
@@ -128,7 +129,8 @@ function stock(shape, batch, kind, states, table, lora) {
   const earlier = batch.count > 1 ? 1 : 0;
   const last = (shape.tied ? 2 * table : 0) + table * earlier;
   const update = Math.max(activations + head + states.gradients * earlier, states.gradients + last);
-  return { activations, logits, forward: batch.tokens * (2 * kind.sums * shape.hidden + 3 * kind.values * shape.intermediate), update };
+  const forward = batch.tokens * (2 * kind.sums * shape.hidden + 3 * kind.values * shape.intermediate);
+  return { activations, logits, scoring: forward + logits, update };
 }
 
 function saved(shape, batch, { values: size, sums }, lora) {
