@@ -45,8 +45,8 @@ def _newest(
 
 @triton.jit(do_not_specialize=["prompts", "rows", "own_width", "prompt_width", "window", "splits"])
 def _whole_attention(
-    qkv_ptr, bias_ptr, k_ptr, v_ptr, own_table_ptr, prompt_table_ptr, part_out_ptr, part_top_ptr, part_mass_ptr, out_ptr,
-    cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr, owner_ptr, first_ptr, prompt_ptr, length_ptr, time_ptr,
+    qkv_ptr, bias_ptr, k_ptr, v_ptr, own_table_ptr, prompt_table_ptr, part_out_ptr, part_top_ptr, part_mass_ptr,
+    out_ptr, cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr, owner_ptr, first_ptr, prompt_ptr, length_ptr, time_ptr,
     eps, prompts, rows, own_width, prompt_width, scale, window, splits,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr,
     KEYS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
@@ -146,8 +146,8 @@ def whole_attention(
     q_norm_D, k_norm_D, eps = norms or (qkv_BE, qkv_BE, 0.0)
     out_BE = cached[0].new_empty(len(qkv_BE), heads * D)
     _whole_attention[(len(qkv_BE), K, splits)](
-        qkv_BE, qkv_BE if bias_E is None else bias_E, *cached, tables.own_NT, tables.prompt_PT, *partial, out_BE, *rotation, q_norm_D, k_norm_D,
-        batch.owner_B, batch.first_B, batch.prompt_B, batch.length_P, batch.time_B,
+        qkv_BE, qkv_BE if bias_E is None else bias_E, *cached, tables.own_NT, tables.prompt_PT, *partial, out_BE,
+        *rotation, q_norm_D, k_norm_D, batch.owner_B, batch.first_B, batch.prompt_B, batch.length_P, batch.time_B,
         eps, len(batch.length_P), len(qkv_BE), tables.own_NT.stride(0), tables.prompt_PT.stride(0),
         scale, window or 0, splits, H=heads, K=K, D=D, WIDTH=max(16, triton.next_power_of_2(D)),
         QUERIES=max(16, triton.next_power_of_2(heads // K)), BLOCK=BLOCK_TOKENS,
