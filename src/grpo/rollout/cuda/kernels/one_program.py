@@ -43,6 +43,21 @@ def _newest(
     return rotated(x, y, tl.where(in_first, -1.0, 1.0), cos, sin)
 
 
+@triton.jit
+def _store_newest(
+    k_ptr, v_ptr, qkv_ptr, bias_ptr, key_head, norm_ptr, cos, sin, column, inside, eps,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """Key and value of the newest token, rounded and stored at `k_ptr` and `v_ptr`, by column."""
+    k = _newest(qkv_ptr, bias_ptr, H + key_head, norm_ptr, cos, sin, column, inside, eps, 0, D, BIAS, NORM)
+    value = (H + K + key_head) * D + column
+    v = biased(qkv_ptr + value, bias_ptr + value, inside, BIAS)
+    k, v = k.to(k_ptr.dtype.element_ty), v.to(v_ptr.dtype.element_ty)
+    tl.store(k_ptr, k, inside)
+    tl.store(v_ptr, v, inside)
+    return k, v
+
+
 @triton.jit(do_not_specialize=["prompts", "rows", "own_width", "prompt_width", "window", "splits"])
 def _whole_attention(
     qkv_ptr, bias_ptr, k_ptr, v_ptr, own_table_ptr, prompt_table_ptr, part_out_ptr, part_top_ptr, part_mass_ptr,
@@ -68,24 +83,20 @@ def _whole_attention(
     angle = position * (D // 2) + tl.where(column < D // 2, column, column - D // 2)
     cos, sin = tl.load(cos_ptr + angle, inside, 0.0), tl.load(sin_ptr + angle, inside, 0.0)
     qkv_ptr += row * (H + 2 * K) * D
-    dtype = k_ptr.dtype.element_ty
     q = _newest(
         qkv_ptr, bias_ptr, (key_head * R + query)[:, None], q_norm_ptr, cos[None, :], sin[None, :], column[None, :],
         shape, eps, 1, D, BIAS, NORM,
-    ).to(dtype)  # fmt: skip
+    ).to(k_ptr.dtype.element_ty)  # fmt: skip
     top = tl.full([QUERIES], LOWEST, tl.float32)
     mass = tl.zeros([QUERIES], tl.float32)
     out = tl.zeros([QUERIES, WIDTH], tl.float32)
     if split == 0:
-        k = _newest(
-            qkv_ptr, bias_ptr, H + key_head, k_norm_ptr, cos, sin, column, inside, eps, 0, D, BIAS, NORM
-        ).to(dtype)  # fmt: skip
-        value = (H + K + key_head) * D + column
-        v = biased(qkv_ptr + value, bias_ptr + value, inside, BIAS).to(dtype)
         number = tl.load(own_table + newest // BLOCK).to(tl.int64)
         stored = ((number * K + key_head) * BLOCK + newest % BLOCK) * D + column
-        tl.store(k_ptr + stored, k, inside)
-        tl.store(v_ptr + stored, v, inside)
+        k, v = _store_newest(
+            k_ptr + stored, v_ptr + stored, qkv_ptr, bias_ptr, key_head, k_norm_ptr, cos, sin, column, inside, eps,
+            H, K, D, BIAS, NORM,
+        )  # fmt: skip
         # The row's newest key is in registers; the cache holds the older ones.
         top = tl.sum(q.to(tl.float32) * k.to(tl.float32)[None, :], axis=1) * (scale * LOG2_E)
         mass = tl.full([QUERIES], 1.0, tl.float32)
