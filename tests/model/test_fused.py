@@ -234,6 +234,26 @@ def test_gradients_of_the_output_layer(dtype: torch.dtype, bound: float, keep_gr
 
 @pytest.mark.parametrize("keep_gradient", [False, True])
 @pytest.mark.usefixtures("chunks_of_seven")
+def test_large_gradients_do_not_overflow(keep_gradient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few short completions among long ones: 3,000 times a token's usual gradient. Hidden states of 50 times that do
+    not fit float16, whose largest number is 65,504."""
+
+    def matmul_of_a_gpu(a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
+        return matmul(a.float(), b.float(), **options)
+
+    monkeypatch.setattr("grpo.model.fused.head.matmul", matmul_of_a_gpu)
+    layer = OutputLayer(torch.float16)
+    layer.hidden.data *= 50 / layer.hidden.abs().max()
+    layer.head /= 50
+    layer.loss_grad *= 3000 / layer.loss_grad.abs().max()
+    *_, hidden_grad, weight_grad = layer.exact()
+    layer.run(keep_gradient=keep_gradient)[0].backward(layer.loss_grad)
+    assert error(layer.hidden.grad, hidden_grad) < 2e-3
+    assert error(layer.weight.grad, weight_grad) < 2e-3
+
+
+@pytest.mark.parametrize("keep_gradient", [False, True])
+@pytest.mark.usefixtures("chunks_of_seven")
 def test_a_frozen_output_layer_passes_the_gradient_on(keep_gradient: bool) -> None:
     layer = OutputLayer(torch.float32, trainable=False)
     layer.run(keep_gradient=keep_gradient)[0].backward(layer.loss_grad)
@@ -254,7 +274,7 @@ def test_a_kept_gradient_spares_the_second_logits(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("grpo.model.fused.head.matmul", count)
     values, logits, weights = [], [(7, 12), (7, 12), (3, 12)], [(50, 7), (50, 7), (50, 3)]
     again = [shape for pair in zip(logits, weights, strict=True) for shape in pair]
-    for keep_gradient, backward in ((True, [(50, 17)]), (False, again)):
+    for keep_gradient, backward in ((True, [(17, 50), (50, 17)]), (False, again)):
         layer = OutputLayer(torch.float32)
         logp, entropy = layer.run(keep_gradient=keep_gradient)
         assert (logp.requires_grad, entropy.requires_grad) == (True, not keep_gradient)

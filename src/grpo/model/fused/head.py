@@ -14,8 +14,10 @@ from grpo.model.fused import kernels
 from grpo.model.matmul import matmul
 
 LOGITS_AT_ONCE = 2**26
-"""Most logits in memory at a time, while a chunk has `FEWEST_ROWS` rows or more: 256 MiB in float32, and half of that
-for their gradient."""
+"""Most logits in memory at a time, while a chunk has `FEWEST_ROWS` rows or more: 256 MiB in float32."""
+KEPT_SCALE = 512.0
+"""Factor of the kept gradient. In float16 it saves small probabilities from 0; the inverse factor in the backward pass
+saves hidden states, times the loss's gradient, from overflow. A power of two: nothing is rounded."""
 FEWEST_ROWS = 1024
 """Fewest rows of a chunk, for large vocabularies: every recomputed chunk adds to the whole gradient of the weight."""
 
@@ -43,7 +45,7 @@ def rows_at_once(vocabulary: int) -> int:
 
 
 class _KeptGradient(torch.autograd.Function):
-    """Keeps the gradient of the log-probabilities with respect to the logits: (is target − probability) / temperature.
+    """Keeps the gradient of the log-probabilities with respect to logits at temperature 1: is target − probability.
 
     The loss's gradient with respect to a token's log-probability scales the token's row: in the backward pass a row of
     [A, C], not of [A, V].
@@ -66,7 +68,7 @@ class _KeptGradient(torch.autograd.Function):
             for hidden, target, grad in chunks
         ]
         logp_A, entropy_A = (torch.cat(values) for values in zip(*parts, strict=True))
-        ctx.weight_VC = weight_VC
+        ctx.weight_VC, ctx.temperature = weight_VC, temperature
         ctx.save_for_backward(hidden_AC, head_VC, grad_AV)
         ctx.mark_non_differentiable(entropy_A)
         return logp_A, entropy_A
@@ -74,12 +76,13 @@ class _KeptGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, logp_grad_A: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
         hidden_AC, head_VC, grad_AV = ctx.saved_tensors
-        logp_grad_A1 = logp_grad_A[:, None]
+        factor_A1 = (logp_grad_A / (ctx.temperature * KEPT_SCALE))[:, None]
+        # Scaled in float32, so that it is rounded once.
+        grad_AC = matmul(grad_AV, head_VC, dtype=torch.float32).mul_(factor_A1).to(hidden_AC.dtype)
         if ctx.weight_VC.requires_grad:
-            scaled_AC = torch.mul(hidden_AC, logp_grad_A1, out=torch.empty_like(hidden_AC))
+            scaled_AC = torch.mul(hidden_AC, factor_A1, out=torch.empty_like(hidden_AC))
             _add_weight_gradient(ctx.weight_VC, grad_AV, scaled_AC)
-            del scaled_AC
-        return (grad_AV @ head_VC).mul_(logp_grad_A1), None, None, None, None
+        return grad_AC, None, None, None, None
 
 
 class _RecomputedLogits(torch.autograd.Function):
@@ -129,10 +132,10 @@ class _RecomputedLogits(torch.autograd.Function):
 def _logprobs_and_gradient(
     logits_RV: torch.Tensor, target_R: torch.Tensor, temperature: float, out_RV: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(log-probability of each row's target, entropy). Writes the log-probabilities' gradient to `out_RV`."""
+    """(log-probability of each row's target, entropy). Writes the gradient to keep to `out_RV`."""
     logp_R, entropy_R, lse_R = kernels.token_logprobs(logits_RV, target_R, temperature)
-    ones_R, zeros_R = torch.ones_like(lse_R), torch.zeros_like(lse_R)
-    kernels.token_logprobs_backward(logits_RV, target_R, lse_R, entropy_R, ones_R, zeros_R, temperature, out_RV)
+    scale_R, zeros_R = torch.full_like(lse_R, temperature * KEPT_SCALE), torch.zeros_like(lse_R)
+    kernels.token_logprobs_backward(logits_RV, target_R, lse_R, entropy_R, scale_R, zeros_R, temperature, out_RV)
     return logp_R, entropy_R
 
 
