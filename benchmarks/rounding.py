@@ -24,10 +24,10 @@ from grpo.rollout.protocol import Sampling
 from grpo.types import Group, Problem, chat
 
 KINDS = (
-    "norm", "qkv", "rotated", "attention weights", "attention output", "out",
+    "norm", "queries and keys", "rotated", "values", "attention weights", "attention output", "out",
     "gate and up", "silu", "silu × up", "down", "last norm",
 )  # fmt: skip
-NOT_IN_FUSED_BLOCKS = {"qkv", "out", "down", "silu"}
+NOT_IN_FUSED_BLOCKS = {"queries and keys", "out", "down", "silu"}
 """Kinds that `grpo.model.fused` does not round."""
 QUESTIONS = ("What is 23 + 58?", "Tell me a story about a fox.", "Write a poem on rain.", "Explain gravity.")
 
@@ -61,8 +61,8 @@ def logprobs(model: Any, groups: list[Group], rounded: Set[str]) -> torch.Tensor
                 layer = f"model.layers.{index}."
                 normal = norm(x, layer + "input_layernorm.weight", "norm")
                 q, k, v = (
-                    bf16(normal @ weights[f"{layer}self_attn.{name}_proj.weight"].T, "qkv").view(T, -1, cos.shape[1])
-                    for name in "qkv"
+                    bf16(normal @ weights[f"{layer}self_attn.{name}_proj.weight"].T, kind).view(T, -1, cos.shape[1])
+                    for name, kind in (("q", "queries and keys"), ("k", "queries and keys"), ("v", "values"))
                 )
                 q, k = rotate(q, cos, sin), rotate(k, cos, sin)
                 k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
