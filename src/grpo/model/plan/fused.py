@@ -32,25 +32,26 @@ def _inside(shape: Shape, size: int, sums: int) -> int:
 
 
 def widest(
-    shape: Shape, batch: MicroBatch, size: int, sums: int, gradient_checkpointing: bool, train_entropy: bool
+    shape: Shape, batch: MicroBatch, size: int, sums: int, gradient_checkpointing: bool, train_entropy: bool, table: int
 ) -> int:
-    """Peak bytes in addition to `kept`: in the output layer, or in one block's backward pass."""
+    """Peak bytes in addition to `kept`: in the output layer, or in one block's backward pass. `table`: gradient of the
+    output layer's weights, if its backward pass makes it; 0 if it exists before."""
     # The residual's gradient and its rounded copy, a norm's output, and silu(gate) · up with the gradients of both.
     block = (sums + 2 * size) * shape.hidden + 4 * size * shape.intermediate
     again = _inside(shape, size, sums) if gradient_checkpointing else 0
     keeps_gradient = not (gradient_checkpointing or train_entropy)
-    return max(_output_layer(shape, batch, size, keeps_gradient), batch.tokens * (block + again))
+    return max(_output_layer(shape, batch, size, keeps_gradient, table), batch.tokens * (block + again) + table)
 
 
-def _output_layer(shape: Shape, batch: MicroBatch, size: int, keeps_gradient: bool) -> int:
+def _output_layer(shape: Shape, batch: MicroBatch, size: int, keeps_gradient: bool, table: int) -> int:
     """Peak bytes of the output layer, whose backward pass is over before that of the last block begins."""
-    chunk = _chunk(shape, batch)
-    # In the backward pass: the gradient of the hidden states, or before it a scaled copy of them, as large.
-    hidden = size * batch.trained_tokens * shape.hidden
+    chunk, hidden = _chunk(shape, batch), batch.trained_tokens * shape.hidden
     if keeps_gradient:
-        # The gradient of all logits, with a chunk of logits in the forward pass.
-        return size * batch.trained_tokens * shape.vocabulary + max(FLOAT32 * chunk, hidden)
-    return (FLOAT32 + size) * chunk + hidden
+        # With the gradient of all logits: a chunk of logits in the forward pass; in the backward pass the gradient of
+        # the hidden states, in float32 and rounded, then beside it a scaled copy of these and the weights' gradient.
+        passes = FLOAT32 * chunk, (FLOAT32 + size) * hidden, 2 * size * hidden + table
+        return size * batch.trained_tokens * shape.vocabulary + max(passes)
+    return (FLOAT32 + size) * chunk + size * hidden + table
 
 
 def _chunk(shape: Shape, batch: MicroBatch) -> int:
@@ -59,6 +60,10 @@ def _chunk(shape: Shape, batch: MicroBatch) -> int:
 
 
 def passing(shape: Shape, batch: MicroBatch, size: int, sums: int) -> int:
-    """Peak bytes of a forward pass without gradient: inside one feed-forward layer, and a chunk of logits."""
-    layer = 2 * sums * shape.hidden + 3 * size * shape.intermediate
-    return batch.tokens * layer + FLOAT32 * _chunk(shape, batch)
+    """Peak bytes of a forward pass without gradient: inside a feed-forward layer; where queries, keys and values, in
+    float32, are rotated and rounded; or in the output layer."""
+    E = shape.query_width + 2 * shape.kv_width
+    feed_forward = 2 * sums * shape.hidden + 3 * size * shape.intermediate
+    rotation = (sums + size) * shape.hidden + (FLOAT32 + size) * E
+    logits = batch.trained_tokens * size * shape.hidden + FLOAT32 * _chunk(shape, batch)
+    return max(batch.tokens * max(feed_forward, rotation), batch.tokens * (sums + size) * shape.hidden + logits)

@@ -216,10 +216,13 @@ def _fused(
     """(activations, logits, peak of a forward pass without gradient, of the update) through `grpo.model.fused`."""
     size, sums = precision.values, precision.sums
     activations = fused.kept(shape, batch, size, sums, gradient_checkpointing)
-    logits = fused.widest(shape, batch, size, sums, gradient_checkpointing, train_entropy)
     # With several micro-batches, earlier gradients exist too. With one, gradients appear as activations are freed; that
     # of the output layer, `table`, comes first, while all blocks' activations exist.
-    update = max(activations + logits + (gradients if batch.count > 1 else table), gradients)
+    earlier, table = (gradients, 0) if batch.count > 1 else (0, table)
+    logits, peak = (
+        fused.widest(shape, batch, size, sums, gradient_checkpointing, train_entropy, made) for made in (0, table)
+    )
+    update = max(earlier + activations + peak, gradients)
     return activations, logits, fused.passing(shape, batch, size, sums), update
 
 

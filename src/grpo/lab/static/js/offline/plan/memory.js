@@ -36,7 +36,9 @@ export function memoryOf(shape, wholeWork, needs, given, { lora = 0, rewardModel
   const batch = throughFused ? fullestMicroBatch(work) : microBatch(work);
   const earlier = batch.count > 1 ? 1 : 0;
   const table = lora ? 0 : kind.gradients * shape.embedding;
-  const { activations, logits, scoring, update } = throughFused ? fused(shape, batch, kind, states.gradients, table) : stock(shape, batch, kind, states, table, lora);
+  const { activations, logits, scoring, update } = throughFused
+    ? fused(shape, batch, kind, states.gradients, table)
+    : stock(shape, batch, kind, states, table, lora);
   const phases = {
     rollout: resident + sampledLogits,
     score: resident + (needs.reference || needs.critic ? scoring : 0),
@@ -113,10 +115,17 @@ function fused(shape, batch, { values: size, sums }, gradients, table) {
   const activations = batch.tokens * (shape.layers * (sums * C + inside) + (sums + size) * C) + batch.trainedTokens * size * C;
   const rows = Math.max(1024, Math.floor(2 ** 26 / shape.vocabulary));
   const chunk = FLOAT32 * Math.min(rows, batch.trainedTokens) * shape.vocabulary;
-  const head = size * batch.trainedTokens * shape.vocabulary + Math.max(chunk, size * batch.trainedTokens * C);
-  const logits = Math.max(head, batch.tokens * ((sums + 2 * size) * C + 4 * size * F));
-  const update = Math.max(activations + logits + (batch.count > 1 ? gradients : table), gradients);
-  return { activations, logits, scoring: batch.tokens * (2 * sums * C + 3 * size * F) + chunk, update };
+  const states = batch.trainedTokens * C;
+  // `made`: the gradient of the output layer's weights, if its backward pass makes it.
+  const widest = (made) => {
+    const head = size * batch.trainedTokens * shape.vocabulary + Math.max(chunk, (FLOAT32 + size) * states, 2 * size * states + made);
+    return Math.max(head, batch.tokens * ((sums + 2 * size) * C + 4 * size * F) + made);
+  };
+  const [earlier, made] = batch.count > 1 ? [gradients, 0] : [0, table];
+  const update = Math.max(earlier + activations + widest(made), gradients);
+  const layer = Math.max(2 * sums * C + 3 * size * F, (sums + size) * C + (FLOAT32 + size) * E);
+  const scoring = Math.max(batch.tokens * layer, batch.tokens * (sums + size) * C + size * states + chunk);
+  return { activations, logits: widest(0), scoring, update };
 }
 
 // Through transformers' blocks, in float32.
