@@ -228,14 +228,7 @@ class _PlanInputs:
             "peak": found.peak,
             "cache_blocks": found.cache_blocks,
             "fits": run.fits(found),
-            "flops": flops(
-                run.shape,
-                run.work,
-                run.needs,
-                lora=run.lora,
-                reward_model=run.reward_model,
-                recomputes_logits=run.recomputes_logits,
-            ),
+            "flops": flops(run.shape, run.work, run.needs, lora=run.lora, reward_model=run.reward_model),
         }
 
     def advice(self, row: Mapping[str, Any], options: PlanOptions) -> str:

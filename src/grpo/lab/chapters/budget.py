@@ -136,7 +136,7 @@ def compute(query: Query) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for algorithm, own in (("grpo", work), ("ppo", ppo_work), ("ppo, as many completions", work)):
         needed = _needs(query, algorithm.partition(",")[0])
-        phases = flops(shape, own, needed, recomputes_logits=False)
+        phases = flops(shape, own, needed)
         rows.append(
             {"algorithm": algorithm, "completions": own.completions, "phases": phases, "all": sum(phases.values())}
         )
@@ -150,7 +150,7 @@ def group_costs(query: Query) -> list[dict[str, Any]]:
     rows = []
     for size in (2, 8, 16, 64):
         own = replace(work, group_size=size)
-        phases = flops(shape, own, needed, recomputes_logits=False)
+        phases = flops(shape, own, needed)
         found = memory_of(shape, own, needed, precision, on_gpu=True)
         rows.append({"g": size, "rollout": phases["rollout"], "all": sum(phases.values()), "peak": found.peak})
     return rows
@@ -176,13 +176,7 @@ def critics(query: Query) -> list[dict[str, Any]]:
     for label, critic in (("none", False), ("shares the policy network", False), ("a separate network", True)):
         needed = Needs(reference=False, critic=critic)
         found = memory_of(shape, work, needed, precision, on_gpu=True)
-        rows.append(
-            {
-                "critic": label,
-                "peak": found.peak,
-                "flops": sum(flops(shape, work, needed, recomputes_logits=False).values()),
-            }
-        )
+        rows.append({"critic": label, "peak": found.peak, "flops": sum(flops(shape, work, needed).values())})
     return rows
 
 

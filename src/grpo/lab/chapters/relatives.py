@@ -80,7 +80,7 @@ def methods(query: Query) -> dict[str, Any]:
     dpo = _costs(shape, work, Needs(reference=True, critic=False))
     found = memory_of(shape, work, Needs(reference=True, critic=False), PRECISIONS["bfloat16"], on_gpu=True)
     dpo["peak"] -= found.components["keys/values"]
-    dpo["flops"] -= flops(shape, work, Needs(reference=True, critic=False), recomputes_logits=False)["rollout"]
+    dpo["flops"] -= flops(shape, work, Needs(reference=True, critic=False))["rollout"]
     rows.append({"method": "DPO", **dpo, "noise": None, "samples": False})
     return {
         "size": size,
@@ -96,7 +96,7 @@ def _costs(shape: Any, work: Work, needed: Needs) -> dict[str, Any]:
         "critic": needed.critic,
         "reference": needed.reference,
         "peak": found.peak,
-        "flops": sum(flops(shape, work, needed, recomputes_logits=False).values()),
+        "flops": sum(flops(shape, work, needed).values()),
     }
 
 

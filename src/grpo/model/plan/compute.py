@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from grpo.model.plan.memory import LOGITS_AT_ONCE
 from grpo.model.plan.shape import Shape
 from grpo.model.plan.work import Needs, Work
 
@@ -43,22 +42,13 @@ class PackedSize:
 
 
 def flops(
-    shape: Shape,
-    work: Work,
-    needs: Needs,
-    *,
-    lora: int = 0,
-    reward_model: Shape | None = None,
-    recomputes_logits: bool = True,
+    shape: Shape, work: Work, needs: Needs, *, lora: int = 0, reward_model: Shape | None = None
 ) -> dict[str, float]:
-    """Operations by phase, without held-out evaluations. `recomputes_logits`: the backward pass computes the logits
-    again if they come in chunks."""
+    """Operations by phase, without held-out evaluations."""
     whole = PackedSize.of([(work.prompt_tokens, [work.new_tokens] * work.group_size)] * work.prompts)
     size = replace(whole, completion_tokens=work.completions * work.sampled_tokens)
     forward, attention = _body(shape, size.tokens), _attention(shape, size)
     adapters = _adapters(shape, size.tokens, lora)
-    chunked = work.micro_batch().trained_tokens * shape.vocabulary > LOGITS_AT_ONCE
-    update = update_flops(shape, size, lora=lora, recomputes_logits=recomputes_logits and chunked)
     scored = forward_flops(shape, size)
     phases = {
         # A completion's last token is not an input; the logits after a prompt are computed once per group. What an
@@ -71,7 +61,7 @@ def flops(
         "reference": scored if needs.reference else 0.0,
         "critic": forward + attention if needs.critic else 0.0,
         "reward model": 0.0,
-        "update": work.epochs * update,
+        "update": work.epochs * update_flops(shape, size, lora=lora),
     }
     if reward_model:
         # It computes prompt and completion of every text.
@@ -83,12 +73,12 @@ def flops(
     return phases
 
 
-def update_flops(shape: Shape, size: PackedSize, *, lora: int = 0, recomputes_logits: bool = False) -> float:
-    """Forward and backward of one pass over packed groups, with the scores that attention recomputes.
-    `recomputes_logits`: and the logits."""
-    backward, head = _backward(lora), size.completion_tokens * _head(shape)
-    update = (1 + backward) * _body(shape, size.tokens) + (1 + ATTENTION_BACKWARD) * _attention(shape, size)
-    return update + (1 + backward + recomputes_logits) * head + (1 + BACKWARD) * _adapters(shape, size.tokens, lora)
+def update_flops(shape: Shape, size: PackedSize, *, lora: int = 0) -> float:
+    """Forward and backward of one pass over packed groups, with the scores that attention recomputes; no other
+    recomputation counts."""
+    linear = _body(shape, size.tokens) + size.completion_tokens * _head(shape)
+    attention, adapters = _attention(shape, size), _adapters(shape, size.tokens, lora)
+    return (1 + _backward(lora)) * linear + (1 + ATTENTION_BACKWARD) * attention + (1 + BACKWARD) * adapters
 
 
 def model_flops(shape: Shape, size: PackedSize, *, lora: int = 0) -> float:

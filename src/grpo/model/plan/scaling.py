@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-import grpo.model.plan.fused as fused
 from grpo.model.plan.gpus import SPEEDS, USABLE, Speed, gpu_memory, timed_gpu
 from grpo.model.plan.links import LINKS, Cluster, Operation, sent
 from grpo.model.plan.memory import Memory, Precision, memory_of
@@ -66,12 +65,6 @@ class Run:
             ranks=ranks,
             available=self.usable,
         )
-
-    @property
-    def recomputes_logits(self) -> bool:
-        """Whether the backward pass computes again the logits that come in chunks."""
-        through_fused = fused.is_used(self.shape, self.precision.values, self.on_gpu)
-        return not through_fused or self.gradient_checkpointing or self.needs.entropy
 
     @property
     def usable(self) -> int:
