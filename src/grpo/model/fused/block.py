@@ -85,6 +85,7 @@ def _forward(x_TC: torch.Tensor, layer: Layer, state: PassState) -> tuple[torch.
     qkv_TE = kernels.rotate(
         wide_TE, bias_E, state.rotation, state.positions_T, state.heads, state.key_heads, state.dtype
     )
+    del wide_TE  # twice as large as what is kept
     mixed_THD, lse_HT = attend(qkv_TE, state.segments, state.heads, state.key_heads, layer.scale)
     middle_TC = layer.out.add_to(x_TC, mixed_THD.flatten(1))
     normal_TC, middle_scale_T = kernels.norm(
