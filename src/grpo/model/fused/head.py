@@ -15,11 +15,11 @@ from grpo.model.matmul import matmul
 
 LOGITS_AT_ONCE = 2**26
 """Most logits in memory at a time, while a chunk has `FEWEST_ROWS` rows or more: 256 MiB in float32."""
-KEPT_SCALE = 512.0
-"""Factor of the kept gradient. In float16 it saves small probabilities from 0; the inverse factor in the backward pass
-saves hidden states, times the loss's gradient, from overflow. A power of two: nothing is rounded."""
 FEWEST_ROWS = 1024
 """Fewest rows of a chunk, for large vocabularies: every recomputed chunk adds to the whole gradient of the weight."""
+KEPT_SCALE = 64.0
+"""Factor of the kept gradient. The backward pass divides by it before it multiplies hidden states by the loss's
+gradient: in float16 their product may overflow. A power of two: nothing is rounded."""
 
 
 def token_logprobs(
@@ -45,7 +45,7 @@ def rows_at_once(vocabulary: int) -> int:
 
 
 class _KeptGradient(torch.autograd.Function):
-    """Keeps the gradient of the log-probabilities with respect to logits at temperature 1: is target − probability.
+    """Keeps (is target − probability) · `KEPT_SCALE`, the gradient of a log-probability by logits ÷ temperature.
 
     The loss's gradient with respect to a token's log-probability scales the token's row: in the backward pass a row of
     [A, C], not of [A, V].
@@ -80,6 +80,7 @@ class _KeptGradient(torch.autograd.Function):
         # Scaled in float32, so that it is rounded once.
         grad_AC = matmul(grad_AV, head_VC, dtype=torch.float32).mul_(factor_A1).to(hidden_AC.dtype)
         if ctx.weight_VC.requires_grad:
+            # `out`: without it the product would be a float32 tensor first.
             scaled_AC = torch.mul(hidden_AC, factor_A1, out=torch.empty_like(hidden_AC))
             _add_weight_gradient(ctx.weight_VC, grad_AV, scaled_AC)
         return grad_AC, None, None, None, None
