@@ -15,7 +15,7 @@ export const GPU_NAMES = [
   "b200", "h200", "h100", "a100-80", "a100-40", "mi300x", "l40s", "a6000", "5090", "v100-32", "4090", "3090", "a10", "l4", "4080", "t4", "3060",
 ];
 export const SPEEDS = { b200: [2250, 8000], h200: [989, 4800], "a100-80": [312, 2039], 4090: [165, 1008] };
-const WIDTHS = [[576, 0.25], [896, 0.415], [1536, 0.49]];
+const WIDTHS = [[576, 0.255], [896, 0.415], [1536, 0.49]];
 export const SHARDS = ["none", "optimizer", "weights"];
 
 // Share of a GPU's operations per second, by hidden width.
