@@ -60,10 +60,8 @@ def _chunk(shape: Shape, batch: MicroBatch) -> int:
 
 
 def passing(shape: Shape, batch: MicroBatch, size: int, sums: int) -> int:
-    """Peak bytes of a forward pass without gradient: inside a feed-forward layer; where queries, keys and values, in
-    float32, are rotated and rounded; or in the output layer."""
-    E = shape.query_width + 2 * shape.kv_width
-    feed_forward = 2 * sums * shape.hidden + 3 * size * shape.intermediate
-    rotation = (sums + size) * shape.hidden + (FLOAT32 + size) * E
+    """Peak bytes of a forward pass without gradient: at the end of a block, or in the output layer."""
+    # What training would keep, the block's input and output, a norm's output, and silu(gate) · up.
+    block = _inside(shape, size, sums) + (2 * sums + size) * shape.hidden + size * shape.intermediate
     logits = batch.trained_tokens * size * shape.hidden + FLOAT32 * _chunk(shape, batch)
-    return max(batch.tokens * max(feed_forward, rotation), batch.tokens * (sums + size) * shape.hidden + logits)
+    return max(batch.tokens * block, logits)

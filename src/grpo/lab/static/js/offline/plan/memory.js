@@ -123,8 +123,7 @@ function fused(shape, batch, { values: size, sums }, gradients, table) {
   };
   const [earlier, made] = batch.count > 1 ? [gradients, 0] : [0, table];
   const update = Math.max(earlier + activations + widest(made), gradients);
-  const layer = Math.max(2 * sums * C + 3 * size * F, (sums + size) * C + (FLOAT32 + size) * E);
-  const scoring = Math.max(batch.tokens * layer, batch.tokens * (sums + size) * C + size * states + chunk);
+  const scoring = Math.max(batch.tokens * (inside + (2 * sums + size) * C + size * F), size * states + chunk);
   return { activations, logits: widest(0), scoring, update };
 }
 
