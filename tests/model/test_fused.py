@@ -29,7 +29,7 @@ pytest.importorskip("triton")
 
 from grpo.model.fused import kernels, segments
 from grpo.model.fused.attention import attend, attend_backward
-from grpo.model.fused.block import add_rows
+from grpo.model.fused.block import PassState, _Block, add_rows
 from grpo.model.fused.head import token_logprobs
 from grpo.model.fused.weights import Linear
 
@@ -232,16 +232,22 @@ def test_gradients_of_the_output_layer(dtype: torch.dtype, bound: float, keep_gr
     assert error(layer.weight.grad, weight_grad if before is None else before.double() + weight_grad) < bound
 
 
-@pytest.mark.parametrize("keep_gradient", [False, True])
-@pytest.mark.usefixtures("chunks_of_seven")
-def test_large_gradients_do_not_overflow(keep_gradient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few short completions among long ones: 3,000 times a token's usual gradient. Hidden states of 50 times that do
-    not fit float16, whose largest number is 65,504."""
+@pytest.fixture
+def matmuls_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums and results in float32, of numbers in 16 bits."""
 
     def matmul_of_a_gpu(a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
         return matmul(a.float(), b.float(), **options)
 
-    monkeypatch.setattr("grpo.model.fused.head.matmul", matmul_of_a_gpu)
+    for module in ("head", "weights"):
+        monkeypatch.setattr(f"grpo.model.fused.{module}.matmul", matmul_of_a_gpu)
+
+
+@pytest.mark.parametrize("keep_gradient", [False, True])
+@pytest.mark.usefixtures("chunks_of_seven", "matmuls_of_a_gpu")
+def test_large_gradients_do_not_overflow(keep_gradient: bool) -> None:
+    """A few short completions among long ones: 3,000 times a token's usual gradient. Hidden states of 50 times that do
+    not fit float16, whose largest number is 65,504."""
     layer = OutputLayer(torch.float16)
     layer.hidden.data *= 50 / layer.hidden.abs().max()
     layer.head /= 50
@@ -250,6 +256,20 @@ def test_large_gradients_do_not_overflow(keep_gradient: bool, monkeypatch: pytes
     layer.run(keep_gradient=keep_gradient)[0].backward(layer.loss_grad)
     assert error(layer.hidden.grad, hidden_grad) < 2e-3
     assert error(layer.weight.grad, weight_grad) < 2e-3
+
+
+@pytest.mark.usefixtures("matmuls_of_a_gpu")
+def test_small_probabilities_are_kept() -> None:
+    """Tokens of probability 1e-7 and 1e-6: float16 has steps of 6e-8 there, and without a scale keeps 1.2e-7 for the
+    first."""
+    layer = OutputLayer(torch.float16, temperature=1.0)
+    layer.hidden.data.fill_(1.0)
+    layer.head.zero_()
+    layer.head[:, 0] = torch.tensor([0.0, *np.linspace(np.log(1e-7), np.log(1e-6), 49)])
+    layer.target.zero_()
+    weight_grad = layer.exact()[3]
+    layer.run(keep_gradient=True)[0].backward(layer.loss_grad)
+    torch.testing.assert_close(layer.weight.grad[1:].double(), weight_grad[1:], rtol=0.01, atol=0)
 
 
 @pytest.mark.parametrize("keep_gradient", [False, True])
@@ -463,6 +483,39 @@ def test_adapters_have_the_gradients_peft_gives_them(monkeypatch: pytest.MonkeyP
     [batch] = pack(random_groups(groups=1, group_size=2), 10_000, DEVICE)
     with torch.no_grad(), switched_off(fused.model):
         torch.testing.assert_close(logprobs(fused, batch, 1.0), logprobs(plain, batch, 1.0), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("matmuls_of_a_gpu")
+def test_queries_keys_and_values_are_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a block keeps is at most half a last bit from the rotation of the unrounded matmul, with its bias."""
+    policy, dtype = random_policy("qwen2"), DTYPES[1][0]
+    policy.model.to(DEVICE)
+    policy.compute = dtype
+    [batch] = pack(random_groups(groups=1, group_size=2), 10_000, DEVICE)
+    segments, weights = batch.layout.segments, policy.fused
+    assert segments is not None
+    assert weights is not None
+    weights.refresh()
+    layer, rotation = weights.layers[0], weights.rotation(segments.positions)
+    layer.qkv.bias += random(len(layer.qkv.bias), dtype=dtype)
+    state = PassState(weights, batch.positions_T, segments, rotation, gradient_checkpointing=False)
+    seen: list[torch.Tensor] = []
+
+    def attention(qkv_TE: torch.Tensor, *_: Any) -> Any:
+        seen.append(qkv_TE)
+        return qkv_TE.new_zeros(len(qkv_TE), state.heads, qkv_TE.shape[1] // (state.heads + 2 * state.key_heads)), None
+
+    monkeypatch.setattr("grpo.model.fused.block.attend", attention)
+    x_TC = random(len(batch.tokens_T), layer.qkv.weight.shape[1])
+    _Block.apply(x_TC, layer, state)
+    norm = layer.attention_norm
+    normal_TC, _ = kernels.norm(x_TC, norm.weight, norm.variance_epsilon, dtype)
+    product = (normal_TC.double() @ layer.qkv.weight.double().t()).float()
+    bias, heads = layer.qkv.bias, (state.heads, state.key_heads)
+    exact = kernels.rotate(product, bias, rotation, batch.positions_T, *heads, torch.float32)
+    [found] = seen
+    assert found.dtype == dtype
+    assert ((found - exact).abs() <= 0.501 * torch.finfo(dtype).eps * exact.abs() + 1e-6).all()
 
 
 @pytest.mark.usefixtures("trains_anywhere")
