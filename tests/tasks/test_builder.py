@@ -252,6 +252,7 @@ def test_prompts_without_answers_train_with_a_reward_of_ones_own(
 def test_sft_needs_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ASKED))
-    for flags in (["nano", "rows.jsonl"], ["nano", "--task", "data", "--data", "rows.jsonl", "--steps", "1"]):
+    of_rows, of_a_task = ["nano", "rows.jsonl"], ["nano", "--task", "data", "--data", "rows.jsonl", "--steps", "1"]
+    for flags, first in ((of_rows, "completion"), (of_a_task, "answer")):
         assert main(["sft", *flags]) == 2
-        assert "field dataset.answer: no column named answer, " in capsys.readouterr().err
+        assert f"field dataset.answer: no column named {first}, " in capsys.readouterr().err

@@ -40,6 +40,27 @@ def test_a_dataset_and_its_splits() -> None:
     assert held_out == {"data['test'][0]", "data['test'][1]", "data['test'][2]"}
 
 
+def test_a_data_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    assert places(pandas.DataFrame(ROWS)) == places(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "without"),
+    [
+        (ROWS, {"split": "test", "subset": "main"}, ["split", "subset"]),
+        (ROWS, {}, []),
+        ({"test": ROWS}, {"split": "test"}, []),
+        (ROWS, {"split": "test", "heldout": "owner/name"}, []),
+    ],
+)
+def test_settings_of_splits_without_effect_are_reported(
+    data: Any, settings: dict[str, str], without: list[str]
+) -> None:
+    source = Source("rows", Dataset(**settings), take_rows(data))
+    assert source.notes == [f"dataset.{name} has no effect: rows has no {name}s; all rows are read" for name in without]
+
+
 @pytest.mark.parametrize(
     ("data", "settings", "says"),
     [

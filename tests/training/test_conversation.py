@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from grpo.config import Dataset
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy
+from grpo.model.policy import Policy
 from grpo.model.prompt import prompt_tokens
 from grpo.tasks.rows import Source, written_answers
 from grpo.training.sft import accumulate_gradients, with_answers
@@ -40,8 +42,8 @@ ADD = {
 }
 
 
-def talk(policy: Any, row: dict[str, Any]) -> Group:
-    written = written_answers(Source("rows", rows={"": [row]}))
+def talk(policy: Any, row: dict[str, Any], **settings: Any) -> Group:
+    written = written_answers(Source("rows", Dataset(**settings), rows={"": [row]}))
     policy.prompt_tokens = lambda problem: prompt_tokens(problem, policy.tokenizer, {})
     policy.positions = 4096
     [group] = with_answers(written.train, policy, written.conversations)
@@ -77,6 +79,29 @@ def test_a_template_without_tools_gets_calls_and_answers_as_text() -> None:
         f"\n<|im_start|>user\n<tool_response>\n3\n</tool_response>{start}",
         f"\n<|im_start|>user\nSure?{start}",
     ]
+
+
+def test_turns_end_as_the_template_ends_them() -> None:
+    """A base model's tokenizer ends texts with another token than its chat template. Without a chat, and without a turn
+    end that the model knows, it is the tokenizer's, or else any end token of the model."""
+    policy = chat_policy("qwen2_5", end="<|endoftext|>")
+    policy.tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>", "<|im_start|>"]})
+    [eos, turn_end] = policy.tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
+    decode = policy.tokenizer.decode
+    row = {"messages": TALK[:1] + TALK[3:]}
+    plain = {"prompt": "1", "completion": "2"}
+
+    def ends(row: dict[str, Any], *tokens: int, **settings: Any) -> str:
+        policy.end_tokens = frozenset(tokens)
+        policy.end_token = Policy.end_token.fget(policy)
+        [done] = talk(policy, row, **settings).completions
+        return decode(done.tokens)
+
+    assert ends(row, eos, turn_end) == "It is 3.<|im_end|>Yes.<|im_end|>"
+    assert ends(plain, eos, turn_end) == "2<|im_end|>"
+    assert ends(plain, eos, turn_end, chat=False) == "2<|endoftext|>"
+    assert ends(plain, eos) == "2<|endoftext|>"
+    assert ends(plain, turn_end, chat=False) == "2<|im_end|>"
 
 
 def test_a_template_that_rewrites_turns_is_refused() -> None:

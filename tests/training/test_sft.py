@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -108,14 +109,32 @@ def test_settings_that_cannot_help_are_told(tmp_path: Path) -> None:
 def test_every_row_once_per_epoch_in_a_keyed_order(tmp_path: Path) -> None:
     rows = read_rows(Source(str(write(tmp_path / "rows.jsonl", ROWS[:10]))), load_policy("nano"))
 
-    def order(seed: int) -> list[str]:
-        return [row.problem.prompt for step in range(5) for row in shuffled_batch(rows, step, 4, seed)]
+    def batches(seed: int) -> list[list[str]]:
+        return [[row.problem.prompt for row in shuffled_batch(rows, step, 4, seed)] for step in range(6)]
 
-    first = order(1)
-    assert sorted(first[:10]) == sorted(first[10:]) == sorted(row["prompt"] for row in ROWS[:10])
-    assert first == order(1)
-    assert first != order(2)
-    assert first[:10] != first[10:]
+    first = batches(1)
+    assert [len(batch) for batch in first] == [4, 4, 2, 4, 4, 2]
+    orders = list(chain(*first[:3])), list(chain(*first[3:]))
+    assert sorted(orders[0]) == sorted(orders[1]) == sorted(row["prompt"] for row in ROWS[:10])
+    assert orders[0] != orders[1]
+    assert first == batches(1)
+    assert first != batches(2)
+
+
+@pytest.mark.parametrize(("rows", "epochs", "steps"), [(7, 1.0, 1), (9, 1.0, 2), (9, 2.0, 4), (9, 0.5, 1)])
+def test_epochs_are_passes_over_the_rows(tmp_path: Path, rows: int, epochs: float, steps: int) -> None:
+    """Batches of 8; 2 answer digits and an end token a row. Half an epoch of two batches is the first of them."""
+    config = SftConfig(
+        model="nano",
+        data=str(write(tmp_path / "rows.jsonl", ROWS[:rows])),
+        epochs=epochs,
+        batch_size=8,
+        system=System(runs=str(tmp_path / "runs")),
+    )
+    with grpo.sft(config) as run:
+        assert run.summary()["steps"] == steps
+        trained = sum(value for _, value in run.series("tokens"))
+    assert trained == 3 * (8 if epochs < 1 else epochs * rows)
 
 
 @pytest.mark.parametrize(
@@ -175,11 +194,63 @@ def test_rows_in_every_form_are_asked_as_grpo_asks_them(tmp_path: Path, name: st
     assert row.completions[0].tokens.tolist() == [2, 0, policy.tokenizer.eos_token_id]
 
 
+ASKED = {"role": "user", "content": "10+10="}
+TALK = [ASKED, {"role": "assistant", "content": "20"}]
+SEVERAL = {
+    "label": ({"prompt": "10+10=", "completion": "20", "label": True}, {}, "20", []),
+    "target": (
+        {"prompt": "10+10=", "completion": "20", "target": "web"},
+        {},
+        "20",
+        ["the answer is column completion, and target is not read; name another with --dataset.answer"],
+    ),
+    "named": ({"prompt": "10+10=", "completion": "20", "target": "5"}, {"answer": "target"}, "5", []),
+    "conversation": ({"prompt": "other", "prompt_id": "7", "label": "x", "messages": TALK}, {}, "20", None),
+    "both": ({"prompt": "10+10=", "completion": "20", "messages": [ASKED, {**TALK[1], "content": "5"}]}, {}, "20", []),
+    "alpaca": (
+        {"instruction": "10+10=", "input": "3+1", "output": "20"},
+        {},
+        "20",
+        [
+            "the prompt is column instruction, and input is not read; name another with --dataset.prompt, or several "
+            "with --dataset.template"
+        ],
+    ),
+    "template": (
+        {"instruction": "10+", "input": "10=", "output": "20"},
+        {"template": "{instruction}{input}"},
+        "20",
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+def test_which_of_several_columns_is_learned(case: str) -> None:
+    """A completion, then a conversation, then the usual names of an answer, unless one is named."""
+    row, settings, answer, notes = SEVERAL[case]
+    written = written_answers(Source("rows", Dataset(**settings), rows={"": [row]}))
+    assert [(problem.prompt, problem.answer) for problem in written.train] == [("10+10=", answer)]
+    assert notes is None or written.notes == notes
+
+
 def test_a_conversation_must_end_with_an_answer(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text('{"messages": [{"role": "user", "content": "10+10="}]}')
-    with pytest.raises(GrpoError, match=r"rows.jsonl:1: column \"messages\" must have two turns or more"):
-        read_rows(Source(str(path)), load_policy("nano"))
+    for turns, fault in (
+        ([ASKED], "must have two turns or more"),
+        ([ASKED, {"role": "assistant", "content": " "}], "has an empty message of the assistant"),
+    ):
+        path.write_text(json.dumps({"messages": turns}))
+        with pytest.raises(GrpoError, match=rf"rows.jsonl:1: column \"messages\" {fault}"):
+            read_rows(Source(str(path)), load_policy("nano"))
+
+
+def test_what_to_do_about_a_long_row(tmp_path: Path) -> None:
+    """nano has 128 positions. A long answer is no prompt that could be left out."""
+    for row, advice in (({"prompt": "1" * 130, "answer": "2"}, True), ({"prompt": "1+1=", "answer": "2" * 130}, False)):
+        with pytest.raises(GrpoError, match=r"exceed the 128 positions of nano; shorten the row") as caught:
+            read_rows(Source(str(write(tmp_path / "rows.jsonl", [row]))), load_policy("nano"))
+        assert ("--dataset.max-prompt-tokens" in str(caught.value)) == advice
 
 
 def test_memory_that_runs_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

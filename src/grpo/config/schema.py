@@ -132,7 +132,7 @@ class SftConfig(Named):
     steps: int = 0
     """Updates; 0: as many as epochs needs. Required with a task that generates problems without end."""
     batch_size: int = 64
-    """Rows per step."""
+    """Rows per step; the last step of an epoch has those that are left."""
     lr: float = 1e-3
     """Learning rate after the warm-up."""
     warmup_steps: int = 50

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from grpo.episodes.tools import CallReader
@@ -49,6 +50,21 @@ class ConversationTemplate:
         if not is_chat(problem, self.tokenizer):
             return self.encode_plain("".join(message["content"] for message in messages))
         return self._between(messages)[1 if closed else 0 :]
+
+    def end_token(self, problem: Problem) -> int:
+        """The end token of a turn that is written, not sampled."""
+        return self._turn_end if is_chat(problem, self.tokenizer) else self.policy.end_token
+
+    @cached_property
+    def _turn_end(self) -> int:
+        """The first end token that the template writes after a turn; the policy's own if it writes none."""
+        try:
+            _, _, after = self._render([USER, TURN]).rpartition(TURN["content"])
+        except Exception:  # noqa: BLE001  border: a template is a program that came with the model
+            return self.policy.end_token
+        numbers = zip(self.ends, sorted(self.policy.end_tokens), strict=True)
+        found = [(after.find(end), -len(end), token) for end, token in numbers if end in after]
+        return min(found)[-1] if found else self.policy.end_token
 
     def encode_plain(self, text: str) -> list[int]:
         """The tokens of a text in which no special token has a meaning."""
@@ -170,8 +186,8 @@ class ConversationTemplate:
             if end < len(whole):
                 ends = ", ".join(self.ends)
                 return (
-                    f"ends a turn with {_tail(closed)}, which is not an end token of the model ({ends}); set "
-                    "eos_token_id in its generation_config.json"
+                    f"ends a turn with {_tail(closed[len(whole) :])}, which is not an end token of the model ({ends}); "
+                    "set eos_token_id in its generation_config.json"
                 )
             dropped = turn is THOUGHT and "So." not in closed[len(whole) :]
             history += reply

@@ -129,6 +129,29 @@ class Builder:
                 )
 
 
+def notes_on_columns(rows: Sequence[DataRow], settings: Dataset, answers: Sequence[str] = ()) -> list[str]:
+    """Which column is read, where several of the usual ones have text. `answers`: usual names of the answer; empty:
+    a reward function may read the other columns."""
+    notes = []
+    if not (settings.prompt or settings.template):
+        notes += _ambiguous("prompt", PROMPT_COLUMNS, rows, ", or several with --dataset.template")
+    if not settings.answer:
+        notes += _ambiguous("answer", answers, rows)
+    return notes
+
+
+def _ambiguous(use: str, usual: Sequence[str], rows: Sequence[DataRow], otherwise: str = "") -> list[str]:
+    found = [name for name in usual if any(_has_text(row.columns.get(name)) for row in rows)]
+    if len(found) < 2:
+        return []
+    others = ", ".join(found[1:])
+    return [f"the {use} is column {found[0]}, and {others} is not read; name another with --dataset.{use}{otherwise}"]
+
+
+def _has_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
 def _refuse_surrogates(problems: Sequence[Problem]) -> None:
     """JSON can hold half of a surrogate pair, which no tokenizer reads and no record stores."""
     for problem in problems:

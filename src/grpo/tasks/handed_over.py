@@ -19,7 +19,7 @@ Rows = Mapping[str, list[dict[str, Any]]]
 
 
 def take_rows(data: Any) -> Rows:
-    """The rows of a list of dicts, a `datasets.Dataset`, or a mapping from splits to either (`DatasetDict`)."""
+    """The rows of a list of dicts, a `datasets.Dataset`, a pandas data frame, or a mapping from splits to these."""
     if isinstance(data, Mapping):
         return {str(split): _table(rows, f"data[{split!r}]") for split, rows in data.items()}
     return {"": _table(data, "data")}
@@ -38,6 +38,8 @@ def take_heldout(data: Any) -> Rows:
 
 def _table(rows: Any, place: str) -> list[dict[str, Any]]:
     field = place.partition("[")[0]
+    if type(rows).__name__ == "DataFrame" and type(rows).__module__.startswith("pandas"):
+        rows = rows.to_dict("records")  # iteration would give the names of its columns
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
         kind = type(rows).__name__
         raise GrpoError(f"field {field}: {place} is of type {kind}; give a list of dicts such as {EXAMPLE}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from grpo.config import Dataset
 from grpo.errors import GrpoError
-from grpo.tasks.builder import ANSWER_COLUMNS, PROMPT_COLUMNS, Builder, mapped, require_golds
+from grpo.tasks.builder import ANSWER_COLUMNS, PROMPT_COLUMNS, Builder, mapped, notes_on_columns, require_golds
 from grpo.tasks.conversation import Messages, is_conversation, message_text, read_conversation, read_tools
 from grpo.tasks.handed_over import Rows
 from grpo.tasks.prompt_limit import PromptLimit
@@ -24,7 +24,9 @@ from grpo.tasks.readers import DataRow, read_rows
 from grpo.tasks.row_hash import column_hashes
 from grpo.types import Problem
 
-WRITTEN_COLUMNS = (*ANSWER_COLUMNS, "completion", "response")
+WRITTEN_COLUMNS = ("completion", "response", *ANSWER_COLUMNS)
+"""Names of the column with what supervised fine-tuning learns. Beside a completion, a label or target is something
+else."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,19 @@ class Source:
     """Schemas of the tools that prompts describe."""
     recorded: bool = False
     """The settings are those of a run. Earlier versions took settings of rows for any task."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Settings without effect. Held-out rows may come from a dataset that has splits."""
+        if self.has_splits or self.settings.heldout:
+            return []
+        changed = [name for name in ("split", "subset") if getattr(self.settings, name) != getattr(Dataset(), name)]
+        return [f"dataset.{name} has no effect: {self.data} has no {name}s; all rows are read" for name in changed]
+
+    @property
+    def has_splits(self) -> bool:
+        """False for a file, and for a list of rows."""
+        return not Path(self.data).is_file() if self.rows is None else "" not in self.rows
 
     def read(self, split: str) -> list[DataRow]:
         """All rows of a split."""
@@ -71,7 +86,7 @@ class Source:
         return read_rows(heldout, self.settings.split, self.settings.subset, "dataset.heldout")
 
     def _refuse_split(self, split: str) -> None:
-        if Path(self.data).is_file() if self.rows is None else "" in self.rows:
+        if not self.has_splits:
             kind = "a file" if self.rows is None else "a list"
             raise GrpoError(
                 f"field dataset.heldout: {split!r} is a split, but {self.data} is {kind} without splits; name a file "
@@ -109,13 +124,15 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
     settings = source.settings
     builder = Builder(settings, template, gold)
     limit = PromptLimit(settings, source.model, source.tools)
-    problems = limit.within(builder.build(source.read(settings.split)))
+    rows = source.read(settings.split)
+    problems = limit.within(builder.build(rows))
+    notes = [*source.notes, *notes_on_columns(rows, settings)]
     if settings.heldout:
         heldout = limit.within(builder.build(source.read_heldout(), apart=True), "held-out rows")
-        return Problems(problems, heldout, limit.notes)
+        return Problems(problems, heldout, [*notes, *limit.notes])
     share = settings.heldout_share
     if problems and not share:
-        return Problems(problems, notes=limit.notes)
+        return Problems(problems, notes=[*notes, *limit.notes])
     places = [_place(problem) for problem in problems]
     # Of a few rows the share may be none: then the first question by its hash is held out.
     bound = max(share, min(places)) if len(set(places)) > 1 else share
@@ -132,35 +149,39 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
                 f"field dataset.heldout_share: {share:g} leaves no {name} rows of the {len(problems)}{where}"
                 f"{left_out}; add rows, change the share, or {instead}"
             )
-    return Problems(train, heldout, limit.notes)
+    return Problems(train, heldout, [*notes, *limit.notes])
 
 
 def written_answers(source: Source) -> Problems:
     """All rows as training problems whose answer is the full written text, for supervised fine-tuning."""
     settings = source.settings
-    read = [_prompt_and_answer(row) for row in source.read(settings.split)]
+    read = [_prompt_and_completion(row, settings) for row in source.read(settings.split)]
     conversations = {row.place: turns for row, turns in read if turns}
-    problems = Builder(settings, "{prompt}", str, WRITTEN_COLUMNS).build([row for row, _ in read])
+    rows = [row for row, _ in read]
+    problems = Builder(settings, "{prompt}", str, WRITTEN_COLUMNS).build(rows)
     problems = [replace(problem, tools=read_tools(problem.columns.get("tools"), problem.place)) for problem in problems]
     require_golds(problems, settings, WRITTEN_COLUMNS)
     limit = PromptLimit(settings, source.model, source.tools)
-    return Problems(limit.within(problems), notes=limit.notes, conversations=conversations)
+    problems = limit.within(problems)
+    notes = [*source.notes, *notes_on_columns(rows, settings, WRITTEN_COLUMNS), *limit.notes]
+    return Problems(problems, notes=notes, conversations=conversations)
 
 
-def _prompt_and_answer(row: DataRow) -> tuple[DataRow, Messages]:
-    """(the row with what is written in `messages` or `completion` as its answer; that as messages, if it is more than
-    one text)"""
+def _prompt_and_completion(row: DataRow, settings: Dataset) -> tuple[DataRow, Messages]:
+    """(the row with what is written in `messages` or `completion` as its completion; that as messages, if it is more
+    than one text). Neither is read where the settings name another column."""
     columns, turns = dict(row.columns), []
-    if is_conversation(written := columns.get("completion")):
+    takes_messages = "completion" not in columns and not settings.answer and settings.prompt in ("", "messages")
+    if settings.answer in ("", "completion") and is_conversation(written := columns.get("completion")):
         turns = read_conversation(written, row.place, "completion")
         columns["completion"] = _written(turns, row.place, "completion")
-    if is_conversation(written := columns.get("messages")) and "prompt" not in columns:
+    elif takes_messages and is_conversation(written := columns.get("messages")):
         messages = read_conversation(written, row.place, "messages")
         first = next((at for at, turn in enumerate(messages) if at and turn["role"] == "assistant"), None)
         if first is None:
             raise GrpoError(f'{row.place}: column "messages" must have two turns or more, the last of the assistant')
         turns = messages[first:]
-        columns |= {"prompt": messages[:first], "answer": _written(turns, row.place, "messages")}
+        columns |= {settings.prompt or "prompt": messages[:first], "completion": _written(turns, row.place, "messages")}
     is_text = len(turns) == 1 and turns[0].keys() == {"role", "content"}
     return DataRow(row.place, columns), [] if is_text else turns
 
@@ -173,6 +194,9 @@ def _written(turns: Messages, place: str, column: str) -> str:
                 f'{place}: column "{column}": the {expected} message to learn is of role {turns[at]["role"]}; it must '
                 "be the assistant's"
             )
+    for turn in turns:
+        if turn.keys() == {"role", "content"} and turn["role"] == "assistant" and not message_text(turn).strip():
+            raise GrpoError(f'{place}: column "{column}" has an empty message of the assistant; write it, or remove it')
     for before, turn in pairwise(turns):
         if before["role"] == turn["role"] == "assistant":
             raise GrpoError(f'{place}: column "{column}" has two messages of the assistant in a row; join them')

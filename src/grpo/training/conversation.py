@@ -17,15 +17,15 @@ from grpo.types import Call, Completion, Observation, Problem
 def written_episode(problem: Problem, messages: Sequence[Message], template: ConversationTemplate) -> Completion:
     """The assistant's turns of a conversation as a completion, with the messages between them as its observations.
 
-    `messages` begins and ends with the assistant. Each turn ends with the end token, as a sampled one does.
+    `messages` begins and ends with the assistant. Each turn ends with an end token, as a sampled one does.
     """
-    chat, tokenizer = is_chat(problem, template.tokenizer), template.tokenizer
+    chat, tokenizer, end = is_chat(problem, template.tokenizer), template.tokenizer, template.end_token(problem)
     texts: list[str] = []
     tokens: list[int] = []
     observations: list[Observation] = []
     for turn, between in turns_of(messages):
         texts.append(_turn_text(problem, turn, template) if chat else message_text(turn))
-        tokens += [*tokenizer(texts[-1], add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        tokens += [*tokenizer(texts[-1], add_special_tokens=False)["input_ids"], end]
         if between:
             read = template.observation(problem, _readable(between, template) if chat else between)
             text = "\n".join(message["content"] for message in between)

@@ -53,11 +53,11 @@ def train(
 
     Objects may be handed over in place of the config's texts. `task`: an object or class with the methods of
     docs/tasks.md. `reward`: a function of (problem, text) or of (completions, **columns), or a list of functions, texts
-    and tuples (function, weight); functions run in worker processes. `data`: a list of dicts, a `datasets.Dataset`, or
-    a mapping from splits to either. `eval_data`: the same for held-out rows, in place of `config.dataset.heldout`.
-    `eval_reward`: the reward of evaluations, in place of `config.evaluation.reward`. `tools`: functions that the model
-    may call, with types and a docstring. `env`: the class of an environment, or a dictionary of several, of which the
-    column `environment` of a row names its own.
+    and tuples (function, weight); functions run in worker processes. `data`: a list of dicts, a `datasets.Dataset`, a
+    pandas data frame, or a mapping from splits to any of them. `eval_data`: the same for held-out rows, in place of
+    `config.dataset.heldout`. `eval_reward`: the reward of evaluations, in place of `config.evaluation.reward`.
+    `tools`: functions that the model may call, with types and a docstring. `env`: the class of an environment, or a
+    dictionary of several, of which the column `environment` of a row names its own.
 
     `callbacks` are instances of `grpo.Callback` subclasses. Without any, only warnings are printed.
     """

@@ -61,7 +61,8 @@ Batches = Callable[[int], list[Group]]
 def sft(config: SftConfig, *, data: Any = None, callbacks: Sequence[Callback] = ()) -> Run:
     """Fine-tune `config.model` on written answers; the run's last checkpoint holds the model.
 
-    `data`: rows in place of `config.data`: a list of dicts, a `datasets.Dataset`, or a mapping from splits to either.
+    `data`: rows in place of `config.data`: a list of dicts, a `datasets.Dataset`, a pandas data frame, or a mapping
+    from splits to any of them.
     """
     config, rows = take_data(config, data)
     with joined(config.scale, config.system.device) as world:
@@ -112,7 +113,7 @@ class SftSession(TrainingRun):
             require_golds(task.problems(), config.dataset, ANSWER_COLUMNS)
         written = Problems(()) if task else written_answers(Source(*rows_of, model=model))
         rows = written.train
-        config = replace(config, steps=config.steps or math.ceil(config.epochs * len(rows) / config.batch_size))
+        config = replace(config, steps=config.steps or steps_of(config.epochs, len(rows), config.batch_size))
         prints = sft_fingerprints(config, task, rows)
         with ExitStack() as undo:
             check_same_inputs(world, config, prints)
@@ -161,9 +162,19 @@ def make_batches(config: SftConfig, task: Task | None, written: Problems, policy
 
 
 def shuffled_batch(rows: Sequence[Group], step: int, batch_size: int, seed: int) -> list[Group]:
-    """The batch of this step: epochs follow one another, each with every row once in its own order."""
-    places = range(step * batch_size, (step + 1) * batch_size)
-    return [rows[epoch_order(len(rows), seed, place // len(rows))[place % len(rows)]] for place in places]
+    """The batch of this step. Every epoch has each row once, in an order of its own; its last batch may be smaller."""
+    epoch, batch = divmod(step, steps_of(1, len(rows), batch_size))
+    places = epoch_order(len(rows), seed, epoch)[batch * batch_size : (batch + 1) * batch_size]
+    return [rows[place] for place in places]
+
+
+def steps_of(epochs: float, rows: int, batch_size: int) -> int:
+    """
+    >>> steps_of(1, 65, 64), steps_of(1, 20, 64), steps_of(2.5, 65, 64), steps_of(1.1, 100, 10)
+    (2, 1, 5, 11)
+    """
+    # 1.1 times 10 is a little more than 11 in binary.
+    return math.ceil(round(epochs * math.ceil(rows / batch_size), 9))
 
 
 @lru_cache(maxsize=2)
@@ -185,7 +196,7 @@ def with_answers(
         if messages := (conversations or {}).get(problem.place):
             completion = written_episode(problem, messages, template)
         else:
-            tokens = np.array([*answer, policy.tokenizer.eos_token_id], dtype=np.int64)
+            tokens = np.array([*answer, template.end_token(problem)], dtype=np.int64)
             completion = Completion(problem.answer, tokens, np.zeros(len(tokens), dtype=np.float32), "stop")
         groups.append(answered(problem, completion, policy))
     return groups
@@ -200,7 +211,9 @@ def answered(problem: Problem, completion: Completion, policy: Policy) -> Group:
     limit = policy.positions
     count = len(prompt) + completion.sequence_length
     if limit and count > limit:
-        row = "shorten the row, or leave long prompts out (--dataset.max-prompt-tokens)"
+        row = "shorten the row"
+        if len(prompt) > completion.sequence_length:
+            row += ", or leave long prompts out (--dataset.max-prompt-tokens)"
         raise GrpoError(
             f"{problem.label}: {count} tokens exceed {limit_in_words(policy.model.config, policy.name)}; "
             f"{row if problem.place else 'use a model with more positions, or another task'}"

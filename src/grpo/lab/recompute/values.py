@@ -101,13 +101,12 @@ def _encoded(run: Run, group: Mapping[str, Any], policy: Policy) -> tuple[Group,
     if not found:
         raise GrpoError("an older grpo made this record: it has no prompt as tokens, so nothing can be recomputed")
     prompt = decoded("tokens", found[0]["tokens"]).astype(np.int64)
-    end = policy.tokenizer.eos_token_id if policy.tokenizer.eos_token_id is not None else min(policy.end_tokens)
     completions = []
     for done in group["completions"]:
         tokens = policy.tokenizer.encode(done["text"], add_special_tokens=False)
         # A completion that stopped by itself ends with the end token, or with a stop string, which is in its text.
         if (done["finish"] == "stop" and len(tokens) < done["length"]) or not tokens:
-            tokens.append(end)
+            tokens.append(policy.end_token)
         ids = np.array(tokens, np.int64)
         completions.append(Completion(done["text"], ids, np.zeros(len(ids), np.float32), done["finish"]))
     exact = [len(one.tokens) == done["length"] for one, done in zip(completions, group["completions"], strict=True)]
