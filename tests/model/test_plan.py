@@ -727,6 +727,9 @@ def test_a_recipe_says_what_its_algorithm_needs_and_flags_go_before_it(
     assert ours["parameters"] == 134_515_008
     assert ours["work"]["new_tokens"] == 64
     assert (anchored["memory"]["reference"] > 0, ours["algorithms"][0]["memory"]["reference"]) == (True, 0)
+    assert ours["warnings"] == []
+    recipe.write_text('model = "smollm2"\n[lora]\nrank = 8\ntargets = "q_proj"\n')
+    assert planned(capsys, str(recipe))["warnings"][0].startswith("lora.targets (q_proj) is not counted: this plan has")
     longer = planned(capsys, str(recipe), "--max-new-tokens", "128", "--algorithm", "ppo")
     assert (longer["work"]["new_tokens"], longer["algorithms"][0]["algorithm"]) == (128, "ppo")
 

@@ -31,6 +31,12 @@ def small(folder: Path, **changes: Any) -> Config:
     return Config(**(settings | changes))
 
 
+@pytest.mark.parametrize(("callbacks", "got"), [(5, "5"), (grpo.Callback, "<class"), ([5], "5 is not an instance")])
+def test_what_is_no_callback_is_refused(callbacks: Any, got: str, tmp_path: Path) -> None:
+    with pytest.raises(GrpoError, match=f"field callbacks: .*{got}"):
+        grpo.train(small(tmp_path), callbacks=callbacks)
+
+
 class Journal(grpo.Callback):
     """Writes every event down, and checks that the record already has it."""
 

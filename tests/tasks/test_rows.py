@@ -330,6 +330,11 @@ FAULTS = {
         "question,answer\nq,1\nr\n",
         "rows.csv:3: expected 2 fields, as in the first line",
     ),
+    "a column twice": (
+        "--data rows.csv",
+        "question,answer,answer\n6*7=,42,41\n",
+        "rows.csv:1: has the column 'answer' twice; rename one of them",
+    ),
     "broken quotes": (
         "--data rows.csv",
         'question,answer\nq,1\n"r"x,2\n',

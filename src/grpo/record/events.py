@@ -79,6 +79,8 @@ class Callbacks(Callback):
     """Passes every event to each callback in turn. Adds a `Terminal` where there is none."""
 
     def __init__(self, members: Sequence[Callback]):
+        if not isinstance(members, Sequence):
+            raise GrpoError(f"field callbacks: expected a list of callbacks; got {one_line(repr(members), 80)}")
         for member in members:
             if not isinstance(member, Callback):
                 raise GrpoError(

@@ -263,6 +263,14 @@ FAULTS |= {
         steps=6,
         after=stated(NO_PAD),
     ),
+    "19 end token as text": Fault(
+        model(setting("generation_config.json", eos_token_id="2")),
+        ("field model: './model' has the end token '2'; set eos_token_id in generation_config.json",),
+    ),
+    "19 end token out of range": Fault(
+        model(setting("generation_config.json", eos_token_id=[2, 99_999])),
+        ("field model: './model' has the end token [2, 99999]; set eos_token_id in generation_config.json",),
+    ),
     "19 no end token": Fault(
         model(
             several(

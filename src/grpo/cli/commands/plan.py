@@ -162,7 +162,7 @@ def plan(options: PlanOptions, recipe: Config | None = None) -> dict[str, Any]:
     return {
         "model": options.model or options.params,
         "parameters": inputs.shape.parameters,
-        "warnings": [*_warnings(inputs.shape), *left_out],
+        "warnings": [*_warnings(inputs.shape, recipe), *left_out],
         "shape": dataclasses.asdict(inputs.shape),
         "work": dataclasses.asdict(work),
         "dtype": _precision(options),
@@ -260,13 +260,19 @@ def _rollout(options: PlanOptions, work: Work, blocks: int) -> dict[str, Any]:
     return {"mean_new_tokens": mean, "tokens": int(lengths.sum()), **dataclasses.asdict(found)}
 
 
-def _warnings(shape: Shape) -> list[str]:
-    if not shape.padded:
-        return []
-    return [
-        f"model type {shape.padded} runs padded, each completion with its prompt, and this plan assumes packed rows: "
-        "rollout and update take more memory and operations than shown"
-    ]
+def _warnings(shape: Shape, recipe: Config | None) -> list[str]:
+    warnings = []
+    if shape.padded:
+        warnings.append(
+            f"model type {shape.padded} runs padded, each completion with its prompt, and this plan assumes packed "
+            "rows: rollout and update take more memory and operations than shown"
+        )
+    if recipe and recipe.lora.rank and recipe.lora.targets:
+        warnings.append(
+            f"lora.targets ({recipe.lora.targets}) is not counted: this plan has an adapter on every linear layer, "
+            "which takes more memory than the recipe"
+        )
+    return warnings
 
 
 def _check(options: PlanOptions) -> None:

@@ -294,7 +294,7 @@ class RunProgress:
     def __init__(self, run: Run, config: Config | SftConfig, first_step: int):
         self.steps = config.steps or run.config["steps"]  # 0 in the config of fine-tuning by epochs
         self.first_step = self.done = first_step
-        self.started_at = self.last_step_at = time.monotonic()
+        self.started_at, self.tokens = time.monotonic(), 0.0
         self.evals: list[dict[str, Any]] = run.evals()
         self.trends = {number: Trend() for number in (SFT_NUMBERS if run.kind == "sft" else GRPO_NUMBERS)}
         self.traits: dict[Number, Trend] = {}
@@ -307,10 +307,11 @@ class RunProgress:
         self.evals = [*earlier[:1], {**row, "step": step}]
 
     def add_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        now = time.monotonic()
         if "sft_loss" in metrics:
-            metrics = {**metrics, "tokens_per_second": metrics["tokens"] / max(now - self.last_step_at, 1e-9)}
-        self.done, self.last_step_at = step + 1, now
+            # Since the start: steps are reported when they have been recorded, and so several at once.
+            self.tokens += metrics["tokens"]
+            metrics = {**metrics, "tokens_per_second": self.tokens / max(self.seconds(), 1e-9)}
+        self.done = step + 1
         self._follow(metrics)
 
     def _follow(self, metrics: Mapping[str, Any]) -> None:
