@@ -12,7 +12,6 @@ import torch
 from grpo.config import Dataset
 from grpo.errors import GrpoError
 from grpo.model.load import load_policy
-from grpo.model.policy import Policy
 from grpo.model.prompt import prompt_tokens
 from grpo.tasks.rows import Source, written_answers
 from grpo.training.sft import accumulate_gradients, with_answers
@@ -93,7 +92,6 @@ def test_turns_end_as_the_template_ends_them() -> None:
 
     def ends(row: dict[str, Any], *tokens: int, **settings: Any) -> str:
         policy.end_tokens = frozenset(tokens)
-        policy.end_token = Policy.end_token.fget(policy)
         [done] = talk(policy, row, **settings).completions
         return decode(done.tokens)
 

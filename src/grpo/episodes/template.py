@@ -53,7 +53,7 @@ class ConversationTemplate:
 
     def end_token(self, problem: Problem) -> int:
         """The end token of a turn that is written, not sampled."""
-        return self._turn_end if is_chat(problem, self.tokenizer) else self.policy.end_token
+        return self._turn_end if is_chat(problem, self.tokenizer) else end_token(self.policy)
 
     @cached_property
     def _turn_end(self) -> int:
@@ -61,10 +61,10 @@ class ConversationTemplate:
         try:
             _, _, after = self._render([USER, TURN]).rpartition(TURN["content"])
         except Exception:  # noqa: BLE001  border: a template is a program that came with the model
-            return self.policy.end_token
+            return end_token(self.policy)
         numbers = zip(self.ends, sorted(self.policy.end_tokens), strict=True)
         found = [(after.find(end), -len(end), token) for end, token in numbers if end in after]
-        return min(found)[-1] if found else self.policy.end_token
+        return min(found)[-1] if found else end_token(self.policy)
 
     def encode_plain(self, text: str) -> list[int]:
         """The tokens of a text in which no special token has a meaning."""
@@ -234,6 +234,12 @@ class ConversationTemplate:
     def _encode(self, text: str) -> list[int]:
         tokens: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return tokens
+
+
+def end_token(policy: Policy) -> int:
+    """The end token of a text that is written, not sampled: the tokenizer's, if sampling ends there."""
+    end: int = policy.tokenizer.eos_token_id
+    return end if end in policy.end_tokens else min(policy.end_tokens)
 
 
 def _calling(name: str, content: str = "", arguments: Mapping[str, Any] | None = None) -> Message:

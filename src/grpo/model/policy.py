@@ -76,12 +76,6 @@ class Policy:
             return self.tokenizer.batch_decode(rows)
         return backend.decode_batch([row.tolist() for row in rows], skip_special_tokens=False)
 
-    @property
-    def end_token(self) -> int:
-        """The end token of a text that is written, not sampled: the tokenizer's, if sampling ends there."""
-        end = self.tokenizer.eos_token_id
-        return end if end in self.end_tokens else min(self.end_tokens)
-
     def has_unknown(self, tokens: Sequence[int]) -> bool:
         """Whether the tokens contain the unknown token, which stands for text that the model has no token for. False
         where the first or the end token is also named as the unknown one, as in GPT-2."""

@@ -15,6 +15,7 @@ from rich.filesize import decimal as readable
 from grpo.config import Config
 from grpo.config.schema import from_dict
 from grpo.core import denominator
+from grpo.episodes.template import end_token
 from grpo.errors import GrpoError
 from grpo.lab.groups import one_group
 from grpo.model.device import free_memory, placement
@@ -106,7 +107,7 @@ def _encoded(run: Run, group: Mapping[str, Any], policy: Policy) -> tuple[Group,
         tokens = policy.tokenizer.encode(done["text"], add_special_tokens=False)
         # A completion that stopped by itself ends with the end token, or with a stop string, which is in its text.
         if (done["finish"] == "stop" and len(tokens) < done["length"]) or not tokens:
-            tokens.append(policy.end_token)
+            tokens.append(end_token(policy))
         ids = np.array(tokens, np.int64)
         completions.append(Completion(done["text"], ids, np.zeros(len(ids), np.float32), done["finish"]))
     exact = [len(one.tokens) == done["length"] for one, done in zip(completions, group["completions"], strict=True)]
