@@ -132,6 +132,17 @@ def test_rows_run_to_their_end_through_generate(architecture: str) -> None:
     check_any_order(Case(policy), (1,), step_by_step)
 
 
+def test_a_models_own_generation_settings_have_no_effect() -> None:
+    """They would change the distribution that is sampled, and not the one that is trained."""
+    policy = random_policy("bloom", attention="eager")
+    policy.padded = True
+    expected = Case(policy).whole()
+    own = policy.model.generation_config
+    own.repetition_penalty, own.no_repeat_ngram_size, own.suppress_tokens, own.num_beams = 1.5, 2, [3, 4, 5], 2
+    check_same(Case(policy).whole(), expected)
+    assert policy.model.generation_config is own
+
+
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_adapters(architecture: str) -> None:
     check_any_order(Case(random_adapter(architecture)))

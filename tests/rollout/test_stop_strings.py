@@ -57,7 +57,9 @@ def test_the_first_token_that_completes_a_stop_string_is_that_of_transformers(st
         assert found_N.sum() > 0
     for length in (5, 21, 40):  # row by row while they are sampled
         first_N = torch.from_numpy(expected_N == length) & torch.from_numpy(found_N)
-        ended_N = ours.ended(torch.from_numpy(rows_NL), torch.zeros(30, dtype=torch.int64), torch.full((30,), length))
+        ended_N = ours.ended(
+            torch.from_numpy(rows_NL), torch.arange(30), torch.zeros(30, dtype=torch.int64), torch.full((30,), length)
+        )
         assert (ended_N | ~first_N).all(), "none is missed"
 
 

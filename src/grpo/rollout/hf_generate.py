@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import LogitsProcessor, StoppingCriteria
+from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
 from grpo.model.policy import Policy
 from grpo.rollout.decoding import Given
@@ -55,7 +57,10 @@ class GenerateDecoding:
         stopping = _Stopping(sampler, self.start_N[rows], self.limit_N[rows], self.policy.end_tokens, self.stop)
         ids_NQ, mask_NQ = self._padded([self.prompts[completion // self.group_size] for completion in rows])
         policy = self.policy
-        with torch.autocast(policy.device.type, policy.compute, enabled=policy.compute is not None):
+        with (
+            _without_own_settings(policy.model),
+            torch.autocast(policy.device.type, policy.compute, enabled=policy.compute is not None),
+        ):
             policy.model.generate(
                 ids_NQ,
                 attention_mask=mask_NQ,
@@ -89,6 +94,17 @@ class GenerateDecoding:
             ids_NQ[row, longest - len(prompt) :] = torch.from_numpy(prompt)
             mask_NQ[row, longest - len(prompt) :] = 1
         return ids_NQ.to(self.policy.device), mask_NQ.to(self.policy.device)
+
+
+@contextmanager
+def _without_own_settings(model: Any) -> Iterator[None]:
+    """Leaves out the model's generation_config.json: `generate` would apply a repetition penalty in it before our
+    sampler, which training does not."""
+    own, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 class _Sampler(LogitsProcessor):
@@ -136,6 +152,6 @@ class _Stopping(StoppingCriteria):
         ended_N = torch.isin(tokens_NL[:, last], self.end_tokens) & (sampler.noise_NL[:, last] >= 0)
         ended_N |= time_N >= self.limit_N
         if self.stop is not None:
-            ended_N |= self.stop.ended(tokens_NL, self.start_N, time_N)
+            ended_N |= self.stop.ended(tokens_NL, torch.arange(len(tokens_NL)), self.start_N, time_N)
         self.length_N = torch.where(ended_N & (self.length_N == 0), time_N, self.length_N)
         return self.length_N > 0

@@ -37,18 +37,30 @@ class StopStrings:
         cut_N[index_F] = high_F
         return cut_N, found_N
 
-    def ended(self, tokens_NL: torch.Tensor, start_N: torch.Tensor, end_N: torch.Tensor, new: int = 1) -> torch.Tensor:
-        """bool [N]: rows whose last `new` tokens complete a stop string. A row's turn has the places from `start_N` to
-        before `end_N`.
+    def ended(
+        self,
+        tokens_NL: torch.Tensor,
+        rows_M: torch.Tensor,
+        start_M: torch.Tensor,
+        end_M: torch.Tensor,
+        new: int = 1,
+    ) -> torch.Tensor:
+        """bool [M]: which of the rows complete a stop string with their last `new` tokens. A row's turn has the places
+        from `start_M` to before `end_M`.
 
-        Only the end of each turn is decoded at first. A stop string that this misses is found by `cut`.
+        Only the end of each turn is read and decoded at first. A stop string that this misses is found by `cut`.
         """
-        places = zip(tokens_NL.cpu().numpy(), start_N.tolist(), end_N.tolist(), strict=True)
-        turns = [row[start:end] for row, start, end in places]
-        ended_N = self._contained([turn[-(self.longest + new - 1) :] for turn in turns])
-        [index_F] = ended_N.nonzero()
-        ended_N[index_F] = self._contained([turns[i] for i in index_F])
-        return torch.from_numpy(ended_N).to(tokens_NL.device)
+        width, device = self.longest + new - 1, tokens_NL.device
+        rows_M, end_M = rows_M.to(device), end_M.to(device).long()
+        place_MW = end_M[:, None] - width + torch.arange(width, device=device)
+        tail_MW = tokens_NL[rows_M[:, None], place_MW.clamp(min=0)].cpu().numpy()
+        starts, ends = start_M.tolist(), end_M.tolist()
+        tails = zip(tail_MW, starts, ends, strict=True)
+        ended_M = self._contained([row[max(0, width - (end - start)) :] for row, start, end in tails])
+        [index_F] = ended_M.nonzero()
+        whole = (tokens_NL[rows_M[i], starts[i] : ends[i]].cpu().numpy() for i in index_F)
+        ended_M[index_F] = self._contained([*whole])
+        return torch.from_numpy(ended_M).to(device)
 
     def _contained(self, rows: Sequence[np.ndarray]) -> np.ndarray:
         texts = self.policy.texts(rows) if rows else []

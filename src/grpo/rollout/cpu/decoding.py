@@ -211,7 +211,7 @@ class StepDecoding:
         time = (time + 1).clamp(max=self.new_tokens)
         ended = torch.isin(token, self.end_tokens) & (noise >= 0) | (time >= self.limit_N[completion])
         if self.stop is not None:
-            ended |= self.stop.ended(self.tokens_NL[completion, : int(time.max())], self.start_N[completion], time)
+            ended |= self.stop.ended(self.tokens_NL, completion, self.start_N[completion], time)
         ended &= self.active_M[rows]
         self.length_N[completion[ended]] = time[ended]
         self.ended += (new := completion[ended].tolist())

@@ -192,7 +192,7 @@ class GraphDecoding:
         times = np.minimum(self.schedule.time_N[going_on] + tokens, results.tokens_NL.shape[1])
         index_M, time_M = (torch.from_numpy(x).to(batch.owner_B.device) for x in (going_on, times.astype(np.int32)))
         start_M = torch.from_numpy(self.start_N[going_on])
-        found_M = stop.ended(results.tokens_NL[index_M, : int(times.max())], start_M, time_M, tokens + 1)
+        found_M = stop.ended(results.tokens_NL, index_M, start_M, time_M, tokens + 1)
         # A row may have ended since the lengths were copied.
         length_M = results.length_N[index_M]
         results.length_N[index_M] = torch.where(found_M & (length_M == 0), time_M, length_M)
