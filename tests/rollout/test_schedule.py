@@ -227,6 +227,21 @@ def test_one_row_goes_on_in_any_case():
     assert schedule.look([]) == Look((), (), (0, 2), (), resumed=(0,)), "row 0 gets the block that is left"
 
 
+@pytest.mark.parametrize(
+    ("rows", "blocks", "resumed", "dropped"), [(2, 5, (0,), (1,)), (3, 7, (0, 1), (2,)), (8, 17, (0, 1), (7,))]
+)
+def test_a_dropped_row_makes_room_for_others(rows: int, blocks: int, resumed: tuple, dropped: tuple):
+    """A prompt of 1 block, and rows of 98 tokens: 2 blocks each, and 3 for their next tokens. All blocks are taken, so
+    the youngest row gives its 2; the others get one each, in order."""
+    schedule = Schedule([10], rows, 256, Room(blocks, rows))
+    assert len(schedule.look([]).running) == rows
+    go_on(schedule, 2)
+    schedule.advance(32)
+    schedule.look([], dict.fromkeys(range(rows), 98))
+    schedule.resume(list(range(rows)))
+    assert schedule.look([]) == Look((), dropped, resumed, (), resumed=resumed)
+
+
 # --- any endings ------------------------------------------------------------------------------------------------------
 
 

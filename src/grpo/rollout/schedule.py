@@ -50,7 +50,7 @@ class Look:
     """Completions that lose their keys and values now and start again later."""
     running: tuple[int, ...]
     finished: tuple[int, ...]
-    """Problems all of whose completions have ended, the last of them since the look before."""
+    """Problems whose last completion has ended since the look before."""
     resumed: tuple[int, ...] = ()
     """Paused completions that go on now with their keys and values; they are among `running`."""
 
@@ -199,7 +199,8 @@ class Schedule:
         missing = np.maximum(needed - self._held_O[rows], 0)
         if not running and missing[0] > len(self._free):
             dropped = self._drop_paused(int(missing[0]), but=int(rows[0]))
-            rows, missing = rows[:1], missing[:1]
+            keep = ~np.isin(rows, dropped)
+            rows, needed, missing = rows[keep], needed[keep], missing[keep]
         count = int(np.searchsorted(np.cumsum(missing), len(self._free), side="right"))
         rows = rows[:count]
         self._give(rows, needed[:count])
