@@ -61,6 +61,14 @@ def test_whitened_advantages_by_hand() -> None:
         assert found[~mask].tolist() == [0.0, 0.0, 0.0]
 
 
+def test_equal_advantages_are_whitened_to_zero() -> None:
+    """One token too, and advantages that differ by rounding."""
+    mask = torch.tensor([[True, True, False]])
+    for advantages in ([7.7, 7.7, 1.0], [0.1 + 0.2, 0.3, 1.0]):
+        assert whiten(torch.tensor([advantages], **DOUBLE), mask, std_eps=1e-8).tolist() == [[0.0] * 3]
+    assert whiten(torch.tensor([[1.0, 3.0]]), torch.tensor([[True, False]])).tolist() == [[0.0, 0.0]]
+
+
 def test_the_critics_loss_by_hand_and_where_its_gradient_ends() -> None:
     # Old values 0, returns 1, clip 0.2. V = 0.1: ½·0.81. V = 0.5: held at 0.2, ½·0.64. V = −0.5: ½·2.25, the worse of
     # the two. V = 1.5: held at 0.2, ½·0.64 is worse than ½·0.25. Padding: nothing.

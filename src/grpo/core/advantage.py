@@ -59,7 +59,7 @@ def group_advantages(
     centred_PG = rewards_PG - _baseline(rewards_PG, valid_PG, lengths_PG, count_P1, baseline)
     # A group without spread has no signal. Where groups are compared with each other, a batch without spread has none.
     by_group = baseline in GROUP_BASELINES or scale == "group_std"
-    spread = _spread(rewards_PG, valid_PG) if by_group else _spread(rewards_PG.reshape(1, -1), valid_PG.reshape(1, -1))
+    spread = ranges(rewards_PG, valid_PG) if by_group else ranges(rewards_PG.reshape(1, -1), valid_PG.reshape(1, -1))
     centred_PG = centred_PG.masked_fill((spread == 0) | ~valid_PG, 0.0)
 
     if scale == "none":
@@ -137,7 +137,7 @@ def _baseline(
     raise ValueError(f"unknown baseline {baseline!r}: mean, leave_one_out, batch or length_weighted")
 
 
-def _spread(rewards_PG: torch.Tensor, valid_PG: torch.Tensor) -> torch.Tensor:
+def ranges(rewards_PG: torch.Tensor, valid_PG: torch.Tensor) -> torch.Tensor:
     """Largest minus smallest valid reward of each group; 0 with fewer than two, or if they differ by rounding only."""
     highest_P1 = rewards_PG.masked_fill(~valid_PG, -torch.inf).amax(dim=1, keepdim=True)
     lowest_P1 = rewards_PG.masked_fill(~valid_PG, torch.inf).amin(dim=1, keepdim=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from grpo.core.advantage import STD_EPS, correction
+from grpo.core.advantage import STD_EPS, correction, ranges
 
 
 def gae(
@@ -36,15 +36,15 @@ def gae(
 def whiten(
     advantages: torch.Tensor, mask: torch.Tensor, *, std: str = "sample", std_eps: float = STD_EPS
 ) -> torch.Tensor:
-    """Advantages [N, L] with mean 0 and standard deviation 1 over the tokens of the mask; 0 outside it.
+    """Advantages [N, L] with mean 0 and std 1 over the tokens of the mask, or all 0 if they are equal; 0 outside it.
 
     >>> whiten(torch.tensor([[1.0, 3.0], [5.0, 9.0]]), torch.tensor([[True, True], [True, False]]))
     tensor([[-1.0000,  0.0000],
             [ 1.0000,  0.0000]])
     """
     advantages_N = advantages[mask]
-    if len(advantages_N) < 2:
-        return advantages
+    if not ranges(advantages.reshape(1, -1), mask.reshape(1, -1)) > 0:
+        return torch.zeros_like(advantages)
     whitened = (advantages - advantages_N.mean()) / (advantages_N.std(correction=correction(std)) + std_eps)
     return whitened.masked_fill(~mask, 0.0)
 
