@@ -383,6 +383,20 @@ def test_adapters_upon_adapters(trained: Path, tmp_path: Path, capsys: pytest.Ca
     assert fingerprint.model_fingerprint(str(model)) != fingerprint.model_fingerprint(locate_model("nano"))
 
 
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
+def test_an_adapter_of_shared_weights_is_refused(tmp_path: Path) -> None:
+    """Merged, an adapter of the output layer would change the embedding too."""
+    peft = pytest.importorskip("peft")
+    base = load_policy("tiny").model
+    assert base.get_output_embeddings().weight is base.get_input_embeddings().weight
+    for target in ("lm_head", "embed_tokens"):
+        config = peft.LoraConfig(r=2, target_modules=[target, "q_proj"])
+        adapted = peft.get_peft_model(load_policy("tiny").model, config)
+        adapted.save_pretrained(str(tmp_path / target), save_embedding_layers=False)
+        with pytest.raises(GrpoError, match=r"changes the output layer or the embedding of .*tiny, which share"):
+            load_policy(str(tmp_path / target))
+
+
 def test_a_whole_model_is_not_resumed_with_another_shape_or_an_adapter(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

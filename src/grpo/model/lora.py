@@ -160,12 +160,25 @@ def merge(policy: Policy, folder: Path) -> None:
     """Merges the adapter in `folder`, of any kind peft knows, into the policy's weights."""
     peft = _peft()
     try:
-        policy.model = peft.PeftModel.from_pretrained(policy.model, str(folder)).merge_and_unload()
+        adapted = peft.PeftModel.from_pretrained(policy.model, str(folder))
+        _refuse_shared(policy, folder)
+        policy.model = adapted.merge_and_unload()
     # Border: a folder of the user. Any fault is reported in one line.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise GrpoError(f"field model: the adapter in {folder} does not fit {policy.name}: {reason}") from error
     policy.model.requires_grad_(True)
+
+
+def _refuse_shared(policy: Policy, folder: Path) -> None:
+    """An adapter of the output layer alone would also change the embedding that shares its weights, and the reverse."""
+    layers = policy.model.get_output_embeddings(), policy.model.get_input_embeddings()
+    head, table = (getattr(layer, "base_layer", layer) for layer in layers)
+    if head.weight is table.weight and (head, table) != layers:
+        raise GrpoError(
+            f"field model: the adapter in {folder} changes the output layer or the embedding of {policy.name}, which "
+            "share their weights; train an adapter without them, or merge it into a copy with untied weights"
+        )
 
 
 def _peft() -> Any:
