@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from collections.abc import Callable
@@ -220,6 +221,19 @@ def test_code_is_described_by_what_it_does(monkeypatch: pytest.MonkeyPatch) -> N
     assert describe(by_length(8)) != describe(by_length(9)), "values of the closure"
     monkeypatch.setattr(f"{__name__}.HELP", 4)
     assert describe(counts) != before, "globals of a function that it calls"
+
+
+def test_many_helpers_are_described_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 functions that each call the next two have as many paths of calls as a Fibonacci number."""
+    calls = [f"def f{n}(x): return f{n + 1}(x) + f{n + 2}(x)" for n in range(60)]
+    (tmp_path / "helpers_60.py").write_text("\n".join([*calls, "def f60(x): return x", "def f61(x): return 1"]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("helpers_60")
+    before = describe(module.f0)
+    assert len(before) < 50_000
+    assert describe(module.f0) == before
+    monkeypatch.setattr(module, "f61", lambda x: 2)
+    assert describe(module.f0) != before
 
 
 def test_names_of_functions_are_those_of_the_record() -> None:

@@ -15,10 +15,14 @@ from typing import Any
 
 from grpo.training.source_files import INSTALLED, own_files
 
+BY_VALUE = (list, tuple, set, frozenset, Mapping, CodeType, partial, MethodType)
+"""Kinds that are described wherever they stand."""
 
-def describe(value: Any, module: str = "", seen: frozenset[int] = frozenset()) -> str:
+
+def describe(value: Any, module: str = "", seen: dict[int, Any] | None = None) -> str:
     """Bytecode and constants of a function or of an object's methods, and the values they refer to. Other modules under
-    the folder of the first one are described too; code of any other module stands for itself by name.
+    the folder of the first one are described too; code of any other module stands for itself by name. `seen`: objects
+    described before, which stand for themselves by number.
 
     >>> describe(lambda text: len(text) / 10) == describe(lambda text: len(text) / 10)
     True
@@ -27,17 +31,26 @@ def describe(value: Any, module: str = "", seen: frozenset[int] = frozenset()) -
     """
     if isinstance(value, str | bytes | int | float | complex | None):
         return repr(value)
+    seen = {} if seen is None else seen
     if id(value) in seen:
-        return "..."
-    seen = seen | {id(value)}
+        return f"#{[*seen].index(id(value))}"
+    seen[id(value)] = value
+    text = _described(value, module, seen)
+    if isinstance(value, BY_VALUE):
+        # Whether two places share an equal constant differs between processes.
+        del seen[id(value)]
+    return text
 
+
+def _described(value: Any, module: str, seen: dict[int, Any]) -> str:
     def inner(*values: Any) -> str:
         return ", ".join(describe(each, module, seen) for each in values)
 
     if isinstance(value, list | tuple):
         return f"{type(value).__name__}({inner(*value)})"
     if isinstance(value, set | frozenset):
-        return f"set({', '.join(sorted(map(inner, value)))})"
+        # In any order: no element may depend on the one before.
+        return f"set({', '.join(sorted(describe(each, module, {**seen}) for each in value))})"
     if isinstance(value, Mapping):
         return f"dict({inner(*(item for pair in value.items() for item in pair))})"
     if isinstance(value, CodeType):
