@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from grpo.errors import GrpoError
 from grpo.types import Problem
 
 
@@ -128,6 +129,14 @@ def training_rows(task: Task) -> int:
 
 def is_trusted(task: Task) -> bool:
     return bool(getattr(task, "trusted", False))
+
+
+def draw_problems(task: Task, step: int, count: int, seed: int) -> list[Problem]:
+    """The problems of a step."""
+    problems = task.draw(step, count, seed)
+    if len(problems) != count:
+        raise GrpoError(f"task {task.name}: in step {step} draw returned {len(problems)} problems; return {count}")
+    return problems
 
 
 def assumptions_of(task: Task) -> list[str]:

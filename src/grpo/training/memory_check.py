@@ -18,7 +18,7 @@ from grpo.model.oom_retry import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS
 from grpo.model.plan import PRECISIONS, Memory, Needs, Shape, Work, memory_of, needs, read_config, shape_of
 from grpo.model.plan.shape import experts_of
 from grpo.model.plan.shard import Shard, pick_shard, refuse_shard
-from grpo.tasks.protocol import Task
+from grpo.tasks.protocol import Task, draw_problems
 from grpo.types import Problem
 
 SHARE_OF_FREE = 0.85
@@ -53,7 +53,8 @@ def check_memory(
             f"field max_new_tokens: {config.max_new_tokens} new tokens leave no room for a prompt in the "
             f"{shape.positions} positions of {config.model}; lower it"
         )
-    longest = longest_text((problem.prompt for problem in task.draw(0, config.prompts_per_step, config.seed)), shape)
+    problems = draw_problems(task, 0, config.prompts_per_step, config.seed)
+    longest = longest_text((problem.prompt for problem in problems), shape)
     free = memory_of_rank(device, world)
 
     def needed(tokens: int, shard: Shard) -> int:

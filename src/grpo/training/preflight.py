@@ -24,7 +24,7 @@ from grpo.rewards import Scorer, error_line
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Episodes, Sampling
 from grpo.rollout.schedule import Room, Schedule
-from grpo.tasks.protocol import HasProblems, assumptions_of
+from grpo.tasks.protocol import HasProblems, assumptions_of, draw_problems
 from grpo.types import Group, Problem
 
 MAX_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
@@ -49,7 +49,7 @@ def preflight(
     task, heldout = scorer.task, scorer.task.heldout()
     if not heldout:
         raise GrpoError(f"task {task.name}: has no held-out problems, so accuracy cannot be measured; add some")
-    problems = [*heldout[: config.evaluation.problems], *task.draw(0, config.prompts_per_step, config.seed)]
+    problems = [*heldout[: config.evaluation.problems], *draw_problems(task, 0, config.prompts_per_step, config.seed)]
     # A dataset is checked as a whole, so that a long prompt is found now and not hours later.
     every = task.problems() if isinstance(task, HasProblems) else problems
     scorer.ready(every)

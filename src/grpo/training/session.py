@@ -35,7 +35,7 @@ from grpo.rewards.trainer_state import TrainerState
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
 from grpo.tasks import Task
-from grpo.tasks.protocol import training_rows
+from grpo.tasks.protocol import draw_problems, training_rows
 from grpo.training.evaluation import evaluate
 from grpo.training.fingerprint import fingerprints, problems_fingerprint
 from grpo.training.inputs import Inputs
@@ -155,7 +155,7 @@ class Session(TrainingRun):
 
     def draw(self, step: int, count: int, seed: int) -> list[Problem]:
         """The problems of a step, the same on all ranks; refuses a task that draws others on some rank."""
-        problems, world = self.task.draw(step, count, seed), self.world
+        problems, world = draw_problems(self.task, step, count, seed), self.world
         drawn = world.meet(problems_fingerprint(problems) if world.size > 1 else "")
         if others := [rank for rank, each in enumerate(drawn) if each != drawn[0]]:
             raise GrpoError(

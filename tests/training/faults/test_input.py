@@ -309,6 +309,16 @@ class WrongGolds(Arithmetic):
         return {"correct": float(problem.answer.isdecimal())}
 
 
+class TooFew(Arithmetic):
+    def draw(self, step: int, count: int, seed: int) -> list[Problem]:
+        return super().draw(step, count, seed)[: 1 if step == 2 else None]
+
+
+class NothingDrawn(Arithmetic):
+    def draw(self, step: int, count: int, seed: int) -> list[Problem]:
+        return []
+
+
 class LongPrompts(Arithmetic):
     def heldout(self) -> list[Problem]:
         first, second, *rest = super().heldout()
@@ -369,6 +379,12 @@ FAULTS |= {
     "12 answer that fails its own check": Fault(
         task(WrongGolds),
         ("task arithmetic:easy: 1 of 20 gold answers do not pass their own check", "problem train/0/1, answer '(12'"),
+    ),
+    "12 nothing drawn": Fault(
+        task(NothingDrawn), ("task arithmetic:easy: in step 0 draw returned 0 problems; return",)
+    ),
+    "12 too few drawn": Fault(
+        task(TooFew), ("task arithmetic:easy: in step 2 draw returned 1 problems; return",), steps=2
     ),
     "13 prompt over the context": Fault(
         task(LongPrompts),
