@@ -106,6 +106,23 @@ def test_settings_that_cannot_help_are_told(tmp_path: Path) -> None:
         assert run.findings() == []
 
 
+def test_a_warm_up_that_is_cut_short_is_reported(tmp_path: Path) -> None:
+    """40 steps of a row each; the learning rate is at its full value from the fifth."""
+    config = SftConfig(
+        model="nano",
+        data=str(write(tmp_path / "rows.jsonl", ROWS[:40])),
+        batch_size=1,
+        warmup_steps=20,
+        schedule="constant",
+        system=System(runs=str(tmp_path)),
+    )
+    with grpo.sft(config) as run:
+        texts = [row["text"] for row in run.findings()]
+        rates = [value for _, value in run.series("lr")]
+    assert texts == ["warmup_steps is 20, and the warm-up takes 4: at most a tenth of the 40 steps"]
+    assert [rate == config.lr for rate in rates[:5]] == [False, False, False, True, True]
+
+
 def test_every_row_once_per_epoch_in_a_keyed_order(tmp_path: Path) -> None:
     rows = read_rows(Source(str(write(tmp_path / "rows.jsonl", ROWS[:10]))), load_policy("nano"))
 
@@ -314,7 +331,7 @@ def test_rows_must_come_from_somewhere_and_end(settings: dict[str, str], message
 
 
 SETTINGS = (
-    "--steps 6 --batch-size 8 --warmup-steps 2 --checkpoint-every 2 --system.threads 1 --system.device cpu --quiet"
+    "--steps 6 --batch-size 8 --warmup-steps 0 --checkpoint-every 2 --system.threads 1 --system.device cpu --quiet"
 )
 KILL_POINTS = (
     "update.stepped:4",
@@ -333,7 +350,7 @@ def sft_command(folder: Path, run: str, *source: str) -> list[str]:
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[tuple[str, ...], dict[str, Any]]]:
     """By name: arguments that say where answers come from, and what an uninterrupted run leaves."""
     folder = tmp_path_factory.mktemp("whole")
-    data = str(write(folder / "rows.jsonl", ROWS[:20]))  # 8 rows a step: epochs end inside batches
+    data = str(write(folder / "rows.jsonl", ROWS[:20]))  # 8 rows a step, and 4 at the end of an epoch
     found = {}
     adapted = (data, "--lora.rank", "4", "--lora.targets", "q_proj,down_proj")
     for name, arguments in {"rows": (data,), "task": ("--task", "arithmetic"), "lora": adapted}.items():

@@ -136,7 +136,7 @@ class SftConfig(Named):
     lr: float = 1e-3
     """Learning rate after the warm-up."""
     warmup_steps: int = 50
-    """Steps over which the learning rate rises from 0."""
+    """Steps over which the learning rate rises from 0; at most a tenth of all steps."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     """Learning rate after the warm-up; linear and cosine fall to 0."""
     weight_decay: float = 0.01

@@ -41,7 +41,7 @@ from grpo.tasks import Task, load_task
 from grpo.tasks.builder import ANSWER_COLUMNS, require_golds
 from grpo.tasks.conversation import Messages
 from grpo.tasks.handed_over import Rows
-from grpo.tasks.protocol import HasProblems, assumptions_of
+from grpo.tasks.protocol import HasProblems, assumptions_of, draw_problems
 from grpo.tasks.rows import Problems, Source, written_answers
 from grpo.training.conversation import written_episode
 from grpo.training.fingerprint import sft_fingerprints
@@ -74,7 +74,7 @@ def sft(config: SftConfig, *, data: Any = None, callbacks: Sequence[Callback] = 
 
 def loop(session: SftSession) -> None:
     config, policy = session.config, session.policy
-    warmup_steps = min(config.warmup_steps, config.steps // 10)  # a short run must not be all warm-up
+    warmup_steps = warmup_of(config)
     for step in range(session.first_step, config.steps):
         start = time.perf_counter()
         lr = learning_rate(config.lr, step, steps=config.steps, warmup_steps=warmup_steps, schedule=config.schedule)
@@ -119,7 +119,7 @@ class SftSession(TrainingRun):
             check_same_inputs(world, config, prints)
             opened = reopen_run(config, "sft", prints, listening, undo) if world.first else None
             run, checkpoint = (opened.run, opened.checkpoint) if opened else (None, None)
-            sample = task.draw(0, config.batch_size, config.seed) if task else rows
+            sample = draw_problems(task, 0, config.batch_size, config.seed) if task else rows
             shard = sft_shard(config, sample, torch.device(pick_device(config.system)), world)
             networks = load_for_sft(config, checkpoint, world, shard)
             policy = networks.policy
@@ -142,6 +142,7 @@ class SftSession(TrainingRun):
                 world=world,
                 assumptions=[
                     *unused_in_lora(config.lora),
+                    *_capped_warmup(config),
                     *lr_warnings(policy, config.lr),
                     *written.notes,
                     *(assumptions_of(task) if task else ()),
@@ -153,10 +154,24 @@ class SftSession(TrainingRun):
         return session
 
 
+def warmup_of(config: SftConfig) -> int:
+    """Steps of the warm-up: a short run must not be all warm-up."""
+    return min(config.warmup_steps, config.steps // 10)
+
+
+def _capped_warmup(config: SftConfig) -> list[str]:
+    if config.warmup_steps in (SftConfig.warmup_steps, warmup_of(config)):
+        return []
+    return [
+        f"warmup_steps is {config.warmup_steps}, and the warm-up takes {warmup_of(config)}: at most a tenth of the "
+        f"{config.steps} steps"
+    ]
+
+
 def make_batches(config: SftConfig, task: Task | None, written: Problems, policy: Policy) -> Batches:
     """Batches of the task's training problems with their gold answers, or of the rows."""
     if task is not None:
-        return lambda step: with_answers(task.draw(step, config.batch_size, config.seed), policy)
+        return lambda step: with_answers(draw_problems(task, step, config.batch_size, config.seed), policy)
     groups = with_answers(written.train, policy, written.conversations)
     return lambda step: shuffled_batch(groups, step, config.batch_size, config.seed)
 
