@@ -51,6 +51,9 @@ def test_weights_of_the_parts() -> None:
         credit([both], config(weights="form=1"))
     with pytest.raises(GrpoError, match=r"field loss.weights: every part has weight 0 \(correct, format\)"):
         credit([both], config(weights="correct=0, format=0"))
+    # A step need not have each of several environments.
+    several = replace(config(weights="correct=0, format=0"), episodes=Episodes(env="a=game.py:A,b=game.py:B"))
+    assert first_advantages(several, both) == [[0.0, 0.0]]
 
 
 def test_weights_of_the_parts_come_on_top_of_those_in_the_field_reward() -> None:
@@ -108,6 +111,16 @@ def test_kl_in_the_reward() -> None:
     # Where there are several updates, by the policy before the first of them.
     moved = replace(drifted, old_logprobs=np.full(2, -0.5, np.float32))
     assert first_advantages(config(kl_in="reward", **settings), group(moved, stayed)) == [[1.0, -1.0]]
+
+
+def test_only_tokens_of_a_completion_count_in_the_std_of_a_batch() -> None:
+    # The critic expects 0. Two tokens of advantage 1 and five of 0: mean 2/7, squares 10/7, sample variance 10/42.
+    pair = [completion(length, reward, values=np.zeros(length, np.float32)) for length, reward in ((2, 1.0), (5, 0.0))]
+    settings = config(baseline="value", scale="batch_std", std="sample", std_eps=0.0)
+    [done] = credit([group(*pair)], replace(settings, critic=Critic(gamma=1.0, lam=1.0)))[0]
+    std = math.sqrt(10 / 42)
+    for credited, expected in zip(done.completions, ([5 / 7 / std] * 2, [-2 / 7 / std] * 5), strict=True):
+        assert credited.advantages.tolist() == pytest.approx(expected)
 
 
 def test_parts_normalised_before_they_are_summed() -> None:

@@ -121,7 +121,7 @@ class Engine:
             least = blocks_of(prompt_tokens) + blocks_of(new_tokens)
             rows = min(rows, self.max_concurrent or rows)
             self.cache_blocks = self.cache_blocks or self.blocks_that_fit(rows, least)
-        elif not sampling.restricted:  # else, on a GPU, the rows found would limit those under CUDA graphs
+        elif not sampling.restricted:  # restricted sampling on a GPU must not set the row limit of CUDA graphs
             self.max_concurrent = self.max_concurrent or self.rows_that_fit(prompt_tokens, new_tokens)
 
     def room(self, prompt_tokens: Sequence[int], group_size: int, sampling: Sampling) -> Room:

@@ -106,10 +106,11 @@ def _check_weights(groups: Sequence[Group], config: Config) -> None:
     """Refuses a weight of an unknown part, and weights with which every reward is 0. (A completion whose checker timed
     out has no parts and scores 0.)"""
     known = dict.fromkeys(part for group in groups for completion in group.completions for part in completion.parts)
-    unknown = named_weights(config.loss).keys() - known.keys()
-    if known and unknown and "=" not in config.episodes.env:  # a step need not have each of several environments
+    if not known or "=" in config.episodes.env:  # a step need not have each of several environments
+        return
+    if unknown := named_weights(config.loss).keys() - known.keys():
         raise GrpoError(f"field loss.weights: unknown part {min(unknown)!r}; the task has {', '.join(known)}")
-    if known and config.loss.weights and not any(map(part_weights(config), known)):
+    if config.loss.weights and not any(map(part_weights(config), known)):
         raise GrpoError(f"field loss.weights: every part has weight 0 ({', '.join(known)}); give one another weight")
 
 
@@ -247,7 +248,7 @@ def states_of(completion: Completion) -> list[tuple[str, ...]]:
 
 
 def turn_rewards(completion: Completion, config: Config) -> list[float]:
-    """Reward of each turn. What the rewards of single turns leave of the completion's comes with the last turn."""
+    """Reward of each turn. The last turn also gets the completion's reward minus the sum of all turn rewards."""
     by_end = dict(completion.steps)
     rewards = [by_end.get(end - 1, 0.0) for end in completion.turn_ends]
     rewards[-1] += shaped_reward(completion, config) - sum(rewards)

@@ -140,8 +140,7 @@ class TrainingRun:
         )
 
     def measure_idle_time(self) -> float:
-        """The idle share of the time since the last measurement, which starts again: after every step, and after what
-        is not part of one."""
+        """Idle share of the time since the last call: called after every step, evaluation and checkpoint."""
         waited, self.world.waited = self.world.waited, 0.0
         begun, self.measured_from = self.measured_from, time.perf_counter()
         return waited / (self.measured_from - begun)
@@ -151,7 +150,7 @@ class TrainingRun:
         return None
 
     def go_on_together(self) -> None:
-        """After what is not part of a step: the wait for the slowest rank is not part of the next one either."""
+        """Waits for all ranks after an evaluation or a checkpoint, so that the next step does not count this wait."""
         self.world.meet(None)
         self.measure_idle_time()
         self.measure_observation_wait()

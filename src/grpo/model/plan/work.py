@@ -101,11 +101,6 @@ class Work:
         """Most completions decoded at once, of a step or of an evaluation."""
         return max(rows for _, rows in self.at_once)
 
-    @property
-    def packed_tokens(self) -> int:
-        """Tokens of a step: each prompt once, each completion once."""
-        return self.prompts * self.prompt_tokens + self.completions * self.new_tokens
-
     def share(self, ranks: int) -> Work:
         """The work of the busiest rank, which samples whole groups.
 

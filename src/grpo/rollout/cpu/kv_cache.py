@@ -47,7 +47,7 @@ class SavedRows:
     """Own keys and values of rows that have left the batch and may come back."""
 
     layers: dict[int, KeysValues]
-    """Per layer [N, columns, H, D], aligned at the end; before a row's first column is what does not matter."""
+    """Per layer [N, columns, H, D], aligned at the end; columns before a row's first are not read."""
     columns_N: torch.Tensor
     """Own columns of each row."""
 
