@@ -67,6 +67,12 @@ def test_equal_advantages_are_whitened_to_zero() -> None:
     for advantages in ([7.7, 7.7, 1.0], [0.1 + 0.2, 0.3, 1.0]):
         assert whiten(torch.tensor([advantages], **DOUBLE), mask, std_eps=1e-8).tolist() == [[0.0] * 3]
     assert whiten(torch.tensor([[1.0, 3.0]]), torch.tensor([[True, False]])).tolist() == [[0.0, 0.0]]
+    assert whiten(torch.zeros(0, 4), torch.zeros(0, 4, dtype=torch.bool)).shape == (0, 4)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_broken_advantages_stay_visible(broken: float) -> None:
+    assert not whiten(torch.tensor([[1.0, broken, 2.0]]), torch.ones(1, 3, dtype=torch.bool)).isfinite().all()
 
 
 def test_the_critics_loss_by_hand_and_where_its_gradient_ends() -> None:

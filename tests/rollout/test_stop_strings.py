@@ -63,6 +63,26 @@ def test_the_first_token_that_completes_a_stop_string_is_that_of_transformers(st
         assert (ended_N | ~first_N).all(), "none is missed"
 
 
+def test_only_the_new_tokens_of_a_turn_count() -> None:
+    """Against a direct search: any rows in any order, turns that begin later, empty turns, several new tokens."""
+    policy, strings = byte_level_policy(), ("swer", "ï")
+    stop, text = StopStrings(policy, strings), policy.tokenizer(TEXT)["input_ids"]
+    generator = np.random.default_rng(1)
+    tokens_NL = torch.from_numpy(generator.choice(text, size=(50, 12)))
+    found = []
+    for new in (1, 3):
+        rows = torch.from_numpy(generator.permutation(50)[:30])
+        start = torch.from_numpy(generator.integers(9, size=30))
+        end = start + torch.from_numpy(generator.integers(4, size=30))
+        ended = stop.ended(tokens_NL, rows, start, end.int(), new)
+        for row, first, last, has in zip(rows.tolist(), start.tolist(), end.tolist(), ended.tolist(), strict=True):
+            turn = policy.tokenizer.decode(tokens_NL[row, first:last])
+            tail = policy.tokenizer.decode(tokens_NL[row, max(first, last - stop.longest - new + 1) : last])
+            assert has == any(string in turn and string in tail for string in strings)
+            found.append(has)
+    assert 5 < sum(found) < 55
+
+
 def test_greedy_completions_equal_generate_with_stop_strings() -> None:
     policy = byte_level_policy()
     torch.manual_seed(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 from grpo.config import Dataset
@@ -43,6 +44,11 @@ def test_a_dataset_and_its_splits() -> None:
 def test_a_data_frame() -> None:
     pandas = pytest.importorskip("pandas")
     assert places(pandas.DataFrame(ROWS)) == places(ROWS)
+    turns = [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"}]
+    of_parquet = pandas.DataFrame({"messages": [np.array(turns, dtype=object)], "n": [7]})
+    assert take_rows(of_parquet) == {"": [{"messages": turns, "n": 7}]}
+    with pytest.raises(GrpoError, match=r"field data: the data frame has several columns of one name"):
+        take_rows(pandas.DataFrame([["1+1=", 2, 3]], columns=["prompt", "answer", "answer"]))
 
 
 @pytest.mark.parametrize(

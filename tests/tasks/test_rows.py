@@ -333,7 +333,7 @@ FAULTS = {
     "a column twice": (
         "--data rows.csv",
         "question,answer,answer\n6*7=,42,41\n",
-        "rows.csv:1: has the column 'answer' twice; rename one of them",
+        "rows.csv:1: has more than one column 'answer'; rename the others",
     ),
     "broken quotes": (
         "--data rows.csv",

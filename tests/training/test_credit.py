@@ -49,11 +49,6 @@ def test_weights_of_the_parts() -> None:
     assert first_advantages(config(weights="format=3"), both) == [[0.5, -0.5]]  # 1 + 1.5 and 1.5
     with pytest.raises(GrpoError, match=r"field loss.weights: unknown part 'form'; the task has correct, format"):
         credit([both], config(weights="form=1"))
-    with pytest.raises(GrpoError, match=r"field loss.weights: every part has weight 0 \(correct, format\)"):
-        credit([both], config(weights="correct=0, format=0"))
-    # A step need not have each of several environments.
-    several = replace(config(weights="correct=0, format=0"), episodes=Episodes(env="a=game.py:A,b=game.py:B"))
-    assert first_advantages(several, both) == [[0.0, 0.0]]
 
 
 def test_weights_of_the_parts_come_on_top_of_those_in_the_field_reward() -> None:

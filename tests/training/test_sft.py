@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from dataclasses import replace
@@ -213,42 +214,75 @@ def test_rows_in_every_form_are_asked_as_grpo_asks_them(tmp_path: Path, name: st
 
 ASKED = {"role": "user", "content": "10+10="}
 TALK = [ASKED, {"role": "assistant", "content": "20"}]
-SEVERAL = {
+OTHER = {"role": "user", "content": "x"}
+
+
+def unread(first: str, others: str) -> list[str]:
+    return [f"learned is column {first}; {others} not read; name another: --dataset.answer"]
+
+
+SEVERAL: dict[str, tuple[dict[str, Any], dict[str, str], str, list[str]]] = {
     "label": ({"prompt": "10+10=", "completion": "20", "label": True}, {}, "20", []),
-    "target": (
-        {"prompt": "10+10=", "completion": "20", "target": "web"},
-        {},
-        "20",
-        ["the answer is column completion, and target is not read; name another with --dataset.answer"],
-    ),
+    "target": ({"prompt": "10+10=", "completion": "20", "target": "web"}, {}, "20", unread("completion", "target is")),
     "named": ({"prompt": "10+10=", "completion": "20", "target": "5"}, {"answer": "target"}, "5", []),
-    "conversation": ({"prompt": "other", "prompt_id": "7", "label": "x", "messages": TALK}, {}, "20", None),
-    "both": ({"prompt": "10+10=", "completion": "20", "messages": [ASKED, {**TALK[1], "content": "5"}]}, {}, "20", []),
-    "alpaca": (
-        {"instruction": "10+10=", "input": "3+1", "output": "20"},
+    "number": ({"prompt": "10+10=", "answer": 20, "target": "5"}, {}, "20", unread("answer", "target is")),
+    "ultrachat": (
+        {"prompt": "x", "prompt_id": "7", "label": "y", "messages": TALK},
         {},
         "20",
-        [
-            "the prompt is column instruction, and input is not read; name another with --dataset.prompt, or several "
-            "with --dataset.template"
-        ],
+        unread("messages", "label is"),
     ),
+    "numina": ({"problem": "x", "solution": "y", "messages": TALK}, {}, "20", unread("messages", "solution is")),
+    "both": (
+        {"prompt": "10+10=", "completion": "20", "messages": TALK, "output": "1"},
+        {},
+        "20",
+        unread("completion", "messages, output are"),
+    ),
+    "named messages": ({"prompt": "x", "completion": "5", "messages": TALK}, {"answer": "messages"}, "20", []),
+    "named prompt": ({"question": "10+10=", "messages": [OTHER, TALK[1]]}, {"prompt": "question"}, "20", []),
+    "no completion": ({"messages": TALK, "completion": None}, {}, "20", []),
+    "empty cell": ({"messages": TALK, "completion": math.nan}, {}, "20", []),
+    "blank": ({"prompt": "10+10=", "response": " ", "answer": "20"}, {}, "20", []),
+    "a prompt in messages": ({"prompt": "10+10=", "messages": [OTHER], "answer": "20"}, {}, "20", []),
     "template": (
         {"instruction": "10+", "input": "10=", "output": "20"},
         {"template": "{instruction}{input}"},
         "20",
         [],
     ),
+    "alpaca": (
+        {"instruction": "10+10=", "input": "3+1", "output": "20"},
+        {},
+        "20",
+        [
+            "the prompt is column instruction; input is not read; name another with --dataset.prompt, or several with "
+            "--dataset.template"
+        ],
+    ),
 }
 
 
 @pytest.mark.parametrize("case", SEVERAL)
 def test_which_of_several_columns_is_learned(case: str) -> None:
-    """A completion, then a conversation, then the usual names of an answer, unless one is named."""
+    """The first of them that holds something, unless one is named."""
     row, settings, answer, notes = SEVERAL[case]
     written = written_answers(Source("rows", Dataset(**settings), rows={"": [row]}))
     assert [(problem.prompt, problem.answer) for problem in written.train] == [("10+10=", answer)]
-    assert notes is None or written.notes == notes
+    assert written.notes == notes
+
+
+def test_rows_of_several_kinds_in_one_file() -> None:
+    rows = [
+        {"messages": TALK, "prompt": None},
+        {"prompt": "1+1=", "answer": "2"},
+        {"prompt": [ASKED], "completion": [TALK[1]]},
+        {"prompt": "2+2=", "completion": "4", "messages": None},
+    ]
+    written = written_answers(Source("rows", rows={"": rows}))
+    found = [(problem.prompt, problem.answer) for problem in written.train]
+    assert found == [("10+10=", "20"), ("1+1=", "2"), ("10+10=", "20"), ("2+2=", "4")]
+    assert written.notes == []
 
 
 def test_a_conversation_must_end_with_an_answer(tmp_path: Path) -> None:

@@ -123,12 +123,12 @@ class SftConfig(Named):
     model: str
     """tiny, nano, calculator, guess, smollm2, a GGUF file, or a Hugging Face folder or id; also the first argument."""
     data: str = ""
-    """Rows with a question and an answer, or with messages: a JSONL, CSV or Parquet file, or a Hugging Face dataset;
-    also the second argument."""
+    """Rows with a prompt and a completion or answer, or with messages: a JSONL, CSV or Parquet file, or a Hugging Face
+    dataset; also the second argument."""
     task: str = ""
     """Task whose problems and gold answers are trained on, without the held-out ones; data is then the task's data."""
     epochs: float = 1.0
-    """Passes over the data; 0.5 is half a pass."""
+    """Passes over the data, rounded up to whole batches; 0.5 is half a pass."""
     steps: int = 0
     """Updates; 0: as many as epochs needs. Required with a task that generates problems without end."""
     batch_size: int = 64

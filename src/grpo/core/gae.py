@@ -42,10 +42,10 @@ def whiten(
     tensor([[-1.0000,  0.0000],
             [ 1.0000,  0.0000]])
     """
-    advantages_N = advantages[mask]
-    if not ranges(advantages.reshape(1, -1), mask.reshape(1, -1)) > 0:
+    values_N = advantages[mask]
+    if len(values_N) < 2 or (values_N.isfinite().all() and not ranges(values_N[None], mask[mask][None]) > 0):
         return torch.zeros_like(advantages)
-    whitened = (advantages - advantages_N.mean()) / (advantages_N.std(correction=correction(std)) + std_eps)
+    whitened = (advantages - values_N.mean()) / (values_N.std(correction=correction(std)) + std_eps)
     return whitened.masked_fill(~mask, 0.0)
 
 

@@ -161,9 +161,9 @@ def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:
     ends = tokenizer.eos_token_id if ends is None else ends
     if ends is None:
         raise GrpoError(f"field model: {name!r} defines no end token (eos_token_id); set it in generation_config.json")
-    found = [ends] if isinstance(ends, int) else ends
+    found = ends if isinstance(ends, list | tuple) else [ends]
     count = model.config.get_text_config().vocab_size
-    if not all(type(end) is int and 0 <= end < count for end in found):
+    if not found or not all(type(end) is int and 0 <= end < count for end in found):
         raise GrpoError(
             f"field model: {name!r} has the end token {ends!r}; set eos_token_id in generation_config.json to the "
             f"number of one of its {count} tokens, or to a list of such numbers"

@@ -197,8 +197,8 @@ def logprobs(
     """(log-probability of each sampled token, entropy of the distribution it was sampled from), both [N, L].
 
     Logits are computed a chunk of tokens at a time, and again in the backward pass, unless their gradient is kept in 16
-    bits (fused/head.py). Set `train_entropy` to False where the loss does not use the entropy. Only then can the
-    logits' gradient be kept; and otherwise every recomputed chunk would wait in memory for the entropy's gradient.
+    bits (fused/head.py). Set `train_entropy` to False where the loss does not use the entropy: then the
+    logits' gradient can be kept, and recomputed chunks do not wait in memory for a gradient of the entropy.
     """
     if hidden_AC is None:
         hidden_AC = predicting_states(policy, batch)

@@ -129,23 +129,20 @@ class Builder:
                 )
 
 
-def notes_on_columns(rows: Sequence[DataRow], settings: Dataset, answers: Sequence[str] = ()) -> list[str]:
-    """Which column is read, where several of the usual ones have text. `answers`: usual names of the answer; empty:
-    a reward function may read the other columns."""
-    notes = []
-    if not (settings.prompt or settings.template):
-        notes += _ambiguous("prompt", PROMPT_COLUMNS, rows, ", or several with --dataset.template")
-    if not settings.answer:
-        notes += _ambiguous("answer", answers, rows)
-    return notes
-
-
-def _ambiguous(use: str, usual: Sequence[str], rows: Sequence[DataRow], otherwise: str = "") -> list[str]:
-    found = [name for name in usual if any(_has_text(row.columns.get(name)) for row in rows)]
-    if len(found) < 2:
+def notes_on_prompts(rows: Sequence[DataRow], settings: Dataset) -> list[str]:
+    """Which column is the prompt, where another one with a usual name has text."""
+    if settings.prompt or settings.template:
         return []
-    others = ", ".join(found[1:])
-    return [f"the {use} is column {found[0]}, and {others} is not read; name another with --dataset.{use}{otherwise}"]
+    names = {name for row in rows for name in row.columns}
+    first, *others = [name for name in PROMPT_COLUMNS if name in names] or [""]
+    unread = [name for name in others if any(_has_text(row.columns.get(name)) for row in rows)]
+    if not unread:
+        return []
+    verb = "is" if len(unread) == 1 else "are"
+    return [
+        f"the prompt is column {first}; {', '.join(unread)} {verb} not read; name another with --dataset.prompt, or "
+        "several with --dataset.template"
+    ]
 
 
 def _has_text(value: Any) -> bool:

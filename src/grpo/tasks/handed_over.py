@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from grpo.errors import GrpoError
 
 PREFIX = "python:"
@@ -38,8 +40,8 @@ def take_heldout(data: Any) -> Rows:
 
 def _table(rows: Any, place: str) -> list[dict[str, Any]]:
     field = place.partition("[")[0]
-    if type(rows).__name__ == "DataFrame" and type(rows).__module__.startswith("pandas"):
-        rows = rows.to_dict("records")  # iteration would give the names of its columns
+    if any(base.__name__ == "DataFrame" and base.__module__.startswith("pandas") for base in type(rows).__mro__):
+        rows = _of_frame(rows, field)
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
         kind = type(rows).__name__
         raise GrpoError(f"field {field}: {place} is of type {kind}; give a list of dicts such as {EXAMPLE}")
@@ -52,6 +54,14 @@ def _table(rows: Any, place: str) -> list[dict[str, Any]]:
     if not taken:
         raise GrpoError(f"field {field}: {place} has no rows")
     return taken
+
+
+def _of_frame(frame: Any, field: str) -> list[dict[str, Any]]:
+    """Rows of a pandas data frame, in which lists of a Parquet file are arrays."""
+    if not frame.columns.is_unique:
+        raise GrpoError(f"field {field}: the data frame has several columns of one name; rename the others")
+    rows = frame.to_dict("records")
+    return [{k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in row.items()} for row in rows]
 
 
 def name_of_rows(rows: Rows) -> str:

@@ -135,7 +135,8 @@ def draw_problems(task: Task, step: int, count: int, seed: int) -> list[Problem]
     """The problems of a step."""
     problems = task.draw(step, count, seed)
     if len(problems) != count:
-        raise GrpoError(f"task {task.name}: in step {step} draw returned {len(problems)} problems; return {count}")
+        found = len(problems)
+        raise GrpoError(f"task {task.name}: in step {step} draw was asked for {count} problems and returned {found}")
     return problems
 
 

@@ -75,8 +75,8 @@ def _table(path: Path) -> list[DataRow]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
-            if repeated := [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]:
-                raise GrpoError(f"{path}:1: has the column {repeated[0]!r} twice; rename one of them")
+            if repeated := [name for name, count in Counter(reader.fieldnames or ()).items() if name and count > 1]:
+                raise GrpoError(f"{path}:1: has more than one column {repeated[0]!r}; rename the others")
             for columns in reader:
                 if None in columns or None in columns.values():
                     expected = len(reader.fieldnames or ())

@@ -10,23 +10,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from grpo.config import Dataset
 from grpo.errors import GrpoError
-from grpo.tasks.builder import ANSWER_COLUMNS, PROMPT_COLUMNS, Builder, mapped, notes_on_columns, require_golds
-from grpo.tasks.conversation import Messages, is_conversation, message_text, read_conversation, read_tools
+from grpo.tasks.builder import ANSWER_COLUMNS, PROMPT_COLUMNS, Builder, mapped, notes_on_prompts, require_golds
+from grpo.tasks.conversation import Messages, read_tools
 from grpo.tasks.handed_over import Rows
 from grpo.tasks.prompt_limit import PromptLimit
 from grpo.tasks.readers import DataRow, read_rows
 from grpo.tasks.row_hash import column_hashes
+from grpo.tasks.written import WRITTEN_COLUMNS, WrittenRows
 from grpo.types import Problem
-
-WRITTEN_COLUMNS = ("completion", "response", *ANSWER_COLUMNS)
-"""Names of the column with what supervised fine-tuning learns. Beside a completion, a label or target is something
-else."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +122,7 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
     limit = PromptLimit(settings, source.model, source.tools)
     rows = source.read(settings.split)
     problems = limit.within(builder.build(rows))
-    notes = [*source.notes, *notes_on_columns(rows, settings)]
+    notes = [*source.notes, *notes_on_prompts(rows, settings)]
     if settings.heldout:
         heldout = limit.within(builder.build(source.read_heldout(), apart=True), "held-out rows")
         return Problems(problems, heldout, [*notes, *limit.notes])
@@ -154,53 +150,15 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
 
 def written_answers(source: Source) -> Problems:
     """All rows as training problems whose answer is the full written text, for supervised fine-tuning."""
-    settings = source.settings
-    read = [_prompt_and_completion(row, settings) for row in source.read(settings.split)]
-    conversations = {row.place: turns for row, turns in read if turns}
-    rows = [row for row, _ in read]
+    written = WrittenRows.of(source.read(source.settings.split), source.settings)
+    rows, settings = written.rows, written.settings
     problems = Builder(settings, "{prompt}", str, WRITTEN_COLUMNS).build(rows)
     problems = [replace(problem, tools=read_tools(problem.columns.get("tools"), problem.place)) for problem in problems]
     require_golds(problems, settings, WRITTEN_COLUMNS)
     limit = PromptLimit(settings, source.model, source.tools)
     problems = limit.within(problems)
-    notes = [*source.notes, *notes_on_columns(rows, settings, WRITTEN_COLUMNS), *limit.notes]
-    return Problems(problems, notes=notes, conversations=conversations)
-
-
-def _prompt_and_completion(row: DataRow, settings: Dataset) -> tuple[DataRow, Messages]:
-    """(the row with what is written in `messages` or `completion` as its completion; that as messages, if it is more
-    than one text). Neither is read where the settings name another column."""
-    columns, turns = dict(row.columns), []
-    takes_messages = "completion" not in columns and not settings.answer and settings.prompt in ("", "messages")
-    if settings.answer in ("", "completion") and is_conversation(written := columns.get("completion")):
-        turns = read_conversation(written, row.place, "completion")
-        columns["completion"] = _written(turns, row.place, "completion")
-    elif takes_messages and is_conversation(written := columns.get("messages")):
-        messages = read_conversation(written, row.place, "messages")
-        first = next((at for at, turn in enumerate(messages) if at and turn["role"] == "assistant"), None)
-        if first is None:
-            raise GrpoError(f'{row.place}: column "messages" must have two turns or more, the last of the assistant')
-        turns = messages[first:]
-        columns |= {settings.prompt or "prompt": messages[:first], "completion": _written(turns, row.place, "messages")}
-    is_text = len(turns) == 1 and turns[0].keys() == {"role", "content"}
-    return DataRow(row.place, columns), [] if is_text else turns
-
-
-def _written(turns: Messages, place: str, column: str) -> str:
-    """The texts of a conversation that begins and ends with the assistant."""
-    for at, expected in ((0, "first"), (-1, "last")):
-        if turns[at]["role"] != "assistant":
-            raise GrpoError(
-                f'{place}: column "{column}": the {expected} message to learn is of role {turns[at]["role"]}; it must '
-                "be the assistant's"
-            )
-    for turn in turns:
-        if turn.keys() == {"role", "content"} and turn["role"] == "assistant" and not message_text(turn).strip():
-            raise GrpoError(f'{place}: column "{column}" has an empty message of the assistant; write it, or remove it')
-    for before, turn in pairwise(turns):
-        if before["role"] == turn["role"] == "assistant":
-            raise GrpoError(f'{place}: column "{column}" has two messages of the assistant in a row; join them')
-    return "\n\n".join(message_text(turn) for turn in turns)
+    notes = [*source.notes, *notes_on_prompts(rows, source.settings), *written.notes, *limit.notes]
+    return Problems(problems, notes=notes, conversations=written.conversations)
 
 
 def _place(problem: Problem) -> float:

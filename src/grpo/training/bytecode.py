@@ -16,7 +16,7 @@ from typing import Any
 from grpo.training.source_files import INSTALLED, own_files
 
 BY_VALUE = (list, tuple, set, frozenset, Mapping, CodeType, partial, MethodType)
-"""Kinds that are described wherever they stand."""
+"""Kinds that are described in full at every place, never by number."""
 
 
 def describe(value: Any, module: str = "", seen: dict[int, Any] | None = None) -> str:
@@ -44,7 +44,8 @@ def describe(value: Any, module: str = "", seen: dict[int, Any] | None = None) -
 
 def _described(value: Any, module: str, seen: dict[int, Any]) -> str:
     def inner(*values: Any) -> str:
-        return ", ".join(describe(each, module, seen) for each in values)
+        # Without a frame of Python for each value: chains of calls are deep.
+        return ", ".join(map(partial(describe, module=module, seen=seen), values))
 
     if isinstance(value, list | tuple):
         return f"{type(value).__name__}({inner(*value)})"

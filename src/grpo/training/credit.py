@@ -103,15 +103,11 @@ def named_weights(loss: Loss) -> dict[str, float]:
 
 
 def _check_weights(groups: Sequence[Group], config: Config) -> None:
-    """Refuses a weight of an unknown part, and weights with which every reward is 0. (A completion whose checker timed
-    out has no parts and scores 0.)"""
+    """Refuses a weight of an unknown part. (A completion whose checker timed out has no parts and scores 0.)"""
     known = dict.fromkeys(part for group in groups for completion in group.completions for part in completion.parts)
-    if not known or "=" in config.episodes.env:  # a step need not have each of several environments
-        return
-    if unknown := named_weights(config.loss).keys() - known.keys():
+    unknown = named_weights(config.loss).keys() - known.keys()
+    if known and unknown and "=" not in config.episodes.env:  # a step need not have each of several environments
         raise GrpoError(f"field loss.weights: unknown part {min(unknown)!r}; the task has {', '.join(known)}")
-    if config.loss.weights and not any(map(part_weights(config), known)):
-        raise GrpoError(f"field loss.weights: every part has weight 0 ({', '.join(known)}); give one another weight")
 
 
 def overlong_penalty(length: int, max_new_tokens: int, share: float) -> float:

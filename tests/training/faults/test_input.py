@@ -267,6 +267,10 @@ FAULTS |= {
         model(setting("generation_config.json", eos_token_id="2")),
         ("field model: './model' has the end token '2'; set eos_token_id in generation_config.json",),
     ),
+    "19 no end tokens": Fault(
+        model(setting("generation_config.json", eos_token_id=[])),
+        ("field model: './model' has the end token []; set eos_token_id in generation_config.json",),
+    ),
     "19 end token out of range": Fault(
         model(setting("generation_config.json", eos_token_id=[2, 99_999])),
         ("field model: './model' has the end token [2, 99999]; set eos_token_id in generation_config.json",),
@@ -380,11 +384,14 @@ FAULTS |= {
         task(WrongGolds),
         ("task arithmetic:easy: 1 of 20 gold answers do not pass their own check", "problem train/0/1, answer '(12'"),
     ),
-    "12 nothing drawn": Fault(
-        task(NothingDrawn), ("task arithmetic:easy: in step 0 draw returned 0 problems; return",)
-    ),
+    "12 nothing drawn": Fault(task(NothingDrawn), ("task arithmetic:easy: in step 0 draw was asked for",)),
     "12 too few drawn": Fault(
-        task(TooFew), ("task arithmetic:easy: in step 2 draw returned 1 problems; return",), steps=2
+        task(TooFew),
+        (
+            "task arithmetic:easy: in step 2 draw was asked for",
+            "problems and returned 1",
+        ),
+        steps=2,
     ),
     "13 prompt over the context": Fault(
         task(LongPrompts),

@@ -18,9 +18,9 @@ LOGITS_AT_ONCE = 2**26
 FEWEST_ROWS = 1024
 """Fewest rows of a chunk, for large vocabularies: every recomputed chunk adds to the whole gradient of the weight."""
 KEPT_SCALE = 64.0
-"""Factor of the kept gradient, for float16: probabilities down to 1e-9 do not become 0. The backward pass divides the
-loss's gradient by it before that multiplies hidden states: the product of both may overflow. A power of two: nothing is
-rounded."""
+"""Factor of the kept gradient, for float16: probabilities down to 1e-9 do not become 0. In the backward pass the loss's
+gradient is divided by it, and the quotient multiplies hidden states: without it their product could overflow. A power
+of two: nothing is rounded."""
 
 
 def token_logprobs(
