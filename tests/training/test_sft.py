@@ -218,7 +218,7 @@ OTHER = {"role": "user", "content": "x"}
 
 
 def unread(first: str, others: str) -> list[str]:
-    return [f"learned is column {first}; {others} not read; name another: --dataset.answer"]
+    return [f"column {first} is learned, and {others} not read; name another with --dataset.answer"]
 
 
 SEVERAL: dict[str, tuple[dict[str, Any], dict[str, str], str, list[str]]] = {
@@ -240,6 +240,7 @@ SEVERAL: dict[str, tuple[dict[str, Any], dict[str, str], str, list[str]]] = {
         unread("completion", "messages, output are"),
     ),
     "named messages": ({"prompt": "x", "completion": "5", "messages": TALK}, {"answer": "messages"}, "20", []),
+    "named twice": ({"messages": TALK}, {"prompt": "messages", "answer": "messages"}, "20", []),
     "named prompt": ({"question": "10+10=", "messages": [OTHER, TALK[1]]}, {"prompt": "question"}, "20", []),
     "no completion": ({"messages": TALK, "completion": None}, {}, "20", []),
     "empty cell": ({"messages": TALK, "completion": math.nan}, {}, "20", []),

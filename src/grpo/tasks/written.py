@@ -21,10 +21,11 @@ IN_ORDER = ("completion", "messages", *WRITTEN_COLUMNS[1:])
 
 @dataclass(frozen=True)
 class WrittenRows:
+    """Rows that all have what is learned in one column, whichever it was in."""
+
     rows: Sequence[DataRow]
-    """All with what is learned as text, in one column."""
     settings: Dataset
-    """They name that column."""
+    """They name that column, and that of the prompts where conversations gave them."""
     conversations: Mapping[str, Messages]
     """By place: what is learned, if that is more than one text."""
     notes: Sequence[str]
@@ -35,7 +36,8 @@ class WrittenRows:
         found = [_filled(row, settings) for row in rows]
         names = {name for row in rows for name in row.columns}
         first = next((columns[0] for columns in found if columns), "")
-        answer = settings.answer or ("completion" if first == "messages" else first)
+        # Messages hold the prompt too, whose column may be the same.
+        answer = "completion" if first == "messages" else settings.answer or first
         prompt = settings.prompt or next((name for name in PROMPT_COLUMNS if name in names), "prompt")
         read = [
             _as_text(row, columns[0], prompt, answer, settings) if columns else (row, [])
@@ -71,8 +73,8 @@ def _notes(rows: Sequence[DataRow], found: Sequence[Sequence[str]]) -> list[str]
     """Which column is learned, where a row has text in others too."""
     for row, (first, *others) in ((row, columns) for row, columns in zip(rows, found, strict=True) if columns):
         if unread := [name for name in others if isinstance(row.columns[name], str | list)]:
-            verb = "is" if len(unread) == 1 else "are"
-            return [f"learned is column {first}; {', '.join(unread)} {verb} not read; name another: --dataset.answer"]
+            rest = f"{', '.join(unread)} {'is' if len(unread) == 1 else 'are'} not read"
+            return [f"column {first} is learned, and {rest}; name another with --dataset.answer"]
     return []
 
 
