@@ -47,8 +47,18 @@ def test_weights_of_the_parts() -> None:
     assert first_advantages(config(), both) == [[0.5, -0.5]]
     assert first_advantages(config(weights="correct=3, format=-1"), both) == [[1.5, -1.5]]
     assert first_advantages(config(weights="format=3"), both) == [[0.5, -0.5]]  # 1 + 1.5 and 1.5
-    with pytest.raises(GrpoError, match=r"field loss.weights: unknown part 'form'; the task has correct, format"):
+    with pytest.raises(GrpoError, match=r"field loss.weights: unknown part 'form'; the reward has correct, format"):
         credit([both], config(weights="form=1"))
+
+
+def test_the_reward_of_an_environment_keeps_its_weight_beside_a_weighted_task() -> None:
+    # reward = 0.5 * correct + Guess.
+    parts = [{"correct": 1.0, "Guess": 0.0}, {"correct": 0.0, "Guess": 1.0}]
+    two = group(*(completion(reward=0.5 * p["correct"] + p["Guess"], parts=p) for p in parts))
+    played = replace(config(), reward="task*0.5", episodes=Episodes(env="games.py:Guess"))
+    assert first_advantages(played, two) == [[-0.25, 0.25]]
+    weighed = replace(played, loss=replace(played.loss, weights="correct=4"))
+    assert first_advantages(weighed, two) == [[0.5, -0.5]]  # 4 * 0.5 = 2 and 1
 
 
 def test_weights_of_the_parts_come_on_top_of_those_in_the_field_reward() -> None:

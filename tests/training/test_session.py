@@ -9,11 +9,16 @@ import pytest
 
 import grpo
 from grpo.config import Checkpoints, Evaluation, SftConfig, System
+from grpo.config.sections import Loss
 from grpo.errors import GrpoError
 from grpo.record.lock import RunLock
 from grpo.record.store import Run, list_runs
 from grpo.training.session import Session
 from helpers.runs import small
+
+
+def short(problem: Any, text: str) -> float:
+    return -len(text)
 
 
 def fail(*_: Any, **__: Any) -> None:
@@ -50,6 +55,14 @@ def test_a_failure_before_the_run_is_created_leaves_none(tmp_path: Path, monkeyp
     monkeypatch.setattr("grpo.training.session.preflight", fail)
     with pytest.raises(OSError, match="a later step fails"):
         Session.start(small(tmp_path, run="job"))
+    assert list_runs(tmp_path) == []
+
+
+def test_a_weight_of_an_unknown_part_is_refused_before_a_run_is_created(tmp_path: Path) -> None:
+    config = small(tmp_path, loss=Loss(weights="long=2"))
+    message = "field loss.weights: unknown part 'long'; the reward has short"
+    with pytest.raises(GrpoError, match=f"^{message}$"):
+        grpo.train(config, reward=short)
     assert list_runs(tmp_path) == []
 
 

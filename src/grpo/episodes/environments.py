@@ -93,7 +93,7 @@ class Kind:
 
     @classmethod
     def of(cls, env: type, text: str) -> Kind:
-        title, name = f"environment {text}", env.__name__
+        title, name = f"environment {text}", part_name(text)
         reset = getattr(env, "reset", None)
         if not callable(reset):
             raise GrpoError(f"{title}: {name} has no method reset; add reset(self, **columns), which begins an episode")
@@ -147,6 +147,15 @@ def _check_made_alone(env: type, title: str) -> None:
             f"{title}: {env.__name__} takes {taken[0]!r} when it is made, and it is made without arguments; give it a "
             "default, or take it in reset, from a column of the data"
         )
+
+
+def part_name(text: str) -> str:
+    """Name of the reward that an environment gives.
+
+    >>> part_name("games.py:Word"), part_name("python:Catch")
+    ('Word', 'Catch')
+    """
+    return text.rpartition(":")[2].strip()
 
 
 def load_environment(env: str | type | Callable[..., Any]) -> Kind:

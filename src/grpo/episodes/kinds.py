@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from grpo.episodes.environments import Kind, load_environment
+from grpo.episodes.environments import Kind, load_environment, part_name
 from grpo.errors import GrpoError, one_line
 from grpo.types import Problem
 
@@ -34,6 +34,15 @@ def named(env: Env | Mapping[str, Env]) -> Mapping[str, Env]:
             "NAME=file.py:Class,NAME=file.py:Class"
         )
     return found
+
+
+def part_names(env: str) -> list[str]:
+    """Names of the rewards that the environments of the field `episodes.env` give.
+
+    >>> part_names("word=games.py:Word, catch=games.py:Catch"), part_names("")
+    (['Word', 'Catch'], [])
+    """
+    return [part_name(str(text)) for text in named(env).values() if text]
 
 
 class Kinds:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from grpo.episodes.client import AgentError, Client, Messages
-from grpo.episodes.environments import Kind, Step, checked_reward, row_of
+from grpo.episodes.environments import Kind, Step, checked_reward, part_name, row_of
 from grpo.errors import GrpoError
 from grpo.tasks.conversation import read_messages
 from grpo.types import Problem
@@ -28,7 +28,7 @@ Agent = Callable[[Any, dict[str, Any]], Coroutine[Any, Any, Any]]
 
 def agent_kind(agent: Agent, text: str) -> Kind:
     """The agent as a class of environments, whose texts are JSON of messages."""
-    title, name = f"environment {text}", getattr(agent, "__name__", "agent")
+    title, name = f"environment {text}", part_name(text)
     taken = inspect.signature(agent).parameters.values()
     if sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in taken) < 2:
         raise GrpoError(f"{title}: {name} is a coroutine, so it is an agent; write async def {name}(client, row)")

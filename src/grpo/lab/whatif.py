@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from grpo.config import Config
+from grpo.config import Config, Episodes
 from grpo.config.leaf import leaves
 from grpo.config.presets import PRESETS, SURROGATES, load_surrogate
 from grpo.config.sections import Loss
@@ -69,8 +69,11 @@ def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
     as_run = Loss(**run.config["loss"])
     loss = changed_loss(as_run, query)
     limit = run.config["max_new_tokens"]
-    reward = run.config.get("reward", "")
-    now, before = (Credited(groups, Config(loss=each, max_new_tokens=limit, reward=reward)) for each in (loss, as_run))
+    reward, episodes = run.config.get("reward", ""), Episodes(env=run.config.get("episodes", {}).get("env", ""))
+    now, before = (
+        Credited(groups, Config(loss=each, max_new_tokens=limit, reward=reward, episodes=episodes))
+        for each in (loss, as_run)
+    )
     rows = []
     for index, group in enumerate(recorded):
         completions = [

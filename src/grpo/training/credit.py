@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from grpo.core import (
     turn_advantages,
     whiten,
 )
+from grpo.episodes.kinds import part_names
 from grpo.errors import GrpoError
 from grpo.rewards.functions import parse
 from grpo.types import Completion, Group, changed
@@ -33,7 +34,7 @@ LARGE = 1e15
 def credit(groups: Sequence[Group], config: Config) -> tuple[list[Group], dict[str, float]]:
     """(groups with advantages, one per token, and a critic's returns; metrics of the rewards)"""
     loss = config.loss
-    _check_weights(groups, config)
+    check_weights([part for group in groups for completion in group.completions for part in completion.parts], config)
     rewards_PG = _rewards([[np.nan if c.reward is None else c.reward for c in g.completions] for g in groups])
     valid_PG = ~rewards_PG.isnan()
     metrics: dict[str, float] = {}
@@ -88,8 +89,10 @@ def part_weights(config: Config) -> Callable[[str], float]:
     (2.0, 1.5, 1.0)
     """
     in_loss, in_reward = named_weights(config.loss), {spec.part: spec.weight for spec in parse(config.reward)}
-    # The parts of the task's checker have other names than `task`.
-    return lambda part: in_loss.get(part, 1.0) * in_reward.get(part, in_reward.get("task", 1.0))
+    # The parts of the task's checker have other names than `task`; an environment's reward always has weight 1.
+    of_task = in_reward.get("task", 1.0)
+    in_reward |= dict.fromkeys(part_names(config.episodes.env), 1.0)
+    return lambda part: in_loss.get(part, 1.0) * in_reward.get(part, of_task)
 
 
 def named_weights(loss: Loss) -> dict[str, float]:
@@ -102,12 +105,12 @@ def named_weights(loss: Loss) -> dict[str, float]:
     return {name.strip(): float(weight) for name, _, weight in pairs}
 
 
-def _check_weights(groups: Sequence[Group], config: Config) -> None:
+def check_weights(parts: Iterable[str], config: Config) -> None:
     """Refuses a weight of an unknown part. (A completion whose checker timed out has no parts and scores 0.)"""
-    known = dict.fromkeys(part for group in groups for completion in group.completions for part in completion.parts)
+    known = dict.fromkeys(parts)
     unknown = named_weights(config.loss).keys() - known.keys()
     if known and unknown and "=" not in config.episodes.env:  # a step need not have each of several environments
-        raise GrpoError(f"field loss.weights: unknown part {min(unknown)!r}; the task has {', '.join(known)}")
+        raise GrpoError(f"field loss.weights: unknown part {min(unknown)!r}; the reward has {', '.join(known)}")
 
 
 def overlong_penalty(length: int, max_new_tokens: int, share: float) -> float:

@@ -25,6 +25,7 @@ from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Episodes, Sampling
 from grpo.rollout.schedule import Room, Schedule
 from grpo.tasks.protocol import HasProblems, assumptions_of, draw_problems
+from grpo.training.credit import check_weights
 from grpo.types import Group, Problem
 
 MAX_GAP = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
@@ -53,6 +54,8 @@ def preflight(
     # A dataset is checked as a whole, so that a long prompt is found now and not hours later.
     every = task.problems() if isinstance(task, HasProblems) else problems
     scorer.ready(every)
+    if not scorer.rewards_task:  # a task names its parts when it scores
+        check_weights([*scorer.brought, *(spec.part for spec in scorer.specs)], config)
     check_golds(scorer, problems, world)
     if eval_scorer is not scorer:
         eval_scorer.ready(heldout)
