@@ -228,6 +228,7 @@ READERS_FILES = {
     "guess.py",
     "helper.py",
     "mine.py",
+    "my_losses.py",
     "mytask.py",
     "rewards.py",
     "script.py",

@@ -239,7 +239,7 @@ def test_truncated_sampling_is_refused_with_the_reason(recipe, name):
         (
             {"loss.surrogate": "clipp"},
             "loss.surrogate",
-            'unknown surrogate "clipp"; use clip, weight, gate, plain, or module:function',
+            'unknown surrogate "clipp"; use clip, weight, gate, plain, or file.py:function',
         ),
         (
             {"loss.kl_in": "reward", "loss.kl": "k3_ratio"},

@@ -12,7 +12,7 @@ import torch
 
 import grpo
 from grpo.config import Checkpoints, Config, Critic, Evaluation, Optimizer, System
-from grpo.config.presets import PRESETS
+from grpo.config.presets import PRESETS, load_surrogate
 from grpo.config.schema import validate
 from grpo.config.sections import Loss
 from grpo.errors import GrpoError
@@ -212,6 +212,19 @@ def test_impossible_settings_are_refused_before_the_run_is_created(
         with pytest.raises(GrpoError, match=message):
             grpo.train(changed)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_surrogate_of_a_file_is_read_again_where_it_has_changed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    name = f"{file}:twice"
+    file.write_text("def twice(ratio, logp, advantages, limits): return 2 * ratio\n")
+    first = load_surrogate(name)
+    assert load_surrogate(name) is first, "one function: it may keep a state"
+    file.write_text(file.read_text().replace("2", "3"))
+    assert [function(1.0, 0.0, 0.0, None) for function in (first, load_surrogate(name))] == [2.0, 3.0]
+    assert fingerprints(Config(loss=replace(Loss(), surrogate=name)), Arithmetic())["surrogate code"]
+    with pytest.raises(GrpoError, match=r"field loss.surrogate: cannot load '.*none.py:f': .*No such file"):
+        load_surrogate(f"{tmp_path}/none.py:f")
 
 
 def test_a_users_surrogate_is_part_of_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

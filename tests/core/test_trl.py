@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grpo.config.presets import PRESETS
+from grpo.config.presets import PRESETS, load_surrogate
 from grpo.core import denominator, group_advantages, parts_advantages, policy_loss, sampler_correction
+from helpers.examples import EXAMPLES
 
 pytest.importorskip("trl")
 with warnings.catch_warnings():
@@ -86,7 +87,9 @@ def trl_loss(batch: dict[str, torch.Tensor], loss_type: str, **options: object) 
             delta=settings["delta"],
             sapo_temperature_pos=1.0,
             sapo_temperature_neg=1.05,
+            **{"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0},
         ),
+        get_gamma_weights=GRPOTrainer.get_gamma_weights,
     )
     mask = batch["mask"].long()
     inputs = {
@@ -116,16 +119,17 @@ def our_loss(batch: dict[str, torch.Tensor], preset: str, **changes: object) -> 
         # TRL keeps this one in float32, so its 1.05 is 1.0499999523.
         options["gate_down"] = torch.tensor(settings.gate_down, dtype=torch.float32).item()
     logp = batch["logp"].clone().requires_grad_()
+    options |= changes
     loss, _ = policy_loss(
         logp,
         batch["old"],
         batch["advantages"],
         batch["mask"],
-        denominator=denominator(batch["lengths"], settings.aggregate, MAX_NEW_TOKENS),
+        denominator=denominator(batch["lengths"], options["aggregate"], MAX_NEW_TOKENS),
         ref_logp=batch["ref"],
         entropy=batch["entropy"],
         sampler_logp=batch["sampler"],
-        **(options | changes),
+        **options,
     )
     loss.backward()
     assert logp.grad is not None
@@ -154,6 +158,29 @@ def test_loss_and_gradient_are_those_of_trl(preset: str, beta: float) -> None:
     for seed in range(20):
         batch = random_batch(seed)
         assert_agree(trl_loss(batch, loss_type, beta=beta, **options), our_loss(batch, preset, beta=beta))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+def test_the_example_of_a_surrogate_is_trls_vespo(beta: float) -> None:
+    gamma = load_surrogate(f"{EXAMPLES}/vespo.py:gamma")
+    for seed in range(20):
+        batch = random_batch(seed)
+        batch["old"][0] = batch["logp"][0] + 30  # a completion that has become impossible, and one that was
+        batch["old"][1] = batch["logp"][1] - 30
+        batch["advantages"][:2] = torch.tensor([1.0, -1.0], dtype=torch.float64)
+        ours = our_loss(batch, "dapo", beta=beta, ratio="product", surrogate=gamma)
+        assert_agree(trl_loss(batch, "vespo", beta=beta), ours)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+def test_sequence_ratios_of_which_each_token_counts_are_trls_luspo(beta: float) -> None:
+    """Divided by max_new_tokens, as the loss of dr_grpo is."""
+    options = {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4}
+    for seed in range(20):
+        batch = random_batch(seed)
+        loss, gradient = trl_loss(batch, "luspo", beta=beta, **options)
+        ours = our_loss(batch, "gspo", beta=beta, aggregate="constant")
+        assert_agree((loss / MAX_NEW_TOKENS, gradient / MAX_NEW_TOKENS), ours)
 
 
 @pytest.mark.parametrize("preset", ["grpo", "gspo"])

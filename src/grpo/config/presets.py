@@ -5,8 +5,10 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from grpo.config.leaf import shown
@@ -159,19 +161,32 @@ def check_preset(name: str, where: str) -> None:
 
 
 def load_surrogate(name: str) -> str | Callable[..., Any]:
-    """The function of `module:function`, also from modules in the working folder; a name of SURROGATES as it is."""
-    module, _, function = name.partition(":")
-    if not function:
+    """The function of `file.py:function` or `module:function`, also from modules in the working folder; a name of
+    SURROGATES as it is."""
+    place, _, function = name.rpartition(":")
+    if not place:
         return name
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # the command `grpo` has its own folder in sys.path, not this one
     try:
-        found = getattr(import_module(module), function)
+        file = Path(place).resolve()
+        module = _module_of(file, file.read_bytes()) if place.endswith(".py") else import_module(place)
+        found = getattr(module, function)
     except Exception as error:  # border: user code may raise anything
         raise GrpoError(f"field loss.surrogate: cannot load {name!r}: {error}") from error
     if not callable(found):
         raise GrpoError(f"field loss.surrogate: cannot load {name!r}: it is not a function")
     return found
+
+
+@cache
+def _module_of(file: Path, code: bytes) -> ModuleType:
+    """The module in a file with this code."""
+    module = ModuleType(f"surrogate_{file.stem}")
+    sys.modules[module.__name__] = module
+    module.__file__ = str(file)
+    exec(compile(code, file, "exec"), vars(module))
+    return module
 
 
 def surrogate_source(name: str) -> bytes:

@@ -110,7 +110,7 @@ def warnings(config: Config) -> Iterator[str]:
             'loss.kl "k1" in the loss has an expected gradient of zero, so it does not hold the policy near the '
             'reference; use k2 or k3, or set loss.kl_in to "reward"'
         )
-    if loss.ratio == "product":
+    if loss.ratio == "product" and loss.surrogate in SURROGATES:
         yield (
             'loss.ratio "product" multiplies the ratios of all tokens: its variance grows exponentially with the '
             'length of a completion; use "token" or "sequence" unless completions are short'
@@ -188,8 +188,9 @@ def _of_batch(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _of_names(loss: Loss) -> Iterator[tuple[str, str]]:
-    if loss.surrogate not in SURROGATES and not re.fullmatch(r"[\w.]+:\w+", loss.surrogate):
-        yield "surrogate", f"unknown surrogate {shown(loss.surrogate)}; use {', '.join(SURROGATES)}, or module:function"
+    if loss.surrogate not in SURROGATES and not re.fullmatch(r"([\w.]+|.+\.py):\w+", loss.surrogate):
+        known = f"{', '.join(SURROGATES)}, or file.py:function"
+        yield "surrogate", f"unknown surrogate {shown(loss.surrogate)}; use {known}"
     for part in filter(None, loss.weights.split(",")):
         if not re.fullmatch(r"\s*[\w.-]+\s*=\s*-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", part):
             yield "weights", f"{shown(part)} is not a weight; write correct=1,format=0.2"
@@ -248,7 +249,7 @@ def _of_update(loss: Loss, prompts_per_step: int) -> Iterator[tuple[str, str]]:
         yield "cap", f'loss.surrogate "{loss.surrogate}" has no cap; set it to 0'
     if not loss.cap and loss.surrogate == "weight":
         yield "surrogate", '"weight" needs loss.cap, such as 5'
-    if loss.ratio == "product" and loss.aggregate != "sequence":
+    if loss.ratio == "product" and loss.aggregate != "sequence" and loss.surrogate in SURROGATES:
         yield (
             "ratio",
             '"product" is one ratio for the completion; set loss.aggregate to "sequence", which counts it once',

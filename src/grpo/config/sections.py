@@ -43,7 +43,7 @@ class Loss(Named):
     ratio: Literal["token", "sequence", "product"] = "token"
     """Policy ratio of each token, or one for the completion: the geometric mean (sequence) or the product."""
     surrogate: str = "clip"
-    """Surrogate: clip (PPO), weight (CISPO), gate (SAPO), plain (REINFORCE), or your own module:function."""
+    """Surrogate: clip (PPO), weight (CISPO), gate (SAPO), plain (REINFORCE), or your own file.py:function."""
     clip_low: float = 0.2
     """The ratio is clipped below at 1 - clip_low."""
     clip_high: float = 0.2

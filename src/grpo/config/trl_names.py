@@ -65,6 +65,7 @@ _BY_VALUE = {
             "grpo": {"loss.aggregate": "sequence"},
             "dr_grpo": {"loss.aggregate": "constant"},
             "dapo": {"loss.aggregate": "token"},
+            "luspo": {"loss.aggregate": "constant"},
             "cispo": {"algorithm": "cispo"},
             "sapo": {"algorithm": "sapo"},
         }
@@ -139,9 +140,11 @@ _WITHOUT = {
     "a reward model is named in reward: model:OWNER/NAME": "reward_model_name_or_path",
     "the reference becomes a copy of the policy (loss.refresh), never a mixture; remove it": "ref_model_mixup_alpha",
     "not available in any loss here; remove it": """
-        vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg off_policy_mask_threshold top_entropy_quantile
+        off_policy_mask_threshold top_entropy_quantile
         use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target router_aux_loss_coef
         label_smoothing_factor""",
+    "VESPO is a function in examples/vespo.py, with its constants; set loss.surrogate": """
+        vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg""",
     "the number format is system.dtype; no other argument of the model can be set": """
         model_init_kwargs cast_lm_head_to_fp32 tf32 bf16_full_eval fp16_full_eval attn_implementation""",
     "quantised weights cannot be trained; remove it": "load_in_4bit load_in_8bit use_bnb_nested_quant",
