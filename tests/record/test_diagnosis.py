@@ -404,6 +404,15 @@ def test_three_bad_steps_are_a_fall_only_beyond_chance(prompts: int, found: bool
     assert ("reward_fall" in kinds(record)) == found
 
 
+@pytest.mark.parametrize(("prompts", "found"), [(64, True), (8, False)])
+def test_a_fall_to_half_of_a_small_reward_counts_only_beyond_chance(prompts: int, found: bool) -> None:
+    """0.03 to 0.01 with standard deviation 0.15: two standard errors of ten steps are 0.017 with 64 prompts a step, and
+    0.047 with 8. Most groups of such a run are without signal, before and after."""
+    rare = {"reward_mean": lambda step: 0.03 if 20 <= step < 30 else 0.01, "reward_std": 0.15}
+    record = History(steps(50, **rare, zero_signal_groups=0.95), config={"prompts_per_step": prompts})
+    assert ("reward_fall" in kinds(record)) == found
+
+
 def finding_of(kind: str) -> Finding:
     return Finding(kind, 59, 1.0, kind, f"advice on {kind}", 59)
 
@@ -470,6 +479,25 @@ def test_a_running_trainer_reads_each_step_once(tmp_path: Path, monkeypatch: pyt
         resumed = Monitor(run)
         assert resumed.new_findings(79) == [], "a resumed run repeats nothing"
         assert len(resumed.history.last_rows) == 80
+
+
+def test_a_cause_that_comes_and_goes_is_not_reported_every_time(tmp_path: Path) -> None:
+    """The KL divergence is large in every other window, and then explains the completions that are all alike."""
+    with Run.create(tmp_path, "noisy", kind="grpo", config={}) as run:
+        monitor, reported = Monitor(run), []
+        for row in steps(200, zero_signal_groups=1.0, kl=lambda step: float(step // 10 % 2)):
+            step = row.pop("step")
+            run.record(step, [], row, {})
+            if (step + 1) % 10 == 0:
+                reported += [(found.kind, step + 1, found.cause) for found in monitor.new_findings(step)]
+    assert [(steps, cause) for kind, steps, cause in reported if kind == "no_signal"] == [
+        (10, ""),
+        (20, "kl"),
+        (30, ""),
+        (60, "kl"),
+        (90, ""),
+        (140, "kl"),
+    ]
 
 
 # Real runs

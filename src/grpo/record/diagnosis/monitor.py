@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 EVERY = 10
 """Steps between two diagnoses."""
+LONGER = 1.5
+"""Length of the run, relative to that at the last report, from which a finding may be reported again: in a noisy run
+its number and its cause may go to and fro at every diagnosis."""
 
 
 class Monitor:
@@ -32,7 +35,8 @@ class Monitor:
                 self.to_derive.add((row["kind"], row["step"]))
 
     def new_findings(self, step: int) -> list[Finding]:
-        """Findings after this step that were not reported before, or have changed since. They count as reported."""
+        """Findings after this step that were not reported before, or long ago and have changed since. They count as
+        reported."""
         self.history.extend(self.run, step)
         fresh = [finding for finding in diagnose(self.history) if self._is_new(finding, step)]
         for finding in fresh:
@@ -44,7 +48,7 @@ class Monitor:
         earlier = max((known for known in reported if known <= step), default=None)
         if earlier is None:
             return True
-        if earlier == step:  # the step was made again after a kill
+        if step + 1 < LONGER * (earlier + 1):
             return False
         if (finding.kind, earlier) in self.to_derive:
             self.to_derive.remove((finding.kind, earlier))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from grpo.record.diagnosis.history import LONG_WINDOW, SAMPLED_STEPS, WINDOW, Finding, History, mean
+from grpo.record.diagnosis.history import LONG_WINDOW, PAST, SAMPLED_STEPS, WINDOW, Finding, History, mean
 
 LEAST_REWARD = 0.02
 """Lowest mean reward from which a fall counts; a lower one is a lucky answer or two."""
@@ -122,16 +122,18 @@ def reward_flat(history: History) -> Finding | None:
 
 def reward_fall(history: History) -> Finding | None:
     """The mean of three steps is a quarter of its best or less, beyond chance or with no signal left; or the mean of
-    ten steps is half its best or less."""
+    ten steps is half its best or less, beyond chance."""
     if None in history.rewards:
         return None
     best, now = history.best, mean(history.last("reward_mean"))
     short, newest = history.best_short, mean(history.last("reward_mean", SAMPLED_STEPS))
     assert best.mean is not None
     assert short.mean is not None
-    if short.mean >= LEAST_REWARD_SHORT and newest <= 0.25 * short.mean and _beyond_chance(history):
+    no_signal = mean(history.last("zero_signal_groups", SAMPLED_STEPS)) >= 0.9
+    sudden = no_signal or _beyond_chance(history, short.mean - newest, SAMPLED_STEPS)
+    if short.mean >= LEAST_REWARD_SHORT and newest <= 0.25 * short.mean and sudden:
         fell_to, fell_from, after = newest, short.mean, short.after
-    elif best.mean >= LEAST_REWARD and now <= 0.5 * best.mean:
+    elif best.mean >= LEAST_REWARD and now <= 0.5 * best.mean and _beyond_chance(history, best.mean - now, WINDOW):
         fell_to, fell_from, after = now, best.mean, best.after
     else:
         return None
@@ -144,12 +146,9 @@ def reward_fall(history: History) -> Finding | None:
     )
 
 
-def _beyond_chance(history: History) -> bool:
-    """Whether the last three steps are two standard errors below the best three, or have no signal left. The
-    standard error assumes perfectly correlated completions within a prompt (worst case)."""
-    if mean(history.last("zero_signal_groups", SAMPLED_STEPS)) >= 0.9:
-        return True
-    prompts = SAMPLED_STEPS * history.setting("prompts_per_step", 1)
-    error = max(history.first("reward_std"), default=0.0) * (2 / prompts) ** 0.5
-    fallen = (history.best_short.mean or 0.0) - mean(history.last("reward_mean", SAMPLED_STEPS))
-    return 0 < 2 * error < fallen
+def _beyond_chance(history: History, fallen: float, steps: int) -> bool:
+    """Whether the mean over this many steps has fallen by two standard errors. They are the largest that there may be:
+    as if the completions of a prompt were all alike."""
+    prompts = steps * history.setting("prompts_per_step", 1)
+    spread = max([*history.first("reward_std"), *history.last("reward_std", PAST)], default=0.0)
+    return fallen > 2 * spread * (2 / prompts) ** 0.5
