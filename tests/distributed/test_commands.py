@@ -208,7 +208,7 @@ def test_rewards_and_models_of_every_kind(tmp_path: Path, settings: dict[str, An
     for name in settings:
         alone, together = one[name], two[name]
         assert together.pop("world")["size"] == 2
-        assert alone.pop("world") == {**ALONE.describe("none")}
+        assert alone.pop("world") == {**ALONE.layout("none")}
         for part in ("completions", "probes", "evals", "metrics", "findings"):
             assert close(together[part], alone[part]), f"{name}: {part}"
         assert one[f"{name} heard"] == two[f"{name} heard"] != []
@@ -235,7 +235,7 @@ def test_rewards_and_models_of_every_kind(tmp_path: Path, settings: dict[str, An
     assert any("has its own attention" in text for text in one["padded"]["findings"])
     changes = {**settings["padded"], "steps": 3, "prompts_per_step": 3, "run": "padded", "resume": True}
     with grpo.train(small(tmp_path / "two", **changes)) as run:
-        assert run.meta("world") == ALONE.describe("none"), "a resume on one rank says so"
+        assert run.meta("world") == ALONE.layout("none"), "a resume on one rank says so"
 
 
 def test_fine_tuning_and_evaluation(tmp_path: Path) -> None:

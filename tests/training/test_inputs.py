@@ -17,7 +17,7 @@ from grpo.config import Episodes, System
 from grpo.errors import GrpoError
 from grpo.rewards.handed_over import take_rewards
 from grpo.tasks.arithmetic import Arithmetic
-from grpo.training.bytecode import describe
+from grpo.training.bytecode import code_text
 from grpo.training.inputs import Inputs
 from helpers.runs import small
 
@@ -215,12 +215,12 @@ def test_code_is_described_by_what_it_does(monkeypatch: pytest.MonkeyPatch) -> N
     def counts(problem: grpo.Problem, text: str) -> float:
         return helper(text) * (text in {"a", "b", "c"})
 
-    before = describe(counts)
-    assert describe(counts) == before
-    assert describe(by_length(8)) == describe(by_length(8))
-    assert describe(by_length(8)) != describe(by_length(9)), "values of the closure"
+    before = code_text(counts)
+    assert code_text(counts) == before
+    assert code_text(by_length(8)) == code_text(by_length(8))
+    assert code_text(by_length(8)) != code_text(by_length(9)), "values of the closure"
     monkeypatch.setattr(f"{__name__}.HELP", 4)
-    assert describe(counts) != before, "globals of a function that it calls"
+    assert code_text(counts) != before, "globals of a function that it calls"
 
 
 def test_many_helpers_are_described_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,11 +229,11 @@ def test_many_helpers_are_described_once(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "helpers_60.py").write_text("\n".join([*calls, "def f60(x): return x", "def f61(x): return 1"]))
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module("helpers_60")
-    before = describe(module.f0)
+    before = code_text(module.f0)
     assert len(before) < 50_000
-    assert describe(module.f0) == before
+    assert code_text(module.f0) == before
     monkeypatch.setattr(module, "f61", lambda x: 2)
-    assert describe(module.f0) != before
+    assert code_text(module.f0) != before
 
 
 def test_names_of_functions_are_those_of_the_record() -> None:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 import grpo
 from grpo.cli.main import main
-from grpo.cli.terminal.report import describe
+from grpo.cli.terminal.report import settings_line
 from grpo.config import Config, Dataset, SftConfig, System
 from grpo.config.schema import parse_sft
 from grpo.errors import GrpoError
@@ -347,7 +347,7 @@ def test_a_task_is_learned_from_its_golds(tmp_path: Path) -> None:
     system = System(runs=str(tmp_path))
     with grpo.sft(SftConfig(model="nano", task="arithmetic", steps=20, warmup_steps=2, system=system)) as run:
         losses = [value for _, value in run.series("sft_loss")]
-        assert describe(run) == "nano · arithmetic · sft"
+        assert settings_line(run) == "nano · arithmetic · sft"
     assert len(losses) == 20
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo.cli.main import main
-from grpo.training.bytecode import describe
+from grpo.training.bytecode import code_text
 from grpo.training.source_files import files_of, own_files
 
 FILES = {
@@ -112,7 +112,7 @@ def test_a_function_handed_over_is_described_with_the_modules_it_uses(
         for name in ("own_main", "own_a", "own_b"):
             sys.modules.pop(name, None)
         monkeypatch.setattr(sys, "dont_write_bytecode", True)
-        return describe(__import__("own_main").f)
+        return code_text(__import__("own_main").f)
 
     first = described(1, 1, 1)
     assert described(1, 1, 2) == first

@@ -183,7 +183,7 @@ class World:
         all_gather(received, sent, None)
         return [row.tobytes() for row in received.view(self.size, -1).numpy()]
 
-    def describe(self, shard: str) -> dict[str, Any]:
+    def layout(self, shard: str) -> dict[str, Any]:
         """For the record. `shard`: what ranks divide among them."""
         return {"size": self.size, "hosts": list(self.hosts), "shard": shard}
 

@@ -1,7 +1,8 @@
 """The definition of every metric. docs/metrics.md is generated from this table: `python -m grpo.record.metrics`.
 
-To add a metric: define it here; compute it in `training/loop.py` (`update`, `describe`), in `training/credit.py`, or in
-`core/statistics.py` for a sum over tokens. Those of episodes are defined and computed in `episode_metrics.py`.
+To add a metric: define it here; compute it in `training/loop.py` (`update`, `completion_metrics`), in
+`training/credit.py`, or in `core/statistics.py` for a sum over tokens. Those of episodes are defined and computed in
+`episode_metrics.py`.
 """
 
 from __future__ import annotations

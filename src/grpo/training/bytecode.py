@@ -16,17 +16,17 @@ from typing import Any
 from grpo.training.source_files import INSTALLED, own_files
 
 BY_VALUE = (list, tuple, set, frozenset, Mapping, CodeType, partial, MethodType)
-"""Kinds that are described in full at every place, never by number."""
+"""Kinds that are written in full at every place, never by number."""
 
 
-def describe(value: Any, module: str = "", seen: dict[int, Any] | None = None) -> str:
+def code_text(value: Any, module: str = "", seen: dict[int, Any] | None = None) -> str:
     """Bytecode and constants of a function or of an object's methods, and the values they refer to. Other modules under
-    the folder of the first one are described too; code of any other module stands for itself by name. `seen`: objects
-    described before, which stand for themselves by number.
+    the folder of the first one are written too; code of any other module is a name. `seen`: objects written before,
+    which become numbers.
 
-    >>> describe(lambda text: len(text) / 10) == describe(lambda text: len(text) / 10)
+    >>> code_text(lambda text: len(text) / 10) == code_text(lambda text: len(text) / 10)
     True
-    >>> describe(lambda text: len(text) / 10) == describe(lambda text: len(text) / 11)
+    >>> code_text(lambda text: len(text) / 10) == code_text(lambda text: len(text) / 11)
     False
     """
     if isinstance(value, str | bytes | int | float | complex | None):
@@ -35,23 +35,23 @@ def describe(value: Any, module: str = "", seen: dict[int, Any] | None = None) -
     if id(value) in seen:
         return f"#{[*seen].index(id(value))}"
     seen[id(value)] = value
-    text = _described(value, module, seen)
+    text = _written(value, module, seen)
     if isinstance(value, BY_VALUE):
         # Whether two places share an equal constant differs between processes.
         del seen[id(value)]
     return text
 
 
-def _described(value: Any, module: str, seen: dict[int, Any]) -> str:
+def _written(value: Any, module: str, seen: dict[int, Any]) -> str:
     def inner(*values: Any) -> str:
         # Without a frame of Python for each value: chains of calls are deep.
-        return ", ".join(map(partial(describe, module=module, seen=seen), values))
+        return ", ".join(map(partial(code_text, module=module, seen=seen), values))
 
     if isinstance(value, list | tuple):
         return f"{type(value).__name__}({inner(*value)})"
     if isinstance(value, set | frozenset):
         # In any order: no element may depend on the one before.
-        return f"set({', '.join(sorted(describe(each, module, {**seen}) for each in value))})"
+        return f"set({', '.join(sorted(code_text(each, module, {**seen}) for each in value))})"
     if isinstance(value, Mapping):
         return f"dict({inner(*(item for pair in value.items() for item in pair))})"
     if isinstance(value, CodeType):

@@ -23,7 +23,7 @@ from grpo.model.prompt import template_file
 from grpo.rewards.functions import parse
 from grpo.tasks.protocol import Task, fingerprint_of
 from grpo.tasks.row_hash import canonical, column_hashes
-from grpo.training.bytecode import describe
+from grpo.training.bytecode import code_text
 from grpo.training.inputs import Inputs
 from grpo.training.source_files import files_of, own_files
 from grpo.types import Problem
@@ -55,7 +55,7 @@ def fingerprints(config: Config, task: Task, inputs: Inputs | None = None) -> Fi
     return {
         "model": model_fingerprint(config.model, config.dataset.chat_template),
         **task_fingerprints(task, config.seed),
-        **({"task code": {"task": _digest([describe(inputs.task).encode()])}} if inputs.task is not None else {}),
+        **({"task code": {"task": _digest([code_text(inputs.task).encode()])}} if inputs.task is not None else {}),
         **reward_fingerprints("reward code", config.reward, inputs.functions),
         **reward_fingerprints("evaluation.reward code", config.evaluation.reward, inputs.eval_functions),
         **code_of("tool code", config.episodes.tools.split(","), inputs.tools),
@@ -89,7 +89,7 @@ def code_of(name: str, places: Iterable[str], given: Mapping[str, Any]) -> Finge
 
 
 def _handed_over(given: Mapping[str, Any]) -> dict[str, str]:
-    return {f"python:{name}": _digest([describe(each).encode()]) for name, each in given.items()}
+    return {f"python:{name}": _digest([code_text(each).encode()]) for name, each in given.items()}
 
 
 def sft_fingerprints(config: SftConfig, task: Task | None, rows: Sequence[Problem]) -> Fingerprints:

@@ -91,7 +91,7 @@ def loop(session: Session) -> None:
             groups = add_old_logprobs(groups, policy, config, world)
             traces = Traces(groups, config.system.token_groups)
             updates = update(policy, session.optimizer, groups, config, step, session.critic, traces, world)
-        metrics = rewards | updates | describe(groups, draws, clock)
+        metrics = rewards | updates | completion_metrics(groups, draws, clock)
         session.record(step, traces.add_to(groups), metrics, clock.seconds)
         if session.stopping:
             return session.checkpoint(step + 1, last=True)
@@ -170,7 +170,7 @@ def update(
     return metrics
 
 
-def describe(groups: Sequence[Group], draws: Mapping[str, float], clock: Clock) -> dict[str, float]:
+def completion_metrics(groups: Sequence[Group], draws: Mapping[str, float], clock: Clock) -> dict[str, float]:
     """Metrics of the sampled completions: lengths, accuracy, reward parts, faults, traits, episodes, and dynamic
     sampling's `draws`."""
     completions = [completion for group in groups for completion in group.completions]

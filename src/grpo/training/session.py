@@ -263,7 +263,7 @@ def prepare(
         "cache_blocks": world.meet(engine.cache_blocks),
         "token_budgets": world.meet(policy.token_budget),
         "memory": {"device": device, "predicted": sizes.predicted},
-        "world": world.describe(sizes.shard),
+        "world": world.layout(sizes.shard),
     }
     return Prepared(networks, engine, assumptions, meta)
 

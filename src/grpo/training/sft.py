@@ -127,7 +127,7 @@ class SftSession(TrainingRun):
             policy.token_budget = kept.token_budgets[world.rank]
             threads = prepare_machine(config.system, policy, kept.threads, world.local_size)
             batches = make_batches(config, task, written, policy)
-            ranks = {"token_budgets": world.meet(policy.token_budget), "world": world.describe(shard)}
+            ranks = {"token_budgets": world.meet(policy.token_budget), "world": world.layout(shard)}
             if opened is None and world.first:
                 opened = create_run(config, "sft", "sft", {"fingerprints": prints, "threads": threads, **ranks}, undo)
             elif opened is not None:

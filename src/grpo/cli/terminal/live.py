@@ -22,7 +22,7 @@ from rich.text import Text
 
 from grpo.cli.terminal.group import group_lines, instructive
 from grpo.cli.terminal.line import FAINT, PLAIN_WIDTH, printable, write_line
-from grpo.cli.terminal.report import clock, describe, eval_changes, headline, result, short_result
+from grpo.cli.terminal.report import clock, eval_changes, headline, result, settings_line, short_result
 from grpo.record.events import Terminal
 from grpo.record.ranks import Ranks
 from grpo.tasks.traits import label_of, trait_metrics
@@ -59,7 +59,7 @@ class LinesView(Terminal):
         self.progress = RunProgress(run, config, first_step)
         self.printed_step, self.printed_at, self.lines_printed = first_step, time.monotonic(), 0
         begun = f"from step {first_step} of {self.progress.steps}" if first_step else f"{self.progress.steps} steps"
-        self._print(f"{run.name}: {describe(run)}, {begun}, in {printable(str(run.path), 500)}")
+        self._print(f"{run.name}: {settings_line(run)}, {begun}, in {printable(str(run.path), 500)}")
         if self.progress.ranks:
             self._print(str(self.progress.ranks))
 
@@ -176,7 +176,7 @@ class LiveView(Terminal):
 
 
 def _heading(run: Run, width: int) -> Text:
-    about = printable(describe(run), max(10, width - len(run.name) - 2))
+    about = printable(settings_line(run), max(10, width - len(run.name) - 2))
     return Text.assemble((run.name, "bold"), (about.rjust(width - len(run.name)), FAINT))
 
 

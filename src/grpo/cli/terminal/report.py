@@ -32,7 +32,7 @@ LISTED = ("name", "status", "model", "task", "algorithm", "steps", "reward_mean"
 UNLIMITED = 1000
 
 
-def describe(run: Run) -> str:
+def settings_line(run: Run) -> str:
     """Model, task, algorithm and batch in a few words."""
     config = run.config
     if run.kind == "sft":
@@ -83,7 +83,7 @@ def eval_changes(evals: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def result(run: Run, width: int) -> list[str]:
     """The run before and after training, examples, findings, seconds by phase, its folder and the next commands."""
     summary = run.summary()
-    title = f"{run.name} {summary['status']} after {summary['steps']} steps ({describe(run)})"
+    title = f"{run.name} {summary['status']} after {summary['steps']} steps ({settings_line(run)})"
     why = [_labelled("reason", printable(summary["failure"], 500))] if summary["failure"] else []
     paragraphs = [[title, *why], _measured(run), *_examples(run, width), _findings(run), _next_commands(run, summary)]
     lines = [line for paragraph in paragraphs if paragraph for line in ["", *paragraph]]
