@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from grpo.config import Dataset
 from grpo.errors import GrpoError
@@ -49,6 +51,34 @@ def test_a_data_frame() -> None:
     assert take_rows(of_parquet) == {"": [{"messages": turns, "n": 7}]}
     with pytest.raises(GrpoError, match=r"field data: the data frame has several columns of one name"):
         take_rows(pandas.DataFrame([["1+1=", 2, 3]], columns=["prompt", "answer", "answer"]))
+
+
+@pytest.mark.parametrize(
+    ("gold", "text"),
+    [
+        (np.int64(7), "7"),
+        (np.float32(7.1), "7.1"),
+        (np.bool_(True), "yes"),
+        (np.array([7, 8]), "7"),
+        (torch.tensor(7), "7"),
+        (Decimal("7.50"), "7.50"),
+        ((None, float("nan"), "seven"), "seven"),
+        ([["7"], "8"], ""),
+        ({"value": 7}, ""),
+    ],
+)
+def test_golds_are_text_or_numbers_of_any_library(gold: Any, text: str) -> None:
+    rows = take_rows([{**row, "answer": gold} for row in ROWS])
+    task = load_task("data", name_of_rows(rows), rows=rows)
+    assert {problem.answer for problem in task.heldout()} == {text}
+
+
+def test_a_missing_value_is_not_an_accepted_answer() -> None:
+    rows = take_rows([{**row, "answer": ["nothing", None, float("nan"), np.int64(0)]} for row in ROWS])
+    task = load_task("data", name_of_rows(rows), rows=rows)
+    problem = task.heldout()[0]
+    right = [text for text in ("nothing", "None", "nan", "0") if task.score(problem, text)["correct"]]
+    assert right == ["nothing", "0"]
 
 
 @pytest.mark.parametrize(

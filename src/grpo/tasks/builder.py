@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Number
 from typing import Any
 
 from grpo.config import Dataset
@@ -109,13 +109,7 @@ class Builder:
 
     def _gold(self, row: DataRow, column: str) -> str:
         """Empty where the row has none."""
-        value = row.columns.get(column)
-        value = value[0] if isinstance(value, list) and value else value
-        if isinstance(value, bool):
-            value = "yes" if value else "no"
-        if isinstance(value, float) and math.isnan(value):  # pandas' empty cell
-            return ""
-        return self.gold(str(value)) if isinstance(value, str | int | float) else ""
+        return next(filter(None, map(self.gold, accepted(row.columns.get(column)))), "")
 
     def _refuse_gold_in_prompt(self, problems: Sequence[Problem], prompt: str) -> None:
         """The template must not name the gold's column, nor another one of the usual names with the same golds."""
@@ -127,6 +121,23 @@ class Builder:
                     f"name the gold's column with --dataset.answer ({WITHOUT_GOLDS}: the rows have no golds, and the "
                     "reward is your own)"
                 )
+
+
+def accepted(value: Any) -> list[str]:
+    """The texts of a gold answer, which may be a list of accepted ones. Missing values and objects have none.
+
+    >>> accepted(["7", None, float("nan")]), accepted(7.5), accepted(True), accepted({"value": 7})
+    (['7'], ['7.5'], ['yes'], [])
+    """
+    if hasattr(value, "tolist") and not isinstance(value, Number):  # an array, a tensor, or a boolean of numpy
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        nested = any(isinstance(each, list | tuple | Mapping) for each in value)
+        return [] if nested else [text for each in value for text in accepted(each)]
+    if isinstance(value, bool):
+        return ["yes" if value else "no"]
+    is_text = isinstance(value, str | Number) and value == value  # NaN: an empty cell of pandas
+    return [str(value)] if is_text else []
 
 
 def notes_on_prompts(rows: Sequence[DataRow], settings: Dataset) -> list[str]:

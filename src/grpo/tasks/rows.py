@@ -15,7 +15,15 @@ from typing import Any
 
 from grpo.config import Dataset
 from grpo.errors import GrpoError
-from grpo.tasks.builder import ANSWER_COLUMNS, PROMPT_COLUMNS, Builder, mapped, notes_on_prompts, require_golds
+from grpo.tasks.builder import (
+    ANSWER_COLUMNS,
+    PROMPT_COLUMNS,
+    Builder,
+    accepted,
+    mapped,
+    notes_on_prompts,
+    require_golds,
+)
 from grpo.tasks.conversation import Messages, read_tools
 from grpo.tasks.handed_over import Rows
 from grpo.tasks.prompt_limit import PromptLimit
@@ -176,8 +184,7 @@ def typed_problem(source: Source, template: str, question: str) -> Problem:
 
 def other_answers(problem: Problem, settings: Dataset) -> tuple[str, ...]:
     """The further right answers where the gold answer is a list."""
-    value = mapped(problem, settings.answer, ANSWER_COLUMNS)
-    return tuple(str(each) for each in value[1:]) if isinstance(value, list) else ()
+    return tuple(filter(str.strip, accepted(mapped(problem, settings.answer, ANSWER_COLUMNS))))[1:]
 
 
 def question_of(problem: Problem, settings: Dataset) -> Any:
