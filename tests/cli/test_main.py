@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -298,6 +299,26 @@ def test_eval_of_a_run_reads_the_rows_that_are_named(
     assert "field dataset.heldout: no file none.jsonl" in capsys.readouterr().err
     assert main([*evaluate, "--dataset.prompt", "question"]) == 2
     assert "question" in capsys.readouterr().err
+
+
+def test_settings_of_rows_change_those_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [json.dumps({"ask": f"{n}+1=", "gold": str(n + 1)}) for n in range(40)]
+    Path("rows.jsonl").write_text("\n".join(rows))
+    settings = ["--dataset.prompt", "ask", "--dataset.answer", "gold", "--dataset.heldout-share", "0.5"]
+    assert main(["train", "--model", "nano", "--data", "rows.jsonl", *settings, *QUICK[2:], "--run", "job"]) == 0
+    capsys.readouterr()
+    evaluate = ["eval", "job", "--problems", "40", "--max-new-tokens", "4", "--json"]
+    heldout = []
+    for share in ([], ["--dataset.heldout-share", "0.1"]):  # also one that is the default
+        assert main([*evaluate, *share]) == 0
+        heldout.append(json.loads(capsys.readouterr().out)["problems"])
+    assert heldout == [22, 2]
+    assert main(["train", "--model", "job", "--dataset.heldout-share", "0.1", "--dry-run"]) == 0
+    dataset = tomllib.loads(capsys.readouterr().out)["dataset"]
+    assert (dataset["prompt"], dataset["heldout_share"]) == ("ask", 0.1)
 
 
 def test_a_stop_string_ends_completions_in_training_evaluation_and_samples(

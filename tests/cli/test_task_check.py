@@ -5,15 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from grpo.cli.commands import check
 from grpo.cli.commands.check import ProgressLine
 from grpo.cli.main import main
 from grpo.cli.task_check import Count, check_task, lines, zero_signal_share
 from grpo.cli.trial_answers import FORMS, in_form
+from grpo.config import Episodes
 from grpo.model.hub import locate_model
 from grpo.rewards import Scorer
 from grpo.tasks import load_task
@@ -254,3 +259,20 @@ def test_prompts_are_shown_without_a_model(own: list[str], capsys: pytest.Captur
     assert main([*own, "--data", "plain.jsonl", "--dataset.heldout", "own.jsonl", "--dataset.no-chat"]) == 0
     shown = capsys.readouterr().out.split("\n")
     assert shown[:3] == ["plain.jsonl:1   gold 2", "\\x1b[1m1⏎", "+1="], "a new line is seen, a control code is escaped"
+
+
+def test_a_model_is_sampled_with_the_tools_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = []
+
+    @contextmanager
+    def engine_for(policy: Any, scorer: Any, episodes: Episodes, replier: Any) -> Iterator[Any]:
+        played.append(episodes)
+        yield SimpleNamespace(sample=lambda *arguments: [])
+
+    monkeypatch.setattr(check, "engine_for", engine_for)
+    monkeypatch.setattr("grpo.episodes.start.chosen_replier", lambda episodes: None)
+    scorer: Any = SimpleNamespace(task=load_task("arithmetic"), score=list)
+    run = {"episodes": {"tools": "tools.py:search", "max_turns": 3}}
+    for tools in ("", "tools.py:other"):
+        check.sample_groups(scorer, scorer, run, check.CheckOptions(tools=tools))
+    assert [(each.tools, each.max_turns) for each in played] == [("tools.py:search", 3), ("tools.py:other", 3)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from grpo.config.leaf import shown
@@ -152,8 +152,7 @@ def unused_in_episodes(episodes: Episodes) -> Iterator[str]:
 
 def _changed_in(section: Lora | Critic | Episodes) -> list[str]:
     """Names of the fields that differ from their default."""
-    default = type(section)()
-    return [name for name, value in vars(section).items() if value != getattr(default, name)]
+    return [each.name for each in fields(section) if getattr(section, each.name) != each.default]
 
 
 def _unused_in_loss(loss: Loss, updates: int) -> Iterator[tuple[tuple[str, ...], str]]:

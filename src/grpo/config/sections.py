@@ -2,14 +2,29 @@
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from grpo.config.leaf import Json, Text, json_text
 from grpo.config.other_names import Named
 
 
+class Section(Named):
+    """A section that knows which of its fields were set."""
+
+    def __new__(cls, **given: Any) -> Self:
+        section = super().__new__(cls, **given)
+        object.__setattr__(section, "_fields_set", frozenset(given))
+        return section
+
+    @property
+    def fields_set(self) -> frozenset[str]:
+        """Names of the fields that were passed to the constructor. `dataclasses.replace` passes all of them."""
+        names: frozenset[str] = self.__dict__["_fields_set"]
+        return names
+
+
 @dataclass(frozen=True, kw_only=True)
-class Loss(Named):
+class Loss(Section):
     """The objective. `Config` takes every field that is not set here from the preset named by `algorithm`: with
     Config(algorithm="dapo", loss=Loss(beta=0.1)) the run has dapo's settings and beta 0.1."""
 
@@ -72,17 +87,6 @@ class Loss(Named):
     (mask)."""
     correction_cap: float = 2.0
     """Largest importance weight."""
-
-    def __new__(cls, **given: Any) -> "Loss":
-        loss = super().__new__(cls, **given)
-        object.__setattr__(loss, "_fields_set", frozenset(given))
-        return loss
-
-    @property
-    def fields_set(self) -> frozenset[str]:
-        """Names of the fields that were passed to the constructor. `dataclasses.replace` passes all of them."""
-        names: frozenset[str] = self.__dict__["_fields_set"]
-        return names
 
     def over(self, preset: "Loss") -> "Loss":
         """The preset's settings, overridden by the fields set here. `fields_set` stays, so that the same overrides can
@@ -167,7 +171,7 @@ class Evaluation(Named):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dataset(Named):
+class Dataset(Section):
     """How rows of data become problems, in tasks that read rows: data, gsm8k, math, and your own."""
 
     prompt: str = ""
@@ -248,7 +252,7 @@ class Scoring(Named):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Episodes(Named):
+class Episodes(Section):
     """Several turns: tools, a task or an environment answers the model, and it goes on. What it reads is not trained.
     max_new_tokens limits all tokens of an episode, sampled and read."""
 

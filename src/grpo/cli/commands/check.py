@@ -178,7 +178,7 @@ def sample_groups(scorer: Scorer, policy: Policy, settings: dict[str, Any], opti
         purpose="check",
     )
     problems = scorer.task.draw(0, options.model_problems, options.seed)
-    episodes = episode_settings(Episodes(tools=options.tools), settings)
+    episodes = episode_settings(Episodes(tools=options.tools) if options.tools else Episodes(), settings)
     with engine_for(policy, scorer, episodes, chosen_replier(episodes)) as engine:
         return scorer.score(engine.sample(problems, options.group_size, sampling))
 

@@ -124,8 +124,8 @@ def find_scorer(
     trained_on = settings.get("reward", "")
     measured = (evaluation and settings.get("evaluation", {}).get("reward")) or trained_on
     # Chat templates are the tokenizer's: `load` reads them.
-    changed = {name: value for name, value in given_of(options.dataset).items() if not name.startswith("chat_template")}
-    dataset = replace(from_dict(Dataset, settings.get("dataset", {})), **changed, chat_template="")
+    dataset = replace(dataset_of(options.dataset, settings), chat_template="")
+    changed = [name for name in options.dataset.fields_set if not name.startswith("chat_template")]
     task = load_with(settings["task"], settings.get("data", ""), dataset, recorded=not changed)
     return make(task, options.reward or measured)
 
@@ -135,9 +135,14 @@ def episode_settings(options: Episodes, settings: dict[str, Any]) -> Episodes:
     return replace(from_dict(Episodes, settings.get("episodes", {})), **given_of(options))
 
 
+def dataset_of(options: Dataset, settings: dict[str, Any]) -> Dataset:
+    """That of the run, with what the options change."""
+    return replace(from_dict(Dataset, settings.get("dataset", {})), **given_of(options))
+
+
 def given_of(options: Dataset | Episodes) -> dict[str, Any]:
-    """The options that differ from their defaults."""
-    return {name: value for name, value in vars(options).items() if value != getattr(type(options)(), name)}
+    """The options that were given, which may be the defaults where a run has other values."""
+    return {name: getattr(options, name) for name in options.fields_set}
 
 
 @contextmanager

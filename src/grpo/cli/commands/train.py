@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from grpo.cli.commands.model import find_run
-from grpo.config import Config, Dataset
-from grpo.config.schema import from_dict, parse_train, resolve, to_toml
+from grpo.cli.commands.model import dataset_of, find_run
+from grpo.config import Config
+from grpo.config.schema import parse_train, resolve, to_toml
 from grpo.distributed.launch import launched
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def command(arguments: list[str]) -> int:
 
 
 def _with_task_of(config: Config, settings: dict[str, Any]) -> Config:
-    """With the task and data of the run that the model is from, if none is named."""
+    """With the task and data of the run that the model is from, if none is named, and what the config changes."""
     if config.task or config.data or not settings.get("task"):
         return config
-    dataset = from_dict(Dataset, settings.get("dataset", {}))
+    dataset = dataset_of(config.dataset, settings)
     return replace(config, task=settings["task"], data=settings.get("data", ""), dataset=dataset)
 
 
