@@ -160,6 +160,15 @@ UNUSUAL = {
     "gemma2": (transformers.Gemma2Config(**GROUPED, head_dim=8, eos_token_id=18, sliding_window=4), False),
     "cohere": (transformers.CohereConfig(**GROUPED, logit_scale=0.3, eos_token_id=18), True),
     "granite": (transformers.GraniteConfig(**GROUPED, logits_scaling=3.0, eos_token_id=18), True),
+    "hyperclovax": (transformers.HyperCLOVAXConfig(**GROUPED, logits_scaling=0.3, eos_token_id=18), True),
+    "falcon_h1": (
+        transformers.FalconH1Config(
+            **GROUPED, lm_head_multiplier=0.3, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8
+        ),
+        False,
+    ),
+    "diffllama": (transformers.DiffLlamaConfig(**GROUPED | {"num_key_value_heads": 2}, eos_token_id=18), False),
+    "opt": (transformers.OPTConfig(**SMALL, ffn_dim=16, word_embed_proj_dim=8, eos_token_id=18), True),
     "gpt2": (transformers.GPT2Config(vocab_size=19, n_embd=16, n_layer=2, n_head=2, eos_token_id=18), True),
 }
 
@@ -193,6 +202,25 @@ def test_unusual_models_are_sampled_and_trained_as_they_compute(name: str, folde
             found = expected[range(start - 1, tokens.shape[1] - 1), tokens[0, start:]]
             torch.testing.assert_close(row[: len(completion)].detach(), found, atol=2e-4, rtol=1e-3)
         logp_NL = logp_NL[len(group.completions) :]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_unknown_output_layer_is_refused(dtype: torch.dtype, folder: Path, tmp_path: Path) -> None:
+    """ModernBERT's decoder has a layer before it; sampler and trainer would both leave it out, and agree."""
+    config = transformers.ModernBertDecoderConfig(**GROUPED, global_attn_every_n_layers=1, eos_token_id=18)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "odd")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(folder / file, tmp_path / "odd" / file)
+    with pytest.raises(GrpoError, match=r"\(modernbert-decoder\) has an output layer that grpo does not know; use "):
+        load_policy(str(tmp_path / "odd"), dtype=dtype)
+
+
+def test_models_that_read_images_are_refused_before_their_weights_are_read(folder: Path) -> None:
+    transformers.Gemma3Config(text_config=GROUPED).save_pretrained(folder)
+    assert refusal(folder).endswith(
+        "(gemma3) reads images or sounds, and only models of text can be trained; use a model whose config.json has no "
+        "text_config"
+    )
 
 
 def test_saved_and_loaded_weights_are_the_same(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from grpo.model.fused.weights import can_be_fused
 from grpo.model.hub import locate_model
 from grpo.model.hub.folder import adapter_base, cache, check_weight_files, remedy
 from grpo.model.hub.quiet import quiet_transformers
-from grpo.model.packed_check import equals_stock
+from grpo.model.packed_check import equals_stock, knows_output_layer
 from grpo.model.padded import can_be_packed
 from grpo.model.policy import Policy
 from grpo.model.prompt import set_chat_template
@@ -54,6 +54,7 @@ def load_policy(
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except FAULTS as error:
         raise _unloadable(name, Path(source), error) from error
+    _refuse_images(config, name)
     if (place := torch.device(device)).index is not None:
         torch.cuda.set_device(place)  # Triton launches kernels, and graphs are captured, on the current device
 
@@ -62,7 +63,14 @@ def load_policy(
         return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute, padded=padded)
 
     policy = load(padded=not can_be_packed(_model_class(config), config))
-    if policy.padded or can_be_fused(policy.model) or equals_stock(policy):
+    if can_be_fused(policy.model):
+        return policy
+    if not knows_output_layer(policy):
+        raise GrpoError(
+            f"field model: {name!r} ({config.model_type}) has an output layer that grpo does not know; use another "
+            "model"
+        )
+    if policy.padded or equals_stock(policy):
         return policy
     del policy
     return load(padded=True)
@@ -154,6 +162,15 @@ def _model_class(config: Any) -> Any:
     """The model class of a config; None if transformers has none, which loading reports."""
     mapping = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
     return mapping.get(type(config), None)
+
+
+def _refuse_images(config: Any, name: str) -> None:
+    """Refuse a model whose class reads images too. Of some (Qwen 3.5), transformers loads the text model alone."""
+    if hasattr(config, "text_config") and getattr(_model_class(config), "config_class", None) in (None, type(config)):
+        raise GrpoError(
+            f"field model: {name!r} ({config.model_type}) reads images or sounds, and only models of text can be "
+            "trained; use a model whose config.json has no text_config"
+        )
 
 
 def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:

@@ -1,10 +1,12 @@
-"""Compares packed rows with the stock model, once after loading: some models compute more than `attend` does.
+"""Compares packed rows and logits with the stock model, once after loading.
 
-gpt-oss adds a sink to every softmax, Doge a mask of its own, and Qwen2-MoE's window is in transformers' mask only.
-`attend` would drop all three without an error, in sampling and in training alike. Such models run padded.
+Some models compute more than `attend` does: gpt-oss adds a sink to every softmax, Doge a mask of its own, and
+Qwen2-MoE's window is in transformers' mask only. `attend` would drop all three without an error, in sampling and in
+training alike. Such models run padded. Others compute more than `Policy.logits` does; they are refused.
 
-Both sides compute in float32, also where the policy computes in 16 bits. There, rounding changes the states of deep
-models by up to 7%, and far more where it selects another expert. A window dropped in one layer can change only 3%.
+Both sides of packed rows compute in float32, also where the policy computes in 16 bits. There, rounding changes the
+states of deep models by up to 7%, and far more where it selects another expert. A window dropped in one layer can
+change only 3%.
 """
 
 from __future__ import annotations
@@ -31,6 +33,10 @@ WINDOW = 6
 """Sliding windows during the comparison: shorter than its sequences, so that a window that is not passed on shows."""
 TOLERANCE = 1e-3
 """Largest relative difference of the hidden states. In float32, rounding changes them by about 1e-6."""
+ROUNDING = 0.02
+"""Largest relative difference of the logits. In bfloat16, rounding changes them by about 0.003."""
+FAULTS = (RuntimeError, TypeError, ValueError, AttributeError, KeyError, IndexError, NotImplementedError)
+"""Border: what blocks of transformers that we do not know raise."""
 
 
 @torch.no_grad()
@@ -43,6 +49,7 @@ def equals_stock(policy: Policy) -> bool:
     zeros = np.zeros(COMPLETION, np.float32)
     completions = tuple(Completion("", tokens, zeros, "length") for tokens in sampled)
     [batch] = pack([Group(Problem("", "", ""), prompt, completions, 0)], PROMPT + 2 * COMPLETION, policy.device)
+    batch = replace(batch, layout=replace(batch.layout, cache=_OncePerLayer()))
     try:
         with _short_windows(policy), _Float32():
             packed_AC = predicting_states(policy, batch).double()
@@ -50,11 +57,45 @@ def equals_stock(policy: Policy) -> bool:
             stock_AC = torch.cat([_stock_states(policy, np.concatenate([prompt, tokens])) for tokens in sampled])
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, IndexError, NotImplementedError):
-        return False  # border: blocks of transformers that we do not know
+    except FAULTS:
+        return False
     finally:
         policy.model.set_attn_implementation(NAME)
     return bool((packed_AC - stock_AC).norm() <= TOLERANCE * stock_AC.norm())
+
+
+@torch.no_grad()
+def knows_output_layer(policy: Policy) -> bool:
+    """Whether `Policy.logits` gives the logits of the stock model from its last hidden states."""
+    policy, model = replace(policy, compute=None), policy.model  # without autocast
+    tokens_1S = torch.arange(4, device=policy.device)[None] % len(model.get_input_embeddings().weight)
+    try:
+        if not policy.padded:
+            model.set_attn_implementation("eager")
+        stock_SV = model(input_ids=tokens_1S, use_cache=False).logits[0].double()
+        hidden_1SC = model.base_model(input_ids=tokens_1S, use_cache=False).last_hidden_state
+        found_SV = policy.logits(hidden_1SC[0]).double()
+    except torch.OutOfMemoryError:
+        raise
+    except FAULTS:
+        return False
+    finally:
+        if not policy.padded:
+            model.set_attn_implementation(NAME)
+    return found_SV.shape == stock_SV.shape and bool((found_SV - stock_SV).norm() <= ROUNDING * stock_SV.norm())
+
+
+class _OncePerLayer:
+    """A `PromptStore` that refuses a layer that attends twice, as those of DiffLlama: caches of the sampler hold keys
+    and values by layer."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+
+    def store(self, layer: int, k_PHQD: torch.Tensor, v_PHQD: torch.Tensor, lengths_P: torch.Tensor) -> None:
+        if layer in self.seen:
+            raise ValueError(f"layer {layer} attends twice")
+        self.seen.add(layer)
 
 
 class _Float32(TorchFunctionMode):

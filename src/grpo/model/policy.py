@@ -145,17 +145,17 @@ class Policy:
     @property
     def plain_head(self) -> bool:
         """Whether logits are hidden · weightᵀ without bias, scale or cap."""
-        extras = ("logit_scale", "logits_scaling", "final_logit_softcapping")
+        extras = ("logit_scale", "logits_scaling", "lm_head_multiplier", "final_logit_softcapping")
         head = self.model.get_output_embeddings()
         return head.bias is None and not any(getattr(self.model.config, name, None) for name in extras)
 
     def _finished(self, logits: torch.Tensor) -> torch.Tensor:
-        """The last operation on logits in some models: Cohere multiplies, Granite divides, Gemma 2 caps them."""
+        """The last operation on logits: Cohere, HyperCLOVA X and Falcon-H1 multiply, Granite divides, Gemma 2 caps."""
         config = self.model.config
-        if scale := getattr(config, "logit_scale", None):
+        if scale := getattr(config, "logit_scale", None) or getattr(config, "lm_head_multiplier", None):
             logits = logits * scale
         if scale := getattr(config, "logits_scaling", None):
-            logits = logits / scale
+            logits = logits * scale if config.model_type == "hyperclovax" else logits / scale
         if cap := getattr(config, "final_logit_softcapping", None):
             logits = cap * torch.tanh(logits / cap)
         return logits
