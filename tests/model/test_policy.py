@@ -48,6 +48,12 @@ def test_embedded_models_load(name: str, parameters: int) -> None:
     assert policy.end_tokens == {policy.tokenizer.eos_token_id} == {18}
 
 
+def test_a_completion_also_ends_with_the_end_token_of_the_tokenizer(folder: Path) -> None:
+    """A model fine-tuned to end its turns with another token often keeps the generation_config.json of its base."""
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 6]}))
+    assert load_policy(str(folder)).end_tokens == {5, 6, 18}
+
+
 def test_unknown_names() -> None:
     assert "unknown model 'tinny'; use calculator, guess, nano, smollm2, tiny" in refusal("tinny")
     assert "unknown model './nowhere'" in refusal("./nowhere")

@@ -174,6 +174,8 @@ def _refuse_images(config: Any, name: str) -> None:
 
 
 def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:
+    """Those of generation_config.json, and the tokenizer's: many a fine-tuned model has the end of its turns only
+    there."""
     ends = model.generation_config.eos_token_id if model.generation_config else None
     ends = tokenizer.eos_token_id if ends is None else ends
     if ends is None:
@@ -185,4 +187,5 @@ def _end_tokens(model: Any, tokenizer: Any, name: str) -> frozenset[int]:
             f"field model: {name!r} has the end token {ends!r}; set eos_token_id in generation_config.json to the "
             f"number of one of its {count} tokens, or to a list of such numbers"
         )
-    return frozenset(found)
+    own = tokenizer.eos_token_id
+    return frozenset(found if own is None or own >= count else [*found, own])
