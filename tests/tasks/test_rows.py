@@ -65,7 +65,7 @@ def test_a_hugging_face_dataset_saved_to_a_folder(tmp_path: Path) -> None:
     assert [row.columns for row in read_rows(name, "test")] == ROWS[:5]
     sides = read_problems(Source(name, Dataset(prompt="ask", answer="gold", heldout="test")))
     assert (len(sides.train), len(sides.heldout)) == (80, 5)
-    assert sides.heldout[0].place == f"{name}[test]:1"
+    assert min(problem.place for problem in sides.heldout) == f"{name}[test]:1"
     with pytest.raises(GrpoError, match=r"field dataset.split: .* has no split 'dev'; it has train, test"):
         read_rows(name, "dev")
 
@@ -110,6 +110,20 @@ def test_the_split_follows_the_question_alone(tmp_path: Path) -> None:
     assert {p.prompt for p in again.heldout} == {p.prompt for p in sides.heldout}
     assert not {p.prompt for p in again.heldout} & {p.prompt for p in again.train}
     assert 2 <= len(sides.heldout) <= 16, "a tenth of 80"
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_first_held_out_problems_are_of_every_part_of_a_sorted_file(apart: bool, tmp_path: Path) -> None:
+    """An evaluation takes the first ones; here half of the rows are of each kind, one kind after the other."""
+    kinds = [{"prompt": f"{a}{sign}{b}=", "answer": 1} for sign in "+*" for a in range(30) for b in range(30)]
+    file = str(write(tmp_path / "a.jsonl", kinds))
+    settings = Dataset(heldout=str(write(tmp_path / "b.jsonl", kinds))) if apart else Dataset(heldout_share=0.5)
+    heldout = read_problems(Source(file, settings)).heldout
+    assert len(heldout) == (1800 if apart else 893)
+    assert 80 < sum("+" in problem.prompt for problem in heldout[:200]) < 120
+    # Where the rows stand in the file makes no difference.
+    backwards = read_problems(Source(str(write(tmp_path / "c.jsonl", kinds[::-1])), Dataset(heldout_share=0.5)))
+    assert apart or [problem.id for problem in backwards.heldout] == [problem.id for problem in heldout]
 
 
 def test_of_a_few_rows_one_question_is_held_out(tmp_path: Path) -> None:

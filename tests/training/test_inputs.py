@@ -71,7 +71,7 @@ def test_held_out_rows_are_handed_over_like_the_others(tmp_path: Path) -> None:
             assert before.get("accuracy") is None
             kept.append((before["reward_mean"], run.probes()[0]["prompt"]))
     assert kept == [kept[0]] * 4, "the same rows and completions"
-    assert kept[0][1] == "1+2+3="
+    assert kept[0][1] in ("1+2+3=", "4+5+6=")
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,8 @@ class Problems:
 
 def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[[str], str] = str.strip) -> Problems:
     """Read and split the rows; a share of 0 holds out none. `template` is the default template; `gold` extracts the
-    answer from its column."""
+    answer from its column. Held-out problems are in the order of their hashes: an evaluation takes the first ones, and
+    files are often sorted, such as by subject."""
     settings = source.settings
     builder = Builder(settings, template, gold)
     limit = PromptLimit(settings, source.model, source.tools)
@@ -133,7 +134,7 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
     notes = [*source.notes, *notes_on_prompts(rows, settings)]
     if settings.heldout:
         heldout = limit.within(builder.build(source.read_heldout(), apart=True), "held-out rows")
-        return Problems(problems, heldout, [*notes, *limit.notes])
+        return Problems(problems, sorted(heldout, key=_place), [*notes, *limit.notes])
     share = settings.heldout_share
     if problems and not share:
         return Problems(problems, notes=[*notes, *limit.notes])
@@ -153,7 +154,7 @@ def read_problems(source: Source, *, template: str = "{prompt}", gold: Callable[
                 f"field dataset.heldout_share: {share:g} leaves no {name} rows of the {len(problems)}{where}"
                 f"{left_out}; add rows, change the share, or {instead}"
             )
-    return Problems(train, heldout, [*notes, *limit.notes])
+    return Problems(train, sorted(heldout, key=_place), [*notes, *limit.notes])
 
 
 def written_answers(source: Source) -> Problems:
