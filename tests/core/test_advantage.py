@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo.core import group_advantages
+from grpo.core import group_advantages, parts_advantages
 
 NAN, INF = math.nan, math.inf
 BASELINES = ("mean", "leave_one_out", "batch", "length_weighted")
@@ -309,3 +309,18 @@ def test_rounding_is_no_spread(scale):
     rewards = torch.tensor([[0.6, next_float], [1.0, 0.0]])
     assert group_advantages(rewards, scale=scale)[0].tolist() == [0.0, 0.0]
     assert group_advantages(torch.tensor([[0.6, 0.60001]]), scale="none").all()
+
+
+@pytest.mark.parametrize("size", [3, 6, 7, 8, 12])
+def test_parts_that_cancel_leave_no_signal(size):
+    """Short answers are wrong and right ones are long: what one part gives, the other takes."""
+    right = (torch.arange(size) < torch.arange(1, size)[:, None]).float()
+    cancelling = torch.stack([right, 1 - right], dim=2)
+    assert (parts_advantages(cancelling, torch.ones(2)) == 0).all()
+    assert (parts_advantages(cancelling, torch.full((2,), 0.3)) == 0).all()
+    # Beside a group in which both parts agree, and with other weights, the formula is unchanged.
+    agreeing = torch.stack([right[:1], right[:1]], dim=2)
+    advantages = parts_advantages(torch.cat([cancelling, agreeing]), torch.ones(2))
+    assert (advantages[:-1] == 0).all()
+    assert advantages[-1].all()
+    assert parts_advantages(cancelling, torch.tensor([1.0, 0.999])).all()

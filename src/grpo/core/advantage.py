@@ -107,7 +107,11 @@ def parts_advantages(
     applies_PGK = ~parts_PGK.isnan() if valid_PG is None else ~parts_PGK.isnan() & valid_PG[..., None]
     normalise = partial(group_advantages, std=std, std_eps=std_eps)
     by_part = [normalise(parts_PGK[..., k], applies_PGK[..., k]) * weights_K[k] for k in range(len(weights_K))]
-    summed_PG = torch.stack(by_part).sum(dim=0)
+    by_part_KPG = torch.stack(by_part)
+    # Parts that cancel leave rounding, which must not become a signal.
+    rounding_PG = 8 * torch.finfo(by_part_KPG.dtype).eps * by_part_KPG.abs().sum(dim=0)
+    summed_PG = by_part_KPG.sum(dim=0)
+    summed_PG = summed_PG.masked_fill(summed_PG.abs() <= rounding_PG, 0.0)
     summed_N = summed_PG[applies_PGK.any(dim=2)]
     if len(summed_N) < 2:
         return torch.zeros_like(summed_PG)
