@@ -93,6 +93,7 @@ BAD = {
     "quit": ("error: behave: SystemExit: 4", "crash"),
     "allocate": ("error: behave: MemoryError", "crash"),
     "raise": ("error: ValueError: two\\nlines", "error"),
+    "cancel": ("error: CancelledError: ", "error"),
     "bytes": ("b'\\xffraw'", ""),
     "nothing": ("None", ""),
     "dict": ("{'a': [1, 2.5]}", ""),

@@ -49,6 +49,8 @@ def behave(how: str) -> str:
         os._exit(3)
     if how == "quit":
         raise SystemExit(4)
+    if how == "cancel":
+        raise asyncio.CancelledError
     if how == "print":
         print("x" * 100_000_000)
     if how == "raise":

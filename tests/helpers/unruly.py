@@ -8,6 +8,11 @@ BOMB = 500
 """Forks that the bomb tries: enough to run into the limit, and bounded should the limit fail."""
 
 
+class Unprintable(Exception):  # noqa: N818
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
 def unruly(problem, text):
     if text == "raise":
         raise ValueError("no such luck")
@@ -17,6 +22,10 @@ def unruly(problem, text):
         os._exit(3)
     if text == "quit":
         raise SystemExit(4)
+    if text == "interrupt":
+        raise KeyboardInterrupt("by itself")
+    if text == "unprintable":
+        raise Unprintable
     if text == "fork":
         fork_without_end()
     if text == "allocate":

@@ -62,6 +62,8 @@ def value(outcome: Outcome) -> float | None:
     ("text", "fault", "why"),
     [
         ("raise", "failure", "ValueError: no such luck"),
+        ("interrupt", "failure", 'KeyboardInterrupt: by itself (File "'),
+        ("unprintable", "failure", "Unprintable: <exception str() failed> (File "),
         ("sleep", "timeout", "no result after 2 s"),
         ("exit", "crash", "its process exited with 3"),
         ("quit", "crash", "SystemExit: 4"),

@@ -94,7 +94,7 @@ def result_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tup
     """
     try:
         return str(awaited(function(**arguments))), ""
-    except Exception as error:  # border: people's code, which may raise anything; the model reads it
-        if exhausted(error):
+    except BaseException as error:  # border: people's code, which may raise anything; the model reads it
+        if exhausted(error) or isinstance(error, SystemExit):
             raise
         return one_line(f"error: {type(error).__name__}: {error}", LONGEST_ERROR), "error"

@@ -156,16 +156,17 @@ class TaskReward:
         ]
 
 
-def invoke(reward: Reward, request: Request) -> list[Outcome]:
-    """Calls the reward and returns one outcome for each completion. Only the end of the process gets past it."""
+def invoke(reward: Reward, request: Request, *, in_worker: bool = False) -> list[Outcome]:
+    """Calls the reward and returns one outcome for each completion. Only the end of the process gets past it, and
+    Ctrl-C outside of workers: there only the reward itself raises KeyboardInterrupt."""
     count = len(request.texts)
     try:
         outcomes = [validated(outcome) for outcome in reward(request)]
-    except KeyboardInterrupt:
-        raise
     except GrpoError as error:  # its message already says what is wrong and what to do
         return [Outcome(fault="mistake", why=str(error))] * count
-    except BaseException as error:  # noqa: BLE001  border: people's code, and libraries that time out with a BaseException
+    except BaseException as error:  # border: people's code, and libraries that time out with a BaseException
+        if isinstance(error, KeyboardInterrupt) and not in_worker:
+            raise
         fault = _fault(error)
         why = _with_traceback(error) if fault == "failure" else headline(error)
         return [Outcome(fault=fault, why=why)] * count
@@ -186,7 +187,7 @@ def invoke_each(reward: Reward, request: Request) -> list[Outcome]:
 def exhausted(error: BaseException) -> bool:
     """Memory or processes ran out."""
     short = isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM)
-    return isinstance(error, MemoryError) or short or "can't start new thread" in str(error)
+    return isinstance(error, MemoryError) or short or "can't start new thread" in headline(error)
 
 
 def error_line(why: str) -> str:

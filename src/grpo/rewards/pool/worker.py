@@ -49,7 +49,7 @@ def work(
                 called = request.only(rows)
                 # A function that uses `random` gives a completion the same reward in every process.
                 random.seed(called.seed)
-                outcomes = invoke(rewards[reward], called)
+                outcomes = invoke(rewards[reward], called, in_worker=True)
                 with suppress(OSError, ValueError, AttributeError):  # the function may have closed or replaced it
                     sys.stdout.flush()
                 if os.getpid() != pid:  # a child that the function forked and did not end
