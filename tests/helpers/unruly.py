@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import time
 
 BOMB = 500
@@ -26,6 +27,10 @@ def unruly(problem, text):
         raise KeyboardInterrupt("by itself")
     if text == "unprintable":
         raise Unprintable
+    if text == "alarm":
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+    if text == "wait":
+        time.sleep(0.2)
     if text == "fork":
         fork_without_end()
     if text == "allocate":

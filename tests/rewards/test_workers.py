@@ -83,6 +83,15 @@ def test_what_goes_wrong_costs_one_completion(workers: Workers, text: str, fault
     assert len(bad.why) < 10_000
 
 
+def test_an_alarm_that_a_call_left_ends_no_other() -> None:
+    """As a checker does that limits its time by `signal.alarm`, and raises before it clears it."""
+    pool = Workers([reward("unruly")], Limits(seconds=5.0, workers=1))
+    try:
+        assert [(row.fault, value(row)) for row in outcomes(pool, "alarm", "wait")] == [("", 5.0), ("", 4.0)]
+    finally:
+        pool.close()
+
+
 def test_a_fork_bomb_costs_one_completion(workers: Workers) -> None:
     before, bad, after = outcomes(workers, "a", "fork", "abc")
     assert (value(before), value(after)) == (1.0, 3.0)

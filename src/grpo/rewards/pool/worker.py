@@ -7,6 +7,7 @@ import mmap
 import os
 import pickle
 import random
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -50,6 +51,7 @@ def work(
                 # A function that uses `random` gives a completion the same reward in every process.
                 random.seed(called.seed)
                 outcomes = invoke(rewards[reward], called, in_worker=True)
+                signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that it has left set would end the next call
                 with suppress(OSError, ValueError, AttributeError):  # the function may have closed or replaced it
                     sys.stdout.flush()
                 if os.getpid() != pid:  # a child that the function forked and did not end
