@@ -201,7 +201,7 @@ def test_mistakes_are_one_line(
 
 def test_runs_at_once_share_the_cores_with_their_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight cores: eight runs of one rank, two of three ranks, and never fewer than one."""
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.setattr(runner, "usable_cores", lambda: 8)
     monkeypatch.setattr("grpo.model.device.free_memory", lambda device: 10**12)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     for ranks, at_once in ((1, 8), (3, 2), (16, 1)):
@@ -295,7 +295,7 @@ def test_operations_count_what_was_drawn_and_what_took_part(tmp_path: Path) -> N
 
 
 def test_ranks_share_the_cores_with_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(runner, "usable_cores", lambda: 8)
     monkeypatch.setattr("grpo.model.device.free_memory", lambda _: 2**50)
 
     def at_once(*flags: str) -> int:

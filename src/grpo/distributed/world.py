@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from grpo.distributed.host import affinity, usable_cores
 from grpo.distributed.slurm import adopt_slurm
 from grpo.errors import GrpoError, LostRankError, RankError, one_line
 from grpo.kill_points import point
@@ -55,6 +56,8 @@ class World:
     """The process group of gradients and weights: NCCL between GPUs, gloo between CPUs or ranks that share a GPU."""
     hosts: Sequence[str] = field(default_factory=lambda: [socket.gethostname()])
     """By rank."""
+    cores: int = field(default_factory=usable_cores)
+    """For this rank alone."""
     waited: float = 0.0
     """Seconds spent at stations, waiting for other ranks and for the network."""
     stations: int = 0
@@ -294,7 +297,10 @@ def join(scale: Scale, device: str) -> World:
         timeout=scale.timeout,
         hosts=[""] * size,
     )
-    world.hosts = world.meet(socket.gethostname())
+    met = world.meet((socket.gethostname(), affinity()))
+    world.hosts = [host for host, _ in met]
+    sharing = sum(host == world.hosts[rank] and not cores.isdisjoint(affinity()) for host, cores in met)
+    world.cores = usable_cores(sharing, world.local_size)
     _joined = world
     if own_gpu:
         refuse_shared(world, world.meet(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)))

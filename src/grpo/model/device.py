@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from grpo.config import System
+from grpo.distributed.host import memory_left
 from grpo.errors import GrpoError
 
 if TYPE_CHECKING:
@@ -25,13 +26,13 @@ SMALL_MODEL = 5_000_000
 slower, because waiting threads spin."""
 
 
-def prepare_machine(system: System, policy: Policy, kept: int = 0, ranks: int = 1) -> int:
-    """Sets determinism and the number of threads, and returns that number. `ranks`: processes that share the cores.
+def prepare_machine(system: System, policy: Policy, cores: int, kept: int = 0) -> int:
+    """Sets determinism and the number of threads, and returns that number. `cores`: those for this process.
 
     A resumed run gets as many threads as it began with (`kept`): their number changes the last bits.
     """
     parameters = sum(weight.numel() for weight in policy.model.parameters())
-    fitting = 1 if parameters < SMALL_MODEL else max(1, (os.cpu_count() or 1) // ranks)
+    fitting = 1 if parameters < SMALL_MODEL else cores
     torch.set_num_threads(system.threads or kept or fitting)
     if policy.compute_dtype == torch.float16:
         # Otherwise partial sums of a matrix product are rounded to float16 before they are added.
@@ -76,7 +77,7 @@ def free_memory(device: torch.device) -> int:
     if not meminfo.exists():
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     values = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    return int(values["MemAvailable"].split()[0]) * 1024
+    return int(min(int(values["MemAvailable"].split()[0]) * 1024, memory_left()))
 
 
 def peak_memory(device: torch.device) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 from grpo.config import Scoring
@@ -19,9 +18,9 @@ def share_of_rank(scoring: Scoring, world: World) -> Scoring:
     """
     if world.size == 1:
         return scoring
-    workers = scoring.workers or min(MAX_WORKERS, os.cpu_count() or 1)
+    share = (scoring.workers or MAX_WORKERS) // world.local_size
     return replace(
         scoring,
-        workers=max(1, workers // world.local_size),
+        workers=max(1, share if scoring.workers else min(share, world.cores)),
         judge_budget=max(1, scoring.judge_budget // world.size),
     )

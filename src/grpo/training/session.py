@@ -244,7 +244,7 @@ def prepare(
     policy = networks.policy
     kept = world.from_first(lambda: Kept.of(run, config, world.size))
     policy.token_budget = kept.token_budgets[world.rank] or sizes.token_budget
-    threads = prepare_machine(config.system, policy, kept.threads, world.local_size)
+    threads = prepare_machine(config.system, policy, world.cores, kept.threads)
     rows = config.system.max_concurrent_completions or kept.rows[world.rank]
     episodes = Episodes(config.episodes, answers, policy) if answers else None
     engine = Engine(policy, rows, kept.cache_blocks[world.rank], episodes)

@@ -125,7 +125,7 @@ class SftSession(TrainingRun):
             policy = networks.policy
             kept = world.from_first(lambda: Kept.of(run, config, world.size))
             policy.token_budget = kept.token_budgets[world.rank]
-            threads = prepare_machine(config.system, policy, kept.threads, world.local_size)
+            threads = prepare_machine(config.system, policy, world.cores, kept.threads)
             batches = make_batches(config, task, written, policy)
             ranks = {"token_budgets": world.meet(policy.token_budget), "world": world.layout(shard)}
             if opened is None and world.first:

@@ -34,7 +34,7 @@ def load(name: str, runs: str, dataset: Dataset, world: World = ALONE) -> tuple[
     model, settings = found or (name, {"task": DEFAULT_TASK.get(name, "")})
     system = from_dict(System, settings.get("system", {}))
     policy = load_policy(model, **available_placement(system))
-    prepare_machine(system, policy, ranks=world.local_size)
+    prepare_machine(system, policy, world.cores)
     set_chat_template(policy.tokenizer, dataset.chat_template)
     policy.chat_template_kwargs = template_kwargs(dataset, settings)
     return policy, settings

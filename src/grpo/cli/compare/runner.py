@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 import time
@@ -13,6 +12,7 @@ from typing import IO, Any
 
 from grpo.cli.compare.jobs import Job
 from grpo.config.schema import as_dict, resolve
+from grpo.distributed.host import usable_cores
 from grpo.errors import GrpoError
 from grpo.model.plan import PRECISIONS, Work, find_shape, memory_of, needs
 from grpo.record.lock import RunLock
@@ -130,5 +130,4 @@ def jobs_at_once(jobs: Sequence[Job]) -> int:
             shape, Work.of(config, PROMPT_TOKENS), needs(config.loss, config.critic), PRECISIONS["float32"]
         )
         needed = max(needed, ranks * (PROGRAM + predicted.peak))
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min(len(jobs), cores // ranks, free_memory(torch.device("cpu")) // needed))
+    return max(1, min(len(jobs), usable_cores() // ranks, free_memory(torch.device("cpu")) // needed))

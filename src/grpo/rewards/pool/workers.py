@@ -21,6 +21,7 @@ from typing import IO
 
 import cloudpickle
 
+from grpo.distributed.host import usable_cores
 from grpo.errors import GrpoError
 from grpo.rewards.pool.confine import Limits
 from grpo.rewards.pool.invoke import Outcome, Request, Reward
@@ -68,7 +69,7 @@ class Workers:
     def __init__(self, rewards: Sequence[Reward], limits: Limits):
         self.names = [reward.name for reward in rewards]
         self.pickled = [(reward.name, pickled(reward)) for reward in rewards]
-        self.limits = replace(limits, workers=limits.workers or min(os.cpu_count() or 1, MAX_WORKERS))
+        self.limits = replace(limits, workers=limits.workers or min(usable_cores(), MAX_WORKERS))
         self.numbers = count()
         self.in_flight: dict[int, Sequence[Request]] = {}
         self._spawn()
