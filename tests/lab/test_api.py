@@ -16,7 +16,9 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
+from grpo.config import Config
 from grpo.config.parse import flat
+from grpo.config.schema import as_dict
 from grpo.core import group_advantages, kl_estimate, policy_loss
 from grpo.lab.catalogue import RECORDINGS
 from grpo.lab.compare import NOT_TRAINING
@@ -342,6 +344,20 @@ def test_runs_of_other_seeds_are_one_experiment_with_a_band(tmp_path: Path) -> N
     }
     seconds = client.get("/api/compare?runs=a&by=seconds").json()["curves"]["reward_mean"]["a"]
     assert seconds[1]["x"] == pytest.approx(1.4, abs=0.1)  # two steps of 0.7 s, and what recording took
+
+
+def test_a_band_compares_the_same_steps_of_a_seed_that_has_come_less_far(client: TestClient, tmp_path: Path) -> None:
+    """Both rewards are step / 100; the second seed was killed after 13 of 40 steps and lacks the values of step 5."""
+    for name, seed, done in (("long", 1, 40), ("short", 2, 13)):
+        config = as_dict(Config(model="tiny", task="arithmetic", steps=40, seed=seed))
+        with Run.create(tmp_path, name, kind="grpo", config=config) as run:
+            for step in range(done):
+                value = float("nan") if (name, step) == ("short", 5) else step / 100
+                run.record(step, [], {"reward_mean": value}, {"update": 0.1})
+    for points, means in ((10, [0.015, 0.0558, 0.095]), (100, [s / 100 for s in range(13) if s != 5])):
+        [band] = client.get(f"/api/compare?runs=long,short&points={points}").json()["bands"]["reward_mean"]
+        assert [point["mean"] for point in band["points"]][: len(means)] == pytest.approx(means, abs=1e-4)
+        assert all(point["high"] - point["low"] < 0.012 for point in band["points"][: len(means)])
 
 
 def test_only_settings_that_both_records_have_can_differ(tmp_path: Path, client: TestClient, recording: Run) -> None:

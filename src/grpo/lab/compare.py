@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from statistics import fmean, stdev
 from typing import Any
 
@@ -19,14 +20,17 @@ NOT_TRAINING = ("run", "resume", "allow_change", "quiet", "system.runs", "system
 def compare(runs: Sequence[tuple[str, Run]], metrics: Sequence[str], by: str, points: int) -> dict[str, Any]:
     settings = {run_id: dict(flat(run.config)) for run_id, run in runs}
     at = {run_id: positions(run, by) for run_id, run in runs}
-    curves = {metric: {run_id: curve(run, metric, at[run_id], points) for run_id, run in runs} for metric in metrics}
     grouped = experiments(settings)
+    width_of = widths(at, grouped, points)
+    curves = {
+        metric: {run_id: curve(run, metric, at[run_id], width_of[run_id]) for run_id, run in runs} for metric in metrics
+    }
     return {
         "runs": [run_id for run_id, _ in runs],
         "by": by,
         "metrics": list(metrics),
         "curves": curves,
-        "bands": {metric: bands(curves[metric], grouped) for metric in metrics},
+        "bands": {metric: bands(curves[metric], grouped, width_of) for metric in metrics},
         "evaluations": {run_id: evals(run, at[run_id]) for run_id, run in runs},
         "experiments": grouped,
         "differences": differences(settings),
@@ -77,31 +81,49 @@ def positions(run: Run, by: str) -> dict[int, float]:
     return found
 
 
-def curve(run: Run, metric: str, at: Mapping[int, float], points: int) -> list[dict[str, float]]:
-    """Means over at most `points` intervals of the run."""
-    values = run.series(metric)
-    width = max(1, -(-len(values) // points))
-    intervals = [values[i : i + width] for i in range(0, len(values), width)]
+def widths(at: Mapping[str, Mapping[int, float]], grouped: Sequence[Sequence[str]], points: int) -> dict[str, int]:
+    """Steps per interval of each run's curve: the same for the seeds of one config, however far each has come.
+
+    >>> widths({"a": {0: 1, 899: 900}, "b": {0: 1, 299: 300}, "c": {0: 1}}, [["a", "b"], ["c"]], 200)
+    {'a': 5, 'b': 5, 'c': 1}
+    """
+    steps = {run_id: max(found, default=0) + 1 for run_id, found in at.items()}
+    return {run_id: -(-max(steps[each] for each in ids) // points) for ids in grouped for run_id in ids}
+
+
+def curve(run: Run, metric: str, at: Mapping[int, float], width: int) -> list[dict[str, float]]:
+    """Means over intervals of `width` steps; an interval without a value is left out."""
+    intervals = [list(part) for _, part in groupby(run.series(metric), lambda row: row[0] // width)]
     return [
         {"x": at.get(part[-1][0], 0.0), "y": sum(value for _, value in part) / len(part), "step": part[-1][0]}
         for part in intervals
     ]
 
 
+Curve = Sequence[Mapping[str, float]]
+
+
 def bands(
-    curves: Mapping[str, Sequence[Mapping[str, float]]], grouped: Sequence[Sequence[str]]
+    curves: Mapping[str, Curve], grouped: Sequence[Sequence[str]], width_of: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    return [{"runs": ids, "points": band([curves[run_id] for run_id in ids])} for ids in grouped if len(ids) > 1]
+    return [
+        {"runs": ids, "points": band([curves[run_id] for run_id in ids], width_of[ids[0]])}
+        for ids in grouped
+        if len(ids) > 1
+    ]
 
 
-def band(curves: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
-    """Mean over seeds and one sample standard deviation to either side, as far as all of them go.
+def band(curves: Sequence[Curve], width: int) -> list[dict[str, float]]:
+    """Mean over seeds and one sample standard deviation to either side, in the intervals that all of them have.
 
-    >>> band([[{"x": 1.0, "y": 0.0}], [{"x": 3.0, "y": 2.0}, {"x": 9.0, "y": 9.0}]])
+    >>> low, high = {"step": 0, "x": 1.0, "y": 0.0}, {"step": 0, "x": 3.0, "y": 2.0}
+    >>> band([[low], [high, {"step": 1, "x": 9.0, "y": 9.0}]], 1)
     [{'x': 2.0, 'mean': 1.0, 'low': -0.41421356237309515, 'high': 2.414213562373095}]
     """
+    by_interval = [{point["step"] // width: point for point in curve} for curve in curves]
     points = []
-    for together in zip(*curves, strict=False):
+    for interval in sorted(set.intersection(*map(set, by_interval))):
+        together = [found[interval] for found in by_interval]
         middle, spread = fmean(point["y"] for point in together), stdev(point["y"] for point in together)
         x = fmean(point["x"] for point in together)
         points.append({"x": x, "mean": middle, "low": middle - spread, "high": middle + spread})
