@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,6 +151,23 @@ def test_equal_rewards_are_called_neither_right_nor_wrong(visit: Visit) -> None:
     assert "all have the same reward, though they are not all right or all wrong" in visit.page.inner_text("main")
     visit.go("/runs/equal/signal")
     assert "equal rewards 100%" in visit.page.inner_text("main")
+
+
+def test_a_run_that_was_resumed_or_added_is_shown_when_the_reader_comes_back(visit: Visit) -> None:
+    runs, page = visit.lab.runs, visit.page
+    make_failed_run(runs, "again", "out of memory")
+    visit.go("/runs")
+    page.get_by_role("link", name="again").click()
+    page.locator(".run-title .status-failed").wait_for()
+    with Run.open(runs, "again") as run:
+        run.set_status("finished")
+    make_empty_run(runs, "added")
+    page.get_by_role("link", name="Runs", exact=True).click()
+    page.get_by_role("link", name="added").wait_for(timeout=2000)  # the list is asked for every three seconds
+    page.get_by_role("link", name="again").click()
+    page.locator(".run-title .status-finished").wait_for(timeout=5000)
+    for name in ("again", "added"):
+        shutil.rmtree(runs / name)
 
 
 def test_an_unknown_run_is_told(visit: Visit) -> None:

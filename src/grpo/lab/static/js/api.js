@@ -3,8 +3,10 @@ import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { isStatic } from "./route.js";
 
+// The latest answer of each URL. It is shown at once when a page comes back, and asked for again unless it never changes.
 const kept = new Map();
 const MOST_KEPT = 80;
+const neverChanges = (url) => isStatic() || url.startsWith("/api/chapters/");
 
 export async function get(url, signal) {
   if (isStatic()) return (await import("./offline/answers.js")).answer(url);
@@ -39,22 +41,21 @@ export function listen(url, heard) {
   return () => source.close();
 }
 
-// `version` changes when a live run has grown: then the same URL has a new answer.
+// `version` changes when a live run has grown: then the URL is asked again.
 export function useApi(url, version = 0) {
   const [state, setState] = useState({ url: null, data: undefined, error: null });
-  const key = `${version} ${url}`;
   useEffect(() => {
     if (!url) return;
-    if (kept.has(key)) {
-      setState({ url, data: kept.get(key), error: null });
-      return;
+    if (kept.has(url)) {
+      setState({ url, data: kept.get(url), error: null });
+      if (neverChanges(url)) return;
     }
     // Without a server no request can be aborted: a late answer must not replace a newer one.
     let wanted = true;
     const abort = new AbortController();
     get(url, abort.signal).then(
       (data) => {
-        kept.set(key, data);
+        kept.set(url, data);
         if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
         if (wanted) setState({ url, data, error: null });
       },
@@ -67,7 +68,7 @@ export function useApi(url, version = 0) {
       wanted = false;
       abort.abort();
     };
-  }, [key]);
+  }, [url, version]);
   return { data: state.data, error: state.error, loading: !state.error && state.url !== url };
 }
 
