@@ -680,6 +680,17 @@ def test_where_the_fused_blocks_are_used(monkeypatch: pytest.MonkeyPatch) -> Non
     assert refused(torch.cuda, "get_device_capability", lambda _: (7, 5))
 
 
+def test_a_window_that_only_the_config_of_a_llama_names_is_not_used() -> None:
+    """As in the stock model: its block reads none. Configs of models made from Mistral may still have one."""
+    policy = random_policy("llama")
+    policy.model.config.sliding_window = 6
+    assert policy.fused is not None
+    assert [layer.window for layer in policy.fused.layers] == [None, None]
+    mistral = random_policy("mistral-window").fused
+    assert mistral is not None
+    assert [layer.window for layer in mistral.layers] == [6, 6]
+
+
 def test_a_frozen_model_has_no_gradient(trains_anywhere: None) -> None:
     policy = random_policy("llama")
     policy.model.to(DEVICE).requires_grad_(False)

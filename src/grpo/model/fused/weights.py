@@ -187,9 +187,7 @@ class Layer:
         self.down = Linear([mlp.down_proj], dtype)
         self.attention_norm, self.mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self.scale: float = attention.scaling
-        # The sliding window: per layer in Qwen, one for all layers in Mistral, none in Llama.
-        for_all = getattr(attention.config, "sliding_window", None)
-        self.window: int | None = getattr(attention, "sliding_window", for_all)
+        self.window = window_of(layer)
         q_norm = getattr(attention, "q_norm", None)
         self.head_norms = None if q_norm is None else (q_norm, attention.k_norm)
 
@@ -203,6 +201,13 @@ class Layer:
     def refresh(self) -> None:
         for maps in (self.qkv, self.out, self.gate_up, self.down):
             maps.refresh()
+
+
+def window_of(layer: Any) -> int | None:
+    """The sliding window of a block: per layer in Qwen, one for all layers in Mistral. Llama has none, even where its
+    config names one."""
+    for_all = layer.self_attn.config.sliding_window if "Mistral" in type(layer).__name__ else None
+    return getattr(layer.self_attn, "sliding_window", for_all)
 
 
 class WeightAddresses:

@@ -17,6 +17,7 @@ import torch
 from torch.nn.functional import rms_norm
 
 from grpo.model.attention import Layout
+from grpo.model.fused.weights import window_of
 from grpo.model.lora import is_adapted, merged_weight, whole_layers
 from grpo.model.policy import Policy
 
@@ -110,9 +111,7 @@ class Block:
         self.attention_norm, self.mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self.index, self.scale, self.width = attention.layer_idx, attention.scaling, attention.head_dim
         self.value_heads = attention.v_proj.out_features // self.width
-        # The sliding window: per layer in Qwen, one for all layers in Mistral, none in Llama.
-        for_all = getattr(attention.config, "sliding_window", None) if "Mistral" in type(layer).__name__ else None
-        self.window: int | None = getattr(attention, "sliding_window", for_all)
+        self.window = window_of(layer)
 
     def __call__(
         self,
