@@ -39,6 +39,28 @@ def test_lengths_at_the_limit() -> None:
     assert drawn_lengths(3, 64, 64).tolist() == [64, 64, 64]
 
 
+@pytest.mark.parametrize(("looks", "lengths"), [(10, [33] * 40), (7, [33] * 40), (4, [65] * 6)])
+def test_a_long_rollout_goes_on_as_it_began(looks: int, lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row at a time: the looks that are simulated, and the others, have 32 steps each."""
+    whole = occupancy_of([64] * len(lengths), 1, 128, Room(blocks=3, rows=1), np.array(lengths))
+    assert whole.steps == sum(lengths) - len(lengths)
+    monkeypatch.setattr("grpo.rollout.occupancy.MOST_LOOKS", looks)
+    found = occupancy_of([64] * len(lengths), 1, 128, Room(blocks=3, rows=1), np.array(lengths))
+    assert (found.steps, found.mean_rows, found.most_rows) == (whole.steps, 1.0, 1)
+    assert found.in_use == pytest.approx(whole.in_use, rel=1e-12)
+
+
+def test_drops_of_a_long_rollout_are_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths, room = drawn_lengths(2048, 100, 512), Room(blocks=40, rows=64)
+    whole = occupancy_of([50] * 256, 8, 512, room, lengths)
+    monkeypatch.setattr("grpo.rollout.occupancy.MOST_LOOKS", 200)
+    found = occupancy_of([50] * 256, 8, 512, room, lengths)
+    assert found.most_rows <= whole.most_rows
+    assert whole.dropped > 50
+    assert found.steps == pytest.approx(whole.steps, rel=0.05)
+    assert found.dropped == pytest.approx(whole.dropped, rel=0.3)
+
+
 def test_many_completions() -> None:
     """Each decision counts: these numbers change with any of them."""
     found = occupancy_of([100] * 64, 8, 2048, Room(blocks=300, rows=512), drawn_lengths(512, 500, 2048))

@@ -10,6 +10,8 @@ import numpy as np
 from grpo.rollout.schedule import BLOCK_TOKENS, TOKENS_BETWEEN_LOOKS, Room, Schedule
 
 SEED = 0
+MOST_LOOKS = 10_000
+"""Looks of a rollout that are simulated. A longer one is taken to go on as in these."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,11 @@ def occupancy_of(
     """`lengths`: tokens of each completion."""
     schedule = Schedule(prompt_tokens, group_size, new_tokens, room)
     ended: list[int] = []
-    most_rows = steps = sampled = dropped = tokens_again = 0
+    most_rows = steps = sampled = dropped = tokens_again = looks = done = 0
     held, prompts, prompt_tokens_P = 0.0, 0, np.array(prompt_tokens, np.int64)
     rows = lengths_of_rows = np.zeros(0, np.int64)
-    while not schedule.done:
+    while not schedule.done and looks < MOST_LOOKS:
+        looks, done = looks + 1, done + int(lengths[ended].sum())
         ran, times = rows, schedule.time_N[rows]
         look = schedule.look(ended)
         if look.dropped:
@@ -75,5 +78,8 @@ def occupancy_of(
         schedule.advance(TOKENS_BETWEEN_LOOKS)
         ended = rows[lengths_of_rows <= schedule.time_N[rows]].tolist()
     steps = max(steps, 1)
-    in_use = held / (steps * room.blocks * BLOCK_TOKENS)
-    return Occupancy(most_rows, sampled / steps, steps, dropped, tokens_again, in_use)
+    mean_rows, in_use = sampled / steps, held / (steps * room.blocks * BLOCK_TOKENS)
+    done += int(np.minimum(lengths_of_rows, schedule.time_N[rows]).sum())
+    whole = int(lengths.sum()) / done
+    steps, dropped, tokens_again = (round(count * whole) for count in (steps, dropped, tokens_again))
+    return Occupancy(most_rows, mean_rows, steps, dropped, tokens_again, in_use)
