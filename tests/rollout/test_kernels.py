@@ -505,6 +505,30 @@ def test_graph_decoding_equals_the_plain_engine(
     assert engine.graphs.sizes[0] == 8 > engine.graphs.sizes[-1], "finished rows leave the batch"
 
 
+def test_a_graph_is_chosen_by_the_rows_of_exactly_one_token_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However far the device is ahead of the host: in the interpreter each token is there at once."""
+    counts: list[int] = []
+    counted = InterpretedDecoding._counted
+
+    def recorded(decoding: InterpretedDecoding) -> Any:
+        counts.append(int(decoding.batch.count))
+        return counted(decoding)
+
+    monkeypatch.setattr(InterpretedDecoding, "_counted", recorded)
+    monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
+    monkeypatch.setattr("grpo.rollout.cuda.batch.SMALLEST_BATCH", 1)
+    monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
+    policy = random_policy("llama", layers=1)
+    policy.model.to(DEVICE)
+    policy.end_tokens = frozenset(range(1, 9))
+    engine = Engine(policy)
+    engine.sample([Problem("0", "hello", "")], 8, Sampling(seed=3, temperature=0.8, max_new_tokens=16))
+    assert isinstance(engine.graphs, InterpretedDecoding)
+    late = [8, 8, *counts[:-2]]
+    assert len(set(late)) > 3
+    assert engine.graphs.sizes == [engine.graphs.capacity.batch_size(rows) for rows in late]
+
+
 @pytest.mark.parametrize("most_rows", [4, 100])
 def test_the_warm_up_compiles_what_decoding_runs(most_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With some and all matmuls of few rows; a prefill has 32 tokens and more."""

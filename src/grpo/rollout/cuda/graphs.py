@@ -3,7 +3,8 @@
 All tensors of a step have fixed addresses, so a step is captured once and replayed. Finished completions leave by
 compaction: active rows move to the front, keys and values stay in place, and a smaller graph takes over. A paused row
 leaves in the same way, keeps its blocks, and goes on where it was. The host reads the number of active rows one token
-late. Between two changes of the batch the number only falls, so a late number is safe, and the GPU never waits.
+late. Between two changes of the batch the number only falls, so a late number is safe, and the GPU never waits. It is
+never the number of a later token: a graph's size decides how its rows are rounded, and must not depend on time.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class GraphDecoding:
         self.sampler = TokenSampler(policy, capacity)
         self.prefill = Prefill(policy, self.fused, self.cache, self.rotation)
         on_gpu = policy.device.type == "cuda"
-        self.active = torch.zeros(1, dtype=torch.int32, pin_memory=on_gpu)
-        """Number of active rows, on the host."""
+        self.counts = [torch.zeros(1, dtype=torch.int32, pin_memory=on_gpu) for _ in range(2)]
+        """Number of active rows after the last step, and after the one before, on the host."""
         self.length_N = torch.zeros(capacity.completions + 1, dtype=torch.int32, pin_memory=on_gpu)
         """Lengths of ended completions, on the host."""
         self.running = np.zeros(0, dtype=np.int64)
@@ -70,8 +71,8 @@ class GraphDecoding:
         """Hidden state of the last token, for first tokens, and blocks of each prompt that has rows, by problem."""
         self.size = 0
         """Rows of the next step."""
-        self.replayed: Any = None
-        """Event after the last step, unless the batch has changed since."""
+        self.replayed: tuple[Any, torch.Tensor] | None = None
+        """Event after the last step, and its number of active rows on the host; None if the batch has changed since."""
         self.side = torch.cuda.Stream(policy.device) if on_gpu else None
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         """By batch size."""
@@ -149,15 +150,15 @@ class GraphDecoding:
         copied = None
         for t in range(1, tokens + 1):
             self._graph(self.size).replay()
-            waited_for, self.replayed = self.replayed, self._recorded_event()
+            waited_for, self.replayed = self.replayed, self._counted()
             if t == tokens - queued:
                 copied = self._copy_lengths()
             if waited_for is None or t > tokens - queued:
                 continue
             # Waiting for the token before this one: the GPU computes while the host decides.
-            waited_for.synchronize()
-            # This may be the count of a later token already; counts only fall, so it is valid too.
-            active = int(self.active)
+            event, count = waited_for
+            event.synchronize()
+            active = int(count)
             if active == 0:
                 break
             self.size = min(self.size, self.capacity.batch_size(active))
@@ -178,6 +179,12 @@ class GraphDecoding:
         on_side: AbstractContextManager[object] = torch.cuda.stream(self.side) if self.side else nullcontext()
         with on_side:
             return self.sampler.read(completions, longest)
+
+    def _counted(self) -> tuple[Any, torch.Tensor]:
+        """Copies the number of active rows to the host, where that of the step before stays for a step longer."""
+        self.counts.reverse()
+        self.counts[0].copy_(self.batch.count, non_blocking=True)
+        return self._recorded_event(), self.counts[0]
 
     def _copy_lengths(self) -> Any:
         self.length_N.copy_(self.sampler.results.length_N, non_blocking=True)
@@ -229,7 +236,6 @@ class GraphDecoding:
         torch.cuda.current_stream().wait_stream(side)
         for tensor, values in zip(written, saved, strict=True):
             tensor.copy_(values)
-        self.active.copy_(self.batch.count, non_blocking=True)
 
     def _step(self, size: int) -> None:
         """Decodes one token of the first `size` rows and compacts them."""
@@ -242,7 +248,6 @@ class GraphDecoding:
             hidden_BC = self.policy.hidden(token_B1, position_B1, self.attention)[:, 0]
         self._sample(self._logits(hidden_BC), batch.index_B[:size])
         batch.compact(size)
-        self.active.copy_(batch.count, non_blocking=True)
 
     def _logits(self, hidden_UC: torch.Tensor) -> torch.Tensor:
         return matmul_fp32_out(hidden_UC, self.fused.head) if self.fused else self.policy.logits(hidden_UC)
