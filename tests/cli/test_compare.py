@@ -274,6 +274,15 @@ def test_a_comparison_goes_on_where_it_stopped(
     assert "seeds" in printed
 
 
+def test_a_comparison_from_a_run_goes_on_too() -> None:
+    assert main(["train", *QUICK, "--task", "arithmetic:easy", "--run", "base"]) == 0
+    job, _ = make_jobs(["grpo", "dr_grpo"], 1, "job", ["--model", "base", *QUICK[2:]])
+    assert (job.config.model, job.config.task) == ("runs/base/checkpoints/step-000002/model", "arithmetic:easy")
+    assert not is_finished(job)
+    assert main(["train", *job.arguments]) == 0
+    assert is_finished(job)
+
+
 def test_a_run_that_fails_is_told_and_ends_the_comparison(elsewhere: Path) -> None:
     jobs = make_jobs(["grpo", "dr_grpo"], 1, "x", [*QUICK, "--system.device", "cuda:7"])
     with pytest.raises(GrpoError, match=r"run x-grpo-s1: field system.device: cuda:7: no GPU was found"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo.cli.commands.model import dataset_of, find_run
 from grpo.config import Config
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 def command(arguments: list[str]) -> int:
     dry_run = "--dry-run" in arguments
-    config = parse_train([argument for argument in arguments if argument != "--dry-run"])
-    if found := find_run(config.model, config.system.runs):
-        config = _with_task_of(replace(config, model=found[0]), found[1])
+    config = of_run(parse_train([argument for argument in arguments if argument != "--dry-run"]))
     if dry_run:
         from grpo.tasks import load_task
 
@@ -35,8 +33,12 @@ def command(arguments: list[str]) -> int:
         return exit_code(run)
 
 
-def _with_task_of(config: Config, settings: dict[str, Any]) -> Config:
-    """With the task and data of the run that the model is from, if none is named, and what the config changes."""
+def of_run(config: Config) -> Config:
+    """Where the model is the name of a run: with its checkpoint, and with its task and data if none is named."""
+    if not (found := find_run(config.model, config.system.runs)):
+        return config
+    model, settings = found
+    config = replace(config, model=model)
     if config.task or config.data or not settings.get("task"):
         return config
     dataset = dataset_of(config.dataset, settings)

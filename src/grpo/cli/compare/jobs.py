@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo.cli.commands.train import of_run
 from grpo.config import Config
 from grpo.config.schema import check_run_name, parse_train
 from grpo.distributed.launch import python_arguments
@@ -63,7 +64,7 @@ def make_jobs(algorithms: Sequence[str], seeds: int, name: str, train_arguments:
             run = f"{name}-{re.sub(r'[^A-Za-z0-9._-]', '', arm.replace('+', 'p'))}-s{seed}"
             check_run_name(run, "field name")
             whole = (*arguments, "--seed", str(seed), "--run", run, "--resume", "--quiet")
-            config = parse_train(list(whole))
+            config = of_run(parse_train(list(whole)))
             if config.scale.nodes > 1:
                 raise GrpoError("field scale.nodes: a comparison trains on one host; leave it out")
             jobs.append(Job(arm, seed, run, whole, config))
