@@ -473,6 +473,16 @@ def test_over_long_prompts_are_found_at_load(tmp_path: Path, monkeypatch, capsys
     assert "or leave longer prompts out (--dataset.max-prompt-tokens 80)" in line
 
 
+def test_a_prompt_without_tokens_of_the_model_is_found_at_load(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path("rows.jsonl"), [*ROWS, {"ask": "1+é+1=", "gold": "3"}])
+    command = "train --model nano --data rows.jsonl --dataset.prompt ask --dataset.answer gold --system.device cpu"
+    assert main([*command.split(), "--steps", "1", "--prompts-per-step", "2", "--evaluation.problems", "2"]) == 2
+    says = "grpo: problem rows.jsonl:81: nano has no token for part of '1+é+1='; use another model\n"
+    assert capsys.readouterr().err == says
+    assert not Path("runs").exists()
+
+
 def test_rows_with_long_prompts_are_left_out(tmp_path: Path, monkeypatch, capsys) -> None:
     """One row in three is longer than the limit; a token of nano is a character."""
     monkeypatch.chdir(tmp_path)

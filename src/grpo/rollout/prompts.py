@@ -22,13 +22,18 @@ def prompts_of(
     ]
 
 
-def _checked(policy: Policy, problem: Problem, tokens: list[int], max_new_tokens: int) -> np.ndarray:
-    limit = policy.positions
+def refuse_unreadable(policy: Policy, problem: Problem, tokens: list[int]) -> None:
+    """Raise GrpoError where a prompt has no tokens, or one that the model does not know."""
     if not tokens:
         raise GrpoError(f"problem {problem.label}: the prompt has no tokens; write a prompt")
     if policy.has_unknown(tokens):
         shown = problem.prompt[:40]
         raise GrpoError(f"problem {problem.label}: {policy.name} has no token for part of {shown!r}; use another model")
+
+
+def _checked(policy: Policy, problem: Problem, tokens: list[int], max_new_tokens: int) -> np.ndarray:
+    refuse_unreadable(policy, problem, tokens)
+    limit = policy.positions
     if limit and len(tokens) + max_new_tokens > limit:
         raise GrpoError(
             f"problem {problem.label}: {len(tokens)} prompt tokens and max_new_tokens {max_new_tokens} exceed "

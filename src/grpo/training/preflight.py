@@ -22,6 +22,7 @@ from grpo.model.positions import limit_in_words
 from grpo.model.prompt import template_warnings
 from grpo.rewards import Scorer, error_line
 from grpo.rollout.builtin import Engine
+from grpo.rollout.prompts import refuse_unreadable
 from grpo.rollout.protocol import Episodes, Sampling
 from grpo.rollout.schedule import Room, Schedule
 from grpo.tasks.protocol import HasProblems, assumptions_of, draw_problems
@@ -51,7 +52,7 @@ def preflight(
     if not heldout:
         raise GrpoError(f"task {task.name}: has no held-out problems, so accuracy cannot be measured; add some")
     problems = [*heldout[: config.evaluation.problems], *draw_problems(task, 0, config.prompts_per_step, config.seed)]
-    # A dataset is checked as a whole, so that a long prompt is found now and not hours later.
+    # A dataset is checked as a whole, so that an unusable prompt is found now and not hours later.
     every = task.problems() if isinstance(task, HasProblems) else problems
     scorer.ready(every)
     if not scorer.rewards_task:  # a task names its parts when it scores
@@ -114,10 +115,11 @@ def check_vocabulary(policy: Policy) -> None:
 
 def check_lengths(policy: Policy, problems: list[Problem], max_new_tokens: int) -> int:
     """Tokens of the longest prompt; 1 where there are none, because no environment could begin."""
-    lengths = [len(policy.prompt_tokens(problem)) for problem in problems]
-    for problem, length in zip(problems, lengths, strict=True):
-        if not length:
-            raise GrpoError(f"problem {problem.label}: the prompt has no tokens; write a prompt")
+    lengths = []
+    for problem in problems:
+        tokens = policy.prompt_tokens(problem)
+        refuse_unreadable(policy, problem, tokens)
+        lengths.append(len(tokens))
     limit = policy.positions
     if not limit:
         return max(lengths, default=1)
