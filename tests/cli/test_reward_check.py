@@ -86,6 +86,13 @@ def test_what_each_kind_of_answer_earns(capsys: pytest.CaptureFixture[str]) -> N
     assert "CONSTANT" not in printed
 
 
+@pytest.mark.parametrize("reward", [(), ("--reward", "task")])
+def test_a_text_is_scored_by_the_task_too(reward: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    found = checked(capsys, "--data", "rows.jsonl", *reward, "--text", "22 or 20", "--problems", "2")
+    assert found["reward"] == "task"
+    assert found["by_answer"]["--text"] == {"count": 2, "scored": 2, "low": 0.0, "mean": 0.5, "high": 1.0}
+
+
 def test_prompts_without_golds(capsys: pytest.CaptureFixture[str]) -> None:
     """The bytes of a text stand for its tokens until a model gives them."""
     found = checked(capsys, "--data", "prompts.jsonl", "--reward", "mine.py:by_ids", "--text", "four")

@@ -43,11 +43,11 @@ class CheckOptions:
     """Environment class to check, written as in grpo train: plays an episode of each problem twice with the same turns.
     Without task and data, the environment makes its own problems."""
     text: Text = ""
-    """With --reward: a text to score too, as a completion of every problem; with --env: every turn (\\n is a new line,
-    \\\\ a backslash)."""
+    """A text to score too, as a completion of every problem, with the rewards by kind of answer; with --env: every turn
+    (\\n is a new line, \\\\ a backslash)."""
     problems: int = 0
-    """Problems to check; 0: every row, or 1000 of an endless task; with --reward 32, with --env 4. Equal problems are
-    checked once."""
+    """Problems to check; 0: every row, or 1000 of an endless task; with --reward or --text 32, with --env 4. Equal
+    problems are checked once."""
     samples: int = 12
     """Answers to show."""
     show: int = 0
@@ -108,7 +108,7 @@ def command(arguments: list[str]) -> int:
         return show_prompts(task, options, tools)
     if options.env:
         return check_env(task, options)
-    if options.reward and options.reward.strip() != "task":
+    if options.reward.strip() not in ("", "task") or options.text:
         return check_own_reward(task, options)
     from grpo.cli.task_check import check_task, check_with_model, lines
     from grpo.rewards import Scorer
