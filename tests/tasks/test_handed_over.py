@@ -97,6 +97,11 @@ def test_settings_of_splits_without_effect_are_reported(
     assert source.notes == [f"dataset.{name} has no effect: rows has no {name}s; all rows are read" for name in without]
 
 
+def test_a_share_beside_held_out_rows_is_reported() -> None:
+    source = Source("rows", Dataset(heldout="other.jsonl", heldout_share=0.5), take_rows(ROWS))
+    assert source.notes == ["dataset.heldout_share has no effect: dataset.heldout names the held-out rows"]
+
+
 @pytest.mark.parametrize(
     ("data", "settings", "says"),
     [

@@ -107,7 +107,7 @@ def test_settings_that_cannot_help_are_told(tmp_path: Path) -> None:
         assert run.findings() == []
 
 
-def test_a_warm_up_that_is_cut_short_is_reported(tmp_path: Path) -> None:
+def test_a_warm_up_that_is_cut_short_is_reported_and_unused_epochs(tmp_path: Path) -> None:
     """40 steps of a row each; the learning rate is at its full value from the fifth."""
     config = SftConfig(
         model="nano",
@@ -117,6 +117,8 @@ def test_a_warm_up_that_is_cut_short_is_reported(tmp_path: Path) -> None:
         schedule="constant",
         system=System(runs=str(tmp_path)),
     )
+    with grpo.sft(replace(config, epochs=2.0, steps=1, warmup_steps=0)) as run:
+        assert [row["text"] for row in run.findings()] == ["epochs has no effect: steps is set"]
     with grpo.sft(config) as run:
         texts = [row["text"] for row in run.findings()]
         rates = [value for _, value in run.series("lr")]

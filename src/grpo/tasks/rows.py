@@ -53,7 +53,10 @@ class Source:
     @property
     def notes(self) -> list[str]:
         """Settings without effect. Held-out rows may come from a dataset that has splits."""
-        if self.has_splits or self.settings.heldout:
+        if self.settings.heldout:
+            is_usual = self.settings.heldout_share in (0, Dataset.heldout_share)  # grpo check sets 0
+            return [] if is_usual else ["dataset.heldout_share has no effect: dataset.heldout names the held-out rows"]
+        if self.has_splits:
             return []
         changed = [name for name in ("split", "subset") if getattr(self.settings, name) != getattr(Dataset(), name)]
         return [f"dataset.{name} has no effect: {self.data} has no {name}s; all rows are read" for name in changed]

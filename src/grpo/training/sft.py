@@ -113,6 +113,7 @@ class SftSession(TrainingRun):
             require_golds(task.problems(), config.dataset, ANSWER_COLUMNS)
         written = Problems(()) if task else written_answers(Source(*rows_of, model=model))
         rows = written.train
+        unused = ["epochs has no effect: steps is set"] if config.steps and config.epochs != SftConfig.epochs else []
         config = replace(config, steps=config.steps or steps_of(config.epochs, len(rows), config.batch_size))
         prints = sft_fingerprints(config, task, rows)
         with ExitStack() as undo:
@@ -142,6 +143,7 @@ class SftSession(TrainingRun):
                 world=world,
                 assumptions=[
                     *unused_in_lora(config.lora),
+                    *unused,
                     *_capped_warmup(config),
                     *lr_warnings(policy, config.lr),
                     *written.notes,
