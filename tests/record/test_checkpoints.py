@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -18,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from grpo.config import Optimizer
-from grpo.errors import DiskFullError
+from grpo.errors import DiskFullError, GrpoError
 from grpo.model.files import write_model
 from grpo.model.load import load_policy
 from grpo.model.optimizer import AdamW, Named, make_optimizer, take_step
@@ -378,7 +379,7 @@ def test_a_failing_save_leaves_the_one_before_and_raises_at_the_next(
     before = files(checkpoints.folder)
     monkeypatch.setattr("grpo.model.files.write_model", fails_halfway(error))
     save(checkpoints, 2)
-    with pytest.raises(type(error), match=str(error)):
+    with pytest.raises(GrpoError if isinstance(error, OSError) else type(error), match=str(error)):
         save(checkpoints, 3, 3)
     assert checkpoints.newest() == Checkpoint(1, checkpoints.folder / "step-000001")
     assert {name: data for name, data in files(checkpoints.folder).items() if name[0] != "."} == before
@@ -395,7 +396,7 @@ def test_a_failing_save_raises_at_wait(tmp_path: Path, monkeypatch: pytest.Monke
     checkpoints = saved(tmp_path, 1)
     monkeypatch.setattr("grpo.model.files.write_model", fails_halfway(PermissionError("not yours")))
     save(checkpoints, 2)
-    with pytest.raises(PermissionError, match="not yours"):
+    with pytest.raises(GrpoError, match=r"step-000002 cannot be written \(not yours\); older ones are intact$"):
         checkpoints.wait()
     assert names(checkpoints) == ["step-000001"]
 
@@ -586,6 +587,29 @@ def test_a_disk_that_fills_up_during_the_writing(tmp_path: Path, monkeypatch: py
     save(checkpoints, 2, 2)
     checkpoints.wait()
     assert value_of(checkpoints.newest()) == 2
+
+
+def test_a_disk_that_refuses_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = saved(tmp_path, 1)
+    with monkeypatch.context() as broken:
+        broken.setattr("grpo.model.files.write_model", fails_halfway(OSError(errno.EIO, os.strerror(errno.EIO))))
+        save(checkpoints, 2)
+        with pytest.raises(GrpoError) as caught:
+            checkpoints.wait()
+    why = "[Errno 5] Input/output error"
+    assert str(caught.value) == f"{checkpoints.folder}: step-000002 cannot be written ({why}); older ones are intact"
+    assert names(checkpoints) == ["step-000001"]
+
+
+def test_a_run_that_was_moved_away(tmp_path: Path) -> None:
+    """It is not made anew at its old place."""
+    (tmp_path / "run").mkdir()
+    checkpoints = saved(tmp_path / "run", 1)
+    checkpoints.folder.parent.rename(tmp_path / "elsewhere")
+    why = f"[Errno 2] No such file or directory: '{checkpoints.folder}'"
+    with pytest.raises(GrpoError, match=re.escape(f"step-000002 cannot be written ({why}); older ones are intact")):
+        save(checkpoints, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
 
 @pytest.mark.parametrize("full", ["files", "weights", "moments"])

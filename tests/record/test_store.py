@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -903,6 +904,24 @@ def test_a_full_disk_is_named_and_the_same_write_works_once_there_is_space(run: 
     assert [tuple(row) for row in run._db.execute("PRAGMA integrity_check")] == [("ok",)]
 
 
+def test_a_record_that_cannot_be_written_is_named(run: Run) -> None:
+    """As of a disk that was mounted read-only, or while another program holds the record for longer than 30 s."""
+    record_steps(run, range(2))
+    file = run.path / "run.db"
+    run._db.execute("PRAGMA query_only = ON")
+    with pytest.raises(GrpoError) as caught:
+        run.set_status("finished")
+    why = "attempt to write a readonly database"
+    assert str(caught.value) == f"{file}: cannot be written ({why}); resume once it can (--resume)"
+    run._db.execute("PRAGMA query_only = OFF")
+    run._db.execute("PRAGMA busy_timeout = 1")
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(GrpoError, match=r"run\.db: cannot be written \(database is locked\); resume once it can"):
+            run.add_finding("replay", "")
+    assert (run.status, run.last_step()) == ("running", 1)
+
+
 # Living beside others
 
 
@@ -942,7 +961,7 @@ def test_reader_sees_whole_steps_while_a_writer_records(tmp_path: Path, run: Run
 def test_read_only_cannot_write(tmp_path: Path, run: Run) -> None:
     with (
         Run.open(tmp_path, "first", readonly=True) as reader,
-        pytest.raises(sqlite3.OperationalError, match="readonly"),
+        pytest.raises(GrpoError, match="readonly"),
     ):
         reader.record(0, [], {"loss": 1.0}, {})
     assert run.last_step() is None

@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal as readable
 
-from grpo.errors import DiskFullError
+from grpo.errors import DiskFullError, GrpoError
 from grpo.kill_points import point
 
 if TYPE_CHECKING:
@@ -115,9 +116,10 @@ class Checkpoints:
         Waits for the checkpoint before, whose memory the snapshot reuses. An error of that one is raised here.
         """
         self.wait()
-        self.folder.mkdir(exist_ok=True)
         snapshot = take()
-        needed, free = snapshot.size(), shutil.disk_usage(self.folder).free
+        with self._reporting(step):
+            self.folder.mkdir(exist_ok=True)
+            needed, free = snapshot.size(), shutil.disk_usage(self.folder).free
         if free < needed:
             raise self._disk_full(step, f" ({readable(needed)} needed, {readable(free)} free)")
         self._writing = self._writer.submit(self._write_or_clean_up, step, snapshot, also_keep)
@@ -172,13 +174,25 @@ class Checkpoints:
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
     def _write_or_clean_up(self, step: int, snapshot: Snapshot, also_keep: int | None) -> None:
+        with self._reporting(step):
+            try:
+                self._write(step, snapshot)
+                self._prune(also_keep)
+            except OSError:
+                shutil.rmtree(self._aside(step), ignore_errors=True)
+                raise
+        self._written.put(Checkpoint(step, self._final(step)))
+
+    @contextmanager
+    def _reporting(self, step: int) -> Iterator[None]:
+        """Reports in one line what the disk refuses; the folder may have been moved, or have become read-only."""
         try:
-            self._write(step, snapshot)
-            self._prune(also_keep)
-            self._written.put(Checkpoint(step, self._final(step)))
-        except OSError as error:
-            shutil.rmtree(self._aside(step), ignore_errors=True)
-            raise (self._disk_full(step) if error.errno in (errno.ENOSPC, errno.EDQUOT) else error) from error
+            yield
+        except OSError as error:  # border: the disk
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise self._disk_full(step) from error
+            name = self._final(step).name
+            raise GrpoError(f"{self.folder}: {name} cannot be written ({error}); older ones are intact") from error
 
     def _disk_full(self, step: int, numbers: str = "") -> DiskFullError:
         name = self._final(step).name

@@ -11,7 +11,7 @@ from typing import Any
 from grpo.config import Config, SftConfig
 from grpo.config.schema import as_dict
 from grpo.distributed.worker import remember_run
-from grpo.errors import DiskFullError
+from grpo.errors import GrpoError
 from grpo.record.checkpoints import Checkpoint
 from grpo.record.events import Callback
 from grpo.record.lock import RunLock
@@ -57,5 +57,5 @@ def create_run(config: Config | SftConfig, kind: str, stem: str, meta: Mapping[s
 
 
 def _record_failure(run: Run) -> None:
-    with suppress(DiskFullError):  # the error that ended the start is the one to raise
+    with suppress(GrpoError):  # the error that ended the start is the one to raise
         run.set_status("failed")

@@ -292,8 +292,8 @@ def recorded_ending(run: Run, callbacks: Callback, stop: StopRequest) -> Iterato
         raise
     finally:
         if not goes_on:
-            # On a full disk the status stays "running"; the DiskFullError being raised says why.
-            with suppress(DiskFullError):
+            # Where the record cannot be written, the status stays "running"; the error being raised says why.
+            with suppress(GrpoError):
                 if failure != (run.meta("failure") or ""):
                     run.set_meta("failure", failure)
                 run.set_status(status)
