@@ -118,10 +118,11 @@ METRICS: dict[str, Metric] = {
     ),
     "loss": Metric(
         "The minimised loss: policy_loss + kl_loss − entropy_bonus. With one update per batch ρ is exactly 1, so "
-        "policy_loss is the mean of −A, which is near 0 because A sums to 0 in a group; its gradient, the mean of "
-        "−A·∇logp, is not 0.",
+        "policy_loss is the mean of −A. That is near 0 with loss.aggregate sequence, because A sums to 0 in a group; "
+        "with token or constant, longer completions count more. Its gradient, the mean of −A·∇logp, is not 0.",
         "none",
-        "Near 0 with one update per batch. It does not measure progress: watch reward_mean, accuracy and grad_norm.",
+        "With loss.aggregate sequence and one update per batch: near 0. It does not measure progress: watch "
+        "reward_mean, accuracy and grad_norm.",
     ),
     "policy_loss": Metric(
         "The surrogate's part of the loss: the mean of −min(ρA, clip(ρ)A), or of another surrogate, as loss.aggregate "

@@ -86,8 +86,8 @@ function accuracyTable(evals, training) {
 }
 
 const WHY_LOSS =
-  "The loss stays near 0 in a healthy run: advantages sum to 0 within a group, so the loss does too. Its gradient does not. The loss does not measure " +
-    "progress.";
+  "The loss does not measure progress. Where all completions count alike (loss.aggregate sequence), it stays near 0 in a healthy run: advantages sum to 0 " +
+    "within a group, so the loss does too. Its gradient does not.";
 
 function MetricCard({ name, points, base, width }) {
   const metric = definitions.value?.training?.[name];
