@@ -137,6 +137,13 @@ def test_the_kind_of_a_group_without_spread_follows_what_was_judged(
     assert {name for name in KINDS if ask(client, "/signal", run="own")["totals"][name]} == {kind}
 
 
+def test_a_single_evaluation_is_not_a_change(client: TestClient, tmp_path: Path) -> None:
+    make_run(tmp_path, "begun", steps=2, evals=[(0, 0.25)])
+    make_run(tmp_path, "ended", steps=2, evals=[(0, 0.25), (1, 0.5), (2, 0.75)])
+    rows = {row["id"]: row["accuracy"] for row in client.get("/api/runs").json()["runs"]}
+    assert (rows["begun"], rows["ended"]) == ([0.25], [0.25, 0.75])
+
+
 def test_difficulty_counts_right_answers(client: TestClient, recording: Run) -> None:
     column = ask(client, "/difficulty")["columns"][STEP]
     assert column["pass_rate"] == pytest.approx(recording.metrics()[STEP]["accuracy"])

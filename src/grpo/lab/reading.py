@@ -33,7 +33,7 @@ def headline(run: Run) -> dict[str, Any]:
         "recorded": ends["last"],
         "quiet_seconds": round(time.time() - ends["last"]) if status == "running" and ends["last"] else None,
         "reward_mean": rewards[0]["value"] if rewards else None,
-        "accuracy": [accuracies[0], accuracies[-1]] if accuracies else [],
+        "accuracy": [*accuracies[:1], *accuracies[1:][-1:]],
     }
 
 

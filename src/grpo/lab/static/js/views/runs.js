@@ -14,15 +14,15 @@ export function Status({ run }) {
   return html`<span class="status status-${silent ? "silent" : run.status}">${text}</span>`;
 }
 
-// First and last held-out accuracy, on a line from 0 to 1.
+// First and last held-out accuracy, on a line from 0 to 1; a run may have only one.
 function Progress({ accuracy }) {
   if (!accuracy?.length) return html`<span class="faint">–</span>`;
-  const [before, after] = accuracy;
+  const [before, after = before] = accuracy;
   const [low, high] = [Math.min(before, after), Math.max(before, after)];
   return html`<span class="progress">
     <span class="progress-track" aria-hidden="true"><i style=${{ left: percent(low), width: percent(high - low) }}></i><b style=${{ left: percent(after) }}></b>
     </span>
-    <span class="num">${percent(before)} → <b>${percent(after)}</b></span>
+    <span class="num">${accuracy.length > 1 && `${percent(before)} → `}<b>${percent(after)}</b></span>
   </span>`;
 }
 
