@@ -12,8 +12,10 @@ import torch
 
 from grpo.config import Config, SftConfig
 from grpo.config.schema import as_dict
+from grpo.config.sections import Loss
 from grpo.core import group_advantages
 from grpo.record.store import Run
+from grpo.training.credit import credit
 from grpo.types import Call, Completion, Group, Observation, Problem, Trace
 
 Texts = Callable[[int, int, int], str]
@@ -141,16 +143,18 @@ def make_judged_run(
     correct: Sequence[bool | None],
     *,
     finish: Literal["stop", "length"] = "stop",
+    loss: Loss | None = None,
 ) -> None:
-    """One step of one group: its rewards, and separately what the task judged."""
+    """One step of one group: its rewards, and separately what the task judged; credited under `loss`."""
     [group] = make_groups(0, groups=1, size=len(rewards))
     completions = tuple(
         replace(done, reward=reward, correct=verdict, finish=finish)
         for done, reward, verdict in zip(group.completions, rewards, correct, strict=True)
     )
-    config = Config(model="tiny", task="arithmetic", steps=1, group_size=len(rewards))
+    config = Config(model="tiny", task="arithmetic", steps=1, group_size=len(rewards), loss=loss or Loss())
+    [group], metrics = credit([replace(group, completions=completions)], config)
     with Run.create(folder, name, kind="grpo", config=as_dict(config)) as run:
-        run.record(0, [replace(group, completions=completions)], METRICS, {"rollout": 0.2, "update": 0.5})
+        run.record(0, [group], METRICS | metrics, {"rollout": 0.2, "update": 0.5})
         run.set_status("finished")
 
 

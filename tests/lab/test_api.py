@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from grpo.config import Config
 from grpo.config.parse import flat
 from grpo.config.schema import as_dict
+from grpo.config.sections import Loss
 from grpo.core import group_advantages, kl_estimate, policy_loss
 from grpo.lab.catalogue import RECORDINGS
 from grpo.lab.compare import NOT_TRAINING
@@ -135,6 +136,37 @@ def test_the_kind_of_a_group_without_spread_follows_what_was_judged(
     make_judged_run(tmp_path, "own", rewards, correct, finish=finish)
     assert [row["kind"] for row in ask(client, "/steps/0", run="own")["groups"]] == [kind]
     assert {name for name in KINDS if ask(client, "/signal", run="own")["totals"][name]} == {kind}
+
+
+@pytest.mark.parametrize(
+    ("loss", "rewards", "correct", "zero_signal", "carried"),
+    [
+        (Loss(), [-1, -2, -1, -2], [False] * 4, 0.0, 24),  # none is right, and yet there is signal
+        (Loss(), [1, 1, 1, 1], [True] * 4, 1.0, 0),
+        (Loss(baseline="leave_one_out", scale="none"), [1, 1, None, 1], [True, False, None, True], 1.0, 0),
+        (Loss(), [0.5, 1, 0, None], [None, True, False, None], 0.0, 12),
+    ],
+)
+def test_groups_without_signal_are_those_of_the_trainer(
+    client: TestClient,
+    tmp_path: Path,
+    loss: Loss,
+    rewards: list[Any],
+    correct: list[Any],
+    zero_signal: float,
+    carried: int,
+) -> None:
+    """Also where rewards differ among wrong answers, or where some are unscored."""
+    make_judged_run(tmp_path, "own", rewards, correct, loss=loss)
+    [column] = ask(client, "/difficulty", run="own")["columns"]
+    assert column["observed_zero_signal"] == zero_signal
+    [row] = ask(client, "/signal", run="own")["rows"]
+    assert (row["gradient_tokens"], row["tokens"]) == (carried, 24)
+
+
+def test_masked_completions_carry_no_gradient(client: TestClient, tmp_path: Path) -> None:
+    make_judged_run(tmp_path, "own", [0, 1], [False, True], finish="length", loss=Loss(mask_truncated=True))
+    assert ask(client, "/signal", run="own")["rows"][0]["gradient_tokens"] == 0
 
 
 def test_a_single_evaluation_is_not_a_change(client: TestClient, tmp_path: Path) -> None:

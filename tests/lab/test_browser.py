@@ -14,12 +14,24 @@ from typing import Any
 import pytest
 import torch
 
+from grpo.config import Config
+from grpo.config.schema import as_dict
 from grpo.core import group_advantages, reward_statistics, token_loss, token_terms
 from grpo.lab.catalogue import RECORDINGS
 from grpo.lab.server import show_in_browser
 from grpo.lab.tokens import Traced
 from grpo.record.store import Run
-from helpers.records import make_empty_run, make_episode_run, make_failed_run, make_judged_run, make_run, make_sft_run
+from grpo.training.credit import credit
+from helpers.records import (
+    METRICS,
+    make_empty_run,
+    make_episode_run,
+    make_failed_run,
+    make_groups,
+    make_judged_run,
+    make_run,
+    make_sft_run,
+)
 from helpers.visit import HOSTILE, TOKEN, Lab, Visit, serving
 
 pytestmark = pytest.mark.browser
@@ -151,6 +163,25 @@ def test_equal_rewards_are_called_neither_right_nor_wrong(visit: Visit) -> None:
     assert "all have the same reward, though they are not all right or all wrong" in visit.page.inner_text("main")
     visit.go("/runs/equal/signal")
     assert "equal rewards 100%" in visit.page.inner_text("main")
+
+
+def test_equal_rewards_have_signal_where_the_batch_is_the_baseline(visit: Visit) -> None:
+    """One group is all wrong, and below the mean of both."""
+    groups = make_groups(0, groups=2, rewards=lambda step, group, sample: {"correct": float(group * (sample % 2))})
+    config = Config(model="tiny", task="arithmetic", steps=1, algorithm="reinforce", group_size=4)
+    groups, metrics = credit(groups, config)
+    with Run.create(visit.lab.runs, "batch", kind="grpo", config=as_dict(config)) as run:
+        run.record(0, groups, METRICS | metrics, {"rollout": 0.2})
+        run.set_status("finished")
+    visit.go("/runs/batch/groups?step=0&group=0")
+    main = visit.page.locator("main")
+    main.get_by_text("all are wrong and have the same reward: this group has signal").wait_for()
+    main.get_by_role("button", name="Advantage −0.25").first.click()
+    main.get_by_text("Computed by grpo.core.group_advantages with baseline batch and scale none.").wait_for()
+    visit.go("/runs/equal/groups")
+    main.get_by_role("button", name="Advantage 0").first.click()
+    main.get_by_text("All advantages of the group are exactly 0, so it has no signal.").wait_for()
+    shutil.rmtree(visit.lab.runs / "batch")
 
 
 def test_a_run_that_was_resumed_or_added_is_shown_when_the_reader_comes_back(visit: Visit) -> None:

@@ -22,6 +22,7 @@ def signal_budget(run: Run, points: int) -> dict[str, Any]:
 
 def _budget(run: Run, step: int) -> dict[str, Any]:
     kinds = dict.fromkeys(KINDS, 0)
+    masked = run.config.get("loss", {}).get("mask_truncated", False)
     completions = run.select(
         "SELECT group_index, reward, correct, finish, length, advantage FROM completions "
         "WHERE step = ? ORDER BY group_index",
@@ -39,7 +40,9 @@ def _budget(run: Run, step: int) -> dict[str, Any]:
         "completions": len(completions),
         "truncated": sum(row["finish"] != "stop" for row in completions),
         "tokens": sum(row["length"] for row in completions),
-        "gradient_tokens": sum(row["length"] for row in completions if row["advantage"]),
+        "gradient_tokens": sum(
+            row["length"] for row in completions if row["advantage"] and not (masked and row["finish"] != "stop")
+        ),
     }
 
 
@@ -48,6 +51,7 @@ def difficulty(run: Run, points: int) -> dict[str, Any]:
     stride, steps = _spread(run, points)
     size = int(run.config.get("group_size") or 0)
     columns = []
+    without_signal = dict(run.series("zero_signal_groups"))
     for step in steps:
         right_of_each = run.select(
             "SELECT sum(coalesce(correct, reward >= 1, 0)) AS right, count(*) AS count FROM completions WHERE step = ? "
@@ -57,14 +61,13 @@ def difficulty(run: Run, points: int) -> dict[str, Any]:
         counts = [0] * (size + 1)
         for row in right_of_each:
             counts[min(size, row["right"] * size // max(1, row["count"]))] += 1
-        zero_signal = counts[0] + counts[-1]
         pass_rate = sum(row["right"] for row in right_of_each) / max(1, sum(row["count"] for row in right_of_each))
         columns.append(
             {
                 "step": step,
                 "groups_by_right": counts,
                 "pass_rate": pass_rate,
-                "observed_zero_signal": zero_signal / max(1, len(right_of_each)),
+                "observed_zero_signal": without_signal.get(step),
                 "expected_zero_signal": zero_signal_chance(pass_rate, size) if size else None,
             }
         )

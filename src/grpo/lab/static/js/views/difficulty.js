@@ -10,7 +10,8 @@ import { Tex } from "../tex.js";
 
 export function Difficulty({ url, version, base, about }) {
   const state = useApi(`${url}/difficulty?points=120`, version);
-  return html`<p class="view-lead">A problem that is always or never solved gives no signal. The signal is strongest where half of a group is right.</p>
+  return html`<p class="view-lead">With rewards of 0 and 1 and a group baseline, a problem that is always or never solved gives no signal. The signal
+    is strongest where half of a group is right.</p>
     <${Fetched} state=${state} height="60rem">${(data) => html`
       <${PassMap} data=${data} base=${base} />
       <${Expected} data=${data} />
@@ -34,10 +35,10 @@ function PassMap({ data, base }) {
   const largest = { true: most(true), false: most(false) };
   return html`<${Card} title="Groups by number of right completions"
     note="Each column is a step. A stronger colour means more groups with that number right; violet and grey have a scale each.
-      Grey rows have no signal. Click to open a step.">
+      Click to open a step.">
     <${Chart} label=${`Groups by number of right completions, 0 to ${size}, over the steps`} height=${Math.max(200, 26 * (size + 1) + 40)}
       deps=${[groups.length, data.columns.at(-1)?.step]} onPick=${(at) => go(address(`${base}/groups`, { step: at }))}
-      legend=${[["signal", "var(--c3)", "square"], ["no signal", "var(--ink-faint)", "square"]]}
+      legend=${[["some right", "var(--c3)", "square"], ["all or none right", "var(--ink-faint)", "square"]]}
       build=${(Plot) => ({
         x: { label: "step" }, y: { type: "band", domain: Array.from({ length: size + 1 }, (_, i) => size - i), label: "right of " + size, padding: 0.08 },
         marks: [
@@ -62,7 +63,7 @@ function PassMap({ data, base }) {
 function Expected({ data }) {
   const rows = data.columns;
   return html`<${Card} title="Groups without signal, observed and expected"
-    note=${html`If all problems were equally hard, a share of <${Tex}>p^G+(1-p)^G<//> of the groups would have no signal. A higher share means that problems
+    note=${html`With such rewards and equally hard problems, a share of <${Tex}>p^G+(1-p)^G<//> of the groups would have no signal. A higher share means that problems
       differ: some are far too easy, some far too hard.`}>
     <${Chart} label="Share of groups without signal over the steps, observed and expected" height=${180} deps=${[rows.length, rows.at(-1)?.step]}
       legend=${[["observed", "var(--c3)"], ["expected at the mean pass rate", "var(--c6)"]]}

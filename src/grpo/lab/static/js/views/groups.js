@@ -10,13 +10,16 @@ import { braced, Tex, value } from "../tex.js";
 import { Untrusted } from "../text.js";
 
 export const KINDS = {
-  mixed: ["mixed", "rewards differ: this group has signal"],
-  all_right: ["all right", "all are right and have the same reward: no signal"],
-  all_wrong: ["all wrong", "all are wrong and have the same reward: no signal"],
-  cut_off: ["all truncated", "all reached the length limit and have the same reward: no signal"],
-  equal: ["equal rewards", "all have the same reward, though they are not all right or all wrong, or were not judged: no signal"],
+  mixed: ["mixed", "rewards differ"],
+  all_right: ["all right", "all are right and have the same reward"],
+  all_wrong: ["all wrong", "all are wrong and have the same reward"],
+  cut_off: ["all truncated", "all reached the length limit and have the same reward"],
+  equal: ["equal rewards", "all have the same reward, though they are not all right or all wrong, or were not judged"],
   unscored: ["unscored", "scoring failed for all of them"],
 };
+
+// Equal rewards have signal where a batch or a critic is the baseline, or where penalties differ.
+const hasSignal = (group) => group.advantages.some(Boolean);
 
 // Limits that end an episode.
 const FINISHES = { turns: "most turns reached", calls: "most calls reached", seconds: "out of time", turn_length: "turn truncated" };
@@ -28,7 +31,7 @@ export function chosenStep(about, query) {
   return about.status === "running" ? about.steps - 1 : about.telling_step;
 }
 
-export const whyStep = (about, query) => (about.status === "running" || query.get("step") ? null : "the step with the most mixed groups");
+export const whyStep = (about, query) => (about.status === "running" || query.get("step") ? null : "the step with the most groups with signal");
 
 export function Groups({ url, about, query, base, version }) {
   const step = chosenStep(about, query);
@@ -116,7 +119,7 @@ export function GroupDetail({ url, step, index, about, base, focus, order }) {
         <div><p class="tiny faint">Prompt <span class="mono"><${Untrusted} text=${group.place || group.problem_id} /></span></p>
           <p class="prompt"><${Untrusted} text=${group.prompt} /></p></div>
         ${group.answer && html`<div><p class="tiny faint">Answer</p><p class="prompt"><${Untrusted} text=${group.answer} /></p></div>`}
-        <p class="small soft">${KINDS[group.kind][1]}</p>
+        <p class="small soft">${KINDS[group.kind][1]}: ${hasSignal(group) ? "this group has signal" : "no signal"}</p>
       </div>
       ${group.rendered && html`<${Rendered} text=${group.rendered.text} tokens=${group.rendered.tokens} />`}
       <dl class="stats">
@@ -209,8 +212,8 @@ function HowMade({ done, group, about }) {
   const { reward_mean: mean, reward_std: std } = group.statistics;
   const { baseline, scale, parts, credit, weights, overlong, beta, kl_in, turn_weight } = about.config.loss;
   if (done.reward === null) return html`<p class="small soft worked">Scoring failed, so this completion is excluded from the baseline and from the loss.</p>`;
-  if (group.kind !== "mixed") return html`<p class="small soft worked">All rewards of the group are equal, so its advantages are exactly 0 and it has no
-    signal.</p>`;
+  if (!hasSignal(group)) return html`<p class="small soft worked">${group.kind !== "mixed" && "All rewards of the group are equal. "}All advantages of the
+    group are exactly 0, so it has no signal.</p>`;
   if (baseline === "value") return html`<p class="small soft worked">Computed per token from the critic's values; this is the mean over tokens.</p>`;
   if (turn_weight) return html`<p class="small soft worked">Computed per turn from turns of the group in the same state; this is the mean over tokens.</p>`;
   if (credit === "process") return html`<p class="small soft worked">Computed per token from the process rewards; this is the mean over tokens.</p>`;

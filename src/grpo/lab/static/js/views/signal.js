@@ -18,8 +18,8 @@ const KIND_COLOURS = {
 
 export function Signal({ url, version, base }) {
   const state = useApi(`${url}/signal?points=240`, version);
-  return html`<p class="view-lead">A group with equal rewards has no signal: its advantages are 0, and its tokens carry no gradient. This page shows how many
-    sampled tokens were useful.</p>
+  return html`<p class="view-lead">With a group baseline, a group with equal rewards, penalties included, has no signal: its advantages are 0, and its
+    tokens carry no gradient. This page shows how many sampled tokens were useful.</p>
     <${Fetched} state=${state} height="50rem">${({ rows, totals, stride }) => {
       const kinds = Object.keys(KINDS).filter((kind) => totals[kind]);
       const stacked = rows.flatMap((row) => kinds.map((kind) => ({ step: row.step, kind, count: row[kind], share: row[kind] / row.groups })));
@@ -33,7 +33,7 @@ export function Signal({ url, version, base }) {
       return html`
         <div class="headline-number"><p class="big num">${percent(carried)}</p>
           <p>of the ${number(totals.tokens)} tokens sampled ${stride > 1 ? `in every ${stride}th step ` : ""}carried gradient.<br />
-            <span class="soft small">The other ${number(totals.tokens - totals.gradient_tokens)} were in groups with equal rewards.</span></p>
+            <span class="soft small">The other ${number(totals.tokens - totals.gradient_tokens)} have advantage 0 or were left out: unscored or masked.</span></p>
         </div>
         <${Card} title="Groups by kind" note=${stride > 1 ? `Every ${stride}th step is shown. Click to open a step.` : "Click to open a step."}>
           <${Chart}
