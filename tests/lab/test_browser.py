@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -163,6 +165,28 @@ def test_equal_rewards_are_called_neither_right_nor_wrong(visit: Visit) -> None:
     assert "all have the same reward, though they are not all right or all wrong" in visit.page.inner_text("main")
     visit.go("/runs/equal/signal")
     assert "equal rewards 100%" in visit.page.inner_text("main")
+
+
+def test_a_completion_says_why_it_was_not_scored(visit: Visit) -> None:
+    """The first of its error; a completion to which no reward applies has no error."""
+    [group] = make_groups(0, groups=1, size=2)
+    errors = (f"failure in reward mine.py:f: {HOSTILE}\nTraceback", "")
+    unscored = tuple(
+        replace(done, reward=None, why=why, advantages=np.zeros(6, np.float32))
+        for done, why in zip(group.completions, errors, strict=True)
+    )
+    with Run.create(visit.lab.runs, "unscored", kind="grpo", config=as_dict(Config(model="tiny", steps=1))) as run:
+        run.record(0, [replace(group, completions=unscored)], METRICS, {"rollout": 0.2})
+        run.set_status("finished")
+    visit.go("/runs/unscored/groups?sample=1")
+    main = visit.page.locator("main")
+    main.get_by_text("no completion has a reward: no signal").wait_for()
+    [warning] = main.locator(".completion .warn").all_inner_texts()
+    assert warning.startswith("failure in reward mine.py:f: <script>")
+    assert "Traceback" not in main.inner_text()
+    assert "Without a reward, this completion is excluded" in main.inner_text()
+    assert visit.page.evaluate("window.hacked") is None
+    shutil.rmtree(visit.lab.runs / "unscored")
 
 
 def test_equal_rewards_have_signal_where_the_batch_is_the_baseline(visit: Visit) -> None:

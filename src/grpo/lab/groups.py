@@ -90,7 +90,7 @@ def group_row(run: Run, step: int, index: int) -> dict[str, Any]:
     completions = [
         {
             "sample": done["sample_index"],
-            **{key: done[key] for key in ("text", "length", "finish", "reward", "parts", "traits", "extra")},
+            **{key: done[key] for key in ("text", "length", "finish", "reward", "parts", "traits", "extra", "why")},
             **{key: done[key] for key in ("advantage", "logprob")},
             "turns": strip(done, traced.get(done["sample_index"])),
             "extracted": extract(done["text"]),

@@ -15,7 +15,7 @@ export const KINDS = {
   all_wrong: ["all wrong", "all are wrong and have the same reward"],
   cut_off: ["all truncated", "all reached the length limit and have the same reward"],
   equal: ["equal rewards", "all have the same reward, though they are not all right or all wrong, or were not judged"],
-  unscored: ["unscored", "scoring failed for all of them"],
+  unscored: ["unscored", "no completion has a reward"],
 };
 
 // Equal rewards have signal where a batch or a critic is the baseline, or where penalties differ.
@@ -196,6 +196,7 @@ function Completion({ done, group, top, most, about, base, focused }) {
         </span>`}
         <span class="num">${plural(done.length, "token")}</span>
         ${done.finish !== "stop" && html`<span class="warn">${FINISHES[done.finish] ?? "truncated"}</span>`}
+        ${done.why && html`<span class="warn"><${Untrusted} text=${done.why.split("\n")[0]} /></span>`}
         ${Object.entries(done.traits).map(([name, trait]) => trait > 0 && html`<span>${name}${trait === 1 ? "" : ` ${number(trait, 2)}`}</span>`)}
         ${Object.entries(done.extra).map(([name, logged]) => html`<span>
           <${Untrusted} text=${name} /> <b><${Untrusted} text=${typeof logged === "string" ? logged : JSON.stringify(logged)} /></b></span>`)}
@@ -211,7 +212,8 @@ function Completion({ done, group, top, most, about, base, focused }) {
 function HowMade({ done, group, about }) {
   const { reward_mean: mean, reward_std: std } = group.statistics;
   const { baseline, scale, parts, credit, weights, overlong, beta, kl_in, turn_weight } = about.config.loss;
-  if (done.reward === null) return html`<p class="small soft worked">Scoring failed, so this completion is excluded from the baseline and from the loss.</p>`;
+  if (done.reward === null) return html`<p class="small soft worked">Without a reward, this completion is excluded from the baseline and from the
+    loss.</p>`;
   if (!hasSignal(group)) return html`<p class="small soft worked">${group.kind !== "mixed" && "All rewards of the group are equal. "}All advantages of the
     group are exactly 0, so it has no signal.</p>`;
   if (baseline === "value") return html`<p class="small soft worked">Computed per token from the critic's values; this is the mean over tokens.</p>`;
