@@ -152,6 +152,7 @@ def test_a_failed_run_shows_its_reason_as_text(visit: Visit) -> None:
     assert HOSTILE[:70] in reason
     assert not set("\x1b\u202e\u200f") & set(reason)
     assert visit.page.evaluate("window.hacked") is None
+    assert "This run recorded no step." in visit.page.inner_text("main")
     assert visit.violations() == []
     assert visit.complaints == []
     visit.go("/runs/begun")
@@ -165,6 +166,15 @@ def test_equal_rewards_are_called_neither_right_nor_wrong(visit: Visit) -> None:
     assert "all have the same reward, though they are not all right or all wrong" in visit.page.inner_text("main")
     visit.go("/runs/equal/signal")
     assert "equal rewards 100%" in visit.page.inner_text("main")
+
+
+def test_the_first_step_of_a_run_is_a_dot_in_each_chart(visit: Visit) -> None:
+    visit.go("/runs/equal")
+    charts = visit.page.locator(".metric .chart-frame")
+    dots = visit.page.locator(".metric .chart-frame:has(path[d^=M][stroke-linecap=round])")
+    assert dots.count() == charts.count() > 4
+    visit.go("/runs/seed-1")
+    assert dots.count() == 0
 
 
 def test_a_completion_says_why_it_was_not_scored(visit: Visit) -> None:

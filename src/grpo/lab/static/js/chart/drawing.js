@@ -63,6 +63,9 @@ function smoothedPoints(drawn, points) {
   }));
 }
 
+// The path of a line with one point, such as that of a run's first step. It has no length; round ends make it a dot.
+const LONE = /^M[^A-Z]*Z$/;
+
 function plotted(Plot, box, options) {
   const svg = Plot.plot(options);
   // A group with a name and no role confuses screen readers; the frame carries the name. The readout replaces titles.
@@ -71,6 +74,11 @@ function plotted(Plot, box, options) {
     part.removeAttribute("aria-description");
   });
   svg.querySelectorAll("title").forEach((title) => title.remove());
+  for (const path of svg.querySelectorAll("path[d]")) {
+    if (!LONE.test(path.getAttribute("d"))) continue;
+    path.setAttribute("stroke-linecap", "round");
+    path.setAttribute("stroke-width", 5);
+  }
   svg.setAttribute("aria-hidden", "true");
   box.replaceChildren(svg);
   return svg;

@@ -33,7 +33,9 @@ export function Overview({ url, about, version, base }) {
       const zero = others.filter((name) => found[name].low.every((low, i) => low === 0 && found[name].high[i] === 0));
       const rest = others.filter((name) => !zero.includes(name));
       const card = (name) => html`<${MetricCard} key=${name} name=${name} points=${found[name]} base=${base} width=${width} />`;
-      if (!names.length) return html`<${Empty} title="No step yet">The first step appears here when it is recorded.<//>`;
+      if (!names.length) return html`<${Empty} title="No step">${about.status === "running"
+        ? "The first step appears here when it is recorded."
+        : "This run recorded no step."}<//>`;
       return html`${found.turns_mean && html`<${Episodes} url=${url} about=${about} series=${found} version=${version} />`}
         ${width > 1 && html`<p class="small soft">Each point is the mean over ${width} steps; the band is their range.</p>`}
         <h2 class="visually-hidden">Recorded metrics</h2>
