@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -395,6 +396,19 @@ def test_an_adapter_of_shared_weights_is_refused(tmp_path: Path) -> None:
         adapted.save_pretrained(str(tmp_path / target), save_embedding_layers=False)
         with pytest.raises(GrpoError, match=r"changes the output layer or the embedding of .*tiny, which share"):
             load_policy(str(tmp_path / target))
+
+
+def test_layers_that_peft_refuses_are_told_in_one_line(tmp_path: Path) -> None:
+    config = transformers.MambaConfig(vocab_size=19, hidden_size=16, num_hidden_layers=1, state_size=4, eos_token_id=18)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(locate_model("nano")) / file, tmp_path / file)
+    policy = load_policy(str(tmp_path))
+    with pytest.raises(
+        GrpoError, match=r"^field lora.targets: peft cannot adapt dt_proj, .*'out_proj' is incompatible"
+    ):
+        adapt(policy, Lora(rank=2), seed=1)
+    adapt(load_policy(str(tmp_path)), Lora(rank=2, targets="in_proj,x_proj"), seed=1)
 
 
 def test_a_whole_model_is_not_resumed_with_another_shape_or_an_adapter(

@@ -45,7 +45,13 @@ def adapt(policy: Policy, settings: Lora, seed: int) -> None:
     freeze(policy)
     with torch.random.fork_rng(devices=[policy.device] if policy.device.type == "cuda" else []):
         torch.manual_seed(seed)
-        peft.inject_adapter_in_model(chosen, model)
+        try:
+            peft.inject_adapter_in_model(chosen, model)
+        except ValueError as error:  # border: layers of a model that peft refuses, such as Mamba's out_proj
+            reason = str(error).strip().partition("\n")[0]
+            raise GrpoError(
+                f"field lora.targets: peft cannot adapt {', '.join(targets)} of {policy.name}: {reason}"
+            ) from error
     for layer in adapted_layers(model):
         for part in (layer.lora_A, layer.lora_B):
             part.to(torch.promote_types(model.dtype, torch.float32))
