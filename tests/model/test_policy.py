@@ -14,11 +14,12 @@ import transformers
 from grpo.config.models import EMBEDDED
 from grpo.errors import GrpoError
 from grpo.model import policy as policy_module
-from grpo.model.files import save_model
+from grpo.model.files import copy_model, model_files, save_model, write_model
 from grpo.model.hub import locate_model
 from grpo.model.load import load_policy
 from grpo.model.packing import pack
 from grpo.model.policy import logprobs
+from grpo.model.tensorfile import load_tensors
 from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
 from grpo.types import Problem, chat
@@ -239,6 +240,36 @@ def test_saved_and_loaded_weights_are_the_same(tmp_path: Path) -> None:
     assert all(torch.equal(tensor, again[name]) for name, tensor in policy.model.state_dict().items())
     stock = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")  # as anybody would load it
     assert torch.equal(stock.state_dict()["model.norm.weight"], again["model.norm.weight"])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.MixtralConfig(**GROUPED, num_local_experts=2, eos_token_id=18),
+        transformers.GPTNeoXConfig(**SMALL, intermediate_size=16, eos_token_id=18),
+    ],
+    ids=["mixtral", "gpt_neox"],
+)
+def test_exported_weights_have_the_names_of_the_hub(
+    config: transformers.PretrainedConfig, folder: Path, tmp_path: Path
+) -> None:
+    """transformers holds the experts of a layer as one tensor, and calls the output layer of GPT-NeoX lm_head."""
+    published, checkpoint, copied, saved = (tmp_path / name for name in ("hub", "checkpoint", "copied", "saved"))
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(published)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(folder / file, published / file)
+    policy = load_policy(str(published))
+    checkpoint.mkdir()
+    write_model(checkpoint, model_files(policy), policy.weights())
+    copy_model(checkpoint, copied)
+    saved.mkdir()
+    save_model(policy, saved)
+    expected = load_tensors(published / "model.safetensors")
+    for made in (copied, saved):
+        found = load_tensors(made / "model.safetensors")
+        assert found.keys() == expected.keys() != policy.weights().keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        assert {file.name for file in made.iterdir()} == {file.name for file in checkpoint.iterdir()}
 
 
 def test_logits_never_exist_whole(monkeypatch: pytest.MonkeyPatch) -> None:

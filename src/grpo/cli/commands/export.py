@@ -46,13 +46,17 @@ def command(arguments: list[str]) -> int:
             raise GrpoError(
                 f"field adapter: {options.run} was trained on another adapter, {base}; leave it out to merge both"
             )
-        if base and not options.adapter:
+        if options.adapter:
+            shutil.copytree(model, target, dirs_exist_ok=True)
+        elif base:
             from grpo.model.files import save_model
             from grpo.model.load import load_policy
 
             save_model(load_policy(str(model)), target)
         else:
-            shutil.copytree(model, target, dirs_exist_ok=True)
+            from grpo.model.files import copy_model
+
+            copy_model(model, target)
     kind = "with peft, on the model it was trained on" if options.adapter else "as any Hugging Face model"
     print(f"{options.run} ({model.parent.name}) is in {target}: load it {kind}")
     return 0
