@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from grpo.cli.main import main
 from grpo.config import Dataset
@@ -16,6 +19,7 @@ from grpo.tasks import load_task
 from grpo.tasks.builder import Builder
 from grpo.tasks.handed_over import name_of_rows, take_rows
 from grpo.tasks.readers import DataRow
+from grpo.tasks.rows import other_answers
 from grpo.types import Problem
 
 USER = {"role": "user", "content": "6*7="}
@@ -138,6 +142,26 @@ def test_a_prompt_that_is_neither_text_nor_conversation_is_refused(prompt: Any) 
 def test_a_conversation_of_empty_messages_is_refused() -> None:
     message = refusal({"prompt": [{"role": "system", "content": " "}, {"role": "user", "content": ""}]})
     assert message == 'data[0]: column "prompt" must have text; every message is empty'
+
+
+@pytest.mark.parametrize(
+    ("value", "gold", "others"),
+    [
+        (np.int64(42), "42", ()),
+        (np.array(["42", "forty-two"]), "42", ("forty-two",)),
+        (torch.tensor(42), "42", ()),
+        (("42", 43), "42", ("43",)),
+        (np.True_, "yes", ()),
+        (Decimal("4.20"), "4.20", ()),
+        ([], "", ()),
+        ({"of": 42}, "", ()),
+    ],
+)
+def test_golds_of_other_types_than_jsons(value: Any, gold: str, others: tuple[str, ...]) -> None:
+    """Without a gold, `text.endswith(problem.answer)` would be true of every text."""
+    [problem] = built({"prompt": "6*7=", "answer": value})
+    assert (problem.answer, other_answers(problem, Dataset())) == (gold, others)
+    assert problem.columns["answer"] is value
 
 
 def test_an_empty_cell_of_pandas_is_no_gold() -> None:

@@ -49,6 +49,8 @@ def test_a_data_frame() -> None:
     turns = [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"}]
     of_parquet = pandas.DataFrame({"messages": [np.array(turns, dtype=object)], "n": [7]})
     assert take_rows(of_parquet) == {"": [{"messages": turns, "n": 7}]}
+    gaps = pandas.DataFrame({"prompt": ["1+1=", "1+2="], "hint": ["two", None], "level": [1, None], "n": [7, 8]})
+    assert take_rows(gaps)[""][1] == {"prompt": "1+2=", "hint": None, "level": None, "n": 8}
     with pytest.raises(GrpoError, match=r"field data: the data frame has several columns of one name"):
         take_rows(pandas.DataFrame([["1+1=", 2, 3]], columns=["prompt", "answer", "answer"]))
 

@@ -57,10 +57,11 @@ def _table(rows: Any, place: str) -> list[dict[str, Any]]:
 
 
 def _of_frame(frame: Any, field: str) -> list[dict[str, Any]]:
-    """Rows of a pandas data frame, in which lists of a Parquet file are arrays."""
+    """Rows of a pandas data frame, in which lists of a Parquet file are arrays, and missing values NaN: None here, as
+    in a `datasets.Dataset`."""
     if not frame.columns.is_unique:
         raise GrpoError(f"field {field}: the data frame has several columns of one name; rename the others")
-    rows = frame.to_dict("records")
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return [{k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in row.items()} for row in rows]
 
 
