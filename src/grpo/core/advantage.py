@@ -93,8 +93,7 @@ def parts_advantages(
     std_eps: float = STD_EPS,
 ) -> torch.Tensor:
     """One advantage per completion from several rewards: each is normalised in its group, and their weighted sum is
-    divided by its std over the batch (GDPO, arXiv 2601.05242). A reward with a small range counts as much as one with a
-    large range. NaN: the reward does not apply.
+    divided by its std over the batch (GDPO, arXiv 2601.05242). NaN: the reward does not apply.
 
     The first completion earns 1 of the first reward, the second 0.1 of the other; both get nearly the same advantage.
 
@@ -107,16 +106,13 @@ def parts_advantages(
     applies_PGK = ~parts_PGK.isnan() if valid_PG is None else ~parts_PGK.isnan() & valid_PG[..., None]
     normalise = partial(group_advantages, std=std, std_eps=std_eps)
     by_part = [normalise(parts_PGK[..., k], applies_PGK[..., k]) * weights_K[k] for k in range(len(weights_K))]
-    by_part_KPG = torch.stack(by_part)
-    # Parts that cancel leave rounding, which must not become a signal.
-    rounding_PG = 8 * torch.finfo(by_part_KPG.dtype).eps * by_part_KPG.abs().sum(dim=0)
-    summed_PG = by_part_KPG.sum(dim=0)
-    summed_PG = summed_PG.masked_fill(summed_PG.abs() <= rounding_PG, 0.0)
+    summed_PG = torch.stack(by_part).sum(dim=0)
+    rounding_PG = 8 * torch.finfo(summed_PG.dtype).eps * torch.stack(by_part).abs().sum(dim=0)
+    summed_PG[summed_PG.abs() <= rounding_PG] = 0.0  # parts that cancel have no signal
     summed_N = summed_PG[applies_PGK.any(dim=2)]
     if len(summed_N) < 2:
         return torch.zeros_like(summed_PG)
-    # Each part's advantages sum to 0 in a group, so the mean is 0 already.
-    return summed_PG / (summed_N.std(correction=correction(std)) + std_eps)
+    return summed_PG / (summed_N.std(correction=correction(std)) + std_eps)  # in every group the mean is 0 already
 
 
 def _baseline(
