@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from grpo.config import Config, Critic, Episodes
+import grpo
+from grpo.config import Config, Critic, Episodes, Evaluation, System
 from grpo.config.schema import Loss
 from grpo.errors import GrpoError
 from grpo.rewards import Scorer
 from grpo.rewards.steps import check_steps, reward_turns, score_steps
 from grpo.tasks.arithmetic import Arithmetic
-from grpo.training.credit import credit, states_of, turn_rewards
+from grpo.training.credit import check_weights, credit, states_of, turn_rewards
 from grpo.types import Completion, Group, Observation, Problem
 
 
@@ -48,7 +50,29 @@ def test_weights_of_the_parts() -> None:
     assert first_advantages(config(weights="correct=3, format=-1"), both) == [[1.5, -1.5]]
     assert first_advantages(config(weights="format=3"), both) == [[0.5, -0.5]]  # 1 + 1.5 and 1.5
     with pytest.raises(GrpoError, match=r"field loss.weights: unknown part 'form'; the reward has correct, format"):
-        credit([both], config(weights="form=1"))
+        check_weights(both.completions[0].parts, config(weights="form=1"))
+
+
+def test_a_part_that_a_later_step_lacks_stops_no_run(tmp_path: Path) -> None:
+    class Kinds(Arithmetic):
+        def score(self, problem: Problem, text: str) -> dict[str, float | None]:
+            return {"later" if problem.id.startswith("train/1/") else "first": 0.5}
+
+    settings = Config(model="nano", algorithm="dr_grpo", steps=2, prompts_per_step=1, group_size=2, max_new_tokens=4)
+    settings = replace(settings, evaluation=Evaluation(problems=1), system=System(runs=str(tmp_path)))
+    named = replace(settings, loss=replace(settings.loss, weights="first=2"))
+    with grpo.train(named, task=Kinds()) as run:
+        assert [row["reward_mean"] for row in run.metrics()] == [0.5, 0.5]
+    misnamed = replace(settings, loss=replace(settings.loss, weights="frist=2"))
+    with pytest.raises(GrpoError, match="unknown part 'frist'; the reward has first"):
+        grpo.train(misnamed, task=Kinds())
+
+
+def test_nor_does_a_function_that_failed_on_all_of_a_step() -> None:
+    failed = group(*(completion(reward=None, parts={"long": 0.5}) for _ in range(2)))
+    check_weights(failed.completions[0].parts, replace(config(weights="short=2"), reward="mine.py:short, mine.py:long"))
+    with pytest.raises(GrpoError, match="unknown part 'short'"):
+        check_weights(failed.completions[0].parts, replace(config(weights="short=2"), reward="mine.py:long"))
 
 
 def test_the_reward_of_an_environment_keeps_its_weight_beside_a_weighted_task() -> None:

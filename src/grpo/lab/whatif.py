@@ -68,6 +68,10 @@ def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
     groups = _groups(recorded, tokens)
     as_run = Loss(**run.config["loss"])
     loss = changed_loss(as_run, query)
+    parts = sorted({part for group in recorded for done in group["completions"] for part in done["parts"]})
+    asked = {name.removeprefix("weight.") for name in query if name.startswith("weight.")}
+    if unknown := asked - {*parts, *named_weights(as_run)}:
+        raise GrpoError(f"weight: unknown part {min(unknown)!r}; the step has {', '.join(parts)}")
     limit = run.config["max_new_tokens"]
     reward, episodes = run.config.get("reward", ""), Episodes(env=run.config.get("episodes", {}).get("env", ""))
     now, before = (
@@ -96,7 +100,7 @@ def what_if(run: Run, step: int, query: Mapping[str, str]) -> dict[str, Any]:
         "recorded_settings": asdict(as_run),
         "recorded_weights": named_weights(as_run),
         "notes": list(dict.fromkeys([*before.notes(), *now.notes()])),
-        "parts": sorted({part for group in recorded for done in group["completions"] for part in done["parts"]}),
+        "parts": parts,
         "presets": {
             name: asdict(preset.settings)
             for name, preset in PRESETS.items()

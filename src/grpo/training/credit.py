@@ -34,7 +34,6 @@ LARGE = 1e15
 def credit(groups: Sequence[Group], config: Config) -> tuple[list[Group], dict[str, float]]:
     """(groups with advantages, one per token, and a critic's returns; metrics of the rewards)"""
     loss = config.loss
-    check_weights([part for group in groups for completion in group.completions for part in completion.parts], config)
     rewards_PG = _rewards([[np.nan if c.reward is None else c.reward for c in g.completions] for g in groups])
     valid_PG = ~rewards_PG.isnan()
     metrics: dict[str, float] = {}
@@ -106,11 +105,17 @@ def named_weights(loss: Loss) -> dict[str, float]:
 
 
 def check_weights(parts: Iterable[str], config: Config) -> None:
-    """Refuses a weight of an unknown part. (A completion whose checker timed out has no parts and scores 0.)"""
+    """Refuses a weight of a part that is neither one of `parts`, those of the first step, nor named by `reward` or
+    `episodes.env`. (A completion whose checker timed out has no parts. Later steps need not have problems of every
+    kind.)"""
     known = dict.fromkeys(parts)
-    unknown = named_weights(config.loss).keys() - known.keys()
-    if known and unknown and "=" not in config.episodes.env:  # a step need not have each of several environments
-        raise GrpoError(f"field loss.weights: unknown part {min(unknown)!r}; the reward has {', '.join(known)}")
+    named = [spec.part for spec in parse(config.reward) if spec.source != "task"] + part_names(config.episodes.env)
+    unknown = named_weights(config.loss).keys() - known.keys() - set(named)
+    if known and unknown:
+        raise GrpoError(
+            f"field loss.weights: unknown part {min(unknown)!r}; the reward has {', '.join(known)} (a part that does "
+            "not apply to a problem is None)"
+        )
 
 
 def overlong_penalty(length: int, max_new_tokens: int, share: float) -> float:

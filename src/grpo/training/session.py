@@ -3,7 +3,7 @@ every run has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,7 @@ from grpo.rollout.builtin import Engine
 from grpo.rollout.protocol import Sampling
 from grpo.tasks import Task
 from grpo.tasks.protocol import draw_problems, training_rows
+from grpo.training.credit import check_weights
 from grpo.training.evaluation import evaluate
 from grpo.training.fingerprint import fingerprints, problems_fingerprint
 from grpo.training.inputs import Inputs
@@ -181,6 +182,14 @@ class Session(TrainingRun):
         if self.config.loss.credit == "process":
             return score_steps(self.task, groups, self.policy.tokenizer.batch_decode)
         return reward_turns(self.task, groups) if self.config.loss.turn_weight else groups
+
+    def record(
+        self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], seconds: Mapping[str, float]
+    ) -> None:
+        """Refuses a misnamed weight with the first step, before anything is recorded."""
+        if step == 0:
+            check_weights([part for group in groups for each in group.completions for part in each.parts], self.config)
+        super().record(step, groups, metrics, seconds)
 
     def refresh_reference(self, step: int) -> None:
         """Copy the policy into the reference every `loss.refresh` steps (iterative GRPO)."""
