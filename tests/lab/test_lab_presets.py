@@ -17,10 +17,12 @@ from grpo.config.presets import PRESETS
 from grpo.config.schema import as_dict
 from grpo.config.sections import Loss
 from grpo.errors import GrpoError
+from grpo.lab.signal import signal_budget
 from grpo.lab.tokens import lens, worked
 from grpo.lab.whatif import what_if
 from grpo.record.store import Run
 from grpo.training.credit import credit
+from grpo.training.gradient import gradient_token_share
 from helpers.records import make_groups
 
 PROMPTS = 4
@@ -233,3 +235,18 @@ def test_what_if_with_weights_of_parts(parts: Any, tmp_path: Path) -> None:
         else:  # normalised by the group's deviation 0.5, then by the batch's: 16 values, four of 1.5 and twelve of −0.5
             scale = 0.5 * (12 / 15) ** 0.5 / 0.5
             assert advantages == pytest.approx([0.75 / 0.5 / scale, *[-0.25 / 0.5 / scale] * 3], rel=1e-3)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_tokens_with_gradient_are_those_of_the_metric(masks: bool, tmp_path: Path) -> None:
+    loss = replace(PRESETS["dr_grpo"].settings, mask_truncated=masks)
+    config = Config(model="tiny", task="arithmetic", group_size=4, loss=loss)
+    groups = [
+        replace(group, completions=(replace(group.completions[0], finish="length"), *group.completions[1:]))
+        for group in make_groups(0, rewards=two_parts)
+    ]
+    with Run.create(tmp_path, "cut", kind="grpo", config=as_dict(config)) as run:
+        run.record(0, groups, {}, {})
+        [row] = signal_budget(run, 10)["rows"]
+    assert (row["tokens"], row["gradient_tokens"]) == (96, 36 if masks else 60)
+    assert row["gradient_tokens"] == pytest.approx(96 * gradient_token_share(groups, loss))

@@ -152,7 +152,7 @@ def work_out(traced: Traced, position: int, texts: Sequence[str], loss: Mapping[
     if not 0 <= position < length:
         raise GrpoError(f"token {position} does not exist; the completion has {length} tokens")
     if not traced.updated:
-        raise GrpoError("no update was taken on this completion: it was unscored, or no token of the batch had signal")
+        raise GrpoError("no update was taken on this completion: it was unscored or masked, or its advantage is 0")
     if traced.row["advantages"] is None:
         raise GrpoError("no loss: this run's advantages differ by token, and the record has only their mean")
     terms, settings, inputs = token_terms(**traced.inputs), traced.settings, traced.inputs

@@ -100,7 +100,7 @@ export async function token(params) {
   const { rows } = await trained(inputs);
   const { pieces, sampler, terms, updated, entropy, inputs: of } = rows[whole(params, "sample", 0, 0, rows.length - 1)];
   const at = whole(params, "token", 0, 0, pieces.length - 1);
-  if (!updated) throw new Error("no update was taken on this completion: it was unscored, or no token of the batch had signal");
+  if (!updated) throw new Error("no update was taken on this completion: it was unscored or masked, or its advantage is 0");
   const [logp, old, advantages, settings] = of;
   const limits = [1 - settings.clipLow, 1 + settings.clipHigh];
   const weight = settings.aggregate === "sequence" ? 1 / pieces.length : 1;

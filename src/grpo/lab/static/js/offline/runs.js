@@ -41,7 +41,7 @@ function worked(lens, sample, position) {
   const row = lens.rows.find((each) => each.sample === sample);
   const length = row?.pieces.length ?? 0;
   if (position >= length) throw new Error(`token ${position} does not exist; the completion has ${length} tokens`);
-  if (!row.updated) throw new Error("no update was taken on this completion: it was unscored, or no token of the batch had signal");
+  if (!row.updated) throw new Error("no update was taken on this completion: it was unscored or masked, or its advantage is 0");
   const { updated, old, sampler, reference } = row.logprobs;
   const { advantage: advantages, ratio: ratios, clip, kl, push, entropy } = row.values;
   const surrogate = settings.surrogate ?? "clip";
