@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from grpo.config import Dataset, Scoring
+from grpo.distributed.world import ALONE
 from grpo.errors import GrpoError
 from grpo.rewards import Scorer
 from grpo.tasks import load_task
+from grpo.training.preflight import check_golds
 from grpo.types import Completion, Problem
 
 RIGHT, WRONG = "(7,12,18,20;2,5,13,17,26)260", "(7,12,18,20;2,5,13,17,26)261"
@@ -89,6 +92,27 @@ def test_a_verdict_of_untrusted_code_cannot_harm_the_run(files: None, reward: st
 def test_a_verdict_must_be_a_bool(files: None) -> None:
     with pytest.raises(GrpoError, match="is_correct returned 'yes'; return True, False or None"):
         scored("judged.py", "mine.py:long", "word")
+
+
+def test_a_task_returns_rewards_by_part(files: None) -> None:
+    Path("bare.py").write_text(f"{TASK}\n    def score(self, problem, text):\n        return 1.0\n")
+    says = "problem p, completion 0 ('ab'): score returned 1.0; return rewards by part, such as {\"correct\": 1.0}"
+    with pytest.raises(GrpoError, match=re.escape(says)):
+        scored("bare.py", "", "ab")
+
+
+def test_a_trait_must_be_a_number(files: None) -> None:
+    Path("named.py").write_text(f"{TASK}\n    def traits(self, problem, text):\n        return {{'kind': text}}\n")
+    with pytest.raises(GrpoError, match="trait 'kind' is 'ab'; return a number"):
+        scored("named.py", "", "ab")
+
+
+def test_a_gold_that_cannot_be_checked_is_named_with_the_reason(files: None) -> None:
+    task = load_task("judged.py")
+    with Scorer(task, "", Scoring(workers=1)) as scorer, pytest.raises(GrpoError) as found:
+        check_golds(scorer, [Problem("p", "q", "raise")], ALONE)
+    says = "the first is problem p, answer 'raise' (failure in task mine: ValueError: no (File "
+    assert says in str(found.value)
 
 
 def test_rows_without_a_gold_have_no_verdict(tmp_path: Path) -> None:

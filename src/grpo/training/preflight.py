@@ -95,12 +95,12 @@ def check_golds(scorer: Scorer, problems: list[Problem], world: World) -> None:
     if not scorer.checks_golds:
         return
     scored = world.gather(scorer.score_texts([(problem, problem.answer) for problem in world.mine(problems)]))
-    wrong = [p for p, done in zip(problems, scored, strict=True) if not (done.correct and done.reward)]
+    wrong = [(p, done) for p, done in zip(problems, scored, strict=True) if not (done.correct and done.reward)]
     if wrong:
-        first = wrong[0]
+        first, done = wrong[0]
         raise GrpoError(
             f"task {scorer.task.name}: {len(wrong)} of {len(problems)} gold answers do not pass their own check; the "
-            f"first is problem {first.label}, answer {first.answer!r}"
+            f"first is problem {first.label}, answer {first.answer!r}{f' ({error_line(done.why)})' if done.why else ''}"
         )
 
 

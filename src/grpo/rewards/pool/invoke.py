@@ -211,6 +211,9 @@ def _fault(error: BaseException) -> Fault:
 
 def validated(outcome: Outcome) -> Outcome:
     """The outcome with plain numbers; a mistake where a value is not valid."""
+    if not isinstance(outcome.parts, Mapping):
+        why = f'score returned {_short(outcome.parts)}; return rewards by part, such as {{"correct": 1.0}}'
+        return Outcome(fault="mistake", why=why)
     numbers = (*outcome.parts.values(), *outcome.traits.values())
     if type(outcome.correct) in (bool, NoneType) and all(type(one) is float and abs(one) <= LARGEST for one in numbers):
         return outcome
@@ -227,7 +230,12 @@ def validated(outcome: Outcome) -> Outcome:
         return Outcome(
             fault="mistake", why=f"is_correct returned {_short(outcome.correct)}; return True, False or None"
         )
-    traits = {name: float(value) for name, value in outcome.traits.items()}
+    traits: dict[str, float] = {}
+    for name, value in outcome.traits.items():
+        number = as_number(value, finite=False)
+        if number is None:
+            return Outcome(fault="mistake", why=f"trait {name!r} is {_short(value)}; return a number")
+        traits[name] = number
     return replace(outcome, parts=parts, traits=traits, correct=None if correct is None else bool(correct))
 
 
