@@ -142,6 +142,16 @@ def test_kl_in_the_reward() -> None:
     assert first_advantages(config(kl_in="reward", **settings), group(moved, stayed)) == [[1.0, -1.0]]
 
 
+def test_penalties_are_those_of_scored_completions() -> None:
+    """The mean reward less the mean penalties is the mean of what advantages are computed from."""
+    both = group(*(completion(n, reward=r, ref_logprobs=np.full(n, -0.5)) for n, r in ((6, 1.0), (8, None))))
+    taken = config(overlong=0.5, beta=0.1, kl="k1", kl_in="reward")
+    metrics = credit([both], taken)[1]
+    assert (metrics["overlong_penalty"], metrics["kl_penalty"]) == pytest.approx((0.2, 0.1 * 6 * 0.5))
+    metrics = credit([group(both.completions[1])], taken)[1]
+    assert (metrics["overlong_penalty"], metrics["kl_penalty"]) == (0.0, 0.0)
+
+
 def test_only_tokens_of_a_completion_count_in_the_std_of_a_batch() -> None:
     # The critic expects 0. Two tokens of advantage 1 and five of 0: mean 2/7, squares 10/7, sample variance 10/42.
     pair = [completion(length, reward, values=np.zeros(length, np.float32)) for length, reward in ((2, 1.0), (5, 0.0))]

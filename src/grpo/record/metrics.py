@@ -107,12 +107,12 @@ METRICS: dict[str, Metric] = {
         "Below about 0.1; if higher, raise the limit.",
     ),
     "overlong_penalty": Metric(
-        "Mean penalty of loss.overlong, subtracted from the rewards of completions near the length limit.",
+        "Mean penalty of loss.overlong, subtracted from the rewards of scored completions near the length limit.",
         "the task's reward",
         "Near 0; if it grows, completions get close to the limit.",
     ),
     "kl_penalty": Metric(
-        "Mean KL penalty of a completion, subtracted from its reward: β times the sum over its tokens.",
+        "Mean KL penalty of a scored completion, subtracted from its reward: β times the sum over its tokens.",
         "the task's reward",
         "Well below the spread of the rewards.",
     ),

@@ -136,16 +136,15 @@ def kl_tokens(completion: Completion, kind: str) -> torch.Tensor:
 
 
 def penalties(groups: Sequence[Group], config: Config) -> dict[str, float]:
-    """Mean penalties that were subtracted from the rewards."""
+    """Mean penalties that were subtracted from the rewards; 0 where nothing was scored."""
     loss, found = config.loss, {}
-    completions = [completion for group in groups for completion in group.completions]
+    scored = [completion for group in groups for completion in group.completions if completion.reward is not None]
     if loss.overlong:
-        taken = [overlong_penalty(c.sequence_length, config.max_new_tokens, loss.overlong) for c in completions]
-        found["overlong_penalty"] = sum(taken) / len(taken)
+        taken = [overlong_penalty(c.sequence_length, config.max_new_tokens, loss.overlong) for c in scored]
+        found["overlong_penalty"] = sum(taken) / max(1, len(scored))
     if loss.beta and loss.kl_in == "reward":
-        found["kl_penalty"] = sum(loss.beta * float(kl_tokens(c, loss.kl).sum()) for c in completions) / len(
-            completions
-        )
+        taken = [loss.beta * float(kl_tokens(c, loss.kl).sum()) for c in scored]
+        found["kl_penalty"] = sum(taken) / max(1, len(scored))
     return found
 
 
