@@ -94,6 +94,23 @@ def test_no_push_where_advantages_differ_by_token(tmp_path: Path) -> None:
             worked(run, 0, 1 - traced, 0, 0, rows)
 
 
+def test_a_masked_completion_has_no_push(tmp_path: Path) -> None:
+    """Not even of its KL term: no values of an update, as in the record."""
+    loss = replace(grpo.Config().loss, mask_truncated=True, beta=0.1)
+    config = small(tmp_path, run="cut", steps=2, checkpoint_every=1, loss=loss, lr=1e-3, max_new_tokens=6)
+    grpo.train(config).close()
+    with Run.open(tmp_path, "cut", readonly=True) as run:
+        recorded = run.token_arrays(1)
+        index = recorded[0]["group_index"]
+        found = recompute(run, 1, index)["rows"]
+        [group] = run.groups(1, index)
+        masked = [row["finish"] == "length" for row in group["completions"]]
+    assert any(masked)
+    assert not all(masked)
+    assert [row["trainer_logprobs"] is None for row in found] == masked
+    assert [row["trainer_logprobs"] is None for row in recorded] == masked
+
+
 def test_one_group_is_recomputed_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo.lab.recompute.jobs.command", lambda place: ["sleep", "60"])
     jobs, first, other = Jobs(), Place(tmp_path, "mine", 1, 0, "noon"), Place(tmp_path, "mine", 2, 3, "noon")

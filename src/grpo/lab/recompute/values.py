@@ -56,11 +56,11 @@ def recompute(run: Run, step: int, index: int, report: Report = lambda done, tot
             "sample_index": done["sample_index"],
             "tokens": completion.tokens.tolist(),
             "logprobs": logp,
-            "trainer_logprobs": None if done["reward"] is None else logp,
+            "trainer_logprobs": None if _left_out(done, config) else logp,
             "old_logprobs": None,
             "ref_logprobs": ref and ref[0],
             "entropies": entropy,
-            "advantages": [_advantage(done, config)] * len(completion.tokens) if shared_advantage else None,
+            "advantages": [done["advantage"] or 0.0] * len(completion.tokens) if shared_advantage else None,
             "denominator": shared,
         }
         for done, completion, (logp, entropy), ref in zip(
@@ -147,9 +147,9 @@ def _has_one_advantage(config: Config) -> bool:
     return config.loss.baseline != "value" and config.loss.credit == "outcome"
 
 
-def _advantage(done: Mapping[str, Any], config: Config) -> float:
-    left_out = config.loss.mask_truncated and done["finish"] != "stop"
-    return 0.0 if left_out or done["advantage"] is None else done["advantage"]
+def _left_out(done: Mapping[str, Any], config: Config) -> bool:
+    """Whether the update left the completion out: it is unscored, or masked."""
+    return done["reward"] is None or (config.loss.mask_truncated and done["finish"] != "stop")
 
 
 def _denominator(run: Run, step: int, config: Config) -> float:
