@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+from grpo.model.plan.work import Work
 from grpo.rollout.builtin import Engine
+from grpo.rollout.expected import expect
 from grpo.rollout.protocol import Sampling
 from grpo.rollout.sampling import sample_token
 from grpo.types import Problem
@@ -686,6 +688,28 @@ def test_one_set_of_graphs_serves_every_temperature(monkeypatch: pytest.MonkeyPa
         assert [c.tokens.tolist() for c in found.completions] == [c.tokens.tolist() for c in wanted[0].completions]
         held.add(id(engine.graphs))
     assert len(held) == 1
+
+
+def test_one_decoding_serves_the_evaluations_and_steps_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a resume, whose first call may be a step: its graphs have the same sizes."""
+    policy = random_policy("llama", layers=1)
+    policy.model.to(DEVICE)
+    monkeypatch.setattr("grpo.rollout.cuda.graphs.GraphDecoding", InterpretedDecoding)
+    monkeypatch.setattr(Engine, "_can_use_graphs", lambda *_: True)
+    sampling = Sampling(seed=3, temperature=1.0, max_new_tokens=2)
+    evaluation, step = ([Problem(str(i), "hello", "") for i in range(count)] for count in (9, 2))
+    whole = Capacity(
+        completions=9, rows=9, prompts=9, prompt_tokens=128, new_tokens=2, group_size=4, blocks=9 * 2 + 9 * 1
+    )
+    for calls in ([(evaluation, 1), (step, 4)], [(step, 4), (evaluation, 1)]):
+        engine, held = Engine(policy), set()
+        expect(engine, Work(prompts=2, group_size=4, prompt_tokens=65, new_tokens=2, heldout=9))
+        for problems, group_size in calls:
+            engine.sample(problems, group_size, sampling)
+            assert engine.graphs is not None
+            assert engine.graphs.capacity == whole
+            held.add(id(engine.graphs))
+        assert len(held) == 1
 
 
 def test_a_decoding_that_is_too_small_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ from grpo.rollout.turns import TurnReader
 from grpo.types import Completion, Group, Problem
 
 if TYPE_CHECKING:
+    from grpo.model.plan.work import Work
     from grpo.rollout.cuda.graphs import GraphDecoding
 
 SHARE_OF_FREE_MEMORY = 0.4
@@ -52,6 +53,8 @@ class Engine:
         self.max_concurrent, self.cache_blocks = max_concurrent, cache_blocks
         self.policy, self.episodes = policy, episodes
         self.graphs: GraphDecoding | None = None
+        self.expected: Work | None = None
+        """The steps and evaluations of a run (expected.py)."""
 
     def sample(self, problems: Sequence[Problem], group_size: int, sampling: Sampling) -> list[Group]:
         """`group_size` completions of each problem, in order."""
@@ -137,13 +140,13 @@ class Engine:
 
     def rows_that_fit(self, prompt_tokens: int, max_new_tokens: int) -> int:
         """Completions of full length that free memory holds at once. Not under CUDA graphs, which hold blocks."""
-        per_row = self._bytes_per_token() * (prompt_tokens + max_new_tokens) + self._logits_bytes()
+        per_row = self.bytes_per_token() * (prompt_tokens + max_new_tokens) + self.logits_bytes()
         return max(1, int(SHARE_OF_FREE_MEMORY * free_memory(self.policy.device) / per_row))
 
     def blocks_that_fit(self, rows: int, least: int = 1) -> int:
         """Blocks of keys and values that free memory holds beside the logits of `rows` rows; refuses fewer than
         `least`."""
-        block, logits = self._bytes_per_token() * BLOCK_TOKENS, self._logits_bytes() * rows
+        block, logits = self.bytes_per_token() * BLOCK_TOKENS, self.logits_bytes() * rows
         free = free_memory(self.policy.device)
         share = int(SHARE_OF_FREE_MEMORY * free)
         blocks = (share - logits) // block
@@ -156,11 +159,11 @@ class Engine:
             )
         return blocks
 
-    def _logits_bytes(self) -> int:
+    def logits_bytes(self) -> int:
         """Those of a row."""
         return LOGIT_BYTES * int(self.policy.model.config.vocab_size)
 
-    def _bytes_per_token(self) -> int:
+    def bytes_per_token(self) -> int:
         """Those of a token's keys and values; an upper bound for models without attention."""
         config = self.policy.model.config
         uneven, layers = getattr(config, "is_heterogeneous", False), range(config.num_hidden_layers)
@@ -201,15 +204,9 @@ class Engine:
         from grpo.rollout.cuda.batch import Capacity
         from grpo.rollout.cuda.graphs import GraphDecoding
 
-        needed = Capacity(
-            completions=len(schedule.time_N),
-            rows=schedule.room.rows,
-            prompts=min(len(prompts), schedule.room.rows),
-            prompt_tokens=blocks_of(max(map(len, prompts))) * BLOCK_TOKENS,
-            new_tokens=schedule.new_tokens,
-            group_size=schedule.group_size,
-            blocks=schedule.room.blocks,
-        )
+        needed = Capacity.of_rollout(schedule, prompts)
+        if self.expected:
+            needed = needed.joined(Capacity.of_run(self.expected, self.cache_blocks))
         held = self.graphs
         if held is not None and not held.addresses.match(self.policy.model):
             held = None

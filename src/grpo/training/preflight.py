@@ -22,6 +22,7 @@ from grpo.model.positions import limit_in_words
 from grpo.model.prompt import template_warnings
 from grpo.rewards import Scorer, error_line
 from grpo.rollout.builtin import Engine
+from grpo.rollout.expected import expect
 from grpo.rollout.prompts import refuse_unreadable
 from grpo.rollout.protocol import Episodes, Sampling
 from grpo.rollout.schedule import Room, Schedule
@@ -72,7 +73,7 @@ def preflight(
     played = trial(config, policy, drawn, engine.episodes)
     check_agreement(config, policy, played)
     work = replace(Work.of(config, longest), heldout=min(len(heldout), config.evaluation.problems)).share(world.size)
-    engine.measure(work.rows, longest, Sampling(seed=0, temperature=1.0, max_new_tokens=config.max_new_tokens))
+    expect(engine, work)
     if engine.cache_blocks:  # refused now, and not when the prompt is drawn
         Schedule([longest], 1, config.max_new_tokens, Room(engine.cache_blocks, rows=1))
     assumptions = [*model_assumptions(policy, problems), *assumptions_of(task), *reward_assumptions(scorer, played)]

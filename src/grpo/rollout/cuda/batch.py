@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
 
+from grpo.model.plan.cache import whole_blocks
+from grpo.model.plan.work import Work
 from grpo.rollout.cuda import kernels
+from grpo.rollout.schedule import BLOCK_TOKENS, Schedule, blocks_of
 
 SMALLEST_BATCH = 8
 FINE_FROM = 64
@@ -35,6 +39,31 @@ class Capacity:
     group_size: int
     blocks: int
     """Blocks of keys and values."""
+
+    @classmethod
+    def of_rollout(cls, schedule: Schedule, prompts: Sequence[np.ndarray]) -> Self:
+        return cls(
+            completions=len(schedule.time_N),
+            rows=schedule.room.rows,
+            prompts=min(len(prompts), schedule.room.rows),
+            prompt_tokens=blocks_of(max(map(len, prompts))) * BLOCK_TOKENS,
+            new_tokens=schedule.new_tokens,
+            group_size=schedule.group_size,
+            blocks=schedule.room.blocks,
+        )
+
+    @classmethod
+    def of_run(cls, work: Work, cache_blocks: int) -> Self:
+        """Of its steps and evaluations."""
+        return cls(
+            completions=max(work.completions, work.heldout),
+            rows=work.rows,
+            prompts=max(prompts for prompts, _ in work.at_once),
+            prompt_tokens=blocks_of(work.prompt_tokens) * BLOCK_TOKENS,
+            new_tokens=work.new_tokens,
+            group_size=work.group_size,
+            blocks=min(whole_blocks(work), cache_blocks),
+        )
 
     def holds(self, other: Capacity) -> bool:
         return self == self.joined(other)
