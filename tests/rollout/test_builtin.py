@@ -13,10 +13,12 @@ from transformers import MinPLogitsWarper
 
 from grpo.errors import GrpoError
 from grpo.model.packing import pack, pack_prompts
+from grpo.model.plan.work import Work
 from grpo.model.policy import Policy, logprobs
 from grpo.rollout.builtin import Engine
 from grpo.rollout.cpu.kv_cache import PromptCache
 from grpo.rollout.cpu.linear import Block, reordered_weights
+from grpo.rollout.expected import expect
 from grpo.rollout.noise import sampling_noise
 from grpo.rollout.protocol import Sampling
 from grpo.rollout.sampling import sample_token
@@ -256,7 +258,8 @@ def test_rows_and_blocks_follow_free_memory(monkeypatch: pytest.MonkeyPatch) -> 
 def on_gpu(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     """As if policies were on a GPU with so many free bytes. Nothing is computed there."""
     monkeypatch.setattr(Policy, "device", property(lambda _: torch.device("cuda")))
-    monkeypatch.setattr("grpo.rollout.builtin.free_memory", lambda _: free)
+    for module in ("builtin", "expected"):
+        monkeypatch.setattr(f"grpo.rollout.{module}.free_memory", lambda _: free)
 
 
 def test_memory_too_small_for_one_completion_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,6 +299,24 @@ def test_what_memory_holds_is_measured_once_and_the_room_measures_nothing(monkey
     assert engine.room([64, 10], 4, sampling) == Room(2 + 8, 8)
     # Two rows have two prompts at most.
     assert Engine(random_policy("llama"), max_concurrent=2).room([64, 10, 65], 8, sampling) == Room(2 * 2 + 2, 2)
+
+
+def test_a_kept_cache_that_memory_does_not_hold_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """24 rows of one block, with two prompts of one: 26 blocks of 16 384 bytes, and 24 rows of logits of 576."""
+    work, taken = Work(prompts=2, group_size=12, prompt_tokens=64, new_tokens=64), 26 * 16_384 + 24 * 576
+    on_gpu(monkeypatch, taken)
+    engine = Engine(random_policy("llama"), cache_blocks=1000)
+    assert (expect(engine, work), engine.cache_blocks) == ([], 1000), "no more are reserved than completions fill"
+    on_gpu(monkeypatch, taken - 1)
+    now = (int(0.4 * (taken - 1)) - 24 * 576) // 16_384
+    assert expect(engine, work) == [
+        "the run began with a KV cache of 1000 blocks, with which sampling takes 439.8 kB, and 439.8 kB are free on "
+        f"cuda: it has {now} blocks from now on, so other completions are decoded together, and last bits may differ"
+    ]
+    assert engine.cache_blocks == now == 9
+    on_gpu(monkeypatch, 1_000_000)
+    fresh = Engine(random_policy("llama"))
+    assert (expect(fresh, work), fresh.cache_blocks) == ([], (400_000 - 24 * 576) // 16_384)
 
 
 def test_rows_of_restricted_sampling_do_not_limit_those_under_graphs(monkeypatch: pytest.MonkeyPatch) -> None:

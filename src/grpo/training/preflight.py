@@ -73,10 +73,15 @@ def preflight(
     played = trial(config, policy, drawn, engine.episodes)
     check_agreement(config, policy, played)
     work = replace(Work.of(config, longest), heldout=min(len(heldout), config.evaluation.problems)).share(world.size)
-    expect(engine, work)
+    smaller_cache = expect(engine, work)
     if engine.cache_blocks:  # refused now, and not when the prompt is drawn
         Schedule([longest], 1, config.max_new_tokens, Room(engine.cache_blocks, rows=1))
-    assumptions = [*model_assumptions(policy, problems), *assumptions_of(task), *reward_assumptions(scorer, played)]
+    assumptions = [
+        *smaller_cache,
+        *model_assumptions(policy, problems),
+        *assumptions_of(task),
+        *reward_assumptions(scorer, played),
+    ]
     assumptions += dict.fromkeys((*scorer.assumptions, *eval_scorer.assumptions))
     if needs(config.loss, config.critic).critic and config.steps <= config.critic.warmup_steps:
         assumptions.append(
