@@ -63,8 +63,8 @@ function PassMap({ data, base }) {
 function Expected({ data }) {
   const rows = data.columns;
   return html`<${Card} title="Groups without signal, observed and expected"
-    note=${html`With such rewards and equally hard problems, a share of <${Tex}>p^G+(1-p)^G<//> of the groups would have no signal. A higher share means that problems
-      differ: some are far too easy, some far too hard.`}>
+    note=${html`With such rewards and equally hard problems, a share of <${Tex}>p^G+(1-p)^G<//> of the groups would have no signal. A higher share means
+      that problems differ: some are far too easy, some far too hard.`}>
     <${Chart} label="Share of groups without signal over the steps, observed and expected" height=${180} deps=${[rows.length, rows.at(-1)?.step]}
       legend=${[["observed", "var(--c3)"], ["expected at the mean pass rate", "var(--c6)"]]}
       build=${(Plot) => ({

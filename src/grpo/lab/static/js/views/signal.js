@@ -33,7 +33,8 @@ export function Signal({ url, version, base }) {
       return html`
         <div class="headline-number"><p class="big num">${percent(carried)}</p>
           <p>of the ${number(totals.tokens)} tokens sampled ${stride > 1 ? `in every ${stride}th step ` : ""}carried gradient.<br />
-            <span class="soft small">The other ${number(totals.tokens - totals.gradient_tokens)} have advantage 0 or were left out: unscored or masked.</span></p>
+            <span class="soft small">The other ${number(totals.tokens - totals.gradient_tokens)} have advantage 0 or were left out: unscored or
+              masked.</span></p>
         </div>
         <${Card} title="Groups by kind" note=${stride > 1 ? `Every ${stride}th step is shown. Click to open a step.` : "Click to open a step."}>
           <${Chart}
