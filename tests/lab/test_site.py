@@ -183,6 +183,24 @@ def exported(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return json.loads(facts), answers
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "choice", "why"),
+    [
+        ("rloo", "kl=k3_ratio", "kl: k3_ratio needs a ratio"),
+        ("ppo", "kl=k3_ratio", "kl: k3_ratio needs a ratio"),
+        ("gigpo", "scale=batch_std", "turn_weight: compares turns with the mean of their group"),
+    ],
+)
+def test_an_export_has_the_refusals_of_what_if(tmp_path: Path, algorithm: str, choice: str, why: str) -> None:
+    """Some choices contradict the run's settings; the page shows why, as with a server."""
+    make_run(tmp_path, "mine", steps=1, algorithm=algorithm, evals=())
+    export(tmp_path, "mine", tmp_path / "run.html", 10**7, lambda line: None)
+    _, answers = exported(tmp_path / "run.html")
+    base = "/api/runs/mine/steps/0/whatif"
+    assert answers[f"{base}?{choice}"]["error"].startswith(why)
+    assert [key for key in answers if key.startswith(base) and "error" not in answers[key]]
+
+
 def test_an_export_says_which_steps_and_groups_it_left_out(tmp_path: Path) -> None:
     """Texts that cannot be compressed, in a file with room for fewer than five whole steps."""
     noise = Random(1)

@@ -43,21 +43,29 @@ class Recorder:
         self.chunks: dict[str, Chunk] = {}
 
     def ask(self, url: str) -> Any:
+        status, answer = self._answer(url)
+        if status != 200:
+            raise GrpoError(f"lab: {url}: {answer['error']}")
+        return answer
+
+    def _answer(self, url: str) -> tuple[int, Any]:
         path, _, query = url.partition("?")
         scope = {"type": "http", "method": "GET", "path": unquote(path), "query_string": query.encode(), "headers": []}
         for route in self.app.routes:
             match, found = route.matches({**scope, "root_path": ""})
             if isinstance(route, Route) and match is Match.FULL:
                 response = route.endpoint(Request({**scope, **found, "app": self.app}))
-                answer = json.loads(response.body)
-                if response.status_code != 200:
-                    raise GrpoError(f"lab: {url}: {answer['error']}")
-                return answer
+                return response.status_code, json.loads(response.body)
         raise GrpoError(f"lab: no answer has the address {url}")
 
     def record(self, urls: Iterable[str]) -> None:
         for url in urls:
             self.keep(url, self.ask(url))
+
+    def record_also_refusals(self, urls: Iterable[str]) -> None:
+        """A refusal is recorded as the page gets it from the server: {"error": why}."""
+        for url in urls:
+            self.keep(url, self._answer(url)[1])
 
     def keep(self, url: str, answer: Any) -> None:
         self.chunks.setdefault(_start(key(url)), Chunk()).add(key(url), answer)

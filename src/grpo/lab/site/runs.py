@@ -91,7 +91,8 @@ def _record_step(recorder: Recorder, url: str, groups: int | None, others: bool)
     settled = recorder.ask(f"{url}/whatif")
     recorder.keep(f"{url}/whatif", settled)
     if others:
-        recorder.record(f"{url}/whatif?{urlencode(settings)}" for settings in _other_settings(settled))
+        # Some choices contradict settings of the run.
+        recorder.record_also_refusals(f"{url}/whatif?{urlencode(settings)}" for settings in _other_settings(settled))
     return [group["index"] for group in found["groups"]]
 
 
