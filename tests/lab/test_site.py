@@ -19,7 +19,7 @@ from grpo.lab.site.export import _parts, export
 from grpo.lab.site.link import DECLARATION, DYNAMIC, EXPORT_NAMES, IMPORT, Linker
 from grpo.lab.site.page import STATIC, app_script, inline_script, linker
 from grpo.lab.site.record import Chunk
-from helpers.records import make_run
+from helpers.records import make_run, make_sft_run
 
 
 def linked(folder: Path, **modules: str) -> str:
@@ -199,6 +199,14 @@ def test_an_export_has_the_refusals_of_what_if(tmp_path: Path, algorithm: str, c
     base = "/api/runs/mine/steps/0/whatif"
     assert answers[f"{base}?{choice}"]["error"].startswith(why)
     assert [key for key in answers if key.startswith(base) and "error" not in answers[key]]
+
+
+def test_an_export_of_fine_tuning_has_the_phases_of_each_step(tmp_path: Path) -> None:
+    make_sft_run(tmp_path, "tuned")
+    export(tmp_path, "tuned", tmp_path / "run.html", 10**7, lambda line: None)
+    _, answers = exported(tmp_path / "run.html")
+    spans = [answers[f"/api/runs/tuned/steps/{step}/spans"] for step in range(30)]
+    assert [[span["name"] for span in each] for each in spans] == [["update", "record"]] * 30
 
 
 def test_an_export_says_which_steps_and_groups_it_left_out(tmp_path: Path) -> None:

@@ -41,6 +41,9 @@ def record_run(
         recorder.keep(f"{base}/{view}", recorder.ask(f"{base}/{view}?points={POINTS}"))
     recorder.record(f"{base}/{view}" for view in ("findings", "probes", "episodes"))
     if about["kind"] == "sft":  # has no groups
+        for step in steps:
+            recorder.record([f"{base}/steps/{step}/spans"])
+            yield step
         return
     prompts = recorder.ask(f"{base}/prompts")[:PROMPTS]
     recorder.keep(f"{base}/prompts", prompts)
