@@ -11,6 +11,7 @@ import transformers
 from safetensors import SafetensorError
 
 from grpo.errors import GrpoError
+from grpo.model.hub.network import skip_unreachable_hub
 from grpo.model.hub.quiet import quiet_transformers
 from grpo.model.positions import position_limit
 from grpo.rewards.pool.invoke import Outcome, Request, validated
@@ -25,6 +26,8 @@ class ModelReward:
 
     def __init__(self, name: str, device: str = "cpu", part: str = ""):
         source, _, label = name.partition("#")
+        if not Path(source).is_dir():
+            skip_unreachable_hub()
         try:
             with quiet_transformers():
                 self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)

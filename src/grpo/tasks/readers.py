@@ -114,6 +114,9 @@ def _huggingface(name: str, split: str, subset: str, field: str) -> list[DataRow
             _refuse_empty(folder, field)
             loaded = datasets.load_dataset(str(folder.resolve()), subset or None)
         else:
+            from grpo.model.hub.network import skip_unreachable_hub
+
+            skip_unreachable_hub()
             loaded = datasets.load_dataset(name, subset or None)
     except GrpoError:
         raise

@@ -22,6 +22,10 @@ def locate_model(name: str, field: str = "model") -> str:
         from grpo.model.hub import gguf
 
         return str(gguf.converted(Path(name)))
+    if not Path(name).is_dir():
+        from grpo.model.hub.network import skip_unreachable_hub
+
+        skip_unreachable_hub()
     return name
 
 
