@@ -308,6 +308,7 @@ def test_settings_of_rows_change_those_of_the_run(
     rows = [json.dumps({"ask": f"{n}+1=", "gold": str(n + 1)}) for n in range(40)]
     Path("rows.jsonl").write_text("\n".join(rows))
     settings = ["--dataset.prompt", "ask", "--dataset.answer", "gold", "--dataset.heldout-share", "0.5"]
+    settings += ["--dataset.template", "{ask}"]
     assert main(["train", "--model", "nano", "--data", "rows.jsonl", *settings, *QUICK[2:], "--run", "job"]) == 0
     capsys.readouterr()
     evaluate = ["eval", "job", "--problems", "40", "--max-new-tokens", "4", "--json"]
@@ -319,6 +320,11 @@ def test_settings_of_rows_change_those_of_the_run(
     assert main(["train", "--model", "job", "--dataset.heldout-share", "0.1", "--dry-run"]) == 0
     dataset = tomllib.loads(capsys.readouterr().out)["dataset"]
     assert (dataset["prompt"], dataset["heldout_share"]) == ("ask", 0.1)
+    assert main([*evaluate, "--data", "rows.jsonl", *settings[:4]]) == 0
+    not_used = "grpo: dataset.template of the run is not used with --data; add it, or name the rows with --dataset.h"
+    assert capsys.readouterr().err.startswith(not_used)
+    assert main([*evaluate, "--data", "rows.jsonl", *settings]) == 0
+    assert "not used" not in capsys.readouterr().err
 
 
 def test_a_stop_string_ends_completions_in_training_evaluation_and_samples(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -118,6 +119,12 @@ def find_scorer(
         options.task or (options.data and "data") or ("env" if options.episodes.env and "model" not in settings else "")
     )
     if given:
+        for name in _unused(options, settings) if world.first else ():
+            print(
+                f"grpo: dataset.{name} of the run is not used with --data; add it, or name the rows with "
+                "--dataset.heldout",
+                file=sys.stderr,
+            )
         return make(load_with(given, options.data, options.dataset), options.reward)
     if not settings.get("task"):
         return None
@@ -138,6 +145,14 @@ def episode_settings(options: Episodes, settings: dict[str, Any]) -> Episodes:
 def dataset_of(options: Dataset, settings: dict[str, Any]) -> Dataset:
     """That of the run, with what the options change."""
     return replace(from_dict(Dataset, settings.get("dataset", {})), **given_of(options))
+
+
+def _unused(options: SamplingOptions, settings: dict[str, Any]) -> list[str]:
+    """Settings of the run that write its prompts, which the rows of the options do not get."""
+    recorded, default = from_dict(Dataset, settings.get("dataset", {})), Dataset()
+    written_by = {"template", "system_prompt", "chat"} if options.data else set()
+    changed = {name for name in written_by if getattr(recorded, name) != getattr(default, name)}
+    return sorted(changed - options.dataset.fields_set)
 
 
 def given_of(options: Dataset | Episodes) -> dict[str, Any]:

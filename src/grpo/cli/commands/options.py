@@ -28,7 +28,8 @@ class SamplingOptions:
     data: str = ""
     """Rows instead of a task: a file or a Hugging Face dataset."""
     reward: str = ""
-    """Reward functions, as in grpo train; task: the task's checker. Empty: the run's; with --task, its checker."""
+    """Reward functions, as in grpo train; task: the task's checker. Empty: the run's; with --task or --data, the
+    checker."""
     temperature: float = -1.0
     """Sampling temperature; 0: greedy; -1: as in the run, or 1."""
     max_new_tokens: int = 0
