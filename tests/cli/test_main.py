@@ -301,6 +301,13 @@ def test_eval_of_a_run_reads_the_rows_that_are_named(
     assert "question" in capsys.readouterr().err
 
 
+def test_a_run_of_fine_tuning_has_no_problems_to_evaluate(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rows.jsonl").write_text('{"prompt": "1+1=", "completion": "2"}')
+    assert main(["sft", "nano", "rows.jsonl", "--steps", "1", "--run", "tuned", "--system.threads", "1"]) == 0
+    assert main(["eval", "tuned"]) == 2
+    assert capsys.readouterr().err == "grpo: field task: missing; name the problems with --task NAME or --data FILE\n"
+
+
 def test_settings_of_rows_change_those_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

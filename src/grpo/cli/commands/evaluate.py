@@ -53,7 +53,7 @@ def measure(options: EvalOptions, world: World) -> tuple[str, int, dict[str, flo
     replier = chosen_replier(episodes)
     scorer = find_scorer(options, settings, str(policy.device), world, replier=replier, evaluation=True)
     if scorer is None:
-        raise GrpoError("field task: name one with --task NAME; only runs and embedded models have a default task")
+        raise GrpoError("field task: missing; name the problems with --task NAME or --data FILE")
     with scorer, engine_for(policy, scorer, episodes, replier) as engine:
         scorer.check_requirements()
         count = options.problems or settings.get("evaluation", {}).get("problems", 500)
