@@ -60,6 +60,7 @@ def load_policy(
 
     def load(padded: bool) -> Policy:
         model = _load_model(name, source, dtype, None if padded else ATTENTION).to(device)
+        _take_aligned_memory(model)
         return Policy(model, tokenizer, name, _end_tokens(model, tokenizer, name), compute=compute, padded=padded)
 
     policy = load(padded=not can_be_packed(_model_class(config), config))
@@ -106,6 +107,14 @@ def _load_model(name: str, source: str, dtype: torch.dtype, attention: str | Non
     _check_layers(model, report["unexpected_keys"], name, Path(source))
     # Dropout would make the trainer's log-probabilities disagree with the sampler's.
     return model.eval()
+
+
+def _take_aligned_memory(model: Any) -> None:
+    """Copy weights that are read from their file in place. Their place in the file decides how a CPU rounds the product
+    of one row; a checkpoint is another file, and a resumed run must repeat every bit."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()
 
 
 def _check_layers(model: Any, unexpected: Iterable[str], name: str, source: Path) -> None:
