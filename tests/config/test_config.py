@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
@@ -129,6 +130,12 @@ def test_copies_of_a_config_keep_which_fields_were_set():
     assert pickle.loads(pickle.dumps(sft)) == copy.deepcopy(sft) == dataclasses.replace(sft, lora=Lora(rank=4)) == sft
 
 
+class Net:
+    """A model as TRL takes it."""
+
+    def save_pretrained(self, folder): ...
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -139,6 +146,11 @@ def test_copies_of_a_config_keep_which_fields_were_set():
         ({"lora": {"rank": {"a": 1}}}, "field lora.rank (Python): expected a whole number, such as 0; got a table"),
         ({"lr": {"a": 1}}, "field lr: expected a number, such as 3e-05; got a table"),
         ({"algorithm": ["grpo"]}, "field algorithm: expected text; got an array"),
+        ({"model": PurePosixPath("my")}, "field model: expected text; got a PurePosixPath; write it as text, with str"),
+        (
+            {"model": Net()},
+            "field model: expected text; got a Net; save it with save_pretrained, and name the folder",
+        ),
         ({"stop": (1,)}, "field stop: expected text or a list of texts; got 1"),
         ({"stop": {"a": 1}}, "field stop: expected text or a list of texts; got a table"),
     ],

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from os import PathLike
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from grpo.errors import one_line
@@ -58,7 +59,7 @@ def misfit(leaf: Leaf, value: object) -> str:
         return "" if isinstance(value, bool) else f"expected true or false{got}"
     if kind is str or kind == Text:
         if not isinstance(value, str):
-            return f"expected text{got}{'; write it as file.py:function' if callable(value) else ''}"
+            return f"expected text{got}{_instead_of(value)}"
         unprintable = UNPRINTABLE if kind is str else UNPRINTABLE_IN_TEXT
         return f"contains a character that cannot be shown{got}" if unprintable.search(value) else ""
     if kind == TEXTS:
@@ -73,6 +74,15 @@ def misfit(leaf: Leaf, value: object) -> str:
     if isinstance(value, int):
         return "" if abs(value) <= LARGEST_INTEGER else expected
     return "" if math.isfinite(value) else expected.replace("a number", "a finite number")
+
+
+def _instead_of(value: object) -> str:
+    """How an object is named in a field of text."""
+    if hasattr(value, "save_pretrained"):  # a model, as TRL takes it
+        return "; save it with save_pretrained, and name the folder"
+    if isinstance(value, PathLike):
+        return "; write it as text, with str"
+    return "; write it as file.py:function" if callable(value) else ""
 
 
 def _misfit_in_list(value: object) -> str:
