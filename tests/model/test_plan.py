@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -542,6 +543,23 @@ def test_what_the_output_layer_takes_as_measured(
     assert measured - 4 * 10 * 400 < fused._output_layer(shape, batch, 4, keep_gradient, table) <= measured
 
 
+def test_what_a_run_would_refuse_to_sample_does_not_fit() -> None:
+    """Its rollout takes the memory of which the KV cache's share holds one completion, with its prompt and the logits
+    of all rows. Else a plan would decode one row at a time."""
+    shape, precision = find_shape("qwen2.5-0.5b"), PRECISIONS["mixed"]
+    work = Work(prompts=512, group_size=16, prompt_tokens=64, new_tokens=64)
+    copied = 2 * (shape.linear_parameters + shape.embedding)
+    wanted = 4 * shape.parameters + copied + math.ceil((8192 * 12 * 151936 + 2 * 24 * 128 * 2 * 64 * 2) / 0.4)
+    phase = {
+        available: memory_of(shape, work, ALONE, precision, on_gpu=True, available=available).phases["rollout"]
+        for available in (0, wanted - 1, wanted)
+    }
+    assert phase[wanted - 1] == wanted
+    assert phase[wanted] < phase[0] < wanted
+    padded = memory_of(replace(shape, padded="stablelm"), work, ALONE, precision, on_gpu=True, available=wanted - 1)
+    assert padded.phases["rollout"] < wanted, "rows are counted, and none is refused"
+
+
 def test_planning_repeats_the_constants_of_the_code() -> None:
     from grpo.model.fused import head
 
@@ -558,6 +576,13 @@ def test_the_planned_cache_is_that_of_the_run(monkeypatch: pytest.MonkeyPatch) -
     planned = cache.cache_blocks(find_shape("tiny"), work, 4, free)
     assert planned == (400_000_000 - 12 * 19 * 1319) // (3840 * 64) == 1626
     assert Engine(load_policy("tiny")).blocks_that_fit(work.rows) == planned
+    least = cache.least_free(find_shape("tiny"), work, 4)
+    assert least == round((12 * 19 * 1319 + 3840 * 64 * (2 + 16)) / 0.4)
+    monkeypatch.setattr("grpo.rollout.builtin.free_memory", lambda _: least + 3)
+    assert Engine(load_policy("tiny")).blocks_that_fit(work.rows, 2 + 16) == 2 + 16
+    monkeypatch.setattr("grpo.rollout.builtin.free_memory", lambda _: least - 3)
+    with pytest.raises(GrpoError, match="memory: sampling 1319 completions"):
+        Engine(load_policy("tiny")).blocks_that_fit(work.rows, 2 + 16)
     assert [work.share(ranks).rows for ranks in (1, 4, 16)] == [1319, 330, 83]
     assert replace(work, heldout=20).share(3).rows == 6 * 8, "whole groups"
 
@@ -906,6 +931,29 @@ def test_what_is_advised_has_an_effect(seven_billion: str, monkeypatch: pytest.M
     assert recomputation in refused("cuda", "bfloat16")
     for where in (("cpu", "bfloat16"), ("cuda", "float32"), ("cuda", "bfloat16", True)):
         assert recomputation not in refused(*where)
+
+
+def test_too_many_rows_for_the_memory_beside_the_weights_are_refused_before_loading(
+    seven_billion: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16,000 rows of 152,064 logits of 12 bytes are 29 GB, and a KV cache may take 40% of 80 - 15.5 GB."""
+    monkeypatch.setattr("grpo.training.memory_check.free_memory", lambda _: 80 * 10**9)
+    config = Config(
+        model=seven_billion,
+        prompts_per_step=1000,
+        group_size=16,
+        lora=Lora(rank=8),
+        loss=Loss(beta=0.0),
+        system=System(dtype="bfloat16"),
+    )
+    refused = (
+        r"takes about \d+\.\d GB, and 80\.0 GB are free on cuda; lower prompts_per_step, evaluation.problems or "
+        r"max_new_tokens, set system.max_concurrent_completions, or choose a smaller model \(see grpo plan\)"
+    )
+    with pytest.raises(GrpoError, match=refused):
+        check_memory(config, load_task("arithmetic"), torch.device("cuda"))
+    fewer = replace(config, system=replace(config.system, max_concurrent_completions=8000))
+    assert check_memory(fewer, load_task("arithmetic"), torch.device("cuda")).predicted
 
 
 def test_too_few_positions_are_refused_before_memory() -> None:

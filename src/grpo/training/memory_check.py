@@ -57,8 +57,11 @@ def check_memory(
     longest = longest_text((problem.prompt for problem in problems), shape)
     free = memory_of_rank(device, world)
 
+    def planned(tokens: int, shard: Shard) -> Memory:
+        return predicted_memory(config, shape, longest, device, tokens, shard, world.size, free, episodes)
+
     def needed(tokens: int, shard: Shard) -> int:
-        return predicted_memory(config, shape, longest, device, tokens, shard, world.size, free, episodes).peak
+        return planned(tokens, shard).peak
 
     shard = world.from_first(lambda: choose_shard(config, needed, free, world.size))
     budget = requested or (MAX_TOKENS if device.type == "cuda" else DEFAULT_TOKENS)
@@ -66,11 +69,13 @@ def check_memory(
         while budget > MIN_TOKENS and needed(budget, shard) > SHARE_OF_FREE * free:
             budget //= 2
     if needed(budget, shard) > free:
+        in_rollout = planned(budget, shard).phases["rollout"] == needed(budget, shard)
         recomputes = shape.fused and device.type == "cuda" and pick_precision(config.system, device.type) != "float32"
-        offered = recomputes and not config.system.gradient_checkpointing
+        offered = recomputes and not (in_rollout or config.system.gradient_checkpointing)
         raise GrpoError(
             f"field model: training {config.model} takes about {readable(needed(budget, shard))}, and {readable(free)} "
-            f"are free on {device}; lower prompts_per_step or max_new_tokens, "
+            f"are free on {device}; lower prompts_per_step{', evaluation.problems' * in_rollout} or max_new_tokens, "
+            f"{'set system.max_concurrent_completions, ' * in_rollout}"
             f"{'turn on system.gradient_checkpointing, ' * offered}or choose a smaller model (see grpo plan)"
         )
     # One expert is counted of a mixture: enough to refuse what cannot fit, not to predict the peak.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from grpo.model.plan.shape import Shape
 from grpo.model.plan.work import Work
 
@@ -29,11 +31,31 @@ def whole_blocks(work: Work) -> int:
     return max(prompts * prompt + rows * new for prompts, rows in work.at_once)
 
 
-def cache_blocks(shape: Shape, work: Work, size: int, free: int | None) -> int:
+def reserved(shape: Shape, work: Work, size: int, loaded: int, available: int, *, graphs: bool) -> tuple[int, int]:
+    """(blocks of a GPU's KV cache, bytes with which sampling would begin where `available` are too few, else 0).
+
+    `loaded`: bytes of weights; `available`: of the device, 0 for any; `graphs`: whether CUDA graphs sample.
+    """
+    if not available:
+        return whole_blocks(work), 0
+    least = loaded + least_free(shape, work, size)
+    blocks = cache_blocks(shape, work, size, max(0, available - loaded))
+    return blocks, least if graphs and available < least else 0
+
+
+def cache_blocks(shape: Shape, work: Work, size: int, free: int) -> int:
     """Blocks that a run reserves: all that its completions may fill, or those that fit its share of `free` bytes beside
     the logits. One completion with its prompt is the least."""
-    if free is None:
-        return whole_blocks(work)
-    least = whole_blocks(Work(prompts=1, group_size=1, prompt_tokens=work.prompt_tokens, new_tokens=work.new_tokens))
     for_blocks = int(SHARE_OF_FREE_MEMORY * free) - LOGIT_BYTES * shape.vocabulary * work.rows
-    return max(least, min(whole_blocks(work), for_blocks // block_bytes(shape, size)))
+    return max(_least(work), min(whole_blocks(work), for_blocks // block_bytes(shape, size)))
+
+
+def least_free(shape: Shape, work: Work, size: int) -> int:
+    """Bytes of which a run's share holds the logits of all rows, and one completion with its prompt. With fewer beside
+    the weights, the run is refused."""
+    taken = LOGIT_BYTES * shape.vocabulary * work.rows + block_bytes(shape, size) * _least(work)
+    return math.ceil(taken / SHARE_OF_FREE_MEMORY)
+
+
+def _least(work: Work) -> int:
+    return whole_blocks(Work(prompts=1, group_size=1, prompt_tokens=work.prompt_tokens, new_tokens=work.new_tokens))

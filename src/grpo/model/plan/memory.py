@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import grpo.model.plan.fused as fused
-from grpo.model.plan.cache import block_bytes, cache_blocks
+from grpo.model.plan.cache import block_bytes, reserved
 from grpo.model.plan.shape import Shape
 from grpo.model.plan.shard import BUCKET, Shard, narrow_parameters
 from grpo.model.plan.work import MicroBatch, Needs, Work
@@ -95,7 +95,7 @@ def memory_of(
     reward = precision.weights * reward_model.parameters if reward_model else 0
     copy = _working_copy(shape, precision, on_gpu, lora, states.narrow)
     loaded = states.weights * (1 + needs.critic) + reference + reward + copy
-    blocks = cache_blocks(shape, work, precision.values, max(0, available - loaded) if available else None)
+    blocks, least = reserved(shape, work, precision.values, loaded, available, graphs=on_gpu and not shape.padded)
     keys_values, sampled_logits = rollout(shape, work, precision.values, blocks * on_gpu)
     through_fused = fused.is_used(shape, precision.values, on_gpu) and not stock
     if through_fused:  # a critic has one like the policy's, a reference one of its output layer
@@ -115,7 +115,7 @@ def memory_of(
         activations, logits, scoring, update = _stock(shape, batch, precision, states, table, lora)
     scored = needs.reference or needs.critic or work.epochs * work.minibatches > 1
     phases = {
-        "rollout": resident + (not on_gpu) * (copy + keys_values) + sampled_logits,
+        "rollout": max(least, resident + (not on_gpu) * (copy + keys_values) + sampled_logits),
         "score": resident + scored * scoring,
         # The critic's backward pass comes before the policy's in every micro-batch.
         "update": resident + states.critic_gradients + update,
