@@ -22,7 +22,7 @@ import grpo.model.plan.memory as memory_module
 import grpo.model.policy
 from grpo.cli.commands.plan import options_of
 from grpo.cli.main import main
-from grpo.config import Config, Lora, Optimizer, Scale, SftConfig, System
+from grpo.config import Config, Evaluation, Lora, Optimizer, Scale, SftConfig, System
 from grpo.config.presets import PRESETS
 from grpo.config.schema import Loss
 from grpo.distributed.world import ALONE as WORLD_OF_ONE
@@ -954,6 +954,17 @@ def test_too_many_rows_for_the_memory_beside_the_weights_are_refused_before_load
         check_memory(config, load_task("arithmetic"), torch.device("cuda"))
     fewer = replace(config, system=replace(config.system, max_concurrent_completions=8000))
     assert check_memory(fewer, load_task("arithmetic"), torch.device("cuda")).predicted
+
+
+def test_no_more_held_out_problems_are_counted_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.training.memory_check.free_memory", lambda _: 10**9)
+    task, device = load_task("arithmetic"), torch.device("cpu")
+    there = len(task.heldout())
+    sizes = [
+        check_memory(Config(model="nano", evaluation=Evaluation(problems=problems)), task, device)
+        for problems in (there, 10**6)
+    ]
+    assert sizes[0] == sizes[1]
 
 
 def test_too_few_positions_are_refused_before_memory() -> None:

@@ -54,6 +54,8 @@ def check_memory(
             f"{shape.positions} positions of {config.model}; lower it"
         )
     problems = draw_problems(task, 0, config.prompts_per_step, config.seed)
+    heldout = min(len(task.heldout()), config.evaluation.problems)
+    config = replace(config, evaluation=replace(config.evaluation, problems=heldout))
     longest = longest_text((problem.prompt for problem in problems), shape)
     free = memory_of_rank(device, world)
 
