@@ -543,6 +543,20 @@ def test_what_the_output_layer_takes_as_measured(
     assert measured - 4 * 10 * 400 < fused._output_layer(shape, batch, 4, keep_gradient, table) <= measured
 
 
+def test_a_cpu_samples_no_more_rows_at_once_than_its_memory_holds() -> None:
+    """The weights of smollm2-135m and their copy beside 8 GB: 40% of what they leave holds 332 of 500 completions."""
+    shape, precision = find_shape("smollm2-135m"), PRECISIONS["float32"]
+    work = Work(prompts=16, group_size=8, prompt_tokens=40, new_tokens=128, heldout=500)
+    loaded = 4 * (shape.parameters + shape.linear_parameters + shape.embedding)
+    rows = int(0.4 * (8e9 - loaded) / (46_080 * 168 + 12 * 49_152))
+    found = memory_of(shape, work, ALONE, precision, available=8 * 10**9)
+    assert rows == 332
+    assert found == memory_of(shape, replace(work, concurrent=rows), ALONE, precision)
+    assert found.phases["rollout"] < 8e9 < memory_of(shape, work, ALONE, precision).phases["rollout"]
+    few = replace(work, concurrent=3)
+    assert memory_of(shape, few, ALONE, precision, available=8 * 10**9) == memory_of(shape, few, ALONE, precision)
+
+
 def test_what_a_run_would_refuse_to_sample_does_not_fit() -> None:
     """Its rollout takes the memory of which the KV cache's share holds one completion, with its prompt and the logits
     of all rows. Else a plan would decode one row at a time."""
@@ -576,6 +590,8 @@ def test_the_planned_cache_is_that_of_the_run(monkeypatch: pytest.MonkeyPatch) -
     planned = cache.cache_blocks(find_shape("tiny"), work, 4, free)
     assert planned == (400_000_000 - 12 * 19 * 1319) // (3840 * 64) == 1626
     assert Engine(load_policy("tiny")).blocks_that_fit(work.rows) == planned
+    rows = cache.rows_that_fit(find_shape("tiny"), work, 4, free)
+    assert rows == Engine(load_policy("tiny")).rows_that_fit(100, 1000) == 400_000_000 // (3840 * 1100 + 12 * 19) == 94
     least = cache.least_free(find_shape("tiny"), work, 4)
     assert least == round((12 * 19 * 1319 + 3840 * 64 * (2 + 16)) / 0.4)
     monkeypatch.setattr("grpo.rollout.builtin.free_memory", lambda _: least + 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from grpo.model.plan.shape import Shape
 from grpo.model.plan.work import Work
@@ -31,16 +32,30 @@ def whole_blocks(work: Work) -> int:
     return max(prompts * prompt + rows * new for prompts, rows in work.at_once)
 
 
-def reserved(shape: Shape, work: Work, size: int, loaded: int, available: int, *, graphs: bool) -> tuple[int, int]:
-    """(blocks of a GPU's KV cache, bytes with which sampling would begin where `available` are too few, else 0).
+def reserved(
+    shape: Shape, work: Work, size: int, loaded: int, available: int, *, graphs: bool
+) -> tuple[Work, int, int]:
+    """(the work, with no more rows at once than memory holds; blocks of a GPU's KV cache; bytes with which sampling
+    would begin where `available` are too few, else 0).
 
     `loaded`: bytes of weights; `available`: of the device, 0 for any; `graphs`: whether CUDA graphs sample.
     """
     if not available:
-        return whole_blocks(work), 0
+        return work, whole_blocks(work), 0
+    free = max(0, available - loaded)
+    if not graphs:
+        rows = min(work.rows, rows_that_fit(shape, work, size, free))
+        work = replace(work, concurrent=rows)
+        return work, whole_blocks(work), 0
     least = loaded + least_free(shape, work, size)
-    blocks = cache_blocks(shape, work, size, max(0, available - loaded))
-    return blocks, least if graphs and available < least else 0
+    return work, cache_blocks(shape, work, size, free), least if available < least else 0
+
+
+def rows_that_fit(shape: Shape, work: Work, size: int, free: int) -> int:
+    """Completions of full length, as `grpo.rollout.builtin.Engine.rows_that_fit` counts them."""
+    tokens = work.prompt_tokens + work.new_tokens
+    per_row = block_bytes(shape, size) // BLOCK_TOKENS * tokens + LOGIT_BYTES * shape.vocabulary
+    return max(1, int(SHARE_OF_FREE_MEMORY * free / per_row))
 
 
 def cache_blocks(shape: Shape, work: Work, size: int, free: int) -> int:

@@ -86,16 +86,16 @@ def memory_of(
 ) -> Memory:
     """`lora`: rank of adapters on every linear map; 0: the whole model is trained. `stock`: transformers' blocks, even
     where `grpo.model.fused` would run. With several ranks: the memory of each, which does its share of the work.
-    `available`: bytes of the GPU, of which the KV cache takes a share; 0: it holds all completions at once."""
+    `available`: bytes of the device, of which the KV cache takes a share; 0: it holds all completions at once."""
     work, states = work.share(ranks), _states(shape, needs, precision, lora, shard, ranks)
     if lora:
         precision = replace(precision, gradients=FLOAT32, optimizer=2 * FLOAT32)
-    # With LoRA, the reference is the policy without its adapter.
-    reference = _frozen(shape, precision) if needs.reference and not lora else 0
+    reference = _frozen(shape, precision) if needs.reference and not lora else 0  # with LoRA: without its adapter
     reward = precision.weights * reward_model.parameters if reward_model else 0
     copy = _working_copy(shape, precision, on_gpu, lora, states.narrow)
     loaded = states.weights * (1 + needs.critic) + reference + reward + copy
-    blocks, least = reserved(shape, work, precision.values, loaded, available, graphs=on_gpu and not shape.padded)
+    graphs = on_gpu and not shape.padded
+    work, blocks, least = reserved(shape, work, precision.values, loaded, available, graphs=graphs)
     keys_values, sampled_logits = rollout(shape, work, precision.values, blocks * on_gpu)
     through_fused = fused.is_used(shape, precision.values, on_gpu) and not stock
     if through_fused:  # a critic has one like the policy's, a reference one of its output layer
