@@ -39,7 +39,7 @@ def test_flags_exist_and_commands_parse() -> None:
     assert {"reward", "scoring.seconds", "scoring.judge-budget"} <= named
     assert named <= {name.replace("_", "-") for kind in (Config, CheckOptions) for name in flags.leaves(kind)}
     lines = [shlex.split(line, comments=True) for shell in blocks(OWN, "sh") for line in shell.splitlines()]
-    assert len(lines) == 9
+    assert len(lines) == 10
     for _, command, *arguments in lines:
         config = (
             parse_train(arguments) if command == "train" else parse_options(CheckOptions, arguments, PROG, ("task",))
