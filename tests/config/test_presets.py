@@ -214,7 +214,10 @@ def test_impossible_settings_are_refused_before_the_run_is_created(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_surrogate_of_a_file_is_read_again_where_it_has_changed(tmp_path: Path) -> None:
+def test_a_surrogate_of_a_file_is_read_again_where_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
     file = tmp_path / "mine.py"
     name = f"{file}:twice"
     file.write_text("def twice(ratio, logp, advantages, limits): return 2 * ratio\n")
@@ -225,6 +228,9 @@ def test_a_surrogate_of_a_file_is_read_again_where_it_has_changed(tmp_path: Path
     assert fingerprints(Config(loss=replace(Loss(), surrogate=name)), Arithmetic())["surrogate code"]
     with pytest.raises(GrpoError, match=r"field loss.surrogate: cannot load '.*none.py:f': .*No such file"):
         load_surrogate(f"{tmp_path}/none.py:f")
+    (tmp_path / "beside_the_surrogate.py").write_text("FACTOR = 5\n")
+    file.write_text("from beside_the_surrogate import FACTOR\ndef twice(*_): return FACTOR\n")
+    assert load_surrogate(name)(1.0, 0.0, 0.0, None) == 5
 
 
 def test_a_users_surrogate_is_part_of_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

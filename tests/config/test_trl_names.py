@@ -30,6 +30,7 @@ FROM_TRL = (DOCS / "from-trl.md").read_text()
         ("--learning_rate x", 'is lr here: expected a number, such as 3e-05; got "x"'),
         ("--loss.epsilon 0.3", "is loss.clip_low here; write --loss.clip-low 0.3"),
         ("--loss_type dr_grpo", "write --loss.aggregate constant"),
+        ("--loss_type vespo", "write --loss.aggregate token --loss.ratio product --loss.surrogate examples/vespo.py"),
         ("--loss_type luspo", "write --loss.aggregate constant"),
         ("--vespo_k_pos 2", "VESPO is a function in examples/vespo.py, with its constants; set loss.surrogate"),
         ("--loss_type bnpo", '"bnpo" has no counterpart; write --loss.aggregate sequence for grpo, '),

@@ -57,11 +57,13 @@ def test_free_memory_is_that_of_the_cgroup(cgroups: Path) -> None:
     machine = free()
     (cgroups / "job/memory.max").write_text("1000000\n")
     (cgroups / "job/memory.current").write_text("400000\n")
-    (cgroups / "job/memory.stat").write_text("anon 300000\ninactive_file 50000\n")
+    (cgroups / "job/memory.stat").write_text("anon 300000\nactive_file 30000\ninactive_file 20000\n")
     assert free() == 650_000 < machine
     (cgroups / "memory/job/memory.limit_in_bytes").write_text("700000\n")
     (cgroups / "memory/job/memory.usage_in_bytes").write_text("300000\n")
-    (cgroups / "memory/job/memory.stat").write_text("inactive_file 0\ntotal_inactive_file 10000\n")
+    (cgroups / "memory/job/memory.stat").write_text(
+        "inactive_file 0\ntotal_inactive_file 4000\ntotal_active_file 6000\n"
+    )
     assert free() == 410_000
 
 

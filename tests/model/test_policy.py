@@ -233,8 +233,18 @@ def test_an_unknown_output_layer_is_refused(dtype: torch.dtype, folder: Path, tm
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "odd")
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(folder / file, tmp_path / "odd" / file)
-    with pytest.raises(GrpoError, match=r"\(modernbert-decoder\) has an output layer that grpo does not know; use "):
+    with pytest.raises(
+        GrpoError, match=r"\(modernbert-decoder\) computes logits in a way that grpo does not know; use "
+    ):
         load_policy(str(tmp_path / "odd"), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_states_in_float32_before_an_output_layer_of_16_bits_are_known(dtype: torch.dtype, folder: Path) -> None:
+    """Mamba keeps its residual in float32."""
+    config = transformers.MambaConfig(vocab_size=19, hidden_size=16, state_size=4, num_hidden_layers=2, eos_token_id=18)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    assert load_policy(str(folder), dtype=dtype).padded
 
 
 def test_models_that_read_images_are_refused_before_their_weights_are_read(folder: Path) -> None:

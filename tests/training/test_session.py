@@ -60,7 +60,7 @@ def test_a_failure_before_the_run_is_created_leaves_none(tmp_path: Path, monkeyp
 
 def test_a_weight_of_an_unknown_part_is_refused_before_a_run_is_created(tmp_path: Path) -> None:
     config = small(tmp_path, loss=Loss(weights="long=2"))
-    with pytest.raises(GrpoError, match=r"^field loss\.weights: unknown part 'long'; the reward has short "):
+    with pytest.raises(GrpoError, match=r"^field loss\.weights: unknown part 'long'; the reward has short; "):
         grpo.train(config, reward=short)
     assert list_runs(tmp_path) == []
 

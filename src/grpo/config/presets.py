@@ -170,6 +170,8 @@ def load_surrogate(name: str) -> str | Callable[..., Any]:
         sys.path.append(str(Path.cwd()))  # the command `grpo` has its own folder in sys.path, not this one
     try:
         file = Path(place).resolve()
+        if place.endswith(".py") and str(file.parent) not in sys.path:
+            sys.path.append(str(file.parent))  # it may import files beside it
         module = _module_of(file, file.read_bytes()) if place.endswith(".py") else import_module(place)
         found = getattr(module, function)
     except Exception as error:  # border: user code may raise anything

@@ -308,7 +308,7 @@ class System(Named):
     """Number format; mixed: float32 weights, bfloat16 matmuls; half: float16 matmuls, which round eight times finer but
     overflow above 65504; auto: mixed on a GPU, float32 on a CPU."""
     threads: int = 0
-    """CPU threads; 0: one for a model under 5 million parameters, otherwise one per core."""
+    """CPU threads; 0: one for a model under 5 million parameters, otherwise one per core that it may use."""
     token_budget: int = 0
     """Tokens per micro-batch; 0: as many as fit the GPU's free memory, 16384 on a CPU. Halved when memory runs out."""
     gradient_checkpointing: bool = False

@@ -68,6 +68,11 @@ _BY_VALUE = {
             "luspo": {"loss.aggregate": "constant"},
             "cispo": {"algorithm": "cispo"},
             "sapo": {"algorithm": "sapo"},
+            "vespo": {
+                "loss.aggregate": "token",
+                "loss.ratio": "product",
+                "loss.surrogate": "examples/vespo.py:gamma",
+            },
         }
     ),
     "scale_rewards": OtherName(values={value: {"loss.scale": ours} for value, ours in _SCALES.items()}),

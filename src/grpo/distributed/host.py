@@ -19,8 +19,8 @@ def affinity() -> frozenset[int]:
 
 
 def usable_cores(sharing: int = 1, ranks: int = 1) -> int:
-    """Cores for this process, at least one. Its affinity is that of `sharing` ranks, all `ranks` of the host share the
-    quota of its cgroups: srun may bind each of its tasks to cores of its own."""
+    """Cores for this process, at least one. `sharing` ranks have its affinity; all `ranks` of the host share the quota
+    of its cgroups. (srun may bind each of its tasks to cores of its own.)"""
     return max(1, int(min(len(affinity()) // sharing, _cpu_quota() / ranks)))
 
 
@@ -38,18 +38,19 @@ def _cpu_quota() -> float:
 
 
 def memory_left() -> float:
-    """Bytes that its cgroups still allow this process; infinite without a limit. Cached files that were not read lately
-    count as free, as in MemAvailable."""
+    """Bytes that its cgroups still allow this process; infinite without a limit. Cached files count as free, as
+    in MemAvailable."""
     left = [math.inf]
     for folder in _cgroups("memory"):
         with suppress(OSError, ValueError):  # no limit: no such files, or "max"
             if (folder / "memory.max").exists():
-                names = ("memory.max", "memory.current", "inactive_file")
+                limited, prefix = ("memory.max", "memory.current"), ""
             else:
-                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            limit, used = (int((folder / name).read_text()) for name in names[:2])
-            cached = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            left.append(limit - used + int(cached.get(names[2], 0)))
+                limited, prefix = ("memory.limit_in_bytes", "memory.usage_in_bytes"), "total_"
+            limit, used = (int((folder / name).read_text()) for name in limited)
+            counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            cached = sum(int(counts.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+            left.append(limit - used + cached)
     return min(left)
 
 

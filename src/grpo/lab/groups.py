@@ -18,7 +18,7 @@ KINDS = ("mixed", "all_right", "all_wrong", "cut_off", "equal", "unscored")
 
 
 def kind_of(rewards: Sequence[float | None], finishes: Sequence[str], correct: Sequence[bool | None]) -> str:
-    """The kind of a group. Only different rewards give advantages; equal rewards have several kinds.
+    """The kind of a group, by its rewards; equal rewards have several kinds.
 
     >>> kind_of([1.0, 0.0], ["stop", "stop"], [True, False]), kind_of([None], ["stop"], [None])
     ('mixed', 'unscored')

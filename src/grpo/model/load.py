@@ -34,6 +34,10 @@ OF_SIZES = (ArithmeticError, AssertionError, AttributeError, LookupError)
 """Those among them that wrong values in config.json lead to, and whose messages name neither file nor field."""
 
 
+ALIGNMENT = 64
+"""Bytes: torch's own memory begins at a multiple of it."""
+
+
 def load_policy(
     name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32, compute: torch.dtype | None = None
 ) -> Policy:
@@ -68,8 +72,8 @@ def load_policy(
         return policy
     if not knows_output_layer(policy):
         raise GrpoError(
-            f"field model: {name!r} ({config.model_type}) has an output layer that grpo does not know; use another "
-            "model"
+            f"field model: {name!r} ({config.model_type}) computes logits in a way that grpo does not know; use "
+            "another model"
         )
     if policy.padded or equals_stock(policy):
         return policy
@@ -113,7 +117,7 @@ def _take_aligned_memory(model: Any) -> None:
     """Copy weights that are read from their file in place. Their place in the file decides how a CPU rounds the product
     of one row; a checkpoint is another file, and a resumed run must repeat every bit."""
     for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.device.type == "cpu":
+        if tensor.device.type == "cpu" and tensor.data_ptr() % ALIGNMENT:
             tensor.data = tensor.data.clone()
 
 

@@ -74,7 +74,8 @@ def knows_output_layer(policy: Policy) -> bool:
             model.set_attn_implementation("eager")
         stock_SV = model(input_ids=tokens_1S, use_cache=False).logits[0].double()
         hidden_1SC = model.base_model(input_ids=tokens_1S, use_cache=False).last_hidden_state
-        found_SV = policy.logits(hidden_1SC[0]).double()
+        # With the weight, as in training: hidden states are cast to its format, and Mamba's are float32 in any.
+        found_SV = policy.logits(hidden_1SC[0], policy.head_weight()).double()
     except torch.OutOfMemoryError:
         raise
     except FAULTS:

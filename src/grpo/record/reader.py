@@ -79,13 +79,13 @@ def _is_immutable(file: Path) -> bool:
     return True
 
 
-def _is_damage(problem: sqlite3.DatabaseError) -> bool:
+def is_damage(problem: sqlite3.DatabaseError) -> bool:
     """Whether the file is at fault. SQLite sets a code; Python, where a text is not UTF-8, does not."""
     code = getattr(problem, "sqlite_errorcode", None)
     return isinstance(problem, sqlite3.OperationalError) if code is None else code & 0xFF in DAMAGED
 
 
-def _damaged(path: Path, problem: Exception) -> DamagedRecordError:
+def damaged(path: Path, problem: Exception) -> DamagedRecordError:
     """The error for a record that cannot be read. Checkpoints are separate files, and can be used without it."""
     newest = Checkpoints(path).newest()
     model = newest.model if newest else None
@@ -137,7 +137,7 @@ class RunReader:
         # Border: any program may have written this file.
         except (sqlite3.DatabaseError, ValueError, LookupError) as problem:
             db.close()
-            raise _damaged(path, problem) from problem
+            raise damaged(path, problem) from problem
         db.close()
         if version in OLDER:
             raise GrpoError(f"field run: an older grpo made {file}: it can be read, not resumed; start a new run")
@@ -156,8 +156,8 @@ class RunReader:
     def __exit__(self, _: object, problem: BaseException | None, __: object) -> None:
         self.close()
         # A reader does not check the whole file first: damage may surface in any query.
-        if isinstance(problem, sqlite3.DatabaseError) and _is_damage(problem):
-            raise _damaged(self.path, problem) from problem
+        if isinstance(problem, sqlite3.DatabaseError) and is_damage(problem):
+            raise damaged(self.path, problem) from problem
 
     @property
     def status(self) -> str:

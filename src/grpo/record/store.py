@@ -25,12 +25,12 @@ from grpo.record import columns
 from grpo.record.columns import as_json, completion_rows, content, group_row, insert, metric_rows, turn_rows
 from grpo.record.metrics import EVAL_METRICS, check_names, is_timed
 from grpo.record.provenance import command, provenance
-from grpo.record.reader import DAMAGED, RunReader, connect, run_names, run_path
+from grpo.record.reader import RunReader, connect, damaged, is_damage, run_names, run_path
 from grpo.types import Group
 
 STATUSES = ("running", "finished", "stopped", "failed")
-REFUSED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, *DAMAGED)
-"""What SQLite says where another program holds or has changed the record, or the disk fails."""
+REFUSED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+"""What SQLite says where another program holds the record, or the disk fails."""
 LONGEST_SHOWN = 40
 """Characters of a value that a difference names."""
 SCHEMA = Path(__file__).with_name("schema.sql").read_text()
@@ -219,6 +219,8 @@ class Run(RunReader):
             kind, file = getattr(error, "sqlite_errorcode", 0) & 0xFF, self.path / "run.db"
             if kind == sqlite3.SQLITE_FULL:
                 raise DiskFullError(f"{file}: the disk is full; everything recorded before is intact") from error
+            if is_damage(error):
+                raise damaged(self.path, error) from error
             if kind in REFUSED:
                 raise GrpoError(f"{file}: cannot be written ({error}); resume once it can (--resume)") from error
             raise

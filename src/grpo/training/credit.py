@@ -113,8 +113,8 @@ def check_weights(parts: Iterable[str], config: Config) -> None:
     unknown = named_weights(config.loss).keys() - known.keys() - set(named)
     if known and unknown:
         raise GrpoError(
-            f"field loss.weights: unknown part {min(unknown)!r}; the reward has {', '.join(known)} (a part that does "
-            "not apply to a problem is None)"
+            f"field loss.weights: unknown part {min(unknown)!r}; the reward has {', '.join(known)}; return None "
+            "for a part that does not apply to a problem"
         )
 
 

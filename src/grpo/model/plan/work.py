@@ -52,7 +52,7 @@ class Work:
     observed_tokens: int | None = None
     """Tokens that an episode reads, which are among `new_tokens`; None: completions have one turn."""
     concurrent: int = 0
-    """Most completions that a GPU decodes at once; 0: as many as its memory holds."""
+    """Most completions that are decoded at once; 0: as many as memory holds."""
 
     @classmethod
     def of(cls, config: Config, prompt_tokens: int, token_budget: int = 0, *, episodes: bool = False) -> Work:
